@@ -1,15 +1,11 @@
 //! The dialogs with lines to fill in: what was typed, and the call that it means.
 
-mod fit;
-
 use gshare_proto::units::{Bytes, Share, parse_duration};
-use gshare_proto::{Call, ClaimSpec, ClaimView, ResizeSpec, Snapshot, Tried, Wait};
+use gshare_proto::{Call, ClaimSpec, ClaimView, ResizeSpec, Tried, Wait};
 use gshare_proto::{List, Text};
 
 use crate::feed::Failure;
 use crate::input::LineInput;
-
-pub(crate) use fit::Fit;
 
 /// Classes to choose from.
 const CLASSES: &[&str] = &["interactive", "batch", "inference"];
@@ -167,12 +163,6 @@ impl Form {
         }
     }
 
-    /// The next line, or the one before.
-    pub(crate) fn step(&mut self, forward: bool) {
-        let n = self.entries.len().max(1);
-        self.focus = (self.focus + if forward { 1 } else { n - 1 }) % n;
-    }
-
     /// What stands on a line, if anything does.
     pub(crate) fn get(&self, label: &str) -> Option<String> {
         let entry = self.entries.iter().find(|e| e.label == label)?;
@@ -304,19 +294,52 @@ impl Form {
             }
         }
     }
+}
 
-    /// Whether a change fits now, or what is wrong with what was typed.
-    pub(crate) fn fit(&self, snapshot: &Snapshot) -> Result<Fit, String> {
-        match &self.kind {
-            Kind::Claim => {
-                self.spec()?;
-                Ok(Fit::Now(String::new()))
-            }
-            Kind::Resize { id } => Ok(fit::resize(&self.change(id)?, snapshot)),
-            Kind::Extend { .. } => {
-                self.call()?;
-                Ok(Fit::Now("it ends that much later".to_owned()))
-            }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A form with these on its lines.
+    fn typed(mut form: Form, lines: &[&str]) -> Form {
+        for (entry, text) in form.entries.iter_mut().zip(lines) {
+            entry.value = Value::Text(LineInput::new(*text));
         }
+        form
+    }
+
+    #[test]
+    fn what_was_typed_is_checked_and_is_a_command() {
+        let wrong = |size: &str, memory: &str| {
+            let form = typed(Form::claim(), &[size, "", "", memory]);
+            form.call().err().unwrap_or_default()
+        };
+        assert_eq!(wrong("0.25", "8G"), "");
+        assert!(wrong("1.5", "").contains("whole number"));
+        assert!(wrong("", "").contains("write 0.25"));
+        assert!(wrong("0.5", "8").contains("K, M, G or T"));
+        let form = typed(Form::claim(), &["0.25", "h100"]);
+        assert_eq!(form.command(), "gshare claim -g 0.25 --model h100 --hold");
+        assert_eq!(form.spec().unwrap().models, ["h100"]);
+        let form = Form::resize(&ClaimView {
+            id: "c1".to_owned(),
+            ..ClaimView::default()
+        });
+        assert!(form.call().unwrap_err().contains("write what changes"));
+        let form = typed(form, &["0.5", "5G"]);
+        assert_eq!(form.command(), "gshare resize c1 -g 0.5 --gpu-mem 5G");
+        assert!(form.call().is_ok());
+    }
+
+    #[test]
+    fn the_answer_counts_for_what_was_asked_alone() {
+        let mut form = Form::claim();
+        let tried = Tried {
+            starts: true,
+            ..Tried::default()
+        };
+        form.tried = Some((form.spec().unwrap(), Ok(tried)));
+        assert!(form.answer().is_some());
+        assert_eq!(typed(form, &["0.2"]).answer(), None);
     }
 }

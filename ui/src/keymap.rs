@@ -6,7 +6,6 @@ mod table;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::model::{Dialog, Model, Page};
-use crate::msg::Cmd;
 
 /// Where a key is pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,7 +173,7 @@ pub(crate) struct Command {
     /// Whether it can work now, else why not.
     pub(crate) able: fn(&Model) -> Result<(), String>,
     /// Does it.
-    pub(crate) run: fn(&mut Model) -> Vec<Cmd>,
+    pub(crate) run: fn(&mut Model),
 }
 
 impl Command {

@@ -16,6 +16,7 @@ use gshare_proto::{
 
 use crate::form::Form;
 use crate::input::LineInput;
+use crate::msg::Cmd;
 use crate::text::Clock;
 
 pub use page::Page;
@@ -28,10 +29,10 @@ pub(crate) use totals::{
     sm_occupancy, sm_of_gpu, split,
 };
 pub(crate) use tree::{Group, Grouping, TreeRow};
-pub(crate) use words::words;
+pub(crate) use words::{Words, words};
 
 /// The user at the screen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Viewer {
     /// uid.
     pub uid: u32,
@@ -228,7 +229,7 @@ pub(crate) struct Checks {
 }
 
 /// All of it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Model {
     /// The user at the screen.
     pub(crate) viewer: Viewer,
@@ -282,6 +283,8 @@ pub(crate) struct Model {
     pub(crate) asked: BTreeMap<u64, Asked>,
     /// Number of the next request.
     pub(crate) next_seq: u64,
+    /// What is to be done for the last message.
+    pub(crate) out: Vec<Cmd>,
 }
 
 /// How long a line of news stays, in milliseconds.
@@ -297,29 +300,10 @@ impl Model {
             viewer,
             size,
             clock,
-            snapshot: None,
             received_ms: clock.now_ms,
-            disconnected: None,
-            page: Page::default(),
-            section: Section::default(),
-            grouping: Grouping::default(),
-            turned: BTreeSet::new(),
-            checks: Checks::default(),
-            past: Past::default(),
-            chosen: BTreeMap::new(),
-            zoom: 0,
-            mine: false,
-            sort: Sort::default(),
-            filter: LineInput::default(),
-            filtering: false,
-            dialog: None,
-            toast: None,
-            caption: None,
-            captions_paused: false,
-            recorded: false,
             wall_ms: clock.now_ms,
-            asked: BTreeMap::new(),
             next_seq: 1,
+            ..Self::default()
         }
     }
 

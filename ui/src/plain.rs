@@ -119,10 +119,7 @@ impl Plain {
             None => "no gshare service: these are the driver's figures".to_owned(),
         };
         out.insert("service".to_owned(), said);
-        out.insert(
-            "free".to_owned(),
-            view::free_now(&self.model, snapshot, &self.look),
-        );
+        out.insert("free".to_owned(), view::free_now(&self.model, &self.look));
         for gpu in &snapshot.gpus {
             let key = format!("gpu {}", gpu.index);
             let was_not = self.told.get(&key).is_some_and(|told| !told.is_empty());

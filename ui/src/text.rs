@@ -58,11 +58,6 @@ pub(crate) fn span_width(spans: &[Span<'_>]) -> usize {
     spans.iter().map(|span| width(&span.content)).sum()
 }
 
-/// [`gib`], or a dash when it is not known.
-pub(crate) fn gib_or(bytes: Option<u64>, glyphs: &Glyphs) -> String {
-    bytes.map_or_else(|| glyphs.dash.to_owned(), gib)
-}
-
 /// See [`figures::measured`].
 pub(crate) fn figure(figure: Option<Figure>, glyphs: &Glyphs) -> String {
     figures::measured(figure, glyphs.dash)
@@ -146,7 +141,6 @@ mod tests {
         assert_eq!(figure(None, &UTF8), "—");
         assert_eq!(figure(None, &ASCII), "-");
         assert_eq!(figure_percent(None, &UTF8), "—");
-        assert_eq!(gib_or(None, &UTF8), "—");
         assert_eq!(percent(0.2), "<1");
         assert_eq!(gib(1 << 20), "<0.1");
         assert_eq!(gib(0), "0.0");

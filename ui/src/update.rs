@@ -7,40 +7,25 @@ use crossterm::event::{KeyCode, KeyEvent, KeyEventKind};
 use gshare_proto::{Call, Reply, Tried};
 
 use crate::feed::{Failure, Request, Update};
-use crate::form::{Form, Kind};
+use crate::form::Kind;
+use crate::input::LineInput;
 use crate::keymap::{self, Command, Context};
 use crate::model::{Asked, Dialog, Model, Tone};
 use crate::msg::{Cmd, Msg};
 use crate::text;
 
-/// Takes a message in.
+/// Takes a message in; what is to be done about it.
 pub(crate) fn update(model: &mut Model, msg: Msg) -> Vec<Cmd> {
+    take_in(model, msg);
+    std::mem::take(&mut model.out)
+}
+
+fn take_in(model: &mut Model, msg: Msg) {
     match msg {
-        Msg::Key(event) if event.kind == KeyEventKind::Release => Vec::new(),
+        Msg::Key(event) if event.kind == KeyEventKind::Release => {}
         Msg::Key(event) => key(model, event),
-        Msg::Paste(text) => {
-            match &mut model.dialog {
-                Some(Dialog::Form(form)) => {
-                    if let Some(line) = form.line() {
-                        line.insert(&text);
-                    }
-                }
-                Some(Dialog::Palette { input, chosen }) => {
-                    input.insert(&text);
-                    *chosen = 0;
-                }
-                None if model.filtering => {
-                    model.filter.insert(&text);
-                    model.settle();
-                }
-                _ => {}
-            }
-            Vec::new()
-        }
-        Msg::Resize(width, height) => {
-            model.size = (width, height);
-            Vec::new()
-        }
+        Msg::Paste(text) => typed(model, |line| line.insert(&text)),
+        Msg::Resize(width, height) => model.size = (width, height),
         Msg::Tick(clock) => {
             model.wall_ms = clock.now_ms;
             model.clock.offset_s = clock.offset_s;
@@ -49,86 +34,79 @@ pub(crate) fn update(model: &mut Model, msg: Msg) -> Vec<Cmd> {
             }
             let over = |until: u64| until <= clock.now_ms;
             model.toast.take_if(|t| over(t.until_ms));
-            act::refresh(model)
+            act::refresh(model);
         }
         Msg::Mouse(event) => mouse::event(model, event),
         Msg::Update(news) => take(model, news),
     }
 }
 
-fn key(model: &mut Model, event: KeyEvent) -> Vec<Cmd> {
+fn key(model: &mut Model, event: KeyEvent) {
     model.toast = None;
     let context = Context::of(model);
     if let Some(command) = keymap::find(context, event) {
         return run(model, command);
     }
+    if let Some(Dialog::Form(form)) = &mut model.dialog {
+        form.refused = None;
+        if let Some((n, at)) = form.choice() {
+            match event.code {
+                KeyCode::Right | KeyCode::Char(' ') => *at = (*at + 1) % n,
+                KeyCode::Left => *at = (*at + n - 1) % n,
+                _ => {}
+            }
+        }
+    }
+    typed(model, |line| line.key(event));
+}
+
+/// Something is typed into the line that has the cursor.
+fn typed(model: &mut Model, edit: impl FnOnce(&mut LineInput)) {
     match &mut model.dialog {
         Some(Dialog::Form(form)) => {
-            form_key(form, event);
-            return try_claim(model);
+            form.line().map(edit);
+            try_claim(model);
         }
         Some(Dialog::Palette { input, chosen }) => {
-            input.key(event);
+            edit(input);
             *chosen = 0;
         }
         None if model.filtering => {
-            model.filter.key(event);
+            edit(&mut model.filter);
             model.settle();
         }
         _ => {}
     }
-    Vec::new()
 }
 
 /// Runs a command, or says why it cannot be run.
-pub(crate) fn run(model: &mut Model, command: &Command) -> Vec<Cmd> {
+pub(crate) fn run(model: &mut Model, command: &Command) {
     match (command.able)(model) {
         Ok(()) => (command.run)(model),
-        Err(why) => {
-            model.say(Tone::Bad, why);
-            Vec::new()
-        }
-    }
-}
-
-fn form_key(form: &mut Form, event: KeyEvent) {
-    form.refused = None;
-    if let Some((n, at)) = form.choice() {
-        match event.code {
-            KeyCode::Right | KeyCode::Char(' ') => *at = (*at + 1) % n,
-            KeyCode::Left => *at = (*at + n - 1) % n,
-            _ => {}
-        }
-    } else if let Some(line) = form.line() {
-        line.key(event);
+        Err(why) => model.say(Tone::Bad, why),
     }
 }
 
 /// Asks the service whether the claim in the dialog would start, one question at a time.
-pub(crate) fn try_claim(model: &mut Model) -> Vec<Cmd> {
-    if model.service().is_err() {
-        return Vec::new();
-    }
+pub(crate) fn try_claim(model: &mut Model) {
+    let able = model.service().is_ok();
     let Some(Dialog::Form(form)) = &model.dialog else {
-        return Vec::new();
+        return;
     };
-    if form.kind != Kind::Claim || form.trying.is_some() || form.sent.is_some() {
-        return Vec::new();
+    if !able || form.kind != Kind::Claim || form.trying.is_some() || form.sent.is_some() {
+        return;
     }
-    let Ok(spec) = form.spec() else {
-        return Vec::new();
-    };
+    let Ok(spec) = form.spec() else { return };
     if form.tried.as_ref().is_some_and(|(tried, _)| *tried == spec) {
-        return Vec::new();
+        return;
     }
-    let (seq, commands) = ask(model, Asked::Try, Call::Try(Box::new(spec.clone())));
+    let seq = ask(model, Asked::Try, Call::Try(Box::new(spec.clone())));
     if let Some(Dialog::Form(form)) = &mut model.dialog {
         form.trying = Some((seq, spec));
     }
-    commands
 }
 
-fn take(model: &mut Model, news: Update) -> Vec<Cmd> {
+fn take(model: &mut Model, news: Update) {
     match news {
         Update::Snapshot(snapshot) => {
             if model.recorded {
@@ -141,50 +119,55 @@ fn take(model: &mut Model, news: Update) -> Vec<Cmd> {
         }
         Update::Disconnected(why) => model.disconnected = Some(why),
         Update::Caption(text) => model.caption = text,
-        Update::Close => return vec![Cmd::Quit],
-        Update::CallResult { seq, outcome } => return answer(model, seq, outcome),
+        Update::Close => model.out.push(Cmd::Quit),
+        Update::CallResult { seq, outcome } => answer(model, seq, outcome),
     }
-    Vec::new()
 }
 
-fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) -> Vec<Cmd> {
-    let Some(asked) = model.asked.remove(&seq) else {
-        return Vec::new();
+/// The part of an answer that was asked for, or why there is none.
+fn part<T>(
+    outcome: Result<Reply, Failure>,
+    of: impl FnOnce(Reply) -> Option<T>,
+) -> Result<T, String> {
+    let reply = outcome.map_err(|failure| failure.sentence())?;
+    of(reply).ok_or_else(|| STRANGE.to_owned())
+}
+
+fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
+    let history = |reply| match reply {
+        Reply::History(view) => Some(view),
+        _ => None,
     };
-    match asked {
-        Asked::Try => return tried(model, seq, outcome),
-        Asked::Checks => {
-            model.checks.rows = Some(match outcome {
-                Ok(Reply::Doctor { checks }) => Ok(checks),
-                Ok(_) => Err(STRANGE.to_owned()),
-                Err(failure) => Err(failure.sentence()),
-            });
+    match model.asked.remove(&seq) {
+        None => {}
+        Some(Asked::Try) => tried(model, seq, outcome),
+        Some(Asked::Checks) => {
+            model.checks.rows = Some(part(outcome, |reply| match reply {
+                Reply::Doctor { checks } => Some(checks),
+                _ => None,
+            }));
             model.settle();
-            return Vec::new();
         }
-        Asked::Past => {
-            model.past.view = Some(match outcome {
-                Ok(Reply::History(view)) => Ok(view),
-                Ok(_) => Err(STRANGE.to_owned()),
-                Err(failure) => Err(failure.sentence()),
-            });
+        Some(Asked::Past) => {
+            model.past.view = Some(part(outcome, history));
             model.settle();
-            return Vec::new();
         }
-        Asked::Worst => {
+        Some(Asked::Worst) => {
             if let Ok(Reply::Report(report)) = outcome {
                 model.past.report = Some(report);
             }
-            return Vec::new();
         }
-        Asked::ClaimPast => {
-            if let Ok(Reply::History(view)) = outcome {
+        Some(Asked::ClaimPast) => {
+            if let Ok(view) = part(outcome, history) {
                 model.past.claim = Some(view);
             }
-            return Vec::new();
         }
-        Asked::Claim | Asked::Act => {}
+        Some(asked @ (Asked::Claim | Asked::Act)) => done(model, seq, asked, outcome),
     }
+}
+
+/// The service has done what was asked, or refuses it.
+fn done(model: &mut Model, seq: u64, asked: Asked, outcome: Result<Reply, Failure>) {
     let form = match &mut model.dialog {
         Some(Dialog::Form(form)) if form.sent == Some(seq) => Some(form),
         _ => None,
@@ -227,19 +210,18 @@ fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) -> Vec<C
             model.say(tone, text);
         }
     }
-    Vec::new()
 }
 
 /// An answer of another version.
 const STRANGE: &str = "the service gave an answer that this screen does not understand";
 
 /// What the service says to a claim that is being typed; what was typed since is tried next.
-fn tried(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) -> Vec<Cmd> {
+fn tried(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
     let Some(Dialog::Form(form)) = &mut model.dialog else {
-        return Vec::new();
+        return;
     };
     let Some((_, spec)) = form.trying.take_if(|(asked, _)| *asked == seq) else {
-        return Vec::new();
+        return;
     };
     let said = match outcome {
         Ok(Reply::Tried(tried)) => Ok(tried),
@@ -256,7 +238,7 @@ fn tried(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) -> Vec<Cm
         Err(failure) => Err(failure),
     };
     form.tried = Some((spec, said));
-    try_claim(model)
+    try_claim(model);
 }
 
 /// Tells a failure on one line, or in a box where that is too short.
@@ -274,12 +256,13 @@ fn tell(model: &mut Model, failure: Failure) {
 }
 
 /// A call to the service, remembered until its answer.
-pub(crate) fn ask(model: &mut Model, asked: Asked, call: Call) -> (u64, Vec<Cmd>) {
+pub(crate) fn ask(model: &mut Model, asked: Asked, call: Call) -> u64 {
     let seq = model.next_seq;
     model.next_seq += 1;
     model.asked.insert(seq, asked);
     let call = Box::new(call);
-    (seq, vec![Cmd::Ask(Request::Call { seq, call })])
+    model.out.push(Cmd::Ask(Request::Call { seq, call }));
+    seq
 }
 
 #[cfg(test)]

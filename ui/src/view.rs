@@ -14,21 +14,21 @@ mod tree;
 mod waiting;
 
 use std::ops::Range;
+use std::sync::LazyLock;
 
+use gshare_proto::{ClaimView, Figure, Snapshot};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::Widget;
-
-use gshare_proto::Snapshot;
+use ratatui::widgets::{Block, Borders, Widget};
 
 pub(crate) use claims::what;
 
 use crate::keymap::Command;
-use crate::model::{Model, Page, RowKey, Section, Sort};
+use crate::model::{AtLeast, Model, Page, RowKey, Section, Sort, Words, words};
 use crate::text;
-use crate::theme::Look;
+use crate::theme::{Depth, Glyphs, Look, Theme};
 
 /// Where the cursor is, if something is being typed.
 pub(crate) type Cursor = Option<(u16, u16)>;
@@ -52,6 +52,91 @@ pub(crate) enum Target {
     Warning(usize),
 }
 
+/// A line of texts, each in a style of the theme: `line!(view; heading "QUEUE ", dim "nobody waits")`.
+macro_rules! line {
+    ($view:expr; $($style:ident $text:expr),* $(,)?) => {
+        ratatui::text::Line::from(vec![$(crate::view::span($text, $view.theme.$style)),*])
+    };
+}
+pub(crate) use line;
+
+/// What is drawn, and how.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    model: &'a Model,
+    /// The newest one; empty where there is none.
+    snapshot: &'a Snapshot,
+    look: &'a Look,
+    theme: &'a Theme,
+    glyphs: &'a Glyphs,
+}
+
+impl<'a> View<'a> {
+    fn new(model: &'a Model, look: &'a Look) -> Self {
+        static EMPTY: LazyLock<Snapshot> = LazyLock::new(Snapshot::default);
+        Self {
+            model,
+            snapshot: model.snapshot.as_deref().unwrap_or(&EMPTY),
+            look,
+            theme: &look.theme,
+            glyphs: &look.glyphs,
+        }
+    }
+
+    fn cut(&self, text: &str, cols: usize) -> String {
+        text::cut(text, cols, self.glyphs)
+    }
+
+    fn left(&self, text: &str, cols: usize) -> String {
+        text::left(text, cols, self.glyphs)
+    }
+
+    fn right(&self, text: &str, cols: usize) -> String {
+        text::right(text, cols, self.glyphs)
+    }
+
+    /// What is known, else a dash.
+    fn or_dash<T: ToString>(&self, known: Option<T>) -> String {
+        known.map_or_else(|| self.glyphs.dash.to_owned(), |known| known.to_string())
+    }
+
+    fn gib(&self, bytes: Option<u64>) -> String {
+        self.or_dash(bytes.map(text::gib))
+    }
+
+    fn figure(&self, figure: Option<Figure>) -> String {
+        text::figure(figure, self.glyphs)
+    }
+
+    /// `61`, `~61`, `≥15`, or a dash.
+    fn at_least(&self, sum: AtLeast) -> String {
+        match sum {
+            AtLeast::Known(known) => self.figure(known),
+            AtLeast::Some(sum) => format!("{}{}", self.glyphs.at_least, text::percent(sum)),
+        }
+    }
+
+    fn percent(&self, figure: Option<Figure>) -> String {
+        text::figure_percent(figure, self.glyphs)
+    }
+
+    fn words(&self, claim: &ClaimView) -> Words {
+        words(claim, self.snapshot, self.model.clock, self.glyphs.arrow)
+    }
+
+    /// A line that is cut to `cols`, and marked where its row is the chosen one.
+    fn row(&self, line: Line<'static>, cols: usize, section: Section, key: RowKey) -> Row {
+        let line = fit(line, cols, self.look);
+        let is_chosen = self.model.focus() == section && self.model.current() == Some(&key);
+        let line = match is_chosen {
+            true => chosen(line, cols, self.look),
+            false => line,
+        };
+        let hits = vec![(0..usize::MAX, Target::Row(section, key))];
+        Row { line, hits }
+    }
+}
+
 /// A row of the screen, and what its columns mean to the mouse.
 #[derive(Clone, Default)]
 struct Row {
@@ -66,28 +151,6 @@ impl From<Line<'static>> for Row {
     }
 }
 
-impl Row {
-    /// A row that means the same all over.
-    fn of(line: Line<'static>, section: Section, key: RowKey) -> Self {
-        let hits = vec![(0..usize::MAX, Target::Row(section, key))];
-        Self { line, hits }
-    }
-}
-
-/// Lines without a meaning.
-fn plain(lines: Vec<Line<'static>>) -> Vec<Row> {
-    lines.into_iter().map(Row::from).collect()
-}
-
-/// The room that tables have.
-#[derive(Clone, Copy)]
-struct Plan {
-    /// Columns.
-    width: usize,
-    /// Whether tables have all their columns.
-    wide: bool,
-}
-
 /// From this many columns on there is room for all columns.
 const WIDE: usize = 100;
 
@@ -98,9 +161,9 @@ struct Scene<'b> {
 }
 
 impl Scene<'_> {
-    /// A line in the first row of `area`.
-    fn line(&mut self, line: &Line<'_>, area: Rect) {
-        put(line, area, 0, self.buf);
+    /// A line in row `y` of `area`.
+    fn line(&mut self, line: &Line<'_>, area: Rect, y: u16) {
+        line.render(row_of(area, y).intersection(self.buf.area), self.buf);
     }
 
     /// A click there means that.
@@ -109,69 +172,91 @@ impl Scene<'_> {
     }
 
     /// Rows from the top of `area`.
-    fn rows(&mut self, rows: Vec<Row>, area: Rect, look: &Look) {
-        for (row, at) in rows.into_iter().zip(area.rows()) {
-            self.line(&fit(row.line, at.width.into(), look), at);
+    fn rows<R: Into<Row>>(&mut self, rows: Vec<R>, area: Rect, look: &Look) {
+        for (row, at) in rows.into_iter().map(Into::into).zip(area.rows()) {
+            let row: Row = row;
+            self.line(&fit(row.line, at.width.into(), look), at, 0);
             for (cols, target) in row.hits {
-                let from = u16::try_from(cols.start).unwrap_or(u16::MAX).min(at.width);
-                let to = u16::try_from(cols.end).unwrap_or(u16::MAX).min(at.width);
-                let place = Rect {
-                    x: at.x + from,
-                    width: to.saturating_sub(from),
-                    ..at
-                };
-                self.hit(place, target);
+                let from = cells(cols.start).min(at.width);
+                let to = cells(cols.end).min(at.width);
+                let (x, width) = (at.x + from, to.saturating_sub(from));
+                self.hit(Rect { x, width, ..at }, target);
             }
         }
     }
+
+    /// A rule above a part that has a row for it; the rest of its area.
+    fn ruled(&mut self, area: Rect, has: bool, look: &Look) -> Rect {
+        if !has || area.is_empty() {
+            return area;
+        }
+        let block = Block::new().borders(Borders::TOP);
+        block.border_style(look.theme.free).render(area, self.buf);
+        if !look.glyphs.lines {
+            let line = look.glyphs.rule.repeat(area.width.into());
+            self.line(&Line::styled(line, look.theme.free), area, 0);
+        }
+        Block::new().borders(Borders::TOP).inner(area)
+    }
+}
+
+/// Cells of a terminal.
+fn cells(n: usize) -> u16 {
+    u16::try_from(n).unwrap_or(u16::MAX)
+}
+
+/// Row `y` of `area`, empty below it.
+fn row_of(area: Rect, y: u16) -> Rect {
+    Rect {
+        y: area.y.saturating_add(y),
+        height: 1.min(area.height.saturating_sub(y)),
+        ..area
+    }
+}
+
+/// `area` without its first `rows`.
+fn below(area: Rect, rows: u16) -> Rect {
+    Rect {
+        y: area.y.saturating_add(rows),
+        height: area.height.saturating_sub(rows),
+        ..area
+    }
+}
+
+/// Parts of so many rows, from the top; what there is no room for is empty. `usize::MAX` takes what is left.
+fn parts<const N: usize>(area: Rect, rows: [usize; N]) -> [Rect; N] {
+    let size = |n| match n {
+        usize::MAX => Constraint::Fill(1),
+        n => Constraint::Max(cells(n)),
+    };
+    Layout::vertical(rows.map(size)).areas(area)
 }
 
 /// The whole screen without its box; says where the cursor is.
 fn frame(model: &Model, look: &Look, area: Rect, scene: &mut Scene<'_>) -> Cursor {
+    let view = View::new(model, look);
     let (cols, rows) = (usize::from(area.width), usize::from(area.height));
-    let foot = keys::lines(model, look, (cols, rows));
-    let banner = header::banner(model, look, cols, 2);
-    let least = |n: usize| Constraint::Length(u16::try_from(n).unwrap_or(u16::MAX));
+    let foot = keys::lines(&view, (cols, rows));
+    let banner = header::banner(&view, cols, 2);
     let head = rows.saturating_sub(foot.rows.len()).min(1);
+    let above = rows.saturating_sub(foot.rows.len() + head);
     let parts = [
-        least(head),
-        least(
-            banner
-                .len()
-                .min(rows.saturating_sub(foot.rows.len() + head)),
-        ),
+        Constraint::Length(cells(head)),
+        Constraint::Length(cells(banner.len().min(above))),
         Constraint::Fill(1),
-        least(foot.rows.len().min(rows)),
+        Constraint::Length(cells(foot.rows.len().min(rows))),
     ];
     let [head, above, body, below] = Layout::vertical(parts).areas(area);
-    header::draw(model, look, head, scene);
-    scene.rows(plain(banner), above, look);
-    let plan = Plan {
-        width: cols,
-        wide: cols >= WIDE,
-    };
-    let room = usize::from(body.height);
-    let rows = match (&model.snapshot, model.page) {
-        (None, _) => vec![Row::default(), header::waiting(model, look, cols).into()],
-        (Some(snapshot), Page::Overview) => {
-            overview::draw(model, snapshot, look, body, scene);
-            Vec::new()
-        }
-        (Some(snapshot), Page::Claims) => {
-            tree::draw(model, snapshot, look, body, scene);
-            Vec::new()
-        }
-        (Some(snapshot), Page::Queue) => {
-            waiting::draw(model, snapshot, look, body, scene);
-            Vec::new()
-        }
-        (Some(snapshot), Page::History) => {
-            history::draw(model, snapshot, look, body, scene);
-            Vec::new()
-        }
-        (Some(snapshot), Page::Health) => health::rows(model, snapshot, look, &plan, room),
-    };
-    scene.rows(rows, body, look);
+    header::draw(&view, head, scene);
+    scene.rows(banner, above, look);
+    match (&model.snapshot, model.page) {
+        (None, _) => scene.line(&header::waiting(&view, cols), body, 1),
+        (_, Page::Overview) => overview::draw(&view, body, scene),
+        (_, Page::Claims) => tree::draw(&view, body, scene),
+        (_, Page::Queue) => waiting::draw(&view, body, scene),
+        (_, Page::History) => history::draw(&view, body, scene),
+        (_, Page::Health) => health::draw(&view, body, scene),
+    }
     // Old figures are grey; the banner says since when.
     if model.is_stale() {
         let grey = Style::reset().patch(look.theme.dim);
@@ -189,24 +274,22 @@ pub(crate) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> 
     }
     let hits = Vec::new();
     let typed = frame(model, look, area, &mut Scene { buf, hits });
-    dialog::draw(model, look, area, buf).unwrap_or(typed)
+    dialog::draw(&View::new(model, look), area, buf).unwrap_or(typed)
 }
 
 /// What is under a cell of the screen.
 pub(crate) fn target(model: &Model, (x, y): (u16, u16)) -> Option<Target> {
     // Colours take no room.
-    let look = Look::new(crate::theme::Depth::Mono, true);
+    let look = Look::new(Depth::Mono, true);
     let (width, height) = model.size;
     let foot = keys::rows(model, (width.into(), height.into()));
     if model.dialog.is_some() && usize::from(y) + foot < usize::from(height) {
-        return dialog::target(model, &look, (x.into(), y.into()));
+        return dialog::target(&View::new(model, &look), (x.into(), y.into()));
     }
     let area = Rect::new(0, 0, width, height);
-    let mut buf = Buffer::empty(area);
-    let mut scene = Scene {
-        buf: &mut buf,
-        hits: Vec::new(),
-    };
+    let buf = &mut Buffer::empty(area);
+    let hits = Vec::new();
+    let mut scene = Scene { buf, hits };
     if !area.is_empty() {
         frame(model, &look, area, &mut scene);
     }
@@ -217,61 +300,37 @@ pub(crate) fn target(model: &Model, (x, y): (u16, u16)) -> Option<Target> {
 
 /// A cell of `area`, kept inside.
 fn at(area: Rect, x: usize, y: usize) -> (u16, u16) {
-    let inside = |v: usize, from: u16, len: u16| {
-        from + u16::try_from(v)
-            .unwrap_or(u16::MAX)
-            .min(len.saturating_sub(1))
-    };
+    let inside = |v: usize, from: u16, len: u16| from + cells(v).min(len.saturating_sub(1));
     (
         inside(x, area.x, area.width),
         inside(y, area.y, area.height),
     )
 }
 
-/// One line at row `y` of `area`.
-pub(crate) fn put(line: &Line<'_>, area: Rect, y: usize, buf: &mut Buffer) {
-    let Ok(y) = u16::try_from(y) else { return };
-    if y < area.height {
-        let row = Rect::new(area.x, area.y + y, area.width, 1);
-        line.render(row.intersection(buf.area), buf);
-    }
-}
-
-/// A rule, or an empty row where rows are short.
-fn gap(look: &Look, plan: &Plan) -> Row {
-    if plan.wide {
-        Line::styled(look.glyphs.rule.repeat(plan.width), look.theme.free).into()
-    } else {
-        Row::default()
-    }
-}
-
 /// Rows of the table that fit: what PgDn moves by.
 pub(crate) fn page(model: &Model) -> usize {
-    let (_, height) = model.size;
     match &model.snapshot {
-        Some(snapshot) if model.page == Page::Overview => overview::page(model, snapshot),
-        _ => usize::from(height.saturating_sub(8).max(1)),
+        Some(_) if model.page == Page::Overview => overview::page(model),
+        _ => usize::from(model.size.1.saturating_sub(8).max(1)),
     }
 }
 
 /// What is worth a look, each with the command that acts on it or who can.
 pub(crate) fn warnings(model: &Model) -> Vec<(String, String)> {
-    let notes = model
-        .snapshot
-        .iter()
-        .flat_map(|s| notes::warnings(model, s));
+    let look = Look::new(Depth::Mono, true);
+    let notes = notes::warnings(&View::new(model, &look)).into_iter();
     notes.map(|note| (note.text, note.command)).collect()
 }
 
 /// What the viewer could claim now, in a sentence.
-pub(crate) fn free_now(model: &Model, snapshot: &Snapshot, look: &Look) -> String {
-    overview::free_now(model, snapshot, look)
+pub(crate) fn free_now(model: &Model, look: &Look) -> String {
+    overview::free_now(&View::new(model, look))
 }
 
 /// The last line to which the text in the box can be scrolled.
 pub(crate) fn scroll_end(model: &Model) -> usize {
-    dialog::scroll_end(model, model.size)
+    // How many lines there are does not depend on colours or on the frame's characters.
+    dialog::scroll_end(&View::new(model, &Look::new(Depth::Mono, true)))
 }
 
 /// The part of `n` rows to show in `rows`, with the chosen one in the middle where that is possible.
@@ -279,6 +338,15 @@ fn window(n: usize, rows: usize, chosen: Option<usize>) -> Range<usize> {
     let rows = rows.min(n);
     let start = chosen.unwrap_or(0).saturating_sub(rows / 2).min(n - rows);
     start..start + rows
+}
+
+/// `3-9 of 20`; nothing where all are shown.
+fn place(shown: &Range<usize>, n: usize) -> String {
+    match shown.len() {
+        some if some == n => String::new(),
+        1 => format!("{} of {n}", shown.end),
+        _ => format!("{}-{} of {n}", shown.start + 1, shown.end),
+    }
 }
 
 /// Fills a line to `width` and marks it as chosen.
@@ -292,28 +360,61 @@ fn chosen(mut line: Line<'static>, width: usize, look: &Look) -> Line<'static> {
 }
 
 /// Cuts a line of spans to `width` columns, with an ellipsis if something is left out.
-fn fit(line: Line<'static>, width: usize, look: &Look) -> Line<'static> {
+pub(crate) fn fit(mut line: Line<'static>, width: usize, look: &Look) -> Line<'static> {
     if text::span_width(&line.spans) <= width {
         return line;
     }
     let dots = look.glyphs.ellipsis;
-    let mut left = width.saturating_sub(text::width(dots));
-    let mut spans: Vec<Span<'static>> = Vec::new();
-    for span in line.spans {
-        let cols = text::width(&span.content);
-        if cols <= left {
-            left -= cols;
-            spans.push(span);
-            continue;
+    let room = width.saturating_sub(text::width(dots));
+    let mut taken = 0;
+    let cut = line.spans.iter().position(|span| {
+        taken += text::width(&span.content);
+        taken > room
+    });
+    let Some(cut) = cut else { return line };
+    let before = text::span_width(&line.spans[..cut]);
+    line.spans.truncate(cut + 1);
+    let last = &mut line.spans[cut];
+    let marked = format!("{}{dots}", last.content);
+    last.content = text::cut(&marked, width.saturating_sub(before), &look.glyphs).into();
+    line
+}
+
+/// Lines with a label before each text.
+struct Facts<'a> {
+    look: &'a Look,
+    cols: usize,
+    /// Columns before a label, and columns of it.
+    label: (usize, usize),
+    lines: Vec<Line<'static>>,
+}
+
+impl<'a> Facts<'a> {
+    fn new(look: &'a Look, cols: usize, label: (usize, usize)) -> Self {
+        let lines = Vec::new();
+        Self {
+            look,
+            cols,
+            label,
+            lines,
         }
-        let marked = format!("{}{dots}", span.content);
-        let marked = text::cut(&marked, (left + text::width(dots)).min(width), &look.glyphs);
-        spans.push(Span::styled(marked, span.style));
-        break;
     }
-    let mut out = Line::from(spans);
-    out.style = line.style;
-    out
+
+    /// A text in at most `most` rows.
+    fn tell(&mut self, label: &str, text: &str, style: Style, most: usize) {
+        self.signed((label, self.look.theme.dim), (text, style), most);
+    }
+
+    fn signed(&mut self, label: (&str, Style), (text, style): (&str, Style), most: usize) {
+        let (indent, cols) = self.label;
+        let glyphs = &self.look.glyphs;
+        let rows = text::wrap(text, self.cols.saturating_sub(indent + cols), most, glyphs);
+        for (i, row) in rows.into_iter().enumerate() {
+            let name = text::left(if i == 0 { label.0 } else { "" }, cols, glyphs);
+            let name = span(format!("{}{name}", " ".repeat(indent)), label.1);
+            self.lines.push(Line::from(vec![name, span(row, style)]));
+        }
+    }
 }
 
 /// A figure below 1 with its zero, for where there is room: `0.25`.
@@ -325,7 +426,7 @@ fn zero(figure: String) -> String {
 }
 
 /// A span without more words.
-fn span(text: impl Into<String>, style: Style) -> Span<'static> {
+pub(crate) fn span(text: impl Into<String>, style: Style) -> Span<'static> {
     Span::styled(text.into(), style)
 }
 

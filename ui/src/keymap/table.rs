@@ -5,8 +5,10 @@ use super::Context::{
     Any, Confirm, Detail, Filter, Form, Page, Palette, Reading, Screen, Warnings,
 };
 use super::{Command, always};
-use crate::model::Model;
+use crate::feed::Seek;
 use crate::model::Page::{Claims, Health, History, Overview, Queue};
+use crate::model::{Dialog, Model};
+use crate::msg::Cmd;
 use crate::update::act::{self, levers};
 
 macro_rules! commands {
@@ -41,130 +43,130 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "put the end of the chosen claim's lease off";
     Screen, "x Del F9", "release" 7, "release", Model::service => act::ask_release,
         "release the chosen claim of yours, or withdraw it from the queue; asks first";
-    Screen, "/ F3", "filter" 5, "filter", act::some_snapshot => act::start_filter,
+    Screen, "/ F3", "filter" 5, "filter", act::some_snapshot => |m| m.filtering = true,
         "show only rows with a user, claim, name, command or state that you type";
-    Screen, "s F6", "sort" 3, "sort", act::some_snapshot => act::next_sort,
+    Screen, "s F6", "sort" 3, "sort", act::some_snapshot => |m| act::sort_by(m, m.sort.next()),
         "sort the claims by id, user, GPU, memory, GPU time, SM activity";
-    Screen, "!", "warnings" 5, "warnings", act::some_warning => act::open_warnings,
+    Screen, "!", "warnings" 5, "warnings", act::some_warning => |m| m.dialog = Some(Dialog::Warnings { chosen: 0 }),
         "all warnings, and what can be done about each";
     Screen, "m", "mine" 1, "mine only", act::some_snapshot => act::mine_only,
         "show only what is yours, and everything again";
-    Screen, "Tab", "next" 4, "next screen", always => act::next_page,
+    Screen, "Tab", "next" 4, "next screen", always => |m| act::turn_page(m, 1),
         "go to the next screen";
-    Screen, "Shift-Tab", "" 0, "screen before", always => act::previous_page,
+    Screen, "Shift-Tab", "" 0, "screen before", always => |m| act::turn_page(m, 4),
         "go to the screen before";
-    Screen, "1", "" 0, "Overview", always => act::go_overview,
+    Screen, "1", "" 0, "Overview", always => |m| act::open_page(m, Overview),
         "everything at a glance";
-    Screen, "2", "" 0, "Claims", always => act::go_claims,
+    Screen, "2", "" 0, "Claims", always => |m| act::open_page(m, Claims),
         "the claims as a tree, and the GPUs of the chosen one";
-    Screen, "3", "" 0, "Queue", always => act::go_queue,
+    Screen, "3", "" 0, "Queue", always => |m| act::open_page(m, Queue),
         "who waits, why and until when";
-    Screen, "4", "" 0, "History", always => act::go_history,
+    Screen, "4", "" 0, "History", always => |m| act::open_page(m, History),
         "allocated against used over an hour, a day, a week";
-    Screen, "5", "" 0, "Health", always => act::go_health,
+    Screen, "5", "" 0, "Health", always => |m| act::open_page(m, Health),
         "the health of the GPUs, and what is enforced here";
-    Screen, "Down j", "" 0, "", act::some_snapshot => act::down,
+    Screen, "Down j", "" 0, "", act::some_snapshot => |m| act::by_rows(m, 1),
         "choose the next row";
-    Screen, "Up k", "" 0, "", act::some_snapshot => act::up,
+    Screen, "Up k", "" 0, "", act::some_snapshot => |m| act::by_rows(m, -1),
         "choose the row before";
-    Screen, "PgDn Ctrl-D", "" 0, "", act::some_snapshot => act::page_down,
+    Screen, "PgDn Ctrl-D", "" 0, "", act::some_snapshot => |m| act::by_pages(m, 1),
         "go down by a page";
-    Screen, "PgUp Ctrl-U", "" 0, "", act::some_snapshot => act::page_up,
+    Screen, "PgUp Ctrl-U", "" 0, "", act::some_snapshot => |m| act::by_pages(m, -1),
         "go up by a page";
-    Screen, "Home g", "" 0, "", act::some_snapshot => act::first,
+    Screen, "Home g", "" 0, "", act::some_snapshot => |m| m.choose(0),
         "choose the first row";
-    Screen, "End G", "" 0, "", act::some_snapshot => act::last,
+    Screen, "End G", "" 0, "", act::some_snapshot => |m| m.choose(usize::MAX),
         "choose the last row";
     Screen, "Esc", "" 0, "", always => act::clear,
         "choose no row, then show all rows again";
     Screen, "Space", "" 0, "pause", act::some_caption => act::pause_captions,
         "stop the captions of the demo or a replay, and let them go on";
-    Page(Overview), "Right l", "" 0, "", act::some_snapshot => act::next_section,
+    Page(Overview), "Right l", "" 0, "", act::some_snapshot => |m| act::turn_section(m, 1),
         "go to the next part: claims, queue, GPUs";
-    Page(Overview), "Left h", "" 0, "", act::some_snapshot => act::previous_section,
+    Page(Overview), "Left h", "" 0, "", act::some_snapshot => |m| act::turn_section(m, 2),
         "go to the part before";
     Page(Claims), "v F5", "group" 6, "group", always => act::next_grouping,
         "group the claims by user, notebook or GPU";
-    Page(Claims), "Right l", "open" 4, "open", act::some_row => act::unfold,
+    Page(Claims), "Right l", "open" 4, "open", act::some_row => |m| act::turn(m, true),
         "show what is in the chosen group, or the processes of the chosen claim";
-    Page(Claims), "Left h", "" 0, "fold", act::some_row => act::fold,
+    Page(Claims), "Left h", "" 0, "fold", act::some_row => |m| act::turn(m, false),
         "hide it again";
-    Page(Queue), "+", "zoom" 1, "zoom in", always => act::zoom_in,
+    Page(Queue), "+", "zoom" 1, "zoom in", always => |m| act::zoom(m, -1),
         "show less of the time to come";
-    Page(Queue), "-", "" 0, "zoom out", always => act::zoom_out,
+    Page(Queue), "-", "" 0, "zoom out", always => |m| act::zoom(m, 1),
         "show more of the time to come";
-    Page(History), "Right l", "longer" 6, "longer", always => act::longer,
+    Page(History), "Right l", "longer" 6, "longer", always => |m| act::look_back(m, 1),
         "look further back: an hour, a day, a week";
-    Page(History), "Left h", "" 0, "shorter", always => act::shorter,
+    Page(History), "Left h", "" 0, "shorter", always => |m| act::look_back(m, -1),
         "look less far back";
     Page(Health), "u", "look again" 6, "look again", Model::service => act::look_again,
         "ask the service again what it found";
-    Screen, ">", "" 0, "replay: faster", act::some_recording => act::faster,
+    Screen, ">", "" 0, "replay: faster", act::some_recording => |m| act::seek(m, Seek::Faster),
         "in a recording: twice as fast";
-    Screen, "<", "" 0, "replay: slower", act::some_recording => act::slower,
+    Screen, "<", "" 0, "replay: slower", act::some_recording => |m| act::seek(m, Seek::Slower),
         "in a recording: half as fast";
-    Screen, ".", "" 0, "replay: forward", act::some_recording => act::forward,
+    Screen, ".", "" 0, "replay: forward", act::some_recording => |m| act::seek(m, Seek::Forward),
         "in a recording: ten seconds on";
-    Screen, ",", "" 0, "replay: back", act::some_recording => act::back,
+    Screen, ",", "" 0, "replay: back", act::some_recording => |m| act::seek(m, Seek::Back),
         "in a recording: ten seconds back";
     Screen, ":", "" 0, "", always => act::open_palette,
         "look for a command by its name";
-    Screen, "? F1", "help" 10, "help", always => act::open_help,
+    Screen, "? F1", "help" 10, "help", always => |m| m.dialog = Some(Dialog::Help { scroll: 0 }),
         "these keys, and what the signs mean";
-    Screen, "q F10", "quit" 8, "quit", always => act::quit,
+    Screen, "q F10", "quit" 8, "quit", always => |m| m.out.push(Cmd::Quit),
         "leave; claims stay as they are";
-    Filter, "Enter", "keep" 8, "", always => act::keep_filter,
+    Filter, "Enter", "keep" 8, "", always => |m| m.filtering = false,
         "keep the filter";
     Filter, "Esc", "show all" 7, "", always => act::drop_filter,
         "show all rows again";
     Form, "Enter", "do it" 8, "", always => act::send_form,
         "ask for what the lines say";
-    Form, "Tab Down", "next line" 6, "", always => act::next_field,
+    Form, "Tab Down", "next line" 6, "", always => |m| act::step(m, 1),
         "go to the next line";
-    Form, "Shift-Tab Up", "" 5, "", always => act::previous_field,
+    Form, "Shift-Tab Up", "" 5, "", always => |m| act::step(m, -1),
         "go to the line before";
-    Form, "Esc", "close" 7, "", always => act::close,
+    Form, "Esc", "close" 7, "", always => |m| m.dialog = None,
         "close it; nothing is asked for";
     Palette, "Enter", "run" 8, "", always => act::run_named,
         "run the chosen command";
-    Palette, "Down Tab", "" 5, "", always => act::next_named,
+    Palette, "Down Tab", "" 5, "", always => |m| act::step(m, 1),
         "choose the next command";
-    Palette, "Up Shift-Tab", "" 5, "", always => act::previous_named,
+    Palette, "Up Shift-Tab", "" 5, "", always => |m| act::step(m, -1),
         "choose the command before";
-    Palette, "Esc", "close" 7, "", always => act::close,
+    Palette, "Esc", "close" 7, "", always => |m| m.dialog = None,
         "run nothing";
     Confirm, "y", "yes" 8, "", always => act::confirmed,
         "yes, do it";
-    Confirm, "n Esc", "no" 7, "", always => act::close,
+    Confirm, "n Esc", "no" 7, "", always => |m| m.dialog = None,
         "no, leave it as it is";
-    Reading, "Down j", "" 0, "", always => act::scroll_down,
+    Reading, "Down j", "" 0, "", always => |m| act::step(m, 1),
         "read on";
-    Reading, "Up k", "" 0, "", always => act::scroll_up,
+    Reading, "Up k", "" 0, "", always => |m| act::step(m, -1),
         "read back";
-    Reading, "PgDn Space", "" 0, "", always => act::scroll_page_down,
+    Reading, "PgDn Space", "" 0, "", always => |m| act::step_pages(m, 1),
         "read on by a page";
-    Reading, "PgUp", "" 0, "", always => act::scroll_page_up,
+    Reading, "PgUp", "" 0, "", always => |m| act::step_pages(m, -1),
         "read back by a page";
-    Reading, "Esc Enter q", "close" 8, "", always => act::close,
+    Reading, "Esc Enter q", "close" 8, "", always => |m| m.dialog = None,
         "close the box";
-    Detail, "K", "kill" 3, "", act::can_kill => act::ask_kill,
+    Detail, "K", "kill" 3, "", act::can_kill => |m| act::put(m, act::kill(m)),
         "for administrators: end the claim of this page with all its processes; asks first";
-    Detail, "D", "drain" 3, "", act::can_drain => act::ask_drain,
+    Detail, "D", "drain" 3, "", act::can_drain => |m| act::put(m, act::drain(m)),
         "for administrators: start no new claims on the GPU of this page, or let them start again; asks first";
-    Detail, "M", "mode" 2, "", act::can_drain => act::ask_mode,
+    Detail, "M", "mode" 2, "", act::can_drain => |m| act::put(m, act::mode(m)),
         "for administrators: share this GPU side by side (MPS), or in turns again, once it is empty; asks first";
-    Warnings, "Down j", "" 0, "", always => act::next_warning,
+    Warnings, "Down j", "" 0, "", always => |m| act::step(m, 1),
         "choose the next warning";
-    Warnings, "Up k", "" 0, "", always => act::previous_warning,
+    Warnings, "Up k", "" 0, "", always => |m| act::step(m, -1),
         "choose the warning before";
     Warnings, "Enter", "what to do" 8, "", always => act::open_warning,
         "show the exact command, which y runs";
-    Warnings, "Esc q", "close" 7, "", always => act::close,
+    Warnings, "Esc q", "close" 7, "", always => |m| m.dialog = None,
         "close the list";
-    Any, "Ctrl-C", "" 0, "", always => act::quit,
+    Any, "Ctrl-C", "" 0, "", always => |m| m.out.push(Cmd::Quit),
         "leave at once";
-    Any, "Ctrl-Z", "" 0, "", always => act::suspend,
+    Any, "Ctrl-Z", "" 0, "", always => |m| m.out.push(Cmd::Suspend),
         "stop and give the terminal back; fg brings the screen back";
-    Any, "Ctrl-L", "" 0, "", always => act::redraw,
+    Any, "Ctrl-L", "" 0, "", always => |m| m.out.push(Cmd::Redraw),
         "draw everything anew";
 };

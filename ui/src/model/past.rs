@@ -114,11 +114,6 @@ impl Past {
         (line.key == id).then_some(view)
     }
 
-    /// Another span; what is shown is of the one before until the answer comes.
-    pub(crate) fn turn(&mut self, span: Span) {
-        self.span = span;
-    }
-
     /// The claims that idled most, the worst first.
     pub(crate) fn worst(&self) -> &[IdleHolding] {
         self.report.as_ref().map_or(&[], |r| &r.worst)

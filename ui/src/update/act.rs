@@ -12,12 +12,12 @@ use crate::feed::{Failure, Request, Seek};
 use crate::form::{Form, Kind};
 use crate::input::LineInput;
 use crate::keymap;
-use crate::model::{Asked, Dialog, Model, Page, Question, RowKey, Tone};
+use crate::model::{Asked, Dialog, Model, Page, Question, RowKey, Sort, Tone};
 use crate::msg::Cmd;
 use crate::text;
 use crate::view;
 
-pub(crate) use admin::{ask_drain, ask_kill, ask_mode, can_drain, can_kill};
+pub(crate) use admin::{can_drain, can_kill, drain, kill, mode, put};
 pub(crate) use go::*;
 
 const NO_ROW: &str = "choose a row first: Down or j";
@@ -42,8 +42,8 @@ pub(crate) fn own_claim(model: &Model) -> Result<(), String> {
     chosen_claim(model).map(|_| ())
 }
 
-/// The id of the chosen claim, if the viewer may change it.
-fn chosen_claim(model: &Model) -> Result<String, String> {
+/// The chosen claim, if the viewer may change it.
+fn chosen_claim(model: &Model) -> Result<&ClaimView, String> {
     let claim = match model.current() {
         None => return Err(NO_ROW.to_owned()),
         Some(RowKey::Claim(id)) => model.claim(id).ok_or_else(gone)?,
@@ -62,7 +62,7 @@ fn chosen_claim(model: &Model) -> Result<String, String> {
             "{id} belongs to {user}: only {user} or root can change it"
         ));
     }
-    Ok(claim.id.clone())
+    Ok(claim)
 }
 
 fn gone() -> String {
@@ -77,24 +77,8 @@ pub(crate) fn some_recording(model: &Model) -> Result<(), String> {
     Err("only a recording can be gone about in (gshare top --replay FILE)".to_owned())
 }
 
-fn seek(to: Seek) -> Vec<Cmd> {
-    vec![Cmd::Ask(Request::Replay(to))]
-}
-
-pub(crate) fn faster(_: &mut Model) -> Vec<Cmd> {
-    seek(Seek::Faster)
-}
-
-pub(crate) fn slower(_: &mut Model) -> Vec<Cmd> {
-    seek(Seek::Slower)
-}
-
-pub(crate) fn forward(_: &mut Model) -> Vec<Cmd> {
-    seek(Seek::Forward)
-}
-
-pub(crate) fn back(_: &mut Model) -> Vec<Cmd> {
-    seek(Seek::Back)
+pub(crate) fn seek(model: &mut Model, to: Seek) {
+    model.out.push(Cmd::Ask(Request::Replay(to)));
 }
 
 /// Whether there is something to stop.
@@ -103,62 +87,49 @@ pub(crate) fn some_caption(model: &Model) -> Result<(), String> {
     caption.ok_or_else(|| "only the demo and a replay have something to stop".to_owned())
 }
 
-pub(crate) fn open_claim(model: &mut Model) -> Vec<Cmd> {
+pub(crate) fn open_claim(model: &mut Model) {
     model.dialog = Some(Dialog::Form(Box::new(Form::claim())));
-    try_claim(model)
+    try_claim(model);
 }
 
-pub(crate) fn open_resize(model: &mut Model) -> Vec<Cmd> {
-    let claim = chosen_claim(model).ok();
-    if let Some(claim) = claim.and_then(|id| model.claim(&id).cloned()) {
-        model.dialog = Some(Dialog::Form(Box::new(Form::resize(&claim))));
+pub(crate) fn open_resize(model: &mut Model) {
+    if let Ok(claim) = chosen_claim(model) {
+        let form = Form::resize(claim);
+        model.dialog = Some(Dialog::Form(Box::new(form)));
     }
-    Vec::new()
 }
 
-pub(crate) fn open_extend(model: &mut Model) -> Vec<Cmd> {
-    let claim = chosen_claim(model).ok();
-    let Some(claim) = claim.and_then(|id| model.claim(&id).cloned()) else {
-        return Vec::new();
+pub(crate) fn open_extend(model: &mut Model) {
+    let Ok(claim) = chosen_claim(model) else {
+        return;
     };
     match claim.ends_ms {
         Some(at) => {
-            let form = Form::extend(&claim, &model.clock.short_time(at));
+            let form = Form::extend(claim, &model.clock.short_time(at));
             model.dialog = Some(Dialog::Form(Box::new(form)));
         }
-        None => model.say(
-            Tone::Bad,
-            format!("{} has no end: there is nothing to put off", claim.id),
-        ),
+        None => {
+            let text = format!("{} has no end: there is nothing to put off", claim.id);
+            model.say(Tone::Bad, text);
+        }
     }
-    Vec::new()
 }
 
-pub(crate) fn open_detail(model: &mut Model) -> Vec<Cmd> {
+pub(crate) fn open_detail(model: &mut Model) {
     match model.current().cloned() {
         Some(key) => model.dialog = Some(Dialog::Detail { key, scroll: 0 }),
         None => model.say(Tone::Plain, NO_ROW),
     }
-    Vec::new()
 }
 
-pub(crate) fn open_help(model: &mut Model) -> Vec<Cmd> {
-    model.dialog = Some(Dialog::Help { scroll: 0 });
-    Vec::new()
-}
-
-pub(crate) fn ask_release(model: &mut Model) -> Vec<Cmd> {
+pub(crate) fn ask_release(model: &mut Model) {
     match question(model) {
-        Ok((id, text)) => confirm(
-            model,
-            format!("Release {id}"),
-            text,
-            format!("releasing {id}"),
-            Call::Release { id: id.into() },
-        ),
+        Ok((id, text)) => {
+            let (title, doing) = (format!("Release {id}"), format!("releasing {id}"));
+            confirm(model, title, text, doing, Call::Release { id: id.into() });
+        }
         Err(why) => model.say(Tone::Bad, why),
     }
-    Vec::new()
 }
 
 /// Opens a question.
@@ -235,58 +206,43 @@ fn question(model: &Model) -> Result<(String, String), String> {
 }
 
 /// Does what was asked.
-pub(crate) fn confirmed(model: &mut Model) -> Vec<Cmd> {
-    let Some(Dialog::Confirm(question)) = model.dialog.take() else {
-        return Vec::new();
-    };
-    model.say(Tone::Plain, question.doing);
-    ask(model, Asked::Act, question.call).1
+pub(crate) fn confirmed(model: &mut Model) {
+    if let Some(Dialog::Confirm(question)) = model.dialog.take() {
+        model.say(Tone::Plain, question.doing);
+        ask(model, Asked::Act, question.call);
+    }
 }
 
-pub(crate) fn start_filter(model: &mut Model) -> Vec<Cmd> {
-    model.filtering = true;
-    Vec::new()
-}
-
-pub(crate) fn keep_filter(model: &mut Model) -> Vec<Cmd> {
-    model.filtering = false;
-    Vec::new()
-}
-
-pub(crate) fn drop_filter(model: &mut Model) -> Vec<Cmd> {
+pub(crate) fn drop_filter(model: &mut Model) {
     model.filtering = false;
     model.filter = LineInput::default();
     model.settle();
-    Vec::new()
 }
 
 /// One step back: the choice, then the filter.
-pub(crate) fn clear(model: &mut Model) -> Vec<Cmd> {
-    if model.current().is_some() {
-        model.choose_none();
-        return Vec::new();
+pub(crate) fn clear(model: &mut Model) {
+    match model.current().is_some() {
+        true => model.choose_none(),
+        false => drop_filter(model),
     }
-    drop_filter(model)
 }
 
-pub(crate) fn next_sort(model: &mut Model) -> Vec<Cmd> {
-    model.sort = model.sort.next();
+/// Orders the claims.
+pub(crate) fn sort_by(model: &mut Model, sort: Sort) {
+    model.sort = sort;
     model.settle();
-    model.say(Tone::Plain, format!("claims by {}", model.sort.name()));
-    Vec::new()
+    model.say(Tone::Plain, format!("claims by {}", sort.name()));
 }
 
 /// Only what is the viewer's, or everything again.
-pub(crate) fn mine_only(model: &mut Model) -> Vec<Cmd> {
+pub(crate) fn mine_only(model: &mut Model) {
     model.mine = !model.mine;
     model.settle();
-    let words = if model.mine {
-        "only yours; m shows everything"
-    } else {
-        "everything"
+    let words = match model.mine {
+        true => "only yours; m shows everything",
+        false => "everything",
     };
     model.say(Tone::Plain, words);
-    Vec::new()
 }
 
 /// Whether anything is worth a look.
@@ -295,27 +251,6 @@ pub(crate) fn some_warning(model: &Model) -> Result<(), String> {
         true => Err("no warnings".to_owned()),
         false => Ok(()),
     }
-}
-
-pub(crate) fn open_warnings(model: &mut Model) -> Vec<Cmd> {
-    model.dialog = Some(Dialog::Warnings { chosen: 0 });
-    Vec::new()
-}
-
-pub(crate) fn move_warning(model: &mut Model, by: isize) -> Vec<Cmd> {
-    let last = view::warnings(model).len().saturating_sub(1);
-    if let Some(Dialog::Warnings { chosen }) = &mut model.dialog {
-        *chosen = chosen.saturating_add_signed(by).min(last);
-    }
-    Vec::new()
-}
-
-pub(crate) fn next_warning(model: &mut Model) -> Vec<Cmd> {
-    move_warning(model, 1)
-}
-
-pub(crate) fn previous_warning(model: &mut Model) -> Vec<Cmd> {
-    move_warning(model, -1)
 }
 
 /// The call that a command of advice means, where the screen can make it.
@@ -346,12 +281,12 @@ fn call_of(command: &str) -> Option<Call> {
 }
 
 /// The chosen warning and the exact command, as a question where the screen can run it.
-pub(crate) fn open_warning(model: &mut Model) -> Vec<Cmd> {
+pub(crate) fn open_warning(model: &mut Model) {
     let Some(Dialog::Warnings { chosen }) = model.dialog else {
-        return Vec::new();
+        return;
     };
     let Some((text, command)) = view::warnings(model).into_iter().nth(chosen) else {
-        return Vec::new();
+        return;
     };
     let title = "What to do".to_owned();
     match call_of(&command) {
@@ -365,195 +300,139 @@ pub(crate) fn open_warning(model: &mut Model) -> Vec<Cmd> {
             model.dialog = Some(Dialog::Message { title, lines });
         }
     }
-    Vec::new()
 }
 
-pub(crate) fn pause_captions(model: &mut Model) -> Vec<Cmd> {
+pub(crate) fn pause_captions(model: &mut Model) {
     model.captions_paused = !model.captions_paused;
-    vec![Cmd::Ask(Request::Captions {
-        paused: model.captions_paused,
-    })]
+    let paused = model.captions_paused;
+    model.out.push(Cmd::Ask(Request::Captions { paused }));
 }
 
-pub(crate) fn quit(_: &mut Model) -> Vec<Cmd> {
-    vec![Cmd::Quit]
-}
-
-pub(crate) fn redraw(_: &mut Model) -> Vec<Cmd> {
-    vec![Cmd::Redraw]
-}
-
-pub(crate) fn suspend(_: &mut Model) -> Vec<Cmd> {
-    vec![Cmd::Suspend]
-}
-
-pub(crate) fn close(model: &mut Model) -> Vec<Cmd> {
-    model.dialog = None;
-    Vec::new()
-}
-
-fn move_field(model: &mut Model, forward: bool) -> Vec<Cmd> {
-    if let Some(Dialog::Form(form)) = &mut model.dialog {
-        form.step(forward);
-    }
-    Vec::new()
-}
-
-pub(crate) fn next_field(model: &mut Model) -> Vec<Cmd> {
-    move_field(model, true)
-}
-
-pub(crate) fn previous_field(model: &mut Model) -> Vec<Cmd> {
-    move_field(model, false)
-}
-
-pub(crate) fn send_form(model: &mut Model) -> Vec<Cmd> {
+pub(crate) fn send_form(model: &mut Model) {
     let able = model.service();
     let Some(Dialog::Form(form)) = &mut model.dialog else {
-        return Vec::new();
+        return;
     };
     if form.sent.is_some() {
-        return Vec::new();
+        return;
     }
     let call = match able.and_then(|()| form.call()) {
         Ok(call) => call,
         Err(message) => {
-            form.refused = Some(Failure {
-                message,
-                hint: None,
-            });
-            return Vec::new();
+            let hint = None;
+            form.refused = Some(Failure { message, hint });
+            return;
         }
     };
     let asked = match form.kind {
         Kind::Claim => Asked::Claim,
         Kind::Resize { .. } | Kind::Extend { .. } => Asked::Act,
     };
-    let (seq, commands) = ask(model, asked, call);
+    let seq = ask(model, asked, call);
     if let Some(Dialog::Form(form)) = &mut model.dialog {
         form.sent = Some(seq);
         form.refused = None;
     }
-    commands
 }
 
-pub(crate) fn open_palette(model: &mut Model) -> Vec<Cmd> {
-    model.dialog = Some(Dialog::Palette {
-        input: LineInput::default(),
-        chosen: 0,
-    });
-    Vec::new()
+pub(crate) fn open_palette(model: &mut Model) {
+    let input = LineInput::default();
+    model.dialog = Some(Dialog::Palette { input, chosen: 0 });
 }
 
-fn move_named(model: &mut Model, forward: bool) -> Vec<Cmd> {
+pub(crate) fn run_named(model: &mut Model) {
     let Some(Dialog::Palette { input, chosen }) = &model.dialog else {
-        return Vec::new();
-    };
-    let n = keymap::named(model, input.text()).len().max(1);
-    let next = (*chosen + if forward { 1 } else { n - 1 }) % n;
-    if let Some(Dialog::Palette { chosen, .. }) = &mut model.dialog {
-        *chosen = next;
-    }
-    Vec::new()
-}
-
-pub(crate) fn next_named(model: &mut Model) -> Vec<Cmd> {
-    move_named(model, true)
-}
-
-pub(crate) fn previous_named(model: &mut Model) -> Vec<Cmd> {
-    move_named(model, false)
-}
-
-pub(crate) fn run_named(model: &mut Model) -> Vec<Cmd> {
-    let Some(Dialog::Palette { input, chosen }) = &model.dialog else {
-        return Vec::new();
+        return;
     };
     let found = keymap::named(model, input.text());
-    let Some(command) = found.get(*chosen).copied() else {
-        let text = format!("no command is called `{}`", input.text());
-        model.say(Tone::Bad, text);
-        return Vec::new();
-    };
-    model.dialog = None;
-    run(model, command)
-}
-
-pub(crate) fn scroll(model: &mut Model, by: isize) -> Vec<Cmd> {
-    // The end of the text is known only for a size of the terminal.
-    let end = view::scroll_end(model);
-    if let Some(Dialog::Help { scroll } | Dialog::Detail { scroll, .. }) = &mut model.dialog {
-        *scroll = scroll.saturating_add_signed(by).min(end);
+    match found.get(*chosen).copied() {
+        Some(command) => {
+            model.dialog = None;
+            run(model, command);
+        }
+        None => {
+            let text = format!("no command is called `{}`", input.text());
+            model.say(Tone::Bad, text);
+        }
     }
-    Vec::new()
 }
 
-pub(crate) fn scroll_down(model: &mut Model) -> Vec<Cmd> {
-    scroll(model, 1)
+/// Goes on in the box: by lines of a text, to the next line or entry of a list.
+pub(crate) fn step(model: &mut Model, by: isize) {
+    let n = match &model.dialog {
+        Some(Dialog::Form(form)) => form.entries.len(),
+        Some(Dialog::Palette { input, .. }) => keymap::named(model, input.text()).len(),
+        Some(Dialog::Warnings { .. }) => view::warnings(model).len(),
+        // The end of the text is known only for a size of the terminal.
+        _ => view::scroll_end(model) + 1,
+    };
+    let last = n.max(1) - 1;
+    let around = |at: usize| match by > 0 {
+        true if at >= last => 0,
+        false if at == 0 => last,
+        _ => at.saturating_add_signed(by.signum()),
+    };
+    match &mut model.dialog {
+        Some(Dialog::Form(form)) => form.focus = around(form.focus),
+        Some(Dialog::Palette { chosen, .. } | Dialog::Warnings { chosen }) => {
+            *chosen = around(*chosen);
+        }
+        Some(Dialog::Help { scroll } | Dialog::Detail { scroll, .. }) => {
+            *scroll = scroll.saturating_add_signed(by).min(last);
+        }
+        _ => {}
+    }
 }
 
-pub(crate) fn scroll_up(model: &mut Model) -> Vec<Cmd> {
-    scroll(model, -1)
-}
-
-/// Lines of a page of a box.
-fn box_page(model: &Model) -> isize {
-    isize::try_from(model.size.1.saturating_sub(6).max(1)).unwrap_or(1)
-}
-
-pub(crate) fn scroll_page_down(model: &mut Model) -> Vec<Cmd> {
-    scroll(model, box_page(model))
-}
-
-pub(crate) fn scroll_page_up(model: &mut Model) -> Vec<Cmd> {
-    scroll(model, -box_page(model))
+/// Reads on by pages of the box.
+pub(crate) fn step_pages(model: &mut Model, by: isize) {
+    let page = isize::try_from(model.size.1.saturating_sub(6).max(1)).unwrap_or(1);
+    step(model, by * page);
 }
 
 /// Between two questions for what changes slowly, in milliseconds.
 const SLOWLY_MS: u64 = 30_000;
 
 /// Asks for what the screen shows and the snapshot does not have, when it is missing or old.
-pub(crate) fn refresh(model: &mut Model) -> Vec<Cmd> {
+pub(crate) fn refresh(model: &mut Model) {
     if model.service().is_err() {
-        return Vec::new();
+        return;
     }
     let now = model.clock.now_ms;
-    if model.page == Page::Health && now.saturating_sub(model.checks.asked_ms) >= SLOWLY_MS {
-        model.checks.asked_ms = now;
-        return ask(model, Asked::Checks, Call::Doctor).1;
+    match model.page {
+        Page::Health if now.saturating_sub(model.checks.asked_ms) >= SLOWLY_MS => {
+            model.checks.asked_ms = now;
+            ask(model, Asked::Checks, Call::Doctor);
+        }
+        Page::Claims => ask_claim(model),
+        Page::History => {
+            if let Some(spec) = model.past.question(now) {
+                let report = ReportSpec {
+                    from_ms: spec.from_ms,
+                    ..ReportSpec::default()
+                };
+                ask(model, Asked::Past, Call::History(spec));
+                ask(model, Asked::Worst, Call::Report(report));
+            }
+        }
+        _ => {}
     }
-    if model.page == Page::Claims {
-        return ask_claim(model);
-    }
-    if model.page == Page::History
-        && let Some(spec) = model.past.question(now)
-    {
-        let report = ReportSpec {
-            from_ms: spec.from_ms,
-            ..ReportSpec::default()
-        };
-        let mut commands = ask(model, Asked::Past, Call::History(spec)).1;
-        commands.extend(ask(model, Asked::Worst, Call::Report(report)).1);
-        return commands;
-    }
-    Vec::new()
 }
 
 /// Asks for what was recorded of the claim that is shown on Claims.
-fn ask_claim(model: &mut Model) -> Vec<Cmd> {
+fn ask_claim(model: &mut Model) {
     let Some(RowKey::Claim(id)) = model.current().cloned() else {
-        return Vec::new();
+        return;
     };
     let since = model.claim(&id).map(|c| c.since_ms);
     let now = model.clock.now_ms;
-    match since.and_then(|since| model.past.claim_question(&id, since, now)) {
-        Some(spec) => ask(model, Asked::ClaimPast, Call::History(spec)).1,
-        None => Vec::new(),
+    if let Some(spec) = since.and_then(|since| model.past.claim_question(&id, since, now)) {
+        ask(model, Asked::ClaimPast, Call::History(spec));
     }
 }
 
 /// Asks the doctor again.
-pub(crate) fn look_again(model: &mut Model) -> Vec<Cmd> {
+pub(crate) fn look_again(model: &mut Model) {
     model.checks.asked_ms = 0;
-    refresh(model)
+    refresh(model);
 }

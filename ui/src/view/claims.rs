@@ -2,16 +2,14 @@
 
 use std::ops::Range;
 
-use gshare_proto::{Caps, ClaimState, ClaimView, GpuView, Snapshot, UnclaimedView};
-use ratatui::style::Style;
-use ratatui::text::{Line, Span};
+use gshare_proto::{ClaimState, ClaimView, GpuView, UnclaimedView};
+use ratatui::text::Line;
 
-use super::{Row, Target, chosen, span, window};
+use super::{Row, Target, View, line, place, span, window};
 use crate::model::{
-    ClaimRow, Model, Section, Sort, claimed, compute_of, mem_claimed, mem_used, sm_active, words,
+    ClaimRow, Model, Section, Sort, claimed, compute_of, mem_claimed, mem_used, sm_active,
 };
-use crate::text::{cut, figure, gib, gib_or, percent, seconds, width};
-use crate::theme::Look;
+use crate::text::{gib, percent, seconds, width};
 use crate::widgets::bullet::Bullet;
 use crate::widgets::columns::{Column, GAP, row, total};
 
@@ -35,9 +33,7 @@ pub(super) enum Col {
 /// What a table of claims is drawn with.
 #[derive(Clone, Copy)]
 pub(super) struct Table<'a> {
-    pub(super) model: &'a Model,
-    pub(super) snapshot: &'a Snapshot,
-    pub(super) look: &'a Look,
+    pub(super) view: View<'a>,
     pub(super) width: usize,
     /// Whether SM activity and occupancy are shown instead of bars.
     pub(super) figures: bool,
@@ -45,50 +41,41 @@ pub(super) struct Table<'a> {
 
 /// Heading and rows, in `room` rows.
 pub(super) fn lines(table: Table<'_>, room: usize) -> Vec<Row> {
-    let Table {
-        model,
-        look,
-        width: cols,
-        ..
-    } = table;
+    let View { model, .. } = table.view;
     let rows = model.claim_rows();
     let columns = table.columns(&rows);
     let focus = model.section == Section::Claims;
-    let places = room.saturating_sub(1);
     let at = model.chosen_index(Section::Claims).filter(|_| focus);
-    let shown = window(rows.len(), places, at);
-    let place = match shown.len() < rows.len() {
-        true => format!("{}-{} of {}", shown.start + 1, shown.end, rows.len()),
-        false => {
-            let held = rows
-                .iter()
-                .filter(|r| matches!(r, ClaimRow::Claim(_)))
-                .count();
-            match rows.len() - held {
-                0 => held.to_string(),
-                n => format!("{held}, no claim {n}"),
-            }
-        }
+    let shown = window(rows.len(), room.saturating_sub(1), at);
+    let is_claim = |r: &&ClaimRow<'_>| matches!(r, ClaimRow::Claim(_));
+    let held = rows.iter().filter(is_claim).count();
+    let place = match (shown.len() < rows.len(), rows.len() - held) {
+        (true, _) => place(&shown, rows.len()),
+        (false, 0) => held.to_string(),
+        (false, n) => format!("{held}, no claim {n}"),
     };
     let mut out = vec![table.heading(&columns, &place, focus)];
     for claim in &rows[shown] {
         let line = table.row(claim, &columns);
-        let is_chosen = focus && model.current() == Some(&claim.key());
-        let line = if is_chosen {
-            chosen(line, cols, look)
-        } else {
-            line
-        };
-        out.push(Row::of(line, Section::Claims, claim.key()));
+        out.push(
+            table
+                .view
+                .row(line, table.width, Section::Claims, claim.key()),
+        );
     }
     // What to do where nobody has a claim yet.
-    if !rows.iter().any(|r| matches!(r, ClaimRow::Claim(_))) {
-        let hints = nothing(model)
-            .into_iter()
-            .take(room.saturating_sub(out.len()));
-        out.extend(hints.map(|text| Row::from(Line::styled(text, look.theme.dim))));
+    if held == 0 {
+        let room = room.saturating_sub(out.len());
+        out.extend(hints(&table.view).take(room));
     }
     out
+}
+
+/// What to do, a row for each line.
+pub(super) fn hints(view: &View<'_>) -> impl Iterator<Item = Row> {
+    let style = view.theme.dim;
+    let lines = nothing(view.model).into_iter();
+    lines.map(move |text| Line::styled(text, style).into())
 }
 
 /// What to do where there are no rows.
@@ -112,17 +99,29 @@ pub(super) fn nothing(model: &Model) -> Vec<String> {
     }
 }
 
-/// The order that a column is for.
-fn sorted(col: Col) -> Option<Sort> {
-    match col {
-        Col::Id => Some(Sort::Id),
-        Col::User => Some(Sort::User),
-        Col::Gpu => Some(Sort::Gpu),
-        Col::MemUsed => Some(Sort::Memory),
-        Col::Used => Some(Sort::Time),
-        Col::Sm => Some(Sort::Sm),
-        _ => None,
+impl Col {
+    /// Whether it says whose a claim is and what it runs; the heading of the table stands above these.
+    pub(super) fn is_name(self) -> bool {
+        matches!(self, Self::Id | Self::User | Self::What)
     }
+
+    /// The order that it is for.
+    fn sorted(self) -> Option<Sort> {
+        match self {
+            Self::Id => Some(Sort::Id),
+            Self::User => Some(Sort::User),
+            Self::Gpu => Some(Sort::Gpu),
+            Self::MemUsed => Some(Sort::Memory),
+            Self::Used => Some(Sort::Time),
+            Self::Sm => Some(Sort::Sm),
+            _ => None,
+        }
+    }
+}
+
+/// The columns of names, and those of figures, which stand behind them.
+pub(super) fn halves(columns: &[Column<Col>]) -> (&[Column<Col>], &[Column<Col>]) {
+    columns.split_at(columns.iter().take_while(|c| c.key.is_name()).count())
 }
 
 /// Cells of the bars.
@@ -132,48 +131,42 @@ const MEMORY: usize = 10;
 impl Table<'_> {
     /// The heading, and what a click on each of its columns sorts by.
     pub(super) fn heading(&self, columns: &[Column<Col>], place: &str, focus: bool) -> Row {
-        let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
-        let sort = self.model.sort;
-        let names = [Col::Id, Col::User, Col::What];
-        let is_name = |c: &&Column<Col>| names.contains(&c.key);
-        let cols = total(&columns.iter().filter(is_name).cloned().collect::<Vec<_>>());
+        let View { theme, glyphs, .. } = self.view;
+        let sort = self.view.model.sort;
+        let (names, figures) = halves(columns);
+        let cols = total(names);
         let by = match sort {
             Sort::Id | Sort::User => format!("by {}{} ", sort.name(), glyphs.sorted),
             _ => String::new(),
         };
         let style = if focus { theme.focus } else { theme.heading };
-        let rest = cut(&format!(" {by}{place}"), cols.saturating_sub(6), glyphs);
+        let rest = self
+            .view
+            .cut(&format!(" {by}{place}"), cols.saturating_sub(6));
         let gap = cols.saturating_sub(6 + width(&rest)) + GAP;
-        let mut spans = vec![
-            span("CLAIMS", style),
-            span(format!("{rest}{}", " ".repeat(gap)), theme.dim),
-        ];
-        let figures: Vec<Column<Col>> = columns.iter().filter(|c| !is_name(c)).cloned().collect();
+        let mut line = Line::from(span("CLAIMS", style));
+        line.push_span(span(format!("{rest}{}", " ".repeat(gap)), theme.dim));
         let title = |c: &Column<Col>| {
-            let mark = if sorted(c.key) == Some(sort) {
-                glyphs.sorted
-            } else {
-                ""
-            };
-            (format!("{}{mark}", c.title), theme.dim)
+            let is_sorted = c.key.sorted() == Some(sort);
+            let mark = if is_sorted { glyphs.sorted } else { "" };
+            Line::styled(format!("{}{mark}", c.title), theme.dim)
         };
-        spans.extend(row(&figures, glyphs, title).spans);
+        line.extend(row(figures, self.view.look, title));
         let mut from = 0;
         let mut hits: Vec<(Range<usize>, Target)> = Vec::new();
         for column in columns {
             let to = from + column.width;
-            let by = sorted(column.key);
+            let by = column.key.sorted();
             hits.extend(by.map(|sort| (from..to, Target::Sort(sort))));
             from = to + GAP;
         }
-        let line = Line::from(spans);
         Row { line, hits }
     }
 
     /// The columns for the width: figures get what they need, words share the rest, and where there is too little room
     /// what matters less goes.
     pub(super) fn columns(&self, rows: &[ClaimRow<'_>]) -> Vec<Column<Col>> {
-        let longest = |col: Col| rows.iter().map(|r| width(&self.cell(r, col).0)).max();
+        let longest = |col: Col| rows.iter().map(|r| self.cell(r, col).width()).max();
         let longest = |col: Col| longest(col).unwrap_or(0);
         let wide = self.width >= super::WIDE;
         let user = longest(Col::User).clamp(4, if wide { 12 } else { 8 });
@@ -207,8 +200,8 @@ impl Table<'_> {
         ]);
         // The sign of the order stands behind a whole word.
         for column in &mut columns {
-            if sorted(column.key) == Some(self.model.sort) {
-                let sign = width(self.look.glyphs.sorted);
+            if column.key.sorted() == Some(self.view.model.sort) {
+                let sign = width(self.view.glyphs.sorted);
                 column.width = column.width.max(width(column.title) + sign);
             }
         }
@@ -246,127 +239,98 @@ impl Table<'_> {
 
     /// A claim, or a program without one.
     pub(super) fn row(&self, of: &ClaimRow<'_>, columns: &[Column<Col>]) -> Line<'static> {
-        let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
-        let mut line = row(columns, glyphs, |c| self.cell(of, c.key));
-        // A cell and a gap are two spans; bars and signs have colours of their own.
-        let spans = std::mem::take(&mut line.spans);
-        for (i, drawn) in spans.into_iter().enumerate() {
-            let column = columns.get(i / 2).filter(|_| i % 2 == 0);
-            let bar = column.and_then(|c| self.bar(of, c.key));
-            match (bar, column.map(|c| c.key)) {
-                (Some((bullet, cells)), _) => {
-                    line.push_span(Span::raw("  "));
-                    line.spans.extend(bullet.spans(cells, self.look));
-                }
-                (None, Some(Col::State)) if drawn.content.contains(glyphs.sign) => {
-                    let (before, after) = drawn.content.split_once(glyphs.sign).unwrap_or_default();
-                    line.push_span(Span::raw(before.to_owned()));
-                    line.push_span(Span::styled(glyphs.sign, theme.warn));
-                    line.push_span(Span::styled(after.to_owned(), drawn.style));
-                }
-                _ => line.push_span(drawn),
-            }
-        }
+        row(columns, self.view.look, |c| self.cell(of, c.key))
+    }
+
+    /// A bar behind two blanks.
+    fn bar(&self, bullet: Bullet, cells: usize) -> Line<'static> {
+        let mut line = Line::from("  ");
+        line.extend(bullet.spans(cells, self.view.look));
         line
     }
 
-    /// A bar of a whole GPU, and its cells.
-    fn bar(&self, of: &ClaimRow<'_>, col: Col) -> Option<(Bullet, usize)> {
-        let ClaimRow::Claim(claim) = of else {
-            return matches!(col, Col::Compute | Col::Memory).then(|| (Bullet::default(), 0));
-        };
-        let gpus = claim.gpus.len().max(1) as f64;
-        match col {
-            Col::Compute => Some((
-                Bullet {
-                    used: compute_of(claim, self.snapshot).map(|f| f.value / gpus),
-                    claim: claimed(claim) / gpus,
-                    whole: 100.0,
-                },
-                COMPUTE,
-            )),
-            Col::Memory => {
-                let on = |g: &&GpuView| claim.gpus.iter().any(|p| p.gpu == g.index);
-                let whole: Option<u64> = self
-                    .snapshot
-                    .gpus
-                    .iter()
-                    .filter(on)
-                    .map(GpuView::mem_whole)
-                    .sum();
-                let bullet = Bullet {
-                    used: mem_used(claim).map(|b| b as f64),
-                    claim: mem_claimed(claim) as f64,
-                    whole: whole.unwrap_or(0) as f64,
-                };
-                Some((bullet, MEMORY))
-            }
-            _ => None,
-        }
-    }
-
-    fn cell(&self, of: &ClaimRow<'_>, col: Col) -> (String, Style) {
+    fn cell(&self, of: &ClaimRow<'_>, col: Col) -> Line<'static> {
         match of {
             ClaimRow::Claim(claim) => self.claim_cell(claim, col),
             ClaimRow::Unclaimed(n, program) => self.program_cell(*n, program, col),
         }
     }
 
-    fn claim_cell(&self, claim: &ClaimView, col: Col) -> (String, Style) {
-        let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
-        let mine = claim.uid == self.model.viewer.uid;
-        let name = if mine { theme.strong } else { theme.text };
-        let size = |text: String| match claim.adopted {
-            true => ("-".to_owned(), theme.dim),
-            false => (text, theme.dim),
+    fn claim_cell(&self, claim: &ClaimView, col: Col) -> Line<'static> {
+        let (view, snapshot) = (&self.view, self.view.snapshot);
+        let mine = claim.uid == view.model.viewer.uid;
+        let name = |text: String| match mine {
+            true => line!(view; strong text),
+            false => line!(view; text text),
         };
+        let size = |text: String| match claim.adopted {
+            true => line!(view; dim "-"),
+            false => line!(view; dim text),
+        };
+        let gpus_of = claim.gpus.len().max(1) as f64;
         match col {
-            Col::Id => (
-                format!("{}{}", if mine { glyphs.mine } else { " " }, claim.id),
-                name,
-            ),
-            Col::User => (claim.user.clone(), name),
-            Col::What => (what(claim), name),
-            Col::Gpu => (gpus(claim), theme.text),
-            Col::Used => (
-                figure(compute_of(claim, self.snapshot), glyphs),
-                theme.strong,
-            ),
+            Col::Id => {
+                let mark = if mine { view.glyphs.mine } else { " " };
+                name(format!("{mark}{}", claim.id))
+            }
+            Col::User => name(claim.user.clone()),
+            Col::What => name(what(claim)),
+            Col::Gpu => gpus(claim).into(),
+            Col::Used => line!(view; strong view.figure(compute_of(claim, snapshot))),
             Col::Claim => size(percent(claimed(claim))),
-            Col::Sm => (figure(sm_active(claim), glyphs), theme.text),
-            Col::MemUsed => (gib_or(mem_used(claim), glyphs), theme.strong),
+            Col::Sm => view.figure(sm_active(claim)).into(),
+            Col::MemUsed => line!(view; strong view.gib(mem_used(claim))),
             Col::MemClaim => size(gib(mem_claimed(claim))),
             Col::State => {
-                let words = words(claim, self.snapshot, self.model.clock, glyphs.arrow);
-                let sign = if words.sign {
-                    format!(" {} ", glyphs.sign)
-                } else {
-                    " ".to_owned()
-                };
-                (format!("{sign}{}", words.text), theme.text)
+                let words = view.words(claim);
+                match words.sign {
+                    true => {
+                        line!(view; text " ", warn view.glyphs.sign, text format!(" {}", words.text))
+                    }
+                    false => format!(" {}", words.text).into(),
+                }
             }
-            Col::Compute | Col::Memory => (String::new(), theme.text),
+            Col::Compute => {
+                let bullet = Bullet {
+                    used: compute_of(claim, snapshot).map(|f| f.value / gpus_of),
+                    claim: claimed(claim) / gpus_of,
+                    whole: 100.0,
+                };
+                self.bar(bullet, COMPUTE)
+            }
+            Col::Memory => {
+                let on = |g: &&GpuView| claim.gpus.iter().any(|p| p.gpu == g.index);
+                let gpus = snapshot.gpus.iter().filter(on);
+                let whole: Option<u64> = gpus.map(GpuView::mem_whole).sum();
+                let bullet = Bullet {
+                    used: mem_used(claim).map(|b| b as f64),
+                    claim: mem_claimed(claim) as f64,
+                    whole: whole.unwrap_or(0) as f64,
+                };
+                self.bar(bullet, MEMORY)
+            }
         }
     }
 
-    fn program_cell(&self, n: usize, program: &UnclaimedView, col: Col) -> (String, Style) {
-        let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
-        let dash = || (glyphs.dash.to_owned(), theme.dim);
+    fn program_cell(&self, n: usize, program: &UnclaimedView, col: Col) -> Line<'static> {
+        let view = &self.view;
+        let known = |text: Option<String>| match text {
+            Some(text) => line!(view; text text),
+            None => line!(view; dim view.glyphs.dash),
+        };
         match col {
-            Col::Id => (format!(" u{n}"), theme.text),
-            Col::User => program.user.clone().map_or_else(dash, |u| (u, theme.text)),
-            Col::What => (format!("{} {}", program.what, program.pid), theme.text),
-            Col::Gpu => (program.gpu.to_string(), theme.text),
+            Col::Id => format!(" u{n}").into(),
+            Col::User => known(program.user.clone()),
+            Col::What => format!("{} {}", program.what, program.pid).into(),
+            Col::Gpu => program.gpu.to_string().into(),
             // Nothing is claimed, so there is nothing to be unknown about.
-            Col::Claim | Col::MemClaim => ("-".to_owned(), theme.dim),
-            Col::MemUsed => program
-                .mem_used
-                .map_or_else(dash, |b| (gib(b), theme.strong)),
-            Col::Sm => (figure(program.sm_active, glyphs), theme.text),
-            Col::Used => dash(),
-            Col::State if program.graphics => (" desktop".to_owned(), theme.dim),
-            Col::State => (format!(" {} no claim", glyphs.sign), theme.text),
-            Col::Compute | Col::Memory => (String::new(), theme.text),
+            Col::Claim | Col::MemClaim => line!(view; dim "-"),
+            Col::MemUsed => known(program.mem_used.map(gib)),
+            Col::Sm => view.figure(program.sm_active).into(),
+            Col::Used => known(None),
+            Col::State if program.graphics => line!(view; dim " desktop"),
+            Col::State => line!(view; text " ", warn view.glyphs.sign, text " no claim"),
+            Col::Compute | Col::Memory => Line::default(),
         }
     }
 }
@@ -406,56 +370,29 @@ pub(super) fn idle(claim: &ClaimView) -> Option<String> {
         let time = idle.kernel_s.map(|s| format!(" {}", seconds(s)));
         let time = time.unwrap_or_default();
         // Only a Jupyter server knows of kernels.
-        text.push_str(&match idle.source.as_deref() {
+        text += &match idle.source.as_deref() {
             Some(source) if source.starts_with("Jupyter") => {
                 format!(", kernel {kernel}{time} ({source})")
             }
             _ => format!(", its processes {kernel}{time}"),
-        });
+        };
     }
-    if idle.kept {
-        text.push_str("; kept by its owner");
-    } else if let Some(left) = idle.ends_in_s {
-        text.push_str(&format!(
-            "; ended in {}, because others wait",
-            seconds(left)
-        ));
-    } else if let Some(how) = idle.instead.as_deref() {
-        let left = idle.detach_in_s.map(seconds);
-        text.push_str(&match (how, left) {
-            ("shrink", Some(left)) => {
-                format!("; cannot be detached: made smaller in {left} if somebody waits")
-            }
-            ("release", Some(left)) => {
-                format!("; cannot be detached: ended in {left} if that lets somebody start")
-            }
-            _ => "; cannot be detached".to_owned(),
-        });
-    } else if let Some(left) = idle.always_in_s {
-        text.push_str(&format!("; detached in {}", seconds(left)));
-    } else if let Some(left) = idle.detach_in_s {
-        text.push_str(&format!(
-            "; detached in {} if somebody waits",
-            seconds(left)
-        ));
-    }
-    Some(text)
-}
-
-/// The state in words.
-pub(super) fn state(claim: &ClaimView) -> String {
-    let text = if claim.state_text.is_empty() {
-        match claim.state {
-            ClaimState::Running => "run",
-            ClaimState::Held => "held",
-            ClaimState::Ending => "ending",
+    let left = idle.detach_in_s.map(seconds);
+    text += &match (idle.instead.as_deref(), left) {
+        _ if idle.kept => "; kept by its owner".to_owned(),
+        _ if let Some(left) = idle.ends_in_s => {
+            format!("; ended in {}, because others wait", seconds(left))
         }
-    } else {
-        &claim.state_text
+        (Some("shrink"), Some(left)) => {
+            format!("; cannot be detached: made smaller in {left} if somebody waits")
+        }
+        (Some("release"), Some(left)) => {
+            format!("; cannot be detached: ended in {left} if that lets somebody start")
+        }
+        (Some(_), _) => "; cannot be detached".to_owned(),
+        _ if let Some(left) = idle.always_in_s => format!("; detached in {}", seconds(left)),
+        (None, Some(left)) => format!("; detached in {left} if somebody waits"),
+        (None, None) => String::new(),
     };
-    match claim.caps {
-        // Its state says so.
-        Caps::None if !text.contains("no cap") => format!("{text}, no cap"),
-        _ => text.to_owned(),
-    }
+    Some(text)
 }

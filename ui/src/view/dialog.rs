@@ -11,13 +11,13 @@ use ratatui::symbols::border;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Padding, Widget};
 
-use super::{Cursor, Target, at, fit, put, span};
-use crate::form::{Fit, Form, Kind, Value};
+use super::{Cursor, Target, View, at, cells, fit, line, row_of, span, window};
+use crate::form::{Form, Kind, Value};
 use crate::input::LineInput;
 use crate::keymap;
 use crate::model::{Dialog, Model};
-use crate::text::{left, width, wrap};
-use crate::theme::{Depth, Look};
+use crate::text::{width, wrap};
+use crate::theme::Look;
 
 /// What a box holds.
 #[derive(Default)]
@@ -49,45 +49,43 @@ const INSIDE: usize = 96;
 /// Columns that the frame and its margins take.
 const FRAME: usize = 4;
 
-fn content(model: &Model, look: &Look, cols: usize) -> Option<Content> {
-    Some(match model.dialog.as_ref()? {
-        Dialog::Form(form) => filled(form, model, look, cols),
-        Dialog::Palette { input, chosen } => palette(input, *chosen, model, look, cols),
-        Dialog::Warnings { chosen } => warnings(*chosen, model, look, cols),
-        Dialog::Confirm(question) => Content {
-            title: question.title.clone(),
-            lines: wrap(&question.text, cols, 6, &look.glyphs)
-                .into_iter()
-                .map(Line::from)
-                .collect(),
-            ..Content::default()
-        },
+/// A widget as lines.
+fn drawn(widget: impl Widget, (cols, rows): (u16, u16)) -> Vec<Line<'static>> {
+    let mut buf = Buffer::empty(Rect::new(0, 0, cols, rows));
+    widget.render(buf.area, &mut buf);
+    let cell = |x: u16, y: u16| span(buf[(x, y)].symbol().to_owned(), buf[(x, y)].style());
+    let line = |y| (0..cols).map(|x| cell(x, y)).collect::<Line<'static>>();
+    (0..rows).map(line).collect()
+}
+
+fn content(view: &View<'_>, cols: usize) -> Option<Content> {
+    let texts = |text: &str| match text {
+        "" => vec![Line::default()],
+        text => {
+            let rows = wrap(text, cols, 6, view.glyphs).into_iter();
+            rows.map(Line::from).collect()
+        }
+    };
+    let text = |title: String, lines: Vec<Line<'static>>, scroll: usize| Content {
+        title,
+        lines,
+        scroll,
+        ..Content::default()
+    };
+    Some(match view.model.dialog.as_ref()? {
+        Dialog::Form(form) => filled(form, view, cols),
+        Dialog::Palette { input, chosen } => palette(input, *chosen, view, cols),
+        Dialog::Warnings { chosen } => warnings(*chosen, view, cols),
+        Dialog::Confirm(asked) => text(asked.title.clone(), texts(&asked.text), 0),
         Dialog::Message { title, lines } => {
-            let wrapped = lines.iter().flat_map(|l| match l.as_str() {
-                "" => vec![String::new()],
-                text => wrap(text, cols, 6, &look.glyphs),
-            });
-            Content {
-                title: title.clone(),
-                lines: wrapped.map(Line::from).collect(),
-                ..Content::default()
-            }
+            let lines = lines.iter().flat_map(|line| texts(line));
+            text(title.clone(), lines.collect(), 0)
         }
         Dialog::Detail { key, scroll } => {
-            let (title, lines) = detail::lines(model, key, look, cols);
-            Content {
-                title,
-                lines,
-                scroll: *scroll,
-                ..Content::default()
-            }
+            let (title, lines) = detail::lines(view, key, cols);
+            text(title, lines, *scroll)
         }
-        Dialog::Help { scroll } => Content {
-            title: "Help".to_owned(),
-            lines: help::lines(model, look, cols),
-            scroll: *scroll,
-            ..Content::default()
-        },
+        Dialog::Help { scroll } => text("Help".to_owned(), help::lines(view, cols), *scroll),
     })
 }
 
@@ -95,12 +93,11 @@ fn inside(cols: u16) -> usize {
     usize::from(cols).saturating_sub(FRAME + 2).min(INSIDE)
 }
 
-/// The last line to which the box can be scrolled on a terminal of this size.
-pub(super) fn scroll_end(model: &Model, (cols, rows): (u16, u16)) -> usize {
-    // How many lines there are does not depend on colours or on the frame's characters.
-    let look = Look::new(Depth::Mono, true);
-    let lines = content(model, &look, inside(cols)).map_or(0, |c| c.lines.len());
-    lines.saturating_sub(room(model, cols, rows).saturating_sub(3))
+/// The last line to which the box can be scrolled.
+pub(super) fn scroll_end(view: &View<'_>) -> usize {
+    let (cols, rows) = view.model.size;
+    let lines = content(view, inside(cols)).map_or(0, |c| c.lines.len());
+    lines.saturating_sub(room(view.model, cols, rows).saturating_sub(3))
 }
 
 /// Rows above the keys and the caption, which stay visible.
@@ -115,21 +112,20 @@ fn place(model: &Model, content: &Content, cols: usize, area: Rect) -> Rect {
     let most = room.saturating_sub(1).max(3);
     let rows = (content.lines.len() + 2).min(most);
     let outer = cols + FRAME;
-    let x = area.x + u16::try_from((usize::from(area.width) - outer) / 2).unwrap_or(0);
-    let y = area.y + u16::try_from((room + 1).saturating_sub(rows) / 2).unwrap_or(0);
-    let size = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-    Rect::new(x, y, size(outer), size(rows)).intersection(area)
+    let x = area.x + cells((usize::from(area.width) - outer) / 2);
+    let y = area.y + cells((room + 1).saturating_sub(rows) / 2);
+    Rect::new(x, y, cells(outer), cells(rows)).intersection(area)
 }
 
 /// What is under a cell of the screen that shows a box.
-pub(super) fn target(model: &Model, look: &Look, (x, y): (usize, usize)) -> Option<Target> {
-    let (width, height) = model.size;
+pub(super) fn target(view: &View<'_>, (x, y): (usize, usize)) -> Option<Target> {
+    let (width, height) = view.model.size;
     let cols = inside(width);
-    let content = content(model, look, cols)?;
+    let content = content(view, cols)?;
     if cols == 0 || height < 3 {
         return None;
     }
-    let frame = place(model, &content, cols, Rect::new(0, 0, width, height));
+    let frame = place(view.model, &content, cols, Rect::new(0, 0, width, height));
     let left = usize::from(frame.x);
     if !(left..left + usize::from(frame.width)).contains(&x) {
         return None;
@@ -141,48 +137,43 @@ pub(super) fn target(model: &Model, look: &Look, (x, y): (usize, usize)) -> Opti
 }
 
 /// Draws the box, if there is one; says where the cursor is in it.
-pub(super) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> Option<Cursor> {
+pub(super) fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Option<Cursor> {
+    let look = view.look;
     let cols = inside(area.width);
-    let content = content(model, look, cols)?;
+    let content = content(view, cols)?;
     if cols == 0 || area.height < 3 {
         return Some(None);
     }
-    let frame = place(model, &content, cols, area);
-    let rows = usize::from(frame.height);
+    let frame = place(view.model, &content, cols, area);
     // What is behind the box steps back.
-    let room = u16::try_from(room(model, area.width, area.height)).unwrap_or(area.height);
-    for y in area.y + 1..area.y + room {
-        let row = Rect::new(area.x, y, area.width, 1);
-        buf.set_style(row, Style::reset().patch(look.theme.free));
-    }
+    let behind = Rect {
+        height: cells(room(view.model, area.width, area.height)),
+        ..area
+    };
+    buf.set_style(
+        super::below(behind, 1),
+        Style::reset().patch(look.theme.free),
+    );
     Clear.render(frame, buf);
-    let shown = rows.saturating_sub(2);
+    let shown = usize::from(frame.height).saturating_sub(2);
     let scroll = content.scrolled(shown);
-    let more = content.lines.len() > scroll + shown;
+    let hides = content.lines.len() > scroll + shown || scroll > 0;
     // A dialog with lines goes with the line that is typed.
-    let foot = if (more || scroll > 0) && content.focus.is_none() {
-        "Down, Up: more"
-    } else {
-        ""
+    let foot = match hides && content.focus.is_none() {
+        true => format!("{} Down, Up: more ", look.glyphs.rule),
+        false => String::new(),
     };
-    let block = self::frame(look, &content.title, frame.width);
-    let foot = match foot {
-        "" => String::new(),
-        foot => format!("{} {foot} ", look.glyphs.rule),
-    };
-    let block = block.title_bottom(foot);
+    let block = self::frame(look, &content.title, frame.width).title_bottom(foot);
     let inside = block.inner(frame);
     block.render(frame, buf);
     buf.set_style(inside, Style::reset());
     let lines = content.lines.into_iter().skip(scroll).take(shown);
-    for (i, line) in lines.enumerate() {
-        put(&fit(line, cols, look), inside, i, buf);
+    for (y, line) in (0..).zip(lines) {
+        let row = row_of(inside, y).intersection(buf.area);
+        fit(line, cols, look).render(row, buf);
     }
-    Some(
-        content
-            .cursor
-            .map(|(column, line)| at(frame, column + 2, (line + 1).saturating_sub(scroll))),
-    )
+    let cursor = content.cursor;
+    Some(cursor.map(|(column, line)| at(frame, column + 2, (line + 1).saturating_sub(scroll))))
 }
 
 /// A box with a title in at most so many columns.
@@ -217,43 +208,20 @@ const LABEL: usize = 9;
 const FIELD: usize = 20;
 
 /// A field with its text: the span, and the column of the cursor in it.
-fn field(input: &LineInput, cols: usize, focus: bool, look: &Look) -> (Span<'static>, usize) {
+fn field(view: &View<'_>, input: &LineInput, cols: usize, focus: bool) -> (Span<'static>, usize) {
     let (before, after) = input.split();
     // A long text shows the part before the cursor.
     let skip = width(before).saturating_sub(cols - 1);
     let text: String = format!("{before}{after}").chars().skip(skip).collect();
-    let style = if focus {
-        look.theme.selected
-    } else {
-        look.theme.text
+    let style = match focus {
+        true => view.theme.selected,
+        false => view.theme.text,
     };
-    (
-        span(left(&text, cols, &look.glyphs), style),
-        width(before) - skip,
-    )
+    (span(view.left(&text, cols), style), width(before) - skip)
 }
 
-/// What would happen if the form were sent now.
-fn outlook(form: &Form, model: &Model, look: &Look) -> (String, Style) {
-    let theme = &look.theme;
-    if form.sent.is_some() {
-        return ("asking the service".to_owned(), theme.dim);
-    }
-    if let Some(refused) = &form.refused {
-        return (refused.sentence(), theme.error);
-    }
-    let Some(snapshot) = &model.snapshot else {
-        return ("no figures yet".to_owned(), theme.dim);
-    };
-    match form.fit(snapshot) {
-        Err(wrong) => (wrong, theme.text),
-        Ok(Fit::Now(text)) => (text, theme.good),
-        Ok(Fit::Not(text)) => (text, theme.text),
-    }
-}
-
-fn filled(form: &Form, model: &Model, look: &Look, cols: usize) -> Content {
-    let (theme, glyphs) = (&look.theme, &look.glyphs);
+fn filled(form: &Form, view: &View<'_>, cols: usize) -> Content {
+    let (theme, glyphs) = (view.theme, view.glyphs);
     let mut lines = vec![Line::default()];
     let (mut cursor, mut hits) = (None, Vec::new());
     for (i, entry) in form.entries.iter().enumerate() {
@@ -261,77 +229,84 @@ fn filled(form: &Form, model: &Model, look: &Look, cols: usize) -> Content {
         hits.push((lines.len(), Target::Field(i)));
         let style = if focus { theme.key } else { theme.text };
         let pointer = if focus { glyphs.pointer } else { " " };
-        let label = left(entry.label, LABEL, glyphs);
-        let mut spans = vec![span(format!("{pointer} {label}"), style)];
-        match &entry.value {
+        let label = format!("{pointer} {}", view.left(entry.label, LABEL));
+        let value = match &entry.value {
             Value::Text(input) => {
-                let (text, at) = field(input, FIELD, focus, look);
+                let (text, at) = field(view, input, FIELD, focus);
                 if focus {
                     cursor = Some((2 + LABEL + at, lines.len()));
                 }
-                spans.push(text);
+                text
             }
             Value::Choice(words, at) => {
                 let word = words.get(*at).unwrap_or(&"");
-                let text = left(&format!("< {word} >"), FIELD, glyphs);
-                spans.push(span(text, if focus { theme.selected } else { theme.text }));
+                let style = if focus { theme.selected } else { theme.text };
+                span(view.left(&format!("< {word} >"), FIELD), style)
             }
-        }
-        spans.push(span(format!("  {}", entry.hint), theme.dim));
-        lines.push(Line::from(spans));
+        };
+        let hint = span(format!("  {}", entry.hint), theme.dim);
+        lines.push(Line::from(vec![span(label, style), value, hint]));
     }
     lines.push(Line::default());
     if form.kind == Kind::Claim {
-        lines.extend(claim::lines(form, model, look, cols));
+        lines.extend(claim::lines(form, view, cols));
     } else {
-        change(form, model, look, cols, &mut lines);
+        change(form, view, cols, &mut lines);
     }
     Content {
         title: format!("{}  {}", form.title(), form.command()),
         lines,
-        scroll: 0,
         focus: Some(form.focus + 1),
         cursor,
         hits,
+        ..Content::default()
     }
 }
 
-/// What would happen to a claim that there is.
-fn change(form: &Form, model: &Model, look: &Look, cols: usize, lines: &mut Vec<Line<'static>>) {
-    let (theme, glyphs) = (&look.theme, &look.glyphs);
-    let (text, style) = outlook(form, model, look);
-    let wrapped = wrap(&text, cols.saturating_sub(2), 3, glyphs);
+/// What is wrong with a change that is typed, or was refused.
+fn change(form: &Form, view: &View<'_>, cols: usize, lines: &mut Vec<Line<'static>>) {
+    let theme = view.theme;
+    let (text, style) = match (&form.refused, form.call()) {
+        _ if form.sent.is_some() => ("asking the service".to_owned(), theme.dim),
+        (Some(refused), _) => (refused.sentence(), theme.error),
+        (None, Err(wrong)) => (wrong, theme.text),
+        (None, Ok(_)) => (String::new(), theme.text),
+    };
+    let mut rows = wrap(&text, cols.saturating_sub(2), 3, view.glyphs);
     // The box keeps its height while somebody types.
-    let gap = 3usize.saturating_sub(wrapped.len());
-    let wrapped = wrapped.into_iter();
-    lines.extend(wrapped.map(|l| Line::styled(format!("  {l}"), style)));
-    lines.extend(std::iter::repeat_n(Line::default(), gap));
-    lines.push(Line::styled(format!("  {}", form.note()), theme.dim));
+    rows.resize(3, String::new());
+    let rows = rows.into_iter();
+    lines.extend(rows.map(|l| Line::styled(format!("  {l}"), style)));
+    lines.push(line!(view; dim format!("  {}", form.note())));
+}
+
+/// The entries of a list that are shown, the chosen one marked.
+fn listed(
+    view: &View<'_>,
+    (n, at, cols): (usize, usize, usize),
+    target: fn(usize) -> Target,
+    line: impl Fn(usize) -> Line<'static>,
+) -> (Vec<Line<'static>>, Vec<(usize, Target)>) {
+    let shown = window(n, LISTED, Some(at));
+    let row = |i: usize| match (i == at, fit(line(i), cols, view.look)) {
+        (true, line) => super::chosen(line, cols, view.look),
+        (false, line) => line,
+    };
+    let hits = shown.clone().map(target).enumerate().collect();
+    (shown.map(row).collect(), hits)
 }
 
 /// Every warning in a row, the chosen one whole below the list.
-fn warnings(at: usize, model: &Model, look: &Look, cols: usize) -> Content {
-    let theme = &look.theme;
-    let all = super::warnings(model);
-    let (mut lines, mut hits) = (Vec::new(), Vec::new());
-    let shown = super::window(all.len(), LISTED, Some(at));
-    for (i, (text, _)) in all.iter().enumerate().skip(shown.start).take(shown.len()) {
-        hits.push((lines.len(), Target::Warning(i)));
-        let line = Line::from(vec![
-            span(format!("{} ", look.glyphs.sign), theme.warn),
-            span(text.clone(), theme.text),
-        ]);
-        let line = fit(line, cols, look);
-        lines.push(match i == at {
-            true => super::chosen(line, cols, look),
-            false => line,
-        });
-    }
+fn warnings(at: usize, view: &View<'_>, cols: usize) -> Content {
+    let all = super::warnings(view.model);
+    let sign = format!("{} ", view.glyphs.sign);
+    let row = |i: usize| line!(view; warn sign.clone(), text all[i].0.clone());
+    let (mut lines, hits) = listed(view, (all.len(), at, cols), Target::Warning, row);
     lines.push(Line::default());
     let (text, command) = all.get(at).cloned().unwrap_or_default();
-    let words = wrap(&text, cols, 3, &look.glyphs);
+    let words = wrap(&text, cols, 3, view.glyphs);
     lines.extend(words.into_iter().map(Line::from));
-    lines.push(Line::styled(command, theme.key));
+    lines.push(line!(view; key command));
     Content {
         title: format!("Warnings ({})", all.len()),
         lines,
@@ -341,49 +316,42 @@ fn warnings(at: usize, model: &Model, look: &Look, cols: usize) -> Content {
     }
 }
 
-/// Commands that are shown at a time.
+/// Entries that are shown at a time.
 const LISTED: usize = 9;
 
-fn palette(input: &LineInput, at: usize, model: &Model, look: &Look, cols: usize) -> Content {
-    let (theme, glyphs) = (&look.theme, &look.glyphs);
-    let (text, column) = field(input, cols.saturating_sub(2).max(1), true, look);
-    let mut lines = vec![Line::from(vec![span(":", theme.key), text])];
-    let found = keymap::named(model, input.text());
-    let shown = super::window(found.len(), LISTED, Some(at));
-    let mut hits = Vec::new();
-    let names = 16;
-    for (i, command) in found.iter().enumerate().skip(shown.start).take(shown.len()) {
-        hits.push((lines.len(), Target::Named(i)));
-        let able = (command.able)(model).is_ok();
-        let (name, rest) = match able {
-            true => (theme.key, theme.text),
-            false => (theme.dim, theme.dim),
-        };
-        let pointer = if i == at { glyphs.pointer } else { " " };
-        let line = Line::from(vec![
-            span(format!("{pointer} "), theme.key),
-            span(left(command.name, names, glyphs), name),
-            span(left(command.shown, 10, glyphs), theme.dim),
-            span(command.help, rest),
-        ]);
-        let line = fit(line, cols, look);
-        lines.push(if i == at {
-            super::chosen(line, cols, look)
-        } else {
-            line
+fn palette(input: &LineInput, at: usize, view: &View<'_>, cols: usize) -> Content {
+    let (text, column) = field(view, input, cols.saturating_sub(2).max(1), true);
+    let found = keymap::named(view.model, input.text());
+    let row = |i: usize| {
+        let command = found[i];
+        let pointer = if i == at { view.glyphs.pointer } else { " " };
+        let (name, keys) = (view.left(command.name, 16), view.left(command.shown, 10));
+        let mut line = line!(view; key format!("{pointer} "));
+        line.extend(match (command.able)(view.model) {
+            Ok(()) => line!(view; key name, dim keys, text command.help),
+            Err(_) => line!(view; dim name, dim keys, dim command.help),
         });
-    }
+        line
+    };
+    let (rows, hits) = listed(view, (found.len(), at, cols), Target::Named, row);
+    let mut lines = line!(view; key ":");
+    lines.push_span(text);
+    let mut lines = vec![lines];
+    lines.extend(rows);
     if found.is_empty() {
         let text = format!("no command is called `{}`", input.text());
-        lines.push(Line::styled(text, theme.text));
+        lines.push(line!(view; text text));
     }
     lines.resize(LISTED + 1, Line::default());
     Content {
         title: format!("Commands ({})", found.len()),
         lines,
-        scroll: 0,
         focus: Some(0),
         cursor: Some((1 + column, 0)),
-        hits,
+        hits: hits
+            .into_iter()
+            .map(|(at, target)| (at + 1, target))
+            .collect(),
+        ..Content::default()
     }
 }

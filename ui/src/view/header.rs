@@ -3,13 +3,12 @@
 use gshare_proto::{Caps, Snapshot};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
-use ratatui::text::{Line, Span};
+use ratatui::text::Line;
 use ratatui::widgets::{Tabs, Widget};
 
-use super::{Scene, Target, fit, span};
+use super::{Scene, Target, View, fit, line, span};
 use crate::model::{Model, Page};
-use crate::text::{span_width, width, wrap};
-use crate::theme::Look;
+use crate::text::{width, wrap};
 
 /// What a tab says; behind the name, what waits or is wrong there.
 fn tab(model: &Model, page: Page, short: bool) -> String {
@@ -40,73 +39,59 @@ fn limits(snapshot: &Snapshot) -> &'static str {
 }
 
 /// What stands at the right, in at most `room` columns: the time goes first, that the driver is simulated never.
-fn right(model: &Model, look: &Look, room: usize) -> Vec<Span<'static>> {
-    let theme = &look.theme;
-    let time = span(model.clock.time(model.clock.now_ms), theme.text);
-    let Some(snapshot) = &model.snapshot else {
-        return vec![time];
-    };
-    let limits = limits(snapshot);
+fn right(view: &View<'_>, room: usize) -> Line<'static> {
+    let time = view.model.clock.time(view.model.clock.now_ms);
+    if view.model.snapshot.is_none() {
+        return Line::from(time);
+    }
+    let simulated = view.snapshot.simulated;
+    let limits = limits(view.snapshot);
     let word = limits.strip_prefix("limits: ").unwrap_or(limits);
-    let mark = |text: &'static str| snapshot.simulated.then(|| span(text, theme.caption));
-    let items: [Vec<Span<'static>>; 5] = [
-        [
-            Some(span(limits, theme.dim)),
-            mark(" SIMULATED DRIVER "),
-            Some(time.clone()),
-        ],
-        [
-            Some(span(word, theme.dim)),
-            mark(" SIMULATED DRIVER "),
-            Some(time.clone()),
-        ],
-        [
-            Some(span(word, theme.dim)),
-            mark(" SIM "),
-            (!snapshot.simulated).then(|| time.clone()),
-        ],
-        [mark(" SIM "), Some(time.clone()), None],
-        [mark(" SIM "), None, None],
-    ]
-    .map(|items| {
-        let items: Vec<Span<'static>> = items.into_iter().flatten().collect();
-        let gaps = items.into_iter().enumerate();
-        let gaps = gaps.flat_map(|(i, item)| [Span::raw(if i > 0 { "  " } else { "" }), item]);
-        gaps.collect()
-    });
-    let fits = |spans: &Vec<Span<'static>>| span_width(spans) <= room;
-    items.into_iter().find(fits).unwrap_or_default()
+    let lines = [
+        (limits, "SIMULATED DRIVER", true),
+        (word, "SIMULATED DRIVER", true),
+        (word, "SIM", !simulated),
+        ("", "SIM", true),
+        ("", "SIM", false),
+    ];
+    let line = |(limits, mark, timed): (&'static str, _, bool)| {
+        let gap = |n: bool| if n { "  " } else { "" };
+        let mut line = line!(view; dim limits);
+        if simulated {
+            let mark = line!(view; text gap(!limits.is_empty()), caption format!(" {mark} "));
+            line.extend(mark);
+        }
+        if timed {
+            line.extend(line!(view; text gap(line.width() > 0), text time.clone()));
+        }
+        line
+    };
+    let mut lines = lines.into_iter().map(line);
+    lines.find(|line| line.width() <= room).unwrap_or_default()
 }
 
 /// The first line.
-pub(super) fn draw(model: &Model, look: &Look, area: Rect, scene: &mut Scene<'_>) {
-    let theme = &look.theme;
+pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
+    let (model, theme) = (view.model, view.theme);
     let cols = usize::from(area.width);
     let tabs = |short| Page::ALL.map(|page| (page, tab(model, page, short)));
     let wide = |tabs: &[(Page, String); 5]| tabs.iter().map(|(_, t)| width(t)).sum::<usize>();
     let mut shown = tabs(false);
-    let least = span_width(&right(model, look, 6));
+    let least = right(view, 6).width();
     if wide(&shown) + least + 1 > cols {
         shown = tabs(true);
     }
     let mut at = area.x;
-    if let Some(host) = model.snapshot.as_ref().map(|s| s.host.as_str())
-        && wide(&shown) + width(host) + 44 < cols
-    {
-        let line = Line::from(vec![
-            span("gshare ", theme.title),
-            span(
-                format!("{} ", crate::text::cut(host, 20, &look.glyphs)),
-                theme.text,
-            ),
-        ]);
-        scene.line(&line, area);
+    let host = &view.snapshot.host;
+    if model.snapshot.is_some() && wide(&shown) + width(host) + 44 < cols {
+        let line = line!(view; title "gshare ", text format!("{} ", view.cut(host, 20)));
+        scene.line(&line, area, 0);
         at += line.width() as u16;
     }
-    let taken = wide(&shown) as u16;
+    let room = area.right().saturating_sub(at);
     let place = Rect {
         x: at,
-        width: taken.min(area.right().saturating_sub(at)),
+        width: super::cells(wide(&shown)).min(room),
         ..area
     };
     let styled = shown.iter().map(|(page, text)| {
@@ -123,49 +108,42 @@ pub(super) fn draw(model: &Model, look: &Look, area: Rect, scene: &mut Scene<'_>
         .padding("", "")
         .render(place, scene.buf);
     for (page, text) in &shown {
+        let width = width(text) as u16;
         let cell = Rect {
             x: at,
-            width: width(text) as u16,
+            width,
             ..area
         };
         scene.hit(cell, Target::Page(*page));
-        at += cell.width;
+        at += width;
     }
     let rest = usize::from(area.right().saturating_sub(at + 1));
-    let spans = right(model, look, rest.max(least));
-    let from = area.right().saturating_sub(span_width(&spans) as u16);
-    scene.line(
-        &Line::from(spans),
-        Rect {
-            x: from,
-            width: area.right() - from,
-            ..area
-        },
-    );
+    let line = right(view, rest.max(least)).right_aligned();
+    scene.line(&line, area, 0);
 }
 
 /// The banner in at most `rows` rows.
-pub(super) fn banner(model: &Model, look: &Look, width: usize, rows: usize) -> Vec<Line<'static>> {
-    let Some(text) = model.banner() else {
+pub(super) fn banner(view: &View<'_>, width: usize, rows: usize) -> Vec<Line<'static>> {
+    let Some(text) = view.model.banner() else {
         return Vec::new();
     };
-    let (sign, style) = match model.disconnected {
-        Some(_) => (look.glyphs.broken, look.theme.error),
-        None => (look.glyphs.sign, look.theme.warn),
+    let (sign, style) = match view.model.disconnected {
+        Some(_) => (view.glyphs.broken, view.theme.error),
+        None => (view.glyphs.sign, view.theme.warn),
     };
-    let lines = wrap(&format!("{sign} {text}"), width, rows, &look.glyphs).into_iter();
+    let lines = wrap(&format!("{sign} {text}"), width, rows, view.glyphs).into_iter();
     let line = |(i, text): (usize, String)| match text.strip_prefix(sign) {
-        Some(rest) if i == 0 => Line::from(vec![span(sign, style), span(rest, look.theme.strong)]),
-        _ => Line::styled(text, look.theme.strong),
+        Some(rest) if i == 0 => Line::from(vec![span(sign, style), span(rest, view.theme.strong)]),
+        _ => line!(view; strong text),
     };
     lines.enumerate().map(line).collect()
 }
 
 /// Before the first snapshot.
-pub(super) fn waiting(model: &Model, look: &Look, width: usize) -> Line<'static> {
-    let line = match &model.disconnected {
-        Some(why) => Line::styled(why.clone(), look.theme.error),
-        None => Line::styled("asking for the first figures", look.theme.dim),
+pub(super) fn waiting(view: &View<'_>, width: usize) -> Line<'static> {
+    let line = match &view.model.disconnected {
+        Some(why) => line!(view; error why.clone()),
+        None => line!(view; dim "asking for the first figures"),
     };
-    fit(line, width, look)
+    fit(line, width, view.look)
 }

@@ -2,13 +2,12 @@
 //! caption.
 
 use gshare_proto::counts::many;
-use ratatui::text::{Line, Span};
+use ratatui::text::Line;
 
-use super::{Row, Target, fit, span};
+use super::{Row, Target, View, fit, line, span};
 use crate::keymap::{self, Command};
 use crate::model::{Model, Tone};
-use crate::text::{left, span_width, width, wrap};
-use crate::theme::Look;
+use crate::text::{width, wrap};
 
 /// The foot of the screen.
 pub(super) struct Foot {
@@ -32,53 +31,40 @@ pub(super) fn rows(model: &Model, (cols, rows): (usize, usize)) -> usize {
 }
 
 /// The foot of a screen of this size.
-pub(super) fn lines(model: &Model, look: &Look, size: (usize, usize)) -> Foot {
-    let theme = &look.theme;
+pub(super) fn lines(view: &View<'_>, size: (usize, usize)) -> Foot {
+    let (model, theme) = (view.model, view.theme);
     let cols = size.0;
     let caption = rows(model, size) - 1;
-    let mut spans: Vec<Span<'static>> = Vec::new();
+    let mut line = Line::default();
     let mut cursor = None;
+    let mut hits = Vec::new();
+    let said = model.toast.as_ref().filter(|_| !model.filtering);
     if model.filtering {
         let (before, after) = model.filter.split();
         cursor = Some(width("filter: ") + width(before));
-        spans.push(span("filter: ", theme.key));
-        spans.push(span(format!("{before}{after}  "), theme.text));
-    } else if let Some(toast) = &model.toast {
+        line = line!(view; key "filter: ", text format!("{before}{after}  "));
+    } else if let Some(toast) = said {
         let style = match toast.tone {
             Tone::Good => theme.good,
             Tone::Plain => theme.text,
             Tone::Bad => theme.error,
         };
-        let line = fit(Line::styled(toast.text.clone(), style), cols, look);
-        return Foot {
-            rows: with_caption(model, look, (cols, caption), line.into()),
-            cursor: None,
-        };
+        line = Line::from(span(toast.text.clone(), style));
     } else if !model.filter.text().is_empty() {
         let shown = many(model.filtered_rows(), "row");
-        let text = format!("filter `{}`: {shown}  ", model.filter.text());
-        spans.push(span(text, theme.text));
+        line = line!(view; text format!("filter `{}`: {shown}  ", model.filter.text()));
     }
-    let before = span_width(&spans);
-    let shown = shortened(keymap::line(model), cols.saturating_sub(before));
-    let mut hits = Vec::new();
-    let mut at = before;
+    let shown = shortened(keymap::line(model), cols.saturating_sub(line.width()));
+    let shown = if said.is_some() { Vec::new() } else { shown };
     for (i, command) in shown.into_iter().enumerate() {
-        if i > 0 {
-            spans.push(Span::raw("  "));
-            at += 2;
-        }
-        let label = format!(" {}", command.label);
-        let key = first(command);
-        let cols = width(key) + width(&label);
-        hits.push((at..at + cols, Target::Command(command)));
-        at += cols;
-        spans.push(span(key, look.theme.key));
-        spans.push(span(label, look.theme.dim));
+        line.push_span(if i > 0 { "  " } else { "" });
+        let from = line.width();
+        line.extend(line!(view; key first(command), dim format!(" {}", command.label)));
+        hits.push((from..line.width(), Target::Command(command)));
     }
-    let line = fit(Line::from(spans), cols, look);
+    let line = fit(line, cols, view.look);
     Foot {
-        rows: with_caption(model, look, (cols, caption), Row { line, hits }),
+        rows: with_caption(view, (cols, caption), Row { line, hits }),
         cursor,
     }
 }
@@ -105,31 +91,27 @@ fn shortened(mut commands: Vec<&'static Command>, room: usize) -> Vec<&'static C
 }
 
 /// The keys, and below them the caption in so many rows, with its key behind the first.
-fn with_caption(model: &Model, look: &Look, (cols, rows): (usize, usize), keys: Row) -> Vec<Row> {
+fn with_caption(view: &View<'_>, (cols, rows): (usize, usize), keys: Row) -> Vec<Row> {
     let mut out = vec![keys];
-    if let Some(caption) = &model.caption {
-        let hint = if model.captions_paused {
-            "  Space goes on "
-        } else {
-            "  Space pauses "
-        };
-        let room = cols.saturating_sub(width(hint));
-        // Where it fits into one row it stands in the first.
-        let mut texts = match width(caption) < room {
-            true => vec![caption.clone()],
-            false => wrap(caption, room.saturating_sub(1), rows, &look.glyphs),
-        };
-        texts.resize(rows, String::new());
-        for (i, text) in texts.into_iter().enumerate() {
-            let text = left(&format!(" {text}"), room, &look.glyphs);
-            let hint = if i == 0 {
-                hint.to_owned()
-            } else {
-                " ".repeat(width(hint))
-            };
-            let line = Line::styled(format!("{text}{hint}"), look.theme.caption);
-            out.push(fit(line, cols, look).into());
-        }
+    let Some(caption) = &view.model.caption else {
+        return out;
+    };
+    let hint = match view.model.captions_paused {
+        true => "  Space goes on ",
+        false => "  Space pauses ",
+    };
+    let room = cols.saturating_sub(width(hint));
+    // Where it fits into one row it stands in the first.
+    let mut texts = match width(caption) < room {
+        true => vec![caption.clone()],
+        false => wrap(caption, room.saturating_sub(1), rows, view.glyphs),
+    };
+    texts.resize(rows, String::new());
+    for (i, text) in texts.into_iter().enumerate() {
+        let text = view.left(&format!(" {text}"), room);
+        let hint = view.left(if i == 0 { hint } else { "" }, width(hint));
+        let line = Line::styled(format!("{text}{hint}"), view.theme.caption);
+        out.push(fit(line, cols, view.look).into());
     }
     out
 }

@@ -3,12 +3,11 @@
 
 use gshare_proto::{ClaimView, Snapshot};
 use ratatui::style::Style;
-use ratatui::text::{Line, Span};
+use ratatui::text::Line;
 
-use super::{fit, span};
-use crate::model::{Model, can_be_kept, ends_idle};
+use super::{View, line, span};
+use crate::model::{can_be_kept, ends_idle};
 use crate::text::{cut, seconds, width, wrap};
-use crate::theme::{Depth, Look};
 
 /// Claims that something will be done to, with what and when.
 fn announced(snapshot: &Snapshot) -> impl Iterator<Item = (&ClaimView, String)> {
@@ -37,14 +36,13 @@ pub(super) struct Note {
 
 impl Note {
     /// In at most `most` rows of `cols` columns; the command stands at the right of the last.
-    fn lines(&self, cols: usize, most: usize, style: Style, look: &Look) -> Vec<Line<'static>> {
-        let (theme, glyphs) = (&look.theme, &look.glyphs);
+    fn lines(&self, view: &View<'_>, cols: usize, most: usize, style: Style) -> Vec<Line<'static>> {
+        let glyphs = view.glyphs;
         let room = cols.saturating_sub(2);
         let command = width(&self.command);
-        let tail = if command > 0 && command + 24 <= cols {
-            command + 2
-        } else {
-            0
+        let tail = match command {
+            1.. if command + 24 <= cols => command + 2,
+            _ => 0,
         };
         let mut texts = wrap(&self.text, room, most, glyphs);
         let last = texts.last().map_or(0, |row| width(row));
@@ -58,16 +56,14 @@ impl Note {
         }
         let n = texts.len();
         let line = |(i, text): (usize, String)| {
+            let gap = " ".repeat(cols.saturating_sub(2 + width(&text) + command));
             let sign = if i == 0 { glyphs.sign } else { " " };
-            let gap = cols.saturating_sub(2 + width(&text) + command);
-            let mut line = Line::from(vec![
-                span(sign, theme.warn),
-                span(format!(" {text}"), style),
-            ]);
-            if tail > 0 && i + 1 == n {
-                let style = if self.key { theme.key } else { theme.dim };
-                line.push_span(Span::raw(" ".repeat(gap)));
-                line.push_span(span(self.command.clone(), style));
+            let mut line = line!(view; warn sign);
+            line.push_span(span(format!(" {text}"), style));
+            match (tail > 0 && i + 1 == n, self.key) {
+                (false, _) => {}
+                (_, true) => line.extend(line!(view; text gap, key self.command.clone())),
+                (_, false) => line.extend(line!(view; text gap, dim self.command.clone())),
             }
             line
         };
@@ -76,89 +72,65 @@ impl Note {
 }
 
 /// What is announced, then advice.
-pub(super) fn warnings(model: &Model, snapshot: &Snapshot) -> Vec<Note> {
-    let warning = |text: String, command: String, key: bool| Note { text, command, key };
-    let told = announced(snapshot).map(move |(claim, text)| {
-        let (command, key) = match (model.may(claim.uid), can_be_kept(claim)) {
-            (true, true) => (format!("p, or: gshare keep {}", claim.id), true),
-            (false, true) => (format!("{} can postpone", claim.user), false),
-            _ => (String::new(), false),
+pub(super) fn warnings(view: &View<'_>) -> Vec<Note> {
+    let told = announced(view.snapshot).map(|(claim, text)| {
+        let may = view.model.may(claim.uid);
+        let command = match (may, can_be_kept(claim)) {
+            (true, true) => format!("p, or: gshare keep {}", claim.id),
+            (false, true) => format!("{} can postpone", claim.user),
+            _ => String::new(),
         };
-        warning(format!("{} {text}", claim.id), command, key)
+        Note {
+            text: format!("{} {text}", claim.id),
+            command,
+            key: may,
+        }
     });
-    let given = snapshot.advice.iter().map(move |advice| {
-        let command = advice.command.clone().unwrap_or_default();
-        warning(advice.text.clone(), command, true)
+    let given = view.snapshot.advice.iter().map(|advice| Note {
+        text: advice.text.clone(),
+        command: advice.command.clone().unwrap_or_default(),
+        key: true,
     });
     told.chain(given).collect()
 }
 
 /// Warnings in so many rows, the first one bold. Rows to spare go to the first that need more than one.
-pub(super) fn lines(
-    model: &Model,
-    snapshot: &Snapshot,
-    look: &Look,
-    cols: usize,
-    rows: usize,
-) -> Vec<Line<'static>> {
-    let shown: Vec<Note> = warnings(model, snapshot).into_iter().take(rows).collect();
+pub(super) fn lines(view: &View<'_>, cols: usize, rows: usize) -> Vec<Line<'static>> {
+    let shown: Vec<Note> = warnings(view).into_iter().take(rows).collect();
     let mut spare = rows - shown.len();
     let mut out = Vec::new();
     for (i, note) in shown.into_iter().enumerate() {
-        let style = if i == 0 {
-            look.theme.strong
-        } else {
-            look.theme.text
+        let style = match i {
+            0 => view.theme.strong,
+            _ => view.theme.text,
         };
-        let lines = note.lines(cols, (1 + spare).min(MOST), style, look);
+        let lines = note.lines(view, cols, (1 + spare).min(MOST), style);
         spare -= lines.len().saturating_sub(1);
-        out.extend(lines.into_iter().map(|line| fit(line, cols, look)));
+        out.extend(lines);
     }
     out
 }
 
 /// Rows in which nothing of them is cut.
-pub(super) fn whole(model: &Model, snapshot: &Snapshot, cols: usize, most: usize) -> usize {
-    let look = Look::new(Depth::Mono, true);
-    let notes = warnings(model, snapshot).into_iter().take(most);
-    let style = Style::new();
-    notes
-        .map(|note| note.lines(cols, MOST, style, &look).len())
-        .sum()
+pub(super) fn whole(view: &View<'_>, cols: usize, most: usize) -> usize {
+    let notes = warnings(view).into_iter().take(most);
+    let rows = notes.map(|note| note.lines(view, cols, MOST, Style::new()).len());
+    rows.sum()
 }
 
 /// What has just happened, the newest first.
-pub(super) fn news(
-    model: &Model,
-    snapshot: &Snapshot,
-    look: &Look,
-    cols: usize,
-    rows: usize,
-) -> Vec<Line<'static>> {
-    let theme = &look.theme;
+pub(super) fn news(view: &View<'_>, cols: usize, rows: usize) -> Vec<Line<'static>> {
     let line = |(i, notice): (usize, &gshare_proto::Notice)| {
         let claim = notice.claim.as_ref();
         let claim = claim.filter(|id| !notice.text.starts_with(id.as_str()));
         let claim = claim.map(|id| format!("{id}: ")).unwrap_or_default();
-        let line = Line::from(vec![
-            span(if i == 0 { "LAST " } else { "     " }, theme.heading),
-            span(format!("{} ", model.clock.time(notice.at_ms)), theme.dim),
-            span(
-                cut(
-                    &format!("{claim}{}", notice.text),
-                    cols.saturating_sub(14),
-                    &look.glyphs,
-                ),
-                theme.text,
-            ),
-        ]);
-        fit(line, cols, look)
+        let text = format!("{claim}{}", notice.text);
+        line!(view;
+            heading if i == 0 { "LAST " } else { "     " },
+            dim format!("{} ", view.model.clock.time(notice.at_ms)),
+            text view.cut(&text, cols.saturating_sub(14)),
+        )
     };
-    snapshot
-        .notices
-        .iter()
-        .enumerate()
-        .take(rows)
-        .map(line)
-        .collect()
+    let notices = view.snapshot.notices.iter().enumerate();
+    notices.take(rows).map(line).collect()
 }

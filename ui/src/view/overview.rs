@@ -4,19 +4,18 @@
 mod free;
 mod gpus;
 
-use gshare_proto::{Snapshot, UserView};
+use gshare_proto::{Figure, UserView};
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::Style;
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Borders, Widget};
+use ratatui::widgets::{Block, Borders, Padding, Widget};
 
-use super::{Row, Scene, claims, notes, plain, queue, span, zero};
+use super::{Row, Scene, View, claims, line, notes, queue, zero};
 use crate::model::{Model, Section};
-use crate::text::{figure, parts};
-use crate::theme::Look;
+use crate::text::parts;
+use crate::theme::{Depth, Look};
 use crate::widgets::columns::{Column, row};
 pub(super) use free::free_now;
-pub(super) use gpus::{is_on, slices_with};
+pub(super) use gpus::{is_on, slices, slices_with};
 
 /// From so many columns on the queue and what happened stand at the right; tables take no more than the rest.
 const SIDE: u16 = 180;
@@ -74,7 +73,10 @@ impl Rows {
 }
 
 impl Parts {
-    fn new(model: &Model, snapshot: &Snapshot, area: Rect) -> Self {
+    fn new(view: &View<'_>, area: Rect) -> Self {
+        let View {
+            model, snapshot, ..
+        } = *view;
         let mut rows = Rows(area.height.into());
         let side = area.width >= SIDE;
         let gpus = snapshot.gpus.len();
@@ -82,17 +84,11 @@ impl Parts {
             (n, 0) => n + claims::nothing(model).len(),
             (n, _) => n.max(1),
         };
-        let queue = if side {
-            0
-        } else {
-            model.queue_rows().len().min(QUEUE)
-        };
-        let warnings = notes::warnings(model, snapshot).len().min(WARNINGS);
-        let news = if side {
-            0
-        } else {
-            snapshot.notices.len().min(1)
-        };
+        let at_side = |n: usize| if side { 0 } else { n };
+        let queue = at_side(model.queue_rows().len().min(QUEUE));
+        let warnings = notes::warnings(view).len().min(WARNINGS);
+        let news = at_side(snapshot.notices.len());
+        let free = free::rows(view, area.width);
         let mut parts = Self {
             each: 1,
             ..Self::default()
@@ -113,10 +109,7 @@ impl Parts {
         rows.raise(&mut parts.queue, queue.min(first_queue));
         rows.raise(&mut parts.claims, claims.min(first_claims));
         rows.raise(&mut parts.warnings, warnings.min(1));
-        rows.raise(
-            &mut parts.free,
-            free::rows(model, snapshot, area.width).min(2),
-        );
+        rows.raise(&mut parts.free, free.min(2));
         rows.raise(&mut parts.gpus, gpus);
         rows.raise(&mut parts.warnings, warnings.min(2));
         rows.raise(&mut parts.claims, claims.min(4));
@@ -125,7 +118,6 @@ impl Parts {
             parts.each = 2;
         }
         rows.raise(&mut parts.claims, claims.min(6));
-        let free = free::rows(model, snapshot, area.width);
         if free > parts.free && rows.all(free - parts.free) {
             parts.free = free;
         }
@@ -133,236 +125,139 @@ impl Parts {
         rows.raise(&mut parts.queue, queue);
         rows.raise(&mut parts.rules, 1);
         rows.raise(&mut parts.warnings, warnings);
-        rows.raise(&mut parts.news, news);
+        rows.raise(&mut parts.news, news.min(1));
         rows.raise(&mut parts.rules, 4);
         rows.raise(&mut parts.claims, claims);
         if parts.warnings == warnings {
-            let whole = notes::whole(model, snapshot, area.width.min(LEFT).into(), WARNINGS);
+            let whole = notes::whole(view, area.width.min(LEFT).into(), WARNINGS);
             rows.raise(&mut parts.warnings, whole);
         }
         if parts.each == 2 && rows.0 > gpus && rows.all(gpus) {
             parts.each = 3;
         }
-        if !side {
-            rows.raise(&mut parts.news, snapshot.notices.len().min(6));
-        }
+        rows.raise(&mut parts.news, news.min(6));
         parts.gpus *= parts.each;
         parts
     }
 
     /// The places of free, GPUs, claims, queue, warnings and news, with the rules between them.
     fn places(&self, area: Rect) -> [Rect; 6] {
-        let rule = |place: usize| usize::from(place < self.rules);
-        let shown = |rows: usize| if rows > 0 { rows } else { 0 };
-        let news = shown(self.news);
-        let warnings = self.warnings + if self.warnings + news > 0 { rule(0) } else { 0 };
-        let queue = if self.queue > 0 {
-            self.queue + rule(3)
-        } else {
-            0
-        };
+        let ruled =
+            |rows: usize, place: usize, has: bool| rows + usize::from(has && place < self.rules);
         let sizes = [
             self.free,
-            self.gpus + 1 + rule(1),
-            self.claims + 1 + rule(2),
-            queue,
-            warnings,
-            news,
+            ruled(self.gpus + 1, 1, true),
+            ruled(self.claims + 1, 2, true),
+            ruled(self.queue, 3, self.queue > 0),
+            ruled(self.warnings, 0, self.warnings + self.news > 0),
+            self.news,
         ];
-        let sizes = sizes.map(|n| Constraint::Max(u16::try_from(n).unwrap_or(u16::MAX)));
-        Layout::vertical(sizes).areas(area)
+        super::parts(area, sizes)
     }
 }
 
 /// Rows of the claims that fit: what PgDn moves by.
-pub(super) fn page(model: &Model, snapshot: &Snapshot) -> usize {
+pub(super) fn page(model: &Model) -> usize {
     let (width, height) = model.size;
-    let parts = Parts::new(
-        model,
-        snapshot,
-        Rect::new(0, 0, width, height.saturating_sub(2)),
-    );
-    parts.claims.max(1)
-}
-
-/// A rule above a part that has a row for it.
-pub(super) fn ruled(area: Rect, has: bool, look: &Look, scene: &mut Scene<'_>) -> Rect {
-    if !has || area.is_empty() {
-        return area;
-    }
-    if look.glyphs.lines {
-        let block = Block::new()
-            .borders(Borders::TOP)
-            .border_style(look.theme.free);
-        let inner = block.inner(area);
-        block.render(area, scene.buf);
-        return inner;
-    }
-    let line = look.glyphs.rule.repeat(area.width.into());
-    scene.line(&Line::styled(line, look.theme.free), area);
-    Rect {
-        y: area.y + 1,
-        height: area.height - 1,
-        ..area
-    }
+    let area = Rect::new(0, 0, width, height.saturating_sub(2));
+    let look = Look::new(Depth::Mono, true);
+    Parts::new(&View::new(model, &look), area).claims.max(1)
 }
 
 /// All of it.
-pub(super) fn draw(
-    model: &Model,
-    snapshot: &Snapshot,
-    look: &Look,
-    area: Rect,
-    scene: &mut Scene<'_>,
-) {
+pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     if area.is_empty() {
         return;
     }
-    let parts = Parts::new(model, snapshot, area);
+    let look = view.look;
+    let parts = Parts::new(view, area);
     let side = area.width >= SIDE;
     let columns = [
         Constraint::Max(if side { LEFT } else { u16::MAX }),
         Constraint::Fill(1),
     ];
-    let [left, right] = Layout::horizontal(columns)
-        .spacing(u16::from(side))
-        .areas(area);
-    let [free, gpus, claims, queue, warnings, news] = parts.places(left);
-    free::draw(
-        model,
-        snapshot,
-        look,
-        Rect {
-            width: area.width.min(LEFT),
-            ..free
-        },
-        scene,
-    );
-    let gpus = ruled(gpus, parts.rules > 1, look, scene);
-    gpus::draw(model, snapshot, look, (gpus, parts.each), scene);
-    let claims = ruled(claims, parts.rules > 2, look, scene);
+    let columns = Layout::horizontal(columns).spacing(u16::from(side));
+    let [left, right] = columns.areas(area);
+    let [mut free, gpus, claims, queue, warnings, news] = parts.places(left);
+    free.width = area.width.min(LEFT);
+    free::draw(view, free, scene);
+    let gpus = scene.ruled(gpus, parts.rules > 1, look);
+    gpus::draw(view, gpus, parts.each, scene);
+    let claims = scene.ruled(claims, parts.rules > 2, look);
     let table = claims::Table {
-        model,
-        snapshot,
-        look,
+        view: *view,
         width: claims.width.into(),
         figures: false,
     };
     scene.rows(claims::lines(table, claims.height.into()), claims, look);
-    let queue = ruled(queue, parts.rules > 3, look, scene);
-    let cols = usize::from(queue.width);
-    scene.rows(
-        queue::list(model, look, cols, queue.height.into()),
-        queue,
-        look,
-    );
-    let warnings = ruled(warnings, parts.rules > 0, look, scene);
-    let (cols, rows) = (usize::from(warnings.width), usize::from(warnings.height));
-    scene.rows(
-        plain(notes::lines(model, snapshot, look, cols, rows)),
-        warnings,
-        look,
-    );
-    scene.rows(
-        plain(notes::news(model, snapshot, look, cols, news.height.into())),
-        news,
-        look,
-    );
+    let queue = scene.ruled(queue, parts.rules > 3, look);
+    let (cols, rows) = (usize::from(queue.width), usize::from(queue.height));
+    scene.rows(queue::list(view, cols, rows), queue, look);
+    let warnings = scene.ruled(warnings, parts.rules > 0, look);
+    let rows = usize::from(warnings.height);
+    scene.rows(notes::lines(view, cols, rows), warnings, look);
+    scene.rows(notes::news(view, cols, news.height.into()), news, look);
     if side {
-        beside(model, snapshot, look, right, scene);
+        beside(view, right, scene);
     }
 }
 
 /// What large screens show more: the whole queue, the users, what happened last.
-fn beside(model: &Model, snapshot: &Snapshot, look: &Look, area: Rect, scene: &mut Scene<'_>) {
-    let block = match look.glyphs.lines {
-        true => Block::new()
-            .borders(Borders::LEFT)
-            .border_style(look.theme.free),
-        false => Block::new(),
-    };
-    let inner = block.inner(area);
-    block.render(area, scene.buf);
-    let inner = Rect {
-        x: inner.x + 1,
-        width: inner.width.saturating_sub(1),
-        ..inner
-    };
-    let rows = |n: usize| Constraint::Max(u16::try_from(n).unwrap_or(u16::MAX));
-    let waiting = model.queue_rows().len().max(1);
-    let users = snapshot.users.len() + 1;
-    let sizes = [
-        rows(waiting.min(12) + 2),
-        rows(users.min(14) + 1),
-        Constraint::Fill(1),
-    ];
-    let [queue, people, last] = Layout::vertical(sizes).areas(inner);
+fn beside(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
+    let look = view.look;
+    let inner = Block::new().padding(Padding::left(2)).inner(area);
+    if look.glyphs.lines {
+        let block = Block::new().borders(Borders::LEFT);
+        block.border_style(look.theme.free).render(area, scene.buf);
+    }
+    let waiting = view.model.queue_rows().len().clamp(1, 12);
+    let users = (view.snapshot.users.len() + 1).min(14);
+    let [queue, people, last] = super::parts(inner, [waiting + 2, users + 1, usize::MAX]);
     let cols = usize::from(inner.width);
-    let mut list = queue::list(model, look, cols, queue.height.saturating_sub(1).into());
+    let mut list = queue::list(view, cols, queue.height.saturating_sub(1).into());
     if list.is_empty() {
-        list.push(
-            Line::from(vec![
-                span("QUEUE", look.theme.heading),
-                span(" nobody waits", look.theme.dim),
-            ])
-            .into(),
-        );
+        list.push(line!(view; heading "QUEUE", dim " nobody waits").into());
     }
     scene.rows(list, queue, look);
-    scene.rows(
-        by_user(snapshot, look, people.height.saturating_sub(1).into()),
-        people,
-        look,
-    );
-    let news = notes::news(model, snapshot, look, cols, last.height.into());
-    scene.rows(plain(news), last, look);
+    let rows = people.height.saturating_sub(1).into();
+    scene.rows(by_user(view, rows), people, look);
+    scene.rows(notes::news(view, cols, last.height.into()), last, look);
 }
 
 /// What each user has claimed and uses, in GPUs.
-fn by_user(snapshot: &Snapshot, look: &Look, room: usize) -> Vec<Row> {
-    let (theme, glyphs) = (&look.theme, &look.glyphs);
+fn by_user(view: &View<'_>, room: usize) -> Vec<Row> {
+    let (snapshot, look) = (view.snapshot, view.look);
     let columns = [
         Column::words('u', "USERS", 14),
         Column::figures('c', "claimed", 8),
         Column::figures('s', "SMs used", 9),
         Column::figures('w', "waits", 7),
     ];
-    let head = row(&columns, glyphs, |c| {
-        let style: Style = if c.key == 'u' {
-            theme.heading
-        } else {
-            theme.dim
-        };
-        (c.title.to_owned(), style)
-    });
-    let used = |user: &UserView| match user.sm_used {
-        Some(f) => format!(
-            "{}{}",
-            if f.estimate { "~" } else { "" },
-            zero(parts(f.value))
-        ),
-        None => figure(None, glyphs),
+    let head = |c: &Column<char>| match c.key {
+        'u' => line!(view; heading c.title),
+        _ => line!(view; dim c.title),
+    };
+    let used = |f: Figure| {
+        let about = if f.estimate { "~" } else { "" };
+        format!("{about}{}", zero(parts(f.value)))
     };
     let line = |user: &UserView| {
-        row(&columns, glyphs, |c| match c.key {
-            'u' => (user.user.clone(), theme.text),
-            'c' => (zero(parts(user.claimed)), theme.dim),
-            's' => (used(user), theme.strong),
-            _ if user.waiting > 0.0 => (zero(parts(user.waiting)), theme.text),
-            _ => (String::new(), theme.text),
+        row(&columns, look, |c| match c.key {
+            'u' => line!(view; text user.user.clone()),
+            'c' => line!(view; dim zero(parts(user.claimed))),
+            's' => line!(view; strong view.or_dash(user.sm_used.map(used))),
+            _ if user.waiting > 0.0 => line!(view; text zero(parts(user.waiting))),
+            _ => Line::default(),
         })
     };
-    let mut out = vec![Row::from(head)];
     let most = room.saturating_sub(1);
-    let shown = if snapshot.users.len() > most {
-        most.saturating_sub(1)
-    } else {
-        most
-    };
+    let hides = snapshot.users.len() > most;
+    let shown = most.saturating_sub(usize::from(hides));
+    let mut out = vec![Row::from(row(&columns, look, head))];
     out.extend(snapshot.users.iter().take(shown).map(|u| line(u).into()));
-    if snapshot.users.len() > shown {
+    if hides {
         let text = format!("+{} more", snapshot.users.len() - shown);
-        out.push(Line::styled(text, theme.dim).into());
+        out.push(line!(view; dim text).into());
     }
     out
 }

@@ -3,10 +3,9 @@
 use gshare_proto::QueueView;
 use ratatui::text::Line;
 
-use super::{Row, chosen, span, window, zero};
-use crate::model::{Model, RowKey, Section};
-use crate::text::{cut, left, share, width};
-use crate::theme::Look;
+use super::{Row, View, span, window, zero};
+use crate::model::{RowKey, Section};
+use crate::text::{share, width};
 
 /// What is being done for a waiting claim, else why it waits.
 fn reason(waiting: &QueueView) -> &str {
@@ -23,103 +22,104 @@ pub(super) fn size(waiting: &QueueView) -> String {
 }
 
 /// When it starts: `in 12m`, `in 5m to 12m`, or a dash.
-fn start(model: &Model, waiting: &QueueView, look: &Look) -> String {
+fn start(view: &View<'_>, waiting: &QueueView) -> String {
+    let clock = view.model.clock;
     match (waiting.expected_ms, &waiting.expected) {
-        (Some(at), _) if at <= model.clock.now_ms => "at once".to_owned(),
+        (Some(at), _) if at <= clock.now_ms => "at once".to_owned(),
         (_, Some(expected)) if !waiting.by_hours => expected.when(),
-        (Some(at), _) => format!("in {}", model.clock.until(at)),
-        (None, _) => look.glyphs.dash.to_owned(),
+        (Some(at), _) => format!("in {}", clock.until(at)),
+        (None, _) => view.glyphs.dash.to_owned(),
     }
 }
 
 /// The list on the first screen: the heading beside the first; those that are out of sight are counted.
-pub(super) fn list(model: &Model, look: &Look, cols: usize, room: usize) -> Vec<Row> {
-    let rows = model.queue_rows();
-    let focus = model.section == Section::Queue;
-    let at = model.chosen_index(Section::Queue).filter(|_| focus);
-    let shown = window(rows.len(), room, at);
+pub(super) fn list(view: &View<'_>, cols: usize, room: usize) -> Vec<Row> {
+    let rows = view.model.queue_rows();
+    let focus = view.model.section == Section::Queue;
+    let at = view.model.chosen_index(Section::Queue);
+    let shown = window(rows.len(), room, at.filter(|_| focus));
     let more = match rows.len() - shown.len() {
         0 => String::new(),
         hidden => format!("  +{hidden} on 3"),
     };
     let head = format!("QUEUE {}  ", rows.len());
-    lines(model, look, cols, &rows[shown], (&head, &more))
+    lines(view, cols, &rows[shown], (&head, &more))
 }
 
 /// A row for each. Without a heading beside the first, how long each waits stands in place of what runs.
 pub(super) fn lines(
-    model: &Model,
-    look: &Look,
+    view: &View<'_>,
     cols: usize,
     shown: &[&QueueView],
     (head, more): (&str, &str),
 ) -> Vec<Row> {
-    let (theme, glyphs) = (&look.theme, &look.glyphs);
+    let theme = view.theme;
     let page = head.is_empty();
-    let focus = page || model.section == Section::Queue;
-    let longest = |f: &dyn Fn(&QueueView) -> usize| shown.iter().map(|q| f(q)).max().unwrap_or(0);
-    let since = |q: &QueueView| format!("waits {}", model.clock.since(q.since_ms));
-    let start = |q: &QueueView| start(model, q, look);
-    let place = longest(&|q| q.position.to_string().len());
-    let id = longest(&|q| width(&q.id)).min(7);
-    let user = longest(&|q| width(&q.user)).clamp(4, 10);
-    let what = longest(&|q| width(&q.what)).clamp(6, 16);
-    let (sizes, starts) = (
-        longest(&|q| width(&size(q))),
-        longest(&|q| width(&start(q))),
-    );
-    let waits = longest(&|q| width(&since(q)));
-    let fixed = width(head) + place + id + user + sizes + starts + 9;
-    let what = if !page && cols >= fixed + what + 14 {
-        what
-    } else {
-        0
+    let focus = page || view.model.section == Section::Queue;
+    // Texts of one width.
+    let column = |of: &dyn Fn(&QueueView) -> String, least: usize, most: usize| {
+        let texts: Vec<String> = shown.iter().map(|q| of(q)).collect();
+        let cols = texts.iter().map(|t| width(t)).max().unwrap_or(0);
+        let cols = cols.clamp(least, most);
+        texts
+            .into_iter()
+            .map(|t| view.left(&t, cols))
+            .collect::<Vec<_>>()
     };
+    let cols_of = |texts: &[String]| texts.first().map_or(0, |t| width(t));
+    let places = column(&|q| q.position.to_string(), 0, 9);
+    let ids = column(&|q| q.id.clone(), 0, 7);
+    let users = column(&|q| q.user.clone(), 4, 10);
+    let programs = column(&|q| q.what.clone(), 6, 16);
+    let sizes = column(&size, 0, 20);
+    let starts = column(&|q| start(view, q), 0, 40);
+    let waits = column(
+        &|q| format!("waits {}", view.model.clock.since(q.since_ms)),
+        0,
+        40,
+    );
+    let fixed: usize = [&places, &ids, &users, &sizes, &starts]
+        .map(|c| cols_of(c))
+        .iter()
+        .sum();
+    let fixed = width(head) + fixed + 9;
+    let with_program = !page && cols >= fixed + cols_of(&programs) + 14;
     let mut out = Vec::new();
     for (i, waiting) in shown.iter().enumerate() {
-        let mine = waiting.uid == model.viewer.uid;
+        let mine = waiting.uid == view.model.viewer.uid;
         let name = if mine { theme.strong } else { theme.text };
         let style = if focus { theme.focus } else { theme.heading };
-        let (head, more) = (
-            if i == 0 {
-                head.to_owned()
-            } else {
-                " ".repeat(width(head))
-            },
-            if i + 1 == shown.len() { more } else { "" },
-        );
-        let program = match what {
-            0 => String::new(),
-            n => format!("{} ", left(&waiting.what, n, glyphs)),
+        let head = match i {
+            0 => head.to_owned(),
+            _ => " ".repeat(width(head)),
         };
-        let who = format!("{} {program}", left(&waiting.user, user, glyphs));
+        let more = if i + 1 == shown.len() { more } else { "" };
+        let program = match with_program {
+            true => format!("{} ", programs[i]),
+            false => String::new(),
+        };
         let mut line = Line::from(vec![
             span(head, style),
-            span(format!("{:>place$} ", waiting.position), theme.dim),
-            span(format!("{} ", left(&waiting.id, id, glyphs)), theme.dim),
-            span(who, name),
             span(
-                format!("{}  ", left(&size(waiting), sizes, glyphs)),
-                theme.text,
+                format!("{:>1$} {2} ", waiting.position, cols_of(&places), ids[i]),
+                theme.dim,
             ),
-            span(
-                format!("{}  ", left(&start(waiting), starts, glyphs)),
-                theme.strong,
-            ),
+            span(format!("{} {program}", users[i]), name),
+            span(format!("{}  ", sizes[i]), theme.text),
+            span(format!("{}  ", starts[i]), theme.strong),
         ]);
         if page {
-            let waits = left(&since(waiting), waits, glyphs);
-            line.push_span(span(format!("{waits}  "), theme.dim));
+            line.push_span(span(format!("{}  ", waits[i]), theme.dim));
         }
         let rest = cols.saturating_sub(line.width() + width(more));
-        let why = left(&cut(reason(waiting), rest, glyphs), rest, glyphs);
-        line.push_span(span(why, theme.dim));
+        line.push_span(span(view.left(reason(waiting), rest), theme.dim));
         line.push_span(span(more.to_owned(), theme.key));
-        let key = RowKey::Waiting(waiting.id.clone());
-        if focus && model.current() == Some(&key) {
-            line = chosen(line, cols, look);
-        }
-        out.push(Row::of(line, Section::Queue, key));
+        out.push(view.row(
+            line,
+            cols,
+            Section::Queue,
+            RowKey::Waiting(waiting.id.clone()),
+        ));
     }
     out
 }

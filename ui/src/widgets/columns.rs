@@ -1,10 +1,9 @@
 //! Rows of a table with columns of fixed width: a heading and its figures cannot drift apart.
 
-use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use crate::text::{left, right};
-use crate::theme::Glyphs;
+use crate::theme::Look;
+use crate::view::fit;
 
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,14 +43,6 @@ impl<K: Copy> Column<K> {
             right: true,
         }
     }
-
-    fn fit(&self, text: &str, glyphs: &Glyphs) -> String {
-        if self.right {
-            right(text, self.width, glyphs)
-        } else {
-            left(text, self.width, glyphs)
-        }
-    }
 }
 
 /// Columns of the terminal that the table takes.
@@ -63,27 +54,33 @@ pub(crate) fn total<K>(columns: &[Column<K>]) -> usize {
         .saturating_sub(GAP)
 }
 
-/// One row; `cell` gives the text and style of each column.
+/// One row; `cell` gives the text of each column.
 pub(crate) fn row<K: Copy>(
     columns: &[Column<K>],
-    glyphs: &Glyphs,
-    cell: impl Fn(&Column<K>) -> (String, Style),
+    look: &Look,
+    cell: impl Fn(&Column<K>) -> Line<'static>,
 ) -> Line<'static> {
-    let mut spans = Vec::with_capacity(columns.len() * 2);
+    let mut out = Line::default();
     for (i, column) in columns.iter().enumerate() {
         if i > 0 {
-            spans.push(Span::raw(BETWEEN));
+            out.push_span(Span::raw(BETWEEN));
         }
-        let (text, style) = cell(column);
-        spans.push(Span::styled(column.fit(&text, glyphs), style));
+        let line = fit(cell(column), column.width, look);
+        let gap = Span::raw(" ".repeat(column.width.saturating_sub(line.width())));
+        let spans = line.spans.into_iter();
+        let spans = spans.map(|span| Span::styled(span.content, line.style.patch(span.style)));
+        match column.right {
+            true => out.extend([gap].into_iter().chain(spans)),
+            false => out.extend(spans.chain([gap])),
+        }
     }
-    Line::from(spans)
+    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::theme::UTF8;
+    use crate::theme::Depth;
 
     #[test]
     fn heading_and_figures_share_their_edges() {
@@ -92,13 +89,12 @@ mod tests {
             Column::figures('b', "MEM", 5),
             Column::words('c', "STATE", 4),
         ];
-        let head = row(&columns, &UTF8, |c| (c.title.to_owned(), Style::new()));
+        let look = &Look::new(Depth::Mono, true);
+        let head = row(&columns, look, |c| c.title.into());
         assert_eq!(head.to_string(), "WHAT     MEM STA…");
-        let line = row(&columns, &UTF8, |c| {
-            (
-                if c.key == 'a' { "train.py" } else { "7" }.to_owned(),
-                Style::new(),
-            )
+        let line = row(&columns, look, |c| match c.key {
+            'a' => "train.py".into(),
+            _ => "7".into(),
         });
         assert_eq!(line.to_string(), "train…     7 7   ");
         assert_eq!(total(&columns), line.width());

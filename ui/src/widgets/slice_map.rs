@@ -27,6 +27,18 @@ pub(crate) struct Slice {
     pub(crate) burst: f64,
 }
 
+impl Slice {
+    /// Of this size, with names of which the most telling is first.
+    pub(crate) fn new(kind: Kind, size: f64, names: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            names: names.into_iter().collect(),
+            size,
+            kind,
+            ..Self::default()
+        }
+    }
+}
+
 /// Whose a slice is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {

@@ -4,7 +4,6 @@ use gshare_proto::{AdminCall, Call, GpuView};
 
 use super::{NO_ROW, called, confirm, gone};
 use crate::model::{Model, RowKey, Tone};
-use crate::msg::Cmd;
 
 /// Whether the viewer is an administrator.
 pub(crate) fn admin(model: &Model) -> Result<(), String> {
@@ -15,14 +14,18 @@ pub(crate) fn admin(model: &Model) -> Result<(), String> {
     Err("that is for administrators: start the screen as root (sudo gshare)".to_owned())
 }
 
-fn asked(model: &mut Model, question: Result<(String, String, String, AdminCall), String>) {
+/// Title and text of a question, what is said while it is done, and the call; or why there is none.
+type Asking = Result<(String, String, String, AdminCall), String>;
+
+/// Asks the viewer.
+pub(crate) fn put(model: &mut Model, question: Asking) {
     match question {
         Ok((title, text, doing, call)) => confirm(model, title, text, doing, Call::Admin(call)),
         Err(why) => model.say(Tone::Bad, why),
     }
 }
 
-fn kill(model: &Model) -> Result<(String, String, String, AdminCall), String> {
+pub(crate) fn kill(model: &Model) -> Asking {
     let claims = || model.snapshot.iter().flat_map(|s| &s.claims);
     let claim = match model.subject() {
         None => return Err(NO_ROW.to_owned()),
@@ -66,12 +69,6 @@ pub(crate) fn can_drain(model: &Model) -> Result<(), String> {
     chosen_gpu(model).map(|_| ())
 }
 
-pub(crate) fn ask_kill(model: &mut Model) -> Vec<Cmd> {
-    let question = kill(model);
-    asked(model, question);
-    Vec::new()
-}
-
 fn chosen_gpu(model: &Model) -> Result<&GpuView, String> {
     let Some(RowKey::Gpu(index)) = model.subject() else {
         return Err("choose a GPU first: on the Overview (Right) or on Health (5)".to_owned());
@@ -81,7 +78,7 @@ fn chosen_gpu(model: &Model) -> Result<&GpuView, String> {
         .ok_or_else(|| format!("GPU {index} is gone"))
 }
 
-fn drain(model: &Model) -> Result<(String, String, String, AdminCall), String> {
+pub(crate) fn drain(model: &Model) -> Asking {
     let gpu = chosen_gpu(model)?;
     let (n, gpus) = (gpu.index, vec![gpu.index.to_string()]);
     Ok(if gpu.drain.is_some() {
@@ -104,13 +101,7 @@ fn drain(model: &Model) -> Result<(String, String, String, AdminCall), String> {
     })
 }
 
-pub(crate) fn ask_drain(model: &mut Model) -> Vec<Cmd> {
-    let question = drain(model);
-    asked(model, question);
-    Vec::new()
-}
-
-fn mode(model: &Model) -> Result<(String, String, String, AdminCall), String> {
+pub(crate) fn mode(model: &Model) -> Asking {
     let gpu = chosen_gpu(model)?;
     let n = gpu.index;
     let goal = gpu.mode_wanted.as_deref().unwrap_or(&gpu.mode);
@@ -132,10 +123,4 @@ fn mode(model: &Model) -> Result<(String, String, String, AdminCall), String> {
             when_empty: true,
         },
     ))
-}
-
-pub(crate) fn ask_mode(model: &mut Model) -> Vec<Cmd> {
-    let question = mode(model);
-    asked(model, question);
-    Vec::new()
 }

@@ -2,15 +2,13 @@
 
 use gshare_proto::{Call, ClaimView, LeverWish};
 
-use super::{ask, called, chosen_claim, confirm, gone, own_claim};
+use super::{ask, called, chosen_claim, confirm};
 use crate::model::{Asked, Model, Tone, can_be_kept, ends_idle};
-use crate::msg::Cmd;
 use crate::text;
 
 fn chosen(model: &Model) -> Result<&ClaimView, String> {
-    own_claim(model)?;
-    let id = chosen_claim(model)?;
-    model.claim(&id).ok_or_else(gone)
+    model.service()?;
+    chosen_claim(model)
 }
 
 /// Whether the chosen claim can leave its GPU, else why not.
@@ -26,9 +24,9 @@ pub(crate) fn detachable(model: &Model) -> Result<(), String> {
     }
 }
 
-pub(crate) fn ask_detach(model: &mut Model) -> Vec<Cmd> {
+pub(crate) fn ask_detach(model: &mut Model) {
     let Ok(claim) = chosen(model) else {
-        return Vec::new();
+        return;
     };
     let id = claim.id.clone();
     let bytes: Option<u64> = claim.gpus.iter().map(|g| g.mem_used.or(g.mem_charge)).sum();
@@ -36,23 +34,14 @@ pub(crate) fn ask_detach(model: &mut Model) -> Vec<Cmd> {
         || "GPU memory".to_owned(),
         |b| format!("GPU memory ({} GiB)", text::gib(b)),
     );
-    let question = format!(
+    let text = format!(
         "Detach {}? Its {memory} goes to host memory and its part of the GPU is free for others; its processes \
          live on, and their next CUDA call waits until there is room again.",
         called(claim, false)
     );
-    let call = Call::Lever {
-        id: id.clone().into(),
-        wish: LeverWish::Detach,
-    };
-    confirm(
-        model,
-        format!("Detach {id}"),
-        question,
-        format!("detaching {id}"),
-        call,
-    );
-    Vec::new()
+    let (title, doing) = (format!("Detach {id}"), format!("detaching {id}"));
+    let (id, wish) = (id.into(), LeverWish::Detach);
+    confirm(model, title, text, doing, Call::Lever { id, wish });
 }
 
 /// Whether the chosen claim is off its GPU.
@@ -65,9 +54,9 @@ pub(crate) fn attachable(model: &Model) -> Result<(), String> {
     }
 }
 
-pub(crate) fn attach(model: &mut Model) -> Vec<Cmd> {
+pub(crate) fn attach(model: &mut Model) {
     let Ok(claim) = chosen(model) else {
-        return Vec::new();
+        return;
     };
     let id = claim.id.clone();
     let wish = match claim.place.word.as_deref() {
@@ -75,15 +64,8 @@ pub(crate) fn attach(model: &mut Model) -> Vec<Cmd> {
         _ => LeverWish::Attach,
     };
     model.say(Tone::Plain, format!("bringing {id} back"));
-    ask(
-        model,
-        Asked::Act,
-        Call::Lever {
-            id: id.into(),
-            wish,
-        },
-    )
-    .1
+    let id = id.into();
+    ask(model, Asked::Act, Call::Lever { id, wish });
 }
 
 /// The claim that would be kept: the chosen one, else the first of the viewer's that something was announced for.
@@ -115,11 +97,11 @@ pub(crate) fn keepable(model: &Model) -> Result<(), String> {
     announced(model).map(|_| ())
 }
 
-pub(crate) fn keep(model: &mut Model) -> Vec<Cmd> {
+pub(crate) fn keep(model: &mut Model) {
     let Ok(claim) = announced(model) else {
-        return Vec::new();
+        return;
     };
     let id = claim.id.clone();
     model.say(Tone::Plain, format!("keeping {id} where it is"));
-    ask(model, Asked::Act, Call::Keep { id: id.into() }).1
+    ask(model, Asked::Act, Call::Keep { id: id.into() });
 }

@@ -1,112 +1,90 @@
-//! Everything about one row.
+//! Everything about one row: what it holds and uses in pictures, then the facts.
 
+use gshare_proto::units::show_duration;
 use gshare_proto::{
-    Caps, Check, ClaimView, DrainView, GpuView, Grade, HealthView, ProcessView, QueueView, Source,
-    UnclaimedView, UserView,
+    Caps, Check, ClaimView, Figure, GpuView, Grade, HealthView, HistoryPoint, ProcessView,
+    QueueView, Source, UnclaimedView, UserView,
 };
 use ratatui::text::Line;
+use ratatui::widgets::{RenderDirection, Sparkline};
 
-use crate::model::{Model, RowKey, can_be_kept};
-use crate::text::{figure_percent, gib, gib_or, left, percent, share, wrap};
-use crate::theme::Look;
-use crate::view::claims::{self, gpus, state};
-use crate::view::overview::is_on;
-use crate::view::{span, waiting};
+use super::drawn;
+use crate::model::{ClaimRow, RowKey, can_be_kept, claimed, compute_of, mem_claimed, mem_used};
+use crate::text::{gib, hours, percent, share};
+use crate::view::{Facts, View, cells, claims, history, line, overview, waiting, zero};
+use crate::widgets::bullet::Bullet;
+use crate::widgets::over_time::{OverTime, per_cell};
+use crate::widgets::slice_map::SliceMap;
 
-/// Label and text.
-type Entry = (&'static str, String);
+/// Columns of a label.
+const LABEL: usize = 13;
+
+/// A page that is being written.
+struct Page<'a> {
+    view: View<'a>,
+    cols: usize,
+    facts: Facts<'a>,
+}
 
 /// Title and lines in `cols` columns.
-pub(super) fn lines(
-    model: &Model,
-    key: &RowKey,
-    look: &Look,
-    cols: usize,
-) -> (String, Vec<Line<'static>>) {
-    let gone = |what: String| (what, vec![("", "It has ended.".to_owned())]);
-    let snapshot = model.snapshot.as_ref();
-    let (title, entries) = match key {
-        RowKey::Claim(id) => match model.claim(id) {
-            Some(claim) => (format!("Claim {id}"), claim_entries(model, claim, look)),
-            None => gone(format!("Claim {id}")),
-        },
-        RowKey::Waiting(id) => match model.waiting(id) {
-            Some(waiting) => (format!("{id} waits"), waiting_entries(model, waiting)),
-            None => gone(id.clone()),
-        },
+pub(super) fn lines(view: &View<'_>, key: &RowKey, cols: usize) -> (String, Vec<Line<'static>>) {
+    let facts = Facts::new(view.look, cols, (0, LABEL));
+    let mut page = Page {
+        view: *view,
+        cols,
+        facts,
+    };
+    let (model, snapshot) = (view.model, view.snapshot);
+    let (title, found) = match key {
+        RowKey::Claim(id) => {
+            let found = model.claim(id).map(|claim| page.claim(claim));
+            (format!("Claim {id}"), found)
+        }
+        RowKey::Waiting(id) => {
+            let found = model.waiting(id).map(|waiting| page.waiting(waiting));
+            (format!("{id} waits"), found)
+        }
         RowKey::Unclaimed { pid, gpu } => {
-            let found = snapshot.and_then(|s| {
-                let mut all = s.unclaimed.iter();
-                all.find(|u| u.pid == *pid && u.gpu == *gpu)
-            });
-            match found {
-                Some(u) => (format!("Process {pid}"), unclaimed_entries(u, look)),
-                None => gone(format!("Process {pid}")),
-            }
+            let mut all = snapshot.unclaimed.iter();
+            let found = all.find(|u| u.pid == *pid && u.gpu == *gpu);
+            let found = found.map(|u| page.unclaimed(u));
+            (format!("Process {pid}"), found)
         }
         RowKey::Process { pid, gpu } => {
-            let claims = snapshot.into_iter().flat_map(|s| &s.claims);
+            let claims = snapshot.claims.iter();
             let mut all = claims.flat_map(|c| c.processes.iter().map(move |p| (c, p)));
-            match all.find(|(_, p)| p.pid == *pid && p.gpu == *gpu) {
-                Some((claim, p)) => (format!("Process {pid}"), process_entries(claim, p, look)),
-                None => gone(format!("Process {pid}")),
-            }
+            let found = all.find(|(_, p)| p.pid == *pid && p.gpu == *gpu);
+            let found = found.map(|(claim, process)| page.process(claim, process));
+            (format!("Process {pid}"), found)
         }
         RowKey::Group(title) => {
-            let text = "Right shows what is in it, Left hides it.".to_owned();
-            (title.clone(), vec![("", text)])
+            let users = snapshot.users.iter();
+            let user = users.clone().find(|u| u.user == *title);
+            match user {
+                Some(user) => page.user(user),
+                None => page.tell("", "Right shows what is in it, Left hides it."),
+            }
+            (title.clone(), Some(()))
         }
         RowKey::User(uid) => {
-            let found = snapshot.and_then(|s| s.users.iter().find(|u| u.uid == *uid));
-            match found {
-                Some(user) => (format!("User {}", user.user), user_entries(user, look)),
-                None => gone(format!("uid {uid}")),
-            }
+            let user = snapshot.users.iter().find(|u| u.uid == *uid);
+            let title = user.map_or(format!("uid {uid}"), |u| format!("User {}", u.user));
+            (title, user.map(|user| page.user(user)))
         }
         RowKey::Check(name) => {
-            let rows = model.checks.rows.iter().flatten().flatten();
-            match rows.into_iter().find(|c| c.name == *name) {
-                Some(check) => (name.clone(), check_entries(check)),
-                None => gone(name.clone()),
-            }
+            let mut rows = model.checks.rows.iter().flatten().flatten();
+            let found = rows.find(|c| c.name == *name);
+            (name.clone(), found.map(|check| page.check(check)))
         }
         RowKey::Gpu(index) => {
-            let found = snapshot.and_then(|s| s.gpus.iter().find(|g| g.index == *index));
-            match found {
-                Some(gpu) => (format!("GPU {index}"), gpu_entries(model, gpu, look)),
-                None => (format!("GPU {index}"), vec![("", "It is gone.".to_owned())]),
-            }
+            let found = snapshot.gpus.iter().find(|g| g.index == *index);
+            (format!("GPU {index}"), found.map(|gpu| page.gpu(gpu)))
         }
     };
-    let mut lines = table(entries, look, cols);
-    if let RowKey::Waiting(id) = key {
-        lines.extend(waiting::detail(model, id, look, cols));
+    if found.is_none() {
+        page.tell("", "It has ended.");
     }
-    (title, lines)
-}
-
-fn table(entries: Vec<Entry>, look: &Look, cols: usize) -> Vec<Line<'static>> {
-    const LABEL: usize = 13;
-    let mut out = Vec::new();
-    for (label, text) in entries {
-        let rows = wrap(&text, cols.saturating_sub(LABEL), 4, &look.glyphs);
-        for (i, row) in rows.into_iter().enumerate() {
-            let label = if i == 0 { label } else { "" };
-            out.push(Line::from(vec![
-                span(left(label, LABEL, &look.glyphs), look.theme.dim),
-                span(row, look.theme.text),
-            ]));
-        }
-    }
-    out
-}
-
-fn caps(caps: Caps) -> &'static str {
-    match caps {
-        Caps::Strict => "strict",
-        Caps::Cooperative => "cooperative: holds for programs that do not try to get around it",
-        Caps::None => "none",
-    }
+    (title, page.facts.lines)
 }
 
 fn source(source: Source) -> &'static str {
@@ -121,434 +99,491 @@ fn source(source: Source) -> &'static str {
     }
 }
 
-fn measured(value: Option<gshare_proto::Figure>, look: &Look) -> String {
-    let text = figure_percent(value, &look.glyphs);
-    value.map_or(text.clone(), |f| format!("{text} ({})", source(f.source)))
-}
+impl Page<'_> {
+    fn tell(&mut self, label: &str, text: impl AsRef<str>) {
+        let style = self.view.theme.text;
+        self.facts.tell(label, text.as_ref(), style, 4);
+    }
 
-fn claim_entries(model: &Model, claim: &ClaimView, look: &Look) -> Vec<Entry> {
-    let dash = look.glyphs.dash;
-    let clock = model.clock;
-    let mut out = vec![
-        (
-            "owner",
-            format!(
-                "{} (uid {}), project {}",
-                claim.user, claim.uid, claim.project
-            ),
-        ),
-        ("class", claim.class.clone()),
-        ("state", state(claim)),
-        (
-            "granted",
-            format!(
-                "{}, {} ago",
-                clock.time(claim.since_ms),
-                clock.since(claim.since_ms)
-            ),
-        ),
-        ("caps", caps(claim.caps).to_owned()),
-    ];
-    if let Some(name) = &claim.name {
-        out.insert(0, ("name", name.clone()));
+    /// A figure with where it is from.
+    fn measured(&self, value: Option<Figure>) -> String {
+        let text = self.view.percent(value);
+        value.map_or(text.clone(), |f| format!("{text} ({})", source(f.source)))
     }
-    let named = [
-        ("notebook", &claim.identity.notebook),
-        ("script", &claim.identity.script),
-        ("model", &claim.identity.model),
-        ("unit", &claim.identity.unit),
-    ];
-    for (label, named) in named {
-        out.extend(
-            named
-                .iter()
-                .map(|n| (label, format!("{} ({})", n.value, n.source))),
-        );
-    }
-    if let Some(ends) = claim.ends_ms {
-        out.push(("ends", clock.time(ends)));
-    }
-    if let Some(text) = &claim.announced {
-        let id = &claim.id;
-        let text = match can_be_kept(claim) {
-            true => format!("{id} {text}; p, or gshare keep {id}, puts it off"),
-            false => format!("{id} {text}"),
-        };
-        out.push(("announced", text));
-    }
-    out.extend(claims::idle(claim).map(|text| ("idle", text)));
-    if let Some(overuse) = &claim.overuse {
-        out.push(("over-use", overuse.clone()));
-    }
-    let was = match claim.place.in_host() {
-        true => "none now, was on ",
-        false => "",
-    };
-    for g in &claim.gpus {
-        if claim.adopted {
-            let used = gib_or(g.mem_used, &look.glyphs);
-            let text = format!("{}: {used} GiB used outside claims, without a cap", g.gpu);
-            out.push(("GPU", text));
-            continue;
+
+    /// A label, then a picture of a row each.
+    fn picture(&mut self, label: &str, lines: Vec<Line<'static>>) {
+        for (i, picture) in lines.into_iter().enumerate() {
+            let label = if i == 0 { label } else { "" };
+            let mut line = line!(self.view; dim self.view.left(label, LABEL));
+            line.extend(picture);
+            self.facts.lines.push(line);
         }
-        out.push((
+    }
+
+    /// Used of a whole beside the claim, and both in words.
+    fn bullet(&mut self, label: &str, bullet: Bullet, words: String) {
+        let cells = self.cols.saturating_sub(LABEL + 34).min(40);
+        let mut line = Line::from(bullet.spans(cells, self.view.look));
+        line.extend(line!(self.view; text format!("  {words}")));
+        self.picture(label, vec![line]);
+    }
+
+    /// Claims in the columns of their table.
+    fn claims(&mut self, of: impl Fn(&ClaimView) -> bool) {
+        let table = claims::Table {
+            view: self.view,
+            width: self.cols,
+            figures: false,
+        };
+        let claims = self.view.snapshot.claims.iter().filter(|c| of(c));
+        let rows: Vec<ClaimRow<'_>> = claims.map(ClaimRow::Claim).collect();
+        if rows.is_empty() {
+            return;
+        }
+        let columns = table.columns(&rows);
+        let place = rows.len().to_string();
+        self.facts.lines.push(Line::default());
+        let heading = table.heading(&columns, &place, false);
+        self.facts.lines.push(heading.line);
+        let lines = rows.iter().map(|row| table.row(row, &columns));
+        self.facts.lines.extend(lines);
+    }
+
+    fn claim(&mut self, claim: &ClaimView) {
+        let view = self.view;
+        let clock = view.model.clock;
+        let gpus = claim.gpus.len().max(1) as f64;
+        if !claim.adopted && !claim.gpus.is_empty() {
+            let used = compute_of(claim, view.snapshot);
+            let compute = Bullet {
+                used: used.map(|f| f.value / gpus),
+                claim: claimed(claim) / gpus,
+                whole: 100.0,
+            };
+            let words = format!(
+                "uses {}, claim {}%",
+                view.percent(used),
+                percent(claimed(claim))
+            );
+            self.bullet("compute", compute, words);
+            let limit: u64 = claim.gpus.iter().map(|g| g.mem_limit).sum();
+            let memory = Bullet {
+                used: mem_used(claim).map(|b| b as f64),
+                claim: mem_claimed(claim) as f64,
+                whole: limit.max(mem_claimed(claim)) as f64,
+            };
+            let (used, size) = (view.gib(mem_used(claim)), gib(mem_claimed(claim)));
+            self.bullet("memory", memory, format!("uses {used} GiB, claim {size}"));
+        }
+        if let Some(past) = view.model.past.of_claim(&claim.id) {
+            let points = past.series.first().map(|s| s.points.as_slice());
+            let cols = self.cols.saturating_sub(LABEL);
+            let cols_of = cols * per_cell(view.look);
+            let of = |p: &HistoryPoint| (p.claimed, p.busy.or(p.used), 0.0);
+            let moments = history::moments(points.unwrap_or_default(), past, cols_of, of);
+            let plot = OverTime {
+                moments: &moments,
+                top: gpus,
+                look: view.look,
+            };
+            let label = format!("from {}", clock.short_time(past.from_ms));
+            self.picture(&label, drawn(plot, (cells(cols), 5)));
+        }
+        let state = view.words(claim).text;
+        self.tell("state", if state.is_empty() { "runs" } else { &state });
+        if let Some(text) = &claim.announced {
+            let id = &claim.id;
+            let keep = match can_be_kept(claim) {
+                true => format!("; p, or gshare keep {id}, puts it off"),
+                false => String::new(),
+            };
+            self.tell("announced", format!("{id} {text}{keep}"));
+        }
+        if let Some(text) = claims::idle(claim) {
+            self.tell("idle", text);
+        }
+        if let Some(overuse) = &claim.overuse {
+            self.tell("over-use", overuse);
+        }
+        self.owner(&claim.user, claim.uid, &claim.project, &claim.class);
+        if let Some(name) = &claim.name {
+            self.tell("name", name);
+        }
+        let named = [
+            ("notebook", &claim.identity.notebook),
+            ("script", &claim.identity.script),
+            ("model", &claim.identity.model),
+            ("unit", &claim.identity.unit),
+        ];
+        for (label, named) in named {
+            if let Some(n) = named {
+                self.tell(label, format!("{} ({})", n.value, n.source));
+            }
+        }
+        let (at, ago) = (clock.time(claim.since_ms), clock.since(claim.since_ms));
+        let ends = claim.ends_ms.map(|at| format!(", ends {}", clock.time(at)));
+        self.tell(
+            "granted",
+            format!("{at}, {ago} ago{}", ends.unwrap_or_default()),
+        );
+        let limits = match claim.caps {
+            Caps::Strict => "strict",
+            Caps::Cooperative => {
+                "cooperative: hold for programs that do not try to get around them"
+            }
+            Caps::None => "none",
+        };
+        self.tell("limits", limits);
+        for g in &claim.gpus {
+            self.part(claim, g);
+        }
+        let launches = view.or_dash(claim.launches);
+        let ago = |s| show_duration(std::time::Duration::from_secs(s)) + " ago";
+        let idle = view.or_dash(claim.idle_s.map(ago));
+        self.tell("launches", format!("{launches}, last {idle}"));
+        let refused = match claim.refusals {
+            0 => "none".to_owned(),
+            1 => "one allocation at the limit".to_owned(),
+            n => format!("{n} allocations at the limit"),
+        };
+        self.tell("refusals", refused);
+        if let Some(turns) = claim.turns {
+            let seconds = |ms: u64| format!("{}.{} s", ms / 1000, ms % 1000 / 100);
+            let now = match turns.contended {
+                true => "in turns with others now",
+                false => "no turns needed now",
+            };
+            let (got, kept) = (seconds(turns.turns_ms), seconds(turns.held_back_ms));
+            self.tell(
+                "GPU time",
+                format!("{now}; {got} in turns, throttled {kept}"),
+            );
+        }
+        let pids: Vec<String> = claim.members.iter().map(u32::to_string).collect();
+        let pids = if pids.is_empty() {
+            "none".to_owned()
+        } else {
+            pids.join(" ")
+        };
+        self.tell("processes", pids);
+        let command = match claim.command.is_empty() {
+            true => claim.what.clone(),
+            false => claim.command.join(" "),
+        };
+        // A claim that is only held runs nothing.
+        if !matches!(command.as_str(), "" | "-") {
+            self.tell("command", command);
+        }
+    }
+
+    /// What a claim has of a GPU.
+    fn part(&mut self, claim: &ClaimView, g: &gshare_proto::ClaimGpu) {
+        let view = self.view;
+        if claim.adopted {
+            let used = view.gib(g.mem_used);
+            let text = format!(
+                "{}: {used} GiB used without a claim, without a limit",
+                g.gpu
+            );
+            return self.tell("GPU", text);
+        }
+        let was = if claim.place.in_host() {
+            "none now, was on "
+        } else {
+            ""
+        };
+        let (size, limit) = (percent(g.sm_request * 100.0), percent(g.sm_limit * 100.0));
+        self.tell(
             "GPU",
-            format!(
-                "{was}{}: SMs {}% guaranteed, up to {}%",
-                g.gpu,
-                percent(g.sm_request * 100.0),
-                percent(g.sm_limit * 100.0)
-            ),
-        ));
+            format!("{was}{}: size {size}%, up to {limit}%", g.gpu),
+        );
+        let about = |f: Figure, text: String| match f.estimate {
+            true => format!("~{text}"),
+            false => text,
+        };
+        let whole = |f: Figure| about(f, format!("{:.0}", f.value));
         if let Some(sms) = g.mps_sms {
-            let about = if sms.estimate { "~" } else { "" };
-            let text = format!("{about}{:.0} SMs, fixed when a program starts", sms.value);
-            out.push(("  MPS", text));
+            self.tell(
+                "  MPS",
+                format!("{} SMs, fixed when a program starts", whole(sms)),
+            );
         }
         if !g.beside_mps.is_empty() {
             let pids: Vec<String> = g.beside_mps.iter().map(u32::to_string).collect();
-            let text = format!("pid {} beside it: nothing limits its SMs", pids.join(", "));
-            out.push(("  MPS", text));
+            let pids = pids.join(", ");
+            self.tell(
+                "  MPS",
+                format!("pid {pids} beside it: nothing limits its SMs"),
+            );
         }
-        out.push((
-            "  memory",
-            format!(
-                "{} GiB used, {} charged (at most {}), {} guaranteed, cap {}",
-                gib_or(g.mem_used, &look.glyphs),
-                gib_or(g.mem_charge, &look.glyphs),
-                gib_or(g.mem_peak, &look.glyphs),
-                gib(g.mem_request),
-                gib(g.mem_limit)
-            ),
-        ));
-        let rate = |f: Option<gshare_proto::Figure>, unit: &str| match f {
-            None => dash.to_owned(),
-            Some(f) => {
-                let about = if f.estimate { "~" } else { "" };
-                format!("{about}{:.0}{unit}", f.value)
-            }
-        };
-        let copied = g.copied.map_or_else(
-            || dash.to_owned(),
-            |f| {
-                format!(
-                    "{}{} GiB/s",
-                    if f.estimate { "~" } else { "" },
-                    gib(f.value.max(0.0) as u64)
-                )
-            },
+        let memory = format!(
+            "{} GiB used, {} charged (at most {}), claim {}, limit {}",
+            view.gib(g.mem_used),
+            view.gib(g.mem_charge),
+            view.gib(g.mem_peak),
+            gib(g.mem_request),
+            gib(g.mem_limit)
         );
-        out.push((
-            "  work",
-            format!(
-                "kernels ran {} of the time, held back {}; {} launches/s, copies {copied}",
-                figure_percent(g.time_got, &look.glyphs),
-                figure_percent(g.throttled, &look.glyphs),
-                rate(g.launch_rate, "")
-            ),
-        ));
-        out.push((
+        self.tell("  memory", memory);
+        let copied = |f: Figure| about(f, format!("{} GiB/s", gib(f.value.max(0.0) as u64)));
+        let work = format!(
+            "kernels ran {} of the time, throttled {}; {} launches/s, copies {}",
+            view.percent(g.time_got),
+            view.percent(g.throttled),
+            view.or_dash(g.launch_rate.map(whole)),
+            view.or_dash(g.copied.map(copied))
+        );
+        self.tell("  work", work);
+        let time = self.measured(g.time_busy.or(g.time_got));
+        let (sm, occupancy) = (self.measured(g.sm_active), self.measured(g.sm_occupancy));
+        self.tell(
             "  use",
-            format!(
-                "time {}, SM active {}, occupancy {}",
-                measured(g.time_busy.or(g.time_got), look),
-                measured(g.sm_active, look),
-                measured(g.sm_occupancy, look)
-            ),
-        ));
-    }
-    let launches = claim
-        .launches
-        .map_or_else(|| dash.to_owned(), |n| n.to_string());
-    let idle = claim.idle_s.map_or_else(
-        || dash.to_owned(),
-        |s| gshare_proto::units::show_duration(std::time::Duration::from_secs(s)) + " ago",
-    );
-    out.push(("launches", format!("{launches}, last {idle}")));
-    let refused = match claim.refusals {
-        0 => "none".to_owned(),
-        1 => "one allocation at the cap".to_owned(),
-        n => format!("{n} allocations at the cap"),
-    };
-    out.push(("refusals", refused));
-    if let Some(turns) = claim.turns {
-        let seconds = |ms: u64| format!("{}.{} s", ms / 1000, ms % 1000 / 100);
-        let now = if turns.contended {
-            "in turns with others now"
-        } else {
-            "no turns needed now"
-        };
-        let so_far = format!(
-            "{} in turns, held back {}",
-            seconds(turns.turns_ms),
-            seconds(turns.held_back_ms)
+            format!("time {time}, SM active {sm}, occupancy {occupancy}"),
         );
-        out.push(("GPU time", format!("{now}; {so_far}")));
     }
-    if claim.members.is_empty() {
-        out.push(("processes", "none".to_owned()));
-    } else {
-        let pids: Vec<String> = claim.members.iter().map(u32::to_string).collect();
-        out.push(("processes", pids.join(" ")));
-    }
-    let command = if claim.command.is_empty() {
-        claim.what.clone()
-    } else {
-        claim.command.join(" ")
-    };
-    // A claim that is only held runs nothing.
-    if !matches!(command.as_str(), "" | "-") {
-        out.push(("command", command));
-    }
-    out
-}
 
-fn waiting_entries(model: &Model, waiting: &QueueView) -> Vec<Entry> {
-    let clock = model.clock;
-    vec![
-        (
+    fn owner(&mut self, user: &str, uid: u32, project: &str, class: &str) {
+        self.tell(
             "owner",
-            format!(
-                "{} (uid {}), project {}",
-                waiting.user, waiting.uid, waiting.project
-            ),
-        ),
-        ("class", waiting.class.clone()),
-        (
-            "waits",
-            format!(
-                "{}, since {}, place {}",
-                clock.since(waiting.since_ms),
-                clock.time(waiting.since_ms),
-                waiting.position
-            ),
-        ),
-    ]
-}
-
-fn unclaimed_entries(unclaimed: &UnclaimedView, look: &Look) -> Vec<Entry> {
-    let owner = match (&unclaimed.user, unclaimed.uid) {
-        (Some(user), Some(uid)) => format!("{user} (uid {uid})"),
-        (Some(user), None) => user.clone(),
-        (None, Some(uid)) => format!("uid {uid}"),
-        (None, None) => look.glyphs.dash.to_owned(),
-    };
-    let kind = if unclaimed.graphics {
-        "graphics: it needs no claim"
-    } else {
-        "in no claim: nothing holds it to a cap"
-    };
-    vec![
-        ("owner", owner),
-        ("GPU", unclaimed.gpu.to_string()),
-        (
-            "memory",
-            format!("{} GiB", gib_or(unclaimed.mem_used, &look.glyphs)),
-        ),
-        ("kind", kind.to_owned()),
-        ("command", unclaimed.what.clone()),
-    ]
-}
-
-fn process_entries(claim: &ClaimView, process: &ProcessView, look: &Look) -> Vec<Entry> {
-    let glyphs = &look.glyphs;
-    let busy = process.time_busy.map(percent);
-    vec![
-        ("claim", format!("{} of {}", claim.id, claim.user)),
-        ("GPU", process.gpu.to_string()),
-        (
-            "memory",
-            format!("{} GiB", gib_or(process.mem_used, glyphs)),
-        ),
-        (
-            "GPU time",
-            busy.map_or_else(|| glyphs.dash.to_owned(), |b| format!("{b}%")),
-        ),
-        ("command", process.what.clone()),
-    ]
-}
-
-fn user_entries(user: &UserView, look: &Look) -> Vec<Entry> {
-    let used = match user.sm_used {
-        None => look.glyphs.dash.to_owned(),
-        Some(f) => format!("{}{:.2}", if f.estimate { "~" } else { "" }, f.value),
-    };
-    vec![
-        ("claims", user.claims.to_string()),
-        (
-            "claimed",
-            format!("{:.2} GPUs, {} GiB", user.claimed, gib(user.mem_claimed)),
-        ),
-        (
-            "used",
-            format!("{used} GPUs, {} GiB", gib_or(user.mem_used, &look.glyphs)),
-        ),
-        ("waiting", format!("{:.2} GPUs", user.waiting)),
-    ]
-}
-
-fn check_entries(check: &Check) -> Vec<Entry> {
-    let mut out = vec![
-        ("state", check.state.clone()),
-        ("found", check.detail.clone()),
-    ];
-    if !check.status.is_empty() {
-        out.push(("seen", check.status.clone()));
-    }
-    if let Some(fix) = &check.fix {
-        out.push(("mend", fix.clone()));
-    }
-    out
-}
-
-/// `by root: new fan; no new claims start here`.
-fn drained(drain: &DrainView) -> String {
-    let why = drain.reason.as_ref().map(|r| format!(": {r}"));
-    format!(
-        "by {}{}; no new claims start here",
-        drain.by,
-        why.unwrap_or_default()
-    )
-}
-
-fn health_entries(model: &Model, health: &HealthView, look: &Look) -> Vec<Entry> {
-    let dash = || look.glyphs.dash.to_owned();
-    let grade = match health.grade {
-        Grade::Good => "good",
-        Grade::Warned => "warned",
-        Grade::Sick => "sick: no new claims start here",
-    };
-    let mut out = vec![("health", grade.to_owned())];
-    out.extend(health.reasons.iter().map(|r| ("  because", r.clone())));
-    out.extend(health.tell.iter().map(|t| ("  do", t.clone())));
-    for xid in &health.xids {
-        let pid = xid.pid.map(|p| format!(", process {p}"));
-        let text = format!(
-            "{} at {}{}: {}; {}",
-            xid.code,
-            model.clock.time(xid.at_ms),
-            pid.unwrap_or_default(),
-            xid.text,
-            xid.tell
+            format!("{user} (uid {uid}), project {project}, class {class}"),
         );
-        out.push(("  Xid", text));
     }
-    let count = |n: Option<u64>| n.map_or_else(dash, |n| n.to_string());
-    let ecc = format!(
-        "{} corrected, {} uncorrected",
-        count(health.ecc_corrected),
-        count(health.ecc_uncorrected)
-    );
-    out.push(("  ECC", ecc));
-    let rows = health.remapped.map_or_else(dash, |r| {
-        let more = match (r.failed, r.pending) {
-            (true, _) => ", failed",
-            (false, true) => ", waits for a reset",
-            (false, false) => "",
-        };
-        format!(
-            "{} corrected, {} uncorrected{more}",
-            r.corrected, r.uncorrected
-        )
-    });
-    out.push(("  remapped", rows));
-    let slowed = match &health.throttle {
-        None => dash(),
-        Some(why) if why.is_empty() => "no".to_owned(),
-        Some(why) => why.join(", "),
-    };
-    out.push(("  slowed", slowed));
-    out
-}
 
-fn gpu_entries(model: &Model, gpu: &GpuView, look: &Look) -> Vec<Entry> {
-    let glyphs = &look.glyphs;
-    let dash = || glyphs.dash.to_owned();
-    let held = model.snapshot.as_ref().is_some_and(|s| s.service.is_some());
-    let mut out = vec![
-        ("model", gpu.model.clone()),
-        ("uuid", gpu.uuid.clone()),
-        ("SMs", gpu.sms.map_or_else(dash, |n| n.to_string())),
-        (
-            "memory",
-            format!(
-                "{} GiB, {} used, {} by processes in no claim",
-                gib_or(gpu.mem_total, glyphs),
-                gib_or(gpu.mem_used, glyphs),
-                gib_or(gpu.mem_unclaimed, glyphs)
-            ),
-        ),
-    ];
-    if held {
-        out.push((
-            "claims",
-            format!(
-                "{} of {} GiB allocatable, {} charged; SMs {}%",
-                gib(gpu.mem_claimed),
-                gib_or(gpu.mem_allocatable, glyphs),
-                gib_or(gpu.mem_charged, glyphs),
-                percent(gpu.sm_claimed * 100.0)
-            ),
-        ));
-        out.push(("claimable", format!("{} of the GPU", share(gpu.claimable))));
-        out.push(("shared by", gpu.mode.clone()));
-        if let Some(drain) = &gpu.drain {
-            out.push(("drained", drained(drain)));
+    fn waiting(&mut self, waiting: &QueueView) {
+        let clock = self.view.model.clock;
+        self.owner(&waiting.user, waiting.uid, &waiting.project, &waiting.class);
+        let (ago, at) = (clock.since(waiting.since_ms), clock.time(waiting.since_ms));
+        self.tell(
+            "waits",
+            format!("{ago}, since {at}, place {}", waiting.position),
+        );
+        let View { model, look, .. } = self.view;
+        let detail = waiting::detail(model, &waiting.id, look, self.cols);
+        self.facts.lines.extend(detail);
+    }
+
+    fn unclaimed(&mut self, program: &UnclaimedView) {
+        let view = self.view;
+        let whole = self.whole_memory(program.gpu);
+        self.memory(program.mem_used, 0, whole);
+        let owner = match (&program.user, program.uid) {
+            (Some(user), Some(uid)) => format!("{user} (uid {uid})"),
+            (Some(user), None) => user.clone(),
+            (None, uid) => view.or_dash(uid.map(|uid| format!("uid {uid}"))),
+        };
+        self.tell("owner", owner);
+        self.tell("GPU", program.gpu.to_string());
+        let kind = match program.graphics {
+            true => "graphics: it needs no claim",
+            false => "no claim: nothing holds it to a limit",
+        };
+        self.tell("kind", kind);
+        self.tell("command", &program.what);
+        let pid = program.pid;
+        let own = view.model.may(program.uid.unwrap_or(u32::MAX));
+        if own && !program.graphics && view.model.service().is_ok() {
+            self.tell("to claim it", format!("gshare adopt {pid}"));
         }
     }
-    out.push(("SM active", measured(gpu.sm_active, look)));
-    out.push(("occupancy", measured(gpu.sm_occupancy, look)));
-    if gpu.sm_unattributed.is_some() || gpu.occupancy_unattributed.is_some() {
-        let text = format!(
-            "SM active {}, occupancy {}: in no claim",
-            figure_percent(gpu.sm_unattributed, glyphs),
-            figure_percent(gpu.occupancy_unattributed, glyphs)
+
+    /// Bytes of a GPU.
+    fn whole_memory(&self, gpu: u32) -> Option<u64> {
+        let mut gpus = self.view.snapshot.gpus.iter();
+        gpus.find(|g| g.index == gpu).and_then(GpuView::mem_whole)
+    }
+
+    fn memory(&mut self, used: Option<u64>, claim: u64, whole: Option<u64>) {
+        let bullet = Bullet {
+            used: used.map(|b| b as f64),
+            claim: claim as f64,
+            whole: whole.unwrap_or(0) as f64,
+        };
+        let (used, whole) = (self.view.gib(used), self.view.gib(whole));
+        let claim = match claim {
+            0 => String::new(),
+            bytes => format!(", claimed {}", gib(bytes)),
+        };
+        self.bullet("memory", bullet, format!("{used} GiB of {whole}{claim}"));
+    }
+
+    fn process(&mut self, claim: &ClaimView, process: &ProcessView) {
+        let part = claim.gpus.iter().find(|g| g.gpu == process.gpu);
+        let size = part.map_or(0, |g| g.mem_request);
+        let whole = self.whole_memory(process.gpu);
+        self.memory(process.mem_used, size, whole);
+        let busy = process.time_busy.map(|busy| format!("{}%", percent(busy)));
+        self.tell("GPU time", self.view.or_dash(busy));
+        self.tell("GPU", process.gpu.to_string());
+        self.tell("command", &process.what);
+        self.claims(|c| c.id == claim.id);
+    }
+
+    fn user(&mut self, user: &UserView) {
+        let view = self.view;
+        let gpus = view.snapshot.gpus.len() as f64;
+        let (mut used, claimed) = (view.glyphs.dash.to_owned(), zero(share(user.claimed)));
+        if let Some(f) = user.sm_used {
+            used = format!("{}{:.2}", if f.estimate { "~" } else { "" }, f.value);
+        }
+        let bullet = Bullet {
+            used: user.sm_used.map(|f| f.value),
+            claim: user.claimed,
+            whole: gpus,
+        };
+        self.bullet("GPUs", bullet, format!("uses {used} SMs, claims {claimed}"));
+        let whole: Option<u64> = view.snapshot.gpus.iter().map(GpuView::mem_whole).sum();
+        self.memory(user.mem_used, user.mem_claimed, whole);
+        if user.waiting > 0.0 {
+            self.tell("waits for", format!("{:.2} GPUs", user.waiting));
+        }
+        if let Some(day) = &user.day {
+            let known = |s: Option<f64>| view.or_dash(s.map(hours));
+            let text = format!(
+                "{} GPU h claimed, {} used, {} idle, {} waited for",
+                hours(day.claimed_gpu_s),
+                known(day.used_gpu_s),
+                known(day.idle_gpu_s()),
+                hours(day.waited_gpu_s)
+            );
+            self.tell("24 hours", text);
+        }
+        self.claims(|c| c.uid == user.uid);
+    }
+
+    fn check(&mut self, check: &Check) {
+        self.tell("state", &check.state);
+        self.tell("found", &check.detail);
+        if !check.status.is_empty() {
+            self.tell("seen", &check.status);
+        }
+        if let Some(fix) = &check.fix {
+            self.tell("fix", fix);
+        }
+    }
+
+    fn health(&mut self, health: &HealthView) {
+        let view = self.view;
+        let grade = match health.grade {
+            Grade::Good => "good",
+            Grade::Warned => "warned",
+            Grade::Sick => "sick: no new claims start here",
+        };
+        self.tell("health", grade);
+        for reason in &health.reasons {
+            self.tell("  because", reason);
+        }
+        if let Some(tell) = &health.tell {
+            self.tell("  do", tell);
+        }
+        for xid in &health.xids {
+            let pid = xid
+                .pid
+                .map(|p| format!(", process {p}"))
+                .unwrap_or_default();
+            let at = view.model.clock.time(xid.at_ms);
+            let text = format!("{} at {at}{pid}: {}; {}", xid.code, xid.text, xid.tell);
+            self.tell("  Xid", text);
+        }
+        let (corrected, uncorrected) = (health.ecc_corrected, health.ecc_uncorrected);
+        let (corrected, uncorrected) = (view.or_dash(corrected), view.or_dash(uncorrected));
+        self.tell(
+            "  ECC",
+            format!("{corrected} corrected, {uncorrected} uncorrected"),
         );
-        out.push(("unattributed", text));
+        let rows = health.remapped.map(|r| {
+            let more = match (r.failed, r.pending) {
+                (true, _) => ", failed",
+                (false, true) => ", waits for a reset",
+                (false, false) => "",
+            };
+            format!(
+                "{} corrected, {} uncorrected{more}",
+                r.corrected, r.uncorrected
+            )
+        });
+        self.tell("  remapped", view.or_dash(rows));
+        let slowed = health.throttle.as_ref().map(|why| match why.is_empty() {
+            true => "no".to_owned(),
+            false => why.join(", "),
+        });
+        self.tell("  slowed", view.or_dash(slowed));
     }
-    out.push(("time busy", figure_percent(gpu.time_busy, glyphs)));
-    out.push((
-        "tensor, DRAM",
-        format!(
-            "{}, {}",
-            figure_percent(gpu.tensor_active, glyphs),
-            figure_percent(gpu.dram_active, glyphs)
-        ),
-    ));
-    let link =
-        |f: Option<gshare_proto::Figure>| f.map_or_else(dash, |f| gib(f.value.max(0.0) as u64));
-    out.push((
-        "GiB/s in/out",
-        format!(
-            "PCIe {}/{}, NVLink {}/{}",
-            link(gpu.pcie_rx),
-            link(gpu.pcie_tx),
-            link(gpu.nvlink_rx),
-            link(gpu.nvlink_tx)
-        ),
-    ));
-    if let Some(health) = &gpu.health {
-        out.extend(health_entries(model, health, look));
-    }
-    let watts = |w: Option<f64>| w.map_or_else(dash, |w| format!("{w:.0} W"));
-    out.push((
-        "power",
-        format!("{} of {}", watts(gpu.power_w), watts(gpu.power_limit_w)),
-    ));
-    out.push((
-        "temperature",
-        gpu.temperature_c.map_or_else(dash, |t| format!("{t} C")),
-    ));
-    let claims = model.snapshot.iter().flat_map(|s| &s.claims);
-    for claim in claims.filter(|c| is_on(c, gpu.index)) {
-        let text = format!(
-            "{} {}: {} (GPU {})",
-            claim.id,
-            claim.user,
-            claim.what,
-            gpus(claim)
+
+    fn gpu(&mut self, gpu: &GpuView) {
+        let view = self.view;
+        let look = view.look;
+        let cols = cells(self.cols.saturating_sub(LABEL).min(60));
+        let slices = overview::slices(&view, gpu);
+        self.picture("held", drawn(SliceMap { slices, look }, (cols, 2)));
+        self.memory(gpu.mem_used, gpu.mem_claimed, gpu.mem_whole());
+        if look.glyphs.lines && gpu.history.iter().any(Option::is_some) {
+            let level = |v: f32| v.is_finite().then(|| v.clamp(0.0, 100.0) as u64);
+            let values: Vec<Option<u64>> = gpu
+                .history
+                .iter()
+                .rev()
+                .map(|v| v.and_then(level))
+                .collect();
+            let plot = Sparkline::default()
+                .data(values)
+                .max(100)
+                .style(view.theme.used);
+            let plot = plot
+                .direction(RenderDirection::RightToLeft)
+                .absent_value_symbol(" ");
+            self.picture("10 minutes", drawn(plot, (cols, 3)));
+        }
+        let (time, sm) = (view.percent(gpu.time_busy), self.measured(gpu.sm_active));
+        let occupancy = self.measured(gpu.sm_occupancy);
+        self.tell(
+            "now",
+            format!("time {time}, SM active {sm}, occupancy {occupancy}"),
         );
-        out.push(("on it", text));
+        if view.snapshot.service.is_some() {
+            let of = view.gib(gpu.mem_allocatable);
+            let (held, sms) = (gib(gpu.mem_claimed), percent(gpu.sm_claimed * 100.0));
+            self.tell("claimed", format!("{held} of {of} GiB, {sms}% of compute"));
+            let free = zero(share(gpu.claimable));
+            self.tell("free for you", format!("{free} of the GPU"));
+            self.tell("shared by", &gpu.mode);
+            if let Some(drain) = &gpu.drain {
+                let why = drain.reason.as_ref().map(|r| format!(": {r}"));
+                let why = why.unwrap_or_default();
+                self.tell(
+                    "drained",
+                    format!("by {}{why}; no new claims start here", drain.by),
+                );
+            }
+        }
+        if gpu.sm_unattributed.is_some() || gpu.occupancy_unattributed.is_some() {
+            let sm = view.percent(gpu.sm_unattributed);
+            let occupancy = view.percent(gpu.occupancy_unattributed);
+            self.tell("no claim", format!("SM active {sm}, occupancy {occupancy}"));
+        }
+        let (tensor, dram) = (
+            view.percent(gpu.tensor_active),
+            view.percent(gpu.dram_active),
+        );
+        self.tell("tensor, DRAM", format!("{tensor}, {dram}"));
+        let link = |f: Option<Figure>| view.or_dash(f.map(|f| gib(f.value.max(0.0) as u64)));
+        let (rx, tx) = (link(gpu.pcie_rx), link(gpu.pcie_tx));
+        let (nv_rx, nv_tx) = (link(gpu.nvlink_rx), link(gpu.nvlink_tx));
+        self.tell(
+            "GiB/s in/out",
+            format!("PCIe {rx}/{tx}, NVLink {nv_rx}/{nv_tx}"),
+        );
+        let watts = |w: Option<f64>| view.or_dash(w.map(|w| format!("{w:.0} W")));
+        let (power, most) = (watts(gpu.power_w), watts(gpu.power_limit_w));
+        let degrees = view.or_dash(gpu.temperature_c.map(|t| format!("{t} C")));
+        self.tell("power, heat", format!("{power} of {most}, {degrees}"));
+        if let Some(health) = &gpu.health {
+            self.health(health);
+        }
+        let sms = view.or_dash(gpu.sms);
+        let memory = view.gib(gpu.mem_total);
+        self.tell("model", format!("{}, {sms} SMs, {memory} GiB", gpu.model));
+        self.tell("uuid", &gpu.uuid);
+        self.claims(|c| overview::is_on(c, gpu.index));
     }
-    out
 }

@@ -3,27 +3,17 @@
 use ratatui::text::Line;
 
 use crate::keymap::{Command, Context, commands};
-use crate::model::Model;
-use crate::text::{left, wrap};
-use crate::theme::Look;
-use crate::view::span;
+use crate::view::{Facts, View, line};
 
 /// Columns of keys and signs.
 const KEYS: usize = 14;
 
 /// The text in `cols` columns.
-pub(super) fn lines(model: &Model, look: &Look, cols: usize) -> Vec<Line<'static>> {
-    let (theme, glyphs) = (&look.theme, &look.glyphs);
-    let mut out = Vec::new();
-    let entry = |sign: &str, text: &str, out: &mut Vec<Line<'static>>| {
-        let rows = wrap(text, cols.saturating_sub(KEYS), 3, glyphs);
-        for (i, row) in rows.into_iter().enumerate() {
-            let sign = if i == 0 { sign } else { "" };
-            out.push(Line::from(vec![
-                span(left(sign, KEYS, glyphs), theme.key),
-                span(row, theme.text),
-            ]));
-        }
+pub(super) fn lines(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
+    let (theme, glyphs, model) = (view.theme, view.glyphs, view.model);
+    let mut out = Facts::new(view.look, cols, (0, KEYS));
+    let entry = |sign: &str, text: &str, out: &mut Facts<'_>| {
+        out.signed((sign, theme.key), (text, theme.text), 3);
     };
     for context in Context::ALL {
         // The keys of the demo and of a recording are none elsewhere.
@@ -38,16 +28,16 @@ pub(super) fn lines(model: &Model, look: &Look, cols: usize) -> Vec<Line<'static
         if rows.peek().is_none() {
             continue;
         }
-        if !out.is_empty() {
-            out.push(Line::default());
+        if !out.lines.is_empty() {
+            out.lines.push(Line::default());
         }
-        out.push(Line::styled(context.title(), theme.heading));
+        out.lines.push(line!(view; heading context.title()));
         for command in rows {
             entry(command.shown, command.help, &mut out);
         }
     }
-    out.push(Line::default());
-    out.push(Line::styled("Signs", theme.heading));
+    out.lines.push(Line::default());
+    out.lines.push(line!(view; heading "Signs"));
     let signs = [
         (glyphs.used, "used, up to the claim"),
         (
@@ -80,5 +70,5 @@ pub(super) fn lines(model: &Model, look: &Look, cols: usize) -> Vec<Line<'static
     for (sign, text) in signs {
         entry(sign, text, &mut out);
     }
-    out
+    out.lines
 }

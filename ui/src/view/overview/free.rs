@@ -2,12 +2,11 @@
 
 use gshare_proto::{GpuView, ModelRoomView, Snapshot};
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::text::{Line, Span};
+use ratatui::text::Line;
 
-use crate::model::{Model, split, words};
-use crate::text::{gib, parts, share, width};
-use crate::theme::Look;
-use crate::view::{Scene, fit, span, zero};
+use crate::model::{Model, split};
+use crate::text::{gib, parts, share, span_width, width};
+use crate::view::{Scene, View, fit, line, span, zero};
 
 /// What there is of one model.
 struct Answer {
@@ -41,10 +40,8 @@ fn answer(snapshot: &Snapshot, room: &ModelRoomView) -> Answer {
     let has = |g: &&GpuView| g.claimable + 1e-6 >= room.largest;
     let gpu = gpus().find(has).filter(|_| room.largest > 0.0);
     let place = gpu.map_or_else(String::new, |g| {
-        let bytes = g
-            .mem_allocatable
-            .map(|m| gib((m as f64 * room.largest) as u64));
-        let bytes = bytes.map_or_else(String::new, |b| format!(", {b} GiB"));
+        let bytes = |m: u64| format!(", {} GiB", gib((m as f64 * room.largest) as u64));
+        let bytes = g.mem_allocatable.map(bytes).unwrap_or_default();
         format!("{bytes}, GPU {}", g.index)
     });
     Answer {
@@ -63,12 +60,12 @@ fn answers(snapshot: &Snapshot) -> Option<Vec<Answer>> {
 }
 
 /// Rows that it can fill.
-pub(super) fn rows(model: &Model, snapshot: &Snapshot, cols: u16) -> usize {
-    let Some(all) = answers(snapshot) else {
+pub(super) fn rows(view: &View<'_>, cols: u16) -> usize {
+    let Some(all) = answers(view.snapshot) else {
         return 1;
     };
     let best = all.first().map_or(0.0, |a| a.size);
-    let more = all.len() > 1 || !later(model, snapshot).is_empty();
+    let more = all.len() > 1 || !later(view).is_empty();
     match best > 0.0 && usize::from(cols) >= crate::view::WIDE {
         true => 4,
         false => 1 + usize::from(more),
@@ -85,108 +82,76 @@ fn whose(model: &Model) -> String {
 }
 
 /// `none now`, or what there is.
-fn said(answer: &Answer, look: &Look) -> Vec<Span<'static>> {
-    let theme = &look.theme;
+fn said(view: &View<'_>, answer: &Answer) -> Line<'static> {
     match answer.size > 0.0 {
-        true => vec![
-            span(answer.amount.clone(), theme.good),
-            span(format!(" {}", answer.of), theme.text),
-        ],
-        false => vec![
-            span(format!("{} ", answer.of), theme.text),
-            span("none now", theme.strong),
-        ],
+        true => line!(view; good answer.amount.clone(), text format!(" {}", answer.of)),
+        false => line!(view; text format!("{} ", answer.of), strong "none now"),
     }
 }
 
 /// For whom, how much of each model, and when there may be more, in a sentence.
-pub(in crate::view) fn free_now(model: &Model, snapshot: &Snapshot, look: &Look) -> String {
-    let said: Vec<String> = match answers(snapshot) {
-        None => return String::new(),
-        Some(all) => all
-            .iter()
-            .map(|a| Line::from(said(a, look)).to_string())
-            .collect(),
+pub(in crate::view) fn free_now(view: &View<'_>) -> String {
+    let Some(all) = answers(view.snapshot) else {
+        return String::new();
     };
-    format!("FREE NOW{}: {}", whose(model), said.join("; "))
+    let said: Vec<String> = all.iter().map(|a| said(view, a).to_string()).collect();
+    format!("FREE NOW{}: {}", whose(view.model), said.join("; "))
 }
 
 /// When there may be more, and who comes first.
-fn later(model: &Model, snapshot: &Snapshot) -> Vec<String> {
-    let ends = snapshot
-        .claims
-        .iter()
-        .filter_map(|c| Some((c.ends_ms?, &c.id)));
-    let next = ends
-        .min()
-        .map(|(at, id)| format!("{id} ends {}", model.clock.short_time(at)));
-    let n = snapshot.queue.len();
-    let first = (n > 0).then(|| format!("{n} wait{} before you", if n == 1 { "s" } else { "" }));
-    next.into_iter().chain(first).collect()
+fn later(view: &View<'_>) -> Vec<String> {
+    let claims = view.snapshot.claims.iter();
+    let ends = claims.filter_map(|c| Some((c.ends_ms?, &c.id)));
+    let at = |(at, id)| format!("{id} ends {}", view.model.clock.short_time(at));
+    let first = match view.snapshot.queue.len() {
+        0 => None,
+        1 => Some("1 waits before you".to_owned()),
+        n => Some(format!("{n} wait before you")),
+    };
+    ends.min().map(at).into_iter().chain(first).collect()
 }
 
-fn heading(model: &Model, look: &Look) -> Vec<Span<'static>> {
-    vec![
-        span("FREE NOW", look.theme.heading),
-        span(whose(model), look.theme.dim),
-    ]
-}
-
-pub(super) fn draw(
-    model: &Model,
-    snapshot: &Snapshot,
-    look: &Look,
-    area: Rect,
-    scene: &mut Scene<'_>,
-) {
-    let theme = &look.theme;
-    let mut head = heading(model, look);
-    head.push(Span::raw("  "));
-    let indent = crate::text::span_width(&head);
-    let Some(all) = answers(snapshot) else {
-        let why = match snapshot.service {
+pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
+    let look = view.look;
+    let mut head = line!(view; heading "FREE NOW", dim whose(view.model), text "  ");
+    let indent = head.width();
+    let cols = usize::from(area.width);
+    let Some(all) = answers(view.snapshot) else {
+        let why = match view.snapshot.service {
             None => "nobody divides these GPUs",
             Some(_) => "this service does not say",
         };
-        head.push(span(format!("{} ", look.glyphs.dash), theme.strong));
-        head.push(span(why, theme.dim));
-        scene.line(&fit(Line::from(head), area.width.into(), look), area);
-        return;
+        head.extend(line!(view; strong format!("{} ", look.glyphs.dash), dim why));
+        return scene.line(&fit(head, cols, look), area, 0);
     };
-    let later = later(model, snapshot);
-    if area.height >= 4 && look.glyphs.lines && all.first().is_some_and(|a| a.size > 0.0) {
-        return large(model, snapshot, look, &all, &later, area, scene);
+    let mut later: Vec<Line<'static>> = later(view)
+        .into_iter()
+        .map(|text| line!(view; dim text))
+        .collect();
+    let has = all.first().is_some_and(|a| a.size > 0.0);
+    if area.height >= 4 && look.glyphs.lines && has {
+        scene.line(&head, area, 0);
+        return large(view, &all, later, area, scene);
     }
     // The best in the first row, the others and what comes in the second.
-    let cols = usize::from(area.width);
-    let mut rest: Vec<Vec<Span<'static>>> = Vec::new();
-    match all.split_first() {
-        Some((first, others)) if first.size > 0.0 => {
-            head.extend(said(first, look));
-            rest.extend(others.iter().map(|a| said(a, look)));
-        }
-        _ => head.push(span("none now", theme.strong)),
+    let mut rest: Vec<Line<'static>> = Vec::new();
+    if has {
+        head.extend(said(view, &all[0]));
+        rest.extend(all[1..].iter().map(|a| said(view, a)));
+    } else {
+        head.push_span(span("none now", view.theme.strong));
     }
-    scene.line(&fit(Line::from(head), cols, look), area);
-    rest.extend(later.into_iter().map(|text| vec![span(text, theme.dim)]));
+    scene.line(&fit(head, cols, look), area, 0);
+    rest.append(&mut later);
     let mut line = Line::from(" ".repeat(indent));
-    for (i, spans) in rest.into_iter().enumerate() {
+    for (i, next) in rest.into_iter().enumerate() {
         let gap = if i > 0 { ";  " } else { "" };
-        if line.width() + width(gap) + crate::text::span_width(&spans) <= cols {
-            line.push_span(span(gap, theme.dim));
-            line.spans.extend(spans);
+        if line.width() + width(gap) + span_width(&next.spans) <= cols {
+            line.push_span(span(gap, view.theme.dim));
+            line.extend(next);
         }
     }
-    if area.height > 1 {
-        scene.line(
-            &line,
-            Rect {
-                y: area.y + 1,
-                height: 1,
-                ..area
-            },
-        );
-    }
+    scene.line(&line, area, 1);
 }
 
 /// Digits of three rows.
@@ -208,86 +173,57 @@ fn digit(c: char) -> [&'static str; 3] {
 
 /// With large figures, and the viewer's own sums at the right.
 fn large(
-    model: &Model,
-    snapshot: &Snapshot,
-    look: &Look,
+    view: &View<'_>,
     all: &[Answer],
-    later: &[String],
+    later: Vec<Line<'static>>,
     area: Rect,
     scene: &mut Scene<'_>,
 ) {
-    let theme = &look.theme;
-    scene.line(&Line::from(heading(model, look)), area);
-    let below = Rect {
-        y: area.y + 1,
-        height: area.height - 1,
-        ..area
+    let big = |row: usize| -> String {
+        let digits = all[0].amount.chars().map(|c| digit(c)[row]);
+        format!(" {}", digits.collect::<Vec<_>>().join(" "))
     };
-    let amount = &all[0].amount;
-    let big = |row: usize| {
-        amount
-            .chars()
-            .map(|c| digit(c)[row])
-            .collect::<Vec<_>>()
-            .join(" ")
-    };
-    let cells = u16::try_from(width(&big(0))).unwrap_or(0);
     let sizes = [
-        Constraint::Length(cells + 2),
+        Constraint::Length(crate::view::cells(width(&big(0))) + 1),
         Constraint::Fill(1),
         Constraint::Length(54),
     ];
-    let [digits, words_at, you] = Layout::horizontal(sizes).spacing(1).areas(below);
-    let mut lines = vec![Line::from(span(all[0].of.clone(), theme.strong))];
-    lines.extend(all[1..].iter().map(|a| Line::from(said(a, look))));
-    lines.extend(
-        later
-            .iter()
-            .map(|text| Line::styled(text.clone(), theme.dim)),
-    );
-    for (row, at) in digits.rows().enumerate().take(3) {
-        let line = Line::styled(format!(" {}", big(row)), theme.good);
-        scene.line(&line, at);
-    }
-    for (line, at) in lines.into_iter().zip(words_at.rows()) {
-        scene.line(&fit(line, at.width.into(), look), at);
-    }
-    for (line, at) in yours(model, snapshot, look).into_iter().zip(you.rows()) {
-        scene.line(&fit(line, at.width.into(), look), at);
+    let [digits, words_at, you] = Layout::horizontal(sizes).spacing(1).areas(area);
+    let style = |row| Line::styled(big(row), view.theme.good);
+    let mut lines = vec![line!(view; strong all[0].of.clone())];
+    lines.extend(all[1..].iter().map(|a| said(view, a)).chain(later));
+    for (at, lines) in [
+        (digits, (0..3).map(style).collect()),
+        (words_at, lines),
+        (you, yours(view)),
+    ] {
+        let below = crate::view::below(at, 1);
+        scene.rows(lines, below, view.look);
     }
 }
 
 /// The viewer's claims, and which of them to look at.
-fn yours(model: &Model, snapshot: &Snapshot, look: &Look) -> Vec<Line<'static>> {
-    let theme = &look.theme;
-    let mine = || snapshot.claims.iter().filter(|c| c.uid == model.viewer.uid);
+fn yours(view: &View<'_>) -> Vec<Line<'static>> {
+    let claims = &view.snapshot.claims;
+    let mine = || claims.iter().filter(|c| c.uid == view.model.viewer.uid);
     if mine().next().is_none() {
         return Vec::new();
     }
     let on_gpus = mine().filter(|c| !c.place.in_host()).flat_map(|c| &c.gpus);
-    let claimed: f64 = on_gpus.map(|g| g.sm_request).sum();
-    let mut text = format!("claimed {}", zero(parts(claimed)));
-    if let Some(sum) = split(mine(), snapshot) {
-        text.push_str(&format!(
-            ": used {}, unused {}",
-            zero(parts(sum.used)),
-            zero(parts(sum.unused))
-        ));
+    let gpus = |sum: f64| zero(parts(sum));
+    let mut text = format!("claimed {}", gpus(on_gpus.map(|g| g.sm_request).sum()));
+    if let Some(sum) = split(mine(), view.snapshot) {
+        text += &format!(": used {}, unused {}", gpus(sum.used), gpus(sum.unused));
         if sum.burst >= 0.005 {
-            text.push_str(&format!(", burst {}", zero(parts(sum.burst))));
+            text += &format!(", burst {}", gpus(sum.burst));
         }
     }
-    let mut lines = vec![Line::from(vec![
-        span("YOU ", theme.heading),
-        span(text, theme.text),
-    ])];
+    let mut lines = vec![line!(view; heading "YOU ", text text)];
     for claim in mine() {
-        let words = words(claim, snapshot, model.clock, look.glyphs.arrow);
+        let words = view.words(claim);
         if words.sign {
-            lines.push(Line::from(vec![
-                span(format!("{} ", look.glyphs.sign), theme.warn),
-                span(format!("{} {}", claim.id, words.text), theme.text),
-            ]));
+            let sign = format!("{} ", view.glyphs.sign);
+            lines.push(line!(view; warn sign, text format!("{} {}", claim.id, words.text)));
         }
     }
     lines

@@ -1,17 +1,14 @@
 //! The GPUs as maps: who holds which part, and what is used of it.
 
-use gshare_proto::{ClaimView, Figure, GpuState, GpuView, Grade, Snapshot};
+use gshare_proto::{ClaimGpu, ClaimView, GpuState, GpuView, Grade};
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{RenderDirection, Sparkline, Widget};
 
-use crate::model::{
-    AtLeast, Model, RowKey, Section, compute, condition, is_by_sms, sm_of_gpu, words,
-};
-use crate::text::{cut, figure, gib_or, left, percent, right, share, width};
-use crate::theme::Look;
+use crate::model::{Model, RowKey, Section, compute, condition, is_by_sms, sm_of_gpu};
+use crate::text::{share, width};
 use crate::view::claims::what;
-use crate::view::{Scene, Target, fit, span, window, zero};
+use crate::view::{Scene, Target, View, fit, line, span, window, zero};
 use crate::widgets::bullet::Bullet;
 use crate::widgets::slice_map::{Kind, Slice, SliceMap};
 
@@ -21,32 +18,153 @@ pub(in crate::view) fn is_on(claim: &ClaimView, gpu: u32) -> bool {
 }
 
 /// The slices of a GPU with one of this size for the viewer, of what is free.
-pub(in crate::view) fn slices_with(
-    model: &Model,
-    snapshot: &Snapshot,
-    look: &Look,
-    gpu: &GpuView,
-    size: f64,
-) -> Vec<Slice> {
-    let mut slices = Table::new(model, snapshot, look, 80, 1).slices(gpu);
-    let free = slices.pop_if(|s| matches!(s.kind, Kind::Free | Kind::Rest));
-    slices.push(Slice {
-        names: vec![format!("yours {}", zero(share(size))), "yours".to_owned()],
-        size,
-        kind: Kind::Mine,
+pub(in crate::view) fn slices_with(view: &View<'_>, gpu: &GpuView, size: f64) -> Vec<Slice> {
+    let mut out = slices(view, gpu);
+    let free = out.pop_if(|s| matches!(s.kind, Kind::Free | Kind::Rest));
+    let mine = [format!("yours {}", zero(share(size))), "yours".to_owned()];
+    out.push(Slice {
         used: Some(0.0),
-        ..Slice::default()
+        ..Slice::new(Kind::Mine, size, mine)
     });
     let rest = free.map_or(0.0, |f| f.size) - size;
     if rest > 0.005 {
-        slices.push(Slice {
-            names: vec![zero(share(rest))],
-            size: rest,
-            kind: Kind::Rest,
-            ..Slice::default()
-        });
+        out.push(Slice::new(Kind::Rest, rest, [zero(share(rest))]));
     }
-    slices
+    out
+}
+
+/// The slice of a claim on a GPU: as wide as the larger of its two parts.
+fn held(view: &View<'_>, claim: &ClaimView, part: &ClaimGpu, bytes: impl Fn(u64) -> f64) -> Slice {
+    let mine = claim.uid == view.model.viewer.uid;
+    let ClaimView { id, user, .. } = claim;
+    let mut name = what(claim);
+    if name.is_empty() && claim.gpus.len() > 1 {
+        let at = claim.gpus.iter().position(|g| g.gpu == part.gpu);
+        name = format!("{} of {} GPUs", at.unwrap_or(0) + 1, claim.gpus.len());
+    }
+    let mark = view.glyphs.mine;
+    let names = match (claim.adopted, mine) {
+        (true, _) => without(user),
+        (_, true) => vec![
+            format!("{mark}{id} {name}"),
+            format!("{mark}{id}"),
+            id.clone(),
+        ],
+        _ => vec![
+            format!("{id} {user} {name}"),
+            format!("{id} {user}"),
+            id.clone(),
+        ],
+    };
+    let to = claim.announced.is_some().then(|| view.words(claim).text);
+    let to = to.filter(|text| text.starts_with(view.glyphs.arrow));
+    let moved = to
+        .iter()
+        .flat_map(|to| [format!("{id} {user} {to}"), format!("{id} {to}")]);
+    let used = compute(part, view.snapshot).map(|f| f.value / 100.0);
+    let size = part.sm_request;
+    // Of nothing, all that is used is use.
+    let (used, burst) = match size > 0.0 {
+        true => (
+            used.map(|u| (u / size).min(1.0)),
+            used.map_or(0.0, |u| (u - size).max(0.0)),
+        ),
+        false => {
+            let memory = part.mem_used.map_or(0.0, &bytes);
+            (used.map(|u| u / memory.max(u).max(0.001)), 0.0)
+        }
+    };
+    let kind = if mine { Kind::Mine } else { Kind::Held };
+    let whole = size.max(bytes(part.mem_request)).max(0.001);
+    let names = moved.chain(names.iter().map(|n| n.trim_end().to_owned()));
+    Slice {
+        id: id.clone(),
+        used,
+        burst,
+        ..Slice::new(kind, whole, names)
+    }
+}
+
+/// Names of what runs without a claim.
+fn without(user: &str) -> Vec<String> {
+    vec![
+        format!("no claim: {user}"),
+        format!("no claim {user}"),
+        user.to_owned(),
+    ]
+}
+
+/// What is left of a GPU: what the viewer could claim of it, else why nobody can.
+fn left(view: &View<'_>, gpu: &GpuView, rest: f64) -> Slice {
+    let claimable = view
+        .snapshot
+        .service
+        .as_ref()
+        .map_or(0.0, |_| gpu.claimable);
+    let size = rest.max(claimable).max(0.001);
+    let names = match (&gpu.drain, &gpu.planned_for) {
+        (Some(drain), _) => {
+            let why = drain.reason.as_ref().map(|r| format!("drained: {r}"));
+            why.into_iter().chain(["drained".to_owned()]).collect()
+        }
+        _ if condition(gpu) == "sick" => vec!["sick: no new claims".to_owned(), "sick".to_owned()],
+        _ if claimable > 0.0 => {
+            let full = zero(share(claimable));
+            let names = [format!("free {full}"), full, share(claimable)];
+            return Slice::new(Kind::Free, size, names);
+        }
+        (None, Some(who)) => {
+            let id = who.split(' ').next().unwrap_or_default();
+            vec![
+                format!("planned for {who}"),
+                format!("for {id}"),
+                id.to_owned(),
+            ]
+        }
+        (None, None) => Vec::new(),
+    };
+    Slice::new(Kind::Rest, size, names)
+}
+
+/// The holders of a GPU, from the left, and what is left.
+pub(in crate::view) fn slices(view: &View<'_>, gpu: &GpuView) -> Vec<Slice> {
+    let whole = gpu.mem_whole().unwrap_or(0) as f64;
+    let bytes = |bytes: u64| {
+        if whole > 0.0 {
+            bytes as f64 / whole
+        } else {
+            0.0
+        }
+    };
+    let mut out = Vec::new();
+    for claim in view.snapshot.claims.iter().filter(|c| is_on(c, gpu.index)) {
+        let parts = claim.gpus.iter().filter(|g| g.gpu == gpu.index);
+        out.extend(parts.map(|part| held(view, claim, part, bytes)));
+    }
+    for program in view
+        .snapshot
+        .unclaimed
+        .iter()
+        .filter(|u| u.gpu == gpu.index)
+    {
+        let mut names = without(program.user.as_deref().unwrap_or("unknown user"));
+        names.insert(2, "no claim".to_owned());
+        let size = program.mem_used.map_or(0.0, bytes).max(0.001);
+        out.push(Slice::new(Kind::Held, size, names));
+    }
+    // Where nobody has a claim, all of the use is of the programs without one.
+    if let ([only], Some(busy)) = (&mut out[..], gpu.time_busy)
+        && only.used.is_none()
+        && gpu.sm_claimed <= 0.0
+    {
+        only.used = Some(busy.value / 100.0);
+    }
+    let rest = 1.0 - out.iter().map(|s| s.size).sum::<f64>();
+    let claimable = view.snapshot.service.is_some() && gpu.claimable > 0.0;
+    if rest > 0.005 || claimable || out.is_empty() {
+        out.push(left(view, gpu, rest));
+    }
+    out
 }
 
 /// A map is not wider than this.
@@ -54,22 +172,17 @@ const MAP: usize = 60;
 
 /// `4090` of `RTX 4090`, `H100` of `H100 80GB`.
 fn tiny(short: &str) -> String {
-    let words: Vec<&str> = short
-        .split_whitespace()
-        .filter(|w| *w != "RTX" && *w != "NVIDIA" && *w != "GeForce" && !w.ends_with("GB"))
-        .collect();
-    if words.is_empty() {
-        short.to_owned()
-    } else {
-        words.join(" ")
+    let is_maker = |w: &str| matches!(w, "RTX" | "NVIDIA" | "GeForce") || w.ends_with("GB");
+    let words: Vec<&str> = short.split_whitespace().filter(|w| !is_maker(w)).collect();
+    match words.is_empty() {
+        true => short.to_owned(),
+        false => words.join(" "),
     }
 }
 
 /// Columns that all GPUs share.
 struct Table<'a> {
-    model: &'a Model,
-    snapshot: &'a Snapshot,
-    look: &'a Look,
+    view: View<'a>,
     /// Rows of one GPU.
     each: usize,
     name: usize,
@@ -85,35 +198,24 @@ const COMPUTE: usize = 7;
 const GIB: usize = 6;
 
 impl<'a> Table<'a> {
-    fn new(
-        model: &'a Model,
-        snapshot: &'a Snapshot,
-        look: &'a Look,
-        cols: usize,
-        each: usize,
-    ) -> Self {
-        let sm = each > 1 && cols >= super::super::WIDE;
+    fn new(view: View<'a>, cols: usize, each: usize) -> Self {
+        let sm = each > 1 && cols >= crate::view::WIDE;
         let mut table = Self {
-            model,
-            snapshot,
-            look,
+            view,
             each,
             name: 0,
             map: 0,
             sm,
             rest: 0,
         };
-        let names = snapshot.gpus.iter().map(|g| width(&table.name_of(g)));
-        let most = match (each, table.is_one_model()) {
-            _ if sm => 19,
-            (1, true) => 3,
-            _ => 9,
-        };
+        let gpus = &view.snapshot.gpus;
+        let names = gpus.iter().map(|g| width(&table.name_of(g)));
         // Below it stand the temperature and, where there is room, the power.
-        let least = match each {
-            1 => 1,
-            _ if sm => 14,
-            _ => 6,
+        let (least, most) = match each {
+            1 if table.is_one_model() => (1, 3),
+            1 => (1, 9),
+            _ if sm => (14, 19),
+            _ => (6, 9),
         };
         table.name = names.max().unwrap_or(0).max(least).min(most);
         let figures = COMPUTE + 2 * GIB + if sm { 7 } else { 0 };
@@ -130,14 +232,14 @@ impl<'a> Table<'a> {
     }
 
     fn is_one_model(&self) -> bool {
-        let mut gpus = self.snapshot.gpus.iter().map(|g| &g.short);
+        let mut gpus = self.view.snapshot.gpus.iter().map(|g| &g.short);
         let first = gpus.next();
         gpus.all(|g| Some(g) == first)
     }
 
     /// The index, as wide as the longest one, and the model where there is room or need for it.
     fn name_of(&self, gpu: &GpuView) -> String {
-        let most = self.snapshot.gpus.iter().map(|g| g.index).max();
+        let most = self.view.snapshot.gpus.iter().map(|g| g.index).max();
         let cols = most.unwrap_or(0).to_string().len();
         let index = format!("{:>cols$}", gpu.index);
         // What it becomes is news, what it is until then is on Health.
@@ -152,25 +254,29 @@ impl<'a> Table<'a> {
     }
 
     fn heading(&self, hidden: usize) -> Line<'static> {
-        let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
-        let focus = self.model.section == Section::Gpus;
+        let View {
+            model,
+            theme,
+            glyphs,
+            ..
+        } = self.view;
+        let focus = model.section == Section::Gpus;
         let style = if focus { theme.focus } else { theme.heading };
-        let more = if hidden > 0 {
-            format!(" +{hidden}")
-        } else {
-            String::new()
+        let more = match hidden {
+            0 => String::new(),
+            n => format!(" +{n}"),
         };
         let first = self.name + 1 + self.map;
         let held = ["held, and below in use", "held:"].into_iter();
         let mut held = held.skip(usize::from(self.each == 1));
-        let mut spans = vec![span("GPUS", style), span(more, theme.dim)];
+        let mut line = Line::from(vec![span("GPUS", style), span(more, theme.dim)]);
         let legend = [
             (glyphs.used, "used", theme.used),
             (glyphs.burst, "burst", theme.burst),
             (glyphs.unused, "unused", theme.unused),
         ];
         let cols: usize = legend.iter().map(|(_, word, _)| 4 + width(word)).sum();
-        let at = crate::text::span_width(&spans);
+        let at = line.width();
         let room = first.saturating_sub(at + cols);
         let words = held.find(|words| width(words) + 2 <= room).unwrap_or("");
         // The signs stand over the end of the maps where there is room, else behind the words.
@@ -179,251 +285,89 @@ impl<'a> Table<'a> {
         } else {
             width(words) + 2
         };
-        let words = left(&format!(" {words}"), gap.min(room), glyphs);
-        spans.push(span(words, theme.dim));
-        if at + cols <= first {
-            for (sign, word, style) in legend {
-                spans.extend([
-                    span(sign.repeat(2), style),
-                    span(format!(" {word} "), theme.dim),
-                ]);
-            }
+        let words = self.view.left(&format!(" {words}"), gap.min(room));
+        line.push_span(span(words, theme.dim));
+        for (sign, word, style) in legend.into_iter().filter(|_| at + cols <= first) {
+            line.push_span(span(sign.repeat(2), style));
+            line.push_span(span(format!(" {word} "), theme.dim));
         }
-        let gap = first.saturating_sub(crate::text::span_width(&spans));
-        spans.push(Span::raw(" ".repeat(gap)));
-        let by_sms = self.snapshot.gpus.iter().any(is_by_sms);
-        spans.push(span(
-            right(if by_sms { "comp %" } else { "time %" }, COMPUTE, glyphs),
-            theme.dim,
-        ));
-        if self.sm {
-            spans.push(span(right("SM %", 7, glyphs), theme.dim));
-        }
-        spans.push(span(right("used", GIB, glyphs), theme.dim));
-        spans.push(span(right("claim", GIB, glyphs), theme.dim));
+        let gap = " ".repeat(first.saturating_sub(line.width()));
+        let by_sms = self.view.snapshot.gpus.iter().any(is_by_sms);
+        let compute = if by_sms { "comp %" } else { "time %" };
+        let sm = if self.sm { "   SM %" } else { "" };
         let tail = match (self.sm, self.rest) {
-            (true, 12..) => format!(" GiB{}", right("10 min", self.rest - 4, glyphs)),
+            (true, 12..) => format!(" GiB{}", self.view.right("10 min", self.rest - 4)),
             (_, 4..) => " GiB".to_owned(),
             _ => String::new(),
         };
-        spans.push(span(tail, theme.dim));
-        Line::from(spans)
-    }
-
-    /// Its holders, from the left, and what is left.
-    fn slices(&self, gpu: &GpuView) -> Vec<Slice> {
-        let glyphs = &self.look.glyphs;
-        let whole = gpu.mem_whole().unwrap_or(0) as f64;
-        let part = |bytes: Option<u64>| match bytes {
-            Some(bytes) if whole > 0.0 => bytes as f64 / whole,
-            _ => 0.0,
-        };
-        let mut out = Vec::new();
-        for claim in self.snapshot.claims.iter().filter(|c| is_on(c, gpu.index)) {
-            let mine = claim.uid == self.model.viewer.uid;
-            let parts = claim.gpus.iter().filter(|g| g.gpu == gpu.index);
-            for held in parts {
-                let used = compute(held, self.snapshot).map(|f| f.value / 100.0);
-                let size = held.sm_request;
-                let name = what(claim);
-                let more = claim.gpus.iter().position(|g| g.gpu == gpu.index);
-                let more = more.filter(|_| name.is_empty() && claim.gpus.len() > 1);
-                let n = claim.gpus.len();
-                let name = more.map_or(name, |at| format!("{} of {n} GPUs", at + 1));
-                let ClaimView { id, user, .. } = claim;
-                let moves = words(claim, self.snapshot, self.model.clock, glyphs.arrow);
-                let moves = claim.announced.is_some().then_some(moves.text);
-                let moves = moves.filter(|text| text.starts_with(glyphs.arrow));
-                let names = match (claim.adopted, mine) {
-                    (true, _) => vec![
-                        format!("no claim: {user}"),
-                        format!("no claim {user}"),
-                        user.clone(),
-                    ],
-                    (_, true) => vec![
-                        format!("{}{id} {name}", glyphs.mine),
-                        format!("{}{id}", glyphs.mine),
-                        id.clone(),
-                    ],
-                    _ if name.is_empty() => vec![format!("{id} {user}"), id.clone()],
-                    _ => vec![
-                        format!("{id} {user} {name}"),
-                        format!("{id} {user}"),
-                        id.clone(),
-                    ],
-                };
-                let moved = moves
-                    .iter()
-                    .flat_map(|to| [format!("{id} {user} {to}"), format!("{id} {to}")]);
-                out.push(Slice {
-                    names: moved.chain(names).collect(),
-                    id: id.clone(),
-                    size: size.max(part(Some(held.mem_request))).max(0.001),
-                    kind: if mine { Kind::Mine } else { Kind::Held },
-                    // Of nothing, all that is used is use.
-                    used: match size > 0.0 {
-                        true => used.map(|u| (u / size).min(1.0)),
-                        false => used.map(|u| u / part(held.mem_used).max(u).max(0.001)),
-                    },
-                    burst: if size > 0.0 {
-                        used.map_or(0.0, |u| (u - size).max(0.0))
-                    } else {
-                        0.0
-                    },
-                });
-            }
-        }
-        for program in self
-            .snapshot
-            .unclaimed
-            .iter()
-            .filter(|u| u.gpu == gpu.index)
-        {
-            let user = program.user.as_deref().unwrap_or("unknown user");
-            out.push(Slice {
-                names: vec![
-                    format!("no claim: {user}"),
-                    format!("no claim {user}"),
-                    "no claim".to_owned(),
-                    user.to_owned(),
-                ],
-                size: part(program.mem_used).max(0.001),
-                used: None,
-                ..Slice::default()
-            });
-        }
-        // Where nobody has a claim, all of the use is of the programs without one.
-        if let ([only], Some(busy)) = (&mut out[..], gpu.time_busy)
-            && only.used.is_none()
-            && gpu.sm_claimed <= 0.0
-        {
-            only.used = Some(busy.value / 100.0);
-        }
-        let taken: f64 = out.iter().map(|s| s.size).sum();
-        let rest = 1.0 - taken;
-        let claimable = match self.snapshot.service {
-            Some(_) => gpu.claimable,
-            None => 0.0,
-        };
-        if rest > 0.005 || claimable > 0.0 || out.is_empty() {
-            let (kind, names) = match (claimable > 0.0, &gpu.drain) {
-                (_, Some(drain)) => {
-                    let why = drain.reason.as_ref().map(|r| format!("drained: {r}"));
-                    (
-                        Kind::Rest,
-                        why.into_iter().chain(["drained".to_owned()]).collect(),
-                    )
-                }
-                _ if condition(gpu) == "sick" => (
-                    Kind::Rest,
-                    vec!["sick: no new claims".to_owned(), "sick".to_owned()],
-                ),
-                (true, None) => {
-                    let size = share(claimable);
-                    let full = zero(size.clone());
-                    (Kind::Free, vec![format!("free {full}"), full, size])
-                }
-                (false, None) => {
-                    let planned = gpu.planned_for.as_ref();
-                    let names = planned.map(|who| {
-                        let id = who.split(' ').next().unwrap_or_default();
-                        vec![
-                            format!("planned for {who}"),
-                            format!("for {id}"),
-                            id.to_owned(),
-                        ]
-                    });
-                    (Kind::Rest, names.unwrap_or_default())
-                }
-            };
-            let size = rest.max(claimable).max(0.001);
-            out.push(Slice {
-                names,
-                size,
-                kind,
-                ..Slice::default()
-            });
-        }
-        out
+        let figures = format!(
+            "{gap}{compute:>COMPUTE$}{sm}{:>GIB$}{:>GIB$}{tail}",
+            "used", "claim"
+        );
+        line.push_span(span(figures, theme.dim));
+        line
     }
 
     /// What to look at, in a few words.
     fn sign(&self, gpu: &GpuView) -> Option<String> {
-        let claims = self.snapshot.claims.iter().filter(|c| is_on(c, gpu.index));
-        let health = gpu.health.as_ref();
-        let slowed = health
-            .and_then(|h| h.throttle.as_ref())
-            .is_some_and(|t| !t.is_empty());
-        let outside = self
-            .snapshot
-            .unclaimed
-            .iter()
-            .any(|u| u.gpu == gpu.index && !u.graphics);
-        let word = match condition(gpu) {
-            "ok" if slowed => gpu
-                .temperature_c
-                .map_or_else(|| "slowed".to_owned(), |t| format!("{t} °C")),
-            "ok" if outside => "no claim".to_owned(),
-            "ok" => {
-                let mut words = claims.map(|c| words(c, self.snapshot, self.model.clock, ""));
-                words.find(|w| w.sign && w.text.starts_with("throttled"))?;
-                "throttled".to_owned()
-            }
-            word => word.to_owned(),
+        let snapshot = self.view.snapshot;
+        let mut claims = snapshot.claims.iter().filter(|c| is_on(c, gpu.index));
+        let slowed = gpu.health.as_ref().and_then(|h| h.throttle.as_ref());
+        let slowed = slowed.is_some_and(|why| !why.is_empty());
+        let mut programs = snapshot.unclaimed.iter();
+        let throttled = |c: &ClaimView| {
+            let words = self.view.words(c);
+            words.sign && words.text.starts_with("throttled")
         };
-        Some(word)
+        Some(match condition(gpu) {
+            "ok" if slowed => match gpu.temperature_c {
+                Some(t) => format!("{t} °C"),
+                None => "slowed".to_owned(),
+            },
+            "ok" if programs.any(|u| u.gpu == gpu.index && !u.graphics) => "no claim".to_owned(),
+            "ok" if claims.any(throttled) => "throttled".to_owned(),
+            "ok" => return None,
+            word => word.to_owned(),
+        })
     }
 
-    /// SM activity: `61`, `~61`, `≥15`, or a dash.
     fn sm_active(&self, gpu: &GpuView) -> String {
-        let glyphs = &self.look.glyphs;
-        match sm_of_gpu(gpu, self.snapshot) {
-            AtLeast::Known(known) => figure(known, glyphs),
-            AtLeast::Some(sum) => format!("{}{}", glyphs.at_least, percent(sum)),
-        }
+        self.view.at_least(sm_of_gpu(gpu, self.view.snapshot))
     }
 
     /// The sign and the word, in the colours of both.
-    fn signed(&self, gpu: &GpuView, word: &str) -> Vec<Span<'static>> {
-        let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
-        let grade = gpu.health.as_ref().map(|h| h.grade);
-        let (sign, style) = match grade == Some(Grade::Sick) {
-            true => (glyphs.broken, theme.error),
-            false => (glyphs.sign, theme.warn),
+    fn signed(&self, gpu: &GpuView, word: &str) -> Line<'static> {
+        let View { theme, glyphs, .. } = self.view;
+        let word = match self.view.look.is_utf8() {
+            true => format!(" {word}"),
+            false => format!(" {}", word.replace('°', "")),
         };
-        let word = if self.look.is_utf8() {
-            word.to_owned()
-        } else {
-            word.replace('°', "")
-        };
-        vec![span(sign, style), span(format!(" {word}"), theme.text)]
+        match gpu.health.as_ref().map(|h| h.grade) == Some(Grade::Sick) {
+            true => line!(self.view; error glyphs.broken, text word),
+            false => Line::from(vec![span(glyphs.sign, theme.warn), span(word, theme.text)]),
+        }
     }
 
     /// One GPU from the top of `area`.
     fn draw(&self, gpu: &GpuView, area: Rect, scene: &mut Scene<'_>) {
-        let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
-        let row = |y: u16| Rect {
-            y: area.y + y,
-            height: 1.min(area.height.saturating_sub(y)),
-            ..area
-        };
+        let view = self.view;
+        let View { look, theme, .. } = view;
         let key = RowKey::Gpu(gpu.index);
-        let is_chosen = self.model.section == Section::Gpus && self.model.current() == Some(&key);
+        let focus = view.model.section == Section::Gpus;
+        let is_chosen = focus && view.model.current() == Some(&key);
         let style = if is_chosen {
             theme.selected
         } else {
             theme.strong
         };
-        let name = left(&self.name_of(gpu), self.name, glyphs);
-        scene.line(
-            &Line::from(vec![span(name, style), span(" ", style)]),
-            row(0),
-        );
+        let name = view.left(&self.name_of(gpu), self.name);
+        scene.line(&Line::from(span(format!("{name} "), style)), area, 0);
         scene.hit(area, Target::Row(Section::Gpus, key));
         let x = area.x + (self.name + 1) as u16;
+        let width_of = area.right().saturating_sub(x);
         let beside = Rect {
             x,
-            width: area.right().saturating_sub(x),
+            width: width_of,
             ..area
         };
         let trouble = match gpu.state {
@@ -437,12 +381,8 @@ impl<'a> Table<'a> {
             ),
         };
         if let Some(trouble) = trouble {
-            let line = Line::from(vec![
-                span(format!("{} ", glyphs.broken), theme.error),
-                span(trouble, theme.text),
-            ]);
-            scene.line(&fit(line, beside.width.into(), self.look), beside);
-            return;
+            let line = line!(view; error format!("{} ", view.glyphs.broken), text trouble);
+            return scene.line(&fit(line, beside.width.into(), look), beside, 0);
         }
         let tall = self.each > 1 && area.height > 1;
         let map = Rect {
@@ -450,145 +390,123 @@ impl<'a> Table<'a> {
             height: if tall { 2 } else { 1 },
             ..beside
         };
-        let slices = self.slices(gpu);
-        let look = self.look;
+        let slices = slices(&view, gpu);
         SliceMap { slices, look }.render(map, scene.buf);
-        let held = self.snapshot.service.is_some();
-        let claimed = gib_or(held.then_some(gpu.mem_claimed), glyphs);
-        let compute: Option<Figure> = if is_by_sms(gpu) {
-            gpu.sm_active
-        } else {
-            gpu.time_busy
-        };
-        let mut first = vec![span(
-            right(&figure(compute, glyphs), COMPUTE, glyphs),
-            theme.strong,
-        )];
-        if self.sm {
-            first.push(span(right(&self.sm_active(gpu), 7, glyphs), theme.text));
-        }
-        first.push(span(
-            right(&gib_or(gpu.mem_used, glyphs), GIB, glyphs),
-            theme.strong,
-        ));
-        first.push(span(right(&claimed, GIB, glyphs), theme.dim));
-        let whole = gib_or(gpu.mem_whole(), glyphs);
-        let sign = self.sign(gpu);
-        match &sign {
-            Some(word) if !tall && self.rest > width(word) + 2 => {
-                first.push(Span::raw(" "));
-                first.extend(self.signed(gpu, word));
-            }
-            _ if tall && self.rest > 6 => first.push(span(format!(" of {whole}"), theme.dim)),
-            _ => {}
-        }
         let figures = Rect {
             x: map.right(),
             width: beside.width.saturating_sub(map.width),
-            ..row(0)
+            ..beside
         };
-        scene.line(&fit(Line::from(first), figures.width.into(), look), figures);
+        let sign = self.sign(gpu);
+        let first = self.figures(gpu, sign.as_deref(), tall);
+        scene.line(&fit(first, figures.width.into(), look), figures, 0);
         if !tall {
             return;
         }
         let space = if self.sm { " " } else { "" };
         let degrees = gpu.temperature_c.map(|t| format!("{t}{space}°C"));
-        let watts = gpu.power_w.map(|w| format!("{w:.0} W")).filter(|_| self.sm);
-        let both: Vec<String> = degrees.into_iter().chain(watts).collect();
+        let watts = gpu.power_w.map(|w| format!("{w:.0} W"));
+        let both: Vec<String> = degrees
+            .into_iter()
+            .chain(watts.filter(|_| self.sm))
+            .collect();
         let state = match (&sign, condition(gpu)) {
             (Some(word), "ok") if !word.contains('°') && self.name >= 10 => word.clone(),
             (_, "ok") => both.join(" "),
             (_, word) => word.to_owned(),
         };
-        let state = cut(&state, self.name.saturating_sub(2), glyphs);
-        let line = match sign {
-            Some(_) => Line::from(self.signed(gpu, &state)),
-            None if look.is_utf8() => span(format!("  {state}"), theme.dim).into(),
-            None => span(format!("  {}", state.replace('°', "")), theme.dim).into(),
-        };
-        scene.line(&fit(line, self.name, look), row(1));
-        let below = Rect {
-            y: figures.y + 1,
-            ..figures
-        };
+        let state = view.cut(&state, self.name.saturating_sub(2));
+        let mut state = self.signed(gpu, &state);
+        if sign.is_none() {
+            state = line!(view; dim format!(" {}", state.spans[1].content));
+        }
+        scene.line(&fit(state, self.name, look), area, 1);
         let second = match self.sm {
-            true => format!(
-                "{}{}",
-                right("occ", COMPUTE, glyphs),
-                right(&figure(gpu.sm_occupancy, glyphs), 7, glyphs)
-            ),
-            false => right(&format!("SM {}", self.sm_active(gpu)), COMPUTE, glyphs),
+            true => format!("{:>COMPUTE$}{:>7}", "occ", view.figure(gpu.sm_occupancy)),
+            false => format!("{:>COMPUTE$}", format!("SM {}", self.sm_active(gpu))),
         };
-        let cells = (2 * GIB).min(usize::from(figures.width).saturating_sub(width(&second) + 1));
+        let room = usize::from(figures.width).saturating_sub(width(&second) + 1);
         let bullet = Bullet {
             used: gpu.mem_used.map(|b| b as f64),
             claim: gpu.mem_claimed as f64,
             whole: gpu.mem_whole().unwrap_or(0) as f64,
         };
-        let mut line = Line::from(vec![span(second, theme.dim), Span::raw(" ")]);
-        line.spans.extend(bullet.spans(cells, look));
-        scene.line(&line, below);
+        let mut line = line!(view; dim second, text " ");
+        line.spans.extend(bullet.spans((2 * GIB).min(room), look));
+        scene.line(&line, figures, 1);
         self.plot(gpu, figures, scene);
+    }
+
+    /// Compute and memory in figures, and what to look at where there is no row for it below.
+    fn figures(&self, gpu: &GpuView, sign: Option<&str>, tall: bool) -> Line<'static> {
+        let view = self.view;
+        let compute = match is_by_sms(gpu) {
+            true => gpu.sm_active,
+            false => gpu.time_busy,
+        };
+        let sm = match self.sm {
+            true => view.right(&self.sm_active(gpu), 7),
+            false => String::new(),
+        };
+        let held = view.snapshot.service.is_some();
+        let claimed = view.gib(held.then_some(gpu.mem_claimed));
+        let mut line = line!(view;
+            strong view.right(&view.figure(compute), COMPUTE),
+            text sm,
+            strong view.right(&view.gib(gpu.mem_used), GIB),
+            dim view.right(&claimed, GIB),
+        );
+        match sign {
+            Some(word) if !tall && self.rest > width(word) + 2 => {
+                line.push_span(Span::raw(" "));
+                line.extend(self.signed(gpu, word));
+            }
+            _ if tall && self.rest > 6 => {
+                let whole = format!(" of {}", view.gib(gpu.mem_whole()));
+                line.push_span(span(whole, view.theme.dim));
+            }
+            _ => {}
+        }
+        line
     }
 
     /// The last minutes, at the right of both rows.
     fn plot(&self, gpu: &GpuView, from: Rect, scene: &mut Scene<'_>) {
         let cols = self.rest.saturating_sub(9);
-        if !self.sm || cols < 6 || !self.look.glyphs.lines {
+        if !self.sm || cols < 6 || !self.view.glyphs.lines {
             return;
         }
-        let right = from.right();
-        let area = Rect {
-            x: right.saturating_sub(cols as u16),
-            y: from.y,
-            width: cols as u16,
-            height: 2,
-        };
-        let area = area.intersection(scene.buf.area);
+        let x = from.right().saturating_sub(cols as u16);
+        let area = Rect::new(x, from.y, cols as u16, 2).intersection(scene.buf.area);
+        let level = |v: f32| v.is_finite().then(|| v.clamp(0.0, 100.0) as u64);
         let newest = gpu.history.iter().rev();
-        let values: Vec<Option<u64>> = newest
-            .map(|v| {
-                v.filter(|v| v.is_finite())
-                    .map(|v| v.clamp(0.0, 100.0) as u64)
-            })
-            .collect();
+        let values: Vec<Option<u64>> = newest.map(|v| v.and_then(level)).collect();
         Sparkline::default()
             .data(values)
             .max(100)
             .direction(RenderDirection::RightToLeft)
-            .style(self.look.theme.used)
+            .style(self.view.theme.used)
             .absent_value_symbol(" ")
             .render(area, scene.buf);
     }
 }
 
 /// Heading and GPUs, so many rows each.
-pub(super) fn draw(
-    model: &Model,
-    snapshot: &Snapshot,
-    look: &Look,
-    (area, each): (Rect, usize),
-    scene: &mut Scene<'_>,
-) {
+pub(super) fn draw(view: &View<'_>, area: Rect, each: usize, scene: &mut Scene<'_>) {
     if area.is_empty() {
         return;
     }
-    let table = Table::new(model, snapshot, look, area.width.into(), each);
-    let n = snapshot.gpus.len();
+    let table = Table::new(*view, area.width.into(), each);
+    let n = view.snapshot.gpus.len();
     let room = usize::from(area.height - 1) / each.max(1);
-    let at = model
-        .chosen_index(Section::Gpus)
-        .filter(|_| model.section == Section::Gpus);
-    let shown = window(n, room, at);
+    let at = |model: &Model| model.chosen_index(Section::Gpus);
+    let focus = view.model.section == Section::Gpus;
+    let shown = window(n, room, at(view.model).filter(|_| focus));
     let heading = table.heading(n - shown.len());
-    scene.line(&fit(heading, area.width.into(), look), area);
-    for (i, gpu) in snapshot.gpus[shown].iter().enumerate() {
-        let y = area.y + 1 + (i * each) as u16;
-        let place = Rect {
-            y,
-            height: (each.min(2) as u16).min(area.bottom().saturating_sub(y)),
-            ..area
-        };
-        table.draw(gpu, place, scene);
+    scene.line(&fit(heading, area.width.into(), view.look), area, 0);
+    for (i, gpu) in view.snapshot.gpus[shown].iter().enumerate() {
+        let place = crate::view::below(area, 1 + (i * each) as u16);
+        let height = place.height.min(each.min(2) as u16);
+        table.draw(gpu, Rect { height, ..place }, scene);
     }
 }
