@@ -10,8 +10,8 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 
 use gshare_proto::{
-    Call, Check, ClaimView, GpuState, GpuView, Grade, HistorySeries, QueueView, Snapshot,
-    UnclaimedView,
+    Call, Check, ClaimView, GpuState, GpuView, Grade, HistorySeries, ModelRoomView, QueueView,
+    Snapshot, UnclaimedView,
 };
 
 use crate::form::Form;
@@ -209,6 +209,8 @@ pub(crate) enum Asked {
     Act,
     /// Whether a claim would start now.
     Try,
+    /// Whether what is free would be the viewer's.
+    Lasts,
     /// Rows of the doctor.
     Checks,
     /// What was recorded.
@@ -227,6 +229,22 @@ pub(crate) struct Checks {
     /// When it was last asked, Unix milliseconds.
     pub(crate) asked_ms: u64,
 }
+
+/// What a dry run of the viewer says to what is free of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Lasts {
+    /// The model.
+    pub(crate) model: String,
+    /// The size that was tried, thousandths of a GPU.
+    pub(crate) milli: u32,
+    /// When it was tried, Unix milliseconds, and the number of the request.
+    asked: (u64, u64),
+    /// Within the guarantee, not on loan; none until the answer, and where it would not start.
+    pub(crate) yours: Option<bool>,
+}
+
+/// A dry run is as good as new for so long, in milliseconds.
+const TRIED_MS: u64 = 30_000;
 
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -255,6 +273,8 @@ pub(crate) struct Model {
     pub(crate) checks: Checks,
     /// What was recorded.
     pub(crate) past: Past,
+    /// Whether what is free lasts, by model.
+    lasts: Vec<Lasts>,
     /// The chosen row of each section, and where it was last seen; none where the viewer wants none.
     chosen: BTreeMap<Section, Option<(RowKey, usize)>>,
     /// Steps by which the axis of the Queue is longer than it has to be.
@@ -573,6 +593,46 @@ impl Model {
         self.snapshot.as_ref()?.queue.iter().find(|q| q.id == id)
     }
 
+    /// Whether so much of a model would be the viewer's, or on loan; none where that is not known.
+    pub(crate) fn is_yours(&self, room: &ModelRoomView) -> Option<bool> {
+        let is_it = |l: &&Lasts| l.model == room.model && l.milli == milli(room);
+        self.lasts.iter().find(is_it)?.yours
+    }
+
+    /// What is to be tried of what is free, by model and size; `seq` is the number of the first request.
+    pub(crate) fn untried(&mut self, seq: u64) -> Vec<(String, u32)> {
+        let now = self
+            .snapshot
+            .as_ref()
+            .and_then(|s| s.claimable_now.as_ref());
+        let rooms = now.map(|now| now.models.clone()).unwrap_or_default();
+        let now_ms = self.clock.now_ms;
+        self.lasts
+            .retain(|l| now_ms.saturating_sub(l.asked.0) < TRIED_MS);
+        let known = |room: &&ModelRoomView| {
+            let mut lasts = self.lasts.iter();
+            milli(room) == 0 || lasts.any(|l| l.model == room.model && l.milli == milli(room))
+        };
+        let new: Vec<ModelRoomView> = rooms.iter().filter(|r| !known(r)).cloned().collect();
+        self.lasts
+            .extend(new.iter().zip(seq..).map(|(room, seq)| Lasts {
+                model: room.model.clone(),
+                milli: milli(room),
+                asked: (now_ms, seq),
+                yours: None,
+            }));
+        new.iter()
+            .map(|room| (room.model.clone(), milli(room)))
+            .collect()
+    }
+
+    /// The answer to one of these.
+    pub(crate) fn tried(&mut self, seq: u64, yours: Option<bool>) {
+        if let Some(lasts) = self.lasts.iter_mut().find(|l| l.asked.1 == seq) {
+            lasts.yours = yours;
+        }
+    }
+
     /// Tells something for a while.
     pub(crate) fn say(&mut self, tone: Tone, text: impl Into<String>) {
         self.toast = Some(Toast {
@@ -580,6 +640,14 @@ impl Model {
             tone,
             until_ms: self.wall_ms + TOAST_MS,
         });
+    }
+}
+
+/// What could be claimed of a model at once, in thousandths of a GPU: whole GPUs, else the largest part of one.
+fn milli(room: &ModelRoomView) -> u32 {
+    match room.whole {
+        0 => (room.largest * 1000.0).round() as u32,
+        n => n * 1000,
     }
 }
 

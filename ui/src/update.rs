@@ -141,6 +141,11 @@ fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
     match model.asked.remove(&seq) {
         None => {}
         Some(Asked::Try) => tried(model, seq, outcome),
+        Some(Asked::Lasts) => {
+            if let Ok(Reply::Tried(tried)) = outcome {
+                model.tried(seq, tried.starts.then_some(tried.entitled));
+            }
+        }
         Some(Asked::Checks) => {
             model.checks.rows = Some(part(outcome, |reply| match reply {
                 Reply::Doctor { checks } => Some(checks),

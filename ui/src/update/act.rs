@@ -5,7 +5,7 @@ mod go;
 pub(crate) mod levers;
 
 use gshare_proto::units::{Bytes, Share};
-use gshare_proto::{Call, ClaimView, LeverWish, ReportSpec, ResizeSpec, Wait};
+use gshare_proto::{Call, ClaimSpec, ClaimView, LeverWish, ReportSpec, ResizeSpec, Wait};
 
 use super::{ask, run, try_claim};
 use crate::feed::{Failure, Request, Seek};
@@ -403,6 +403,18 @@ pub(crate) fn refresh(model: &mut Model) {
         Page::Health if now.saturating_sub(model.checks.asked_ms) >= SLOWLY_MS => {
             model.checks.asked_ms = now;
             ask(model, Asked::Checks, Call::Doctor);
+        }
+        Page::Overview => {
+            for (name, milli) in model.untried(model.next_seq) {
+                let spec = ClaimSpec {
+                    gpus_milli: Some(milli),
+                    models: vec![name].into(),
+                    wait: Wait::No,
+                    hold: true,
+                    ..ClaimSpec::default()
+                };
+                ask(model, Asked::Lasts, Call::Try(Box::new(spec)));
+            }
         }
         Page::Claims => ask_claim(model),
         Page::History => {

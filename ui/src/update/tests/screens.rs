@@ -362,9 +362,14 @@ fn the_doctor_is_asked_when_the_health_is_looked_at() {
     assert!(text.contains("COULD BE STRONGER 1"), "{text}");
     press(&mut m, "<end><enter>");
     assert!(screen(&m).contains("mend it so"), "{}", screen(&m));
-    // Not again at once, but on request.
-    assert!(press(&mut m, "<esc>15").is_empty());
+    // Not again at once, but on request; the Overview asks for its own dry run alone.
+    let asked = calls(press(&mut m, "<esc>15"));
+    assert!(
+        asked.iter().all(|(_, call)| matches!(call, Call::Try(_))),
+        "{asked:?}"
+    );
     assert_eq!(calls(press(&mut m, "u")).len(), 1);
-    answer_with(&mut m, seq + 1, refused("not now"));
+    let seq = m.next_seq - 1;
+    answer_with(&mut m, seq, refused("not now"));
     assert!(screen(&m).contains("CHECKS  not now"));
 }

@@ -1,6 +1,6 @@
 //! FREE NOW: what the viewer could claim at this moment, by model.
 
-use gshare_proto::{GpuView, ModelRoomView, Snapshot};
+use gshare_proto::{GpuView, ModelRoomView};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 
@@ -18,7 +18,13 @@ struct Answer {
     size: f64,
 }
 
-fn answer(snapshot: &Snapshot, room: &ModelRoomView) -> Answer {
+fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
+    let snapshot = view.snapshot;
+    let lasts = match view.model.is_yours(room) {
+        Some(true) => ": yours",
+        Some(false) => ": on loan",
+        None => "",
+    };
     let is_one = |g: &&GpuView| g.model == room.model || g.short == room.model;
     let gpus = || snapshot.gpus.iter().filter(is_one);
     let short = gpus().next().map_or(room.model.as_str(), |g| &g.short);
@@ -32,7 +38,7 @@ fn answer(snapshot: &Snapshot, room: &ModelRoomView) -> Answer {
         };
         return Answer {
             amount: room.whole.to_string(),
-            of: format!("{words} {short}"),
+            of: format!("{words} {short}{lasts}"),
             size: f64::from(room.whole),
         };
     }
@@ -46,22 +52,22 @@ fn answer(snapshot: &Snapshot, room: &ModelRoomView) -> Answer {
     });
     Answer {
         amount: zero(share(room.largest)),
-        of: format!("{short}{place}"),
+        of: format!("{short}{place}{lasts}"),
         size: room.largest,
     }
 }
 
 /// By model, most first; none where nobody says.
-fn answers(snapshot: &Snapshot) -> Option<Vec<Answer>> {
-    let now = snapshot.claimable_now.as_ref()?;
-    let mut all: Vec<Answer> = now.models.iter().map(|m| answer(snapshot, m)).collect();
+fn answers(view: &View<'_>) -> Option<Vec<Answer>> {
+    let now = view.snapshot.claimable_now.as_ref()?;
+    let mut all: Vec<Answer> = now.models.iter().map(|m| answer(view, m)).collect();
     all.sort_by(|a, b| b.size.total_cmp(&a.size));
     Some(all)
 }
 
 /// Rows that it can fill.
 pub(super) fn rows(view: &View<'_>, cols: u16) -> usize {
-    let Some(all) = answers(view.snapshot) else {
+    let Some(all) = answers(view) else {
         return 1;
     };
     let best = all.first().map_or(0.0, |a| a.size);
@@ -91,7 +97,7 @@ fn said(view: &View<'_>, answer: &Answer) -> Line<'static> {
 
 /// For whom, how much of each model, and when there may be more, in a sentence.
 pub(in crate::view) fn free_now(view: &View<'_>) -> String {
-    let Some(all) = answers(view.snapshot) else {
+    let Some(all) = answers(view) else {
         return String::new();
     };
     let said: Vec<String> = all.iter().map(|a| said(view, a).to_string()).collect();
@@ -116,7 +122,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let mut head = line!(view; heading "FREE NOW", dim whose(view.model), text "  ");
     let indent = head.width();
     let cols = usize::from(area.width);
-    let Some(all) = answers(view.snapshot) else {
+    let Some(all) = answers(view) else {
         let why = match view.snapshot.service {
             None => "nobody divides these GPUs",
             Some(_) => "this service does not say",
@@ -211,9 +217,13 @@ fn yours(view: &View<'_>) -> Vec<Line<'static>> {
     }
     let on_gpus = mine().filter(|c| !c.place.in_host()).flat_map(|c| &c.gpus);
     let gpus = |sum: f64| zero(parts(sum));
-    let mut text = format!("claimed {}", gpus(on_gpus.map(|g| g.sm_request).sum()));
+    // Each as it is written: used and unused are what is claimed, to the last digit.
+    let written = |sum: f64| (sum * 100.0).round() / 100.0;
+    let claimed = written(on_gpus.map(|g| g.sm_request).sum());
+    let mut text = format!("claimed {}", gpus(claimed));
     if let Some(sum) = split(mine(), view.snapshot) {
-        text += &format!(": used {}, unused {}", gpus(sum.used), gpus(sum.unused));
+        let used = written(sum.used);
+        text += &format!(": used {}, unused {}", gpus(used), gpus(claimed - used));
         if sum.burst >= 0.005 {
             text += &format!(", burst {}", gpus(sum.burst));
         }

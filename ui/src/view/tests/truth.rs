@@ -141,3 +141,243 @@ fn a_share_of_turns_is_gpu_time_and_sm_activity_stands_beside_it() {
     let claims = row(&on(Page::Claims, canned::lab()), "c4 ");
     assert!(claims.contains("  20    20    ~12"), "{claims}");
 }
+
+/// FREE NOW says whether it lasts by the viewer's own dry run of that size, and nothing until that has answered.
+#[test]
+fn free_now_is_yours_or_on_loan_by_a_dry_run() {
+    let said = |starts: bool, entitled: bool, size: (u16, u16)| {
+        let mut m = model(NLP, size, canned::lab());
+        let clock = m.clock;
+        let asked = crate::update::update(&mut m, crate::msg::Msg::Tick(clock));
+        let [crate::msg::Cmd::Ask(crate::feed::Request::Call { seq, call })] = &asked[..] else {
+            panic!("{asked:?}");
+        };
+        let gshare_proto::Call::Try(spec) = call.as_ref() else {
+            panic!("{call:?}");
+        };
+        assert_eq!(spec.gpus_milli, Some(400));
+        assert!(!screen(&m).contains(": yours") && !screen(&m).contains(": on loan"));
+        let tried = gshare_proto::Tried {
+            starts,
+            entitled,
+            ..Default::default()
+        };
+        let outcome = Ok(gshare_proto::Reply::Tried(tried));
+        let answer = crate::feed::Update::CallResult { seq: *seq, outcome };
+        crate::update::update(&mut m, crate::msg::Msg::Update(answer));
+        // It is not asked again each second.
+        let again = crate::update::update(&mut m, crate::msg::Msg::Tick(clock));
+        assert_eq!(again, []);
+        let line = row(
+            &screen(&m),
+            if size.0 < 100 {
+                "FREE NOW"
+            } else {
+                "█▀█"
+            },
+        );
+        let mut changed = m;
+        let now = &mut changed.snapshot.as_mut().unwrap().claimable_now;
+        now.as_mut().unwrap().models[0].largest = 0.3;
+        assert!(!screen(&changed).contains(": yours"), "of another size");
+        line
+    };
+    for size in [(80, 24), (120, 40)] {
+        assert!(said(true, true, size).contains("GPU 6: yours"));
+        assert!(said(true, false, size).contains("GPU 6: on loan"));
+        let line = said(false, true, size);
+        assert!(!line.contains(": yours"), "{line}");
+    }
+}
+
+/// Numbers that follow from a seed: the multiplier and the shifts of splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+
+    fn part(&mut self) -> f64 {
+        self.below(10_001) as f64 / 10_000.0
+    }
+
+    fn figure(&mut self, most: f64) -> Option<Figure> {
+        (self.below(6) > 0).then(|| Figure {
+            value: self.part() * most,
+            source: Source::Shim,
+            estimate: self.below(3) == 0,
+        })
+    }
+}
+
+/// A machine in any state: known or not, shared in turns or not, burst, idle, in host memory, adopted, drained, sick.
+fn any_state(random: &mut Random) -> gshare_proto::Snapshot {
+    let bases = [
+        canned::workstation,
+        canned::lab,
+        canned::nothing_free,
+        canned::mig,
+        canned::demo,
+    ];
+    let mut s = bases[random.below(5) as usize]();
+    for gpu in &mut s.gpus {
+        let whole = gpu.mem_whole().unwrap_or(0) as f64;
+        gpu.mem_used = (random.below(6) > 0).then(|| (random.part() * whole) as u64);
+        gpu.mem_claimed = (random.part() * whole) as u64;
+        gpu.claimable = [0.0, (random.part() * 100.0).round() / 100.0][random.below(2) as usize];
+        gpu.time_busy = random.figure(100.0);
+        gpu.sm_active = random.figure(100.0);
+        gpu.sm_occupancy = random.figure(100.0);
+        if !gpu.is_instance() {
+            gpu.mode = ["timeslice", "mps"][random.below(2) as usize].to_owned();
+        }
+    }
+    for claim in &mut s.claims {
+        claim.adopted = random.below(12) == 0;
+        claim.announced = (random.below(9) == 0).then(|| "moves from GPU 3 to 2 in 3 s".to_owned());
+        claim.place.word = (random.below(9) == 0).then(|| "detached".to_owned());
+        claim.refusals = random.below(3) * random.below(2);
+        claim.ends_ms = (random.below(3) == 0).then(|| canned::NOW_MS + random.below(90_000_000));
+        for part in &mut claim.gpus {
+            part.sm_request = (random.part() * 100.0).round() / 100.0;
+            part.mem_request = (random.part() * canned::gib(23.0) as f64) as u64;
+            part.mem_used = (random.below(6) > 0).then(|| (random.part() * 3e10) as u64);
+            part.mem_charge = None;
+            part.time_got = None;
+            part.time_busy = random.figure(100.0);
+            part.sm_active = random.figure(100.0);
+            part.throttled = random.figure(40.0);
+        }
+    }
+    s
+}
+
+/// The figure of a whole that may not be known, as every screen writes it.
+fn written(figure: Option<Figure>) -> String {
+    gshare_proto::figures::measured(figure, "—")
+}
+
+/// The words of a row behind the last wall of its map.
+fn behind_map(line: &str) -> Vec<String> {
+    let words = line.rsplit('┃').next().unwrap_or(line).split_whitespace();
+    words.map(str::to_owned).collect()
+}
+
+/// What is drawn is what the snapshot has: each figure of each GPU and each claim is read back from the screen and
+/// compared with the sum of the snapshot's own figures.
+#[test]
+fn what_is_drawn_is_what_the_snapshot_has_in_any_state() {
+    let gib = gshare_proto::figures::gib;
+    let known = |bytes: Option<u64>| bytes.map_or_else(|| "—".to_owned(), gib);
+    let states = std::env::var("GSHARE_TEST_STATES").ok();
+    let states: u64 = states.and_then(|n| n.parse().ok()).unwrap_or(400);
+    let (mut rows, mut random) = (0, Random(1));
+    for state in 0..states {
+        let snapshot = any_state(&mut random);
+        let wide = random.below(2) == 0;
+        let size = if wide { (140, 90) } else { (80, 90) };
+        let m = model(NLP, size, snapshot.clone());
+        let text = screen(&m);
+        let by_sms = |gpu: u32| {
+            let gpu = snapshot.gpus.iter().find(|g| g.index == gpu);
+            gpu.is_some_and(|g| g.is_instance() || g.mode == "mps" || g.mode == "mig")
+        };
+        // FREE NOW is what the service says of this viewer, and the largest of it.
+        let now = snapshot.claimable_now.as_ref().unwrap();
+        let largest = now.models.iter().map(|m| m.largest).fold(0.0, f64::max);
+        if now.models.iter().all(|m| m.whole == 0) && largest > 0.0 && !wide {
+            let size = gshare_proto::figures::share(largest);
+            let head = row(&text, "FREE NOW");
+            assert!(
+                head.contains(&format!("  0{size} ")),
+                "{state}: {size}: {head}"
+            );
+        }
+        let mut lines = text.lines().skip_while(|l| !l.starts_with("GPUS")).skip(1);
+        for gpu in snapshot
+            .gpus
+            .iter()
+            .filter(|g| g.state == gshare_proto::GpuState::Ok)
+        {
+            let start = format!("{} ", gpu.index);
+            let line = lines
+                .find(|l| l.trim_start().starts_with(&start))
+                .unwrap_or_else(|| panic!("{state}: {text}"));
+            let compute = if by_sms(gpu.index) {
+                gpu.sm_active
+            } else {
+                gpu.time_busy
+            };
+            let words = behind_map(line);
+            let at = if wide { 2 } else { 1 };
+            let figures = [&words[0], &words[at], &words[at + 1]];
+            let wanted = [written(compute), known(gpu.mem_used), gib(gpu.mem_claimed)];
+            assert_eq!(
+                figures.map(String::as_str),
+                wanted.each_ref().map(String::as_str),
+                "{state}: {line}"
+            );
+            rows += 1;
+        }
+        let table = text.split("\nCLAIMS ").nth(1).unwrap_or_default();
+        for claim in &snapshot.claims {
+            let id = format!("{} ", claim.id);
+            let is_it = |l: &&str| l.trim_start_matches([' ', '▌']).starts_with(&id);
+            let Some(line) = table.lines().find(is_it) else {
+                panic!("{state}: {text}")
+            };
+            let of = |g: &gshare_proto::ClaimGpu| match by_sms(g.gpu) {
+                true => g.sm_active,
+                false => g.time_busy,
+            };
+            let parts: Option<Vec<Figure>> = claim.gpus.iter().map(of).collect();
+            let used = parts.filter(|p| !p.is_empty()).map(|parts| Figure {
+                value: parts.iter().map(|f| f.value).sum(),
+                source: Source::Shim,
+                estimate: parts.iter().any(|f| f.estimate),
+            });
+            let size: f64 = claim.gpus.iter().map(|g| g.sm_request * 100.0).sum();
+            let memory: Option<u64> = claim.gpus.iter().map(|g| g.mem_used).sum();
+            let bytes: u64 = claim.gpus.iter().map(|g| g.mem_request).sum();
+            let sized = |text: String| if claim.adopted { "-".to_owned() } else { text };
+            let wanted = [
+                written(used),
+                sized(gshare_proto::figures::percent(size)),
+                known(memory),
+                sized(gib(bytes)),
+            ];
+            // Bars stand between the figures where there is room.
+            let is_figure = |w: &&str| !w.contains(['░', '█', '│', '·', '┃', '▒']);
+            let words: Vec<&str> = line.split_whitespace().filter(is_figure).collect();
+            let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
+            // An empty bar has a dash of its own.
+            let pair = |from: usize, two: &[&str]| {
+                let at = words[from..].windows(2).position(|w| w == two);
+                at.map(|at| from + at + 2)
+            };
+            let found = pair(0, &wanted[..2]).and_then(|end| pair(end, &wanted[2..]));
+            assert!(found.is_some(), "{state}: {wanted:?}: {line}");
+            rows += 1;
+        }
+        // YOU: used up to the size and unused are what is claimed.
+        if let Some((_, you)) = text.split_once("YOU claimed ") {
+            let numbers = you.lines().next().unwrap_or_default();
+            let numbers = numbers
+                .split([' ', ',', ':'])
+                .filter_map(|w| w.parse::<f64>().ok());
+            let numbers: Vec<f64> = numbers.collect();
+            if let [claimed, used, unused, ..] = numbers[..] {
+                assert!(
+                    (claimed - used - unused).abs() < 0.005,
+                    "{state}: {numbers:?}"
+                );
+            }
+        }
+    }
+    assert!(rows as u64 > states * 5, "{rows}");
+    println!("{rows} rows of {states} states");
+}
