@@ -59,7 +59,9 @@ impl Service {
                         let measured = self.measure();
                         self.todo.push_back(Event::Measured(measured));
                     }
-                    Action::Grant { id, slices, ends } => {
+                    Action::Grant {
+                        id, slices, ends, ..
+                    } => {
                         if !self.grant(id, &slices, ends) {
                             self.todo.push_back(Event::Gone { id });
                         } else if let Some(live) = self.claims.get(&id) {

@@ -201,7 +201,9 @@ impl Service {
         };
         let here = uuids(&live.record.slices);
         let kind = match &live.record.holding {
-            HoldingRecord::Here | HoldingRecord::Parked(_) => return Ok(()),
+            HoldingRecord::Here | HoldingRecord::Parked(_) | HoldingRecord::Counted => {
+                return Ok(());
+            }
             HoldingRecord::Parking { .. } => Kind::Park,
             HoldingRecord::Unparking { to, .. } => {
                 let to = uuids(to);
@@ -367,7 +369,10 @@ impl Service {
                 self.notice(Some(id), format!("{id} {verb}: {why}"));
                 self.drive_failed(id, failure, why);
             }
-            (Outcome::Done, HoldingRecord::Here | HoldingRecord::Parked(_)) => {}
+            (
+                Outcome::Done,
+                HoldingRecord::Here | HoldingRecord::Parked(_) | HoldingRecord::Counted,
+            ) => {}
         }
         self.touch();
     }

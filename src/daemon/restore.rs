@@ -323,6 +323,7 @@ impl Service {
             HoldingRecord::Parked(record) => Phase::Offloaded(parked(record)),
             HoldingRecord::Unparking { parked: record, .. } => Phase::Restoring(parked(record)),
             HoldingRecord::Moving { .. } => Phase::Moving,
+            HoldingRecord::Counted => Phase::Counted(slices.clone()),
         };
         let (at, to) = match &record.holding {
             HoldingRecord::Unparking { to, .. } => (elsewhere(to), Vec::new()),

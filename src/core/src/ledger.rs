@@ -41,6 +41,19 @@ pub enum Sharing {
     },
 }
 
+/// What decides about claims on a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Admission {
+    /// gshare's own queue.
+    #[default]
+    Queue,
+    /// Nothing: everybody is let in, and only counted.
+    Pass,
+    /// Another scheduler: gshare keeps claims to what that says, and decides nothing.
+    Foreign,
+}
+
 /// How one claim holds its part of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -145,6 +158,8 @@ pub struct Ledger {
     reserved: BTreeMap<ClaimId, Vec<Slice>>,
     /// UUIDs of GPUs that take no new claims.
     drained: BTreeSet<String>,
+    /// GPUs, by UUID, about which not the queue decides.
+    admission: BTreeMap<String, Admission>,
     /// What processes outside claims hold that are accounted as claims of their own: in
     /// [`GpuFacts::unclaimed`] already.
     uncapped: Vec<(ClaimId, usize, Bytes)>,
@@ -199,6 +214,36 @@ impl Ledger {
         self.gpus
             .get(gpu)
             .is_some_and(|g| self.drained.contains(&g.uuid))
+    }
+
+    /// Says what decides about claims on a GPU (by its UUID) from now on. What is held stays held.
+    pub fn set_admission(&mut self, uuid: &str, admission: Admission) {
+        match admission {
+            Admission::Queue => self.admission.remove(uuid),
+            other => self.admission.insert(uuid.to_owned(), other),
+        };
+    }
+
+    /// What decides about claims on a GPU.
+    #[must_use]
+    pub fn admission(&self, gpu: usize) -> Admission {
+        if self.admission.is_empty() {
+            return Admission::Queue;
+        }
+        let by = self.gpus.get(gpu).and_then(|g| self.admission.get(&g.uuid));
+        by.copied().unwrap_or_default()
+    }
+
+    /// Whether the queue decides about every GPU.
+    pub(crate) fn all_queued(&self) -> bool {
+        self.admission.is_empty()
+    }
+
+    /// Whether the queue decides about all of these.
+    pub(crate) fn queued(&self, slices: &[Slice]) -> bool {
+        slices
+            .iter()
+            .all(|s| self.admission(s.gpu) == Admission::Queue)
     }
 
     /// All slices by claim.
@@ -304,13 +349,13 @@ impl Ledger {
         self.sums.sm(gpu)
     }
 
-    /// Bytes that a new claim could be guaranteed on a GPU now: none on a drained one.
+    /// Bytes that a new claim could be guaranteed on a GPU now: none on a drained one, or where another scheduler decides.
     #[must_use]
     pub fn mem_free(&self, gpu: usize) -> Bytes {
         let Some(facts) = self.gpus.get(gpu).filter(|g| g.healthy) else {
             return Bytes::ZERO;
         };
-        if self.is_drained(gpu) {
+        if self.is_drained(gpu) || self.admission(gpu) == Admission::Foreign {
             return Bytes::ZERO;
         }
         facts
@@ -397,26 +442,49 @@ impl Ledger {
     /// The slice that `request` would get on `gpu`, if it fits there now.
     #[must_use]
     pub fn fit(&self, request: &Request, gpu: usize) -> Option<Slice> {
-        let facts = self.gpus.get(gpu)?;
         // On a machine in use this is what most lack.
         if request.sm > self.sm_free(gpu) {
             return None;
         }
         let held = self.held_as(request, gpu)?;
-        let needed = Self::mem_needed(facts, request, facts.allocatable()?)?;
-        let free = self.mem_free(gpu);
-        let part = request.mem_limit_share.zip(facts.allocatable());
+        let (free, of) = (self.mem_free(gpu), self.gpus.get(gpu)?.allocatable()?);
+        let slice = self.slice(request, gpu, held, (free, of))?;
+        (slice.mem <= free).then_some(slice)
+    }
+
+    /// The slice that `request` is of `gpu`, whatever others hold and use there; none while the GPU does not answer.
+    pub(crate) fn regardless(&self, request: &Request, gpu: usize) -> Option<Slice> {
+        let facts = self.gpus.get(gpu)?;
+        let whole = matches!(facts.sharing, Sharing::Exclusive | Sharing::Instance { .. });
+        let otherwise = if whole { Held::Whole } else { Held::Timeslice };
+        let held = self.held_as(request, gpu).unwrap_or(otherwise);
+        self.slice(request, gpu, held, (Bytes::ZERO, facts.capacity()?))
+    }
+
+    /// The slice of a claim that holds it so, parts being of so many bytes. One that has the GPU whole has all that is free.
+    fn slice(
+        &self,
+        request: &Request,
+        gpu: usize,
+        held: Held,
+        (free, of): (Bytes, Bytes),
+    ) -> Option<Slice> {
+        let facts = self.gpus.get(gpu)?;
+        let needed = Self::mem_needed(facts, request, of)?;
+        if needed == Bytes::ZERO {
+            return None;
+        }
+        let part = request.mem_limit_share;
         let most = request
             .mem_limit
-            .or_else(|| part.map(|(share, all)| all.times(share).round_down(GRANULARITY)));
-        let fits = needed > Bytes::ZERO && needed <= free;
+            .or_else(|| part.map(|share| of.times(share).round_down(GRANULARITY)));
         let whole = held == Held::Whole;
         let mem = if whole {
             free.round_down(GRANULARITY).max(needed)
         } else {
             needed
         };
-        fits.then(|| Slice {
+        Some(Slice {
             gpu,
             mem,
             mem_limit: if whole {

@@ -24,7 +24,7 @@ pub mod size;
 pub mod units;
 
 pub use claim::{ClaimId, Class, ModeWish, Request, RequestError};
-pub use ledger::{GpuFacts, Held, Ledger, Sharing, Slice};
+pub use ledger::{Admission, GpuFacts, Held, Ledger, Sharing, Slice};
 pub use machine::{Action, Event, Machine};
 pub use quota::{Party, Quota};
 pub use reason::Reason;

@@ -30,6 +30,7 @@ pub use plan::{Plan, Stage, Step};
 pub use reclaim::ReclaimRules;
 pub use rehearse::{Rehearsal, Taking};
 
+mod admission;
 mod adopt;
 mod alone;
 mod claimable;
@@ -205,6 +206,9 @@ impl Machine {
     /// Handles one event.
     pub fn step(&mut self, now: Now, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
+        if self.is_outside_the_books(now, &event, &mut actions) {
+            return actions;
+        }
         self.account(now);
         if event.stirs() {
             self.reclaim.quiet_since = now;
@@ -363,6 +367,14 @@ impl Machine {
             }
             Event::Drain { uuid, on } => {
                 self.ledger.set_drained(&uuid, on);
+                self.settle(&mut actions);
+            }
+            Event::Admission { uuid, by } => {
+                self.ledger.set_admission(&uuid, by);
+                self.settle(&mut actions);
+            }
+            Event::OnBehalf { id, request, gpus } => {
+                self.on_behalf(now, id, request, &gpus, &mut actions);
                 self.settle(&mut actions);
             }
             Event::Gone { id } => {

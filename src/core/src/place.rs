@@ -2,7 +2,7 @@
 //! all start from here, so that they cannot disagree.
 
 use crate::claim::{Class, ModeWish, Request};
-use crate::ledger::{GpuFacts, Held, Ledger, Sharing, Slice};
+use crate::ledger::{Admission, GpuFacts, Held, Ledger, Sharing, Slice};
 use crate::sched::solve::{Board, Item, MAX_GPUS, Mask, Need, Prefer};
 use crate::units::Share;
 
@@ -12,8 +12,22 @@ pub fn candidates(ledger: &Ledger, request: &Request) -> Vec<usize> {
     open_to(ledger, request).collect()
 }
 
-/// The same, one by one.
+/// The same, one by one: those about which the queue decides, or, where these are too few for it, those that let in
+/// everybody.
 pub(crate) fn open_to(ledger: &Ledger, request: &Request) -> impl Iterator<Item = usize> {
+    let of = |by| named(ledger, request).filter(move |g| ledger.admission(*g) == by);
+    let least = request.gpus.max(1) as usize;
+    let queued = ledger.all_queued() || of(Admission::Queue).count() >= least;
+    let passes = !queued && of(Admission::Pass).count() >= least;
+    of(if passes {
+        Admission::Pass
+    } else {
+        Admission::Queue
+    })
+}
+
+/// GPUs on which a request may run, whatever decides about them.
+pub(crate) fn named(ledger: &Ledger, request: &Request) -> impl Iterator<Item = usize> {
     (0..ledger.gpus().len()).filter(|&g| {
         let named = request.only_gpus.is_empty()
             || u32::try_from(g).is_ok_and(|g| request.only_gpus.contains(&g));
@@ -58,6 +72,11 @@ pub(crate) fn board(ledger: &Ledger) -> Board {
 /// Whether a GPU takes anybody.
 pub(crate) fn open(ledger: &Ledger, g: usize) -> bool {
     ledger.gpus()[g].healthy && !ledger.is_drained(g)
+}
+
+/// Whether claims that run elsewhere may be sent to a GPU.
+pub(crate) fn takes_in(ledger: &Ledger, g: usize) -> bool {
+    open(ledger, g) && ledger.admission(g) == Admission::Queue
 }
 
 /// A claim that is to be placed; `None` where it can be nowhere. GPUs in `blocked` are promised to others.

@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::claim::{ClaimId, Request};
-use crate::ledger::{GpuFacts, Ledger, Slice};
+use crate::ledger::{Admission, GpuFacts, Ledger, Slice};
 use crate::units::{Bytes, Share};
 
 /// Whose quota it is; written `user:ada`, `group:lab`, `project:vision`.
@@ -238,9 +238,12 @@ impl Quotas {
     }
 }
 
-/// What slices are of whole GPUs, each the larger of its parts of memory and SMs.
+/// What slices are of whole GPUs, each the larger of its parts of memory and SMs; of those about which the queue decides.
 fn sum(ledger: &Ledger, slices: &[Slice]) -> Share {
-    slices.iter().fold(Share::ZERO, |total, s| {
+    let own = slices
+        .iter()
+        .filter(|s| ledger.admission(s.gpu) == Admission::Queue);
+    own.fold(Share::ZERO, |total, s| {
         let facts = ledger.gpus().get(s.gpu);
         let part = part(s.mem, facts.and_then(GpuFacts::capacity)).max(s.sm);
         let of_a_gpu = facts.map_or(Share::ONE, GpuFacts::of_a_gpu);

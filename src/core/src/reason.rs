@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::claim::{ClaimId, Class, Request};
 use crate::class::show_minute;
-use crate::ledger::{GpuFacts, Ledger, Sharing};
+use crate::ledger::{Admission, GpuFacts, Ledger, Sharing};
 use crate::place;
 use crate::quota::Over;
 use crate::units::{Bytes, Share};
@@ -43,6 +43,13 @@ pub enum Reason {
         wanted: u32,
         /// Those that take new claims.
         open: u32,
+    },
+    /// About the GPUs that it may use another scheduler decides.
+    Foreign,
+    /// Nobody else decides about a GPU that was named with a claim.
+    NotForeign {
+        /// The GPU.
+        gpu: usize,
     },
     /// Somebody whom it counts for may not hold more.
     Quota(Over),
@@ -124,7 +131,7 @@ impl Reason {
     pub const fn is_rule(&self) -> bool {
         matches!(
             self,
-            Self::Quota(_) | Self::Hours { .. } | Self::Firm { .. }
+            Self::Foreign | Self::Quota(_) | Self::Hours { .. } | Self::Firm { .. }
         )
     }
 
@@ -144,6 +151,12 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Foreign => {
+                f.write_str("another scheduler decides about the GPUs that it may use")
+            }
+            Self::NotForeign { gpu } => {
+                write!(f, "gshare's queue decides about GPU {gpu}, nobody else")
+            }
             Self::NoGpu => f.write_str("none of the GPUs that it may use takes claims now"),
             Self::TooManyGpus { wanted, present } => {
                 let several = if *wanted > 1 {
@@ -246,9 +259,24 @@ impl fmt::Display for Reason {
     }
 }
 
+/// Whether another scheduler decides about all GPUs on which a request may run.
+#[must_use]
+pub fn foreign(ledger: &Ledger, request: &Request) -> Option<Reason> {
+    if ledger.all_queued() {
+        return None;
+    }
+    let mut gpus = place::named(ledger, request).peekable();
+    let some = gpus.peek().is_some();
+    let all = gpus.all(|g| ledger.admission(g) == Admission::Foreign);
+    (some && all).then_some(Reason::Foreign)
+}
+
 /// The reason why a request can never be met here, if there is one.
 #[must_use]
 pub fn never(ledger: &Ledger, request: &Request) -> Option<Reason> {
+    if let Some(reason) = foreign(ledger, request) {
+        return Some(reason);
+    }
     let candidates = place::candidates(ledger, request);
     let known: Vec<usize> = candidates
         .iter()

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use crate::claim::{ClaimId, RequestError};
-use crate::ledger::{GRANULARITY, Ledger, Slice};
+use crate::ledger::{Admission, GRANULARITY, Ledger, Slice};
 use crate::units::{Bytes, Share};
 
 /// What changes; what is `None` stays.
@@ -73,6 +73,12 @@ pub enum ResizeError {
     /// A GPU does not answer, so nothing on it can grow.
     #[error("GPU {gpu} does not answer, so nothing on it can grow")]
     NoAnswer {
+        /// Index of the GPU.
+        gpu: usize,
+    },
+    /// Another scheduler decides about the GPU.
+    #[error("another scheduler decides about GPU {gpu}, and about the size of what runs there")]
+    Foreign {
         /// Index of the GPU.
         gpu: usize,
     },
@@ -343,6 +349,9 @@ pub fn check(
         }
         if !ledger.gpus().get(old.gpu).is_some_and(|g| g.healthy) {
             return Err(ResizeError::NoAnswer { gpu: old.gpu });
+        }
+        if ledger.admission(old.gpu) == Admission::Foreign {
+            return Err(ResizeError::Foreign { gpu: old.gpu });
         }
         if let (Some(ahead), None) = (ahead(old.gpu), &short) {
             let gpu = old.gpu;

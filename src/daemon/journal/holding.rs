@@ -33,12 +33,14 @@ pub(crate) enum HoldingRecord {
         /// Where it goes.
         to: Vec<SliceRecord>,
     },
+    /// Let in where everybody is, and only counted.
+    Counted,
 }
 
 impl HoldingRecord {
     /// Neither on its GPUs nor in the host.
     pub(crate) fn is_on_its_way(&self) -> bool {
-        !matches!(self, Self::Here | Self::Parked(_))
+        !matches!(self, Self::Here | Self::Parked(_) | Self::Counted)
     }
 }
 

@@ -257,7 +257,7 @@ impl Service {
             view.to = gpus.filter_map(|g| u32::try_from(g).ok()).collect();
         };
         let word = match &live.record.holding {
-            HoldingRecord::Here => return view,
+            HoldingRecord::Here | HoldingRecord::Counted => return view,
             HoldingRecord::Parking { freeze: false, .. } => "detaching",
             HoldingRecord::Parking { freeze: true, .. } => "suspending",
             HoldingRecord::Parked(parked) => {

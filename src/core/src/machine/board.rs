@@ -177,7 +177,7 @@ impl Problem {
                 || ledger.on(*g).all(|(_, s)| s.held == Held::Timeslice)
         };
         let open: Vec<bool> = (0..gpus)
-            .map(|g| place::open(ledger, g) && turns(&g))
+            .map(|g| place::takes_in(ledger, g) && turns(&g))
             .collect();
         for (id, slices) in ledger.held() {
             let leaves = leaves(id, slices);

@@ -6,6 +6,7 @@ use super::plan::{Future, Plan, Stage, Step};
 use super::{Action, Machine, Now};
 use crate::claim::ClaimId;
 use crate::ledger::{Ledger, Slice};
+use crate::place;
 use crate::units::{Bytes, Share};
 
 impl Machine {
@@ -201,6 +202,7 @@ impl Machine {
         }
         let ledger = &self.ledger;
         let idle = (0..ledger.gpus().len())
+            .filter(|&g| place::takes_in(ledger, g))
             .filter(|&g| ledger.holders(g).is_empty() && ledger.mem_free(g) > Bytes::ZERO);
         let mut ways: Vec<(Bytes, ClaimId, usize)> = Vec::new();
         for to in idle {

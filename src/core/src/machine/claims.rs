@@ -30,6 +30,8 @@ pub enum Phase {
     Restoring(Parked),
     /// On its way to other GPUs; those are reserved for it in the ledger.
     Moving,
+    /// Let in where everybody is: on these GPUs, with no part of them in the ledger, and nothing is ever done to it.
+    Counted(Vec<Slice>),
 }
 
 /// The kind of a phase.
@@ -45,9 +47,21 @@ pub enum PhaseKind {
     Restoring,
     /// On its way to other GPUs.
     Moving,
+    /// Counted, and nothing else.
+    Counted,
 }
 
 impl PhaseKind {
+    /// Not on GPUs, or not to stay there.
+    fn is_elsewhere(self) -> bool {
+        !matches!(self, Self::Granted | Self::Counted)
+    }
+
+    /// On its way to the host, back, or to other GPUs.
+    pub(super) fn is_on_its_way(self) -> bool {
+        self.is_elsewhere() && self != Self::Offloaded
+    }
+
     /// Whether a claim goes from this phase to that one.
     fn leads_to(self, to: Self) -> bool {
         use PhaseKind::{Granted, Moving, Offloaded, Offloading, Restoring};
@@ -70,6 +84,7 @@ impl Phase {
             Self::Offloaded(_) => PhaseKind::Offloaded,
             Self::Restoring(_) => PhaseKind::Restoring,
             Self::Moving => PhaseKind::Moving,
+            Self::Counted(_) => PhaseKind::Counted,
         }
     }
 }
@@ -154,7 +169,7 @@ impl Claim {
 
     /// It is not on its GPUs, or not to stay there.
     pub(super) fn is_elsewhere(&self) -> bool {
-        self.phase.kind() != PhaseKind::Granted
+        self.phase.kind().is_elsewhere()
     }
 }
 
@@ -197,9 +212,9 @@ impl Claims {
     }
 
     fn index(&mut self, id: ClaimId, kind: PhaseKind) {
-        match kind {
-            PhaseKind::Granted => self.elsewhere.remove(&id),
-            _ => self.elsewhere.insert(id),
+        match kind.is_elsewhere() {
+            true => self.elsewhere.insert(id),
+            false => self.elsewhere.remove(&id),
         };
     }
 
@@ -243,8 +258,7 @@ impl Claims {
 
     /// Those that are on their way.
     pub(super) fn moving(&self) -> impl Iterator<Item = (ClaimId, &Phase)> {
-        self.elsewhere()
-            .filter(|(_, p)| p.kind() != PhaseKind::Offloaded)
+        self.elsewhere().filter(|(_, p)| p.kind().is_on_its_way())
     }
 
     /// A claim that is in the host.

@@ -6,7 +6,7 @@ use super::{Machine, Now};
 use crate::claim::{ClaimId, Class, Request};
 use crate::class::Rules;
 use crate::quota::Party;
-use crate::reason::Reason;
+use crate::reason::{self, Reason};
 
 impl Machine {
     /// What holds for the claims of a class now.
@@ -40,7 +40,7 @@ impl Machine {
         !self.rules_of(request.class).start && self.request_of(id).is_none()
     }
 
-    /// The rule, of a quota or of its class, that keeps a claim from starting whatever is free.
+    /// The rule, of a quota, its GPUs or its class, that keeps a claim from starting whatever is free.
     pub(super) fn kept_by_rule(
         &self,
         id: ClaimId,
@@ -49,6 +49,9 @@ impl Machine {
     ) -> Option<Reason> {
         if let Some(over) = self.quotas.keeps(&self.ledger, id, request) {
             return Some(Reason::Quota(over));
+        }
+        if let Some(foreign) = reason::foreign(&self.ledger, request) {
+            return Some(foreign);
         }
         let class = request.class;
         if self.waits_for_hours(id, request) {

@@ -6,7 +6,7 @@ use super::Now;
 use super::lever::{Cause, Failure, Holding, Lever, Levers, ParkedBy, Wish};
 use crate::claim::{ClaimId, Request};
 use crate::class::Classes;
-use crate::ledger::{GpuFacts, Slice};
+use crate::ledger::{Admission, GpuFacts, Slice};
 use crate::predict::Span;
 use crate::quota::{Party, Quota};
 use crate::reason::Reason;
@@ -91,6 +91,24 @@ pub enum Event {
         uuid: String,
         /// No new claims there.
         on: bool,
+    },
+    /// What decides about claims on a GPU from now on; after a restart told before the facts. Claims that run there go on
+    /// as they are.
+    Admission {
+        /// UUID of the GPU.
+        uuid: String,
+        /// What decides.
+        by: Admission,
+    },
+    /// Another scheduler has given these GPUs to a claim, or (where everybody is let in) somebody runs there already: it is
+    /// granted at once, also where the books say that there is no room.
+    OnBehalf {
+        /// Its id, given by the caller, never used before.
+        id: ClaimId,
+        /// Its size.
+        request: Request,
+        /// The GPUs, each once.
+        gpus: Vec<usize>,
     },
     /// A process that runs outside claims is to become one, now or not at all.
     Adopt {
@@ -193,6 +211,7 @@ impl Event {
             | Self::Gone { .. }
             | Self::Ending { .. }
             | Self::Adopt { .. }
+            | Self::OnBehalf { .. }
             | Self::Wish { .. }
             | Self::MoveTo { .. }
             | Self::Wanted { .. }
@@ -210,6 +229,7 @@ impl Event {
             | Self::Parties { .. }
             | Self::RunTime { .. }
             | Self::Drain { .. }
+            | Self::Admission { .. }
             | Self::Uncapped(_)
             | Self::Remember(_)
             | Self::Levers { .. }
@@ -273,6 +293,8 @@ pub enum Action {
         slices: Vec<Slice>,
         /// When its lease ends.
         ends: Option<Now>,
+        /// It is only counted, without caps.
+        counted: bool,
     },
     /// The claim waits; sent when its place or reason changes.
     Wait {

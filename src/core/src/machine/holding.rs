@@ -8,7 +8,7 @@ use super::claims::{Claim, Illegal, Phase, PhaseKind};
 use super::lever::{Failure, Holding, Lever, Levers, Parked, ParkedBy, Wish};
 use super::{Action, Ask, Machine, Now};
 use crate::claim::{ClaimId, Request};
-use crate::ledger::Slice;
+use crate::ledger::{Admission, Slice};
 use crate::units::{Bytes, Share};
 
 /// What a parked claim asks for: what it held, on the GPUs where it can be.
@@ -49,7 +49,7 @@ impl Machine {
     #[must_use]
     pub fn on_its_way(&self, id: ClaimId) -> bool {
         let phase = self.claims.phase(id).map(Phase::kind);
-        phase.is_some_and(|p| !matches!(p, PhaseKind::Granted | PhaseKind::Offloaded))
+        phase.is_some_and(PhaseKind::is_on_its_way)
     }
 
     /// All granted claims and where they are.
@@ -115,7 +115,7 @@ impl Machine {
         };
         let Some(claim) = claim else { return };
         let Holding { phase, at, to } = holding;
-        if phase.kind() != PhaseKind::Offloaded {
+        if !matches!(phase.kind(), PhaseKind::Offloaded | PhaseKind::Counted) {
             self.ledger.insert(id, at);
         }
         if !to.is_empty() {
@@ -256,6 +256,14 @@ impl Machine {
             self.queue.retain(|w| !w.asks_for(id));
             self.goes_on(id, actions);
         } else if self.ledger.slices(id).is_some() && !self.on_its_way(id) {
+            // Where another scheduler decides nobody is sent away, nor by its owner's wish.
+            let held = self.ledger.slices(id).unwrap_or_default();
+            let own = |s: &Slice| self.ledger.admission(s.gpu) != Admission::Foreign;
+            if !held.iter().all(own) {
+                let (is, to) = (Some(PhaseKind::Granted), PhaseKind::Offloading);
+                actions.push(Action::Late(Illegal { id, is, to }));
+                return;
+            }
             let wanted = false;
             if self.set_out(id, Phase::Offloading { freeze, by, wanted }, actions) {
                 actions.push(Action::Park { id, freeze, by });
@@ -374,7 +382,12 @@ impl Machine {
         self.ledger.insert(id, slices.clone());
         self.claims.enter(id, claim, Phase::Granted);
         self.set_lease(id, ends);
-        Action::Grant { id, slices, ends }
+        Action::Grant {
+            id,
+            slices,
+            ends,
+            counted: false,
+        }
     }
 }
 

@@ -64,7 +64,7 @@ impl Machine {
             }
             Phase::Offloading { by, .. } => (*by != ParkedBy::Person).then_some(now),
             Phase::Moving => self.claims.get(id)?.away,
-            Phase::Granted => None,
+            Phase::Granted | Phase::Counted(_) => None,
         }
     }
 

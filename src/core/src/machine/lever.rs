@@ -117,7 +117,7 @@ pub struct Parked {
 pub struct Holding {
     /// Where it is.
     pub phase: Phase,
-    /// What it holds on GPUs: nothing in the host.
+    /// What it holds on GPUs: nothing in the host, nor of what is only counted.
     pub at: Vec<Slice>,
     /// Where it moves.
     pub to: Vec<Slice>,
@@ -139,6 +139,7 @@ impl Holding {
     pub fn slices(&self) -> &[Slice] {
         match &self.phase {
             Phase::Offloaded(parked) => &parked.slices,
+            Phase::Counted(slices) => slices,
             _ => &self.at,
         }
     }

@@ -4,7 +4,7 @@ use super::claims::Phase;
 use super::holding::settled_on;
 use super::{Action, Machine};
 use crate::claim::ClaimId;
-use crate::ledger::{Held, Slice};
+use crate::ledger::{Admission, Held, Slice};
 
 impl Machine {
     /// Sends a claim to these GPUs, or says why not.
@@ -44,6 +44,9 @@ impl Machine {
             }
         };
         let here: Vec<usize> = from.iter().map(|s| s.gpu).collect();
+        if !self.ledger.queued(&from) {
+            return Err("gshare's queue does not decide about its GPUs".to_owned());
+        }
         let apart = |(i, gpu): (usize, &usize)| !gpus[..i].contains(gpu);
         if gpus.len() != from.len() || !gpus.iter().enumerate().all(apart) {
             return Err(format!("it has {} GPUs, each once", from.len()));
@@ -54,6 +57,9 @@ impl Machine {
         for (slice, &gpu) in from.iter().zip(gpus) {
             if !self.ledger.alike(gpu, &here) {
                 return Err(format!("GPU {gpu} is of another model"));
+            }
+            if self.ledger.admission(gpu) != Admission::Queue {
+                return Err(format!("gshare's queue does not decide about GPU {gpu}"));
             }
             if self.ledger.is_drained(gpu) {
                 return Err(format!("GPU {gpu} is drained: no claim comes to it"));

@@ -16,10 +16,10 @@ use super::lever::Lever;
 use super::{Ask, Machine, Now, Waiting};
 use crate::claim::{ClaimId, Class, Request};
 use crate::class::Rules;
-use crate::ledger::{GpuFacts, Ledger, Slice};
-use crate::place;
+use crate::ledger::{Admission, GpuFacts, Ledger, Slice};
 use crate::sched::fair::{History, LEVELS, Party, guarantees, level};
 use crate::units::{Bytes, Share};
+use crate::{place, reason};
 
 /// It is the turn of whoever has waited for longer, whatever their standing, so that nobody waits for ever.
 pub const DUE: Duration = Duration::from_secs(3 * 3600);
@@ -134,11 +134,19 @@ impl Machine {
         }
     }
 
-    /// GPUs held now, by owner.
+    /// GPUs held now, by owner: of those about which the queue decides.
     pub(super) fn held_by<K: Ord>(&self, of: impl Fn(ClaimId, u32) -> K) -> BTreeMap<K, f64> {
+        self.held_on(of, |gpu| self.ledger.admission(gpu) == Admission::Queue)
+    }
+
+    fn held_on<K: Ord>(
+        &self,
+        of: impl Fn(ClaimId, u32) -> K,
+        counts: impl Fn(usize) -> bool,
+    ) -> BTreeMap<K, f64> {
         let mut held: BTreeMap<K, f64> = BTreeMap::new();
         for (id, slices) in self.ledger.held() {
-            for slice in slices {
+            for slice in slices.iter().filter(|s| counts(s.gpu)) {
                 let facts = self.ledger.gpus().get(slice.gpu);
                 let memory = match facts.and_then(GpuFacts::capacity) {
                     Some(Bytes(whole)) if whole > 0 => slice.mem.0 as f64 / whole as f64,
@@ -163,7 +171,7 @@ impl Machine {
             1.0
         };
         let passed = now.saturating_sub(self.past.at).as_secs_f64();
-        for (id, gpus) in self.held_by(|id, _| id) {
+        for (id, gpus) in self.held_on(|id, _| id, |_| true) {
             if let Some(granted) = self.claims.get_mut(id) {
                 granted.run.attained_s += gpus * passed;
             }
@@ -197,13 +205,17 @@ impl Machine {
         history.add(gpu_seconds as f64);
     }
 
-    /// How much each claim waits for, in the order of arrival. One that waits for an hour of the day asks for nothing yet.
+    /// How much each claim waits for, in the order of arrival. One that waits for an hour of the day, or for GPUs about
+    /// which another scheduler decides, asks for nothing yet.
     fn asks(&self) -> Vec<Asks> {
         let most = self.ledger.largest_gpu();
         let queue = self.queue.iter().enumerate();
         let mut asks: Vec<Asks> = queue
             .filter_map(|(place, waiting)| match &waiting.ask {
-                Ask::Claim { id, request, .. } if !self.waits_for_hours(*id, request) => {
+                Ask::Claim { id, request, .. }
+                    if !self.waits_for_hours(*id, request)
+                        && reason::foreign(&self.ledger, request).is_none() =>
+                {
                     let level = self.level_of(*id);
                     Some(Asks {
                         id: *id,
@@ -243,9 +255,10 @@ impl Machine {
                 demand: *demand,
             })
             .collect();
-        let able = |g: &&GpuFacts| g.healthy && g.allocatable().is_some();
-        let able = self.ledger.gpus().iter().filter(able);
-        let gpus = able.map(|g| g.of_a_gpu().as_f64()).sum();
+        let queued = |g: usize| self.ledger.admission(g) == Admission::Queue;
+        let all = self.ledger.gpus().iter().enumerate();
+        let able = all.filter(|(g, f)| f.healthy && f.allocatable().is_some() && queued(*g));
+        let gpus = able.map(|(_, facts)| facts.of_a_gpu().as_f64()).sum();
         demand.into_keys().zip(guarantees(gpus, &parties)).collect()
     }
 

@@ -14,7 +14,8 @@ use super::lever::{Cause, Lever};
 use super::reserve::{Reserved, is_gone};
 use super::{Action, Ask, Machine, Now, Waiting};
 use crate::claim::{ClaimId, Request};
-use crate::ledger::{Ledger, Sharing, Slice};
+use crate::ledger::{Admission, Ledger, Sharing, Slice};
+use crate::place;
 use crate::sched::fair::level;
 use crate::units::Share;
 
@@ -190,6 +191,8 @@ impl Machine {
                 (Stage::Announced, Some(held)) => {
                     let spared = self.spared(now, step.id, step.lever);
                     let ending = self.claims.get(step.id).is_some_and(|c| c.ending);
+                    let there = |g: &usize| place::takes_in(&self.ledger, *g);
+                    sound &= step.to.iter().all(there);
                     let may = step.lever == Lever::Move
                         || who.is_some_and(|who| self.may_still(&who, step, held));
                     sound &=
@@ -208,11 +211,16 @@ impl Machine {
         idle || self.may_take(who, step.id, held)
     }
 
-    /// Whether a lever works on a claim at all.
+    /// Whether a lever works on a claim at all, and the queue decides about its GPUs.
     pub(super) fn can(&self, id: ClaimId, lever: Lever) -> bool {
+        let held = self.ledger.slices(id);
         let Some(granted) = self.claims.get(id) else {
             return false;
         };
+        // Elsewhere nothing is taken from anybody, and nobody is sent away.
+        if held.is_some_and(|held| !self.ledger.queued(held)) {
+            return false;
+        }
         match lever {
             Lever::Caps | Lever::Share => true,
             Lever::Detach | Lever::Suspend => granted.run.levers.park.is_ok(),
@@ -243,8 +251,13 @@ impl Machine {
                 Sharing::Mps { multi_user } => 3 + u64::from(multi_user),
                 Sharing::Auto { mps } => 5 + mps.map_or(2, u64::from),
             };
+            let by = match self.ledger.admission(g) {
+                Admission::Queue => 0,
+                Admission::Pass => 1,
+                Admission::Foreign => 2,
+            };
             let open = u64::from(facts.healthy) + 2 * u64::from(self.ledger.is_drained(g));
-            add(open + 4 * mode);
+            add(open + 4 * mode + 64 * by);
         }
         for (id, slices) in self.ledger.held() {
             add(id.0);
@@ -534,7 +547,9 @@ impl Future {
                 }
             }
         }
-        if (0..later.gpus().len()).any(|g| overfull(&later, g)) {
+        // Where more was held before than there is, that is in nobody's way elsewhere.
+        let mut to = plan.steps.iter().flat_map(|s| &s.to);
+        if to.any(|g| overfull(&later, *g)) {
             return None;
         }
         if let Some(id) = plan.waiter {

@@ -170,7 +170,7 @@ impl Machine {
             let named = |g: &usize| place::open_to(&self.ledger, request).any(|o| o == *g);
             step.to
                 .iter()
-                .all(|g| named(g) && place::open(&self.ledger, *g))
+                .all(|g| named(g) && place::takes_in(&self.ledger, *g))
         };
         let request = self.asked_back(step.id);
         self.waits_in_host(step) && !self.rests(now, step.id) && request.is_some_and(open)

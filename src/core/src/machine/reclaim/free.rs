@@ -5,7 +5,7 @@ use proptest::strategy::ValueTree;
 
 use super::super::claimable::Caller;
 use super::super::*;
-use super::histories::{Do, Play, history_of, number};
+use super::histories::{BESIDE, Do, Play, history_of, number};
 use super::tests::s;
 use crate::claim::Class;
 use crate::quota::{Party, Quota};
@@ -29,7 +29,7 @@ fn callers() -> impl Strategy<Value = Caller> {
     )
 }
 
-const NEW: ClaimId = ClaimId(1_000_000);
+const NEW: ClaimId = BESIDE;
 
 /// Whether a claim is granted at once.
 fn granted(p: &Play, caller: &Caller, of: &[usize], share: Share, count: u32) -> bool {

@@ -13,7 +13,11 @@ use super::ReclaimRules;
 use super::tests::{Bench, s};
 use crate::claim::Class;
 use crate::class::{ByHour, Classes, Rules};
+use crate::ledger::Admission;
 use crate::units::Bytes;
+
+/// From this number on claims are none of a history.
+pub(super) const BESIDE: ClaimId = ClaimId(1_000_000);
 
 /// Something that happens.
 #[derive(Clone, Debug)]
@@ -31,6 +35,9 @@ pub(super) enum Do {
     Idle(usize),
     HostRam(u64),
     Drain(usize, bool),
+    Admission(usize, Admission),
+    /// Another scheduler gives this GPU to a claim.
+    OnBehalf(usize, Box<Do>),
     Restart,
 }
 
@@ -48,6 +55,28 @@ pub(super) struct Claim {
     pub(super) requeue: bool,
     pub(super) lease: Option<u64>,
     pub(super) patience: Option<u64>,
+}
+
+impl Claim {
+    /// What it asks for, and the GiB that it uses.
+    fn asks(&self) -> (Request, u64) {
+        let of = if self.gpus > 1 {
+            2000
+        } else {
+            self.tenths * 100
+        };
+        let mut r = Request::from_gpus(Share::from_milli(of), Share::ONE, self.class).unwrap();
+        r.uid = self.uid;
+        r.mem_limit = self.limit.then_some(Bytes::gib(24));
+        r.movable = self.movable;
+        r.lease = self.lease.map(s);
+        let most = if self.gpus > 1 {
+            24
+        } else {
+            u64::from(self.tenths) * 24 / 10
+        };
+        (r, most * self.fill / 10)
+    }
 }
 
 fn claim() -> impl Strategy<Value = Do> {
@@ -86,6 +115,26 @@ fn claim() -> impl Strategy<Value = Do> {
 
 /// A history, with restarts in it so often.
 pub(super) fn history(restarts: u32) -> impl Strategy<Value = Vec<Do>> {
+    prop::collection::vec(step(restarts), 1..40)
+}
+
+/// The same with GPUs about which not the queue decides.
+pub(super) fn admissions() -> impl Strategy<Value = Vec<Do>> {
+    let by = prop::sample::select(vec![
+        Admission::Queue,
+        Admission::Queue,
+        Admission::Pass,
+        Admission::Foreign,
+    ]);
+    let step = prop_oneof![
+        8 => step(1),
+        1 => (0usize..3, by).prop_map(|(g, by)| Do::Admission(g, by)),
+        1 => (0usize..3, claim()).prop_map(|(g, claim)| Do::OnBehalf(g, Box::new(claim))),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+fn step(restarts: u32) -> impl Strategy<Value = Do> {
     let wish = prop::sample::select(vec![
         Wish::Detach,
         Wish::Attach,
@@ -100,7 +149,7 @@ pub(super) fn history(restarts: u32) -> impl Strategy<Value = Vec<Do>> {
         Failure::HostRam,
         Failure::Lost,
     ]);
-    let step = prop_oneof![
+    prop_oneof![
         8 => claim(),
         3 => (0usize..12).prop_map(Do::Gone),
         8 => (1u64..70).prop_map(Do::Wait),
@@ -115,8 +164,7 @@ pub(super) fn history(restarts: u32) -> impl Strategy<Value = Vec<Do>> {
         1 => (5u64..60).prop_map(Do::HostRam),
         1 => (0usize..3, any::<bool>()).prop_map(|(g, on)| Do::Drain(g, on)),
         restarts.max(1) => Just(if restarts > 0 { Do::Restart } else { Do::Wait(1) }),
-    ];
-    prop::collection::vec(step, 1..40)
+    ]
 }
 
 /// A number from outside, else this one.
@@ -202,22 +250,32 @@ impl Play {
     /// One step; what the machine does at once is done.
     pub(super) fn step(&mut self, step: &Do) {
         let b = &mut self.b;
-        let ids: Vec<ClaimId> = b.w.machine.holdings().into_keys().collect();
+        // Those that a test has put in beside are no part of the history.
+        let ids = b.w.machine.holdings().into_keys();
+        let ids: Vec<ClaimId> = ids.filter(|id| *id < BESIDE).collect();
         let nth = |i: usize| ids.get(i).copied();
         match step {
             Do::Claim(c) => {
-                let of = if c.gpus > 1 { 2000 } else { c.tenths * 100 };
-                let mut r = Request::from_gpus(Share::from_milli(of), Share::ONE, c.class).unwrap();
-                r.uid = c.uid;
-                r.mem_limit = c.limit.then_some(Bytes::gib(24));
-                r.movable = c.movable;
-                r.lease = c.lease.map(s);
-                let most = if c.gpus > 1 {
-                    24
-                } else {
-                    u64::from(c.tenths) * 24 / 10
-                };
-                self.ask(r, most * c.fill / 10, c.patience, c.requeue);
+                let (r, gib) = c.asks();
+                self.ask(r, gib, c.patience, c.requeue);
+            }
+            Do::Admission(g, by) => {
+                let (uuid, by) = (b.w.machine.ledger().gpus()[*g].uuid.clone(), *by);
+                b.send(Event::Admission { uuid, by });
+            }
+            Do::OnBehalf(g, claim) => {
+                if let Do::Claim(c) = &**claim {
+                    let (mut request, _) = c.asks();
+                    request.gpus = 1;
+                    let id = ClaimId(self.next);
+                    self.next += 1;
+                    b.bytes.insert(id, (Bytes::ZERO, None));
+                    b.send(Event::OnBehalf {
+                        id,
+                        request,
+                        gpus: vec![*g],
+                    });
+                }
             }
             Do::Gone(i) => {
                 if let Some(id) = nth(*i) {
@@ -336,6 +394,11 @@ impl Play {
         self.b.failing.clear();
         for g in 0..3 {
             let uuid = self.b.w.machine.ledger().gpus()[g].uuid.clone();
+            let by = Admission::Queue;
+            self.b.send(Event::Admission {
+                uuid: uuid.clone(),
+                by,
+            });
             self.b.send(Event::Drain { uuid, on: false });
         }
         self.b.send(Event::HostRam(Bytes::gib(200)));
@@ -347,7 +410,7 @@ impl Play {
             }
             for (id, holding) in all {
                 match holding.phase {
-                    Phase::Granted => {
+                    Phase::Granted | Phase::Counted(_) => {
                         let times = ran.entry(id).or_default();
                         *times += 1;
                         if *times > 3 {
@@ -418,6 +481,11 @@ pub(super) fn restarted_with(w: &World, memory: Memory) -> World {
                 ends,
             },
         );
+    }
+    for g in 0..old.ledger().gpus().len() {
+        let uuid = old.ledger().gpus()[g].uuid.clone();
+        let by = old.ledger().admission(g);
+        new.machine.step(new.now, Event::Admission { uuid, by });
     }
     new.machine.step(new.now, Event::Recall(Box::new(memory)));
     for (g, on) in drained.into_iter().enumerate() {

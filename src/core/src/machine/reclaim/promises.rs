@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::super::board::{Leaves, Problem};
-use super::super::lever::{Lever, ParkedBy};
+use super::super::lever::{Holding, Lever, ParkedBy};
 use super::super::plan::Who;
 use super::super::*;
-use super::histories::{Claim, Do, Play, come_back, history, restarted};
+use super::histories::{
+    BESIDE, Claim, Do, Play, admissions, come_back, history, history_of, restarted,
+};
 use super::tests::{Bench, s};
 use crate::claim::Class;
+use crate::ledger::Admission;
 use crate::sched::solve::{Answer, Budget, Prefer};
 use crate::units::Bytes;
 
@@ -123,8 +126,10 @@ fn rank(machine: &Machine, id: ClaimId, r: &Request) -> Rank {
 fn held(b: &Bench) -> Held {
     let machine = &b.w.machine;
     let size = |s: &Slice| (s.mem.0 as f64 / Bytes::gib(24).0 as f64).max(s.sm.as_f64());
+    let queued = |g: usize| machine.ledger().admission(g) == Admission::Queue;
     let mut held = Held::default();
-    for (id, slices) in machine.ledger().held() {
+    let own = |(_, slices): &(ClaimId, &[Slice])| slices.iter().all(|s| queued(s.gpu));
+    for (id, slices) in machine.ledger().held().filter(own) {
         let Some(uid) = slices.first().map(|s| s.uid) else {
             continue;
         };
@@ -146,7 +151,8 @@ fn held(b: &Bench) -> Held {
     let mut users: Vec<u32> = held.own.keys().copied().chain(waits).collect();
     users.sort_unstable();
     users.dedup();
-    held.part = machine.ledger().gpus().len() as f64 / users.len().max(1) as f64;
+    let gpus = (0..machine.ledger().gpus().len()).filter(|g| queued(*g));
+    held.part = gpus.count() as f64 / users.len().max(1) as f64;
     held
 }
 
@@ -385,7 +391,8 @@ fn movable(machine: &Machine, now: Now, id: ClaimId, slices: &[Slice]) -> Leaves
         let spared = g.run.spared.values().any(|until| *until > now);
         let least = machine.rules_of(g.request.class).min_run;
         let movable = g.request.movable && g.run.levers.movable.is_ok();
-        movable && !spared && now >= g.run.since + least
+        let moves = movable && machine.ledger().queued(slices);
+        moves && !spared && now >= g.run.since + least
     });
     let fits = machine.host_room() >= bytes;
     Leaves {
@@ -478,8 +485,75 @@ fn some() -> ProptestConfig {
     }
 }
 
+/// Nothing is done to a claim that is only counted, nor to one on GPUs about which not the queue decides; nobody is sent
+/// there, and of those who are counted the books know nothing.
+fn only_where_the_queue_decides(deed: &Deed<'_>, _: &Watch, play: &Play) -> Checked {
+    let ledger = play.b.w.machine.ledger();
+    let queued = |gpus: &[usize]| {
+        gpus.iter()
+            .all(|g| ledger.admission(*g) == Admission::Queue)
+    };
+    let all = play.b.w.machine.holdings();
+    let counted = |h: &Holding| matches!(h.phase, Phase::Counted(_));
+    prop_assert!(!all.get(&deed.id).is_some_and(counted), "{:?}", deed.action);
+    let gpus = |of: &[Slice]| of.iter().map(|s| s.gpu).collect::<Vec<_>>();
+    match deed.action {
+        Action::Move { from, to, .. } => {
+            prop_assert!(
+                queued(&gpus(from)) && queued(&gpus(to)),
+                "{:?}",
+                deed.action
+            );
+        }
+        Action::Park { id, .. } => {
+            let at = &all[id].at;
+            let foreign = |s: &Slice| ledger.admission(s.gpu) == Admission::Foreign;
+            prop_assert!(
+                queued(&gpus(at)) || (deed.own && !at.iter().any(foreign)),
+                "{:?}",
+                deed.action
+            );
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Of those who are counted the books know nothing, and nobody new comes by the queue to where another scheduler decides.
+fn the_books_are_apart(play: &Play) -> Checked {
+    let machine = &play.b.w.machine;
+    for (id, holding) in machine.holdings() {
+        if let Phase::Counted(_) = holding.phase {
+            let known = machine
+                .ledger()
+                .slices(id)
+                .or(machine.ledger().reserved(id));
+            prop_assert_eq!(known, None);
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(some())]
+
+    #[test]
+    fn nothing_is_taken_where_not_the_queue_decides(steps in admissions(), kill: bool) {
+        play(&steps, kill, &only_where_the_queue_decides, &the_books_are_apart)?;
+    }
+
+    #[test]
+    fn changes_of_admission_lose_nobody_and_overfill_nothing(steps in admissions(), kill: bool) {
+        play(&steps, kill, &announced, &|play| {
+            within_the_allocatable(play)?;
+            on_one_side(play)
+        })?;
+    }
+
+    #[test]
+    fn the_entitled_are_safe_whatever_decides(steps in admissions(), kill: bool) {
+        play(&steps, kill, &no_entitled_claim_goes, &no_capacity_stays_idle)?;
+    }
 
     #[test]
     fn never_over_the_allocatable(steps in history(1), kill: bool) {
@@ -588,4 +662,45 @@ fn a_restart_does_not_put_off_that_those_who_run_are_spread_again() {
     }
     let plans = &play.b.w.machine.reclaim.plans;
     assert!(plans.iter().any(|p| p.waiter.is_none()), "{plans:?}");
+}
+
+/// The same people come and go, once with others who are only counted: about the former the same is decided.
+#[test]
+fn those_who_are_counted_change_nothing_for_others() {
+    let counted = |milli| {
+        let mut r = Request::from_gpus(Share::from_milli(milli), Share::ONE, Class::Batch).unwrap();
+        r.only_gpus = vec![2];
+        r
+    };
+    for seed in 1..60 {
+        let (steps, _) = history_of(seed);
+        let mut plain = Play::new(false);
+        let (uuid, by) = ("GPU-2".to_owned(), Admission::Pass);
+        plain.b.send(Event::Admission { uuid, by });
+        let mut both = plain.clone();
+        let mut before = None;
+        for (n, step) in steps.iter().enumerate() {
+            if matches!(step, Do::Restart | Do::Drain(2, _)) {
+                continue;
+            }
+            let id = BESIDE.0 + n as u64;
+            both.b
+                .w
+                .submit_request(id, counted(300 + 100 * (n as u32 % 8)), None);
+            let holding = both.b.w.machine.holding(ClaimId(id));
+            assert!(matches!(holding.map(|h| h.phase), Some(Phase::Counted(_))));
+            // What it uses is told with the facts, and here it uses nothing.
+            both.b.w.log.pop();
+            if let Some(id) = before.replace(ClaimId(id)).filter(|_| n % 3 == 2) {
+                both.b.w.send(Event::Gone { id });
+            }
+            for play in [&mut plain, &mut both] {
+                play.step(step);
+                if let Do::Wait(seconds) = step {
+                    (0..*seconds).for_each(|_| play.second());
+                }
+            }
+            assert!(plain.b.w.log == both.b.w.log, "history {seed}, step {n}");
+        }
+    }
 }

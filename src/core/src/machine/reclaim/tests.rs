@@ -35,6 +35,8 @@ pub(in super::super) struct Bench {
     pub(in super::super) lost: BTreeSet<ClaimId>,
     /// A claim that is ended takes its time as well.
     pub(in super::super) slow: bool,
+    /// What claims use that are only counted.
+    counted: BTreeMap<ClaimId, Vec<(usize, Bytes)>>,
     seen: usize,
 }
 
@@ -55,6 +57,7 @@ impl Bench {
             ended: Vec::new(),
             lost: BTreeSet::new(),
             slow: false,
+            counted: BTreeMap::new(),
             seen: 0,
         }
     }
@@ -91,13 +94,43 @@ impl Bench {
     }
 
     pub(in super::super) fn send(&mut self, event: Event) {
+        let mut counted = false;
         if let Event::Gone { id } = &event {
             self.bytes.remove(id);
             self.underway.retain(|(_, a)| subject(a) != Some(*id));
             self.w.used.retain(|(c, _), _| c != id);
+            counted = self.counted.remove(id).is_some();
         }
         self.w.send(event);
+        if counted {
+            self.tell_what_is_used();
+        }
         self.react();
+    }
+
+    /// A claim that is only counted takes what it asked for, as far as that is there.
+    fn uses_what_is_left(&mut self, id: ClaimId, slices: &[Slice]) {
+        self.bytes.remove(&id);
+        let ledger = self.w.machine.ledger();
+        let left = |s: &Slice| {
+            let held = ledger.held().flat_map(|(_, slices)| slices);
+            let caps = held.filter(|h| h.gpu == s.gpu).map(|h| h.mem_cap.0).sum();
+            // What is on its way there has its room in what is taken.
+            let taken = Bytes(caps).max(ledger.mem_taken(s.gpu));
+            let all = ledger.gpus()[s.gpu].allocatable().unwrap_or_default();
+            (s.gpu, all.saturating_sub(taken).min(s.mem))
+        };
+        self.counted.insert(id, slices.iter().map(left).collect());
+        self.tell_what_is_used();
+    }
+
+    fn tell_what_is_used(&mut self) {
+        let mut gpus = self.w.machine.ledger().gpus().to_vec();
+        for (g, facts) in gpus.iter_mut().enumerate() {
+            let here = self.counted.values().flatten().filter(|(at, _)| *at == g);
+            facts.unclaimed = Bytes(here.map(|(_, bytes)| bytes.0).sum());
+        }
+        self.w.send(Event::Gpus(gpus));
     }
 
     /// Does what the machine says.
@@ -106,7 +139,18 @@ impl Bench {
             let action = self.w.log[self.seen].clone();
             self.seen += 1;
             match &action {
+                Action::Grant {
+                    id,
+                    slices,
+                    counted: true,
+                    ..
+                } => self.uses_what_is_left(*id, slices),
                 Action::Grant { id, slices, .. } => {
+                    // A part of what others have left is less than the same part of a GPU.
+                    let least = slices.iter().map(|s| s.mem_limit).min();
+                    if let (Some((bytes, _)), Some(mem)) = (self.bytes.get_mut(id), least) {
+                        *bytes = (*bytes).min(mem);
+                    }
                     let gpus: Vec<usize> = slices.iter().map(|s| s.gpu).collect();
                     self.place(*id, gpus);
                     let able = |yes: bool| if yes { Ok(()) } else { Err("no".to_owned()) };
