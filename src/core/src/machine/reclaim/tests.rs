@@ -147,7 +147,10 @@ impl Bench {
                 } => self.uses_what_is_left(*id, slices),
                 Action::Grant { id, slices, .. } => {
                     // A part of what others have left is less than the same part of a GPU.
-                    let least = slices.iter().map(|s| s.mem_limit).min();
+                    let gpus = self.w.machine.ledger().gpus();
+                    let left = slices.iter();
+                    let left = left.filter(|s| gpus[s.gpu].unclaimed > Bytes::ZERO);
+                    let least = left.map(|s| s.mem).min();
                     if let (Some((bytes, _)), Some(mem)) = (self.bytes.get_mut(id), least) {
                         *bytes = (*bytes).min(mem);
                     }
