@@ -394,13 +394,17 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
     machine.ok("kill -CONT $(pidof dbus-daemon)");
     assert!(waits.wait().expect("ends").code().is_some());
     assert_eq!(claim("bob").status().expect("runs").code(), Some(0));
-    // Without a bus the service has a tree of its own, soon, and says so.
+    // Without a bus the units that are there are used, other users' claims get a tree, and the log says so.
     machine.ok("useradd -m -u 1002 eve; systemctl mask --runtime dbus.socket dbus.service; systemctl stop dbus.socket dbus.service; systemctl restart gshared");
     assert_eq!(claim("eve").status().expect("runs").code(), Some(0));
     assert_eq!(raw.ask("launch 1"), "ok 3");
+    assert_eq!(claims(&machine)[0]["members"], serde_json::json!([member]));
+    assert_eq!(claim("ada").status().expect("runs").code(), Some(0));
+    let log = machine.ok("journalctl -u gshared -o cat --no-pager");
+    assert!(log.contains("get a tree beside systemd's"), "{log}");
 
-    // Users may have systemd move programs of theirs to their own manager's units, so out of a claim: then they are outside
-    // of it as any other program is, and keep their cap.
+    // Users may have systemd move programs of theirs to their own manager's units, so out of the claim's cgroup: members they
+    // stay, also for a service that starts afterwards, and end with the claim.
     machine.ok("systemctl unmask --runtime dbus.socket dbus.service; systemctl start dbus; systemctl start user@1000");
     let (_, total) = raw.info();
     machine.ok(&format!(
@@ -408,15 +412,27 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
     ));
     let now = machine.ok(&format!("cat /proc/{member}/cgroup"));
     assert!(now.contains("user@1000.service"), "{now}");
-    let (free, cap) = raw.info();
-    assert_eq!(cap, total);
-    let refused = raw.ask(&format!("alloc {}", free + 1));
-    assert_eq!(refused, "error 2 CUDA_ERROR_OUT_OF_MEMORY");
-    until("it is seen to be outside", Duration::from_secs(10), || {
-        let log = machine.ok("journalctl -u gshared -o cat -n 20 --no-pager");
-        log.contains("uses GPU 0 outside claims").then_some(())
+    for start in ["", "systemctl restart gshared"] {
+        machine.ok(start);
+        let (free, cap) = raw.info();
+        assert_eq!(cap, total);
+        let refused = raw.ask(&format!("alloc {}", free + 1));
+        assert_eq!(refused, "error 2 CUDA_ERROR_OUT_OF_MEMORY");
+        assert!(raw.ask("alloc 104857600").starts_with("ok"));
+        // Longer than all processes on the GPUs are looked up anew.
+        std::thread::sleep(Duration::from_secs(12));
+        let seen = claims(&machine);
+        assert_eq!(seen.len(), 1, "{start}: {seen:?}");
+        assert_eq!(seen[0]["members"], serde_json::json!([member]), "{start}");
+        let log = machine.ok("journalctl -u gshared -o cat --no-pager");
+        assert!(!log.contains("outside claims"), "{start}: {log}");
+    }
+    machine.ok("runuser -u ada -- gshare release c1");
+    until("it ends with its claim", Duration::from_secs(20), || {
+        let lives = machine.ok(&format!("ls /proc | grep -cx {member} || true"));
+        (lives.trim() == "0" && claims(&machine).is_empty()).then_some(())
     });
-    assert_eq!(raw.finish(), Some(0));
+    raw.kill();
 }
 
 /// The package of this build; says why where it cannot be made.

@@ -258,15 +258,18 @@ impl Service {
 
     /// SIGKILL to everything in the claim, also to what is started meanwhile.
     fn kill_members(&self, id: ClaimId, members: &[ProcessKey]) {
-        match self.claims.get(&id).and_then(|live| live.cgroup.as_ref()) {
-            Some(cgroup) => {
-                if let Err(error) = cgroup.kill() {
-                    tracing::warn!(%id, %error, "the cgroup cannot be killed as a whole");
-                    self.signal(members, libc::SIGKILL);
-                }
-            }
-            None => self.signal(members, libc::SIGKILL),
+        let live = self.claims.get(&id);
+        let Some(cgroup) = live.and_then(|live| live.cgroup.as_ref()) else {
+            return self.signal(members, libc::SIGKILL);
+        };
+        let inside = cgroup.procs().unwrap_or_default();
+        if let Err(error) = cgroup.kill() {
+            tracing::warn!(%id, %error, "the cgroup cannot be killed as a whole");
+            return self.signal(members, libc::SIGKILL);
         }
+        let outside = members.iter().filter(|p| !inside.contains(&p.pid));
+        let moved = outside.filter(|p| self.claim_of(p.pid) == Some(id));
+        self.signal(&moved.copied().collect::<Vec<_>>(), libc::SIGKILL);
     }
 
     /// Sends a signal to processes, each checked to be still the same.

@@ -257,7 +257,7 @@ impl Service {
             members: match &live.cgroup {
                 Some(cgroup) => Members::Cgroup(cgroup.dir().to_owned()),
                 None => {
-                    let members = restore::members_of(live, &self.paths.socket);
+                    let members = restore::members_of(live, &self.paths.socket, self.tree.as_ref());
                     Members::Known(members.iter().map(|m| m.pid).collect())
                 }
             },

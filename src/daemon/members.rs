@@ -8,7 +8,7 @@ use gshare_abi::wire::{Answer, Register, Seat as WireSeat};
 use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::cgroup::ClaimTree;
-use gshare_enforcer::proc::{PidFd, ProcessKey};
+use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 
 use super::connection::Sender;
 use super::fact::Fact;
@@ -25,14 +25,22 @@ const REFUSALS_TOLD: Duration = Duration::from_secs(30);
 
 impl Service {
     /// The claim that a process belongs to: by its cgroup, or without cgroups by descent from a claim's
-    /// command.
+    /// command. A member that somebody moved out of the claim's cgroup, as users may have systemd do, stays one.
     pub(crate) fn claim_of(&self, pid: i32) -> Option<ClaimId> {
-        if let Some(tree) = &self.tree {
-            let place = tree.claim_of_pid(pid)?;
-            let id = ClaimId(place.claim);
-            return self.claims.contains_key(&id).then_some(id);
-        }
-        self.claim_by_descent(pid)
+        let Some(tree) = &self.tree else {
+            return self.claim_by_descent(pid);
+        };
+        let place = tree.claim_of_pid(pid).map(|place| ClaimId(place.claim));
+        place
+            .filter(|id| self.claims.contains_key(id))
+            .or_else(|| self.claim_by_registration(pid))
+    }
+
+    fn claim_by_registration(&self, pid: i32) -> Option<ClaimId> {
+        let key = proc::key(pid)?;
+        let found = self.claims.iter().rev();
+        let mut found = found.filter(|(_, live)| live.members.contains_key(&key));
+        found.next().map(|(id, _)| *id)
     }
 
     /// Hands a process its pages.

@@ -1,7 +1,7 @@
 //! Finding claims again after the service died or was restarted: from the journal, the cgroup tree, the
 //! limits files and the pages that live on in the members.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use gshare_core::machine::Event;
 use gshare_core::machine::Phase;
 use gshare_core::machine::lever::{Holding, Parked};
 use gshare_core::{Bytes, ClaimId, Request, Share, Slice};
-use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree};
+use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree, Tree};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 
 use super::convert;
@@ -102,7 +102,10 @@ impl Service {
         let mut slices = self.restored_slices(&record);
         let mut live = Live::new(record);
         live.cgroup = self.restored_cgroup(&live.record, &slices);
-        let members = members_of(&live, &self.paths.socket);
+        let mut members = members_of(&live, &self.paths.socket, self.tree.as_ref());
+        if let Some(tree) = self.tree.as_ref().filter(|_| live.cgroup.is_some()) {
+            members.extend(moved_out(roots(&live), tree));
+        }
         for slice in &mut slices {
             match self.restored_seat(&live.record, slice, &members, searches) {
                 Ok(seat) => live.seats.push(seat),
@@ -419,25 +422,32 @@ fn find_processes(live: &mut Live, members: &[ProcessKey]) -> Vec<(ProcessKey, A
     found
 }
 
-/// Processes that may have the claim's pages: those in its cgroup; without cgroups, the command, those
+/// The processes that the journal knows: the command and those that joined.
+fn roots(live: &Live) -> impl Iterator<Item = ProcessKey> {
+    let recorded = live.record.process.iter().chain(&live.record.joined);
+    recorded.map(|r| convert::key(*r))
+}
+
+/// Those of a claim's processes that somebody moved out of its cgroup, as users may have systemd do, and to no other claim's.
+fn moved_out(
+    processes: impl Iterator<Item = ProcessKey>,
+    tree: &Tree,
+) -> impl Iterator<Item = ProcessKey> {
+    processes.filter(|p| proc::key(p.pid) == Some(*p) && tree.claim_of_pid(p.pid).is_none())
+}
+
+/// Processes that may have the claim's pages: those in its cgroup and members that were moved out of it; without cgroups, the command, those
 /// that joined, their descendants, and what has the claim's environment from the service at `socket`: others have
 /// claims of the same numbers.
-pub(crate) fn members_of(live: &Live, socket: &Path) -> Vec<ProcessKey> {
-    if let Some(cgroup) = &live.cgroup {
-        return cgroup
-            .procs()
-            .unwrap_or_default()
-            .into_iter()
-            .filter_map(proc::key)
-            .collect();
+pub(crate) fn members_of(live: &Live, socket: &Path, tree: Option<&Tree>) -> Vec<ProcessKey> {
+    if let (Some(cgroup), Some(tree)) = (&live.cgroup, tree) {
+        let inside = cgroup.procs().unwrap_or_default();
+        let inside = inside.into_iter().filter_map(proc::key);
+        let registered = live.members.keys().copied();
+        let all: BTreeSet<ProcessKey> = inside.chain(moved_out(registered, tree)).collect();
+        return all.into_iter().collect();
     }
-    let roots: Vec<ProcessKey> = live
-        .record
-        .process
-        .iter()
-        .chain(&live.record.joined)
-        .map(|r| convert::key(*r))
-        .collect();
+    let roots: Vec<ProcessKey> = roots(live).collect();
     let markers = [
         format!("GSHARE_CLAIM_ID={}", live.record.id),
         format!("GSHARE_SOCKET={}", socket.display()),

@@ -18,7 +18,15 @@ pub(super) fn open_tree(config: &Config, mode: Mode) -> (Option<Tree>, Option<St
     }
     if mode == Mode::System && config.cgroup.systemd && systemd::booted() {
         match UnitTree::open(&config.cgroup.root) {
-            Ok(tree) => return (Some(Tree::Units(Box::new(tree))), None),
+            Ok((tree, silent)) => {
+                let why = silent.map(|error| format!("{:#}", anyhow::Error::from(error)));
+                if let Some(why) = &why {
+                    tracing::warn!(
+                        "claims of users without units get a tree beside systemd's: {why}"
+                    );
+                }
+                return (Some(Tree::Units(Box::new(tree))), why);
+            }
             Err(error) => {
                 let why = format!("{:#}", anyhow::Error::from(error));
                 tracing::warn!("claims get a tree of their own beside systemd's units: {why}");

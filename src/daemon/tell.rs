@@ -36,7 +36,7 @@ impl Service {
 
     /// The claim's processes at this moment, on the GPU or not.
     pub(crate) fn members_now(&self, id: ClaimId) -> Vec<ProcessKey> {
-        let members = |live| members_of(live, &self.paths.socket);
+        let members = |live| members_of(live, &self.paths.socket, self.tree.as_ref());
         self.claims.get(&id).map(members).unwrap_or_default()
     }
 

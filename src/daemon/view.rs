@@ -1,7 +1,7 @@
 //! The snapshot: everything that is shown, from the ledger, the pages and the driver's figures. What is
 //! not known is absent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gshare_abi::host::SlotView;
 use gshare_core::machine::{Caller, Claimable, ModelRoom};
@@ -283,16 +283,12 @@ impl Service {
             (None, false, _) => ClaimState::Held,
         };
         let over = self.overuse_of(id);
-        let mut members: Vec<u32> = match &live.cgroup {
-            Some(cgroup) => cgroup
-                .procs()
-                .unwrap_or_default()
-                .into_iter()
-                .map(i32::cast_unsigned)
-                .collect(),
-            None => live.members.keys().map(|m| m.pid.cast_unsigned()).collect(),
-        };
-        members.sort_unstable();
+        let inside = live.cgroup.as_ref().and_then(|c| c.procs().ok());
+        let mut members: BTreeSet<i32> = inside.into_iter().flatten().collect();
+        let registered = live.members.keys().map(|m| m.pid);
+        let moved =
+            registered.filter(|pid| !members.contains(pid) && self.claim_of(*pid) == Some(id));
+        members.extend(moved.collect::<Vec<_>>());
         let containers = self.features.identity.containers(id, live);
         let identity = self.identity_of(id, live);
         let place = self.place_view(id, live);
@@ -337,7 +333,7 @@ impl Service {
                 .ends_ms
                 .map(|ms| ms.saturating_add(millis(self.machine.stood_still(id)))),
             gpus: parts,
-            members,
+            members: members.into_iter().map(i32::cast_unsigned).collect(),
             processes: self.features.identity.members(&self.world(), id),
             launches: Some(live.past_launches.saturating_add(self.launches(live))),
             idle_s,

@@ -26,12 +26,13 @@ use crate::systemd::{MainOf, Patience, Systemd};
 /// A tree of units.
 #[derive(Debug, Clone)]
 pub struct UnitTree {
-    systemd: Systemd,
+    /// Where it was not reached, the units that are there are used, and other users' claims get a tree of gshare's own.
+    systemd: Option<Systemd>,
     mount: Mount,
     dir: PathBuf,
     kernel_path: PathBuf,
     names: Names,
-    /// Claims from a time when systemd was not asked.
+    /// Claims for which systemd was not asked.
     old: Option<OwnTree>,
     /// Claims in cgroups of services, by the kernel's name of the cgroup.
     lodged: Arc<Mutex<BTreeMap<PathBuf, ClaimPlace>>>,
@@ -54,6 +55,12 @@ impl Names {
 
     fn top(&self) -> String {
         format!("{}.slice", self.base)
+    }
+
+    /// Where the kernel has the uppermost slice.
+    fn path_of_top(&self) -> PathBuf {
+        let above = self.base.trim_end_matches("-claims");
+        Path::new(&format!("/{above}.slice")).join(self.top())
     }
 
     fn slice(&self, uid: u32) -> String {
@@ -91,48 +98,61 @@ impl Names {
 }
 
 impl UnitTree {
-    /// Opens (and makes if need be) the slice of the tree called `root`.
+    /// Opens (and makes if need be) the slice of the tree called `root`. One that is there is used without systemd where that
+    /// was not reached; why not comes with it.
     ///
     /// # Errors
     /// [`CgroupError::NoMount`] without cgroup v2, [`CgroupError::Systemd`] where systemd is not in charge
-    /// or does not answer.
-    pub fn open(root: &str) -> Result<Self, CgroupError> {
+    /// or does not answer, and there is no slice.
+    pub fn open(root: &str) -> Result<(Self, Option<CgroupError>), CgroupError> {
         let mount = Mount::find()?;
         let names = Names::new(root);
-        let systemd = Systemd::connect()?;
-        let kernel_path = systemd.slice(
-            names.top(),
-            "Claims of GPUs".to_owned(),
-            Some("user.slice".to_owned()),
-            Patience::Long,
-        )?;
-        let dir = dir_of(&mount, &kernel_path)?;
-        let old = mount.dir_of(&format!("/{root}"));
-        let old = match old {
-            Some(dir) if dir.is_dir() => OwnTree::open(&Parent::Top, root).ok(),
-            _ => None,
+        let (systemd, kernel_path, silent) = match Self::slice(&names) {
+            Ok((systemd, path)) => (Some(systemd), path, None),
+            Err(error) => {
+                let path = names.path_of_top();
+                if !dir_of(&mount, &path)?.is_dir() {
+                    return Err(error);
+                }
+                (None, path, Some(error))
+            }
         };
+        let dir = dir_of(&mount, &kernel_path)?;
+        let has_old = || {
+            mount
+                .dir_of(&format!("/{root}"))
+                .is_some_and(|d| d.is_dir())
+        };
+        let old = (systemd.is_none() || has_old()).then(|| OwnTree::open(&Parent::Top, root).ok());
         let tree = Self {
             systemd,
             mount,
             dir,
             kernel_path,
             names,
-            old,
+            old: old.flatten(),
             lodged: Arc::default(),
         };
         tree.refresh_caps();
-        Ok(tree)
+        Ok((tree, silent))
+    }
+
+    fn slice(names: &Names) -> Result<(Systemd, PathBuf), CgroupError> {
+        let systemd = Systemd::connect()?;
+        let path = systemd.slice(
+            names.top(),
+            "Claims of GPUs".to_owned(),
+            Some("user.slice".to_owned()),
+            Patience::Long,
+        )?;
+        Ok((systemd, path))
     }
 
     /// How many processes live in claims of the tree called `root`, without asking systemd.
     #[must_use]
     pub fn members(root: &str) -> usize {
         let names = Names::new(root);
-        let above = root.replace('-', "\\x2d");
-        let dir = Mount::find()
-            .ok()
-            .and_then(|m| m.dir_of(&format!("/{above}.slice/{}", names.top())));
+        let dir = Mount::find().and_then(|mount| dir_of(&mount, &names.path_of_top()));
         let users = fs::read_dir(dir.unwrap_or_default()).into_iter().flatten();
         let homes = users.flatten().filter_map(|e| {
             let uid = names.uid(e.file_name().to_str()?)?;
@@ -153,8 +173,8 @@ impl UnitTree {
 
     /// Copies the caps of the users' slices again, in the background: after the administrator changed them.
     pub fn refresh_caps(&self) {
-        self.systemd
-            .refresh_caps(self.names.top(), "user.slice".to_owned());
+        let Some(systemd) = &self.systemd else { return };
+        systemd.refresh_caps(self.names.top(), "user.slice".to_owned());
         for (uid, _) in self.users() {
             self.refresh_user(uid);
         }
@@ -169,8 +189,9 @@ impl UnitTree {
     }
 
     fn refresh_user(&self, uid: u32) {
-        self.systemd
-            .refresh_caps(self.names.slice(uid), format!("user-{uid}.slice"));
+        if let Some(systemd) = &self.systemd {
+            systemd.refresh_caps(self.names.slice(uid), format!("user-{uid}.slice"));
+        }
     }
 
     pub(super) fn warm_up(&self) -> Result<(), CgroupError> {
@@ -186,7 +207,7 @@ impl UnitTree {
         if cgroup.extension().is_none_or(|e| e != "service") {
             return None;
         }
-        let found = self.systemd.main_of(pid).ok().flatten()?;
+        let found = self.systemd.as_ref()?.main_of(pid).ok().flatten()?;
         (found.cgroup == cgroup && self.is_roots(cgroup)).then_some(found)
     }
 
@@ -249,16 +270,19 @@ impl UnitTree {
 
     /// Has systemd make the user's units.
     fn make_home(&self, uid: u32, patience: Patience) -> Result<(), CgroupError> {
+        let Some(systemd) = &self.systemd else {
+            return Ok(());
+        };
         let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
         let name = user.map_or_else(|| format!("uid {uid}"), |u| u.name);
         let slice = self.names.slice(uid);
-        self.systemd.slice(
+        systemd.slice(
             slice.clone(),
             format!("Claims of GPUs of {name}"),
             Some(format!("user-{uid}.slice")),
             patience,
         )?;
-        self.systemd.home(
+        systemd.home(
             self.names.service(uid),
             slice,
             format!("Home of the claims of {name}"),
@@ -286,6 +310,9 @@ impl ClaimTree for UnitTree {
         let made = match fs::create_dir(&dir) {
             // The user's first claim, or somebody has stopped the units.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                if let (None, Some(own)) = (&self.systemd, &self.old) {
+                    return own.create(place);
+                }
                 self.make_home(place.uid, Patience::Short)?;
                 fs::create_dir(&dir)
             }
