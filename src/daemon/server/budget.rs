@@ -20,9 +20,10 @@ const UNFINISHED: usize = 2 << 20;
 const AT_A_TIME: usize = 4;
 /// New connections of one user about which it is found out at a time whose they are.
 const ARRIVALS: usize = 2;
-/// Connections that a user may make in a second at full speed, and how many more wait for their second.
-const A_SECOND: u32 = 1000;
-const HELD_BACK: u32 = 2000;
+/// Connections that a user may make in a second for long; so many more at once; and how long those beyond wait at most.
+const A_SECOND: u32 = 250;
+const AT_ONCE: u32 = 1000;
+const HELD_BACK: Duration = Duration::from_secs(8);
 
 /// One user's part.
 #[derive(Debug)]
@@ -105,16 +106,15 @@ impl Drop for Unfinished {
 /// How often a user connects.
 #[derive(Debug)]
 pub(super) struct Pace {
-    since: Instant,
-    count: u32,
+    /// Until when the connections so far last at that pace.
+    until: Instant,
     arrivals: Arc<Semaphore>,
 }
 
 impl Default for Pace {
     fn default() -> Self {
         Self {
-            since: Instant::now(),
-            count: 0,
+            until: Instant::now(),
             arrivals: Arc::new(Semaphore::new(ARRIVALS)),
         }
     }
@@ -123,20 +123,14 @@ impl Default for Pace {
 impl Pace {
     /// One more connection: how long it has to wait first; `None` if it is one too many.
     pub(super) fn connect(&mut self, now: Instant) -> Option<Duration> {
-        const SECOND: Duration = Duration::from_secs(1);
-        let passed = now.saturating_duration_since(self.since);
-        if passed >= SECOND {
-            // Those who were held back count in the seconds that follow.
-            let seconds = u32::try_from(passed.as_secs()).unwrap_or(u32::MAX);
-            self.count = self.count.saturating_sub(A_SECOND.saturating_mul(seconds));
-            self.since += Duration::from_secs(passed.as_secs());
-        }
-        if self.count >= A_SECOND + HELD_BACK {
+        const EACH: Duration = Duration::from_nanos(1_000_000_000 / A_SECOND as u64);
+        let until = self.until.max(now);
+        let wait = (until - now).saturating_sub(EACH * AT_ONCE);
+        if wait > HELD_BACK {
             return None;
         }
-        let turn = SECOND * (self.count / A_SECOND);
-        self.count += 1;
-        Some(turn.saturating_sub(now.saturating_duration_since(self.since)))
+        self.until = until + EACH;
+        Some(wait)
     }
 
     /// For finding out whose a connection is, which reads files of the kernel.
@@ -146,7 +140,7 @@ impl Pace {
 
     /// Whether nothing is left to remember.
     pub(super) fn is_over(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.since) >= Duration::from_secs(5)
+        self.until <= now
     }
 }
 
@@ -194,20 +188,29 @@ mod tests {
     }
 
     #[test]
-    fn who_connects_without_end_is_held_back_and_then_refused() {
+    fn a_user_connects_a_thousand_times_at_once_and_then_at_a_pace() {
         let begin = Instant::now();
         let mut pace = Pace {
-            since: begin,
+            until: begin,
             ..Pace::default()
         };
-        let second = |n: u64| Some(Duration::from_secs(n));
+        let millis = |n: u64| Some(Duration::from_millis(n));
         let seen: Vec<_> = (0..4000).map(|_| pace.connect(begin)).collect();
-        for (n, wait) in [(0, 0), (999, 0), (1000, 1), (2999, 2)] {
-            assert_eq!(seen[n], second(wait), "{n}");
+        for (n, wait) in [
+            (0, 0),
+            (999, 0),
+            (1000, 0),
+            (1001, 4),
+            (1250, 1000),
+            (3000, 8000),
+        ] {
+            assert_eq!(seen[n], millis(wait), "{n}");
         }
-        assert!(seen[3000..].iter().all(Option::is_none));
-        let later = begin + Duration::from_millis(1200);
-        assert_eq!(pace.connect(later), Some(Duration::from_millis(1800)));
-        assert_eq!(pace.connect(begin + Duration::from_secs(4)), second(0));
+        assert!(seen[3001..].iter().all(Option::is_none));
+        assert_eq!(pace.connect(begin + Duration::from_secs(2)), millis(6004));
+        assert!(!pace.is_over(begin + Duration::from_secs(12)));
+        let later = begin + Duration::from_secs(13);
+        assert!(pace.is_over(later));
+        assert_eq!(pace.connect(later), millis(0));
     }
 }
