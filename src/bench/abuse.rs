@@ -53,7 +53,7 @@ struct Seen {
     journal: u64,
 }
 
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     let span = Duration::from_secs(if args.quick { 2 } else { 30 });
     let days = if args.quick { 14 } else { 365 };
     let root = Uid::effective().is_root();
@@ -145,7 +145,7 @@ fn finish(
     idle: &Seen,
     rows: &[Seen],
     start_s: f64,
-) -> anyhow::Result<i32> {
+) -> anyhow::Result<Value> {
     let within = |seen: &Seen, goal: f64| {
         seen.times.p99().is_some_and(|ms| ms <= goal)
             && seen.free_answered_ms.is_none_or(|ms| ms <= P99_MS)
@@ -181,8 +181,7 @@ fn finish(
         },
         "ok": ok,
     });
-    say(&line.to_string());
-    Ok(0)
+    Ok(line)
 }
 
 fn row(seen: &Seen) {

@@ -7,7 +7,7 @@ mod program;
 
 use anyhow::Context as _;
 use gshare_sim_board::{ImaginedBoard, Model, Preset};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::mix::{Error, Sharing};
 use super::stats::Times;
@@ -73,7 +73,7 @@ fn claims_of(seed: u64) -> usize {
     (seed + 2) as usize % CLAIMS + 1
 }
 
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     let runs = args.runs.unwrap_or(if args.quick { 1 } else { 4 });
     anyhow::ensure!(runs > 0, "--runs 0 measures nothing");
     let commit = seed_of_commit().filter(|_| args.seeds.is_none() && !args.quick);
@@ -154,7 +154,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         "{over} of {mixes} mixes that are judged have a claim over a goal in some window; {claims_over} of {claims} claims are ({:.2} %)",
         part * 100.0
     ));
-    say(&json!({
+    Ok(json!({
         "bench": "attribution",
         "simulation": true,
         "seeds": [from, to],
@@ -173,9 +173,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         "goals": { "sm_points": GOALS[0], "occupancy_points": GOALS[1], "claims_over": OVER_MOST, "naive_fails": true },
         "judged": commit.is_some() && args.only.is_none(),
         "ok": ok,
-    })
-    .to_string());
-    Ok(0)
+    }))
 }
 
 fn measure(

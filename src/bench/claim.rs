@@ -28,7 +28,7 @@ struct Series {
     phases: Vec<(String, Times)>,
 }
 
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     let runs = args.runs.unwrap_or(if args.quick { 20 } else { 200 });
     anyhow::ensure!(runs > 0, "--runs 0 measures nothing");
     let program = std::env::current_exe().context("cannot find the program itself")?;
@@ -56,8 +56,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
             line["strict"] = Value::Null;
         }
     }
-    say(&line.to_string());
-    Ok(0)
+    Ok(line)
 }
 
 /// What was measured in one way of holding commands.

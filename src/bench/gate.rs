@@ -200,7 +200,7 @@ fn flood(place: &Place, mix: &Mix, preset: &str, quick: bool, sum: &mut Sum) -> 
     Ok(())
 }
 
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     let is_real = args.device == "real";
     let place = if is_real {
         real::place()?
@@ -252,8 +252,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         let line = json!({
             "bench": "gate", "only": text, "measured": lines, "light": light_rows, "judged": false, "ok": ok
         });
-        say(&line.to_string());
-        return Ok(0);
+        return Ok(line);
     }
     let idle = uncontended(&place)?;
     let silent = silent(place)?;
@@ -284,8 +283,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         "judged": !args.quick,
         "ok": ok && !void,
     });
-    say(&line.to_string());
-    Ok(0)
+    Ok(line)
 }
 
 fn wanted(mix: &Mix) -> Vec<f64> {

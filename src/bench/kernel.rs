@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::Context;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::say;
 use super::stats::Times;
@@ -15,7 +15,7 @@ use crate::station::{Options, Station};
 /// Median of what the wrapper may add, in milliseconds.
 const GOAL_MS: f64 = 20.0;
 
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     let runs = args.runs.unwrap_or(if args.quick { 20 } else { 200 });
     anyhow::ensure!(runs > 0, "--runs 0 measures nothing");
     let program = std::env::current_exe().context("cannot find the program itself")?;
@@ -65,8 +65,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         "judged": !args.quick,
         "ok": ok,
     });
-    say(&line.to_string());
-    Ok(0)
+    Ok(line)
 }
 
 /// Milliseconds from the start of a process to its end.

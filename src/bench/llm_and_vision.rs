@@ -41,7 +41,7 @@ const SCENES: &[Scene] = &[
     ),
 ];
 
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     let station = Station::start(&Options {
         gpus: vec!["h100".to_owned()],
         costs: worker::costs(),
@@ -90,8 +90,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         "judged": !args.quick,
         "ok": flows && keeps,
     });
-    say(&line.to_string());
-    Ok(0)
+    Ok(line)
 }
 
 fn scene(

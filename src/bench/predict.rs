@@ -10,7 +10,7 @@ mod play;
 
 use gshare_core::play::sizes::Sized;
 use gshare_core::predict::NOMINAL;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::play::{Errors, Judge};
 use super::say;
@@ -31,7 +31,7 @@ const GOAL_REFUSED: f64 = 0.01;
 /// After so many runs a change has been understood.
 const GOAL_DRIFT: usize = 3;
 
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     let seeds = args.runs.unwrap_or(if args.quick { 2 } else { 10 });
     anyhow::ensure!(seeds > 0, "--runs 0 measures nothing");
     say(&format!(
@@ -116,7 +116,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     }
     let asked = asked::run(args.quick)?;
     ok &= asked["ok"].as_bool().unwrap_or(false);
-    say(&json!({
+    Ok(json!({
         "bench": "predict",
         "made_up": true,
         "seeds": seeds,
@@ -130,9 +130,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         "goals": { "error_of_oracle": GOAL_ERROR, "under_percent": NOMINAL * 100.0 + GOAL_UNDER, "drift_runs": GOAL_DRIFT },
         "judged": !args.quick,
         "ok": ok,
-    })
-    .to_string());
-    Ok(0)
+    }))
 }
 
 /// The same runs with sizes as asked for, learnt and as needed, on four GPUs of 48 GiB that are asked for up to 90 %.

@@ -46,7 +46,7 @@ impl List {
 const CORE_STEP: &str = "core-step";
 const GAMING: &str = "gaming";
 
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     let lists = lists(args.traces.as_deref())?;
     let only = args.only.as_deref().or(args.gaming.then_some(GAMING));
     let (mut measured, mut goals) = (Vec::new(), Vec::new());
@@ -103,8 +103,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     if let Some(only) = only {
         line["only"] = only.into();
     }
-    say(&line.to_string());
-    Ok(0)
+    Ok(line)
 }
 
 /// The lists of a directory, or one that is made up.

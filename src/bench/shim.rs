@@ -62,7 +62,7 @@ const SHARED_RUNS: usize = 10;
 /// Fewest rounds of which a median is judged.
 const FEWEST: u32 = 31;
 
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     let rounds = args.runs.unwrap_or(if args.quick { 7 } else { 101 });
     anyhow::ensure!(rounds > 0, "--runs 0 measures nothing");
     let plan = Plan {
@@ -101,8 +101,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         "judged": judged,
         "ok": within(&figures),
     });
-    say(&line.to_string());
-    Ok(0)
+    Ok(line)
 }
 
 /// The run that nine of ten are not above.
