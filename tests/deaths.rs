@@ -42,11 +42,12 @@ fn deaths_at_random_moments_lose_nothing_and_leak_nothing() {
         died.iter_mut()
             .zip(desk.died)
             .for_each(|(all, n)| *all += n);
-        let [service, members, launches, helpers] = died;
-        println!(
-            "result: {service} services, {members} members, {launches} launches and {helpers} helpers died"
-        );
+        println!("so far: {died:?}");
     }
+    let [service, members, launches, helpers] = died;
+    println!(
+        "result: {service} services, {members} members, {launches} launches and {helpers} helpers died"
+    );
     assert!(died.iter().all(|n| *n > 0), "one of each: {died:?}");
 }
 
@@ -137,7 +138,8 @@ impl Desk {
 
     /// In the middle of an allocation, perhaps also of a launch.
     fn service_dies(&mut self) -> Option<usize> {
-        let launched = (self.random.below(3) == 0).then(|| self.launch(false));
+        let launches = self.random.below(3) == 0 && self.members.len() < MEMBERS;
+        let launched = launches.then(|| self.launch(false));
         if launched.is_some() {
             self.pause(30_000);
         }
