@@ -224,6 +224,12 @@ impl Machine {
                 request,
                 patience,
             } => {
+                let deadline = patience.map(|p| now.saturating_add(p));
+                // What waited before a restart waits on, also where it has no GPUs for now.
+                if self.is_back(id, &request, deadline) {
+                    self.settle(&mut actions);
+                    return actions;
+                }
                 let above = self.quotas.never(&self.ledger, id, &request);
                 let never = above.map(Reason::Quota);
                 if let Some(reason) = never.or_else(|| reason::never(&self.ledger, &request)) {
@@ -234,15 +240,12 @@ impl Machine {
                         for_now: false,
                     });
                 } else {
-                    let deadline = patience.map(|p| now.saturating_add(p));
-                    if !self.is_back(id, &request, deadline) {
-                        let ask = Ask::Claim {
-                            id,
-                            request,
-                            told: None,
-                        };
-                        self.enqueue(now, ask, patience);
-                    }
+                    let ask = Ask::Claim {
+                        id,
+                        request,
+                        told: None,
+                    };
+                    self.enqueue(now, ask, patience);
                     self.settle(&mut actions);
                 }
             }

@@ -128,12 +128,15 @@ fn held(b: &Bench) -> Held {
     let size = |s: &Slice| (s.mem.0 as f64 / Bytes::gib(24).0 as f64).max(s.sm.as_f64());
     let queued = |g: usize| machine.ledger().admission(g) == Admission::Queue;
     let mut held = Held::default();
-    let own = |(_, slices): &(ClaimId, &[Slice])| slices.iter().all(|s| queued(s.gpu));
-    for (id, slices) in machine.ledger().held().filter(own) {
+    for (id, slices) in machine.ledger().held() {
         let Some(uid) = slices.first().map(|s| s.uid) else {
             continue;
         };
-        *held.own.entry(uid).or_default() += slices.iter().map(size).sum::<f64>();
+        *held.own.entry(uid).or_default() += slices
+            .iter()
+            .filter(|s| queued(s.gpu))
+            .map(size)
+            .sum::<f64>();
         let over = slices.iter().any(|s| s.borrowed() > Bytes::ZERO);
         held.claims.insert(id, (uid, over));
     }
