@@ -167,6 +167,14 @@ impl Claim {
         }
     }
 
+    /// It has these sizes from now on.
+    pub(super) fn is_resized(&mut self, slices: &[Slice]) {
+        if let (Some(first), None) = (slices.first(), self.lowered_from) {
+            self.request.mem = Some(first.mem);
+            self.request.sm = first.sm;
+        }
+    }
+
     /// It is not on its GPUs, or not to stay there.
     pub(super) fn is_elsewhere(&self) -> bool {
         self.phase.kind().is_elsewhere()

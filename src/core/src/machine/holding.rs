@@ -111,7 +111,10 @@ impl Machine {
                 claim.lowered_from = full;
                 Some(claim)
             }
-            None => known,
+            None => known.map(|mut claim| {
+                claim.is_resized(holding.slices());
+                claim
+            }),
         };
         let Some(claim) = claim else { return };
         let Holding { phase, at, to } = holding;

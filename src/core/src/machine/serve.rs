@@ -253,6 +253,9 @@ impl Machine {
             Ok(slices) => {
                 let before = self.ledger.slices(id).unwrap_or_default().to_vec();
                 self.ledger.insert(id, slices.clone());
+                if let Some(claim) = self.claims.get_mut(id) {
+                    claim.is_resized(&slices);
+                }
                 actions.push(Action::Resize {
                     ticket,
                     id,
