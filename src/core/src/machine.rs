@@ -69,8 +69,8 @@ struct Waiting {
     since: Now,
     /// It has waited for long, and everybody makes room for it.
     due: bool,
-    /// It has waited for long: once it starts nothing is taken from it for a while.
-    turn: bool,
+    /// It has waited for long: once it starts nothing is taken from it for so long.
+    turn: Option<Duration>,
     /// Priority of its class.
     priority: u16,
     /// Level of what it has had itself.
@@ -424,7 +424,7 @@ impl Machine {
             seq: self.next_seq,
             since: now,
             due: false,
-            turn: false,
+            turn: None,
             priority: 0,
             level: 0,
             had: 0,

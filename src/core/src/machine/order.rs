@@ -26,8 +26,12 @@ pub const DUE: Duration = Duration::from_secs(3 * 3600);
 /// The same of a claim that has run before and is away. One that has waited for so long has room kept by guesses, where
 /// nobody knows when others end.
 pub(super) const AWAY: Duration = Duration::from_secs(12 * 3600);
-/// For so long nothing is taken from a claim that starts or comes back in its turn.
-pub(super) const SLOT: Duration = Duration::from_secs(3600);
+/// For so long nothing is taken from a claim that starts in its turn, and from one that comes back at most.
+const SLOT: Duration = Duration::from_secs(3600);
+/// Those of an owner that are away have their turns within this time together, so that none is away for much longer than
+/// until its turn; but none comes back for less than a while.
+const TURNS: Duration = Duration::from_secs(6 * 3600);
+const LEAST_SLOT: Duration = Duration::from_secs(600);
 /// The level of claims that have run for an hour.
 const LONG: u8 = 2;
 /// What was held while nobody waited counts for this part: it cost nobody anything.
@@ -53,8 +57,8 @@ struct Asks {
     level: u8,
     /// GPUs that it wants.
     size: f64,
-    /// Its turn has come.
-    turn: Option<Turn>,
+    /// Its turn has come, and lasts for so long.
+    turn: Option<(Turn, Duration)>,
 }
 
 /// The turn of a claim that has waited for long.
@@ -282,7 +286,7 @@ impl Machine {
             });
         }
         for ask in asks {
-            let waits = ask.turn != Some(Turn::OfItsOwner);
+            let waits = !matches!(ask.turn, Some((Turn::OfItsOwner, _)));
             let rank = (waits, Reverse(ask.priority), ask.level, ask.seq, ask.id);
             let (size, waits) = (ask.size, Some(ask.place));
             all.entry(ask.owner)
@@ -362,15 +366,22 @@ impl Machine {
         let owner = |(id, slices): (ClaimId, &[Slice])| Some(self.owner(id, slices.first()?.uid));
         let mut served: BTreeSet<Owner> = slots.filter_map(owner).collect();
         let since = |ask: &Asks| self.queue[ask.place].since;
+        let mut away: BTreeMap<Owner, u32> = BTreeMap::new();
+        for ask in asks.iter().filter(|ask| self.comes_back(ask.id)) {
+            *away.entry(ask.owner).or_default() += 1;
+        }
         let mut come: Vec<&mut Asks> = asks.iter_mut().collect();
         come.retain(|ask| now >= self.turn_of(&self.queue[ask.place]));
         come.sort_by_key(|ask| (since(ask), ask.id));
         for ask in come {
             let fits = ask.size <= sure.get(&ask.owner).copied().unwrap_or(0.0) + 1e-9;
+            let slot = TURNS / away.get(&ask.owner).copied().unwrap_or(1).max(1);
+            let slot = slot.clamp(LEAST_SLOT, SLOT);
             ask.turn = match self.comes_back(ask.id) {
                 true if !served.insert(ask.owner) => None,
-                true if fits => Some(Turn::OfItsOwner),
-                _ => Some(Turn::OfAll),
+                true if fits => Some((Turn::OfItsOwner, slot)),
+                true => Some((Turn::OfAll, slot)),
+                false => Some((Turn::OfAll, SLOT)),
             };
         }
     }
@@ -405,7 +416,7 @@ impl Machine {
         let within = self.divide(now, &asks, &sure);
         let mut queue = std::mem::take(&mut self.queue);
         for waiting in &mut queue {
-            (waiting.due, waiting.turn) = (false, false);
+            (waiting.due, waiting.turn) = (false, None);
             waiting.entitled = false;
             if let Ask::Resize { .. } = &waiting.ask {
                 waiting.due = now >= self.turn_of(waiting);
@@ -423,8 +434,8 @@ impl Machine {
             let back = self.claims.offloaded(*id);
             waiting.over =
                 back.is_some_and(|p| p.slices.iter().any(|s| s.borrowed() > Bytes::ZERO));
-            waiting.due = ask.turn == Some(Turn::OfAll);
-            waiting.turn = ask.turn.is_some();
+            waiting.due = matches!(ask.turn, Some((Turn::OfAll, _)));
+            waiting.turn = ask.turn.map(|(_, slot)| slot);
             waiting.priority = ask.priority;
             waiting.level = ask.level;
             waiting.entitled = within.contains(&ask.place);

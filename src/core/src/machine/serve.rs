@@ -2,7 +2,7 @@
 
 use super::claims::Claim;
 use super::lever::Lever;
-use super::order::{FORESEEN, Round, SLOT};
+use super::order::{FORESEEN, Round};
 use super::plan::{Future, Plan, Stage};
 use super::{Action, Ask, Machine, Now, Waiting, caps};
 use crate::claim::{ClaimId, Request};
@@ -124,8 +124,8 @@ impl Machine {
                 let claim = Claim::new(request.clone(), waiting.seq, now);
                 actions.push(self.grant(id, claim, slices));
             }
-            if let Some(granted) = self.claims.get_mut(id).filter(|_| turn) {
-                let until = now.saturating_add(SLOT);
+            if let (Some(granted), Some(slot)) = (self.claims.get_mut(id), turn) {
+                let until = now.saturating_add(slot);
                 let taken = [Lever::Suspend, Lever::Requeue, Lever::Kill];
                 granted.run.spared.extend(taken.map(|lever| (lever, until)));
             }

@@ -265,3 +265,30 @@ fn the_more_wait_the_less_is_searched_for_in_one_decision() {
     assert_eq!(most(1, 100), 10_750);
     assert_eq!(most(2, 700), 600, "some is searched for however many wait");
 }
+
+#[test]
+fn an_owner_with_many_claims_has_none_away_for_a_day() {
+    const CLAIMS: u64 = 30;
+    let mut b = Bench::new(1);
+    b.claim(100, 500, 2, Class::Batch, 4);
+    for id in 1..=CLAIMS {
+        b.claim(id, 500, 1, Class::Batch, 4);
+    }
+    let (mut last, mut longest) = (BTreeMap::new(), Duration::ZERO);
+    while b.w.now < s(60 * HOUR) {
+        b.w.now += s(29);
+        b.pass(s(1));
+        for id in (1..=CLAIMS).filter(|id| b.at(*id).is_some()) {
+            let before = last.insert(id, b.w.now);
+            longest = longest.max(b.w.now - before.unwrap_or(b.w.now));
+        }
+    }
+    let now = b.w.now;
+    let still = last.values().map(|at| now - *at).max();
+    assert_eq!(last.len() as u64, CLAIMS, "each has run");
+    assert!(
+        longest.max(still.unwrap()) < s(20 * HOUR),
+        "{longest:?} {still:?}"
+    );
+    assert!(b.at(100).is_some(), "the other user has lost nothing");
+}
