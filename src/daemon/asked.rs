@@ -1,12 +1,17 @@
-//! What connections have asked and is answered later.
+//! What connections have asked and is answered later, and what is remembered of those who wait.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use gshare_core::machine::{Kept, Memory, Now};
 use gshare_core::{ClaimId, Request};
 
 use super::connection::{ConnId, Sender};
 use super::journal::ClaimRecord;
 use super::peer::Peer;
+
+/// So much before its start the clock of the core begins.
+pub(crate) const BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// One waiting claim: what the connection that waits for it needs.
 #[derive(Debug)]
@@ -33,4 +38,21 @@ pub(super) struct Wish {
     pub(super) conn: ConnId,
     pub(super) uid: u32,
     pub(super) out: Sender,
+}
+
+/// What was written down, and who of those in it is not back yet.
+#[derive(Debug, Default)]
+pub(crate) struct Remembered {
+    /// What was written down last, without what grows by itself, and the places of those who wait by number.
+    pub(super) written: Memory,
+    pub(super) places: BTreeMap<ClaimId, Kept>,
+    /// The claims that wait, by the journal.
+    pub(super) waiting: BTreeSet<ClaimId>,
+    pub(super) at: Now,
+    /// Those who waited when the service before this one ended, with the time since when.
+    pub(super) absent: BTreeMap<ClaimId, (ClaimRecord, u64)>,
+    /// The journal had something.
+    pub(super) found: bool,
+    /// It has been read: only then is it written anew.
+    pub(super) read: bool,
 }

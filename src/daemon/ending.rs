@@ -10,67 +10,14 @@ use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
 use super::fact::Fact;
-use super::journal::ClaimRecord;
+use super::live::{Ended, TERM_GRACE};
 use super::peer::Peer;
 use super::service::{Ending, Live, Service};
-use crate::clock::unix_ms;
 
-/// Between SIGTERM and SIGKILL to processes that hold the GPU of a released claim.
-const TERM_GRACE: Duration = Duration::from_secs(10);
 /// Ends that the journal does not take are kept for a later try, at most this many.
 const UNWRITTEN: usize = 10_000;
 /// A control program of MPS that has not answered by then is not waited for.
 const MPS_ANSWERS: Duration = Duration::from_secs(4);
-
-/// An ended claim for the journal.
-#[derive(Debug)]
-pub(crate) struct Ended {
-    record: ClaimRecord,
-    ended_ms: u64,
-    cause: String,
-    peak: u64,
-    launches: u64,
-}
-
-impl Ended {
-    /// A claim that ends now.
-    pub(crate) fn new(record: ClaimRecord, cause: &str, peak: u64, launches: u64) -> Self {
-        Self {
-            record,
-            ended_ms: unix_ms(),
-            cause: cause.to_owned(),
-            peak,
-            launches,
-        }
-    }
-}
-
-impl Ending {
-    /// Those who hold the GPU get SIGTERM now and SIGKILL after the grace time.
-    /// With `all`, so do all other processes of the claim.
-    pub(crate) fn killing(cause: &str, all: bool) -> Self {
-        Self {
-            cause: cause.to_owned(),
-            kill_at: Some(Instant::now() + TERM_GRACE),
-            told: false,
-            all,
-            saving: false,
-            by_mps: None,
-        }
-    }
-
-    /// The command has exited; those who still hold the GPU are waited for.
-    pub(crate) fn waiting() -> Self {
-        Self {
-            cause: "command exited".to_owned(),
-            kill_at: None,
-            told: false,
-            all: false,
-            saving: false,
-            by_mps: None,
-        }
-    }
-}
 
 impl Service {
     /// Writes the ends that the journal does not have. The claims are gone all the same; but a restarted

@@ -13,7 +13,10 @@ use super::arbiter::Turning;
 use super::connection::Sender;
 use super::journal::ClaimRecord;
 use super::peer::Peer;
+use crate::clock::unix_ms;
 
+/// Between SIGTERM and SIGKILL to processes that hold the GPU of a released claim.
+pub(super) const TERM_GRACE: Duration = Duration::from_secs(10);
 /// A claim's pages on one GPU.
 #[derive(Debug)]
 pub(crate) struct Seat {
@@ -42,6 +45,56 @@ pub(crate) struct Ending {
     pub(crate) saving: bool,
     /// While MPS ends the work of its clients: the time between the signals that follow.
     pub(crate) by_mps: Option<Duration>,
+}
+
+impl Ending {
+    /// Those who hold the GPU get SIGTERM now and SIGKILL after the grace time.
+    /// With `all`, so do all other processes of the claim.
+    pub(crate) fn killing(cause: &str, all: bool) -> Self {
+        Self {
+            cause: cause.to_owned(),
+            kill_at: Some(Instant::now() + TERM_GRACE),
+            told: false,
+            all,
+            saving: false,
+            by_mps: None,
+        }
+    }
+
+    /// The command has exited; those who still hold the GPU are waited for.
+    pub(crate) fn waiting() -> Self {
+        Self {
+            cause: "command exited".to_owned(),
+            kill_at: None,
+            told: false,
+            all: false,
+            saving: false,
+            by_mps: None,
+        }
+    }
+}
+
+/// An ended claim for the journal.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(super) record: ClaimRecord,
+    pub(super) ended_ms: u64,
+    pub(super) cause: String,
+    pub(super) peak: u64,
+    pub(super) launches: u64,
+}
+
+impl Ended {
+    /// A claim that ends now.
+    pub(crate) fn new(record: ClaimRecord, cause: &str, peak: u64, launches: u64) -> Self {
+        Self {
+            record,
+            ended_ms: unix_ms(),
+            cause: cause.to_owned(),
+            peak,
+            launches,
+        }
+    }
 }
 
 /// A process that waits for the grant of its claim.

@@ -20,14 +20,13 @@ use super::arbiter::Gates;
 pub(crate) use super::asked::{Asked, Wishes};
 use super::command::Command;
 use super::connection::{ConnId, Sender, Turn};
-use super::ending::Ended;
 use super::fact::{Fact, Look, Others, Pages, Tick};
 use super::features::{Features, Round};
 use super::gpu::Gpu;
 use super::history::vitals::Vitals;
 use super::history::{Ask, History};
 use super::journal::{DrainRecord, Journal};
-pub(crate) use super::live::{Ending, Live, Seat};
+pub(crate) use super::live::{Ended, Ending, Live, Seat};
 use super::msg::Msg;
 use super::notebooks::helpers::Helpers;
 use super::outside::Policy;
@@ -96,7 +95,7 @@ pub(crate) struct Service {
     pub(crate) sample: Option<GpuSample>,
     pub(crate) claims: BTreeMap<ClaimId, Live>,
     pub(crate) waiting: BTreeMap<ClaimId, Asked>,
-    pub(crate) remembered: super::waiting::Remembered,
+    pub(crate) remembered: super::asked::Remembered,
     pub(crate) wishes: Wishes,
     /// Cgroups of ended claims whose processes live on without a GPU.
     pub(crate) lingering: Vec<ClaimCgroup>,
@@ -248,7 +247,7 @@ impl Service {
 
     /// The core's clock: time since the service started, and a while before that, so that it can be told of it.
     pub(crate) fn now(&self) -> Duration {
-        super::waiting::BEFORE + self.origin.elapsed()
+        super::asked::BEFORE + self.origin.elapsed()
     }
 
     /// When the core wants to hear of the time, also between two ticks.

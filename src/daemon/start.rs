@@ -108,7 +108,7 @@ impl Service {
             sample: None,
             claims: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            remembered: super::waiting::Remembered::default(),
+            remembered: super::asked::Remembered::default(),
             wishes: Wishes::default(),
             lingering: Vec::new(),
             drains: BTreeMap::new(),

@@ -11,29 +11,10 @@ use super::journal::{ClaimRecord, QueueChanges};
 use super::service::{Asked, Service};
 use crate::clock::unix_ms;
 
-/// So much before its start the clock of the core begins.
-pub(crate) const BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 /// What claims have had is written down so often, where nothing else has changed.
 const EVERY: Duration = Duration::from_secs(60);
 /// Under which name the journal has it.
 const KEY: &str = "machine";
-
-/// What was written down, and who of those in it is not back yet.
-#[derive(Debug, Default)]
-pub(crate) struct Remembered {
-    /// What was written down last, without what grows by itself, and the places of those who wait by number.
-    written: Memory,
-    places: BTreeMap<ClaimId, Kept>,
-    /// The claims that wait, by the journal.
-    waiting: BTreeSet<ClaimId>,
-    at: Now,
-    /// Those who waited when the service before this one ended, with the time since when.
-    absent: BTreeMap<ClaimId, (ClaimRecord, u64)>,
-    /// The journal had something.
-    found: bool,
-    /// It has been read: only then is it written anew.
-    read: bool,
-}
 
 /// What is worth writing down at once: all but what grows while time passes, and what the records of claims have.
 fn plain(mut memory: Memory) -> Memory {

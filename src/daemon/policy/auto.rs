@@ -12,10 +12,10 @@ use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{Caps, ClaimGpu, ClaimState, ClaimView, Figure, ProcessView, Source};
 
 use super::super::convert;
-use super::super::ending::Ended;
 use super::super::fact::Fact;
 use super::super::gpus::DriverUse;
 use super::super::journal::ClaimRecord;
+use super::super::live::Ended;
 use super::super::outside::AutoClaim;
 use super::super::service::Service;
 use super::super::whose::Whose;
