@@ -167,6 +167,21 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
     assert!(json.total.claimed_gpu_s >= report.total.claimed_gpu_s);
     let csv = text(&station, &["report", "--csv"]);
     assert_eq!(csv.lines().count(), 3, "{csv}");
+    let mail = text(&station, &["report", "--text"]);
+    assert!(mail.lines().count() <= 25, "{mail}");
+    assert!(
+        mail.contains("user 1 ") && !mail.contains(&user.user),
+        "{mail}"
+    );
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("report.html");
+    let file = file.to_str().expect("a path in UTF-8");
+    text(&station, &["report", "--names", "--html", file]);
+    let page = std::fs::read_to_string(file).expect("a page");
+    assert!(
+        page.contains(&user.user) && page.contains("burner"),
+        "{page}"
+    );
     let nobody = station
         .command()
         .args(["report", "--user", "nobody-there"])

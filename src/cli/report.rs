@@ -1,5 +1,7 @@
 //! `gshare report`: what was claimed and what was used, by user, with charts, and who held without use.
 
+mod page;
+
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -40,6 +42,14 @@ pub(crate) fn run(socket: Option<&Path>, args: &ReportArgs) -> Outcome {
         out::json(&report)?;
     } else if args.csv {
         out::print(&csv(&report))?;
+    } else if let Some(file) = &args.html {
+        let html = page::Page::new(&report, args.names).html();
+        std::fs::write(file, html).map_err(|e| {
+            let why = format!("cannot write the report to {}: {e}", file.display());
+            Failure::new(super::failure::INTERNAL, why)
+        })?;
+    } else if args.text {
+        out::print(&page::Page::new(&report, args.names).mail())?;
     } else {
         let user = args.user.as_deref();
         out::print(&text(&report, user, out::columns(), out::colour()))?;

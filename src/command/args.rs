@@ -128,7 +128,8 @@ pub enum Command {
     #[command(after_long_help = "Examples:\n  \
             gshare report --since 5w               the last five weeks, everybody\n  \
             gshare report --since 3d --user ada    three days of one user\n  \
-            gshare report --since 5w --csv         for a spreadsheet\n\n\
+            gshare report --since 5w --csv         for a spreadsheet\n  \
+            gshare report --html week.html         a page for a browser, users by alias\n\n\
             Use is SM activity; times are GPU hours. A figure that is not known is shown as \u{2014}, an estimate with ~.")]
     Report(ReportArgs),
     /// Show a claim's share as nvidia-smi would show GPUs of its own

@@ -24,6 +24,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Widget};
 
 pub(crate) use claims::what;
+pub(crate) use overview::SIDE;
 
 use crate::keymap::Command;
 use crate::model::{AtLeast, Model, Page, RowKey, Section, Sort, Words, words};

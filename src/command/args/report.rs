@@ -1,5 +1,6 @@
 //! Arguments of `gshare report`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -23,6 +24,15 @@ pub struct ReportArgs {
     /// Print comma-separated values: a line per user, and one for all
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
+    /// Write one page for a browser, without scripts; users by alias
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "csv"])]
+    pub html: Option<PathBuf>,
+    /// Print at most 25 lines for a mail; users by alias
+    #[arg(long, conflicts_with_all = ["json", "csv", "html"])]
+    pub text: bool,
+    /// Name users and their programs with --html or --text
+    #[arg(long)]
+    pub names: bool,
 }
 
 /// A time back from now; weeks are known here.

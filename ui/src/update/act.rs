@@ -415,6 +415,10 @@ pub(crate) fn refresh(model: &mut Model) {
                 };
                 ask(model, Asked::Lasts, Call::Try(Box::new(spec)));
             }
+            // Large screens show the chosen claim since it began.
+            if model.size.0 >= view::SIDE {
+                ask_claim(model);
+            }
         }
         Page::Claims => ask_claim(model),
         Page::History => {

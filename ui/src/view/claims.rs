@@ -41,7 +41,7 @@ pub(super) struct Table<'a> {
 
 /// Heading and rows, in `room` rows.
 pub(super) fn lines(table: Table<'_>, room: usize) -> Vec<Row> {
-    let View { model, .. } = table.view;
+    let model = table.view.model;
     let rows = model.claim_rows();
     let columns = table.columns(&rows);
     let focus = model.section == Section::Claims;
@@ -131,7 +131,7 @@ const MEMORY: usize = 10;
 impl Table<'_> {
     /// The heading, and what a click on each of its columns sorts by.
     pub(super) fn heading(&self, columns: &[Column<Col>], place: &str, focus: bool) -> Row {
-        let View { theme, glyphs, .. } = self.view;
+        let (theme, glyphs) = (self.view.theme, self.view.glyphs);
         let sort = self.view.model.sort;
         let (names, figures) = halves(columns);
         let cols = total(names);

@@ -203,12 +203,7 @@ fn holds(snapshot: &Snapshot) -> [(&'static str, &'static str); 3] {
 
 /// What was found; what is fine with its details where `whole`, else by name.
 fn checks(view: &View<'_>, cols: usize, whole: bool) -> Vec<Row> {
-    let View {
-        model,
-        theme,
-        glyphs,
-        ..
-    } = *view;
+    let (model, theme, glyphs) = (view.model, view.theme, view.glyphs);
     let heading =
         |title: &str, n: usize| Row::from(line!(view; heading title, text format!(" {n}")));
     let found = model.check_rows();

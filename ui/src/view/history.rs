@@ -103,7 +103,7 @@ fn recorded(view: &View<'_>, past: &HistoryView, area: Rect, scene: &mut Scene<'
 }
 
 fn title(view: &View<'_>, who: &str, cols: usize) -> Line<'static> {
-    let View { theme, glyphs, .. } = *view;
+    let (theme, glyphs) = (view.theme, view.glyphs);
     let mut line = line!(view; heading format!("GPUS IN USE of {who}  "));
     for each in Span::ALL {
         line.push_span(match each == view.model.past.span {
@@ -201,13 +201,7 @@ fn draw_chart(
     area: Rect,
     scene: &mut Scene<'_>,
 ) {
-    let View {
-        model,
-        look,
-        theme,
-        glyphs,
-        ..
-    } = *view;
+    let (model, look, theme, glyphs) = (view.model, view.look, view.theme, view.glyphs);
     let cols = usize::from(area.width).saturating_sub(AXIS + 1).min(180);
     let points = series.map(|s| s.points.as_slice()).unwrap_or_default();
     // A service that is young opens on the time that it knows.
@@ -366,7 +360,7 @@ fn table_rows(view: &View<'_>, users: &[&HistorySeries], area: Rect) -> Vec<Row>
 
 /// Why claims idled: one bar, and the causes with their hours in its order.
 fn idle_by(view: &View<'_>, usage: &Usage, cols: usize) -> Line<'static> {
-    let View { theme, glyphs, .. } = *view;
+    let (theme, glyphs) = (view.theme, view.glyphs);
     let mut parts = usage.idle.parts().to_vec();
     parts.retain(|(_, s)| *s > 0.0);
     parts.sort_by(|a, b| b.1.total_cmp(&a.1));

@@ -39,9 +39,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
 
 /// `by user  v by notebook   sorted by need   20 claims of 8 users, 5.25 GPUs claimed`.
 fn about(view: &View<'_>) -> Line<'static> {
-    let View {
-        model, snapshot, ..
-    } = view;
+    let (model, snapshot) = (view.model, view.snapshot);
     let sum = claimed_by(snapshot.claims.iter().filter(|c| !c.adopted)) / 100.0;
     let uids: BTreeSet<u32> = snapshot.claims.iter().map(|c| c.uid).collect();
     let sorted = model.sort.name();

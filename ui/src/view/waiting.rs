@@ -239,12 +239,7 @@ fn until(view: &View<'_>, area: Rect, each: u16, scene: &mut Scene<'_>) {
     if area.height < 3 {
         return;
     }
-    let View {
-        look,
-        theme,
-        glyphs,
-        ..
-    } = *view;
+    let (look, theme, glyphs) = (view.look, view.theme, view.glyphs);
     let area = scene.ruled(area, true, look);
     let gpus = &view.snapshot.gpus;
     let one = gpus.iter().all(|g| g.short == gpus[0].short);

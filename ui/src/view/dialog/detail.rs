@@ -358,7 +358,7 @@ impl Page<'_> {
             "waits",
             format!("{ago}, since {at}, place {}", waiting.position),
         );
-        let View { model, look, .. } = self.view;
+        let (model, look) = (self.view.model, self.view.look);
         let detail = waiting::detail(model, &waiting.id, look, self.cols);
         self.facts.lines.extend(detail);
     }

@@ -254,12 +254,7 @@ impl<'a> Table<'a> {
     }
 
     fn heading(&self, hidden: usize) -> Line<'static> {
-        let View {
-            model,
-            theme,
-            glyphs,
-            ..
-        } = self.view;
+        let (model, theme, glyphs) = (self.view.model, self.view.theme, self.view.glyphs);
         let focus = model.section == Section::Gpus;
         let style = if focus { theme.focus } else { theme.heading };
         let more = match hidden {
@@ -337,7 +332,7 @@ impl<'a> Table<'a> {
 
     /// The sign and the word, in the colours of both.
     fn signed(&self, gpu: &GpuView, word: &str) -> Line<'static> {
-        let View { theme, glyphs, .. } = self.view;
+        let (theme, glyphs) = (self.view.theme, self.view.glyphs);
         let word = match self.view.look.is_utf8() {
             true => format!(" {word}"),
             false => format!(" {}", word.replace('°', "")),
@@ -351,7 +346,7 @@ impl<'a> Table<'a> {
     /// One GPU from the top of `area`.
     fn draw(&self, gpu: &GpuView, area: Rect, scene: &mut Scene<'_>) {
         let view = self.view;
-        let View { look, theme, .. } = view;
+        let (look, theme) = (view.look, view.theme);
         let key = RowKey::Gpu(gpu.index);
         let focus = view.model.section == Section::Gpus;
         let is_chosen = focus && view.model.current() == Some(&key);

@@ -1,0 +1,674 @@
+//! The report as a page of one file and as a mail: no script, nothing from elsewhere, users by alias unless asked for
+//! by name.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use chrono::{Local, TimeZone};
+use gshare_proto::figures::{about, hours, left, parts, percent};
+use gshare_proto::{HistoryPoint, IdleHolding, ReportView, Usage};
+
+/// The report with names or aliases.
+pub(super) struct Page<'a> {
+    report: &'a ReportView,
+    /// Users by the name that is shown.
+    shown: BTreeMap<&'a str, String>,
+    /// Whether users and what they run are named.
+    names: bool,
+}
+
+/// From this part of its time on a throttled claim is not told to shrink.
+const THROTTLED: f64 = 0.05;
+
+/// A claim whose use is within so much of its size, in GPUs, is not told to shrink.
+const NEAR: f64 = 0.1;
+
+/// Lines of a mail at most.
+const MAIL: usize = 25;
+
+/// What would be enough for a claim that used less than it held.
+struct Enough<'a> {
+    held: &'a IdleHolding,
+    /// The mean size that it had, and that it needed, in GPUs.
+    size: f64,
+    needed: f64,
+}
+
+impl Enough<'_> {
+    /// GPU seconds that others could have had.
+    fn freed(&self) -> f64 {
+        (self.size - self.needed) * self.held.held_s
+    }
+}
+
+/// The size that a claim needed on average, in steps of 0.05; none where it was throttled, nearly full or not measured.
+/// Use is GPU time or SM activity, whichever is more: in turns the share is GPU time.
+fn enough(held: &IdleHolding) -> Option<Enough<'_>> {
+    let usage = &held.usage;
+    let used = match (usage.used_gpu_s, usage.busy_gpu_s) {
+        (Some(sms), Some(time)) => sms.max(time),
+        (sms, time) => sms.or(time)?,
+    };
+    if held.held_s <= 0.0 || usage.throttled_gpu_s > THROTTLED * usage.claimed_gpu_s {
+        return None;
+    }
+    let size = usage.claimed_gpu_s / held.held_s;
+    let needed = ((used / held.held_s) / 0.05).ceil().max(1.0) * 0.05;
+    (size - used / held.held_s > NEAR && needed < size).then_some(Enough { held, size, needed })
+}
+
+/// A text inside a page.
+fn safe(text: &str) -> String {
+    let text = text
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;");
+    text.replace('"', "&quot;").replace(char::is_control, " ")
+}
+
+fn time(ms: u64) -> String {
+    let at = i64::try_from(ms).ok();
+    let at = at.and_then(|ms| Local.timestamp_millis_opt(ms).single());
+    at.map_or_else(String::new, |t| t.format("%a %d %b %Y %H:%M").to_string())
+}
+
+fn known(seconds: Option<f64>, estimate: bool) -> String {
+    seconds.map_or_else(|| "—".to_owned(), |s| about(estimate, hours(s)))
+}
+
+fn used_percent(usage: &Usage) -> String {
+    let used = usage.average_use();
+    used.map_or_else(
+        || "—".to_owned(),
+        |p| about(usage.estimate, percent(p)) + " %",
+    )
+}
+
+/// Colours of a light and a dark page: used, burst and claimed are depths of one hue.
+const STYLE: &str = "\
+:root{color-scheme:light dark;--page:#fff;--ink:#1b2330;--dim:#5c646e;--line:#dfe4ea;--used:#0b2f62;--over:#4a86c8;\
+--claimed:#c3d3e6;--unknown:#8a8f96;--wait:#a16200}\
+@media(prefers-color-scheme:dark){:root{--page:#10151c;--ink:#d6dde6;--dim:#8c95a0;--line:#2a323d;--used:#b5dcff;\
+--over:#3577ba;--claimed:#2c3a4d;--unknown:#6b7077;--wait:#e8b124}}\
+body{margin:0 auto;padding:1rem;max-width:64rem;background:var(--page);color:var(--ink);font:16px/1.5 system-ui,sans-serif}\
+h1{font-size:1.4rem;margin:.2rem 0}h2{font-size:1.1rem;margin:2rem 0 .5rem}p{margin:.4rem 0}.dim{color:var(--dim)}\
+.sums{display:grid;grid-template-columns:repeat(auto-fit,minmax(8rem,1fr));gap:.75rem;margin:1rem 0}\
+.sums div{border-left:4px solid var(--line);padding-left:.6rem}.sums b{display:block;font-size:1.5rem;line-height:1.2}\
+svg{display:block;width:100%;background:none}.axis{display:flex;justify-content:space-between;color:var(--dim);font-size:.85rem}\
+.key span{margin-right:1rem;white-space:nowrap}.key i{display:inline-block;width:.8em;height:.8em;margin-right:.35em}\
+.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\
+td,th{padding:.3rem .6rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}\
+th{color:var(--dim);font-weight:600}td:first-child,th:first-child,.left{text-align:left}\
+.bar{width:9rem;min-width:6rem}.bar svg{height:.9rem}.small{display:grid;\
+grid-template-columns:repeat(auto-fit,minmax(15rem,1fr));gap:1rem}";
+
+/// The unit of the drawings.
+const WIDTH: f64 = 600.0;
+
+impl<'a> Page<'a> {
+    pub(super) fn new(report: &'a ReportView, names: bool) -> Self {
+        let users = report.users.iter().map(|u| u.user.as_str());
+        let held = report.worst.iter().map(|w| w.user.as_str());
+        let mut shown = BTreeMap::new();
+        for user in users.chain(held) {
+            let alias = format!("user {}", shown.len() + 1);
+            let name = if names { user.to_owned() } else { alias };
+            shown.entry(user).or_insert(name);
+        }
+        Self {
+            report,
+            shown,
+            names,
+        }
+    }
+
+    fn user(&self, user: &str) -> &str {
+        self.shown.get(user).map_or("", String::as_str)
+    }
+
+    /// What a claim runs, where users are named.
+    fn what<'h>(&self, held: &'h IdleHolding) -> &'h str {
+        match self.names {
+            true => held.notebook.as_ref().map_or(&held.what, |n| &n.value),
+            false => "",
+        }
+    }
+
+    /// Sizes that would have been enough, the largest gain first.
+    fn changes(&self) -> Vec<Enough<'a>> {
+        let mut all: Vec<Enough<'_>> = self.report.worst.iter().filter_map(enough).collect();
+        all.sort_by(|a, b| b.freed().total_cmp(&a.freed()));
+        all
+    }
+
+    /// What changes would do, a sentence each.
+    fn advice(&self) -> Vec<String> {
+        let total = &self.report.total;
+        let mut out = Vec::new();
+        if let Some(idle) = total.idle_gpu_s().filter(|idle| *idle > 0.0) {
+            let (waited, idle_h) = (total.waited_gpu_s, hours(idle));
+            out.push(match waited > 0.0 {
+                true => format!(
+                    "Idle claims that make room: users waited for {} GPU h while claims held {idle_h} GPU h idle; \
+                     at most {} GPU h of the waiting could have been served.",
+                    hours(waited),
+                    hours(idle.min(waited))
+                ),
+                false => format!("Claims held {idle_h} GPU h idle, and nobody waited."),
+            });
+        }
+        for change in self.changes().into_iter().take(5) {
+            let Enough { held, size, needed } = &change;
+            out.push(format!(
+                "{} of {}: {} GPU instead of {} would have been enough on average, and frees {} GPU h. Peaks may need \
+                 more.",
+                held.id,
+                self.user(&held.user),
+                gpus(*needed),
+                gpus(*size),
+                hours(change.freed())
+            ));
+        }
+        out
+    }
+
+    /// All users together over time: claimed, used and waited for, by moment.
+    fn total(&self) -> Vec<HistoryPoint> {
+        let mut sums: BTreeMap<u64, HistoryPoint> = BTreeMap::new();
+        for point in self.report.users.iter().flat_map(|u| &u.series) {
+            let sum = sums.entry(point.at_ms).or_insert(HistoryPoint {
+                at_ms: point.at_ms,
+                used: Some(0.0),
+                ..HistoryPoint::default()
+            });
+            sum.claimed += point.claimed;
+            sum.waiting += point.waiting;
+            sum.used = sum.used.zip(point.used).map(|(a, b)| a + b);
+        }
+        sums.into_values().collect()
+    }
+
+    /// Used and claimed over time as areas, the waiting as a line; what is not known is a gap.
+    fn chart(&self, points: &[HistoryPoint], height: f64, top: f64) -> String {
+        let report = self.report;
+        let span = report.to_ms.saturating_sub(report.from_ms).max(1) as f64;
+        let x = |ms: u64| ms.saturating_sub(report.from_ms) as f64 / span * WIDTH;
+        let step = report.step_ms.max(1) as f64 / span * WIDTH;
+        let y = |gpus: f64| height - (gpus / top.max(1e-9)).min(1.0) * height;
+        let mut paths: [String; 5] = Default::default();
+        for point in points {
+            let at = x(point.at_ms);
+            let mut area = |path: usize, from: f64, to: f64| {
+                if to > from {
+                    let (low, high) = (y(from), y(to));
+                    let _ = write!(
+                        paths[path],
+                        "M{at:.1} {low:.1}V{high:.1}h{step:.2}V{low:.1}z"
+                    );
+                }
+            };
+            match point.used {
+                Some(used) => {
+                    area(0, 0.0, point.claimed);
+                    area(1, 0.0, used.min(point.claimed));
+                    area(2, point.claimed, used);
+                }
+                None => area(4, 0.0, point.claimed),
+            }
+            if point.waiting > 0.0 {
+                area(3, 0.0, top * 0.02);
+            }
+        }
+        let colours = ["claimed", "used", "over", "wait", "unknown"];
+        let path =
+            |(d, colour): (&String, &str)| format!("<path d=\"{d}\" fill=\"var(--{colour})\"/>");
+        let paths: String = paths.iter().zip(colours).map(path).collect();
+        format!(
+            "<svg viewBox=\"0 0 {WIDTH} {height}\" preserveAspectRatio=\"none\" height=\"{height}\" role=\"img\" \
+             aria-label=\"claimed and used over time\">{paths}</svg>"
+        )
+    }
+
+    /// Used of claimed, both of the largest.
+    fn bar(usage: &Usage, most: f64) -> String {
+        let part = |s: f64| (s / most.max(1e-9)).min(1.0) * 100.0;
+        let claimed = part(usage.claimed_gpu_s);
+        let used = part(usage.used_gpu_s.unwrap_or(0.0));
+        let (within, over) = (used.min(claimed), (used - claimed).max(0.0));
+        format!(
+            "<td class=\"bar\"><svg viewBox=\"0 0 100 10\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect \
+             width=\"{claimed:.1}\" height=\"10\" fill=\"var(--claimed)\"/><rect width=\"{within:.1}\" height=\"10\" \
+             fill=\"var(--used)\"/><rect x=\"{claimed:.1}\" width=\"{over:.1}\" height=\"10\" fill=\"var(--over)\"/></svg>"
+        )
+    }
+
+    /// A table with sums of usage, a row each.
+    fn table(title: &str, rows: &[(String, &Usage)]) -> String {
+        let most = rows
+            .iter()
+            .map(|(_, u)| u.claimed_gpu_s.max(u.used_gpu_s.unwrap_or(0.0)));
+        let most = most.fold(0.0, f64::max);
+        let mut out = format!(
+            "<div class=\"wide\"><table><tr><th>{title}<th>claimed<th>used<th>of it<th>idle<th>burst<th>waited<th \
+             class=\"left\">idle mostly<th class=\"bar\">"
+        );
+        for (name, usage) in rows {
+            let _ = write!(
+                out,
+                "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td class=\"left\">{}{}",
+                safe(name),
+                hours(usage.claimed_gpu_s),
+                known(usage.used_gpu_s, usage.estimate),
+                used_percent(usage),
+                known(usage.idle_gpu_s(), false),
+                known(usage.borrowed(), false),
+                hours(usage.waited_gpu_s),
+                usage.idle.main().unwrap_or_default(),
+                Self::bar(usage, most)
+            );
+        }
+        out + "</table></div>\n"
+    }
+
+    /// The page.
+    pub(super) fn html(&self) -> String {
+        let report = self.report;
+        let total = &report.total;
+        let span = report.to_ms.saturating_sub(report.from_ms) as f64 / 1000.0;
+        let looked = percent((100.0 * report.known_s / span.max(1.0)).min(100.0));
+        let (from, to) = (time(report.from_ms), time(report.to_ms));
+        let mut out = format!(
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+             content=\"width=device-width,initial-scale=1\"><meta http-equiv=\"Content-Security-Policy\" \
+             content=\"default-src 'none'; style-src 'unsafe-inline'\"><title>GPU report</title><style>{STYLE}</style>\
+             </head><body>\n<h1>GPU report</h1><p class=\"dim\">{from} to {to}, {} GPUs; data for {looked} % of this \
+             period. All figures are GPU hours.</p>\n<div class=\"sums\">",
+            report.gpu_count
+        );
+        for (what, figure) in [
+            ("claimed", hours(total.claimed_gpu_s)),
+            ("used", known(total.used_gpu_s, total.estimate)),
+            ("used of claimed", used_percent(total)),
+            ("idle", known(total.idle_gpu_s(), false)),
+            ("waited for", hours(total.waited_gpu_s)),
+        ] {
+            let _ = write!(out, "<div><b>{figure}</b>{what}</div>");
+        }
+        out += "</div>\n<h2>Over time</h2><p class=\"key dim\">";
+        for (colour, what) in [
+            ("used", "used"),
+            ("over", "burst above the claims"),
+            ("claimed", "claimed, not used"),
+            ("unknown", "claimed, use not known"),
+            ("wait", "somebody waited"),
+        ] {
+            let _ = write!(
+                out,
+                "<span><i style=\"background:var(--{colour})\"></i>{what}</span>"
+            );
+        }
+        let all = self.total();
+        let most = |points: &[HistoryPoint]| {
+            let each = points.iter().map(|p| p.claimed.max(p.used.unwrap_or(0.0)));
+            each.fold(0.0, f64::max)
+        };
+        let top = f64::from(report.gpu_count).max(most(&all));
+        let axis = |top: f64| {
+            format!(
+                "<div class=\"axis\"><span>{from}</span><span>0 to {} GPUs</span><span>{to}</span></div>",
+                gpus(top)
+            )
+        };
+        let _ = write!(out, "</p>{}{}\n", self.chart(&all, 160.0, top), axis(top));
+        if report.users.len() > 1 {
+            out += "<h2>Each user over time</h2><div class=\"small\">";
+            for user in report.users.iter().take(12) {
+                let top = most(&user.series).max(0.01);
+                let name = safe(self.user(&user.user));
+                let chart = self.chart(&user.series, 60.0, top);
+                let _ = write!(
+                    out,
+                    "<div>{name} <span class=\"dim\">0 to {} GPUs</span>{chart}</div>",
+                    gpus(top)
+                );
+            }
+            out += "</div>\n";
+        }
+        let users = report
+            .users
+            .iter()
+            .map(|u| (self.user(&u.user).to_owned(), &u.usage));
+        let users: Vec<(String, &Usage)> = users.collect();
+        out += "<h2>By user</h2>";
+        out += &match users.is_empty() {
+            true => "<p>Nobody claimed anything.</p>\n".to_owned(),
+            false => Self::table("user", &users),
+        };
+        let name =
+            |g: &gshare_proto::GpuReport| g.gpu.map_or(g.uuid.clone(), |n| format!("GPU {n}"));
+        let gpus_of: Vec<(String, &Usage)> =
+            report.gpus.iter().map(|g| (name(g), &g.usage)).collect();
+        if !gpus_of.is_empty() {
+            let _ = write!(out, "<h2>By GPU</h2>{}", Self::table("GPU", &gpus_of));
+        }
+        if !report.worst.is_empty() {
+            out += "<h2>Most wasted</h2><div class=\"wide\"><table><tr><th>claim<th class=\"left\">user<th>claimed<th>idle\
+                    <th>used of it<th class=\"left\">idle mostly";
+            if self.names {
+                out += "<th class=\"left\">runs";
+            }
+            for held in &report.worst {
+                let _ = write!(
+                    out,
+                    "<tr><td>{}<td class=\"left\">{}<td>{}<td>{}<td>{}<td class=\"left\">{}{}",
+                    safe(&held.id),
+                    safe(self.user(&held.user)),
+                    hours(held.usage.claimed_gpu_s),
+                    known(held.usage.idle_gpu_s(), false),
+                    used_percent(&held.usage),
+                    safe(held.cause.as_deref().unwrap_or("—")),
+                    match self.names {
+                        true => format!("<td class=\"left\">{}", safe(self.what(held))),
+                        false => String::new(),
+                    }
+                );
+            }
+            out += "</table></div>\n";
+        }
+        let advice = self.advice();
+        if !advice.is_empty() {
+            out += "<h2>What a change would do</h2><ul>";
+            for text in advice {
+                let _ = write!(out, "<li>{}", safe(&text));
+            }
+            out += "</ul>\n";
+        }
+        if !self.names {
+            out += "<p class=\"dim\">Users are shown by alias; --names names them and what they run.</p>\n";
+        }
+        out + "</body></html>\n"
+    }
+
+    /// The same for a mail, in at most [`MAIL`] lines of 78 columns.
+    pub(super) fn mail(&self) -> String {
+        let report = self.report;
+        let total = &report.total;
+        let mut out = vec![
+            format!(
+                "GPU report, {} to {}",
+                time(report.from_ms),
+                time(report.to_ms)
+            ),
+            format!(
+                "{} GPUs: {} GPU h claimed, {} used ({}), {} idle, {} waited for",
+                report.gpu_count,
+                hours(total.claimed_gpu_s),
+                known(total.used_gpu_s, total.estimate),
+                used_percent(total),
+                known(total.idle_gpu_s(), false),
+                hours(total.waited_gpu_s)
+            ),
+            String::new(),
+        ];
+        let row = |name: &str, [a, b, c, d]: [&str; 4], last: &str| {
+            format!(
+                "{} {a:>8} {b:>8} {c:>7} {d:>8}  {last}",
+                left(name, 20, "…")
+            )
+        };
+        out.push(row(
+            "user",
+            ["claimed", "used", "of it", "idle"],
+            "idle mostly",
+        ));
+        let shown = if report.users.len() > 8 { 7 } else { 8 };
+        for user in report.users.iter().take(shown) {
+            let usage = &user.usage;
+            let (claimed, used) = (
+                hours(usage.claimed_gpu_s),
+                known(usage.used_gpu_s, usage.estimate),
+            );
+            let (part, idle) = (used_percent(usage), known(usage.idle_gpu_s(), false));
+            let cause = usage.idle.main().unwrap_or_default();
+            out.push(row(
+                self.user(&user.user),
+                [&claimed, &used, &part, &idle],
+                cause,
+            ));
+        }
+        if report.users.len() > shown {
+            out.push(format!("and {} more", report.users.len() - shown));
+        }
+        let mut section = |title: &str, lines: Vec<String>| {
+            if !lines.is_empty() {
+                out.extend([String::new(), title.to_owned()]);
+                out.extend(lines);
+            }
+        };
+        let worst = report.worst.iter().take(3).map(|held| {
+            format!(
+                "  {} of {}: {} of {} GPU h idle, {} {}",
+                held.id,
+                self.user(&held.user),
+                known(held.usage.idle_gpu_s(), false),
+                hours(held.usage.claimed_gpu_s),
+                held.cause.as_deref().unwrap_or("cause not known"),
+                self.what(held)
+            )
+        });
+        section("Most wasted", worst.collect());
+        let changes = self.changes().into_iter().take(3).map(|change| {
+            format!(
+                "  {}: {} GPU instead of {} frees {} GPU h",
+                change.held.id,
+                gpus(change.needed),
+                gpus(change.size),
+                hours(change.freed())
+            )
+        });
+        section("What a change would do, on average", changes.collect());
+        out.truncate(MAIL);
+        let lines = out
+            .iter()
+            .map(|line| left(line, 78, "…").trim_end().to_owned() + "\n");
+        lines.collect()
+    }
+}
+
+/// `0.25`, `1.50`.
+fn gpus(sum: f64) -> String {
+    let text = parts(sum);
+    match text.starts_with('.') {
+        true => format!("0{text}"),
+        false => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gshare_proto::{GpuReport, Idle, UserReport};
+
+    use super::*;
+
+    const HOUR: u64 = 3_600_000;
+
+    fn usage(claimed_h: f64, used_h: f64) -> Usage {
+        Usage {
+            claimed_gpu_s: claimed_h * 3600.0,
+            used_gpu_s: Some(used_h * 3600.0),
+            used_known_gpu_s: claimed_h * 3600.0,
+            busy_gpu_s: Some(used_h * 3600.0),
+            waited_gpu_s: 7200.0,
+            idle: Idle {
+                kernel: (claimed_h - used_h).max(0.0) * 3600.0,
+                ..Idle::default()
+            },
+            ..Usage::default()
+        }
+    }
+
+    fn held(id: &str, user: &str, usage: Usage) -> IdleHolding {
+        IdleHolding {
+            id: id.to_owned(),
+            user: user.to_owned(),
+            what: "secret <b>thesis</b>.ipynb".to_owned(),
+            held_s: 36_000.0,
+            usage,
+            cause: Some("kernel idle".to_owned()),
+            ..IdleHolding::default()
+        }
+    }
+
+    fn report() -> ReportView {
+        let users = ["ada", "bob & co", "cem"].iter().enumerate();
+        let users = users.map(|(n, user)| UserReport {
+            uid: n as u32,
+            user: (*user).to_owned(),
+            usage: usage(20.0, 6.0 * n as f64),
+            series: (0..168)
+                .map(|hour| HistoryPoint {
+                    at_ms: hour * HOUR,
+                    claimed: if hour % 24 > 8 { 1.0 } else { 0.25 },
+                    used: (hour % 24 != 3).then_some((hour % (5 + n as u64)) as f64 * 0.3),
+                    waiting: if hour % 24 == 10 { 1.0 } else { 0.0 },
+                    ..HistoryPoint::default()
+                })
+                .collect(),
+        });
+        ReportView {
+            from_ms: 0,
+            to_ms: 168 * HOUR,
+            step_ms: HOUR,
+            known_s: 168.0 * 3600.0,
+            gpu_count: 4,
+            total: usage(60.0, 18.0),
+            gpus: (0..4)
+                .map(|gpu| GpuReport {
+                    gpu: Some(gpu),
+                    usage: usage(15.0, 4.5),
+                    ..GpuReport::default()
+                })
+                .collect(),
+            users: users.collect(),
+            worst: vec![
+                held("c1", "ada", usage(5.0, 0.2)),
+                held(
+                    "c2",
+                    "bob & co",
+                    Usage {
+                        throttled_gpu_s: 3600.0,
+                        ..usage(5.0, 1.0)
+                    },
+                ),
+                held("c3", "cem", usage(3.0, 2.5)),
+                held(
+                    "c4",
+                    "cem",
+                    Usage {
+                        used_gpu_s: Some(0.0),
+                        busy_gpu_s: Some(4.5 * 3600.0),
+                        ..usage(5.0, 0.0)
+                    },
+                ),
+            ],
+        }
+    }
+
+    #[test]
+    fn users_are_aliases_until_they_are_asked_for() {
+        let report = report();
+        for page in [
+            Page::new(&report, false).html(),
+            Page::new(&report, false).mail(),
+        ] {
+            for name in ["ada", "bob", "cem", "thesis"] {
+                assert!(!page.contains(name), "{name}: {page}");
+            }
+            assert!(page.contains("user 1") && page.contains("user 3"), "{page}");
+        }
+        let named = Page::new(&report, true);
+        assert!(named.html().contains("bob &amp; co") && named.html().contains("&lt;b&gt;thesis"));
+        assert!(named.mail().contains("bob & co") && named.mail().contains("thesis"));
+    }
+
+    #[test]
+    fn the_page_is_one_file_without_scripts_and_every_figure_is_the_reports() {
+        let report = report();
+        let html = Page::new(&report, false).html();
+        for part in ["<script", "http://", "https://", "src=", "url(", "@import"] {
+            assert!(!html.contains(part), "{part}");
+        }
+        assert!(html.contains("default-src 'none'") && html.contains("prefers-color-scheme:dark"));
+        for figure in [
+            "<b>60.0</b>claimed",
+            "<b>18.0</b>used",
+            "<b>30 %</b>",
+            "<b>42.0</b>idle",
+            "<b>2.0</b>waited",
+        ] {
+            assert!(html.contains(figure), "{figure}");
+        }
+        assert_eq!(html.matches("<tr><td>GPU ").count(), 4);
+        assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
+        // Of moments whose use is not known nothing is drawn as unused.
+        let page = Page::new(&report, false);
+        let unknown = HistoryPoint {
+            claimed: 1.0,
+            ..HistoryPoint::default()
+        };
+        let chart = page.chart(&[unknown], 100.0, 1.0);
+        let drawn = |colour: &str| format!("V0.0h3.57V100.0z\" fill=\"var(--{colour})\"");
+        assert!(
+            chart.contains(&drawn("unknown")) && !chart.contains(&drawn("claimed")),
+            "{chart}"
+        );
+        let empty = Page::new(&ReportView::default(), false).html();
+        assert!(
+            empty.contains("Nobody claimed anything") && !empty.contains("NaN"),
+            "{empty}"
+        );
+        if let Some(path) = std::env::var_os("GSHARE_TEST_REPORT") {
+            std::fs::write(path, html).unwrap();
+        }
+    }
+
+    #[test]
+    fn only_a_claim_that_was_neither_throttled_nor_full_is_told_a_smaller_size() {
+        let report = report();
+        let page = Page::new(&report, false);
+        let changes = page.changes();
+        // c2 was throttled, c3 used nearly all of its size, c4 in GPU time.
+        let told: Vec<&str> = changes.iter().map(|c| c.held.id.as_str()).collect();
+        assert_eq!(told, ["c1"]);
+        assert_eq!(
+            (gpus(changes[0].needed), gpus(changes[0].size)),
+            ("0.05".to_owned(), "0.50".to_owned())
+        );
+        assert_eq!(hours(changes[0].freed()), "4.5");
+        let text = page.advice().join("\n");
+        assert!(
+            text.contains("users waited for 2.0 GPU h while claims held 42.0 GPU h idle"),
+            "{text}"
+        );
+        assert!(text.contains("at most 2.0 GPU h"), "{text}");
+    }
+
+    #[test]
+    fn a_mail_has_25_lines_at_most() {
+        let mut report = report();
+        let one = report.users[0].clone();
+        report.users.extend((0..40).map(|n| UserReport {
+            user: format!("x{n}"),
+            ..one.clone()
+        }));
+        let claim = report.worst[0].clone();
+        report.worst.extend(vec![claim; 9]);
+        let mail = Page::new(&report, true).mail();
+        assert!(mail.lines().count() <= MAIL, "{mail}");
+        assert!(mail.lines().all(|l| l.chars().count() <= 78), "{mail}");
+        assert!(
+            mail.contains("and 36 more") && mail.contains("c1: 0.05 GPU instead of 0.50"),
+            "{mail}"
+        );
+    }
+}
