@@ -31,9 +31,10 @@ pub(crate) struct Entry {
 }
 
 /// What a dialog is for.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Kind {
     /// Make a claim.
+    #[default]
     Claim,
     /// Another size of this claim.
     Resize {
@@ -48,7 +49,7 @@ pub(crate) enum Kind {
 }
 
 /// A dialog with lines.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Form {
     /// What it is for.
     pub(crate) kind: Kind,
@@ -79,11 +80,7 @@ impl Form {
         Self {
             kind,
             entries,
-            focus: 0,
-            sent: None,
-            refused: None,
-            tried: None,
-            trying: None,
+            ..Self::default()
         }
     }
 

@@ -33,22 +33,22 @@ pub(crate) enum Context {
 }
 
 impl Context {
-    /// All, in the order of the help.
-    pub(crate) const ALL: [Self; 14] = [
-        Self::Screen,
-        Self::Page(Page::Overview),
-        Self::Page(Page::Claims),
-        Self::Page(Page::Queue),
-        Self::Page(Page::History),
-        Self::Page(Page::Health),
-        Self::Form,
-        Self::Filter,
-        Self::Palette,
-        Self::Confirm,
-        Self::Warnings,
-        Self::Detail,
-        Self::Reading,
-        Self::Any,
+    /// All with their titles, in the order of the help.
+    pub(crate) const ALL: [(Self, &str); 14] = [
+        (Self::Screen, "On the screens"),
+        (Self::Page(Page::Overview), "On the Overview"),
+        (Self::Page(Page::Claims), "On Claims"),
+        (Self::Page(Page::Queue), "On Queue"),
+        (Self::Page(Page::History), "On History"),
+        (Self::Page(Page::Health), "On Health"),
+        (Self::Form, "While filling in"),
+        (Self::Filter, "While filtering"),
+        (Self::Palette, "While looking for a command"),
+        (Self::Confirm, "In a question"),
+        (Self::Warnings, "In the list of warnings"),
+        (Self::Detail, "On the page of a row"),
+        (Self::Reading, "While reading"),
+        (Self::Any, "Everywhere"),
     ];
 
     /// What the next key goes to.
@@ -62,26 +62,6 @@ impl Context {
             Some(Dialog::Palette { .. }) => Self::Palette,
             None if model.filtering => Self::Filter,
             None => Self::Page(model.page),
-        }
-    }
-
-    /// For the help.
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::Any => "Everywhere",
-            Self::Screen => "On the screens",
-            Self::Page(Page::Overview) => "On the Overview",
-            Self::Page(Page::Claims) => "On Claims",
-            Self::Page(Page::Queue) => "On Queue",
-            Self::Page(Page::History) => "On History",
-            Self::Page(Page::Health) => "On Health",
-            Self::Filter => "While filtering",
-            Self::Form => "While filling in",
-            Self::Confirm => "In a question",
-            Self::Reading => "While reading",
-            Self::Detail => "On the page of a row",
-            Self::Warnings => "In the list of warnings",
-            Self::Palette => "While looking for a command",
         }
     }
 
@@ -206,10 +186,10 @@ pub struct KeyHelp {
 /// All keys in the order of the help.
 #[must_use]
 pub fn key_table() -> Vec<KeyHelp> {
-    let of = |place: Context| {
-        let own = commands().filter(move |c| c.context == place);
+    let of = |(context, place): (Context, &'static str)| {
+        let own = commands().filter(move |c| c.context == context);
         own.map(move |c| KeyHelp {
-            place: place.title(),
+            place,
             keys: c.shown,
             help: c.help,
         })

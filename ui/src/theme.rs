@@ -55,8 +55,6 @@ pub struct Glyphs {
     pub(crate) dash: &'static str,
     /// Something was cut off.
     pub(crate) ellipsis: &'static str,
-    /// Between items of a line.
-    pub(crate) dot: &'static str,
     /// A rule across the screen.
     pub(crate) rule: &'static str,
     /// Sorted by this column.
@@ -88,7 +86,6 @@ pub(crate) const UTF8: Glyphs = Glyphs {
     at_least: "≥",
     dash: "—",
     ellipsis: "…",
-    dot: "·",
     rule: "─",
     sorted: "▾",
     pointer: "▸",
@@ -113,7 +110,6 @@ pub(crate) const ASCII: Glyphs = Glyphs {
     at_least: ">=",
     dash: "-",
     ellipsis: "..",
-    dot: "|",
     rule: "-",
     sorted: "*",
     pointer: ">",
@@ -134,8 +130,6 @@ pub struct Theme {
     pub(crate) heading: Style,
     /// The heading of the section that has the focus.
     pub(crate) focus: Style,
-    /// The program's name.
-    pub(crate) title: Style,
     /// Less important.
     pub(crate) dim: Style,
     /// Used within the claim.
@@ -177,10 +171,11 @@ impl Theme {
                 Depth::Rgb => Color::from_u32(bits[at]),
             }
         };
-        let ink = |named, numbers, bits| match pick(named, numbers, bits) {
+        let ink_of = |colour: Color| match colour {
             Color::Reset => Style::new(),
             colour => Style::new().fg(colour),
         };
+        let ink = |named, numbers, bits| ink_of(pick(named, numbers, bits));
         let used = pick(Color::LightBlue, [195, 18], [0xb5_dcff, 0x0b_2f62]);
         let burst = pick(Color::LightBlue, [32, 32], [0x35_77ba, 0x4a_86c8]);
         let unused = pick(Color::DarkGray, [236, 254], [0x1f_2733, 0xe3_eaf2]);
@@ -223,12 +218,8 @@ impl Theme {
             strong: bold(Style::new()),
             heading: bold(accent),
             focus: bold(accent).add_modifier(Modifier::UNDERLINED),
-            title: bold(accent),
             dim,
-            used: match depth {
-                Depth::Mono => Style::new(),
-                _ => Style::new().fg(used),
-            },
+            used: ink_of(used),
             burst: area(burst),
             unused: area(unused),
             on,
@@ -282,23 +273,21 @@ impl Look {
     /// A look for `depth` colours on a dark background, with or without UTF-8.
     #[must_use]
     pub fn new(depth: Depth, utf8: bool) -> Self {
+        let background = Background::Dark;
         Self {
-            theme: Theme::new(depth, Background::Dark),
+            theme: Theme::new(depth, background),
             glyphs: if utf8 { UTF8 } else { ASCII },
             depth,
-            background: Background::Dark,
+            background,
         }
     }
 
     /// The same on this background.
     #[must_use]
-    pub fn on(self, background: Background) -> Self {
-        let theme = Theme::new(self.depth, background);
-        Self {
-            theme,
-            background,
-            ..self
-        }
+    pub fn on(mut self, background: Background) -> Self {
+        self.background = background;
+        self.theme = Theme::new(self.depth, background);
+        self
     }
 
     /// Whether there are colours at all.
@@ -309,13 +298,10 @@ impl Look {
 
     /// The same with so many colours.
     #[must_use]
-    pub fn with_depth(self, depth: Depth) -> Self {
-        let theme = Theme::new(depth, self.background);
-        Self {
-            theme,
-            depth,
-            ..self
-        }
+    pub fn with_depth(mut self, depth: Depth) -> Self {
+        self.depth = depth;
+        let background = self.background;
+        self.on(background)
     }
 
     /// Whether characters beyond ASCII are drawn.

@@ -267,36 +267,33 @@ fn frame(model: &Model, look: &Look, area: Rect, scene: &mut Scene<'_>) -> Curso
     foot.cursor.map(|x| at(area, x, (below.y - area.y).into()))
 }
 
-/// Draws everything into `area`.
-pub(crate) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> Cursor {
-    let area = area.intersection(buf.area);
+/// All of it, with its box.
+fn paint(model: &Model, look: &Look, area: Rect, scene: &mut Scene<'_>) -> Cursor {
+    let area = area.intersection(scene.buf.area);
     if area.is_empty() {
         return None;
     }
+    let typed = frame(model, look, area, scene);
+    dialog::draw(&View::new(model, look), area, scene).unwrap_or(typed)
+}
+
+/// Draws everything into `area`.
+pub(crate) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> Cursor {
     let hits = Vec::new();
-    let typed = frame(model, look, area, &mut Scene { buf, hits });
-    dialog::draw(&View::new(model, look), area, buf).unwrap_or(typed)
+    paint(model, look, area, &mut Scene { buf, hits })
 }
 
 /// What is under a cell of the screen.
 pub(crate) fn target(model: &Model, (x, y): (u16, u16)) -> Option<Target> {
-    // Colours take no room.
-    let look = Look::new(Depth::Mono, true);
     let (width, height) = model.size;
-    let foot = keys::rows(model, (width.into(), height.into()));
-    if model.dialog.is_some() && usize::from(y) + foot < usize::from(height) {
-        return dialog::target(&View::new(model, &look), (x.into(), y.into()));
-    }
-    let area = Rect::new(0, 0, width, height);
-    let buf = &mut Buffer::empty(area);
-    let hits = Vec::new();
+    let buf = &mut Buffer::empty(Rect::new(0, 0, width, height));
+    let (area, hits) = (buf.area, Vec::new());
     let mut scene = Scene { buf, hits };
-    if !area.is_empty() {
-        frame(model, &look, area, &mut scene);
-    }
-    let under = |(place, _): &&(Rect, Target)| place.contains((x, y).into());
-    let hit = scene.hits.iter().find(under);
-    hit.map(|(_, target)| target.clone())
+    // Colours take no room.
+    paint(model, &Look::new(Depth::Mono, true), area, &mut scene);
+    let mut hits = scene.hits.into_iter();
+    let under = hits.find(|(place, _)| place.contains((x, y).into()));
+    under.map(|(_, target)| target)
 }
 
 /// A cell of `area`, kept inside.

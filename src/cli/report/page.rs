@@ -319,7 +319,7 @@ impl<'a> Page<'a> {
                 gpus(top)
             )
         };
-        let _ = write!(out, "</p>{}{}\n", self.chart(&all, 160.0, top), axis(top));
+        let _ = writeln!(out, "</p>{}{}", self.chart(&all, 160.0, top), axis(top));
         if report.users.len() > 1 {
             out += "<h2>Each user over time</h2><div class=\"small\">";
             for user in report.users.iter().take(12) {

@@ -54,12 +54,10 @@ pub(crate) struct Group<'a> {
 pub(crate) enum TreeRow<'a> {
     /// A group, and whether its rows are shown.
     Group(Group<'a>, bool),
-    /// A claim, and whether its processes are shown.
-    Claim(&'a ClaimView, bool),
+    /// A claim, or a process outside claims.
+    Row(ClaimRow<'a>),
     /// A process of the claim above.
     Process(&'a ProcessView),
-    /// A process outside claims.
-    Unclaimed(usize, &'a UnclaimedView),
 }
 
 impl TreeRow<'_> {
@@ -67,14 +65,10 @@ impl TreeRow<'_> {
     pub(crate) fn key(&self) -> RowKey {
         match self {
             Self::Group(group, _) => RowKey::Group(group.title.clone()),
-            Self::Claim(c, _) => RowKey::Claim(c.id.clone()),
+            Self::Row(row) => row.key(),
             Self::Process(p) => RowKey::Process {
                 pid: p.pid,
                 gpu: p.gpu,
-            },
-            Self::Unclaimed(_, u) => RowKey::Unclaimed {
-                pid: u.pid,
-                gpu: u.gpu,
             },
         }
     }
@@ -169,13 +163,15 @@ impl Model {
                 continue;
             }
             for claim in claims {
-                let unfolded = self.is_open(&RowKey::Claim(claim.id.clone())) == Some(true);
-                out.push(TreeRow::Claim(claim, unfolded));
+                let row = ClaimRow::Claim(claim);
+                let unfolded = self.is_open(&row.key()) == Some(true);
+                out.push(TreeRow::Row(row));
                 if unfolded {
                     out.extend(claim.processes.iter().map(TreeRow::Process));
                 }
             }
-            out.extend(unclaimed.into_iter().map(|(n, u)| TreeRow::Unclaimed(n, u)));
+            let programs = unclaimed.into_iter();
+            out.extend(programs.map(|(n, u)| TreeRow::Row(ClaimRow::Unclaimed(n, u))));
         }
         out
     }

@@ -131,7 +131,7 @@ fn no_key_has_two_meanings() {
         for b in &all[i + 1..] {
             let together = Context::ALL
                 .into_iter()
-                .any(|now| a.context.holds(now) && b.context.holds(now));
+                .any(|(now, _)| a.context.holds(now) && b.context.holds(now));
             let shared = a.keys().any(|k| b.keys().any(|other| k == other));
             assert!(!together || !shared, "{} and {}", a.help, b.help);
             assert!(

@@ -11,7 +11,7 @@ use ratatui::symbols::border;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Padding, Widget};
 
-use super::{Cursor, Target, View, at, cells, fit, line, row_of, span, window};
+use super::{Cursor, Scene, Target, View, at, cells, fit, line, row_of, span, window};
 use crate::form::{Form, Kind, Value};
 use crate::input::LineInput;
 use crate::keymap;
@@ -117,27 +117,8 @@ fn place(model: &Model, content: &Content, cols: usize, area: Rect) -> Rect {
     Rect::new(x, y, cells(outer), cells(rows)).intersection(area)
 }
 
-/// What is under a cell of the screen that shows a box.
-pub(super) fn target(view: &View<'_>, (x, y): (usize, usize)) -> Option<Target> {
-    let (width, height) = view.model.size;
-    let cols = inside(width);
-    let content = content(view, cols)?;
-    if cols == 0 || height < 3 {
-        return None;
-    }
-    let frame = place(view.model, &content, cols, Rect::new(0, 0, width, height));
-    let left = usize::from(frame.x);
-    if !(left..left + usize::from(frame.width)).contains(&x) {
-        return None;
-    }
-    let shown = usize::from(frame.height).saturating_sub(2);
-    let line = y.checked_sub(usize::from(frame.y) + 1)? + content.scrolled(shown);
-    let hit = content.hits.into_iter().find(|(at, _)| *at == line);
-    hit.map(|(_, target)| target)
-}
-
 /// Draws the box, if there is one; says where the cursor is in it.
-pub(super) fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Option<Cursor> {
+pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) -> Option<Cursor> {
     let look = view.look;
     let cols = inside(area.width);
     let content = content(view, cols)?;
@@ -145,16 +126,15 @@ pub(super) fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Option<Curs
         return Some(None);
     }
     let frame = place(view.model, &content, cols, area);
-    // What is behind the box steps back.
+    // What is behind the box steps back, and means nothing to the mouse.
     let behind = Rect {
         height: cells(room(view.model, area.width, area.height)),
         ..area
     };
-    buf.set_style(
-        super::below(behind, 1),
-        Style::reset().patch(look.theme.free),
-    );
-    Clear.render(frame, buf);
+    scene.hits.retain(|(at, _)| at.y >= behind.bottom());
+    let grey = Style::reset().patch(look.theme.free);
+    scene.buf.set_style(super::below(behind, 1), grey);
+    Clear.render(frame, scene.buf);
     let shown = usize::from(frame.height).saturating_sub(2);
     let scroll = content.scrolled(shown);
     let hides = content.lines.len() > scroll + shown || scroll > 0;
@@ -165,12 +145,14 @@ pub(super) fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Option<Curs
     };
     let block = self::frame(look, &content.title, frame.width).title_bottom(foot);
     let inside = block.inner(frame);
-    block.render(frame, buf);
-    buf.set_style(inside, Style::reset());
+    block.render(frame, scene.buf);
+    scene.buf.set_style(inside, Style::reset());
     let lines = content.lines.into_iter().skip(scroll).take(shown);
-    for (y, line) in (0..).zip(lines) {
-        let row = row_of(inside, y).intersection(buf.area);
-        fit(line, cols, look).render(row, buf);
+    scene.rows(lines.collect::<Vec<_>>(), inside, look);
+    for (line, target) in content.hits {
+        if (scroll..scroll + shown).contains(&line) {
+            scene.hit(row_of(frame, cells(line - scroll + 1)), target);
+        }
     }
     let cursor = content.cursor;
     Some(cursor.map(|(column, line)| at(frame, column + 2, (line + 1).saturating_sub(scroll))))

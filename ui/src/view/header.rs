@@ -84,7 +84,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let mut at = area.x;
     let host = &view.snapshot.host;
     if model.snapshot.is_some() && wide(&shown) + width(host) + 44 < cols {
-        let line = line!(view; title "gshare ", text format!("{} ", view.cut(host, 20)));
+        let line = line!(view; heading "gshare ", text format!("{} ", view.cut(host, 20)));
         scene.line(&line, area, 0);
         at += line.width() as u16;
     }

@@ -65,7 +65,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
 }
 
 /// What is wrong with a GPU, and what to do; or what is known to be right.
-fn health(view: &View<'_>, health: &HealthView) -> String {
+pub(super) fn health(view: &View<'_>, health: &HealthView) -> String {
     let mut words: Vec<String> = health.reasons.clone();
     if let Some(xid) = health.xids.first() {
         let at = view.model.clock.short_time(xid.at_ms);

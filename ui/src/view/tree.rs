@@ -11,7 +11,7 @@ use ratatui::widgets::Widget;
 
 use super::{Facts, Row, Scene, View, claims, dialog, history, line, window};
 use crate::model::{
-    AtLeast, ClaimRow, Group, Grouping, RowKey, Section, TreeRow, can_be_kept, claimed, compute_of,
+    AtLeast, Group, Grouping, RowKey, Section, TreeRow, can_be_kept, claimed, compute_of,
     is_by_sms, least, mem_claimed, mem_used, sm_active, sm_occupancy,
 };
 use crate::text::{gib, hours, percent, width};
@@ -93,8 +93,7 @@ fn tree_rows(view: &View<'_>, area: Rect) -> Vec<Row> {
     for item in &tree[shown] {
         let line = match item {
             TreeRow::Group(group, open) => group_line(view, group, *open, &columns),
-            TreeRow::Claim(c, _) => indented(table.row(&ClaimRow::Claim(c), &columns)),
-            TreeRow::Unclaimed(n, u) => indented(table.row(&ClaimRow::Unclaimed(*n, u), &columns)),
+            TreeRow::Row(row) => indented(table.row(row, &columns)),
             TreeRow::Process(p) => process(view, p),
         };
         out.push(view.row(line, cols, Section::Tree, item.key()));

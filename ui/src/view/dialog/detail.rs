@@ -11,7 +11,7 @@ use ratatui::widgets::{RenderDirection, Sparkline};
 use super::drawn;
 use crate::model::{ClaimRow, RowKey, can_be_kept, claimed, compute_of, mem_claimed, mem_used};
 use crate::text::{gib, hours, percent, share};
-use crate::view::{Facts, View, cells, claims, history, line, overview, waiting, zero};
+use crate::view::{Facts, View, cells, claims, health, history, line, overview, waiting, zero};
 use crate::widgets::bullet::Bullet;
 use crate::widgets::over_time::{OverTime, per_cell};
 use crate::widgets::slice_map::SliceMap;
@@ -470,12 +470,7 @@ impl Page<'_> {
             Grade::Sick => "sick: no new claims start here",
         };
         self.tell("health", grade);
-        for reason in &health.reasons {
-            self.tell("  because", reason);
-        }
-        if let Some(tell) = &health.tell {
-            self.tell("  do", tell);
-        }
+        self.tell("  because", health::health(&view, health));
         for xid in &health.xids {
             let pid = xid
                 .pid
@@ -503,11 +498,6 @@ impl Page<'_> {
             )
         });
         self.tell("  remapped", view.or_dash(rows));
-        let slowed = health.throttle.as_ref().map(|why| match why.is_empty() {
-            true => "no".to_owned(),
-            false => why.join(", "),
-        });
-        self.tell("  slowed", view.or_dash(slowed));
     }
 
     fn gpu(&mut self, gpu: &GpuView) {

@@ -15,7 +15,7 @@ pub(super) fn lines(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
     let entry = |sign: &str, text: &str, out: &mut Facts<'_>| {
         out.signed((sign, theme.key), (text, theme.text), 3);
     };
-    for context in Context::ALL {
+    for (context, title) in Context::ALL {
         // The keys of the demo and of a recording are none elsewhere.
         let works = |c: &&Command| {
             (c.shown != "Space" || model.caption.is_some())
@@ -31,7 +31,7 @@ pub(super) fn lines(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
         if !out.lines.is_empty() {
             out.lines.push(Line::default());
         }
-        out.lines.push(line!(view; heading context.title()));
+        out.lines.push(line!(view; heading title));
         for command in rows {
             entry(command.shown, command.help, &mut out);
         }
