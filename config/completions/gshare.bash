@@ -3094,7 +3094,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__report)
-            opts="-u -h --since --until --user --json --csv --socket --help"
+            opts="-u -h --since --until --user --json --csv --html --text --names --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -3113,6 +3113,10 @@ _gshare() {
                     return 0
                     ;;
                 -u)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --html)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -184,9 +184,12 @@ complete -c gshare -n "__fish_gshare_using_subcommand status" -s h -l help -d 'P
 complete -c gshare -n "__fish_gshare_using_subcommand report" -l since -d 'How far back: 5w, 3d, 12h, 30m' -r
 complete -c gshare -n "__fish_gshare_using_subcommand report" -l until -d 'Ends this long ago [default: now]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand report" -s u -l user -d 'Only this user\'s' -r
+complete -c gshare -n "__fish_gshare_using_subcommand report" -l html -d 'Write one page for a browser, without scripts; users by alias' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand report" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand report" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand report" -l csv -d 'Print comma-separated values: a line per user, and one for all'
+complete -c gshare -n "__fish_gshare_using_subcommand report" -l text -d 'Print at most 25 lines for a mail; users by alias'
+complete -c gshare -n "__fish_gshare_using_subcommand report" -l names -d 'Name users and their programs with --html or --text'
 complete -c gshare -n "__fish_gshare_using_subcommand report" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand smi" -s u -l user -d 'Only this user\'s' -r
 complete -c gshare -n "__fish_gshare_using_subcommand smi" -s w -l watch -d 'Repeat every SEC seconds' -r
