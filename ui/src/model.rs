@@ -10,8 +10,8 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 
 use gshare_proto::{
-    Call, Check, ClaimView, GpuState, GpuView, Grade, HistorySeries, ModelRoomView, QueueView,
-    Snapshot, UnclaimedView,
+    Call, Check, ClaimSpec, ClaimView, GpuState, GpuView, Grade, HistorySeries, ModelRoomView,
+    QueueView, Snapshot, UnclaimedView, Wait,
 };
 
 use crate::form::Form;
@@ -243,6 +243,28 @@ pub(crate) struct Lasts {
     pub(crate) yours: Option<bool>,
 }
 
+impl Lasts {
+    pub(crate) fn new(model: &str, milli: u32, yours: Option<bool>) -> Self {
+        Self {
+            model: model.to_owned(),
+            milli,
+            asked: (0, 0),
+            yours,
+        }
+    }
+}
+
+/// The dry run of so much of a model, in thousandths of a GPU.
+pub(crate) fn free_room(model: &str, milli: u32) -> Call {
+    Call::Try(Box::new(ClaimSpec {
+        gpus_milli: Some(milli),
+        models: vec![model.to_owned()].into(),
+        wait: Wait::No,
+        hold: true,
+        ..ClaimSpec::default()
+    }))
+}
+
 /// A dry run is as good as new for so long, in milliseconds.
 const TRIED_MS: u64 = 30_000;
 
@@ -274,7 +296,7 @@ pub(crate) struct Model {
     /// What was recorded.
     pub(crate) past: Past,
     /// Whether what is free lasts, by model.
-    lasts: Vec<Lasts>,
+    pub(crate) lasts: Vec<Lasts>,
     /// The chosen row of each section, and where it was last seen; none where the viewer wants none.
     chosen: BTreeMap<Section, Option<(RowKey, usize)>>,
     /// Steps by which the axis of the Queue is longer than it has to be.

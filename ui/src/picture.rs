@@ -9,7 +9,7 @@ use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier};
 
-use crate::model::{Model, Page, RowKey};
+use crate::model::{Lasts, Model, Page, RowKey, free_room};
 use crate::run::Options;
 use crate::text::{self, Clock};
 use crate::view::draw;
@@ -23,6 +23,8 @@ pub struct Frame {
     pub history: Option<HistoryView>,
     /// Rows of the doctor, for the Health screen.
     pub checks: Option<Vec<Check>>,
+    /// Whether so much of a model (in thousandths of a GPU) would be the viewer's and not on loan, for the Overview.
+    pub yours: Vec<(String, u32, bool)>,
 }
 
 /// The history that is printed and recorded, in milliseconds.
@@ -54,7 +56,16 @@ impl Frame {
             page,
             ..Options::default()
         };
-        let model = frame.model(&options, (120, 40), 0);
+        let mut model = frame.model(&options, (120, 40), 0);
+        if page == Page::Overview {
+            for (name, milli) in model.untried(0) {
+                if let Ok(Reply::Tried(tried)) = client.call(&free_room(&name, milli))
+                    && tried.starts
+                {
+                    frame.yours.push((name, milli, tried.entitled));
+                }
+            }
+        }
         let question = match (page, model.current()) {
             (Page::History, _) => Some(last_day(frame.snapshot.taken_ms)),
             (Page::Claims, Some(RowKey::Claim(id))) => Some(Call::History(HistorySpec {
@@ -93,6 +104,9 @@ impl Frame {
             _ => model.past.view = history.map(Ok),
         }
         model.checks.rows = self.checks.clone().map(Ok);
+        for (name, milli, yours) in &self.yours {
+            model.lasts.push(Lasts::new(name, *milli, Some(*yours)));
+        }
         // Nobody will be asked for what a recording does not have.
         if options.recorded && self.snapshot.service.is_some() {
             let nothing = || "that is not known here".to_owned();

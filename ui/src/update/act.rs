@@ -5,14 +5,14 @@ mod go;
 pub(crate) mod levers;
 
 use gshare_proto::units::{Bytes, Share};
-use gshare_proto::{Call, ClaimSpec, ClaimView, LeverWish, ReportSpec, ResizeSpec, Wait};
+use gshare_proto::{Call, ClaimView, LeverWish, ReportSpec, ResizeSpec, Wait};
 
 use super::{ask, run, try_claim};
 use crate::feed::{Failure, Request, Seek};
 use crate::form::{Form, Kind};
 use crate::input::LineInput;
 use crate::keymap;
-use crate::model::{Asked, Dialog, Model, Page, Question, RowKey, Sort, Tone};
+use crate::model::{Asked, Dialog, Model, Page, Question, RowKey, Sort, Tone, free_room};
 use crate::msg::Cmd;
 use crate::text;
 use crate::view;
@@ -406,14 +406,7 @@ pub(crate) fn refresh(model: &mut Model) {
         }
         Page::Overview => {
             for (name, milli) in model.untried(model.next_seq) {
-                let spec = ClaimSpec {
-                    gpus_milli: Some(milli),
-                    models: vec![name].into(),
-                    wait: Wait::No,
-                    hold: true,
-                    ..ClaimSpec::default()
-                };
-                ask(model, Asked::Lasts, Call::Try(Box::new(spec)));
+                ask(model, Asked::Lasts, free_room(&name, milli));
             }
             // Large screens show the chosen claim since it began.
             if model.size.0 >= view::SIDE {
