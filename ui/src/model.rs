@@ -90,26 +90,14 @@ impl Section {
 pub(crate) enum RowKey {
     /// A granted claim.
     Claim(String),
-    /// A process outside claims on a GPU.
-    Unclaimed {
-        /// Process.
-        pid: u32,
-        /// Index of the GPU.
-        gpu: u32,
-    },
     /// A waiting claim.
     Waiting(String),
     /// A GPU by index.
     Gpu(u32),
     /// A group of the tree by its title.
     Group(String),
-    /// A process of a claim on a GPU.
-    Process {
-        /// Process.
-        pid: u32,
-        /// Index of the GPU.
-        gpu: u32,
-    },
+    /// A process on a GPU, by pid and index of the GPU; in a claim or in none.
+    Process(u32, u32),
     /// A user by uid.
     User(u32),
     /// A mechanism by its name.
@@ -610,6 +598,12 @@ impl Model {
         self.snapshot.as_ref()?.claims.iter().find(|c| c.id == id)
     }
 
+    /// The claim that a process is in.
+    pub(crate) fn claim_of(&self, pid: u32) -> Option<&ClaimView> {
+        let mut claims = self.snapshot.iter().flat_map(|s| &s.claims);
+        claims.find(|c| c.processes.iter().any(|p| p.pid == pid))
+    }
+
     /// The waiting claim with this id.
     pub(crate) fn waiting(&self, id: &str) -> Option<&QueueView> {
         self.snapshot.as_ref()?.queue.iter().find(|q| q.id == id)
@@ -714,10 +708,7 @@ impl ClaimRow<'_> {
     pub(crate) fn key(&self) -> RowKey {
         match self {
             Self::Claim(c) => RowKey::Claim(c.id.clone()),
-            Self::Unclaimed(_, u) => RowKey::Unclaimed {
-                pid: u.pid,
-                gpu: u.gpu,
-            },
+            Self::Unclaimed(_, u) => RowKey::Process(u.pid, u.gpu),
         }
     }
 }

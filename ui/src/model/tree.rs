@@ -66,10 +66,7 @@ impl TreeRow<'_> {
         match self {
             Self::Group(group, _) => RowKey::Group(group.title.clone()),
             Self::Row(row) => row.key(),
-            Self::Process(p) => RowKey::Process {
-                pid: p.pid,
-                gpu: p.gpu,
-            },
+            Self::Process(p) => RowKey::Process(p.pid, p.gpu),
         }
     }
 }

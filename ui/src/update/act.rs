@@ -164,12 +164,12 @@ fn question(model: &Model) -> Result<(String, String), String> {
     match model.current() {
         None => Err(NO_ROW.to_owned()),
         Some(RowKey::Gpu(index)) => Err(format!("GPU {index} is not a claim")),
-        Some(RowKey::Unclaimed { pid, .. }) => Err(format!(
-            "process {pid} is in no claim, so there is nothing to release"
-        )),
-        Some(RowKey::Process { pid, .. }) => Err(format!(
-            "process {pid} is a part of its claim: choose the claim to release it"
-        )),
+        Some(RowKey::Process(pid, _)) => Err(match model.claim_of(*pid) {
+            Some(_) => {
+                format!("process {pid} is a part of its claim: choose the claim to release it")
+            }
+            None => format!("process {pid} is in no claim, so there is nothing to release"),
+        }),
         Some(RowKey::Group(_) | RowKey::User(_) | RowKey::Check(_)) => {
             Err("choose a claim first".to_owned())
         }

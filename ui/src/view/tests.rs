@@ -4,7 +4,7 @@ use ratatui::text::{Line, Span};
 use gshare_proto::ExpectedView;
 
 use crate::keymap;
-use crate::model::{Model, Page, Viewer};
+use crate::model::{Model, Page, RowKey, Viewer};
 use crate::testing::{NLP, ROOT, buffer, canned, check_screen, model, press, screen, show};
 use crate::theme::{Depth, Look};
 
@@ -148,6 +148,35 @@ fn boxes() {
     check_screen("dialog-resize", &m);
     press(&mut m, "<esc>:");
     check_screen("dialog-palette", &m);
+}
+
+/// A page has pictures and the claims in question in the columns of their table; ending a claim from there asks first.
+#[test]
+fn pages_of_a_user_and_of_a_process() {
+    let mut m = model(ROOT, (110, 34), canned::workstation());
+    m.snapshot.as_mut().unwrap().claims[1].processes = vec![gshare_proto::ProcessView {
+        pid: 4711,
+        gpu: 0,
+        what: "python train.py".to_owned(),
+        mem_used: Some(canned::gib(11.2)),
+        time_busy: Some(98.0),
+    }];
+    for (key, name) in [
+        (RowKey::User(1002), "page-user"),
+        (RowKey::Process(4711, 0), "page-process"),
+        (RowKey::Process(48211, 3), "page-program"),
+    ] {
+        m.dialog = Some(crate::model::Dialog::Detail { key, scroll: 0 });
+        check_screen(name, &m);
+    }
+    m.dialog = Some(crate::model::Dialog::Detail {
+        key: RowKey::Process(4711, 0),
+        scroll: 0,
+    });
+    assert_eq!(press(&mut m, "K"), []);
+    assert!(screen(&m).contains("Kill c14 of vis"), "{}", screen(&m));
+    press(&mut m, "n");
+    assert!(m.dialog.is_none());
 }
 
 /// Everything that can be on the screen.
@@ -646,7 +675,7 @@ fn the_chosen_claim_is_in_sight_wherever_it_is() {
     let mut m = model(NLP, (80, 24), canned::crowd());
     for keys in ["<end>", "<home>", "<pgdn>", "<pgdn>", "j", "<up>"] {
         press(&mut m, keys);
-        let Some(crate::model::RowKey::Claim(id)) = m.current().cloned() else {
+        let Some(RowKey::Claim(id)) = m.current().cloned() else {
             assert!(screen(&m).contains("u1 "), "{keys}");
             continue;
         };

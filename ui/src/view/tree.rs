@@ -182,10 +182,9 @@ fn process(view: &View<'_>, process: &ProcessView) -> Line<'static> {
 
 /// The claim that the chosen row belongs to.
 fn subject<'a>(view: &View<'a>) -> Option<&'a ClaimView> {
-    let mut claims = view.snapshot.claims.iter();
     match view.model.current()? {
         RowKey::Claim(id) => view.model.claim(id),
-        RowKey::Process { pid, .. } => claims.find(|c| c.processes.iter().any(|p| p.pid == *pid)),
+        RowKey::Process(pid, _) => view.model.claim_of(*pid),
         RowKey::Group(title) => view.model.tree().into_iter().find_map(|row| match row {
             TreeRow::Group(group, _) if group.title == *title => group.claims.first().copied(),
             _ => None,

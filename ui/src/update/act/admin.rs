@@ -26,13 +26,12 @@ pub(crate) fn put(model: &mut Model, question: Asking) {
 }
 
 pub(crate) fn kill(model: &Model) -> Asking {
-    let claims = || model.snapshot.iter().flat_map(|s| &s.claims);
     let claim = match model.subject() {
         None => return Err(NO_ROW.to_owned()),
         Some(RowKey::Claim(id)) => model.claim(id).ok_or_else(gone)?,
-        Some(RowKey::Process { pid, .. }) => claims()
-            .find(|c| c.processes.iter().any(|p| p.pid == *pid))
-            .ok_or_else(gone)?,
+        Some(RowKey::Process(pid, _)) => model
+            .claim_of(*pid)
+            .ok_or_else(|| format!("process {pid} has no claim; end it with kill"))?,
         Some(_) => return Err("choose a claim first".to_owned()),
     };
     let id = &claim.id;

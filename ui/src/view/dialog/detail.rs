@@ -9,7 +9,9 @@ use ratatui::text::Line;
 use ratatui::widgets::{RenderDirection, Sparkline};
 
 use super::drawn;
-use crate::model::{ClaimRow, RowKey, can_be_kept, claimed, compute_of, mem_claimed, mem_used};
+use crate::model::{
+    AtLeast, ClaimRow, RowKey, can_be_kept, claimed, compute_of, least, mem_claimed, mem_used,
+};
 use crate::text::{gib, hours, percent, share};
 use crate::view::{Facts, View, cells, claims, health, history, line, overview, waiting, zero};
 use crate::widgets::bullet::Bullet;
@@ -44,17 +46,15 @@ pub(super) fn lines(view: &View<'_>, key: &RowKey, cols: usize) -> (String, Vec<
             let found = model.waiting(id).map(|waiting| page.waiting(waiting));
             (format!("{id} waits"), found)
         }
-        RowKey::Unclaimed { pid, gpu } => {
-            let mut all = snapshot.unclaimed.iter();
-            let found = all.find(|u| u.pid == *pid && u.gpu == *gpu);
-            let found = found.map(|u| page.unclaimed(u));
-            (format!("Process {pid}"), found)
-        }
-        RowKey::Process { pid, gpu } => {
-            let claims = snapshot.claims.iter();
-            let mut all = claims.flat_map(|c| c.processes.iter().map(move |p| (c, p)));
-            let found = all.find(|(_, p)| p.pid == *pid && p.gpu == *gpu);
-            let found = found.map(|(claim, process)| page.process(claim, process));
+        RowKey::Process(pid, gpu) => {
+            let mut programs = snapshot.unclaimed.iter();
+            let program = programs.find(|u| (u.pid, u.gpu) == (*pid, *gpu));
+            let claim = model.claim_of(*pid);
+            let mut inside = claim.into_iter().flat_map(|c| &c.processes);
+            let inside = inside.find(|p| (p.pid, p.gpu) == (*pid, *gpu));
+            let inside = claim.zip(inside);
+            let inside = inside.map(|(claim, process)| page.process(claim, process));
+            let found = inside.or_else(|| program.map(|program| page.unclaimed(program)));
             (format!("Process {pid}"), found)
         }
         RowKey::Group(title) => {
@@ -421,17 +421,21 @@ impl Page<'_> {
 
     fn user(&mut self, user: &UserView) {
         let view = self.view;
-        let gpus = view.snapshot.gpus.len() as f64;
-        let (mut used, claimed) = (view.glyphs.dash.to_owned(), zero(share(user.claimed)));
-        if let Some(f) = user.sm_used {
-            used = format!("{}{:.2}", if f.estimate { "~" } else { "" }, f.value);
-        }
+        // Like with like: use is of the kind that sizes are in.
+        let claims = view.snapshot.claims.iter();
+        let held = claims.filter(|c| c.uid == user.uid && !c.place.in_host());
+        let used = least(held.map(|c| compute_of(c, view.snapshot)));
         let bullet = Bullet {
-            used: user.sm_used.map(|f| f.value),
-            claim: user.claimed,
-            whole: gpus,
+            used: match used {
+                AtLeast::Known(known) => known.map(|f| f.value),
+                AtLeast::Some(sum) => Some(sum),
+            },
+            claim: user.claimed * 100.0,
+            whole: view.snapshot.gpus.len() as f64 * 100.0,
         };
-        self.bullet("GPUs", bullet, format!("uses {used} SMs, claims {claimed}"));
+        let (used, claimed) = (view.at_least(used), percent(user.claimed * 100.0));
+        let words = format!("uses {used}, claims {claimed} % of a GPU");
+        self.bullet("compute", bullet, words);
         let whole: Option<u64> = view.snapshot.gpus.iter().map(GpuView::mem_whole).sum();
         self.memory(user.mem_used, user.mem_claimed, whole);
         if user.waiting > 0.0 {
