@@ -85,11 +85,12 @@ fn cpu_ns() -> u64 {
     u64::try_from(Duration::from(time).as_nanos()).expect("less than centuries")
 }
 
-/// Time from request to start and to end of each claim on a machine without borders between GPUs, by somebody who knows how
+/// Time from request to start and to end of each claim, and the longest from one run to the next, on a machine without borders between GPUs, by somebody who knows how
 /// long each runs and for whom stopping costs nothing: those of all users but the first before the others (if `shielded`),
 /// then those with the least left. Those that have started and not ended need no more than `memory` together, in GPUs.
 fn clairvoyant(list: &[Entry], gpus: f64, memory: f64, shielded: bool) -> Vec<Outcome> {
     let mut out = vec![Outcome::default(); list.len()];
+    let mut ran_until = vec![None; list.len()];
     let mut active: Vec<(usize, f64)> = Vec::new();
     let (mut now, mut next) = (0.0, 0);
     while next < list.len() || !active.is_empty() {
@@ -114,14 +115,23 @@ fn clairvoyant(list: &[Entry], gpus: f64, memory: f64, shielded: bool) -> Vec<Ou
             part / size
         };
         let rates: Vec<f64> = active.iter().map(rate).collect();
+        for ((i, _), rate) in active.iter().zip(&rates) {
+            // One that starts only now was not away.
+            let before = ran_until[*i].filter(|_| *rate > 0.0);
+            let away = before.map_or(0.0, |at| now - at);
+            out[*i].away_s = out[*i].away_s.max(away);
+        }
         let ends = active
             .iter()
             .zip(&rates)
             .map(|((_, left), rate)| now + left / rate);
         let arrives = list.get(next).map_or(f64::INFINITY, |e| e.arrival_s);
         let at = ends.fold(arrives, f64::min);
-        for ((_, left), rate) in active.iter_mut().zip(&rates) {
+        for ((i, left), rate) in active.iter_mut().zip(&rates) {
             *left -= (at - now) * rate;
+            if *rate > 0.0 {
+                ran_until[*i] = Some(at);
+            }
         }
         now = at;
         active.retain(|(i, left)| {
@@ -138,7 +148,8 @@ fn clairvoyant(list: &[Entry], gpus: f64, memory: f64, shielded: bool) -> Vec<Ou
     out
 }
 
-/// The mean wait, Jain's index of users' speeds and the speed of the slowest, for the played blocks and for somebody clairvoyant.
+/// The mean wait, Jain's index of users' speeds, the speed of the slowest, and each block's longest time away, for the
+/// played blocks and for somebody clairvoyant.
 fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
     let gpus = setup.gpus as f64;
     let memory = gpus + setup.host.0 as f64 / setup.mem.0 as f64;
@@ -159,6 +170,12 @@ fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
             mean(&waits),
             over(&jain)
         );
+        let longest = |b: &cases::Block| {
+            let away = of(b).claims.into_iter().map(|c| c.away_s);
+            format!(" {:.1}", away.fold(0.0, f64::max) / 3600.0)
+        };
+        let longest: String = blocks.iter().map(longest).collect();
+        println!("{name}: {what:<32} longest away, h, by block:{longest}");
     };
     told("as played", &|b| b.played.clone());
     for (what, shielded) in [

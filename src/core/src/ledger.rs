@@ -447,9 +447,18 @@ impl Ledger {
             return None;
         }
         let held = self.held_as(request, gpu)?;
-        let (free, of) = (self.mem_free(gpu), self.gpus.get(gpu)?.allocatable()?);
-        let slice = self.slice(request, gpu, held, (free, of))?;
-        (slice.mem <= free).then_some(slice)
+        let facts = self.gpus.get(gpu)?;
+        let of = facts.allocatable()?;
+        let free = self.mem_free(gpu);
+        let needed = Self::mem_needed(facts, request, of)?;
+        let fits = needed > Bytes::ZERO && needed <= free;
+        let whole = held == Held::Whole;
+        let mem = if whole {
+            free.round_down(GRANULARITY).max(needed)
+        } else {
+            needed
+        };
+        fits.then(|| Self::slice(facts, request, (gpu, held), (mem, of)))
     }
 
     /// The slice that `request` is of `gpu`, whatever others hold and use there; none while the GPU does not answer.
@@ -458,33 +467,24 @@ impl Ledger {
         let whole = matches!(facts.sharing, Sharing::Exclusive | Sharing::Instance { .. });
         let otherwise = if whole { Held::Whole } else { Held::Timeslice };
         let held = self.held_as(request, gpu).unwrap_or(otherwise);
-        self.slice(request, gpu, held, (Bytes::ZERO, facts.capacity()?))
+        let of = facts.capacity()?;
+        let mem = Self::mem_needed(facts, request, of).filter(|mem| *mem > Bytes::ZERO)?;
+        Some(Self::slice(facts, request, (gpu, held), (mem, of)))
     }
 
-    /// The slice of a claim that holds it so, parts being of so many bytes. One that has the GPU whole has all that is free.
+    /// A slice of so much memory, parts of a GPU being of so many bytes.
     fn slice(
-        &self,
+        facts: &GpuFacts,
         request: &Request,
-        gpu: usize,
-        held: Held,
-        (free, of): (Bytes, Bytes),
-    ) -> Option<Slice> {
-        let facts = self.gpus.get(gpu)?;
-        let needed = Self::mem_needed(facts, request, of)?;
-        if needed == Bytes::ZERO {
-            return None;
-        }
+        (gpu, held): (usize, Held),
+        (mem, of): (Bytes, Bytes),
+    ) -> Slice {
         let part = request.mem_limit_share;
         let most = request
             .mem_limit
             .or_else(|| part.map(|share| of.times(share).round_down(GRANULARITY)));
         let whole = held == Held::Whole;
-        let mem = if whole {
-            free.round_down(GRANULARITY).max(needed)
-        } else {
-            needed
-        };
-        Some(Slice {
+        Slice {
             gpu,
             mem,
             mem_limit: if whole {
@@ -500,7 +500,7 @@ impl Ledger {
             sm_limit: if whole { Share::ONE } else { request.sm_limit },
             uid: request.uid,
             held,
-        })
+        }
     }
 
     /// Whether `request` could ever run on `gpu`: alone, with nobody outside claims.

@@ -15,10 +15,10 @@ pub fn candidates(ledger: &Ledger, request: &Request) -> Vec<usize> {
 /// The same, one by one: those about which the queue decides, or, where these are too few for it, those that let in
 /// everybody.
 pub(crate) fn open_to(ledger: &Ledger, request: &Request) -> impl Iterator<Item = usize> {
-    let of = |by| named(ledger, request).filter(move |g| ledger.admission(*g) == by);
-    let least = request.gpus.max(1) as usize;
-    let queued = ledger.all_queued() || of(Admission::Queue).count() >= least;
-    let passes = !queued && of(Admission::Pass).count() >= least;
+    let all = ledger.all_queued();
+    let of = |by| named(ledger, request).filter(move |g| all || ledger.admission(*g) == by);
+    let enough = |by| of(by).count() >= request.gpus.max(1) as usize;
+    let passes = !all && !enough(Admission::Queue) && enough(Admission::Pass);
     of(if passes {
         Admission::Pass
     } else {

@@ -269,6 +269,14 @@ impl Claims {
         self.elsewhere().filter(|(_, p)| p.kind().is_on_its_way())
     }
 
+    /// Those that are in the host and wait to come back, and what they held.
+    pub(super) fn come_back(&self) -> impl Iterator<Item = (ClaimId, &[Slice])> {
+        self.elsewhere().filter_map(|(id, phase)| match phase {
+            Phase::Offloaded(parked) if parked.back => Some((id, parked.slices.as_slice())),
+            _ => None,
+        })
+    }
+
     /// A claim that is in the host.
     pub(super) fn offloaded(&self, id: ClaimId) -> Option<&Parked> {
         match self.phase(id)? {

@@ -367,8 +367,10 @@ impl Machine {
         let mut served: BTreeSet<Owner> = slots.filter_map(owner).collect();
         let since = |ask: &Asks| self.queue[ask.place].since;
         let mut away: BTreeMap<Owner, u32> = BTreeMap::new();
-        for ask in asks.iter().filter(|ask| self.comes_back(ask.id)) {
-            *away.entry(ask.owner).or_default() += 1;
+        for (id, slices) in self.claims.come_back() {
+            if let Some(slice) = slices.first() {
+                *away.entry(self.owner(id, slice.uid)).or_default() += 1;
+            }
         }
         let mut come: Vec<&mut Asks> = asks.iter_mut().collect();
         come.retain(|ask| now >= self.turn_of(&self.queue[ask.place]));

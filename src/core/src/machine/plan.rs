@@ -213,12 +213,12 @@ impl Machine {
 
     /// Whether a lever works on a claim at all, and the queue decides about its GPUs.
     pub(super) fn can(&self, id: ClaimId, lever: Lever) -> bool {
-        let held = self.ledger.slices(id);
         let Some(granted) = self.claims.get(id) else {
             return false;
         };
         // Elsewhere nothing is taken from anybody, and nobody is sent away.
-        if held.is_some_and(|held| !self.ledger.queued(held)) {
+        let held = || self.ledger.slices(id);
+        if !self.ledger.all_queued() && held().is_some_and(|held| !self.ledger.queued(held)) {
             return false;
         }
         match lever {
