@@ -703,6 +703,24 @@ pub(crate) fn condition(gpu: &GpuView) -> &'static str {
     }
 }
 
+/// Why nothing is known of a GPU.
+pub(crate) fn trouble(gpu: &GpuView) -> Option<&'static str> {
+    match gpu.state {
+        GpuState::Ok => None,
+        GpuState::Lost => Some("lost: it has fallen off the bus"),
+        GpuState::Hung => Some("the driver does not answer for it"),
+        GpuState::Released => Some("released by an administrator: no new claims"),
+    }
+}
+
+/// `c14: refused 1.2 GiB`, with the claim where the text does not begin with it.
+pub(crate) fn told(notice: &gshare_proto::Notice) -> String {
+    let claim = notice.claim.as_ref();
+    let claim = claim.filter(|id| !notice.text.starts_with(id.as_str()));
+    let claim = claim.map(|id| format!("{id}: ")).unwrap_or_default();
+    format!("{claim}{}", notice.text)
+}
+
 impl ClaimRow<'_> {
     /// The row's name.
     pub(crate) fn key(&self) -> RowKey {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use gshare_proto::Snapshot;
 
 use crate::feed::Update;
-use crate::model::{Model, Viewer, condition, words};
+use crate::model::{Model, Viewer, condition, told, words};
 use crate::text::{Clock, gib, share};
 use crate::theme::{Depth, Look};
 use crate::view;
@@ -78,13 +78,8 @@ impl Plain {
             .rev()
             .filter(|n| n.at_ms > self.news_ms);
         for notice in news.filter(|_| !first) {
-            let claim = notice
-                .claim
-                .as_ref()
-                .filter(|id| !notice.text.starts_with(id.as_str()));
-            let claim = claim.map_or_else(String::new, |id| format!("{id}: "));
             let at = self.model.clock.time(notice.at_ms);
-            out.push(format!("{at} {claim}{}", notice.text));
+            out.push(format!("{at} {}", told(notice)));
         }
         let newest = snapshot.notices.iter().map(|n| n.at_ms).max();
         self.news_ms = newest.unwrap_or(0).max(self.news_ms).max(1);

@@ -4,7 +4,7 @@ use chrono::{DateTime, FixedOffset};
 use gshare_proto::{Figure, figures};
 use ratatui::text::Span;
 
-pub(crate) use gshare_proto::figures::{gib, hours, pad, parts, percent, share, width};
+pub(crate) use gshare_proto::figures::{about, gib, hours, pad, parts, percent, share, width};
 
 use crate::theme::Glyphs;
 

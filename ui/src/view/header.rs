@@ -15,7 +15,7 @@ fn tab(model: &Model, page: Page, short: bool) -> String {
     let n = page.place() + 1;
     let news = match (&model.snapshot, page) {
         (Some(s), Page::Queue) if !s.queue.is_empty() => format!(" ({})", s.queue.len()),
-        (Some(s), Page::Health) if super::health::trouble(s) > 0 => " !".to_owned(),
+        (Some(s), Page::Health) if super::health::troubles(s) > 0 => " !".to_owned(),
         _ => String::new(),
     };
     let hidden = short && page != model.page;

@@ -5,12 +5,12 @@ use ratatui::layout::Rect;
 use ratatui::text::Line;
 
 use super::{Row, Scene, View, line, place, span, window};
-use crate::model::{RowKey, Section, Weight, condition, weight};
+use crate::model::{RowKey, Section, Weight, condition, trouble, weight};
 use crate::text::width;
 use crate::widgets::columns::{Column, row};
 
 /// How many things are wrong with the GPUs.
-pub(super) fn trouble(snapshot: &Snapshot) -> usize {
+pub(super) fn troubles(snapshot: &Snapshot) -> usize {
     let gpus = snapshot.gpus.iter();
     let wrong = |g: &&GpuView| {
         let grade = g.health.as_ref().map(|h| h.grade);
@@ -147,10 +147,8 @@ fn gpu_line(view: &View<'_>, gpu: &GpuView, columns: &[Column<char>]) -> Line<'s
         };
         Line::styled(text, style)
     });
-    let note = match (gpu.state, &gpu.drain) {
-        (GpuState::Lost, _) => "fallen off the bus: its claims have lost it".to_owned(),
-        (GpuState::Hung, _) => "the driver does not answer for it".to_owned(),
-        (GpuState::Released, _) => "released by an administrator".to_owned(),
+    let note = match (trouble(gpu), &gpu.drain) {
+        (Some(trouble), _) => trouble.to_owned(),
         (_, Some(drain)) => {
             let why = drain.reason.as_ref().map(|r| format!(": {r}"));
             format!("by {}{}", drain.by, why.unwrap_or_default())

@@ -7,7 +7,7 @@ use ratatui::widgets::Widget;
 
 use super::{Row, Scene, View, line, span, window};
 use crate::model::{Model, RowKey, Section, Span};
-use crate::text::{Clock, hours, percent, span_width, width};
+use crate::text::{Clock, about, hours, percent, span_width, width};
 use crate::widgets::bullet::Bullet;
 use crate::widgets::columns::{Column, row, total};
 use crate::widgets::heat::{self, Week};
@@ -277,9 +277,8 @@ enum Col {
 }
 
 fn cell(view: &View<'_>, col: Col, label: &str, usage: &Usage) -> String {
-    let about = if usage.estimate { "~" } else { "" };
-    let hours_of = |s: f64| format!("{about}{}", hours(s));
-    let average = |p: f64| format!("{about}{}%", percent(p));
+    let hours_of = |s: f64| about(usage.estimate, hours(s));
+    let average = |p: f64| about(usage.estimate, percent(p) + "%");
     match col {
         Col::User => label.to_owned(),
         Col::Claimed => hours(usage.claimed_gpu_s),

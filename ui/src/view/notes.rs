@@ -6,7 +6,7 @@ use ratatui::style::Style;
 use ratatui::text::Line;
 
 use super::{View, line, span};
-use crate::model::{can_be_kept, ends_idle};
+use crate::model::{can_be_kept, ends_idle, told};
 use crate::text::{cut, seconds, width, wrap};
 
 /// Claims that something will be done to, with what and when.
@@ -73,7 +73,7 @@ impl Note {
 
 /// What is announced, then advice.
 pub(super) fn warnings(view: &View<'_>) -> Vec<Note> {
-    let told = announced(view.snapshot).map(|(claim, text)| {
+    let taken = announced(view.snapshot).map(|(claim, text)| {
         let may = view.model.may(claim.uid);
         let command = match (may, can_be_kept(claim)) {
             (true, true) => format!("p, or: gshare keep {}", claim.id),
@@ -91,7 +91,7 @@ pub(super) fn warnings(view: &View<'_>) -> Vec<Note> {
         command: advice.command.clone().unwrap_or_default(),
         key: true,
     });
-    told.chain(given).collect()
+    taken.chain(given).collect()
 }
 
 /// Warnings in so many rows, the first one bold. Rows to spare go to the first that need more than one.
@@ -121,14 +121,10 @@ pub(super) fn whole(view: &View<'_>, cols: usize, most: usize) -> usize {
 /// What has just happened, the newest first.
 pub(super) fn news(view: &View<'_>, cols: usize, rows: usize) -> Vec<Line<'static>> {
     let line = |(i, notice): (usize, &gshare_proto::Notice)| {
-        let claim = notice.claim.as_ref();
-        let claim = claim.filter(|id| !notice.text.starts_with(id.as_str()));
-        let claim = claim.map(|id| format!("{id}: ")).unwrap_or_default();
-        let text = format!("{claim}{}", notice.text);
         line!(view;
             heading if i == 0 { "LAST " } else { "     " },
             dim format!("{} ", view.model.clock.time(notice.at_ms)),
-            text view.cut(&text, cols.saturating_sub(14)),
+            text view.cut(&told(notice), cols.saturating_sub(14)),
         )
     };
     let notices = view.snapshot.notices.iter().enumerate();

@@ -1,12 +1,12 @@
 //! Waiting claims: why each waits and when it starts; how long the GPUs are held; what could be started when.
 
-use gshare_proto::{ClaimView, ExpectedView, GpuState, GpuView, Snapshot};
+use gshare_proto::{ClaimView, ExpectedView, GpuView, Snapshot};
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 use ratatui::widgets::Widget;
 
 use super::{Facts, Row, Scene, View, below, line, place, queue, row_of, span, window, zero};
-use crate::model::{Model, RowKey, Section, condition};
+use crate::model::{Model, RowKey, Section, condition, trouble};
 use crate::text::{gib, share, width};
 use crate::theme::Look;
 use crate::widgets::gantt::{Gantt, Segment};
@@ -224,13 +224,10 @@ fn segments(view: &View<'_>, gpu: &GpuView, ahead: u64) -> Vec<Segment> {
 
 /// Why nobody can claim a part of it.
 fn closed(gpu: &GpuView) -> Option<&'static str> {
-    match gpu.state {
+    match gpu.drain {
         _ if condition(gpu) == "sick" => Some("sick: no new claims"),
-        GpuState::Ok if gpu.drain.is_some() => Some("drained: no new claims"),
-        GpuState::Ok => None,
-        GpuState::Lost => Some("lost"),
-        GpuState::Hung => Some("does not answer"),
-        GpuState::Released => Some("released by an administrator: no new claims"),
+        Some(_) if trouble(gpu).is_none() => Some("drained: no new claims"),
+        _ => trouble(gpu),
     }
 }
 

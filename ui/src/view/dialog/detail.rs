@@ -12,7 +12,7 @@ use super::drawn;
 use crate::model::{
     AtLeast, ClaimRow, RowKey, can_be_kept, claimed, compute_of, least, mem_claimed, mem_used,
 };
-use crate::text::{gib, hours, percent, share};
+use crate::text::{about, gib, hours, percent, share};
 use crate::view::{Facts, View, cells, claims, health, history, line, overview, waiting, zero};
 use crate::widgets::bullet::Bullet;
 use crate::widgets::over_time::{OverTime, per_cell};
@@ -298,11 +298,7 @@ impl Page<'_> {
             "GPU",
             format!("{was}{}: size {size}%, up to {limit}%", g.gpu),
         );
-        let about = |f: Figure, text: String| match f.estimate {
-            true => format!("~{text}"),
-            false => text,
-        };
-        let whole = |f: Figure| about(f, format!("{:.0}", f.value));
+        let whole = |f: Figure| about(f.estimate, format!("{:.0}", f.value));
         if let Some(sms) = g.mps_sms {
             self.tell(
                 "  MPS",
@@ -326,7 +322,12 @@ impl Page<'_> {
             gib(g.mem_limit)
         );
         self.tell("  memory", memory);
-        let copied = |f: Figure| about(f, format!("{} GiB/s", gib(f.value.max(0.0) as u64)));
+        let copied = |f: Figure| {
+            about(
+                f.estimate,
+                format!("{} GiB/s", gib(f.value.max(0.0) as u64)),
+            )
+        };
         let work = format!(
             "kernels ran {} of the time, throttled {}; {} launches/s, copies {}",
             view.percent(g.time_got),

@@ -1,11 +1,11 @@
 //! The GPUs as maps: who holds which part, and what is used of it.
 
-use gshare_proto::{ClaimGpu, ClaimView, GpuState, GpuView, Grade};
+use gshare_proto::{ClaimGpu, ClaimView, GpuView, Grade};
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{RenderDirection, Sparkline, Widget};
 
-use crate::model::{Model, RowKey, Section, compute, condition, is_by_sms, sm_of_gpu};
+use crate::model::{Model, RowKey, Section, compute, condition, is_by_sms, sm_of_gpu, trouble};
 use crate::text::{share, width};
 use crate::view::claims::what;
 use crate::view::{Scene, Target, View, fit, line, span, window, zero};
@@ -365,17 +365,7 @@ impl<'a> Table<'a> {
             width: width_of,
             ..area
         };
-        let trouble = match gpu.state {
-            GpuState::Ok => None,
-            GpuState::Lost => Some("lost: the driver says that this GPU has fallen off the bus"),
-            GpuState::Hung => {
-                Some("the driver does not answer for this GPU; its figures are not known")
-            }
-            GpuState::Released => Some(
-                "released by an administrator; its figures are not known until it is taken back",
-            ),
-        };
-        if let Some(trouble) = trouble {
+        if let Some(trouble) = trouble(gpu) {
             let line = line!(view; error format!("{} ", view.glyphs.broken), text trouble);
             return scene.line(&fit(line, beside.width.into(), look), beside, 0);
         }
