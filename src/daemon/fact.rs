@@ -1,6 +1,8 @@
 //! What features are told. Closed: a feature knows nothing of another but what stands here and in the
 //! [`World`](super::world::World).
 
+mod xid;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -11,6 +13,8 @@ use gshare_proto::Notice;
 use super::history::vitals::Vitals;
 use super::journal::XidRecord;
 use crate::kernel::servers::Seen;
+
+pub(crate) use self::xid::{KernelXid, Pci};
 
 /// What the processes of claims say in their pages, by claim and index of the GPU.
 pub(crate) type Pages = BTreeMap<(ClaimId, usize), Vec<SlotView>>;
@@ -40,20 +44,6 @@ pub(crate) struct Tick {
     pub(crate) kernels: BTreeMap<ClaimId, (String, Option<Duration>)>,
     /// Why a claim can never be detached.
     pub(crate) fixed: BTreeMap<ClaimId, String>,
-}
-
-/// A PCI device: domain, bus, device.
-pub(crate) type Pci = (u32, u8, u8);
-
-/// An Xid as the kernel's log has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KernelXid {
-    /// The GPU.
-    pub(crate) pci: Pci,
-    /// Number.
-    pub(crate) code: u64,
-    /// The process that it names.
-    pub(crate) pid: Option<u32>,
 }
 
 /// One step of the core.

@@ -27,6 +27,14 @@ mod namespace;
 mod read;
 #[path = "../../../enforcer/src/proc/sys.rs"]
 mod sys;
+#[path = "../../../src/daemon/fact/xid.rs"]
+mod xid;
+
+pub mod daemon {
+    pub mod fact {
+        pub(crate) use crate::xid::{KernelXid, Pci};
+    }
+}
 
 pub(crate) use read::*;
 
