@@ -8,6 +8,7 @@ mod advice;
 mod arbiter;
 mod asked;
 mod attribution;
+mod behalf;
 mod bound;
 mod command;
 mod connection;
@@ -92,7 +93,7 @@ use tokio::sync::mpsc;
 
 pub use cover::{COVER_ARGUMENT, cover};
 #[cfg(feature = "crash-points")]
-pub use die::{LEVER_STEPS, MIG_STEPS, STEPS};
+pub use die::{BEHALF_STEPS, LEVER_STEPS, MIG_STEPS, STEPS};
 pub use engine::ENGINE_ARGUMENT;
 pub use overhead::PROBE_ARGUMENT;
 use service::Service;

@@ -14,6 +14,7 @@ use gshare_enforcer::cgroup::{Mount, v2_path};
 use gshare_proto::Grade;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use support::others::Others;
 use support::users::{Users, account, as_user, reachable};
 use support::{Raw, claim_of, root, station, station_with, until};
 
@@ -407,51 +408,6 @@ fn files_of_users_are_looked_at_with_their_rights() {
     });
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(names(), ["seen", "unseen"], "root looked, and told");
-}
-
-/// A cgroup with a name of another manager's, with what is in it ended and removed at the end.
-struct Others(std::path::PathBuf);
-
-impl Others {
-    fn make(below: &str) -> Self {
-        let mount = Mount::find().expect("mounted");
-        let top = mount
-            .point
-            .join(format!("gs-others-{}-{}", std::process::id(), below.len()));
-        std::fs::create_dir_all(top.join(below)).expect("made");
-        Self(top.join(below))
-    }
-
-    /// The command of a user, started in it.
-    fn run(&self, station: &Station, uid: u32, words: &[&str]) -> Command {
-        let mut sh = station.client_environment(Command::new("sh"));
-        let script = "echo $$ > \"$0/cgroup.procs\" && exec setpriv --reuid \"$1\" --regid \"$1\" \
-                      --clear-groups -- sh -c 'exec \"$@\"' \"$@\"";
-        sh.args(["-c", script]).arg(&self.0).arg(uid.to_string());
-        sh.args(words);
-        sh
-    }
-
-    fn has(&self, pid: u32) -> bool {
-        let inside = std::fs::read_to_string(self.0.join("cgroup.procs")).expect("read");
-        inside.lines().any(|line| line == pid.to_string())
-    }
-}
-
-impl Drop for Others {
-    fn drop(&mut self) {
-        let _ = std::fs::write(self.0.join("cgroup.kill"), "1");
-        for dir in self.0.ancestors() {
-            let mut tries = 0..50;
-            while std::fs::remove_dir(dir).is_err() && dir.is_dir() && tries.next().is_some() {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            let name = dir.file_name().and_then(std::ffi::OsStr::to_str);
-            if name.is_some_and(|name| name.starts_with("gs-others-")) {
-                return;
-            }
-        }
-    }
 }
 
 /// A claim was the way out of a batch job's or a container's limits.

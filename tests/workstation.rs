@@ -5,6 +5,7 @@ mod abuse;
 mod admin;
 mod advice;
 mod attribution;
+mod behalf;
 mod bench;
 mod caps;
 mod claims;

@@ -312,17 +312,18 @@ complete -c gshare -n "__fish_gshare_using_subcommand move" -s h -l help -d 'Pri
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "undrain" -d 'Undo a drain, and clear old errors of a GPU'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "release" -d 'Close GPUs, so that they can be reset or their driver\'s settings changed'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "mig" -d 'Divide a GPU into instances (MIG), or make it whole again'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "log" -d 'Show what administrators did'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "undrain" -d 'Undo a drain, and clear old errors of a GPU'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "release" -d 'Close GPUs, so that they can be reset or their driver\'s settings changed'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "claim-for" -d 'Claim for a user, for all programs below a cgroup that gshare does not own'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "mig" -d 'Divide a GPU into instances (MIG), or make it whole again'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "log" -d 'Show what administrators did'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -l reason -d 'Why, for those who wait' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -l wait -d 'Return when no claim is left there, or exit 75 after this time [default: no end]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
@@ -353,6 +354,23 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from release" -l take -d 'Take released GPUs back'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from release" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from release" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -s u -l user -d 'Owner: login name or uid' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -s n -l name -d 'Name of the claim; the same name again gives the same claim' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l cgroup -d 'Cgroup of its programs: the directory, or the name in /proc/PID/cgroup' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5)' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l gpu-mem-limit -l gpu-memory-limit -d 'Upper limit on memory per GPU, while it is free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l limit -d 'Upper limit on SMs, while they are idle: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l gpu-ids -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l project -d 'Project that the claim counts for' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l class -d 'Class of work: interactive, batch or inference' -r -f -a "interactive\t''
+batch\t''
+inference\t''"
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l wait -d 'Wait until there is room, at most this long [without TIME: as long as it takes; without --wait: exit 75]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l json -d 'Print JSON, with the environment for its programs'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mig" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mig" -l dry-run -d 'Print what would be made and removed, and change nothing'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mig" -l json -d 'Print JSON'
@@ -367,6 +385,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "release" -d 'Close GPUs, so that they can be reset or their driver\'s settings changed'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "claim-for" -d 'Claim for a user, for all programs below a cgroup that gshare does not own'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "mig" -d 'Divide a GPU into instances (MIG), or make it whole again'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "log" -d 'Show what administrators did'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -464,6 +483,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subc
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "release" -d 'Close GPUs, so that they can be reset or their driver\'s settings changed'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "claim-for" -d 'Claim for a user, for all programs below a cgroup that gshare does not own'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "mig" -d 'Divide a GPU into instances (MIG), or make it whole again'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "log" -d 'Show what administrators did'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from config" -f -a "check" -d 'Report every mistake in a file; exit 78 if there is one'

@@ -64,6 +64,14 @@ pub enum CgroupError {
         /// To what.
         bound: Bound,
     },
+    /// The cgroup is somebody else's: nobody is moved into it or out of it, and it is neither frozen nor killed.
+    #[error(
+        "the programs of this claim are those below {cgroup}, which is not gshare's: nothing is moved, frozen or killed there"
+    )]
+    Foreign {
+        /// The cgroup, in the kernel's words.
+        cgroup: PathBuf,
+    },
     /// The process ended before it could be moved.
     #[error("process {pid} ended before it was moved into {cgroup}")]
     Vanished {

@@ -3,14 +3,18 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use gshare_proto::{AdminCall, AdminDone, AuditEntry, Call, Client, QuotaView, Reply, Snapshot};
+use gshare_proto::{
+    AdminCall, AdminDone, AuditEntry, Call, ClaimFor, ClaimSpec, Client, QuotaView, Reply, Snapshot,
+};
 use serde_json::json;
 
 use super::args::admin::{
-    AdminArgs, AdminCommand, DrainArgs, KillArgs, LogArgs, ModeArgs, QuotaCommand, ReleaseArgs,
+    AdminArgs, AdminCommand, ClaimForArgs, DrainArgs, KillArgs, LogArgs, ModeArgs, QuotaCommand,
+    ReleaseArgs,
 };
-use super::claim::unexpected;
+use super::claim::{request, sized, unexpected, wait_of};
 use super::failure::{self, Failure};
+use super::phases::Phases;
 use super::table::{Align, Table, plain};
 use super::{Outcome, connect, out};
 
@@ -18,8 +22,12 @@ use super::{Outcome, connect, out};
 const LOOK_MS: u64 = 500;
 
 pub(crate) fn run(socket: Option<&Path>, args: &AdminArgs) -> Outcome {
+    if let AdminCommand::ClaimFor(args) = &args.command {
+        return claim_for(socket, args);
+    }
     let mut client = connect::connect(socket)?;
     match &args.command {
+        AdminCommand::ClaimFor(_) => Ok(0),
         AdminCommand::Drain(args) => drain(&mut client, args),
         AdminCommand::Undrain(args) => {
             let gpus = args.gpus.clone();
@@ -279,6 +287,41 @@ fn release(client: &mut Client, args: &ReleaseArgs) -> Outcome {
         },
     };
     show(&ask(client, call)?, args.json)
+}
+
+fn claim_for(socket: Option<&Path>, args: &ClaimForArgs) -> Outcome {
+    let uid = match args.user.parse() {
+        Ok(uid) => uid,
+        Err(_) => nix::unistd::User::from_name(&args.user)
+            .ok()
+            .flatten()
+            .map(|user| user.uid.as_raw())
+            .ok_or_else(|| {
+                Failure::new(failure::USAGE, format!("there is no user `{}`", args.user))
+            })?,
+    };
+    let spec = ClaimSpec {
+        gpu_ids: args.gpu_ids.clone().into(),
+        project: args.project.clone().map(Into::into),
+        class: args.class.map(|c| c.name().to_owned()).map(Into::into),
+        wait: args.wait.map_or(gshare_proto::Wait::No, wait_of),
+        ..sized(args.gpus, &args.part)
+    };
+    let call = |spec: ClaimSpec| {
+        Call::Admin(AdminCall::ClaimFor(Box::new(ClaimFor {
+            uid,
+            name: args.name.clone().into(),
+            spec: Box::new(spec),
+            cgroup: args.cgroup.clone().into(),
+        })))
+    };
+    let granted = request(socket, spec, args.json, &mut Phases::default(), call)?;
+    if args.json {
+        out::json(&granted)?;
+    } else {
+        out::print(&format!("{}\n", plain(&granted.message)))?;
+    }
+    Ok(0)
 }
 
 fn log(client: &mut Client, args: &LogArgs) -> Outcome {

@@ -84,7 +84,7 @@ pub(crate) fn claim(
     if spec.lazy && !spec.auto {
         dry_run::not_in_vain(socket, &spec)?;
     }
-    let granted = request(socket, spec, args.size.quiet, &mut phases)?;
+    let granted = request(socket, spec, args.size.quiet, &mut phases, own)?;
     if args.command.is_empty() {
         return report(args, &granted);
     }
@@ -121,7 +121,7 @@ pub(crate) fn shell(
         ..Phases::default()
     };
     ends_with_parent(child);
-    let granted = request(socket, spec, args.size.quiet, &mut phases)?;
+    let granted = request(socket, spec, args.size.quiet, &mut phases, own)?;
     if !args.size.quiet {
         out::note(&granted.message);
     }
@@ -177,12 +177,18 @@ fn report(args: &ClaimArgs, granted: &Granted) -> Outcome {
     Ok(0)
 }
 
+/// A claim of the caller's own.
+fn own(spec: ClaimSpec) -> Call {
+    Call::Claim(Box::new(spec))
+}
+
 /// Sends the claim and waits for its grant. A service that is restarted meanwhile is asked again.
-fn request(
+pub(crate) fn request(
     socket: Option<&Path>,
     spec: ClaimSpec,
     quiet: bool,
     phases: &mut Phases,
+    call: impl Fn(ClaimSpec) -> Call,
 ) -> Result<Granted, Failure> {
     let mut waiting = Waiting::new(quiet);
     let most = match spec.wait {
@@ -192,7 +198,7 @@ fn request(
     };
     let mut client = connect::patiently(socket, most, &waiting)?;
     phases.connected_ns = now_ns();
-    let outcome = await_grant(&mut client, spec, socket, &mut waiting);
+    let outcome = await_grant(&mut client, spec, socket, &mut waiting, call);
     waiting.end()?;
     phases.granted_ns = now_ns();
     outcome
@@ -203,12 +209,13 @@ fn await_grant(
     mut spec: ClaimSpec,
     socket: Option<&Path>,
     waiting: &mut Waiting,
+    call: impl Fn(ClaimSpec) -> Call,
 ) -> Result<Granted, Failure> {
     let asked = Instant::now();
     let wait = spec.wait;
     let mut answered = asked;
     loop {
-        let mut next = client.call(&Call::Claim(Box::new(spec.clone())));
+        let mut next = client.call(&call(spec.clone()));
         while let Ok(Reply::Queued(queued)) = &next {
             answered = Instant::now();
             waiting.show(queued)?;
@@ -259,9 +266,8 @@ pub(crate) fn unexpected(reply: &Reply) -> Failure {
 /// What flags and the project's file say; `None` leaves it to the service.
 fn spec(size: &SizeArgs, defaults: &ProjectDefaults) -> ClaimSpec {
     let wait = match (size.nonblock, size.wait) {
-        (true, _) | (false, Some(gshare_config::Wait::No)) => Wait::No,
-        (false, Some(gshare_config::Wait::For(time))) => Wait::Seconds(whole_seconds(time)),
-        (false, Some(gshare_config::Wait::Forever)) => Wait::Forever,
+        (true, _) => Wait::No,
+        (false, Some(wait)) => wait_of(wait),
         (false, None) => Wait::Default,
     };
     let auto = size.gpus == Some(Wanted::Auto);
@@ -317,6 +323,15 @@ pub(crate) fn sized(gpus: Option<Size>, part: &PartArgs) -> ClaimSpec {
         sm_milli: part.sm.map(Share::milli),
         sm_limit_milli: part.limit.map(Share::milli),
         ..ClaimSpec::default()
+    }
+}
+
+/// How long to wait, for the service.
+pub(crate) fn wait_of(wait: gshare_config::Wait) -> Wait {
+    match wait {
+        gshare_config::Wait::No => Wait::No,
+        gshare_config::Wait::For(time) => Wait::Seconds(whole_seconds(time)),
+        gshare_config::Wait::Forever => Wait::Forever,
     }
 }
 

@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
-use gshare_config::Wait as Asked;
 use gshare_proto::{Call, Reply, ResizeSpec, Resized, Wait};
 
 use super::args::sizes::{ExtendArgs, ResizeArgs};
-use super::claim::{sized, unexpected, whole_seconds};
+use super::claim::{sized, unexpected, wait_of, whole_seconds};
 use super::failure::Failure;
 use super::waiting::Waiting;
 use super::{Outcome, connect, out};
@@ -65,10 +64,6 @@ fn spec(args: &ResizeArgs) -> ResizeSpec {
         mem_limit: size.mem_limit,
         sm_milli: size.sm_milli,
         sm_limit_milli: size.sm_limit_milli,
-        wait: match args.wait {
-            None | Some(Asked::No) => Wait::No,
-            Some(Asked::Forever) => Wait::Forever,
-            Some(Asked::For(time)) => Wait::Seconds(whole_seconds(time)),
-        },
+        wait: args.wait.map_or(Wait::No, wait_of),
     }
 }

@@ -64,7 +64,7 @@ impl Service {
             } => self.admin_mode(peer, &gpu, &mode, when_empty),
             AdminCall::Take { gpus } => self.take_gpus(peer, &gpus),
             // Answered when it is done: see `Service::call`.
-            AdminCall::Release { .. } | AdminCall::Mig { .. } => {
+            AdminCall::Release { .. } | AdminCall::Mig { .. } | AdminCall::ClaimFor(_) => {
                 Err(WireError::new(ErrorCode::Internal, "not here"))
             }
             AdminCall::Log { last } => {

@@ -22,6 +22,8 @@ pub(crate) enum Command {
         /// Why.
         cause: &'static str,
     },
+    /// Use the cgroup of a claim on behalf that has appeared.
+    Enter(ClaimId),
     /// Find out which of these to end: as few as let somebody start.
     FewestToEnd(Vec<ClaimId>),
     /// Read what these claims have used of processors and disks.

@@ -156,6 +156,7 @@ pub(crate) fn request(
         lazy: None,
         auto: spec.auto,
         kernel: spec.kernel.clone(),
+        behalf: None,
     };
     Ok((request, patience, record))
 }

@@ -57,6 +57,17 @@ pub const MIG_STEPS: [&str; 7] = [
     "mig-whole",
 ];
 
+/// The same of a claim on behalf, beside those of its grant: it is asked; its cgroup has the filter; that it was there is
+/// journaled; at its end the filter is off; nothing knows of it any more.
+#[cfg(feature = "crash-points")]
+pub const BEHALF_STEPS: [&str; 5] = [
+    "behalf-asked",
+    "behalf-filter",
+    "behalf-seen",
+    "behalf-open",
+    "behalf-ended",
+];
+
 #[cfg(feature = "crash-points")]
 pub(super) use points::{after_answer, answered, at, choose};
 
@@ -75,7 +86,7 @@ mod points {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use super::{LEVER_STEPS, MIG_STEPS, STEPS};
+    use super::{BEHALF_STEPS, LEVER_STEPS, MIG_STEPS, STEPS};
 
     static CHOSEN: OnceLock<String> = OnceLock::new();
     /// The next answer that is written is the one after which to die.
@@ -93,7 +104,8 @@ mod points {
     }
 
     fn is_known(step: &str) -> bool {
-        let mut all = STEPS.iter().chain(&LEVER_STEPS).chain(&MIG_STEPS);
+        let all = STEPS.iter().chain(&LEVER_STEPS).chain(&MIG_STEPS);
+        let mut all = all.chain(&BEHALF_STEPS);
         all.any(|s| *s == step)
     }
 

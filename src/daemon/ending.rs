@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use gshare_core::machine::Event;
 use gshare_core::{ClaimId, Held};
-use gshare_enforcer::cgroup::ClaimTree;
+use gshare_enforcer::cgroup::{ClaimPlace, ClaimTree};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
@@ -45,7 +45,21 @@ impl Service {
             .get(&id)
             .map(|l| l.record.uid)
             .or_else(|| self.waiting.get(&id).map(|a| a.record.uid));
-        if peer.is_root() || owner == Some(peer.uid) {
+        if peer.is_root() {
+            return Ok(());
+        }
+        if self
+            .claims
+            .get(&id)
+            .is_some_and(|l| l.record.behalf.is_some())
+        {
+            let text =
+                format!("root has made {id} for the programs of a cgroup; only root can {verb} it");
+            return Err(
+                WireError::new(ErrorCode::NotPermitted, text).with_hint("ask your administrator")
+            );
+        }
+        if owner == Some(peer.uid) {
             return Ok(());
         }
         let whose = owner.map_or_else(|| "somebody else".to_owned(), |uid| self.names.user(uid));
@@ -68,12 +82,12 @@ impl Service {
         let mine: Vec<ClaimId> = self
             .claims
             .iter()
-            .filter(|(_, l)| l.record.uid == peer.uid)
+            .filter(|(_, l)| l.record.uid == peer.uid && l.record.behalf.is_none())
             .map(|(id, _)| *id)
             .chain(
                 self.waiting
                     .iter()
-                    .filter(|(_, a)| a.record.uid == peer.uid)
+                    .filter(|(_, a)| a.record.uid == peer.uid && a.record.behalf.is_none())
                     .map(|(id, _)| *id),
             )
             .collect();
@@ -124,6 +138,9 @@ impl Service {
         let Some(live) = self.claims.get_mut(&id) else {
             return;
         };
+        if live.record.behalf.is_some() {
+            return self.end_behalf(id, cause);
+        }
         for seat in &live.seats {
             seat.limits.set_state(gshare_abi::State::NotGranted);
         }
@@ -159,6 +176,9 @@ impl Service {
         let Some(live) = self.claims.get_mut(&id) else {
             return;
         };
+        if live.record.behalf.is_some() {
+            return self.end_behalf(id, cause);
+        }
         for seat in &live.seats {
             seat.limits.set_state(gshare_abi::State::NotGranted);
         }
@@ -219,9 +239,13 @@ impl Service {
         self.signal(&moved.copied().collect::<Vec<_>>(), libc::SIGKILL);
     }
 
-    /// Sends a signal to processes, each checked to be still the same.
+    /// Sends a signal to processes, each checked to be still the same. Those of a claim on behalf are not gshare's to
+    /// signal.
     pub(crate) fn signal(&self, processes: &[ProcessKey], signal: i32) {
         for process in processes {
+            if self.behalf_of(process.pid).is_some() {
+                continue;
+            }
             let fd = PidFd::open(process.pid).ok().flatten();
             if let Some(fd) = fd
                 && proc::key(process.pid) == Some(*process)
@@ -331,6 +355,9 @@ impl Service {
                 }
                 self.lingering.push(cgroup);
             }
+        } else if let (Some(tree), Some(behalf)) = (&self.tree, &live.record.behalf) {
+            let (uid, claim) = (live.record.uid, id.0);
+            tree.leave(ClaimPlace { uid, claim }, &behalf.cgroup);
         }
         if live.record.hold || cause != "command exited" {
             let text = format!(

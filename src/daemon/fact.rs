@@ -44,6 +44,19 @@ pub(crate) struct Tick {
     pub(crate) kernels: BTreeMap<ClaimId, (String, Option<Duration>)>,
     /// Why a claim can never be detached.
     pub(crate) fixed: BTreeMap<ClaimId, String>,
+    /// The cgroups of claims on behalf.
+    pub(crate) cgroups: BTreeMap<ClaimId, Found>,
+}
+
+/// A cgroup that gshare does not own, at a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// It is the one that is in use.
+    Same,
+    /// It has appeared, or was removed and made again.
+    Anew,
+    /// There is none.
+    Gone,
 }
 
 /// One step of the core.

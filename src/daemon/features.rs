@@ -2,6 +2,7 @@
 
 use super::advice::AdviceState;
 use super::attribution::Attribution;
+use super::behalf::Behalf;
 use super::command::Command;
 use super::fact::Fact;
 use super::health::Health;
@@ -45,6 +46,8 @@ features! {
     attribution: Attribution;
     /// What Jupyter says of notebooks.
     notebooks: Notebooks;
+    /// Claims that stand for the processes below cgroups of others.
+    behalf: Behalf;
     /// Claims that run nothing.
     idle: Idle;
     /// Sentences that say what could be better.

@@ -105,7 +105,8 @@ impl Service {
         self.follow_majors(true);
         let mut record = asked.record.clone();
         record.granted_ms = unix_ms();
-        record.strict = self.strict.on;
+        let behalf = record.behalf.is_some();
+        record.strict = self.strict.on && !behalf;
         record.ends_ms = ends.map(|at| {
             record
                 .granted_ms
@@ -120,12 +121,16 @@ impl Service {
         let live = Live::new(record);
         self.claims.insert(id, live);
 
-        self.make_cgroup(id)?;
+        if behalf {
+            self.enter(id)?;
+        } else {
+            self.make_cgroup(id)?;
+        }
         die::at("grant-cgroup");
         phases.end("cgroup");
         let rules = self.rules(slices.iter().map(|s| s.gpu));
         if let (Some(filters), Some(live)) = (&mut self.filters, self.claims.get(&id))
-            && let Some(cgroup) = &live.cgroup
+            && let Some(cgroup) = live.cgroup.as_ref().filter(|_| !behalf)
         {
             if cgroup.is_lodged() {
                 filters.set(cgroup, &rules)?;
@@ -188,7 +193,7 @@ impl Service {
 
     pub(crate) fn make_cgroup(&mut self, id: ClaimId) -> anyhow::Result<()> {
         if let (Some(tree), Some(live)) = (&self.tree, self.claims.get_mut(&id)) {
-            live.cgroup = Some(claim_cgroup(tree, &live.record)?);
+            live.cgroup = claim_cgroup(tree, &live.record)?;
         }
         Ok(())
     }
@@ -319,12 +324,9 @@ impl Service {
         }
         env.extend(self.mps_env(record));
         let mut env_prepend = Vec::new();
-        let launcher = self
-            .strict
-            .on
-            .then(|| self.strict.launcher().ok())
-            .flatten();
-        if self.libcuda.is_ok() && !self.strict.on {
+        let strict = self.strict.on && record.behalf.is_none();
+        let launcher = strict.then(|| self.strict.launcher().ok()).flatten();
+        if self.libcuda.is_ok() && !strict {
             env_prepend.push(var(
                 "LD_LIBRARY_PATH",
                 self.lib_dirs.preload.display().to_string(),
@@ -425,6 +427,13 @@ impl Service {
             Err(_) => "not enforced (no libcuda found)".to_owned(),
         };
         let ends = match (record.ends_ms, record.hold) {
+            (None, _) if record.behalf.is_some() => {
+                let cgroup = record.behalf.as_ref().map(|b| b.cgroup.display());
+                let cgroup = cgroup.map_or_else(String::new, |c| c.to_string());
+                format!(
+                    "for all programs below {cgroup}; ends with that cgroup, or when root releases {id}"
+                )
+            }
             (Some(ends), _) => {
                 format!("ends in {}", show_until(ends))
             }
@@ -477,6 +486,17 @@ impl Service {
                 format!("{id} belongs to {whose}; only {whose} can run programs in it"),
             )
             .with_hint("claim your own: gshare claim -g 0.25 -- COMMAND"));
+        }
+        if self
+            .claims
+            .get(&id)
+            .is_some_and(|l| l.record.behalf.is_some())
+        {
+            let inside = peer.process.and_then(|p| self.claim_of(p.pid)) == Some(id);
+            return match inside {
+                true => Ok(self.granted(id, Vec::new())),
+                false => Err(self.not_below(id)),
+            };
         }
         self.may_launch(peer)?;
         if self.strict.on {
@@ -570,15 +590,19 @@ impl Service {
     }
 }
 
-/// Makes, or opens, the cgroup of a claim.
-pub(crate) fn claim_cgroup(tree: &Tree, record: &ClaimRecord) -> Result<ClaimCgroup, CgroupError> {
+/// Makes, or opens, the cgroup of a claim. One on behalf has none while that which it stands for is not there.
+pub(crate) fn claim_cgroup(
+    tree: &Tree,
+    record: &ClaimRecord,
+) -> Result<Option<ClaimCgroup>, CgroupError> {
     let place = ClaimPlace {
         uid: record.uid,
         claim: record.id,
     };
-    match (tree.units(), &record.lodging) {
-        (Some(units), Some(cgroup)) => units.lodge(place, cgroup),
-        _ => tree.create(place),
+    match (&record.behalf, &record.lodging) {
+        (Some(behalf), _) => tree.stand_for(place, &behalf.cgroup),
+        (None, Some(cgroup)) if tree.units().is_some() => tree.lodge(place, cgroup).map(Some),
+        _ => tree.create(place).map(Some),
     }
 }
 

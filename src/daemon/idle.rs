@@ -234,7 +234,7 @@ impl Idle {
         self.claims.retain(|id, _| world.claims.contains_key(id));
         let (mut look, mut ask) = (Vec::new(), BTreeSet::new());
         for (id, live) in world.claims {
-            if !has_its_gpu(live) || live.record.adopted {
+            if !has_its_gpu(live) || live.record.adopted || live.record.behalf.is_some() {
                 if let Some(claim) = self.claims.get_mut(id) {
                     (claim.warned_ns, claim.done) = (None, false);
                 }

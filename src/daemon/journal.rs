@@ -20,7 +20,7 @@ pub(crate) use health::{Store, XidRecord};
 pub(crate) use holding::{HoldingRecord, ParkedRecord};
 use past::Budget;
 pub(crate) use past::KEPT_MS;
-pub(crate) use records::{ClaimRecord, ProcessRecord, SampleRecord, SliceRecord};
+pub(crate) use records::{BehalfRecord, ClaimRecord, ProcessRecord, SampleRecord, SliceRecord};
 
 /// Why the journal failed.
 #[derive(Debug, thiserror::Error)]
@@ -447,6 +447,7 @@ pub(super) mod tests {
             lazy: None,
             auto: false,
             kernel: None,
+            behalf: None,
         }
     }
 

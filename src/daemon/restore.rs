@@ -179,7 +179,7 @@ impl Service {
 
     fn restored_cgroup(&mut self, record: &ClaimRecord, slices: &[Slice]) -> Option<ClaimCgroup> {
         let cgroup = match claim_cgroup(self.tree.as_ref()?, record) {
-            Ok(cgroup) => cgroup,
+            Ok(cgroup) => cgroup?,
             Err(error) => {
                 tracing::error!(claim = record.id, %error, "the cgroup of a claim cannot be found again");
                 return None;
@@ -440,6 +440,9 @@ fn moved_out(
 /// that joined, their descendants, and what has the claim's environment from the service at `socket`: others have
 /// claims of the same numbers.
 pub(crate) fn members_of(live: &Live, socket: &Path, tree: Option<&Tree>) -> Vec<ProcessKey> {
+    if live.record.behalf.is_some() && live.cgroup.is_none() {
+        return Vec::new();
+    }
     if let (Some(cgroup), Some(tree)) = (&live.cgroup, tree) {
         let inside = cgroup.procs().unwrap_or_default();
         let inside = inside.into_iter().filter_map(proc::key);

@@ -182,6 +182,7 @@ impl Service {
                     self.drive(Event::Wish { id, wish });
                 }
                 Command::Shrink(id) => self.shrink_to_use(id),
+                Command::Enter(id) => self.enter_now(id),
                 Command::End { id, cause } => self.terminate(id, cause),
                 Command::FewestToEnd(of) => {
                     let fewest = self.machine.fewest_to_end(self.now(), &of, &self.measure());
@@ -212,6 +213,7 @@ impl Service {
         let kernel = |id| Some((id, self.features.notebooks.kernel(&world, id)?));
         let fixed = |id| Some((id, self.may_park(id).err()?));
         Tick {
+            cgroups: self.cgroups_of_others(),
             kernels: ids().filter_map(kernel).collect(),
             fixed: match self.levers.usable {
                 Some(_) => ids().filter_map(fixed).collect(),
@@ -448,6 +450,10 @@ impl Service {
             }) => {
                 self.admin_mig(&peer, &gpu, &layout, dry_run, out);
                 self.dirty = true;
+                return;
+            }
+            Call::Admin(AdminCall::ClaimFor(asked)) => {
+                self.claim_for(&peer, *asked, out);
                 return;
             }
             Call::Admin(call) => self.admin(&peer, call),

@@ -25,7 +25,7 @@ pub(super) fn open_tree(config: &Config, mode: Mode) -> (Option<Tree>, Option<St
                         "claims of users without units get a tree beside systemd's: {why}"
                     );
                 }
-                return (Some(Tree::Units(Box::new(tree))), why);
+                return (Some(tree.into()), why);
             }
             Err(error) => {
                 let why = format!("{:#}", anyhow::Error::from(error));

@@ -28,6 +28,13 @@ impl Service {
     /// What would become of a claim.
     pub(crate) fn try_claim(&self, peer: &Peer, spec: &ClaimSpec) -> Result<Reply, WireError> {
         let (request, _, record) = convert::request(&self.world(), &self.names, peer, spec)?;
+        if let Some(Reply::Granted(granted)) = self.joins_behalf(peer).transpose()? {
+            return Ok(Reply::Tried(Tried {
+                starts: true,
+                message: format!("joins {}", granted.message),
+                ..Tried::default()
+            }));
+        }
         if let Some(process) = &record.process {
             self.may_leave(process.pid, peer.uid)?;
         }

@@ -8,6 +8,13 @@ use super::service::{Asked, Service};
 impl Service {
     /// Takes a request; the answer comes when it is decided.
     pub(crate) fn submit(&mut self, peer: Peer, spec: gshare_proto::ClaimSpec, out: Sender) {
+        if let Some(answer) = self.joins_behalf(&peer) {
+            match answer {
+                Ok(reply) => out.reply(&reply),
+                Err(error) => out.error(error),
+            }
+            return;
+        }
         if self.ask_size(&peer, &spec, &out) {
             return;
         }

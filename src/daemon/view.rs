@@ -314,6 +314,7 @@ impl Service {
                 .filter(|_| live.command_alive)
                 .map(|p| p.pid.cast_unsigned()),
             caps: self.caps_of(live),
+            cgroup: (record.behalf.as_ref()).map(|b| b.cgroup.display().to_string()),
             adopted: false,
             state,
             state_text: match &over {

@@ -37,6 +37,7 @@ impl Viewer {
                 claim.what = program(&claim.what);
             }
             claim.command = figures::program(&claim.command);
+            claim.cgroup = None;
             for process in &mut claim.processes {
                 process.what = program(&process.what);
             }

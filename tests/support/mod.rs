@@ -9,6 +9,7 @@
 pub mod detach;
 pub mod machine;
 pub mod notebook;
+pub mod others;
 pub mod python;
 pub mod runs;
 pub mod steps;

@@ -25,7 +25,18 @@ pub struct ClaimCgroup {
     place: ClaimPlace,
     ground: Ground,
     id: u64,
-    lodged: bool,
+    keeper: Keeper,
+}
+
+/// Whose the cgroup of a claim is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keeper {
+    /// gshare's: made for the claim, removed with it.
+    Own,
+    /// That of a service of its own: left to systemd when the claim ends.
+    Unit,
+    /// Somebody else's altogether: nothing is moved, frozen, killed or removed.
+    Other,
 }
 
 impl ClaimCgroup {
@@ -51,22 +62,37 @@ impl ClaimCgroup {
             place,
             ground,
             id,
-            lodged: false,
+            keeper: Keeper::Own,
         })
     }
 
     /// The same in a cgroup that is not gshare's: it is not removed with the claim.
     pub(super) fn lodged(self) -> Self {
         Self {
-            lodged: true,
+            keeper: Keeper::Unit,
             ..self
         }
     }
 
-    /// Whether the claim lives in the cgroup of a service of its own, which is not gshare's.
+    /// The same in a cgroup that is somebody else's altogether: its members are those below it, and no call moves,
+    /// freezes, kills or removes anything there.
+    pub(super) fn foreign(self) -> Self {
+        Self {
+            keeper: Keeper::Other,
+            ..self
+        }
+    }
+
+    /// Whether the directory still stands for this cgroup: it may have been removed, or made again.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        fs::metadata(&self.dir).is_ok_and(|meta| meta.ino() == self.id)
+    }
+
+    /// Whether the claim lives in a cgroup that is not gshare's.
     #[must_use]
     pub fn is_lodged(&self) -> bool {
-        self.lodged
+        self.keeper != Keeper::Own
     }
 
     /// The directory of the cgroup.
@@ -109,6 +135,13 @@ impl ClaimCgroup {
             return Err(vanished());
         }
         let before = place_of(pid);
+        if self.keeper == Keeper::Other {
+            let place = before.as_deref().unwrap_or_default();
+            return match Path::new(place).starts_with(&self.kernel_path) {
+                true => Ok(()),
+                false => Err(self.not_ours()),
+            };
+        }
         let bound = before.as_deref().and_then(|from| {
             let from = Path::new(from);
             self.ground.bound(from, &self.kernel_path, self.place.uid)
@@ -219,6 +252,9 @@ impl ClaimCgroup {
     /// # Errors
     /// [`CgroupError::Io`], with `is_gone()` when the cgroup was removed.
     pub fn ask_frozen(&self, frozen: bool) -> Result<(), CgroupError> {
+        if self.keeper == Keeper::Other {
+            return Err(self.not_ours());
+        }
         self.write("cgroup.freeze", if frozen { "1" } else { "0" })
     }
 
@@ -248,6 +284,9 @@ impl ClaimCgroup {
     /// # Errors
     /// [`CgroupError::Io`]; before Linux 5.14 the file does not exist.
     pub fn kill(&self) -> Result<(), CgroupError> {
+        if self.keeper == Keeper::Other {
+            return Err(self.not_ours());
+        }
         self.write("cgroup.kill", "1")
     }
 
@@ -265,7 +304,10 @@ impl ClaimCgroup {
     /// # Errors
     /// [`CgroupError::Busy`] while processes are in it; a cgroup that is gone is no error.
     pub fn remove(&self) -> Result<(), CgroupError> {
-        if self.lodged {
+        if self.keeper == Keeper::Other {
+            return Ok(());
+        }
+        if self.keeper == Keeper::Unit {
             let members = self.procs().map_or(0, |pids| pids.len());
             return match members {
                 0 => Ok(()),
@@ -292,6 +334,12 @@ impl ClaimCgroup {
             }
         }
         Ok(())
+    }
+
+    fn not_ours(&self) -> CgroupError {
+        CgroupError::Foreign {
+            cgroup: self.kernel_path.clone(),
+        }
     }
 
     fn open_file(&self, name: &str, flags: OFlag, verb: &'static str) -> Result<File, CgroupError> {

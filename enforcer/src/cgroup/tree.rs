@@ -150,7 +150,7 @@ impl OwnTree {
         ClaimPlace::from_path(Path::new(cgroup).strip_prefix(&self.kernel_path).ok()?)
     }
 
-    fn ground(&self) -> Ground {
+    pub(super) fn ground(&self) -> Ground {
         Ground {
             mount: self.mount.clone(),
             tree: self.kernel_path.clone(),
@@ -229,6 +229,9 @@ impl ClaimTree for OwnTree {
 
     fn remove(&self, cgroup: &ClaimCgroup) -> Result<(), CgroupError> {
         cgroup.remove()?;
+        if !cgroup.dir().starts_with(&self.dir) {
+            return Ok(());
+        }
         if let Some(user_dir) = cgroup.dir().parent() {
             remove_if_unused(user_dir)?;
         }

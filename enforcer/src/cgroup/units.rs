@@ -11,12 +11,10 @@
 //! is the main process of a service stays in the cgroup of that service instead: it *lodges* there. Then its
 //! limits hold, its log is its own, and stopping it ends all members.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use super::bound::{Bound, Ground};
 use super::tree::{number, warm_up};
@@ -34,8 +32,6 @@ pub struct UnitTree {
     names: Names,
     /// Claims for which systemd was not asked.
     old: Option<OwnTree>,
-    /// Claims in cgroups of services, by the kernel's name of the cgroup.
-    lodged: Arc<Mutex<BTreeMap<PathBuf, ClaimPlace>>>,
 }
 
 /// Names of the units.
@@ -131,7 +127,6 @@ impl UnitTree {
             kernel_path,
             names,
             old: old.flatten(),
-            lodged: Arc::default(),
         };
         tree.refresh_caps();
         Ok((tree, silent))
@@ -180,7 +175,7 @@ impl UnitTree {
         }
     }
 
-    fn ground(&self) -> Ground {
+    pub(super) fn ground(&self) -> Ground {
         Ground {
             mount: self.mount.clone(),
             tree: self.kernel_path.clone(),
@@ -225,22 +220,6 @@ impl UnitTree {
                     .symlink_metadata()
                     .is_ok_and(|m| m.uid() == 0 && m.mode() & 0o022 == 0)
             })
-    }
-
-    /// Lets a claim live in the cgroup of a service, `cgroup` in the kernel's words; a claim that lodged there
-    /// before is over.
-    ///
-    /// # Errors
-    /// [`CgroupError::Io`], with `is_gone()` if there is no such cgroup.
-    pub fn lodge(&self, place: ClaimPlace, cgroup: &Path) -> Result<ClaimCgroup, CgroupError> {
-        let dir = dir_of(&self.mount, cgroup)?;
-        let opened = ClaimCgroup::open(dir, cgroup.to_owned(), place, self.ground())?.lodged();
-        self.lodgers().insert(cgroup.to_owned(), place);
-        Ok(opened)
-    }
-
-    fn lodgers(&self) -> std::sync::MutexGuard<'_, BTreeMap<PathBuf, ClaimPlace>> {
-        self.lodged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The users whose units are there, with their directories.
@@ -292,7 +271,7 @@ impl UnitTree {
     }
 }
 
-fn dir_of(mount: &Mount, cgroup: &Path) -> Result<PathBuf, CgroupError> {
+pub(super) fn dir_of(mount: &Mount, cgroup: &Path) -> Result<PathBuf, CgroupError> {
     let dir = cgroup.to_str().and_then(|c| mount.dir_of(c));
     dir.ok_or_else(|| CgroupError::NotDelegated {
         dir: cgroup.to_owned(),
@@ -371,14 +350,7 @@ impl ClaimTree for UnitTree {
         if let Ok(below) = Path::new(path).strip_prefix(&self.kernel_path) {
             return self.names.place(below);
         }
-        if let Some(place) = self.old.as_ref().and_then(|old| old.place_of(path)) {
-            return Some(place);
-        }
-        let lodgers = self.lodgers();
-        Path::new(path)
-            .ancestors()
-            .find_map(|above| lodgers.get(above))
-            .copied()
+        self.old.as_ref().and_then(|old| old.place_of(path))
     }
 
     fn bound(&self, pid: i32, uid: u32) -> Option<Bound> {
@@ -390,14 +362,7 @@ impl ClaimTree for UnitTree {
     }
 
     fn remove(&self, cgroup: &ClaimCgroup) -> Result<(), CgroupError> {
-        cgroup.remove()?;
-        if cgroup.is_lodged() {
-            let mut lodgers = self.lodgers();
-            if lodgers.get(cgroup.kernel_path()) == Some(&cgroup.place()) {
-                lodgers.remove(cgroup.kernel_path());
-            }
-        }
-        Ok(())
+        cgroup.remove()
     }
 }
 

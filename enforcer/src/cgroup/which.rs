@@ -1,12 +1,24 @@
-//! The tree that this machine has: gshare's own, or systemd's.
+//! The tree that this machine has: gshare's own, or systemd's; and the claims whose cgroup lies elsewhere.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Bound, CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, OwnTree, UnitTree};
+use super::bound::Ground;
+use super::units::dir_of;
+use super::{Bound, CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, OwnTree, UnitTree, v2_path};
 
 /// Where the claims of this machine live.
 #[derive(Debug, Clone)]
-pub enum Tree {
+pub struct Tree {
+    kind: Kind,
+    /// Claims in cgroups outside the tree, by the kernel's name of the cgroup.
+    elsewhere: Arc<Mutex<BTreeMap<PathBuf, ClaimPlace>>>,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
     /// Directories that gshare makes itself.
     Own(OwnTree),
     /// Units of systemd.
@@ -14,12 +26,12 @@ pub enum Tree {
 }
 
 impl Tree {
-    /// The cgroup above all claims (but those that lodge in a service of their own).
+    /// The cgroup above all claims but those that live elsewhere.
     #[must_use]
     pub fn dir(&self) -> &Path {
-        match self {
-            Self::Own(tree) => tree.dir(),
-            Self::Units(tree) => tree.dir(),
+        match &self.kind {
+            Kind::Own(tree) => tree.dir(),
+            Kind::Units(tree) => tree.dir(),
         }
     }
 
@@ -31,32 +43,150 @@ impl Tree {
     /// # Errors
     /// [`CgroupError::Io`]; nothing depends on its success.
     pub fn warm_up(&self) -> Result<(), CgroupError> {
-        match self {
-            Self::Own(tree) => tree.warm_up(),
-            Self::Units(tree) => tree.warm_up(),
+        match &self.kind {
+            Kind::Own(tree) => tree.warm_up(),
+            Kind::Units(tree) => tree.warm_up(),
         }
     }
 
     /// systemd's units, where they hold the claims.
     #[must_use]
     pub fn units(&self) -> Option<&UnitTree> {
-        match self {
-            Self::Own(_) => None,
-            Self::Units(tree) => Some(tree),
+        match &self.kind {
+            Kind::Own(_) => None,
+            Kind::Units(tree) => Some(tree),
+        }
+    }
+
+    /// Lets a claim live in the cgroup of a service, `cgroup` in the kernel's words; a claim that lodged there
+    /// before is over.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`], with `is_gone()` if there is no such cgroup.
+    pub fn lodge(&self, place: ClaimPlace, cgroup: &Path) -> Result<ClaimCgroup, CgroupError> {
+        let opened = self.open(place, cgroup)?.lodged();
+        self.elsewhere().insert(cgroup.to_owned(), place);
+        Ok(opened)
+    }
+
+    /// From now on all processes below `cgroup`, in the kernel's words, are members of the claim. It is somebody else's
+    /// and need not be there yet: then there is nothing to open.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`] for anything but that.
+    pub fn stand_for(
+        &self,
+        place: ClaimPlace,
+        cgroup: &Path,
+    ) -> Result<Option<ClaimCgroup>, CgroupError> {
+        self.elsewhere().insert(cgroup.to_owned(), place);
+        match self.open(place, cgroup) {
+            Ok(opened) => Ok(Some(opened.foreign())),
+            Err(error) if error.is_gone() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether there is such a cgroup, by the kernel's name.
+    #[must_use]
+    pub fn is_there(&self, cgroup: &Path) -> bool {
+        dir_of(&self.ground().mount, cgroup).is_ok_and(|dir| dir.is_dir())
+    }
+
+    /// The claim has no members in `cgroup` any more.
+    pub fn leave(&self, place: ClaimPlace, cgroup: &Path) {
+        let mut elsewhere = self.elsewhere();
+        if elsewhere.get(cgroup) == Some(&place) {
+            elsewhere.remove(cgroup);
+        }
+    }
+
+    /// The kernel's name of a cgroup that somebody names by its directory or by that name, if a claim can stand for what
+    /// is below it.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    pub fn foreign_name(&self, named: &Path) -> Result<PathBuf, String> {
+        let plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
+        let text = named.to_str().unwrap_or_default();
+        if !named.is_absolute() || !named.components().all(plain) || text.contains(char::is_control)
+        {
+            return Err(format!(
+                "{named:?} is not the absolute path of a cgroup, such as /sys/fs/cgroup/system.slice/job.scope"
+            ));
+        }
+        let ground = self.ground();
+        let named: PathBuf = named.components().collect();
+        let name = match ground.mount.path_of(&named) {
+            Some(name) => name,
+            None if named.is_dir() => {
+                let mount = ground.mount.point.display();
+                return Err(format!(
+                    "{} is not a cgroup: those are below {mount}",
+                    named.display()
+                ));
+            }
+            None => named,
+        };
+        let below = |above: &Path| above.starts_with(&name);
+        if name.starts_with(&ground.tree) || below(&ground.tree) {
+            return Err(format!(
+                "{} holds gshare's own claims, or is one of them",
+                name.display()
+            ));
+        }
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        if v2_path(&own).is_some_and(|own| below(Path::new(own))) {
+            return Err(format!(
+                "gshare's service itself runs below {}",
+                name.display()
+            ));
+        }
+        Ok(name)
+    }
+
+    fn open(&self, place: ClaimPlace, cgroup: &Path) -> Result<ClaimCgroup, CgroupError> {
+        let ground = self.ground();
+        let dir = dir_of(&ground.mount, cgroup)?;
+        ClaimCgroup::open(dir, cgroup.to_owned(), place, ground)
+    }
+
+    fn elsewhere(&self) -> std::sync::MutexGuard<'_, BTreeMap<PathBuf, ClaimPlace>> {
+        self.elsewhere
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ground(&self) -> Ground {
+        match &self.kind {
+            Kind::Own(tree) => tree.ground(),
+            Kind::Units(tree) => tree.ground(),
         }
     }
 
     fn kind(&self) -> &dyn ClaimTree {
-        match self {
-            Self::Own(tree) => tree,
-            Self::Units(tree) => tree.as_ref(),
+        match &self.kind {
+            Kind::Own(tree) => tree,
+            Kind::Units(tree) => tree.as_ref(),
         }
     }
 }
 
 impl From<OwnTree> for Tree {
     fn from(tree: OwnTree) -> Self {
-        Self::Own(tree)
+        Self {
+            kind: Kind::Own(tree),
+            elsewhere: Arc::default(),
+        }
+    }
+}
+
+impl From<UnitTree> for Tree {
+    fn from(tree: UnitTree) -> Self {
+        Self {
+            kind: Kind::Units(Box::new(tree)),
+            elsewhere: Arc::default(),
+        }
     }
 }
 
@@ -74,7 +204,16 @@ impl ClaimTree for Tree {
     }
 
     fn claim_of_pid(&self, pid: i32) -> Option<ClaimPlace> {
-        self.kind().claim_of_pid(pid)
+        if let Some(place) = self.kind().claim_of_pid(pid) {
+            return Some(place);
+        }
+        let elsewhere = self.elsewhere();
+        if elsewhere.is_empty() {
+            return None;
+        }
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let mut above = Path::new(v2_path(&text)?).ancestors();
+        above.find_map(|above| elsewhere.get(above)).copied()
     }
 
     fn bound(&self, pid: i32, uid: u32) -> Option<Bound> {
@@ -82,6 +221,8 @@ impl ClaimTree for Tree {
     }
 
     fn remove(&self, cgroup: &ClaimCgroup) -> Result<(), CgroupError> {
-        self.kind().remove(cgroup)
+        self.kind().remove(cgroup)?;
+        self.leave(cgroup.place(), cgroup.kernel_path());
+        Ok(())
     }
 }

@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use gshare_config::value;
+use gshare_config::{Wait, value};
+use gshare_core::{Class, Size};
+
+use super::class::ClassParser;
+use super::sizes::PartArgs;
 
 /// `gshare admin`.
 #[derive(Args, Clone, Debug)]
@@ -55,6 +59,16 @@ pub enum AdminCommand {
             The driver resets a GPU only while nobody has it open, and gshared has all of them open. Refused (75) while \
             claims hold a part of the GPU: gshare admin drain GPU --wait. Claims on other GPUs run on.")]
     Release(ReleaseArgs),
+    /// Claim for a user, for all programs below a cgroup that gshare does not own
+    #[command(after_long_help = "Examples:\n  \
+            gshare admin claim-for --user ada --name job-4711 -g 0.5 --cgroup /sys/fs/cgroup/system.slice/job-4711.scope\n  \
+            gshare admin claim-for --user ada --name nightly --gpu-mem 8G --gpu-ids 1 --cgroup /system.slice/nightly.service --json\n  \
+            gshare release job-4711\n\n\
+            For batch systems, hubs, services and containers. Only root may. The same name again gives the same claim; the \
+            cgroup need not be there yet. gshare moves nobody into it or out of it, freezes and kills nothing there, and \
+            sends no signal. The claim ends when root releases it or when the cgroup is gone, not when it is empty. Its \
+            programs are limited where they have the environment that --json prints.")]
+    ClaimFor(ClaimForArgs),
     /// Divide a GPU into instances (MIG), or make it whole again
     #[command(after_long_help = "Examples:\n  \
             gshare admin mig 1 3g.40gb+2g.20gb+1g.10gb\n  \
@@ -205,6 +219,41 @@ pub struct ReleaseArgs {
     #[arg(long, conflicts_with = "back_after")]
     pub take: bool,
     /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gshare admin claim-for`.
+#[derive(Args, Clone, Debug)]
+pub struct ClaimForArgs {
+    /// Owner: login name or uid
+    #[arg(short, long, value_name = "USER")]
+    pub user: String,
+    /// Name of the claim; the same name again gives the same claim
+    #[arg(short, long, value_name = "NAME")]
+    pub name: String,
+    /// Cgroup of its programs: the directory, or the name in /proc/PID/cgroup
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: String,
+    /// GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5)
+    #[arg(short, long, value_name = "N", value_parser = value::claim_size)]
+    pub gpus: Option<Size>,
+    /// Memory and SMs apart.
+    #[command(flatten)]
+    pub part: PartArgs,
+    /// Only these GPUs: indices or UUIDs, separated by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    pub gpu_ids: Vec<String>,
+    /// Project that the claim counts for
+    #[arg(long, value_name = "PROJECT")]
+    pub project: Option<String>,
+    /// Class of work: interactive, batch or inference
+    #[arg(long, value_name = "CLASS", value_parser = ClassParser)]
+    pub class: Option<Class>,
+    /// Wait until there is room, at most this long [without TIME: as long as it takes; without --wait: exit 75]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "forever", value_parser = super::wait)]
+    pub wait: Option<Wait>,
+    /// Print JSON, with the environment for its programs
     #[arg(long)]
     pub json: bool,
 }

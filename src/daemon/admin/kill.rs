@@ -132,6 +132,14 @@ impl Service {
             return format!("{id} has ended");
         };
         let owner = self.names.user(live.record.uid);
+        if let Some(behalf) = &live.record.behalf {
+            let cgroup = behalf.cgroup.display().to_string();
+            self.kill_claim(id, cause, grace);
+            return format!(
+                "{id} of {owner} ended; its programs below {cgroup} run on without it: \
+                 end them with what started them"
+            );
+        }
         let members = many(self.members_now(id).len(), "process");
         let when = if grace.is_zero() {
             "now".to_owned()

@@ -124,10 +124,25 @@ pub(crate) struct ClaimRecord {
     /// The notebook's kernel that is its command.
     #[serde(default)]
     pub(crate) kernel: Option<KernelSpec>,
+    /// Made by root for the processes below a cgroup that gshare does not own.
+    #[serde(default)]
+    pub(crate) behalf: Option<BehalfRecord>,
+}
+
+/// What a claim on behalf stands for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BehalfRecord {
+    /// The cgroup, in the kernel's words.
+    pub(crate) cgroup: PathBuf,
+    /// What was asked.
+    pub(crate) spec: Box<ClaimSpec>,
+    /// The cgroup was there.
+    pub(crate) seen: bool,
 }
 
 impl ClaimRecord {
-    /// Whether the same process asks for the same once more, as a client does that lost its connection.
+    /// Whether the same process asks for the same once more, as a client does that lost its connection; of a claim on
+    /// behalf, whether any process does.
     pub(crate) fn asks_as(&self, other: &Self) -> bool {
         let asked = |r: &Self| {
             (
@@ -139,9 +154,13 @@ impl ClaimRecord {
                 r.command.clone(),
                 r.cwd.clone(),
                 r.hold,
+                r.behalf
+                    .as_ref()
+                    .map(|b| (b.cgroup.clone(), b.spec.clone())),
             )
         };
-        self.process.is_some() && asked(self) == asked(other)
+        let can_ask_again = self.process.is_some() || self.behalf.is_some();
+        can_ask_again && asked(self) == asked(other)
     }
 }
 

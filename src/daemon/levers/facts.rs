@@ -45,6 +45,12 @@ impl Service {
     }
 
     fn may_park_now(&self, id: ClaimId, live: &Live, flags: u64) -> Result<(), String> {
+        if live.record.behalf.is_some() {
+            return Err(
+                "root has made it for the programs of a cgroup, which gshare leaves where they are"
+                    .to_owned(),
+            );
+        }
         match &self.levers.usable {
             Some(Ok(())) => {}
             Some(Err(why)) => return Err(why.clone()),

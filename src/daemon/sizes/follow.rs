@@ -101,6 +101,7 @@ impl Service {
             // What has its GPU or its instance for itself gives nothing to anybody by being smaller.
             let alone = slice.held == Held::Whole;
             if alone
+                || record.behalf.is_some()
                 || live.ending.is_some()
                 || record.holding != HoldingRecord::Here
                 || !track.known

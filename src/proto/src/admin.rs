@@ -1,11 +1,12 @@
 //! What administrators ask for, and the record of it.
 
 use crate::bounds::{Label, List, Text};
+use crate::call::ClaimSpec;
 use serde::{Deserialize, Serialize};
 
 /// A request of `gshare admin`: `{"op":"admin","do":"drain",...}`. Root, the service's own user and members
-/// of the groups in `[admin] groups` may; others get `not_permitted`. All but [`AdminCall::Log`] are written
-/// to the audit log.
+/// of the groups in `[admin] groups` may; others get `not_permitted`. [`AdminCall::ClaimFor`] is root's alone. All but
+/// that and [`AdminCall::Log`] are written to the audit log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum AdminCall {
@@ -85,11 +86,27 @@ pub enum AdminCall {
         #[serde(default)]
         dry_run: bool,
     },
+    /// A claim on behalf of a user, for all processes below a cgroup that gshare does not own. The same name again gives
+    /// the same claim. Answers as [`crate::Call::Claim`]. Root alone.
+    ClaimFor(Box<ClaimFor>),
     /// The newest entries of the audit log. Answers [`crate::Reply::Audit`].
     Log {
         /// How many, newest last.
         last: u32,
     },
+}
+
+/// A claim on behalf.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClaimFor {
+    /// Its owner.
+    pub uid: u32,
+    /// Its name, one of its kind on the machine.
+    pub name: Label<64>,
+    /// What is claimed, and on which GPUs. Its name, command, directory, kernel and time limit are not looked at.
+    pub spec: Box<ClaimSpec>,
+    /// The cgroup: its directory or the kernel's name of it. It need not be there yet.
+    pub cgroup: Text<4096>,
 }
 
 /// What was done.

@@ -24,7 +24,7 @@ pub mod suggest;
 
 pub use gshare_core::units;
 
-pub use admin::{AdminCall, AdminDone, AuditEntry, DrainView, QuotaView};
+pub use admin::{AdminCall, AdminDone, AuditEntry, ClaimFor, DrainView, QuotaView};
 pub use bounds::{CommandLine, Label, List, Text, printable};
 pub use call::{
     Call, Check, ClaimSpec, ContainerPlace, ErrorCode, Granted, Hello, KernelSpec, LeaseView,

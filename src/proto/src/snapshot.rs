@@ -326,6 +326,9 @@ pub struct ClaimView {
     pub pid: Option<u32>,
     /// `strict`, `cooperative`; `none` for what has no cap.
     pub caps: Caps,
+    /// The cgroup whose processes a claim on behalf stands for, by the kernel's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
     /// A process outside claims that is accounted as one: it has no cap, holds what it uses, and ends with the
     /// process.
     #[serde(default)]
