@@ -16,6 +16,7 @@ mod exec;
 mod kernel;
 mod levers;
 mod list;
+mod off;
 mod phases;
 mod release;
 mod replay;

@@ -50,6 +50,7 @@ mod msg;
 mod names;
 mod notebooks;
 mod notices;
+mod off;
 mod older;
 mod outside;
 mod overhead;

@@ -17,6 +17,7 @@ mod identity;
 pub mod kernel;
 pub mod launcher;
 pub mod monitor;
+mod off;
 mod records;
 mod setup;
 #[cfg(feature = "lab")]

@@ -40,6 +40,7 @@ mod modes;
 mod monitors;
 mod mps;
 mod mps_control;
+mod off;
 mod overuse;
 mod places;
 mod queue;

@@ -312,18 +312,20 @@ complete -c gshare -n "__fish_gshare_using_subcommand move" -s h -l help -d 'Pri
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "undrain" -d 'Undo a drain, and clear old errors of a GPU'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "release" -d 'Close GPUs, so that they can be reset or their driver\'s settings changed'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "claim-for" -d 'Claim for a user, for all programs below a cgroup that gshare does not own'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "mig" -d 'Divide a GPU into instances (MIG), or make it whole again'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "log" -d 'Show what administrators did'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release claim-for mig log help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on claim-for mig log help" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on claim-for mig log help" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on claim-for mig log help" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on claim-for mig log help" -f -a "undrain" -d 'Undo a drain, and clear old errors of a GPU'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on claim-for mig log help" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on claim-for mig log help" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on claim-for mig log help" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on claim-for mig log help" -f -a "release" -d 'Close GPUs, so that they can be reset or their driver\'s settings changed'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on claim-for mig log help" -f -a "off" -d 'Stop acting: no limit, no taking back, no refusal, until gshare admin on'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on claim-for mig log help" -f -a "on" -d 'Act again after gshare admin off; nothing is ended by that'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on claim-for mig log help" -f -a "claim-for" -d 'Claim for a user, for all programs below a cgroup that gshare does not own'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on claim-for mig log help" -f -a "mig" -d 'Divide a GPU into instances (MIG), or make it whole again'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on claim-for mig log help" -f -a "log" -d 'Show what administrators did'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on claim-for mig log help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -l reason -d 'Why, for those who wait' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -l wait -d 'Return when no claim is left there, or exit 75 after this time [default: no end]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
@@ -354,6 +356,15 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from release" -l take -d 'Take released GPUs back'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from release" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from release" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from off" -l for -d 'Be on again after this time [default: when told to]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from off" -l config -d 'The service\'s configuration, for when the service does not answer [default: /etc/gshare/gshare.toml]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from off" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from off" -l json -d 'Print JSON'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from off" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from on" -l config -d 'The service\'s configuration, for when the service does not answer [default: /etc/gshare/gshare.toml]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from on" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from on" -l json -d 'Print JSON'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from on" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -s u -l user -d 'Owner: login name or uid' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -s n -l name -d 'Name of the claim; the same name again gives the same claim' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l cgroup -d 'Cgroup of its programs: the directory, or the name in /proc/PID/cgroup' -r
@@ -385,6 +396,8 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "release" -d 'Close GPUs, so that they can be reset or their driver\'s settings changed'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "off" -d 'Stop acting: no limit, no taking back, no refusal, until gshare admin on'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "on" -d 'Act again after gshare admin off; nothing is ended by that'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "claim-for" -d 'Claim for a user, for all programs below a cgroup that gshare does not own'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "mig" -d 'Divide a GPU into instances (MIG), or make it whole again'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "log" -d 'Show what administrators did'
@@ -483,6 +496,8 @@ complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subc
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "release" -d 'Close GPUs, so that they can be reset or their driver\'s settings changed'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "off" -d 'Stop acting: no limit, no taking back, no refusal, until gshare admin on'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "on" -d 'Act again after gshare admin off; nothing is ended by that'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "claim-for" -d 'Claim for a user, for all programs below a cgroup that gshare does not own'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "mig" -d 'Divide a GPU into instances (MIG), or make it whole again'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "log" -d 'Show what administrators did'

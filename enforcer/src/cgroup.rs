@@ -27,7 +27,7 @@ pub use events::{CgroupEvents, EventsWatch, TreeWatch};
 pub use mount::{Mount, v2_path};
 pub use tree::{ClaimPlace, ClaimTree, OwnTree, Parent};
 pub use units::UnitTree;
-pub use which::Tree;
+pub use which::{Tree, trees};
 
 /// What can go wrong with a cgroup, with the cgroup, the reason and what helps.
 #[derive(Debug, thiserror::Error)]

@@ -16,18 +16,22 @@ use super::claim::{request, sized, unexpected, wait_of};
 use super::failure::{self, Failure};
 use super::phases::Phases;
 use super::table::{Align, Table, plain};
-use super::{Outcome, connect, out};
+use super::{Outcome, connect, off, out};
 
 /// Between two looks while `--wait` waits.
 const LOOK_MS: u64 = 500;
 
 pub(crate) fn run(socket: Option<&Path>, args: &AdminArgs) -> Outcome {
-    if let AdminCommand::ClaimFor(args) = &args.command {
-        return claim_for(socket, args);
+    // These do without a connection, or make one that they can wait for.
+    match &args.command {
+        AdminCommand::ClaimFor(args) => return claim_for(socket, args),
+        AdminCommand::Off(args) => return off::off(socket, args),
+        AdminCommand::On(args) => return off::on(socket, args),
+        _ => {}
     }
     let mut client = connect::connect(socket)?;
     match &args.command {
-        AdminCommand::ClaimFor(_) => Ok(0),
+        AdminCommand::ClaimFor(_) | AdminCommand::Off(_) | AdminCommand::On(_) => Ok(0),
         AdminCommand::Drain(args) => drain(&mut client, args),
         AdminCommand::Undrain(args) => {
             let gpus = args.gpus.clone();

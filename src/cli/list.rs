@@ -161,7 +161,7 @@ pub(crate) fn status(socket: Option<&Path>, args: &ListArgs) -> Outcome {
 
 fn status_text(snapshot: &Snapshot) -> String {
     let (width, bold) = (out::columns(), out::colour());
-    let mut text = cut(&headline(snapshot), width) + "\n\n";
+    let mut text = off_text(snapshot) + &cut(&headline(snapshot), width) + "\n\n";
     text.push_str(&rows::gpus(snapshot).text(width, bold));
     if !snapshot.users.is_empty() {
         text.push('\n');
@@ -187,6 +187,21 @@ fn status_text(snapshot: &Snapshot) -> String {
         text.push('\n');
     }
     text
+}
+
+/// That gshare is off, before all else.
+fn off_text(snapshot: &Snapshot) -> String {
+    let service = snapshot.service.as_ref();
+    let Some(off) = service.and_then(|s| s.off.as_ref()) else {
+        return String::new();
+    };
+    let until = off.until_ms.map_or_else(String::new, |at| {
+        format!(" until {}", super::admin::local_time(at))
+    });
+    format!(
+        "gshare is OFF{until}: nothing is limited, taken or refused (by {}; gshare admin on)\n\n",
+        plain(&off.by)
+    )
 }
 
 fn headline(snapshot: &Snapshot) -> String {

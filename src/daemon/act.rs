@@ -60,8 +60,12 @@ impl Service {
                         self.todo.push_back(Event::Measured(measured));
                     }
                     Action::Grant {
-                        id, slices, ends, ..
+                        id,
+                        slices,
+                        ends,
+                        counted,
                     } => {
+                        self.note_counted(id, counted);
                         if !self.grant(id, &slices, ends) {
                             self.todo.push_back(Event::Gone { id });
                         } else if let Some(live) = self.claims.get(&id) {

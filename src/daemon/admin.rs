@@ -62,6 +62,8 @@ impl Service {
                 mode,
                 when_empty,
             } => self.admin_mode(peer, &gpu, &mode, when_empty),
+            AdminCall::Off { for_ms } => self.admin_off(peer, for_ms),
+            AdminCall::On => self.admin_on(peer),
             AdminCall::Take { gpus } => self.take_gpus(peer, &gpus),
             // Answered when it is done: see `Service::call`.
             AdminCall::Release { .. } | AdminCall::Mig { .. } | AdminCall::ClaimFor(_) => {

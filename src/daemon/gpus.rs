@@ -1,7 +1,7 @@
 //! The GPUs: who they are, what the core may divide, how they did in the last minutes.
 
 use gshare_core::machine::Event;
-use gshare_core::{Bytes, GpuFacts};
+use gshare_core::{Bytes, ClaimId, GpuFacts};
 use gshare_enforcer::device::DeviceRules;
 use gshare_enforcer::gpu::{GpuReading, GpuSample, GpuState};
 
@@ -13,7 +13,10 @@ use super::world::{is_fresh, last_reading};
 impl Service {
     /// Device rules for the given GPUs.
     pub(crate) fn rules(&self, gpus: impl IntoIterator<Item = usize>) -> DeviceRules {
-        let gpus: Vec<usize> = gpus.into_iter().collect();
+        let gpus: Vec<usize> = match self.is_off() {
+            true => (0..self.gpus.len()).collect(),
+            false => gpus.into_iter().collect(),
+        };
         let minors = gpus.iter().filter_map(|g| self.gpus[*g].minor);
         let mut rules = DeviceRules::gpus(self.majors.clone(), minors);
         rules.caps = gpus
@@ -117,10 +120,33 @@ impl Service {
             } else {
                 memory.reserve
             },
-            unclaimed: Bytes(identity.unclaimed.saturating_add(self.overused_bytes(gpu))),
+            unclaimed: Bytes(
+                (identity.unclaimed)
+                    .saturating_add(self.overused_bytes(gpu))
+                    .saturating_add(self.beyond_books(gpu)),
+            ),
             healthy,
             sharing: self.sharing(gpu),
         }
+    }
+
+    /// Bytes that claims have above their limits, as they may while gshare is off and keep after that, and those of claims
+    /// for which nothing is booked: offered to nobody.
+    fn beyond_books(&self, gpu: usize) -> u64 {
+        let uuid = &self.gpus[gpu].uuid;
+        let above = |live: &super::live::Live| {
+            let seat = live.seats.iter().find(|s| s.gpu == gpu)?;
+            let slice = live.record.slices.iter().find(|s| s.uuid == *uuid)?;
+            let charged = seat.usage.charged_bytes(self.gpus[gpu].total);
+            Some(charged.saturating_sub(slice.mem_limit.max(slice.mem)))
+        };
+        let used = self.world().driver_use(gpu);
+        let beyond = |(id, live): (&ClaimId, &super::live::Live)| match self.is_counted(*id) {
+            true => used.get(id)?.bytes,
+            false => above(live),
+        };
+        let beyond = self.claims.iter().filter_map(beyond);
+        beyond.fold(0, u64::saturating_add)
     }
 
     /// Bytes that programs that draw use outside claims.

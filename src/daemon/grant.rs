@@ -253,7 +253,7 @@ impl Service {
                 .map_err(|e| anyhow::anyhow!("{e:?}"))?,
             token,
             epoch: self.epoch,
-            memory_cap_bytes: slice.mem_cap.0,
+            memory_cap_bytes: self.cap_now(id, slice.gpu, slice.mem_cap.0),
             memory_request_bytes: slice.mem.0,
             context_overhead_bytes: gpu.overhead,
             sm_request_permille: slice.sm.milli(),
@@ -334,7 +334,17 @@ impl Service {
         }
         Reply::Granted(Granted {
             id: id.to_string(),
-            message: self.grant_text(id, live),
+            message: match (self.is_off(), self.is_counted(id)) {
+                (true, _) => format!(
+                    "{}\n  gshare is off: nothing limits or protects this claim",
+                    self.grant_text(id, live)
+                ),
+                (false, true) => format!(
+                    "{}\n  made while gshare was off: nothing limits or protects it until it ends",
+                    self.grant_text(id, live)
+                ),
+                (false, false) => self.grant_text(id, live),
+            },
             env,
             env_prepend,
             env_remove,

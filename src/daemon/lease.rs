@@ -97,6 +97,9 @@ impl Service {
 
     /// The owner is told that a lease ends soon.
     pub(crate) fn lease_warning(&mut self, id: ClaimId, at: Now) {
+        if self.is_off() {
+            return;
+        }
         let left = at.saturating_sub(self.now());
         let text = format!(
             "{id}: its lease ends in {}; gshare extend {id} -t 1h puts that off",
@@ -118,6 +121,9 @@ impl Service {
 
     /// A lease is over. Programs on the GPU are asked to end, and keep it for the grace time.
     pub(crate) fn lease_over(&mut self, id: ClaimId) {
+        if self.is_off() {
+            return self.without_lease(id);
+        }
         let grace = self.config.claims.lease_grace;
         let holders = self.holders(id);
         if let Some(live) = self.claims.get_mut(&id) {
@@ -152,6 +158,20 @@ impl Service {
         }
         self.settle_ending(id);
         self.touch();
+    }
+
+    /// A lease that is over while gshare is off ends nothing, also not later.
+    fn without_lease(&mut self, id: ClaimId) {
+        if let Some(live) = self.claims.get_mut(&id) {
+            live.record.ends_ms = None;
+            if let Err(error) = self.journal.put(&live.record) {
+                tracing::error!(%id, %error, "that a claim has no lease any more could not be journaled");
+            }
+        }
+        self.drive(Event::Lease { id, ends: None });
+        let text =
+            format!("{id}: its time limit is over, and it goes on without one: gshare is off");
+        self.tell_owner(id, &text);
     }
 
     /// The time to save is over: from now on it ends as any claim that is ended.

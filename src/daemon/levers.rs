@@ -137,7 +137,7 @@ impl Service {
         }
     }
 
-    fn drive_failed(&mut self, id: ClaimId, failure: Failure, why: String) {
+    pub(crate) fn drive_failed(&mut self, id: ClaimId, failure: Failure, why: String) {
         self.answer_lever(id, Err(&why));
         self.drive(Event::LeverFailed { id, failure, why });
         self.touch();

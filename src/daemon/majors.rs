@@ -20,6 +20,11 @@ impl Service {
         }
         tracing::info!(?now, before = ?self.majors, "the driver's device numbers have changed");
         self.majors = now;
+        self.filters_anew();
+    }
+
+    /// Makes the filters of all claims, of what is left of ended ones, and of programs without a claim anew.
+    pub(crate) fn filters_anew(&mut self) {
         let all: Vec<_> = self.claims.keys().copied().collect();
         for id in all {
             let Some(live) = self.claims.get(&id) else {
@@ -32,7 +37,7 @@ impl Service {
             if let (Some(filters), Some(cgroup)) = (&mut self.filters, cgroup)
                 && let Err(error) = filters.set(cgroup, &rules)
             {
-                tracing::error!(%id, %error, "its filter is for the numbers before");
+                tracing::error!(%id, %error, "its filter is as it was before");
             }
         }
         let rules = self.rules([]);
@@ -40,7 +45,7 @@ impl Service {
             if let Some(filters) = &mut self.filters
                 && let Err(error) = filters.set(cgroup, &rules)
             {
-                tracing::error!(%error, "the filter of a claim that has ended is for the numbers before");
+                tracing::error!(%error, "the filter of a claim that has ended is as it was before");
             }
         }
         self.places_changed();

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use gshare_abi::State;
-use gshare_core::machine::lever::{Cause, Lever, Wish};
+use gshare_core::machine::lever::{Cause, Failure, Lever, Wish};
 use gshare_core::machine::{Alone, Event, Now, ReclaimRules, Stage, Step};
 use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Party, Reason, Slice};
@@ -362,6 +362,14 @@ impl Service {
             |w| format!("{w} of {}", self.owner_of(w)),
         );
         let why = format!("{whom} came first");
+        if let Err(why) = self.may_park(id)
+            && self
+                .claims
+                .get(&id)
+                .is_some_and(|l| l.record.behalf.is_some())
+        {
+            return self.drive_failed(id, Failure::Refused, why);
+        }
         if lever == Lever::Requeue {
             self.requeue(id, &why);
         } else {

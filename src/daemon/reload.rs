@@ -91,8 +91,8 @@ impl Service {
                 return;
             }
         };
-        let change = Change::between(&self.config, &new);
-        self.config = merged(&self.config, &new);
+        let change = Change::between(self.configured(), &new);
+        self.configure(merged(self.configured(), &new));
         manager::set_level(self.config.service.log.name());
         if let Some(units) = self.tree.as_ref().and_then(|t| t.units()) {
             units.refresh_caps();

@@ -249,7 +249,9 @@ impl Service {
                 // The service may have died between the journal of a move and the page's new name.
                 limits.relabel(gpu_uuid, &path)?;
                 // What was lent is lent still: only a lowered cap that is written is a lower cap.
-                slice.mem_cap = Bytes(limits.memory_cap()).clamp(slice.mem, slice.mem_limit);
+                // One that is above all that may be lent was opened while gshare was off.
+                let lent = Some(Bytes(limits.memory_cap())).filter(|cap| *cap <= slice.mem_limit);
+                slice.mem_cap = lent.unwrap_or_default().clamp(slice.mem, slice.mem_limit);
                 limits
             }
             None => self.new_limits(id, slice, token)?,
@@ -271,7 +273,11 @@ impl Service {
             Some(usage) => usage,
             None => UsageMemfd::create(id.0, gpu_uuid, token)?,
         };
-        limits.set_memory_cap(slice.mem_cap.0);
+        let counted = record.holding == HoldingRecord::Counted;
+        limits.set_memory_cap(match counted {
+            true => self.gpus[slice.gpu].total,
+            false => self.cap_now(id, slice.gpu, slice.mem_cap.0),
+        });
         // The service may have died between the journal and the pages of a resize.
         limits.set_memory_request(slice.mem.0);
         limits.set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());

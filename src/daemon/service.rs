@@ -120,6 +120,8 @@ pub(crate) struct Service {
     /// What they have not been told yet.
     pub(super) round: Round,
     pub(crate) policy: Policy,
+    /// Whether it acts at all.
+    pub(crate) off: super::off::Off,
     /// Detaching, attaching, moving.
     pub(crate) levers: super::engine::LeverState,
     /// The processes that ask Jupyter.
@@ -354,6 +356,7 @@ impl Service {
 
     /// Once a tick: leases, patience, endings, dead members that nobody told of.
     pub(crate) fn tick(&mut self) {
+        self.follow_off();
         self.take_back_in_time();
         self.change_modes();
         self.tend_mps();

@@ -124,6 +124,7 @@ impl Service {
             features: Features::default(),
             round: Round::default(),
             policy: Policy::default(),
+            off: super::off::Off::default(),
             levers,
             helpers: Helpers::default(),
             gates: Gates::start()
@@ -160,6 +161,7 @@ impl Service {
         service.tell_classes();
         service.tell_lease_rules();
         service.tell_reclaim_rules();
+        service.follow_off();
         // Facts first, without claims: what their members use must not count as unclaimed.
         service.find_claims_again()?;
         service.renew_mps();

@@ -47,7 +47,13 @@ impl Service {
 
     fn gate_table(&self) -> Table {
         let mut table = Table::new();
+        if self.is_off() {
+            return table;
+        }
         for (ClaimId(claim), live) in &self.claims {
+            if self.is_counted(ClaimId(*claim)) {
+                continue;
+            }
             let (tier, weight_milli) = standing(&live.record.class, self.config.policy.excess_time);
             for seat in &live.seats {
                 let Some(turning) = &seat.turning else {

@@ -96,6 +96,7 @@ impl Service {
                 device_filter: self.filters.is_some(),
                 shim: self.libcuda.is_ok(),
                 looks: self.policy.looks,
+                off: self.off_view(),
                 uid: nix::unistd::Uid::effective().as_raw(),
             }),
             claimable_now: None,

@@ -143,6 +143,11 @@ impl UnitTree {
         Ok((systemd, path))
     }
 
+    /// Where the slice of the tree called `root` is, if the mount shows it.
+    pub(super) fn dir_in(mount: &Mount, root: &str) -> Option<PathBuf> {
+        dir_of(mount, &Names::new(root).path_of_top()).ok()
+    }
+
     /// How many processes live in claims of the tree called `root`, without asking systemd.
     #[must_use]
     pub fn members(root: &str) -> usize {

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::bound::Ground;
 use super::units::dir_of;
-use super::{Bound, CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, OwnTree, UnitTree, v2_path};
+use super::{
+    Bound, CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Mount, OwnTree, UnitTree, v2_path,
+};
 
 /// Where the claims of this machine live.
 #[derive(Debug, Clone)]
@@ -170,6 +172,14 @@ impl Tree {
             Kind::Units(tree) => tree.as_ref(),
         }
     }
+}
+
+/// The directories in which claims of the tree called `root` may be, without asking systemd: gshare's own and systemd's.
+#[must_use]
+pub fn trees(mount: &Mount, root: &str) -> Vec<PathBuf> {
+    let dirs = [Some(mount.point.join(root)), UnitTree::dir_in(mount, root)];
+    let dirs = dirs.into_iter().flatten();
+    dirs.filter(|dir| dir.is_dir()).collect()
 }
 
 impl From<OwnTree> for Tree {

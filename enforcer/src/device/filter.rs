@@ -9,7 +9,7 @@ use super::{DeviceRules, program, sys};
 use crate::cgroup::ClaimCgroup;
 
 /// The name under which the filters show in `bpftool cgroup show`; how they are recognised.
-const NAME: &str = "gshare_dev";
+pub(super) const NAME: &str = "gshare_dev";
 /// How many loaded programs are kept at hand. All sets of four GPUs are 16.
 const KEPT: usize = 64;
 

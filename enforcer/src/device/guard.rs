@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use super::insn::{Insn, Reg};
 use super::program::MINOR_CONTROL;
 use super::{DeviceError, sys};
-use crate::cgroup::Mount;
+use crate::cgroup::{Mount, trees};
 use crate::nodes::Majors;
 
 /// How every such filter's name begins; the rest tells whose it is.
@@ -230,6 +230,40 @@ fn lift(keep: &BTreeSet<PathBuf>, fits: impl Fn(&str) -> bool) -> Result<usize, 
         }
         let io = |verb, source| DeviceError::new(verb, &dir, source);
         for (fd, _) in named(cgroup.as_fd(), &fits).map_err(|e| io("query", e))? {
+            sys::detach(cgroup.as_fd(), fd.as_fd()).map_err(|e| io("detach", e))?;
+            lifted += 1;
+        }
+    }
+    Ok(lifted)
+}
+
+/// Takes all filters of the service whose claims are in the tree called `root` off: those of its claims, also of the ones in
+/// cgroups `elsewhere` (the kernel's names of them), and those that keep programs without a claim away. For an
+/// administrator whose service does not answer. Says how many.
+///
+/// # Errors
+/// [`DeviceError`] saying what failed.
+pub fn open_tree(root: &str, elsewhere: &[PathBuf]) -> Result<usize, DeviceError> {
+    let Ok(mount) = Mount::find() else {
+        return Ok(0);
+    };
+    let mut dirs: Vec<PathBuf> = elsewhere
+        .iter()
+        .filter_map(|name| mount.dir_of(name.to_str()?))
+        .collect();
+    let mut lifted = 0;
+    for tree in trees(&mount, root) {
+        lifted += Guard::of(&tree).lift_except(&BTreeSet::new())?;
+        dirs.push(tree);
+    }
+    while let Some(dir) = dirs.pop() {
+        let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
+        let below = entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+        dirs.extend(below.map(|e| e.path()));
+        let Ok(cgroup) = open(&dir) else { continue };
+        let io = |verb, source| DeviceError::new(verb, &dir, source);
+        let of_claims = |name: &str| name == super::filter::NAME;
+        for (fd, _) in named(cgroup.as_fd(), of_claims).map_err(|e| io("query", e))? {
             sys::detach(cgroup.as_fd(), fd.as_fd()).map_err(|e| io("detach", e))?;
             lifted += 1;
         }

@@ -1,5 +1,6 @@
 //! Arguments of `gshare admin`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -59,6 +60,19 @@ pub enum AdminCommand {
             The driver resets a GPU only while nobody has it open, and gshared has all of them open. Refused (75) while \
             claims hold a part of the GPU: gshare admin drain GPU --wait. Claims on other GPUs run on.")]
     Release(ReleaseArgs),
+    /// Stop acting: no limit, no taking back, no refusal, until gshare admin on
+    #[command(after_long_help = "Examples:\n  \
+            sudo gshare admin off             now, until gshare admin on\n  \
+            sudo gshare admin off --for 2h    and on again by itself, announced 10 minutes before\n\n\
+            Root can do so within a second also when the service hangs or is dead: this command then opens the limits and \
+            device filters of all claims itself. It lasts over restarts of the service and of the machine. What programs \
+            do to each other meanwhile is as without gshare.")]
+    Off(OffArgs),
+    /// Act again after gshare admin off; nothing is ended by that
+    #[command(after_long_help = "Examples:\n  \
+            sudo gshare admin on\n\n\
+            Limits, queue and filters hold again. A claim that has more than its limit keeps it and may not grow.")]
+    On(OnArgs),
     /// Claim for a user, for all programs below a cgroup that gshare does not own
     #[command(after_long_help = "Examples:\n  \
             gshare admin claim-for --user ada --name job-4711 -g 0.5 --cgroup /sys/fs/cgroup/system.slice/job-4711.scope\n  \
@@ -218,6 +232,31 @@ pub struct ReleaseArgs {
     /// Take released GPUs back
     #[arg(long, conflicts_with = "back_after")]
     pub take: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gshare admin off`.
+#[derive(Args, Clone, Debug)]
+pub struct OffArgs {
+    /// Be on again after this time [default: when told to]
+    #[arg(long = "for", value_name = "TIME", value_parser = value::time)]
+    pub until: Option<Duration>,
+    /// The service's configuration, for when the service does not answer [default: /etc/gshare/gshare.toml]
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gshare admin on`.
+#[derive(Args, Clone, Debug)]
+pub struct OnArgs {
+    /// The service's configuration, for when the service does not answer [default: /etc/gshare/gshare.toml]
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -30,7 +30,7 @@ const FIRST_USER: u32 = 1000;
 
 impl Service {
     /// Brings the filter to where it belongs now, or takes it off.
-    pub(super) fn apply_denial(&mut self) {
+    pub(crate) fn apply_denial(&mut self) {
         let (Some(tree), true) = (&self.tree, self.filters.is_some()) else {
             if self.unclaimed_policy() == Unclaimed::Deny && !self.policy.told_open {
                 self.policy.told_open = true;

@@ -56,6 +56,9 @@ impl Service {
 
     /// Has the driver hold a claim to its size.
     pub(crate) fn limit_memory(&mut self, id: ClaimId) {
+        if self.is_off() || self.is_counted(id) {
+            return;
+        }
         let Some(live) = self.claims.get(&id) else {
             return;
         };

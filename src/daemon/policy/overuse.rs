@@ -230,7 +230,8 @@ impl Service {
             .filter(|_| over)
             .and_then(|live| live.seats.iter().find(|s| s.gpu == slice.gpu));
         let charged = seat.map(|s| s.usage.charged_bytes(self.gpus[slice.gpu].total));
-        charged.map_or(slice.mem_cap.0, |c| c.min(slice.mem_cap.0))
+        let cap = charged.map_or(slice.mem_cap.0, |c| c.min(slice.mem_cap.0));
+        self.cap_now(id, slice.gpu, cap)
     }
 
     fn write_caps_of(&self, id: ClaimId, gpu: usize) {

@@ -86,6 +86,14 @@ pub enum AdminCall {
         #[serde(default)]
         dry_run: bool,
     },
+    /// gshare stops acting: it limits, takes and refuses nothing until [`AdminCall::On`]. Answers [`AdminDone`].
+    Off {
+        /// Milliseconds after which it is on again; absent: when told.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u64>,
+    },
+    /// gshare acts again; nothing is ended by that. Answers [`AdminDone`].
+    On,
     /// A claim on behalf of a user, for all processes below a cgroup that gshare does not own. The same name again gives
     /// the same claim. Answers as [`crate::Call::Claim`]. Root alone.
     ClaimFor(Box<ClaimFor>),

@@ -118,6 +118,21 @@ pub struct ServiceView {
     /// Looks at the driver so far, one a tick: figures and over-use change with them.
     #[serde(default)]
     pub looks: u64,
+    /// gshare is off: it limits, takes and refuses nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub off: Option<OffView>,
+}
+
+/// That gshare is off.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffView {
+    /// Since when, Unix milliseconds.
+    pub since_ms: u64,
+    /// Until when, Unix milliseconds; absent: until an administrator switches it on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<u64>,
+    /// Name of the administrator.
+    pub by: String,
 }
 
 /// State of a GPU.

@@ -49,6 +49,7 @@ fn service() -> Option<ServiceView> {
         shim: true,
         uid: 0,
         looks: 86_400,
+        off: None,
     })
 }
 

@@ -1,0 +1,116 @@
+//! `gshare admin off` and `on`: the service does it, or root without it.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use gshare_config::{Config, Mode};
+use gshare_core::units::show_duration;
+use gshare_proto::{AdminCall, AdminDone, Call, Client, ClientError, ErrorCode, Reply};
+
+use super::admin::show;
+use super::args::admin::{OffArgs, OnArgs};
+use super::claim::unexpected;
+use super::failure::{self, Failure};
+use super::{Outcome, connect, out};
+use crate::off;
+
+/// A service that has not answered by then is taken to be stuck.
+const ANSWERS: Duration = Duration::from_millis(400);
+
+pub(crate) fn off(socket: Option<&Path>, args: &OffArgs) -> Outcome {
+    let for_ms = args
+        .until
+        .map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
+    let done = match by_service(socket, AdminCall::Off { for_ms })? {
+        Some(done) => done,
+        None => off_without(args, for_ms)?,
+    };
+    show(&done, args.json)
+}
+
+pub(crate) fn on(socket: Option<&Path>, args: &OnArgs) -> Outcome {
+    let done = match by_service(socket, AdminCall::On)? {
+        Some(done) => done,
+        None => {
+            let config = config_of(args.config.as_deref())?;
+            let state_dir = config.paths(Mode::System).state_dir;
+            off::remove(&state_dir).map_err(|e| failed("switch on", &state_dir, &e))?;
+            AdminDone {
+                message: "no service answers; it is on as soon as one runs".to_owned(),
+                undo: Some("gshare admin off".to_owned()),
+            }
+        }
+    };
+    show(&done, args.json)
+}
+
+/// What the service says; nothing if none answers soon.
+fn by_service(socket: Option<&Path>, call: AdminCall) -> Result<Option<AdminDone>, Failure> {
+    let Ok(path) = connect::socket(socket) else {
+        return Ok(None);
+    };
+    let (tell, told) = mpsc::channel();
+    // Also connecting blocks where a service hangs.
+    std::thread::spawn(move || {
+        let answer = Client::connect(&path).and_then(|mut c| c.call(&Call::Admin(call)));
+        // Nobody listens any more: too late.
+        let _ = tell.send(answer);
+    });
+    match told.recv_timeout(ANSWERS) {
+        Ok(Ok(Reply::Admin(done))) => Ok(Some(done)),
+        Ok(Ok(other)) => Err(unexpected(&other)),
+        Ok(Err(ClientError::Refused(error))) if error.code == ErrorCode::NotPermitted => {
+            Err(ClientError::Refused(error).into())
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The installation's configuration, as root reads it without the service. One with mistakes, with which no service
+/// starts, is no reason not to switch off.
+fn config_of(file: Option<&Path>) -> Result<Config, Failure> {
+    if !nix::unistd::Uid::effective().is_root() {
+        let waited = ANSWERS.as_millis();
+        let text =
+            format!("no service answered within {waited} ms, and without it only root can do this");
+        return Err(Failure::new(failure::NO_SERVICE, text).with_hint("sudo gshare admin off"));
+    }
+    let read = match file {
+        Some(file) => Config::load_file(file),
+        None => Config::load(Mode::System),
+    };
+    Ok(read.unwrap_or_else(|error| {
+        out::note(&format!("gshare: the usual places are used: {error}"));
+        Config::default()
+    }))
+}
+
+fn off_without(args: &OffArgs, for_ms: Option<u64>) -> Result<AdminDone, Failure> {
+    let config = config_of(args.config.as_deref())?;
+    let paths = config.paths(Mode::System);
+    let user = std::env::var("SUDO_USER").unwrap_or_else(|_| "root".to_owned());
+    let written = off::write(&paths.state_dir, &off::line(user, for_ms));
+    let opened = off::open(&paths, &config.cgroup.root);
+    for why in &opened.trouble {
+        out::note(&format!("gshare: {why}"));
+    }
+    written.map_err(|e| failed("stay off", &paths.state_dir, &e))?;
+    let until = for_ms.map_or("until gshare admin on".to_owned(), |ms| {
+        format!("for {}", show_duration(Duration::from_millis(ms)))
+    });
+    Ok(AdminDone {
+        message: format!(
+            "gshare is off {until}. No service answers, so this command opened {} pages of claims and {} device filters; \
+             a service that runs again stays off\nOffloaded and suspended claims come back when a service runs",
+            opened.pages, opened.filters
+        ),
+        undo: Some("gshare admin on".to_owned()),
+    })
+}
+
+fn failed(what: &str, state_dir: &Path, error: &std::io::Error) -> Failure {
+    let text = format!("gshare cannot {what}: {}: {error}", state_dir.display());
+    Failure::new(failure::INTERNAL, text)
+        .with_hint("--config names the configuration of an installation elsewhere")
+}

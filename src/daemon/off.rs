@@ -1,0 +1,327 @@
+//! While gshare is off it limits, throttles, takes and refuses nothing, and its device filters open every GPU.
+//!
+//! The line in the state directory decides (`src/off.rs`); the service follows it at its start, at each tick and when it is
+//! told. The configuration in force meanwhile is the file's with all rules that act taken out.
+
+use std::time::Duration;
+
+use gshare_config::{AutoShrink, Config, Idle, Overuse, Unclaimed};
+use gshare_core::machine::Event;
+use gshare_core::machine::lever::Wish;
+use gshare_core::units::show_duration;
+use gshare_core::{Admission, ClaimId};
+use gshare_proto::{AdminDone, OffView, Reply, WireError};
+
+use super::admin::Act;
+use super::journal::HoldingRecord;
+use super::peer::Peer;
+use super::service::Service;
+use crate::clock::unix_ms;
+use crate::off::{self, Line};
+
+/// So long before a time that was set with `--for` runs out everybody is told.
+const WARNING: Duration = Duration::from_secs(600);
+
+/// Whether gshare is off.
+#[derive(Debug, Default)]
+pub(crate) struct Off {
+    line: Option<Line>,
+    /// The configuration that holds when it is on again.
+    configured: Option<Box<Config>>,
+    /// That it will be on soon was told.
+    warned: bool,
+    /// Claims that were away, and are called back once.
+    called: std::collections::BTreeSet<ClaimId>,
+}
+
+/// A configuration that does nothing to anybody.
+fn harmless(config: &Config) -> Config {
+    let mut open = config.clone();
+    open.reclaim.enabled = false;
+    open.reclaim.spread = false;
+    open.reclaim.kill = false;
+    open.reclaim.requeue = false;
+    open.policy.unclaimed = Unclaimed::Observe;
+    open.policy.overuse = Overuse::Warn;
+    open.sizes.auto_shrink = AutoShrink::Off;
+    open.idle = Idle {
+        warn: None,
+        detach: None,
+        always: None,
+        rules: Vec::new(),
+        ..open.idle
+    };
+    open
+}
+
+impl Service {
+    /// Whether nothing is to be limited, taken or refused.
+    pub(crate) fn is_off(&self) -> bool {
+        self.off.line.is_some()
+    }
+
+    /// Whether a claim was let in where everybody is: nothing is booked for it, and it has no limits until it ends.
+    pub(crate) fn is_counted(&self, id: ClaimId) -> bool {
+        let live = self.claims.get(&id);
+        live.is_some_and(|l| l.record.holding == HoldingRecord::Counted)
+    }
+
+    /// A claim is about to be granted, in the books or outside them.
+    pub(crate) fn note_counted(&mut self, id: ClaimId, counted: bool) {
+        let holding = match counted {
+            true => HoldingRecord::Counted,
+            false => HoldingRecord::Here,
+        };
+        if let Some(live) = self.claims.get_mut(&id) {
+            live.record.holding = holding;
+        } else if let Some(asked) = self.waiting.get_mut(&id) {
+            asked.record.holding = holding;
+        }
+    }
+
+    /// Tells the core what decides about claims on each GPU.
+    pub(crate) fn tell_admission(&mut self) {
+        let by = match self.is_off() {
+            true => Admission::Pass,
+            false => Admission::Queue,
+        };
+        let uuids: Vec<String> = self.gpus.iter().map(|g| g.uuid.clone()).collect();
+        let events = uuids.into_iter().map(|uuid| Event::Admission { uuid, by });
+        self.drive_all(events.collect::<Vec<_>>());
+    }
+
+    /// The cap that is written now in the place of this one.
+    pub(crate) fn cap_now(&self, id: ClaimId, gpu: usize, cap: u64) -> u64 {
+        match self.is_off() || self.is_counted(id) {
+            true => self.gpus[gpu].total,
+            false => cap,
+        }
+    }
+
+    /// For the screen.
+    pub(crate) fn off_view(&self) -> Option<OffView> {
+        self.off.line.as_ref().map(|line| OffView {
+            since_ms: line.since_ms,
+            until_ms: line.until_ms,
+            by: line.by.clone(),
+        })
+    }
+
+    /// The configuration that holds while gshare is on.
+    pub(crate) fn configured(&self) -> &Config {
+        self.off.configured.as_deref().unwrap_or(&self.config)
+    }
+
+    /// Takes a configuration into force, or keeps it for when gshare is on again.
+    pub(crate) fn configure(&mut self, new: Config) {
+        if self.is_off() {
+            self.config = harmless(&new);
+            self.off.configured = Some(Box::new(new));
+        } else {
+            self.config = new;
+        }
+    }
+
+    /// Follows the line in the state directory.
+    pub(crate) fn follow_off(&mut self) {
+        let mut line = off::read(&self.paths.state_dir);
+        let left = line.as_ref().and_then(|l| l.until_ms);
+        let left = left.map(|until| Duration::from_millis(until.saturating_sub(unix_ms())));
+        if left.is_some_and(|left| left.is_zero()) {
+            match off::remove(&self.paths.state_dir) {
+                Ok(()) => line = None,
+                Err(error) => {
+                    tracing::error!(%error, "gshare stays off: its line cannot be removed");
+                }
+            }
+        }
+        let soon = left.is_some_and(|left| left <= WARNING);
+        if let (true, true, false) = (soon, line.is_some(), self.off.warned) {
+            let left = show_duration(left.unwrap_or_default());
+            let text =
+                format!("gshare will be on again in {left}; sudo gshare admin off keeps it off");
+            self.notice(None, text);
+        }
+        self.off.warned = soon && line.is_some();
+        let was = self.is_off();
+        let new = line.is_some();
+        self.off.line = line;
+        if was != new {
+            self.switch();
+        }
+        if new {
+            self.call_back();
+        }
+    }
+
+    /// Brings everything to what is so now.
+    fn switch(&mut self) {
+        if self.is_off() {
+            self.off.configured = Some(Box::new(self.config.clone()));
+            self.config = harmless(&self.config);
+        } else if let Some(configured) = self.off.configured.take() {
+            self.config = *configured;
+            self.off.called.clear();
+        }
+        self.tell_reclaim_rules();
+        self.tell_admission();
+        for id in self.claims.keys().copied().collect::<Vec<_>>() {
+            self.limits_anew(id);
+        }
+        self.filters_anew();
+        self.apply_denial();
+        self.tell_arbiter();
+        self.refresh_facts();
+        let text = match self.is_off() {
+            true => "gshare is off: nothing is limited, taken or refused until gshare admin on",
+            false => {
+                "gshare is on again: a claim above its limit may not grow, and nothing is ended"
+            }
+        };
+        tracing::warn!("{text}");
+        self.notice(None, text.to_owned());
+        self.touch();
+    }
+
+    /// The limits of a claim as they are to be now: in its pages, and with the driver.
+    fn limits_anew(&mut self, id: ClaimId) {
+        let slices = self
+            .machine
+            .ledger()
+            .slices(id)
+            .unwrap_or_default()
+            .to_vec();
+        for slice in &slices {
+            self.write_cap(id, slice);
+        }
+        let off = self.is_off();
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        match off {
+            true => self.unlimit_memory(live),
+            false => self.limit_memory(id),
+        }
+    }
+
+    /// Offloaded and suspended claims come back where their memory fits.
+    fn call_back(&mut self) {
+        let away = |live: &super::live::Live| match &live.record.holding {
+            HoldingRecord::Parked(parked) => Some(match parked.frozen {
+                true => Wish::Resume,
+                false => Wish::Attach,
+            }),
+            _ => None,
+        };
+        let claims = self
+            .claims
+            .iter()
+            .filter(|(id, _)| !self.off.called.contains(id));
+        let away: Vec<(ClaimId, Wish)> = claims
+            .filter_map(|(id, live)| Some((*id, away(live)?)))
+            .collect();
+        for (id, wish) in away {
+            self.off.called.insert(id);
+            self.drive(Event::Wish { id, wish });
+        }
+    }
+
+    /// Switches off, for an administrator.
+    pub(crate) fn admin_off(
+        &mut self,
+        peer: &Peer,
+        for_ms: Option<u64>,
+    ) -> Result<Reply, WireError> {
+        let line = off::line(self.names.user(peer.uid), for_ms);
+        let until = for_ms.map_or("until gshare admin on".to_owned(), |ms| {
+            format!("for {}", show_duration(Duration::from_millis(ms)))
+        });
+        self.audit(peer, vec![self.off_act("off", &until)], |_| Ok(()))?;
+        off::write(&self.paths.state_dir, &line).map_err(|e| unwritten(&e))?;
+        self.follow_off();
+        let mut lines = vec![format!(
+            "gshare is off {until}: nothing is limited, taken or refused, and every program can open the GPUs"
+        )];
+        let away = |id: &ClaimId| {
+            let live = self.claims.get(id)?;
+            let here = [HoldingRecord::Here, HoldingRecord::Counted];
+            (!here.contains(&live.record.holding)).then_some(*id)
+        };
+        let away: Vec<ClaimId> = self.claims.keys().filter_map(away).collect();
+        lines.extend(away.iter().map(|id| {
+            format!("{id} is not on its GPU yet; it comes back when its memory fits, or: gshare attach {id}")
+        }));
+        let fixed = |id: &ClaimId| {
+            let slices = &self.claims.get(id)?.record.slices;
+            let parts = slices.iter().any(|s| s.held == gshare_core::Held::Mps);
+            parts.then(|| {
+                format!("{id}: programs that run keep their part through MPS until they start anew")
+            })
+        };
+        lines.extend(self.claims.keys().filter_map(fixed));
+        Ok(Reply::Admin(AdminDone {
+            message: lines.join("\n"),
+            undo: Some("gshare admin on".to_owned()),
+        }))
+    }
+
+    /// Switches on again.
+    pub(crate) fn admin_on(&mut self, peer: &Peer) -> Result<Reply, WireError> {
+        self.audit(peer, vec![self.off_act("on", "on")], |_| Ok(()))?;
+        off::remove(&self.paths.state_dir).map_err(|e| unwritten(&e))?;
+        self.follow_off();
+        let above = |(id, live): (&ClaimId, &super::live::Live)| {
+            let over = live.seats.iter().any(|seat| {
+                let most = seat.limits.memory_cap();
+                seat.usage.most_charged_bytes(self.gpus[seat.gpu].total) > most
+            });
+            over.then(|| format!("{id} has more than its limit and may not grow; nothing is ended"))
+        };
+        let mut lines = vec!["gshare is on: limits, queue and filters hold again".to_owned()];
+        lines.extend(self.claims.iter().filter_map(above));
+        Ok(Reply::Admin(AdminDone {
+            message: lines.join("\n"),
+            undo: Some("gshare admin off".to_owned()),
+        }))
+    }
+
+    fn off_act(&self, action: &'static str, after: &str) -> Act {
+        let before = match self.is_off() {
+            true => "off",
+            false => "on",
+        };
+        Act {
+            action,
+            target: "gshare".to_owned(),
+            before: before.to_owned(),
+            after: after.to_owned(),
+            reason: None,
+        }
+    }
+}
+
+fn unwritten(error: &std::io::Error) -> WireError {
+    let text = format!("nothing was changed: {error}");
+    WireError::new(gshare_proto::ErrorCode::Internal, text)
+        .with_hint("sudo gshare admin off also works without the service")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_harmless_configuration_takes_ends_and_denies_nothing() {
+        let text = "[policy]\nunclaimed = \"deny\"\noveruse = \"stop\"\n[reclaim]\nkill = true\n\
+                    [idle]\nrules = [{ class = \"batch\", detach = \"1h\" }]\n";
+        let config = Config::check(text, std::path::Path::new("t")).expect("valid");
+        let open = harmless(&config);
+        assert_eq!(open.policy.unclaimed, Unclaimed::Observe);
+        assert_eq!(open.policy.overuse, Overuse::Warn);
+        assert!(!open.reclaim.enabled && !open.reclaim.kill && !open.reclaim.requeue);
+        for class in [gshare_core::Class::Interactive, gshare_core::Class::Batch] {
+            assert_eq!(open.idle.rule(class, &[], 0).first(), None);
+        }
+        assert_eq!(open.service, config.service);
+    }
+}

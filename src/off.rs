@@ -1,0 +1,149 @@
+//! `gshare admin off`: the line in the state directory that says so, and how everything is opened without the service.
+//!
+//! The line alone decides: a service that starts or looks finds it, whoever wrote it. Without a service root opens what
+//! outlives it by itself: the pages that the library reads, and the device filters.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use gshare_abi::host::LimitsFile;
+use gshare_config::Paths;
+use gshare_enforcer::device;
+use gshare_gate::{Mode, Word};
+use serde::{Deserialize, Serialize};
+
+use crate::clock::unix_ms;
+
+/// Since when gshare is off, until when, and who switched it off.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Line {
+    /// Unix milliseconds.
+    pub(crate) since_ms: u64,
+    /// Unix milliseconds; until it is switched on where there is none.
+    pub(crate) until_ms: Option<u64>,
+    /// A user's name.
+    pub(crate) by: String,
+}
+
+fn path(state_dir: &Path) -> PathBuf {
+    state_dir.join("off")
+}
+
+/// The line, if gshare is off. A file that cannot be understood is one: who wrote it wanted gshare to stop.
+pub(crate) fn read(state_dir: &Path) -> Option<Line> {
+    match fs::read_to_string(path(state_dir)) {
+        Ok(text) => Some(serde_json::from_str(&text).unwrap_or_default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(_) => Some(Line::default()),
+    }
+}
+
+/// Switches gshare off from now on, over restarts of the service and of the machine.
+///
+/// # Errors
+/// When the state directory is not there or cannot be written.
+pub(crate) fn write(state_dir: &Path, line: &Line) -> io::Result<()> {
+    let (new, path) = (state_dir.join("off.new"), path(state_dir));
+    let mut file = fs::File::create(&new)?;
+    writeln!(file, "{}", serde_json::to_string(line)?)?;
+    file.sync_all()?;
+    fs::rename(&new, &path)?;
+    fs::File::open(state_dir)?.sync_all()
+}
+
+/// Switches it on. No line is no error.
+///
+/// # Errors
+/// When it cannot be removed.
+pub(crate) fn remove(state_dir: &Path) -> io::Result<()> {
+    match fs::remove_file(path(state_dir)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A line from now on, for so many milliseconds.
+pub(crate) fn line(by: String, for_ms: Option<u64>) -> Line {
+    let since_ms = unix_ms();
+    Line {
+        since_ms,
+        until_ms: for_ms.map(|ms| since_ms.saturating_add(ms)),
+        by,
+    }
+}
+
+/// What was opened without the service, and what could not be.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Opened {
+    /// Pages of claims.
+    pub(crate) pages: usize,
+    /// Device filters.
+    pub(crate) filters: usize,
+    /// What could not be opened, and why.
+    pub(crate) trouble: Vec<String>,
+}
+
+/// Opens the pages and device filters of all claims. `root` is the name of the tree of cgroups.
+pub(crate) fn open(paths: &Paths, root: &str) -> Opened {
+    let mut opened = Opened::default();
+    let pages = fs::read_dir(paths.runtime_dir.join("claims"));
+    for entry in pages.into_iter().flatten().flatten() {
+        if entry.path().extension().is_none_or(|e| e != "limits") {
+            continue;
+        }
+        match LimitsFile::open(&entry.path()) {
+            Ok(page) => {
+                page.set_memory_cap(u64::MAX);
+                let free = Word(page.turn_word()).next(Mode::Free);
+                page.set_turn(free.0, 0, 0, 0);
+                opened.pages += 1;
+            }
+            Err(error) => opened.trouble.push(error.to_string()),
+        }
+    }
+    match device::open_tree(root, &elsewhere(&paths.state_dir)) {
+        Ok(count) => opened.filters = count,
+        Err(error) => opened.trouble.push(error.to_string()),
+    }
+    opened
+}
+
+/// Cgroups outside the tree that claims live in, in the kernel's words, by the journal.
+fn elsewhere(state_dir: &Path) -> Vec<PathBuf> {
+    let records = || -> rusqlite::Result<Vec<String>> {
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+        let db = rusqlite::Connection::open_with_flags(state_dir.join("gshare.db"), flags)?;
+        let mut query = db.prepare("SELECT record FROM claim")?;
+        query.query_map([], |row| row.get(0))?.collect()
+    };
+    let cgroup = |text: String| {
+        let value: serde_json::Value = serde_json::from_str(&text).ok()?;
+        let found = [&value["behalf"]["cgroup"], &value["lodging"]];
+        found
+            .into_iter()
+            .find_map(|v| v.as_str().map(PathBuf::from))
+    };
+    let records = records().unwrap_or_default();
+    records.into_iter().filter_map(cgroup).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_is_kept_whole_and_a_damaged_one_still_says_off() {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert_eq!(read(dir.path()), None);
+        let off = line("ada".to_owned(), Some(5000));
+        write(dir.path(), &off).expect("written");
+        assert_eq!(read(dir.path()), Some(off.clone()));
+        assert_eq!(off.until_ms, Some(off.since_ms + 5000));
+        fs::write(path(dir.path()), "{\"since").expect("written");
+        assert_eq!(read(dir.path()), Some(Line::default()));
+        remove(dir.path()).expect("removed");
+        remove(dir.path()).expect("nothing to remove");
+        assert_eq!(read(dir.path()), None);
+    }
+}

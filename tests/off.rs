@@ -1,0 +1,201 @@
+//! `gshare admin off`: gshare stops acting at once, with its service or without, and `on` ends nothing.
+
+use crate::support;
+
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use gshare::station::Station;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use support::{Raw, root, station_with, until};
+
+const SOON: Duration = Duration::from_secs(10);
+const MORE: &str = "alloc 9663676416";
+const FULL: &str = "error 2 CUDA_ERROR_OUT_OF_MEMORY";
+
+fn run(station: &Station, words: &[&str]) -> Output {
+    station.command().args(words).output().expect("gshare runs")
+}
+
+fn said(station: &Station, words: &[&str]) -> String {
+    let output = run(station, words);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words:?}: {stderr}");
+    String::from_utf8_lossy(&output.stdout).into_owned() + &stderr
+}
+
+/// Half of GPU 0 for a program that has taken nothing yet, and one that opens GPUs when it is told.
+fn half(station: &Station) -> Raw {
+    Raw::claim(station, &["-q", "-g", "0.25", "--gpu-ids", "0"])
+}
+
+fn quick() -> Station {
+    station_with(|o| {
+        o.tick = "0.1s".to_owned();
+        o.config = "[claims]\nleftover-grace = \"1s\"\n".to_owned();
+    })
+}
+
+/// What the kernel says when a program of a claim opens a GPU that it does not have.
+fn opens_other(station: &Station, id: &str) -> String {
+    let node = station.sim_dir().join("dev/nvidia1").display().to_string();
+    let script = format!("(exec 3<{node}) 2>&1 | sed 's/.*: //'");
+    said(station, &["join", "-q", id, "--", "sh", "-c", &script])
+        .trim()
+        .to_owned()
+}
+
+fn is_filtered(station: &Station) -> bool {
+    let served = station.snapshot().expect("served").service;
+    served.is_some_and(|s| s.device_filter)
+}
+
+const DENIED: &str = "Operation not permitted";
+const OPEN: &str = "No such device or address";
+
+#[test]
+fn off_lifts_limits_and_filters_says_so_everywhere_and_on_ends_nothing() {
+    let mut station = quick();
+    let filtered = is_filtered(&station);
+    let mut raw = half(&station);
+    assert_eq!(raw.ask(MORE), FULL);
+    if filtered {
+        assert_eq!(opens_other(&station, "c1"), DENIED);
+    }
+    let text = said(&station, &["admin", "off"]);
+    assert!(
+        text.contains("gshare is off until gshare admin on"),
+        "{text}"
+    );
+    assert!(text.ends_with("undo: gshare admin on\n"), "{text}");
+    let (_, total) = raw.info();
+    assert!(
+        raw.ask(MORE).starts_with("ok"),
+        "its limit is off; it is shown {total}"
+    );
+    if filtered {
+        assert_eq!(opens_other(&station, "c1"), OPEN);
+    }
+    // Everybody is told, whoever looks and whoever claims.
+    let text = said(&station, &["status"]);
+    assert!(text.starts_with("gshare is OFF"), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&said(&station, &["status", "--json"])).expect("JSON");
+    assert!(
+        json["service"]["off"]["since_ms"].is_u64(),
+        "{}",
+        json["service"]
+    );
+    let text = said(
+        &station,
+        &["claim", "-g", "0.1", "--gpu-ids", "1", "--", "true"],
+    );
+    assert!(text.contains("gshare is off"), "{text}");
+    // It lasts over a death of the service, and so does what it lets through.
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    station.start_service().expect("starts again");
+    assert!(said(&station, &["status"]).starts_with("gshare is OFF"));
+    assert!(raw.ask("alloc 1073741824").starts_with("ok"));
+    if filtered {
+        assert_eq!(opens_other(&station, "c1"), OPEN);
+    }
+
+    assert_eq!(raw.ask("launch 1"), "ok 1");
+    let text = said(&station, &["admin", "on"]);
+    assert!(
+        text.contains("c1 has more than its limit and may not grow"),
+        "{text}"
+    );
+    assert_eq!(raw.ask("alloc 67108864"), FULL, "it may not grow");
+    assert_eq!(raw.ask("launch 1"), "ok 2", "and goes on");
+    if filtered {
+        assert_eq!(opens_other(&station, "c1"), DENIED);
+    }
+    assert!(!said(&station, &["status"]).contains("OFF"));
+    let log = said(&station, &["admin", "log"]);
+    assert!(log.contains("off") && log.contains("on"), "{log}");
+    assert_eq!(raw.finish(), Some(0));
+}
+
+#[test]
+fn off_works_within_a_second_with_a_service_that_hangs_or_is_dead() {
+    if !root("off without the service") {
+        return;
+    }
+    let mut station = quick();
+    let filtered = is_filtered(&station);
+    let config = station.dir().join("gshare.toml").display().to_string();
+    let off = |station: &Station| {
+        let begun = Instant::now();
+        let text = said(station, &["admin", "off", "--config", &config]);
+        let took = begun.elapsed();
+        assert!(text.contains("No service answers"), "{text}");
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    };
+    let mut raw = half(&station);
+    assert_eq!(raw.ask(MORE), FULL);
+    let pid = station.service_pid().expect("it runs");
+    let pid = Pid::from_raw(pid.cast_signed());
+    nix::sys::signal::kill(pid, Signal::SIGSTOP).expect("stopped");
+    off(&station);
+    assert!(raw.ask(MORE).starts_with("ok"));
+    nix::sys::signal::kill(pid, Signal::SIGCONT).expect("goes on");
+    until("the service follows", SOON, || {
+        said(&station, &["status"])
+            .starts_with("gshare is OFF")
+            .then_some(())
+    });
+    if filtered {
+        assert_eq!(opens_other(&station, "c1"), OPEN);
+    }
+    said(&station, &["admin", "on"]);
+    assert_eq!(raw.ask("alloc 67108864"), FULL);
+    assert_eq!(raw.ask("free 0"), "ok");
+
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    assert_eq!(raw.ask(MORE), FULL, "limits outlive the service");
+    off(&station);
+    assert!(raw.ask(MORE).starts_with("ok"));
+    station.start_service().expect("starts again");
+    assert!(said(&station, &["status"]).starts_with("gshare is OFF"));
+    assert!(raw.ask("alloc 1073741824").starts_with("ok"));
+    assert_eq!(raw.ask("launch 1"), "ok 1");
+    // Without a service `on` holds from its next start.
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    said(&station, &["admin", "on", "--config", &config]);
+    station.start_service().expect("starts again");
+    assert!(!said(&station, &["status"]).contains("OFF"));
+    assert_eq!(raw.ask("alloc 67108864"), FULL);
+    assert_eq!(raw.ask("launch 1"), "ok 2");
+}
+
+#[test]
+fn off_for_a_time_ends_by_itself_and_a_time_limit_that_is_over_meanwhile_ends_nothing() {
+    let station = quick();
+    let mut raw = Raw::claim(
+        &station,
+        &["-q", "-g", "0.25", "--gpu-ids", "0", "-t", "5s"],
+    );
+    let text = said(&station, &["admin", "off", "--for", "8s"]);
+    assert!(text.contains("gshare is off for 8s"), "{text}");
+    until("it is told that it will be on", SOON, || {
+        let notices = station.snapshot().ok()?.notices;
+        notices
+            .iter()
+            .any(|n| n.text.contains("will be on again in"))
+            .then_some(())
+    });
+    until("it is on", SOON, || {
+        (!said(&station, &["status"]).contains("OFF")).then_some(())
+    });
+    assert_eq!(raw.ask("launch 1"), "ok 1");
+    assert_eq!(raw.ask(MORE), FULL);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(
+        raw.ask("launch 1"),
+        "ok 2",
+        "its time limit was over while gshare was off"
+    );
+    assert_eq!(raw.finish(), Some(0));
+}
