@@ -357,7 +357,19 @@ impl Model {
         self.disconnected.is_some() || age > STALE_MS
     }
 
-    /// What must be said above everything: the source is gone, silent, or look only.
+    /// That gshare is off, if it is.
+    pub(crate) fn off(&self) -> Option<String> {
+        let off = self.snapshot.as_ref()?.service.as_ref()?.off.as_ref()?;
+        let until = off.until_ms.map(|at| self.clock.short_time(at));
+        let until = until.map_or_else(String::new, |at| format!(" until {at}"));
+        let by = match off.by.as_str() {
+            "" => String::new(),
+            by => format!(" ({by})"),
+        };
+        Some(format!("OFF{until}{by}: no limits, no queue"))
+    }
+
+    /// What must be said above everything: the source is gone, silent, off, or look only.
     pub(crate) fn banner(&self) -> Option<String> {
         let snapshot = self.snapshot.as_ref()?;
         let taken = self.clock.time(snapshot.taken_ms);
@@ -368,11 +380,14 @@ impl Model {
             let age = self.clock.since(self.received_ms);
             return Some(format!("no news for {age}; figures of {taken}"));
         }
-        snapshot.service.is_none().then(|| {
+        if snapshot.service.is_some() {
+            return self.off();
+        }
+        Some(
             "look only: no gshare service on this machine. Ask your admin: sudo gshare setup \
              (or gshare daemon --user)"
-                .to_owned()
-        })
+                .to_owned(),
+        )
     }
 
     /// Claims, then processes outside claims, as filtered and sorted.

@@ -110,7 +110,14 @@ impl Plain {
         let clock = self.model.clock;
         let mut out = BTreeMap::new();
         let said = match &snapshot.service {
-            Some(_) => String::new(),
+            Some(_) => {
+                let was_off = self
+                    .told
+                    .get("service")
+                    .is_some_and(|t| t.starts_with("OFF"));
+                let on = if was_off { "gshare is on again" } else { "" };
+                self.model.off().unwrap_or_else(|| on.to_owned())
+            }
             None => "no gshare service: these are the driver's figures".to_owned(),
         };
         out.insert("service".to_owned(), said);

@@ -33,6 +33,7 @@ fn tab(model: &Model, page: Page, short: bool) -> String {
 fn limits(snapshot: &Snapshot) -> &'static str {
     match (&snapshot.service, snapshot.caps) {
         (None, _) | (_, Caps::None) => "look only",
+        (Some(service), _) if service.off.is_some() => "no limits",
         (_, Caps::Strict) => "limits: strict",
         (_, Caps::Cooperative) => "limits: cooperative",
     }
@@ -127,14 +128,17 @@ pub(super) fn banner(view: &View<'_>, width: usize, rows: usize) -> Vec<Line<'st
     let Some(text) = view.model.banner() else {
         return Vec::new();
     };
-    let (sign, style) = match view.model.disconnected {
-        Some(_) => (view.glyphs.broken, view.theme.error),
-        None => (view.glyphs.sign, view.theme.warn),
+    let (sign, style, words) = match (&view.model.disconnected, view.model.off()) {
+        (Some(_), _) => (view.glyphs.broken, view.theme.error, view.theme.strong),
+        (None, Some(off)) if off == text => {
+            (view.glyphs.broken, view.theme.error, view.theme.error)
+        }
+        (None, _) => (view.glyphs.sign, view.theme.warn, view.theme.strong),
     };
     let lines = wrap(&format!("{sign} {text}"), width, rows, view.glyphs).into_iter();
     let line = |(i, text): (usize, String)| match text.strip_prefix(sign) {
-        Some(rest) if i == 0 => Line::from(vec![span(sign, style), span(rest, view.theme.strong)]),
-        _ => line!(view; strong text),
+        Some(rest) if i == 0 => Line::from(vec![span(sign, style), span(rest, words)]),
+        _ => Line::styled(text, words),
     };
     lines.enumerate().map(line).collect()
 }

@@ -1,7 +1,7 @@
 use ratatui::style::{Color, Modifier};
 use ratatui::text::{Line, Span};
 
-use gshare_proto::ExpectedView;
+use gshare_proto::{ExpectedView, OffView};
 
 use crate::keymap;
 use crate::model::{Model, Page, RowKey, Viewer};
@@ -645,6 +645,28 @@ fn the_simulated_driver_is_always_named() {
         let words = text.contains("SIMULATED DRIVER");
         assert!(words || width < 110, "{width}: {text}");
     }
+}
+
+#[test]
+fn off_is_said_in_the_first_row_and_nothing_is_promised() {
+    let mut m = model(NLP, (80, 24), canned::workstation());
+    let snapshot = m.snapshot.as_mut().unwrap();
+    let until_ms = Some(snapshot.taken_ms + 3_600_000);
+    let off = OffView {
+        until_ms,
+        by: "bob".to_owned(),
+        ..OffView::default()
+    };
+    snapshot.service.as_mut().unwrap().off = Some(off);
+    let text = screen(&m);
+    let rows: Vec<&str> = text.lines().collect();
+    assert!(rows[0].contains("no limits"), "{text}");
+    let said = "OFF until 15:32 (bob): no limits, no queue";
+    assert!(rows[1].ends_with(said), "{text}");
+    let none = "not answered while off: any program may use any GPU";
+    assert!(rows[2].contains(none), "{text}");
+    let look = Look::new(Depth::Rgb, true);
+    assert_eq!(buffer(&m, &look)[(2, 1)].fg, look.theme.error.fg.unwrap());
 }
 
 #[test]

@@ -57,9 +57,10 @@ fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
     }
 }
 
-/// By model, most first; none where nobody says.
+/// By model, most first; none where nobody says, nor while any program may use any GPU.
 fn answers(view: &View<'_>) -> Option<Vec<Answer>> {
-    let now = view.snapshot.claimable_now.as_ref()?;
+    let now = view.snapshot.claimable_now.as_ref();
+    let now = now.filter(|_| view.model.off().is_none())?;
     let mut all: Vec<Answer> = now.models.iter().map(|m| answer(view, m)).collect();
     all.sort_by(|a, b| b.size.total_cmp(&a.size));
     Some(all)
@@ -125,6 +126,9 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let Some(all) = answers(view) else {
         let why = match view.snapshot.service {
             None => "nobody divides these GPUs",
+            Some(_) if view.model.off().is_some() => {
+                "not answered while off: any program may use any GPU"
+            }
             Some(_) => "this service does not say",
         };
         head.extend(line!(view; strong format!("{} ", look.glyphs.dash), dim why));
