@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use gshare::station::Station;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use support::{Raw, root, station_with, until};
+use support::{Raw, detach, root, station_with, until};
 
 const SOON: Duration = Duration::from_secs(10);
 const MORE: &str = "alloc 9663676416";
@@ -198,4 +198,38 @@ fn off_for_a_time_ends_by_itself_and_a_time_limit_that_is_over_meanwhile_ends_no
         "its time limit was over while gshare was off"
     );
     assert_eq!(raw.finish(), Some(0));
+}
+
+#[test]
+fn what_was_taken_comes_back_where_it_fits() {
+    let station = detach::station_that("", |_| ());
+    let (mut first, sum) = detach::holder(&station, &["-q", "-g", "0.25", "--gpu-ids", "0"]);
+    let (mut second, other) = detach::holder(&station, &["-q", "-g", "0.25", "--gpu-ids", "1"]);
+    let held = [&first, &second].map(|raw| detach::on_gpus(&station, raw.pid()));
+    for (raw, how) in [(&first, "detach"), (&second, "suspend")] {
+        let id = detach::claim(&station, raw.pid()).id;
+        detach::ok(&station, &[how, &id]);
+        assert_eq!(detach::on_gpus(&station, raw.pid()), 0, "{how}");
+    }
+    // The second has no room now.
+    let mut full = Raw::claim(&station, &["-q", "-g", "1", "--gpu-ids", "1"]);
+    let (free, _) = full.info();
+    assert!(
+        full.ask(&format!("alloc {}", free - (1 << 28)))
+            .starts_with("ok")
+    );
+    let text = said(&station, &["admin", "off"]);
+    assert!(text.contains("c2 is not on its GPU yet"), "{text}");
+    until("the first is back without a call", SOON, || {
+        (detach::on_gpus(&station, first.pid()) == held[0]).then_some(())
+    });
+    assert_eq!(first.ask("sum 0"), sum);
+    assert_eq!(detach::on_gpus(&station, second.pid()), 0, "it has no room");
+    assert_eq!(full.finish(), Some(0));
+    until("the second is back", SOON, || {
+        (detach::on_gpus(&station, second.pid()) == held[1]).then_some(())
+    });
+    assert_eq!(second.ask("sum 0"), other);
+    said(&station, &["admin", "on"]);
+    assert_eq!([first.finish(), second.finish()], [Some(0); 2]);
 }
