@@ -10,6 +10,7 @@ mod asked;
 mod attribution;
 mod behalf;
 mod bound;
+mod claim_for;
 mod command;
 mod connection;
 mod container;

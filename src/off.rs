@@ -3,12 +3,14 @@
 //! The line alone decides: a service that starts or looks finds it, whoever wrote it. Without a service root opens what
 //! outlives it by itself: the pages that the library reads, and the device filters.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use gshare_abi::host::LimitsFile;
-use gshare_config::Paths;
+use gshare_config::{Config, Paths};
+use gshare_core::ClaimId;
 use gshare_enforcer::device;
 use gshare_gate::{Mode, Word};
 use serde::{Deserialize, Serialize};
@@ -24,6 +26,18 @@ pub(crate) struct Line {
     pub(crate) until_ms: Option<u64>,
     /// A user's name.
     pub(crate) by: String,
+}
+
+/// Whether gshare is off, and what the service remembers for when it is on again.
+#[derive(Debug, Default)]
+pub(crate) struct Off {
+    pub(crate) line: Option<Line>,
+    /// The configuration that holds when it is on again.
+    pub(crate) configured: Option<Box<Config>>,
+    /// That it will be on soon was told.
+    pub(crate) warned: bool,
+    /// Claims that were away, and are called back once.
+    pub(crate) called: BTreeSet<ClaimId>,
 }
 
 fn path(state_dir: &Path) -> PathBuf {

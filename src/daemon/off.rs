@@ -17,22 +17,10 @@ use super::journal::HoldingRecord;
 use super::peer::Peer;
 use super::service::Service;
 use crate::clock::unix_ms;
-use crate::off::{self, Line};
+use crate::off;
 
 /// So long before a time that was set with `--for` runs out everybody is told.
 const WARNING: Duration = Duration::from_secs(600);
-
-/// Whether gshare is off.
-#[derive(Debug, Default)]
-pub(crate) struct Off {
-    line: Option<Line>,
-    /// The configuration that holds when it is on again.
-    configured: Option<Box<Config>>,
-    /// That it will be on soon was told.
-    warned: bool,
-    /// Claims that were away, and are called back once.
-    called: std::collections::BTreeSet<ClaimId>,
-}
 
 /// A configuration that does nothing to anybody.
 fn harmless(config: &Config) -> Config {

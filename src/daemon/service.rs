@@ -121,7 +121,7 @@ pub(crate) struct Service {
     pub(super) round: Round,
     pub(crate) policy: Policy,
     /// Whether it acts at all.
-    pub(crate) off: super::off::Off,
+    pub(crate) off: crate::off::Off,
     /// Detaching, attaching, moving.
     pub(crate) levers: super::engine::LeverState,
     /// The processes that ask Jupyter.

@@ -124,7 +124,7 @@ impl Service {
             features: Features::default(),
             round: Round::default(),
             policy: Policy::default(),
-            off: super::off::Off::default(),
+            off: crate::off::Off::default(),
             levers,
             helpers: Helpers::default(),
             gates: Gates::start()

@@ -1,0 +1,277 @@
+//! Makes claims on behalf, opens their cgroups and ends them; when is decided in `behalf.rs`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use gshare_core::ClaimId;
+use gshare_core::machine::Event;
+use gshare_enforcer::proc;
+use gshare_proto::{ClaimFor, ClaimSpec, ErrorCode, Reply, Wait, WireError};
+
+use super::connection::Sender;
+use super::fact::Found;
+use super::journal::BehalfRecord;
+use super::peer::Peer;
+use super::service::{Asked, Service};
+use super::{convert, die};
+
+/// What is kept of what was asked: whoever asks for the same again gets the same claim.
+fn plain(spec: ClaimSpec, name: &str) -> ClaimSpec {
+    ClaimSpec {
+        name: Some(name.to_owned().into()),
+        // Nothing of the caller's: it only makes the claim.
+        command: Vec::new().into(),
+        cwd: None,
+        kernel: None,
+        lazy: false,
+        auto: false,
+        requeue: false,
+        lease_s: None,
+        // It ends with its cgroup, and its programs stay where its maker has put them.
+        hold: true,
+        movable: Some(false),
+        wait: Wait::Default,
+        ..spec
+    }
+}
+
+impl Service {
+    /// Makes a claim on behalf, or finds the one that was made.
+    pub(crate) fn claim_for(&mut self, peer: &Peer, asked: ClaimFor, out: &Sender) {
+        die::at("behalf-asked");
+        match self.try_claim_for(peer, asked, out) {
+            Ok(Some(id)) => out.reply(&self.granted(id, Vec::new())),
+            Ok(None) => {}
+            Err(error) => out.error(error),
+        }
+        self.touch();
+    }
+
+    /// The claim if there is one already; else the core decides.
+    fn try_claim_for(
+        &mut self,
+        peer: &Peer,
+        asked: ClaimFor,
+        out: &Sender,
+    ) -> Result<Option<ClaimId>, WireError> {
+        if !peer.is_root() {
+            let user = self.names.user(peer.uid);
+            tracing::warn!("{user} tried to claim on behalf of others");
+            let text = format!("only root makes claims on behalf of others, and you are {user}");
+            return Err(WireError::new(ErrorCode::NotPermitted, text)
+                .with_hint("sudo gshare admin claim-for ..."));
+        }
+        let Some(tree) = &self.tree else {
+            let why = self.no_tree.as_deref().unwrap_or("none was found");
+            let text = format!("a claim on behalf needs cgroups, and there are none here: {why}");
+            return Err(WireError::new(ErrorCode::NotAvailable, text));
+        };
+        let usage = |text: String| WireError::new(ErrorCode::Usage, text);
+        let name = convert::clean(&asked.name, 64).trim().to_owned();
+        if name.is_empty() {
+            return Err(usage("a claim on behalf needs a name".to_owned())
+                .with_hint("the same name again gives the same claim: --name job-4711"));
+        }
+        let cgroup = tree
+            .foreign_name(Path::new(&*asked.cgroup))
+            .map_err(usage)?;
+        let wait = asked.spec.wait;
+        let spec = plain(*asked.spec, &name);
+        let behalf = BehalfRecord {
+            cgroup,
+            spec: Box::new(spec.clone()),
+            seen: false,
+        };
+        if let Some(known) = self.known_behalf(asked.uid, &name, &behalf)? {
+            return Ok(Some(known));
+        }
+        let owner = Peer {
+            uid: asked.uid,
+            gids: proc::groups_of(asked.uid).unwrap_or_default().into(),
+            ..peer.clone()
+        };
+        let spec = ClaimSpec { wait, ..spec };
+        let (request, patience, mut record) =
+            convert::request(&self.world(), &self.names, &owner, &spec)?;
+        record.behalf = Some(behalf);
+        let (id, since_ms) = self.number_of(&record);
+        record.id = id.0;
+        let asked = Asked {
+            peer: owner,
+            out: out.clone(),
+            record,
+            since_ms,
+            request,
+            told: false,
+        };
+        self.put_before_core(id, asked, patience);
+        self.doubt_owners();
+        Ok(None)
+    }
+
+    /// The claim of this name, if it is the same; an error if another one stands in the way.
+    fn known_behalf(
+        &self,
+        uid: u32,
+        name: &str,
+        asked: &BehalfRecord,
+    ) -> Result<Option<ClaimId>, WireError> {
+        let held = self.claims.iter().map(|(id, live)| (*id, &live.record));
+        let waiting = self.waiting.iter().map(|(id, a)| (*id, &a.record));
+        let taken = |text: String| WireError::new(ErrorCode::NotAvailable, text);
+        for (id, record) in held.chain(waiting) {
+            let label = record.name.as_deref().unwrap_or("no name");
+            let Some(behalf) = &record.behalf else {
+                let lodging = record.lodging.as_ref();
+                if lodging.is_some_and(|at| overlap(at, &asked.cgroup)) {
+                    let text = format!("{} holds {id} ({label})", asked.cgroup.display());
+                    return Err(taken(text));
+                }
+                continue;
+            };
+            if record.name.as_deref() == Some(name) {
+                let same =
+                    record.uid == uid && behalf.cgroup == asked.cgroup && behalf.spec == asked.spec;
+                return match (same, self.claims.contains_key(&id)) {
+                    (true, true) => Ok(Some(id)),
+                    (true, false) => Err(taken(format!("`{name}` waits already, as {id}"))),
+                    (false, _) => Err(taken(format!(
+                        "`{name}` is {id} already, for another user, size or cgroup ({} of {})",
+                        behalf.cgroup.display(),
+                        self.names.user(record.uid)
+                    ))
+                    .with_hint(format!("gshare release {id} ends that one"))),
+                };
+            }
+            if overlap(&behalf.cgroup, &asked.cgroup) {
+                let (asked, other) = (asked.cgroup.display(), behalf.cgroup.display());
+                let text =
+                    format!("{asked} overlaps with {other}, which {id} ({label}) stands for");
+                return Err(taken(text).with_hint("a process belongs to one claim"));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Opens the cgroup of a claim on behalf if it is there, and closes it to GPUs that the claim does not have. Where
+    /// the cgroup has a filter that bears no other, that one has to do.
+    pub(crate) fn enter(&mut self, id: ClaimId) -> anyhow::Result<()> {
+        self.make_cgroup(id)?;
+        let gpus = self.claims.get(&id).into_iter();
+        let gpus = gpus.flat_map(|live| live.record.slices.iter());
+        let gpus: Vec<usize> = gpus.filter_map(|s| self.gpu_index(&s.uuid)).collect();
+        let rules = self.rules(gpus);
+        let Some(live) = self.claims.get_mut(&id) else {
+            return Ok(());
+        };
+        let (Some(cgroup), Some(behalf)) = (&live.cgroup, &mut live.record.behalf) else {
+            return Ok(());
+        };
+        let filtered = match &mut self.filters {
+            Some(filters) => filters.set(cgroup, &rules),
+            None => Ok(()),
+        };
+        die::at("behalf-filter");
+        if !std::mem::replace(&mut behalf.seen, true) {
+            self.journal.put(&live.record)?;
+        }
+        die::at("behalf-seen");
+        if let Err(error) = filtered {
+            let text = format!("{id}: other GPUs are not closed to its programs: {error}");
+            self.notice(Some(id), text);
+        }
+        // Outside the tree it is exempt from `deny` by its own id.
+        self.places_changed();
+        self.limit_memory(id);
+        self.doubt_owners();
+        Ok(())
+    }
+
+    /// The same later: what cannot be done is told, and tried again at the next look.
+    pub(crate) fn enter_now(&mut self, id: ClaimId) {
+        if let Err(error) = self.enter(id) {
+            tracing::error!(%id, "the cgroup of a claim on behalf cannot be used yet: {error:#}");
+        }
+    }
+
+    /// Which cgroups of claims on behalf are there.
+    pub(crate) fn cgroups_of_others(&self) -> BTreeMap<ClaimId, Found> {
+        let Some(tree) = &self.tree else {
+            return BTreeMap::new();
+        };
+        let found = |(id, live): (&ClaimId, &super::live::Live)| {
+            let behalf = live.record.behalf.as_ref()?;
+            let known = live.cgroup.as_ref();
+            let found = if known.is_some_and(gshare_enforcer::cgroup::ClaimCgroup::is_there) {
+                Found::Same
+            } else if tree.is_there(&behalf.cgroup) {
+                Found::Anew
+            } else {
+                Found::Gone
+            };
+            Some((*id, found))
+        };
+        self.claims.iter().filter_map(found).collect()
+    }
+
+    /// The claim on behalf that a process is a member of.
+    pub(crate) fn behalf_of(&self, pid: i32) -> Option<ClaimId> {
+        let id = self.claim_of(pid)?;
+        self.claims.get(&id)?.record.behalf.is_some().then_some(id)
+    }
+
+    /// The answer to a process that asks for a claim where one on behalf stands for it: it is in that one, and stays
+    /// where it is.
+    pub(crate) fn joins_behalf(&self, peer: &Peer) -> Option<Result<Reply, WireError>> {
+        let id = self.behalf_of(peer.process?.pid)?;
+        let owner = self.claims.get(&id)?.record.uid;
+        if peer.uid == owner {
+            return Some(Ok(self.granted(id, Vec::new())));
+        }
+        let whose = self.names.user(owner);
+        let text = format!("the programs of this cgroup belong to {id} of {whose}");
+        Some(Err(WireError::new(ErrorCode::NotPermitted, text)
+            .with_hint("claim from a session of your own")))
+    }
+
+    /// The refusal of a program that is not below the cgroup of a claim on behalf.
+    pub(crate) fn not_below(&self, id: ClaimId) -> WireError {
+        let record = self.claims.get(&id).map(|l| &l.record);
+        let cgroup = record.and_then(|r| r.behalf.as_ref()).map(|b| &b.cgroup);
+        let cgroup = cgroup.map_or_else(String::new, |c| c.display().to_string());
+        let text =
+            format!("the programs of {id} are those below {cgroup}, and no other can join it");
+        WireError::new(ErrorCode::NotPermitted, text)
+            .with_hint("claim your own: gshare claim -g 0.25 -- COMMAND")
+    }
+
+    /// Ends a claim on behalf. Its processes get no signal: what runs on runs without the claim.
+    pub(crate) fn end_behalf(&mut self, id: ClaimId, cause: &str) {
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        for seat in &live.seats {
+            seat.limits.set_state(gshare_abi::State::NotGranted);
+        }
+        // Before the journal forgets it: nobody would find a filter that is left.
+        if let (Some(filters), Some(cgroup)) = (&self.filters, &live.cgroup)
+            && let Err(error) = filters.clear_dir(cgroup.dir())
+        {
+            tracing::warn!(%id, %error, "the cgroup of a claim on behalf keeps its filter");
+        }
+        die::at("behalf-open");
+        self.dismantle(id, cause);
+        die::at("behalf-ended");
+        self.doubt_owners();
+        // What its processes still hold is use without a claim before others get its part.
+        self.look_up_owners();
+        self.refresh_facts();
+        self.drive(Event::Gone { id });
+        self.touch();
+    }
+}
+
+/// Whether one of these cgroups is the other, or below it.
+fn overlap(a: &Path, b: &Path) -> bool {
+    a.starts_with(b) || b.starts_with(a)
+}
