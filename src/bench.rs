@@ -24,6 +24,25 @@ pub(crate) use shim::{CHILD_ARGUMENT, child};
 use crate::command::args::BenchArgs;
 use crate::command::out::print;
 
+/// By name; each gives its last line.
+const ALL: [(&str, Run); 13] = [
+    ("abuse", abuse::run),
+    ("attribution", attribution::run),
+    ("claim", claim::run),
+    ("cost", cost::run),
+    ("density", density::run),
+    ("gate", gate::run),
+    ("history", history::run),
+    ("kernel", kernel::run),
+    ("llm_and_vision", llm_and_vision::run),
+    ("predict", predict::run),
+    ("schedule", schedule::run),
+    ("screen", screen::run),
+    ("shim", shim::run),
+];
+
+type Run = fn(&BenchArgs) -> anyhow::Result<serde_json::Value>;
+
 /// Runs a benchmark. The exit code is 1 where it is judged and a goal was not met.
 ///
 /// # Errors
@@ -36,24 +55,13 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
         );
     }
     crate::station::end_on_signals()?;
-    let line = match args.name.as_str() {
-        "abuse" => abuse::run(&args)?,
-        "attribution" => attribution::run(&args)?,
-        "claim" => claim::run(&args)?,
-        "cost" => cost::run(&args)?,
-        "density" => density::run(&args)?,
-        "gate" => gate::run(&args)?,
-        "history" => history::run(&args)?,
-        "kernel" => kernel::run(&args)?,
-        "llm_and_vision" => llm_and_vision::run(&args)?,
-        "predict" => predict::run(&args)?,
-        "schedule" => schedule::run(&args)?,
-        "screen" => screen::run(&args)?,
-        "shim" => shim::run(&args)?,
-        other => anyhow::bail!(
-            "there is no benchmark `{other}`\nhint: gshare bench abuse, gshare bench attribution, gshare bench claim, gshare bench cost, gshare bench density, gshare bench gate, gshare bench history, gshare bench kernel, gshare bench llm_and_vision, gshare bench predict, gshare bench schedule, gshare bench screen, gshare bench shim"
-        ),
+    let Some((_, run)) = ALL.iter().find(|(name, _)| *name == args.name) else {
+        let all = ALL
+            .map(|(name, _)| format!("gshare bench {name}"))
+            .join(", ");
+        anyhow::bail!("there is no benchmark `{}`\nhint: {all}", args.name);
     };
+    let line = run(&args)?;
     say(&line.to_string());
     Ok(i32::from(line["judged"] != false && line["ok"] != true))
 }

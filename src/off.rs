@@ -7,10 +7,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use gshare_abi::host::LimitsFile;
 use gshare_config::{Config, Paths};
 use gshare_core::ClaimId;
+use gshare_core::units::show_duration;
 use gshare_enforcer::device;
 use gshare_gate::{Mode, Word};
 use serde::{Deserialize, Serialize};
@@ -85,6 +87,13 @@ pub(crate) fn line(by: String, for_ms: Option<u64>) -> Line {
         until_ms: for_ms.map(|ms| since_ms.saturating_add(ms)),
         by,
     }
+}
+
+/// For how long, for people.
+pub(crate) fn span(for_ms: Option<u64>) -> String {
+    for_ms.map_or("until gshare admin on".to_owned(), |ms| {
+        format!("for {}", show_duration(Duration::from_millis(ms)))
+    })
 }
 
 /// What was opened without the service, and what could not be.

@@ -24,7 +24,7 @@ use crate::systemd::SystemdError;
 pub use bound::{Bound, container_id};
 pub use claim::ClaimCgroup;
 pub use events::{CgroupEvents, EventsWatch, TreeWatch};
-pub use mount::{Mount, v2_path};
+pub use mount::{Mount, path_of_pid, v2_path};
 pub use tree::{ClaimPlace, ClaimTree, OwnTree, Parent};
 pub use units::UnitTree;
 pub use which::{Tree, trees};

@@ -5,7 +5,6 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use gshare_config::{Config, Mode};
-use gshare_core::units::show_duration;
 use gshare_proto::{AdminCall, AdminDone, Call, Client, ClientError, ErrorCode, Reply};
 
 use super::admin::show;
@@ -96,9 +95,7 @@ fn off_without(args: &OffArgs, for_ms: Option<u64>) -> Result<AdminDone, Failure
         out::note(&format!("gshare: {why}"));
     }
     written.map_err(|e| failed("stay off", &paths.state_dir, &e))?;
-    let until = for_ms.map_or("until gshare admin on".to_owned(), |ms| {
-        format!("for {}", show_duration(Duration::from_millis(ms)))
-    });
+    let until = off::span(for_ms);
     Ok(AdminDone {
         message: format!(
             "gshare is off {until}. No service answers, so this command opened {} pages of claims and {} device filters; \

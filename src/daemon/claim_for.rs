@@ -214,10 +214,15 @@ impl Service {
         self.claims.iter().filter_map(found).collect()
     }
 
+    /// Whether a claim was made on behalf.
+    pub(crate) fn is_on_behalf(&self, id: ClaimId) -> bool {
+        let live = self.claims.get(&id);
+        live.is_some_and(|live| live.record.behalf.is_some())
+    }
+
     /// The claim on behalf that a process is a member of.
     pub(crate) fn behalf_of(&self, pid: i32) -> Option<ClaimId> {
-        let id = self.claim_of(pid)?;
-        self.claims.get(&id)?.record.behalf.is_some().then_some(id)
+        self.claim_of(pid).filter(|id| self.is_on_behalf(*id))
     }
 
     /// The answer to a process that asks for a claim where one on behalf stands for it: it is in that one, and stays

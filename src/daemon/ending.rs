@@ -48,11 +48,7 @@ impl Service {
         if peer.is_root() {
             return Ok(());
         }
-        if self
-            .claims
-            .get(&id)
-            .is_some_and(|l| l.record.behalf.is_some())
-        {
+        if self.is_on_behalf(id) {
             let text =
                 format!("root has made {id} for the programs of a cgroup; only root can {verb} it");
             return Err(

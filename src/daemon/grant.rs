@@ -497,11 +497,7 @@ impl Service {
             )
             .with_hint("claim your own: gshare claim -g 0.25 -- COMMAND"));
         }
-        if self
-            .claims
-            .get(&id)
-            .is_some_and(|l| l.record.behalf.is_some())
-        {
+        if self.is_on_behalf(id) {
             let inside = peer.process.and_then(|p| self.claim_of(p.pid)) == Some(id);
             return match inside {
                 true => Ok(self.granted(id, Vec::new())),

@@ -17,6 +17,7 @@ use crate::clock::unix_ms;
 
 /// Between SIGTERM and SIGKILL to processes that hold the GPU of a released claim.
 pub(super) const TERM_GRACE: Duration = Duration::from_secs(10);
+
 /// A claim's pages on one GPU.
 #[derive(Debug)]
 pub(crate) struct Seat {

@@ -221,9 +221,7 @@ impl Service {
         for_ms: Option<u64>,
     ) -> Result<Reply, WireError> {
         let line = off::line(self.names.user(peer.uid), for_ms);
-        let until = for_ms.map_or("until gshare admin on".to_owned(), |ms| {
-            format!("for {}", show_duration(Duration::from_millis(ms)))
-        });
+        let until = off::span(for_ms);
         self.audit(peer, vec![self.off_act("off", &until)], |_| Ok(()))?;
         off::write(&self.paths.state_dir, &line).map_err(|e| unwritten(&e))?;
         self.follow_off();

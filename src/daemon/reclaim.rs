@@ -363,10 +363,7 @@ impl Service {
         );
         let why = format!("{whom} came first");
         if let Err(why) = self.may_park(id)
-            && self
-                .claims
-                .get(&id)
-                .is_some_and(|l| l.record.behalf.is_some())
+            && self.is_on_behalf(id)
         {
             return self.drive_failed(id, Failure::Refused, why);
         }

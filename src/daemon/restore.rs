@@ -442,19 +442,24 @@ fn moved_out(
     processes.filter(|p| proc::key(p.pid) == Some(*p) && tree.claim_of_pid(p.pid).is_none())
 }
 
-/// Processes that may have the claim's pages: those in its cgroup and members that were moved out of it; without cgroups, the command, those
-/// that joined, their descendants, and what has the claim's environment from the service at `socket`: others have
-/// claims of the same numbers.
+/// The processes in a claim's cgroup, and the members that were moved out of it; none where it has no cgroup.
+pub(crate) fn pids_of(live: &Live, tree: Option<&Tree>) -> Option<BTreeSet<i32>> {
+    let (cgroup, tree) = live.cgroup.as_ref().zip(tree)?;
+    let mut pids: BTreeSet<i32> = cgroup.procs().unwrap_or_default().into_iter().collect();
+    let registered = live.members.keys().copied();
+    let outside: Vec<_> = registered.filter(|p| !pids.contains(&p.pid)).collect();
+    pids.extend(moved_out(outside.into_iter(), tree).map(|p| p.pid));
+    Some(pids)
+}
+
+/// Processes that may have the claim's pages: those of its cgroup; without cgroups, the command, those that joined, their
+/// descendants, and what has the claim's environment from the service at `socket`: others have claims of the same numbers.
 pub(crate) fn members_of(live: &Live, socket: &Path, tree: Option<&Tree>) -> Vec<ProcessKey> {
     if live.record.behalf.is_some() && live.cgroup.is_none() {
         return Vec::new();
     }
-    if let (Some(cgroup), Some(tree)) = (&live.cgroup, tree) {
-        let inside = cgroup.procs().unwrap_or_default();
-        let inside = inside.into_iter().filter_map(proc::key);
-        let registered = live.members.keys().copied();
-        let all: BTreeSet<ProcessKey> = inside.chain(moved_out(registered, tree)).collect();
-        return all.into_iter().collect();
+    if let Some(pids) = pids_of(live, tree) {
+        return pids.into_iter().filter_map(proc::key).collect();
     }
     let roots: Vec<ProcessKey> = roots(live).collect();
     let markers = [

@@ -1,7 +1,7 @@
 //! The snapshot: everything that is shown, from the ledger, the pages and the driver's figures. What is
 //! not known is absent.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use gshare_abi::host::SlotView;
 use gshare_core::machine::{Caller, Claimable, ModelRoom};
@@ -17,7 +17,7 @@ use super::gpus::DriverUse;
 use super::journal::SliceRecord;
 use super::metrics::About;
 use super::service::{Live, Service};
-use super::{convert, rules};
+use super::{convert, restore, rules};
 use crate::clock::{millis, unix_ms};
 use crate::figures::{self, what};
 use crate::identity;
@@ -284,12 +284,8 @@ impl Service {
             (None, false, _) => ClaimState::Held,
         };
         let over = self.overuse_of(id);
-        let inside = live.cgroup.as_ref().and_then(|c| c.procs().ok());
-        let mut members: BTreeSet<i32> = inside.into_iter().flatten().collect();
-        let registered = live.members.keys().map(|m| m.pid);
-        let moved =
-            registered.filter(|pid| !members.contains(pid) && self.claim_of(*pid) == Some(id));
-        members.extend(moved.collect::<Vec<_>>());
+        let members = restore::pids_of(live, self.tree.as_ref())
+            .unwrap_or_else(|| live.members.keys().map(|m| m.pid).collect());
         let containers = self.features.identity.containers(id, live);
         let identity = self.identity_of(id, live);
         let place = self.place_view(id, live);

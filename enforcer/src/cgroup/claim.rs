@@ -11,7 +11,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
 use super::bound::Ground;
-use super::{CgroupError, CgroupEvents, ClaimPlace, EventsWatch, v2_path};
+use super::{CgroupError, CgroupEvents, ClaimPlace, EventsWatch, path_of_pid, v2_path};
 use crate::proc::PidFd;
 
 /// An open cgroup of a claim. It keeps the directory open, so it can never come to mean another
@@ -28,7 +28,7 @@ pub struct ClaimCgroup {
     keeper: Keeper,
 }
 
-/// Whose the cgroup of a claim is.
+/// To whom the cgroup of a claim belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keeper {
     /// gshare's: made for the claim, removed with it.
@@ -134,7 +134,7 @@ impl ClaimCgroup {
         if pidfd.is_some_and(PidFd::has_exited) {
             return Err(vanished());
         }
-        let before = place_of(pid);
+        let before = path_of_pid(pid);
         if self.keeper == Keeper::Other {
             let place = before.as_deref().unwrap_or_default();
             return match Path::new(place).starts_with(&self.kernel_path) {
@@ -193,10 +193,10 @@ impl ClaimCgroup {
     /// look, to where its parent is: it was born there.
     fn put_back(&self, pid: i32, before: Option<&str>) {
         let at_home = |place: &str| Path::new(place).starts_with(&self.kernel_path);
-        if !place_of(pid).is_some_and(|place| at_home(&place)) {
+        if !path_of_pid(pid).is_some_and(|place| at_home(&place)) {
             return;
         }
-        let parent = crate::proc::stat(pid).and_then(|stat| place_of(stat.ppid));
+        let parent = crate::proc::stat(pid).and_then(|stat| path_of_pid(stat.ppid));
         let Ok(mount) = super::Mount::find() else {
             return;
         };
@@ -369,12 +369,6 @@ impl AsFd for ClaimCgroup {
     }
 }
 
-/// The kernel's name of the cgroup that a process is in.
-fn place_of(pid: i32) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    v2_path(&text).map(str::to_owned)
-}
-
 fn parse_pids(text: &str) -> Vec<i32> {
     // 0 stands for a process outside this pid namespace; there is no way to name it.
     text.lines()
@@ -447,7 +441,7 @@ mod tests {
     #[test]
     fn a_number_that_means_another_process_by_now_is_put_back() {
         let own = std::process::id().cast_signed();
-        let (Ok(mount), Some(home)) = (super::super::Mount::find(), place_of(own)) else {
+        let (Ok(mount), Some(home)) = (super::super::Mount::find(), path_of_pid(own)) else {
             println!("skipped: no cgroup v2");
             return;
         };
@@ -484,7 +478,7 @@ mod tests {
             matches!(moved, Err(CgroupError::Vanished { .. })),
             "{moved:?}"
         );
-        assert_eq!(place_of(pid), Some(home));
+        assert_eq!(path_of_pid(pid), Some(home));
         assert!(claim.procs().unwrap().is_empty());
         stranger.kill().unwrap();
         stranger.wait().unwrap();

@@ -1,5 +1,6 @@
 //! Where cgroup v2 is mounted (alone or beside v1), and how kernel paths map to directories.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::CgroupError;
@@ -20,7 +21,7 @@ impl Mount {
     /// [`CgroupError::NoMount`] if there is none, [`CgroupError::Io`] if the file is unreadable.
     pub fn find() -> Result<Self, CgroupError> {
         let path = Path::new("/proc/self/mountinfo");
-        let text = std::fs::read_to_string(path).map_err(|e| CgroupError::io("read", path, e))?;
+        let text = fs::read_to_string(path).map_err(|e| CgroupError::io("read", path, e))?;
         Self::parse(&text).ok_or_else(|| CgroupError::NoMount {
             mountinfo: path.into(),
         })
@@ -100,6 +101,13 @@ pub fn v2_path(proc_cgroup: &str) -> Option<&str> {
         .lines()
         .find_map(|line| line.strip_prefix("0::"))
         .map(|path| path.strip_suffix(" (deleted)").unwrap_or(path))
+}
+
+/// The kernel's name of the cgroup that a process is in; none if it has ended.
+#[must_use]
+pub fn path_of_pid(pid: i32) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    v2_path(&text).map(str::to_owned)
 }
 
 #[cfg(test)]

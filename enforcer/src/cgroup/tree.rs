@@ -8,7 +8,7 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use nix::unistd::{AccessFlags, access, geteuid};
 
 use super::bound::{Bound, Ground};
-use super::{CgroupError, ClaimCgroup, Mount, v2_path};
+use super::{CgroupError, ClaimCgroup, Mount, path_of_pid, v2_path};
 
 /// Whose claim, and which: the name of a claim's cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -217,14 +217,13 @@ impl ClaimTree for OwnTree {
     }
 
     fn claim_of_pid(&self, pid: i32) -> Option<ClaimPlace> {
-        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        self.place_of(v2_path(&text)?)
+        self.place_of(&path_of_pid(pid)?)
     }
 
     fn bound(&self, pid: i32, uid: u32) -> Option<Bound> {
-        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let from = Path::new(v2_path(&text)?);
-        self.ground().bound(from, &self.kernel_path, uid)
+        let from = path_of_pid(pid)?;
+        self.ground()
+            .bound(Path::new(&from), &self.kernel_path, uid)
     }
 
     fn remove(&self, cgroup: &ClaimCgroup) -> Result<(), CgroupError> {

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use super::bound::{Bound, Ground};
 use super::tree::{number, warm_up};
-use super::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Mount, OwnTree, Parent, v2_path};
+use super::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Mount, OwnTree, Parent, path_of_pid};
 use crate::systemd::{MainOf, Patience, Systemd};
 
 /// A tree of units.
@@ -202,8 +202,8 @@ impl UnitTree {
     /// root can move a process out of it.
     #[must_use]
     pub fn lodging(&self, pid: u32) -> Option<MainOf> {
-        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let cgroup = Path::new(v2_path(&text)?);
+        let path = path_of_pid(i32::try_from(pid).ok()?)?;
+        let cgroup = Path::new(&path);
         if cgroup.extension().is_none_or(|e| e != "service") {
             return None;
         }
@@ -350,17 +350,16 @@ impl ClaimTree for UnitTree {
     }
 
     fn claim_of_pid(&self, pid: i32) -> Option<ClaimPlace> {
-        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let path = v2_path(&text)?;
-        if let Ok(below) = Path::new(path).strip_prefix(&self.kernel_path) {
+        let path = path_of_pid(pid)?;
+        if let Ok(below) = Path::new(&path).strip_prefix(&self.kernel_path) {
             return self.names.place(below);
         }
-        self.old.as_ref().and_then(|old| old.place_of(path))
+        self.old.as_ref().and_then(|old| old.place_of(&path))
     }
 
     fn bound(&self, pid: i32, uid: u32) -> Option<Bound> {
-        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let from = Path::new(v2_path(&text)?);
+        let path = path_of_pid(pid)?;
+        let from = Path::new(&path);
         // The main process of a service keeps its cgroup.
         let bound = self.ground().bound(from, &self.kernel_path, uid)?;
         self.lodging(pid.cast_unsigned()).is_none().then_some(bound)

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::bound::Ground;
 use super::units::dir_of;
 use super::{
-    Bound, CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Mount, OwnTree, UnitTree, v2_path,
+    Bound, CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Mount, OwnTree, UnitTree, path_of_pid,
+    v2_path,
 };
 
 /// Where the claims of this machine live.
@@ -221,8 +222,8 @@ impl ClaimTree for Tree {
         if elsewhere.is_empty() {
             return None;
         }
-        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let mut above = Path::new(v2_path(&text)?).ancestors();
+        let path = path_of_pid(pid)?;
+        let mut above = Path::new(&path).ancestors();
         above.find_map(|above| elsewhere.get(above)).copied()
     }
 

@@ -85,8 +85,8 @@ fn cpu_ns() -> u64 {
     u64::try_from(Duration::from(time).as_nanos()).expect("less than centuries")
 }
 
-/// Time from request to start and to end of each claim, and the longest from one run to the next, on a machine without borders between GPUs, by somebody who knows how
-/// long each runs and for whom stopping costs nothing: those of all users but the first before the others (if `shielded`),
+/// Time from request to start and to end of each claim, and the longest from one run to the next, on a machine without
+/// borders between GPUs, by somebody who knows how long each runs and for whom stopping costs nothing: those of all users but the first before the others (if `shielded`),
 /// then those with the least left. Those that have started and not ended need no more than `memory` together, in GPUs.
 fn clairvoyant(list: &[Entry], gpus: f64, memory: f64, shielded: bool) -> Vec<Outcome> {
     let mut out = vec![Outcome::default(); list.len()];

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use gshare_config::Unclaimed;
-use gshare_enforcer::cgroup::{Mount, v2_path};
+use gshare_enforcer::cgroup::{Mount, path_of_pid};
 use gshare_enforcer::device::{Guard, GuardRules};
 use gshare_enforcer::proc;
 use gshare_enforcer::session;
@@ -232,8 +232,7 @@ fn lift(denial: &mut Denial) {
 
 /// The cgroup of a process, as a path from the top.
 pub(super) fn cgroup_of(pid: i32) -> Option<PathBuf> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    v2_path(&text).map(PathBuf::from)
+    path_of_pid(pid).map(PathBuf::from)
 }
 
 /// Top-level cgroups in which users' programs may start.
