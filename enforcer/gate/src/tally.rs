@@ -50,6 +50,16 @@ impl Load {
         }
     }
 
+    /// What is left of it.
+    #[must_use]
+    pub fn minus(self, part: Load) -> Load {
+        Load {
+            busy_ns: self.busy_ns.saturating_sub(part.busy_ns),
+            sm_ns: self.sm_ns.saturating_sub(part.sm_ns),
+            warp_ns: self.warp_ns.saturating_sub(part.warp_ns),
+        }
+    }
+
     /// So many times as much.
     #[must_use]
     pub fn times(self, times: u64) -> Load {
@@ -328,6 +338,16 @@ impl Tally {
         let load = cell.take();
         self.go_on(cell);
         load
+    }
+
+    /// What the stream was given since its last measurement, so far.
+    pub fn given(&self, stream: usize, thread: usize) -> Load {
+        self.cell(stream, thread)
+            .map_or_else(Load::default, |cell| Load {
+                busy_ns: cell.busy_ns.load(Relaxed),
+                sm_ns: cell.sm_ns.load(Relaxed),
+                warp_ns: cell.warp_ns.load(Relaxed),
+            })
     }
 
     /// What the stream was given since its last measurement, to count with another one.

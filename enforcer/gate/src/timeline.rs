@@ -40,6 +40,28 @@ struct Lane {
     /// What its measured launches of late come to, each for those like it that are not measured.
     seen: Seen,
     owed: [Option<Owed>; KINDS],
+    /// What it was given since the last measured one, as far as that is known: it runs behind that as it is expected to,
+    /// until the next one says when it was over.
+    given: Load,
+    /// What of `owed` has a length by now.
+    priced: Load,
+    /// What of `given` is in the account for good, because nothing was measured for long.
+    counted: Load,
+}
+
+impl Lane {
+    /// What runs behind the last measured launch while none is in flight.
+    fn tail(&self) -> Load {
+        if self.flying > 0 {
+            return Load::default();
+        }
+        self.given.minus(self.counted).plus(self.priced)
+    }
+
+    /// By when all of it is expected to be over.
+    fn ends_ns(&self) -> u64 {
+        self.over_ns.saturating_add(self.tail().busy_ns)
+    }
 }
 
 /// What the measured launches of a stream say about the others: sums in which older ones fade.
@@ -89,6 +111,20 @@ struct Owed {
     key: Key,
     fill: Fill,
     many: u64,
+}
+
+/// What those come to of which it is known by now how long they take; they are owed no longer.
+fn price(owed: &mut [Option<Owed>; KINDS], takes: impl Fn(Key) -> Option<u64>) -> Load {
+    let mut sum = Load::default();
+    for place in owed {
+        if let Some(kind) = place
+            && let Some(ns) = takes(kind.key)
+        {
+            sum = sum.plus(kind.fill.during(ns).times(kind.many));
+            *place = None;
+        }
+    }
+    sum
 }
 
 /// A time in which one stream's use of the GPU is taken to be even.
@@ -229,14 +265,17 @@ impl Timeline {
         fill: Option<Fill>,
         expected_ns: Option<u64>,
     ) {
-        let lane = self.lane(place);
-        self.lanes[lane].flying += 1;
-        self.lanes[lane].passed = 0;
-        let owed = std::mem::take(&mut self.lanes[lane].owed);
+        let at = self.lane(place);
+        let lane = &mut self.lanes[at];
+        lane.flying += 1;
+        lane.passed = 0;
+        let owed = std::mem::take(&mut lane.owed);
+        let before = before.minus(lane.counted).plus(lane.priced);
+        (lane.given, lane.priced, lane.counted) = Default::default();
         self.flying.push_back(Flying {
             place,
             is_blocked: false,
-            lane,
+            lane: at,
             before,
             owed,
             fill,
@@ -250,6 +289,12 @@ impl Timeline {
         for flying in self.flying.iter_mut().filter(|f| f.place == place) {
             flying.is_blocked = is_blocked;
         }
+    }
+
+    /// What a stream was given since its last measured launch was issued, as that is about to land.
+    pub fn given(&mut self, place: u64, since: Load) {
+        let lane = self.lane(place);
+        self.lanes[lane].given = since;
     }
 
     /// The oldest of a stream is over: when it ran, as far as that is known. `sms` are those that the process sees, `takes` says
@@ -270,14 +315,9 @@ impl Timeline {
         let (start, end) = ran.unwrap_or((now_ns, now_ns));
         let end = end.min(now_ns).max(known);
         let start = start.clamp(known, end);
-        let mut before = flying.before;
-        let mut unknown: Option<Fill> = None;
-        for owed in flying.owed.iter().flatten() {
-            match takes(owed.key) {
-                Some(ns) => before = before.plus(owed.fill.during(ns).times(owed.many)),
-                None => unknown = Some(owed.fill),
-            }
-        }
+        let mut owed = flying.owed;
+        let mut before = flying.before.plus(price(&mut owed, &takes));
+        let unknown = owed.iter().flatten().last().map(|owed| owed.fill);
         let from = match known {
             0 => start.saturating_sub(before.busy_ns),
             known => known,
@@ -306,6 +346,9 @@ impl Timeline {
         let lane = &mut self.lanes[flying.lane];
         lane.over_ns = end.max(1);
         lane.flying = lane.flying.saturating_sub(1);
+        if lane.flying == 0 {
+            lane.priced = lane.priced.plus(price(&mut lane.owed, &takes));
+        }
         self.settle(now_ns);
         alone.filter(|_| ran.is_some())
     }
@@ -419,10 +462,19 @@ impl Timeline {
     /// Adds up what is known of all streams.
     fn settle(&mut self, now_ns: u64) {
         let heard = now_ns.saturating_sub(QUIET_NS);
+        for at in 0..LANES {
+            let (lane, tail) = (self.lanes[at], self.lanes[at].tail());
+            if tail.busy_ns > 0 && lane.ends_ns() <= heard {
+                self.put_before(at, lane.over_ns, lane.ends_ns(), tail, false);
+                let lane = &mut self.lanes[at];
+                lane.over_ns += tail.busy_ns;
+                (lane.counted, lane.priced) = (lane.given, Load::default());
+            }
+        }
         let awaited = self.lanes.iter();
         let awaited = awaited.enumerate().filter(|(at, lane)| {
             let mut flying = self.flying.iter().filter(|f| f.lane == *at);
-            flying.any(|f| !f.is_blocked) || lane.over_ns > heard
+            flying.any(|f| !f.is_blocked) || lane.ends_ns() > heard
         });
         let until = awaited.map(|(_, lane)| lane.over_ns).min();
         let mut until = until.unwrap_or(now_ns);
@@ -541,6 +593,13 @@ impl Timeline {
             self.put_fill(flying.lane, start, end, fill, 1.0);
             over[flying.lane] = end;
             ends = ends.max(end);
+        }
+        for at in (0..LANES).filter(|at| Some(*at) != without) {
+            let (lane, tail) = (self.lanes[at], self.lanes[at].tail());
+            if tail.busy_ns > 0 {
+                self.put_before(at, lane.over_ns, lane.ends_ns(), tail, false);
+                ends = ends.max(lane.ends_ns());
+            }
         }
         (ends, unknown)
     }

@@ -85,14 +85,17 @@ struct Inner {
     watcher: Watcher,
     /// When the launches ran, and what they have come to so far.
     timeline: Timeline,
+    /// When all that was launched is expected to be over, where no event says so.
+    over_ns: Option<u64>,
     /// An event of each context whose time is known.
     anchors: Vec<Anchor>,
 }
 
 struct Flight {
     id: u64,
-    /// Its stream, by [`place`].
+    /// Its stream, by [`place`], and as one thread uses it.
     place: u64,
+    lane: (Handle, usize),
     pair: Pair,
     /// The first event of its pair was recorded.
     has_start: bool,
@@ -170,6 +173,7 @@ impl Default for Gate {
                 next_flight: 0,
                 watcher: Watcher::Absent,
                 timeline: Timeline::default(),
+                over_ns: None,
                 anchors: Vec::with_capacity(ANCHORS),
             }),
             stir: AtomicU32::new(0),
@@ -469,7 +473,7 @@ impl Gate {
         {
             // What the stream was given is over with it.
             let before = gpu.tally.take(stream, thread);
-            inner.fly(gpu, pair, true, place(stream, thread), before, None, None);
+            inner.fly(gpu, pair, true, (stream, thread), before, None, None);
         } else {
             inner.spare.push(pair);
         }
@@ -502,15 +506,7 @@ impl Gate {
             if marked || (recorded && trial.grant_ns.is_none()) {
                 let before = gpu.tally.begin(stream, number);
                 let key = key.filter(|_| trial.fills);
-                inner.fly(
-                    gpu,
-                    pair,
-                    marked,
-                    place(stream, number),
-                    before,
-                    key,
-                    call_ns,
-                );
+                inner.fly(gpu, pair, marked, (stream, number), before, key, call_ns);
             } else {
                 inner.spare.push(pair);
             }
@@ -584,11 +580,12 @@ impl Inner {
         gpu: &Gpu,
         pair: Pair,
         marked: bool,
-        place: u64,
+        lane: (Handle, usize),
         before: Load,
         measured: Option<Key>,
         call_ns: Option<(u64, u64)>,
     ) {
+        let place = place(lane.0, lane.1);
         let id = self.next_flight;
         self.next_flight += 1;
         let issued_ns = monotonic_ns();
@@ -603,6 +600,7 @@ impl Inner {
         self.flights.push_back(Flight {
             id,
             place,
+            lane,
             has_start: call_ns.is_some(),
             is_head,
             takes_ns,

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gshare_abi::{GateView, GpuUuid, State, monotonic_ns};
+use gshare_abi::{GateView, GpuUuid, State, WorkView, monotonic_ns};
 use gshare_gate::{Mode, Word};
 use gshare_sim_board::{Board, BoardSpec};
 use support::{Client, Desk};
@@ -167,6 +167,40 @@ fn what_launches_come_to_is_told_also_where_nobody_shares() {
     assert!((90..=115).contains(&ms), "{work:?}");
     // One SM all the time, but for what was seen late and can only have been as long as the time that passed.
     assert!(work.sm_ns.abs_diff(work.busy_ns) <= MS, "{work:?}");
+}
+
+/// A program that is so far ahead of the GPU that nothing behind its last measured launch is measured.
+#[test]
+fn the_rest_of_a_burst_is_counted_while_it_runs() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    let work = || rig.desk.slots(0)[0].work.unwrap_or_default();
+    let until = |what: &str, wanted: &dyn Fn(WorkView) -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !wanted(work()) {
+            assert!(Instant::now() < deadline, "never {what}: {:?}", work());
+            std::thread::yield_now();
+        }
+    };
+    for _ in 0..20 {
+        client.must(&format!("launch_on {kernel} {stream}"));
+    }
+    let before = work();
+    until("landed", &|work| work.busy_ns != before.busy_ns);
+    for _ in 0..30 {
+        client.must(&format!("launch_on {kernel} {stream}"));
+    }
+    client.must(&format!("sync_stream {stream}"));
+    until("over", &|work| {
+        work.flight.is_none() && work.busy_ns >= 90 * MS
+    });
+    assert!(work().busy_ns <= 115 * MS, "{:?}", work());
+    // And once, also with what is measured later.
+    client.must(&format!("burst {kernel} {stream} 10"));
+    until("over", &|work| {
+        work.flight.is_none() && work.busy_ns >= 110 * MS
+    });
+    assert!(work().busy_ns <= 140 * MS, "{:?}", work());
 }
 
 #[test]

@@ -97,6 +97,50 @@ fn launches_of_a_new_kind_fill_the_time_in_which_they_ran() {
     assert_eq!(run(Some(8 * MS)), ends.plus(other.during(16 * MS)));
 }
 
+/// A program that is far ahead launches a burst and waits for it: nothing is measured behind the last launch of it that
+/// was, and all of it has run.
+#[test]
+fn what_stands_behind_the_last_measured_launch_counts_as_it_runs() {
+    let fill = Fill::of_grid(10, 1, 5, 4);
+    let new = Key::kernel(0x7000, 10, 128);
+    let behind = fill.during(30 * MS);
+    let burst = || {
+        let mut timeline = Timeline::default();
+        timeline.issued(0, 1, Load::default(), Some(fill), None);
+        timeline.left_out(1, Some((new, fill)));
+        timeline.given(1, behind);
+        let ran = Some((0, 10 * MS));
+        timeline.landed(10 * MS, 1, ran, 10, None, |_| Some(10 * MS));
+        timeline
+    };
+    let mut timeline = burst();
+    // The launch itself, one of its kind that was left out, and 30 ms.
+    let (load, current) = timeline.tell(20 * MS);
+    assert_eq!(load, fill.during(20 * MS));
+    assert_eq!(current.and_then(|it| it.expected_ns), Some(30 * MS));
+    assert_eq!(timeline.tell(60 * MS), (fill.during(50 * MS), None));
+
+    // The next measured launch says when it was over: it has not run longer than there was time.
+    let mut early = burst();
+    early.issued(40 * MS, 1, behind, Some(fill), Some(10 * MS));
+    early.landed(50 * MS, 1, Some((40 * MS, 50 * MS)), 10, None, |_| None);
+    assert_eq!(early.tell(50 * MS), (fill.during(50 * MS), None));
+
+    // Another stream goes on for long: then it is in the account for good, and is not counted again with the next.
+    for at in 2..100 {
+        timeline.issued(at * 10 * MS, 2, Load::default(), Some(fill), Some(MS));
+        let ran = Some((at * 10 * MS, (at * 10 + 1) * MS));
+        timeline.landed((at * 10 + 1) * MS, 2, ran, 10, None, |_| None);
+    }
+    let both = timeline.tell(1000 * MS).0;
+    assert_eq!(both.busy_ns, (50 + 95) * MS);
+    timeline.issued(1000 * MS, 1, behind, Some(fill), Some(10 * MS));
+    timeline.landed(1010 * MS, 1, Some((1000 * MS, 1010 * MS)), 10, None, |_| {
+        None
+    });
+    assert_eq!(timeline.tell(1010 * MS).0.busy_ns, (60 + 95) * MS);
+}
+
 #[test]
 fn a_stream_far_ahead_is_measured_now_and_then() {
     let mut timeline = Timeline::default();

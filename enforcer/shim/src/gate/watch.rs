@@ -37,6 +37,10 @@ impl Gate {
     pub(super) fn say_work(&self, gpu: &Gpu, inner: &mut Inner) {
         let now = monotonic_ns();
         let (done, current) = inner.timeline.tell(now);
+        let lasts = current.and_then(|current| current.expected_ns);
+        inner.over_ns = lasts
+            .filter(|_| inner.flights.is_empty())
+            .map(|ns| now + ns);
         gpu.say_work(&WorkView {
             busy_ns: done.busy_ns,
             sm_ns: done.sm_ns,
@@ -93,6 +97,9 @@ impl Gate {
         let now = monotonic_ns();
         let mut inner = self.lock();
         self.see(gpu, &mut inner, now, word);
+        if inner.over_ns.is_some_and(|over| over <= now) {
+            self.say_work(gpu, &mut inner);
+        }
         if let Some(head) = inner.head(now) {
             return Next::Look(head);
         }
@@ -229,6 +236,8 @@ impl Gate {
         let takes = |key| gpu.tally.known(key).and_then(|(_, ns)| ns);
         let needs = flight.measured.and_then(|key| gpu.tally.needs(key));
         let needs_ns = needs.map(|load| load.busy_ns);
+        let given = gpu.tally.given(flight.lane.0, flight.lane.1);
+        inner.timeline.given(place, given);
         let alone_ns = inner.timeline.landed(now, place, ran, sms, needs_ns, takes);
         if let Some(key) = flight.measured
             && let Some(ns) = seen.elapsed_ns
@@ -291,10 +300,11 @@ impl Inner {
         due.next().map(|flight| self.head_of(flight))
     }
 
-    /// When the next flight has to be looked at.
+    /// When the next flight has to be looked at, or something is expected to be over.
     fn due_ns(&self) -> Option<u64> {
         let heads = self.flights.iter().filter(|flight| flight.is_head);
-        heads.map(|flight| flight.due_ns).min()
+        let due = heads.map(|flight| flight.due_ns);
+        due.chain(self.over_ns).min()
     }
 }
 
