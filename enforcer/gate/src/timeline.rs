@@ -197,6 +197,8 @@ pub struct Timeline {
     settled_ns: u64,
     done: Sum,
     sms: f64,
+    /// By how much the ends that are known may have been earlier.
+    unsure_ns: u64,
 }
 
 impl Default for Timeline {
@@ -209,6 +211,7 @@ impl Default for Timeline {
             settled_ns: 0,
             done: Sum::default(),
             sms: 1.0,
+            unsure_ns: 0,
         }
     }
 }
@@ -291,6 +294,20 @@ impl Timeline {
         }
     }
 
+    /// All that is known was so much earlier, and may still have been so much earlier than that: the first end of a
+    /// launch may be seen late, and times are told by it until another one is seen sooner.
+    pub fn earlier(&mut self, by_ns: u64, unsure_ns: u64) {
+        self.unsure_ns = unsure_ns;
+        for lane in self.lanes.iter_mut().filter(|lane| lane.over_ns > 0) {
+            lane.over_ns = lane.over_ns.saturating_sub(by_ns).max(1);
+        }
+        let stretches = self.stretches.iter_mut();
+        let times = stretches.flat_map(|s| [&mut s.from_ns, &mut s.to_ns, &mut s.began_ns]);
+        for at in times.chain([&mut self.settled_ns]) {
+            *at = at.saturating_sub(by_ns);
+        }
+    }
+
     /// What a stream was given since its last measured launch was issued, as that is about to land.
     pub fn given(&mut self, place: u64, since: Load) {
         let lane = self.lane(place);
@@ -322,8 +339,9 @@ impl Timeline {
             0 => start.saturating_sub(before.busy_ns),
             known => known,
         };
+        let held = flying.issued_ns < known.saturating_sub(self.unsure_ns);
         // What the stream was given before the last launch was over has kept it at work since.
-        if let Some(fill) = unknown.filter(|_| flying.issued_ns < known) {
+        if let Some(fill) = unknown.filter(|_| held) {
             let left = (start - from).saturating_sub(before.busy_ns);
             before = before.plus(fill.during(left));
         }
@@ -334,7 +352,6 @@ impl Timeline {
             let seen = &mut self.lanes[flying.lane].seen;
             seen.launch(end - start, flying.expected_ns, needed, fill);
         }
-        let held = flying.issued_ns < known;
         if held {
             let seen = &mut self.lanes[flying.lane].seen;
             seen.held(start - from, before.busy_ns);
@@ -570,7 +587,7 @@ impl Timeline {
                 led.max(flying.issued_ns)
             };
             if from > 0 {
-                let held = flying.issued_ns < from;
+                let held = flying.issued_ns < from.saturating_sub(self.unsure_ns);
                 self.put_before(flying.lane, from, start, flying.before, held);
             }
             let Some(fill) = flying.fill else {

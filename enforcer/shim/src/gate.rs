@@ -248,10 +248,8 @@ pub(crate) struct Trial {
     grant_ns: Option<u64>,
     /// The tally knows what it fills.
     fills: bool,
-    /// Events of which the first is recorded, and the stream for the second.
-    pair: Option<(Pair, Handle)>,
-    /// When the first event had been recorded.
-    began_ns: u64,
+    /// Events of which the first is recorded, the stream for the second, and the time before the first was recorded.
+    pair: Option<(Pair, Handle, u64)>,
 }
 
 /// The driver has answered for a launch that the gate wanted to know the end of.
@@ -420,12 +418,13 @@ impl Gate {
         })
     }
 
-    /// Records the first of two events around a launch; `None` where that cannot be done now.
-    fn begin(&self, stream: Handle) -> Option<(Pair, Handle)> {
+    /// Records the first of two events around a launch, and says when it began to; `None` where that cannot be done now.
+    fn begin(&self, stream: Handle) -> Option<(Pair, Handle, u64)> {
         let (context, stream) = events::context().zip(events::recordable(stream))?;
         let pair = self.pair(context)?;
+        let began_ns = monotonic_ns();
         if pair.record_start(stream) {
-            return Some((pair, stream));
+            return Some((pair, stream, began_ns));
         }
         self.lock().spare.push(pair);
         None
@@ -447,13 +446,15 @@ impl Gate {
         }
         let number = thread.number();
         let owed = gpu.tally.add_unmeasured(work.key, stream, number);
-        let is_owed = owed.is_some();
-        let noted = self.inner.try_lock().map(|mut inner| {
+        // Where nobody knows yet how long it takes only this says that it was there: worth waiting for, as at launches
+        // that are measured.
+        let inner = match owed {
+            Some(_) => Some(self.lock()),
+            None => self.inner.try_lock().ok(),
+        };
+        if let Some(mut inner) = inner {
             let owed = owed.map(|fill| (work.key, fill));
             inner.timeline.left_out(place(stream, number), owed);
-        });
-        if is_owed && noted.is_err() {
-            self.unmeasured.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -488,11 +489,11 @@ impl Gate {
             thread,
         } = trial.launch;
         let number = thread.number();
-        let call_ns = Some((trial.began_ns, monotonic_ns()));
+        let call_ns = trial.pair.map(|(_, _, began)| (began, monotonic_ns()));
         let key = (result == SUCCESS).then_some(work.key);
         let recorded = trial
             .pair
-            .is_some_and(|(pair, stream)| pair.record_end(stream));
+            .is_some_and(|(pair, stream, _)| pair.record_end(stream));
         let mut inner = self.lock();
         if trial.grant_ns.is_some() {
             inner.member.returned();
@@ -502,7 +503,7 @@ impl Gate {
                 let place = place(stream, number);
                 inner.member.mark(monotonic_ns(), place, key, grant)
             });
-        if let Some((pair, _)) = trial.pair {
+        if let Some((pair, ..)) = trial.pair {
             if marked || (recorded && trial.grant_ns.is_none()) {
                 let before = gpu.tally.begin(stream, number);
                 let key = key.filter(|_| trial.fills);

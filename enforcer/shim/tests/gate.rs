@@ -118,6 +118,24 @@ impl Rig {
         (client, kernel, stream)
     }
 
+    /// What the launches have come to.
+    fn work(&self) -> WorkView {
+        self.desk.slots(0)[0].work.unwrap_or_default()
+    }
+
+    /// Waits until that is as wanted, and gives it.
+    fn until_work(&self, what: &str, wanted: impl Fn(&WorkView) -> bool) -> WorkView {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let work = self.work();
+            if wanted(&work) {
+                return work;
+            }
+            assert!(Instant::now() < deadline, "never {what}: {work:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Beats while the client works on what it was told; gives its answer.
     fn hear(&self, client: &mut Client) -> (i32, u64) {
         std::thread::scope(|scope| {
@@ -151,17 +169,10 @@ fn what_launches_come_to_is_told_also_where_nobody_shares() {
     let (mut client, kernel, stream) = rig.member();
     // Kernels of 2 ms, one block of one warp each: one SM, one warp.
     client.must(&format!("burst {kernel} {stream} 50"));
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let work = loop {
-        let slots = rig.desk.slots(0);
-        let work = slots[0].work.unwrap_or_default();
-        // At most the last few milliseconds wait for the next measurement.
-        if work.flight.is_none() && work.busy_ns >= 90_000_000 {
-            break work;
-        }
-        assert!(Instant::now() < deadline, "never counted: {work:?}");
-        std::thread::sleep(Duration::from_millis(1));
-    };
+    // At most the last few milliseconds wait for the next measurement.
+    let work = rig.until_work("counted", |work| {
+        work.flight.is_none() && work.busy_ns >= 90 * MS
+    });
     assert_eq!(work.unmeasured, 0);
     let ms = work.busy_ns / MS;
     assert!((90..=115).contains(&ms), "{work:?}");
@@ -174,33 +185,46 @@ fn what_launches_come_to_is_told_also_where_nobody_shares() {
 fn the_rest_of_a_burst_is_counted_while_it_runs() {
     let rig = Rig::new();
     let (mut client, kernel, stream) = rig.member();
-    let work = || rig.desk.slots(0)[0].work.unwrap_or_default();
-    let until = |what: &str, wanted: &dyn Fn(WorkView) -> bool| {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !wanted(work()) {
-            assert!(Instant::now() < deadline, "never {what}: {:?}", work());
-            std::thread::yield_now();
-        }
-    };
     for _ in 0..20 {
         client.must(&format!("launch_on {kernel} {stream}"));
     }
-    let before = work();
-    until("landed", &|work| work.busy_ns != before.busy_ns);
+    let before = rig.work().busy_ns;
+    rig.until_work("landed", |work| work.busy_ns != before);
     for _ in 0..30 {
         client.must(&format!("launch_on {kernel} {stream}"));
     }
     client.must(&format!("sync_stream {stream}"));
-    until("over", &|work| {
-        work.flight.is_none() && work.busy_ns >= 90 * MS
-    });
-    assert!(work().busy_ns <= 115 * MS, "{:?}", work());
+    let over = |ms: u64| {
+        let over = |work: &WorkView| work.flight.is_none() && work.busy_ns >= ms * MS;
+        rig.until_work("over", over).busy_ns / MS
+    };
+    assert!(over(90) <= 115, "{:?}", rig.work());
     // And once, also with what is measured later.
     client.must(&format!("burst {kernel} {stream} 10"));
-    until("over", &|work| {
-        work.flight.is_none() && work.busy_ns >= 110 * MS
+    assert!(over(110) <= 140, "{:?}", rig.work());
+}
+
+/// Nothing of the process had a processor while the GPU worked: that all ends were seen at once says nothing about
+/// when they were.
+#[test]
+fn launches_whose_ends_are_seen_late_count_in_full() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    for _ in 0..10 {
+        client.must(&format!("launch_on {kernel} {stream}"));
+    }
+    let signal = |signal| {
+        // SAFETY: a child of this process.
+        assert_eq!(unsafe { libc::kill(client.pid() as i32, signal) }, 0);
+    };
+    signal(libc::SIGSTOP);
+    std::thread::sleep(Duration::from_millis(60));
+    signal(libc::SIGCONT);
+    let work = rig.until_work("over", |work| {
+        work.flight.is_none() && work.busy_ns >= 19 * MS
     });
-    assert!(work().busy_ns <= 140 * MS, "{:?}", work());
+    assert!(work.busy_ns <= 22 * MS, "{work:?}");
+    assert!(work.sm_ns.abs_diff(work.busy_ns) <= MS, "{work:?}");
 }
 
 #[test]

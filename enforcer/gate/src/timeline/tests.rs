@@ -142,6 +142,23 @@ fn what_stands_behind_the_last_measured_launch_counts_as_it_runs() {
 }
 
 #[test]
+fn what_was_placed_too_late_counts_in_full_once_the_clock_is_known() {
+    let fill = Fill::of_grid(10, 1, 5, 4);
+    let mut timeline = Timeline::default();
+    for _ in 0..3 {
+        timeline.issued(0, 1, Load::default(), Some(fill), None);
+    }
+    // All are seen at 40 ms: the first ended at 10 ms, which nobody knows, the others 10 and 20 ms after it.
+    for late in [0, 10, 10] {
+        timeline.earlier(late * MS, 20 * MS);
+        let ran = Some((30 * MS, 40 * MS));
+        let alone = timeline.landed(40 * MS, 1, ran, 10, None, |_| None);
+        assert_eq!(alone, Some(10 * MS));
+    }
+    assert_eq!(timeline.tell(40 * MS).0, fill.during(30 * MS));
+}
+
+#[test]
 fn a_stream_far_ahead_is_measured_now_and_then() {
     let mut timeline = Timeline::default();
     let mut measured = 0;

@@ -14,7 +14,10 @@ pub(super) const ANCHORS: usize = 8;
 #[derive(Clone, Copy)]
 pub(super) struct Anchor {
     pub(super) pair: Pair,
+    /// At the latest: when it was seen to be over, less what others were seen sooner.
     at_ns: u64,
+    /// At the earliest: no launch begins before it is called.
+    least_ns: u64,
 }
 
 /// What the watcher found out about a flight.
@@ -53,26 +56,34 @@ impl Seen {
 }
 
 impl Inner {
-    /// When a flight ran that was issued then and was just seen to be over. Its pair of events is used again, or
-    /// kept as its context's anchor.
+    /// When a flight ran that was issued then and was just seen to be over; its call `began` then. Its pair of events is
+    /// used again, or kept as its context's anchor.
     pub(super) fn time(
         &mut self,
         now: u64,
         pair: Pair,
         issued_ns: u64,
+        began_ns: Option<u64>,
         seen: &Seen,
     ) -> Option<(u64, u64)> {
         if !seen.came {
             self.spare.push(pair);
             return None;
         }
+        let least_ns = began_ns.map_or(0, |began| began + seen.elapsed_ns.unwrap_or(0));
         let anchor = self
             .anchors
             .iter_mut()
             .find(|anchor| anchor.pair.context == pair.context);
         let Some(anchor) = anchor else {
+            let at_ns = now;
+            self.timeline.earlier(0, now.saturating_sub(least_ns));
             if self.anchors.len() < ANCHORS {
-                self.anchors.push(Anchor { pair, at_ns: now });
+                self.anchors.push(Anchor {
+                    pair,
+                    at_ns,
+                    least_ns,
+                });
             } else {
                 self.spare.push(pair);
             }
@@ -80,13 +91,17 @@ impl Inner {
         };
         let end = seen.since_anchor_ns.map(|since| {
             let end = anchor.at_ns.saturating_add_signed(since);
-            // Nothing ends after it was seen to be over: the first anchor of a context is a little late.
-            anchor.at_ns -= end.saturating_sub(now).min(anchor.at_ns);
+            // Nothing ends after it was seen to be over: the anchor was seen late, and all that is told by it is.
+            let late = end.saturating_sub(now).min(anchor.at_ns);
+            anchor.at_ns -= late;
+            let least = least_ns.saturating_add_signed(since.saturating_neg());
+            anchor.least_ns = anchor.least_ns.max(least).min(anchor.at_ns);
+            self.timeline.earlier(late, anchor.at_ns - anchor.least_ns);
             end.min(now)
         });
         // Nor long before it was issued: the GPU's clock is another one since, as after a restore.
         let end = end.filter(|end| end.saturating_add(AT_ONCE_NS) >= issued_ns);
-        let (new, age) = match end {
+        let (at_ns, age) = match end {
             // Two clocks drift apart: seen at once, an end is known better by ours.
             Some(end) if now - end < AT_ONCE_NS => {
                 (end + (now - end) / 8, now.saturating_sub(anchor.at_ns))
@@ -97,7 +112,16 @@ impl Inner {
         let mut unused = pair;
         if age > ANCHORED_NS {
             unused = anchor.pair;
-            *anchor = Anchor { pair, at_ns: new };
+            let unsure = anchor.at_ns - anchor.least_ns;
+            let least_ns = match end {
+                Some(_) => least_ns.max(at_ns.saturating_sub(unsure)).min(at_ns),
+                None => least_ns,
+            };
+            *anchor = Anchor {
+                pair,
+                at_ns,
+                least_ns,
+            };
         }
         self.spare.push(unused);
         Some(ran(end.unwrap_or(now), seen))

@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use gshare_abi::monotonic_ns;
 use gshare_gate::{Key, Mode, Word};
 
 use super::{Launch, Outcome, Pass, Trial};
@@ -89,7 +88,6 @@ fn ask(process: &'static Process, gpu: &'static Gpu, launch: Launch) -> Pass {
             grant_ns: Some(grant_ns),
             fills,
             pair: gate.begin(launch.stream),
-            began_ns: monotonic_ns(),
         })),
     }
 }
@@ -112,6 +110,5 @@ fn measure(process: &'static Process, gpu: &'static Gpu, launch: Launch) -> Pass
         grant_ns: None,
         fills: true,
         pair,
-        began_ns: monotonic_ns(),
     }))
 }

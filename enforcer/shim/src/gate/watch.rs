@@ -207,7 +207,8 @@ impl Gate {
         let Some(flight) = at.and_then(|at| inner.flights.remove(at)) else {
             return false;
         };
-        let ran = inner.time(now, head.pair, flight.issued_ns, &seen);
+        let began_ns = flight.call_ns.map(|(began, _)| began);
+        let ran = inner.time(now, head.pair, flight.issued_ns, began_ns, &seen);
         let over_ns = ran.map_or(now, |(_, end)| end);
         let place = flight.place;
         if let Some(next) = inner.flights.iter_mut().find(|next| next.place == place) {
