@@ -308,6 +308,11 @@ impl Timeline {
         }
     }
 
+    /// By how much the ends that are known may have been earlier.
+    pub fn unsure_ns(&self) -> u64 {
+        self.unsure_ns
+    }
+
     /// What a stream was given since its last measured launch was issued, as that is about to land.
     pub fn given(&mut self, place: u64, since: Load) {
         let lane = self.lane(place);

@@ -32,16 +32,16 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// The same for the launch alone. Where its stream had nothing to do, the first event is over as soon as it is
-    /// recorded, and the time until the launch is called lies between the two. `known`: such a launch was measured
-    /// before; then one whose thread lost its processor in the call says nothing.
+    /// The same for the launch alone, which began then at the earliest. Where its stream had nothing to do, the first event
+    /// is over as soon as it is recorded, and the time until the launch is called lies between the two. `known`: such a
+    /// launch was measured before; then one whose thread lost its processor in the call says nothing.
     pub(super) fn without_gap(
         mut self,
-        ran: Option<(u64, u64)>,
+        start_ns: Option<u64>,
         call_ns: Option<(u64, u64)>,
         known: bool,
     ) -> Self {
-        if let Some((start, _)) = ran
+        if let Some(start) = start_ns
             && let Some((began, ended)) = call_ns
             && start < ended
         {
@@ -131,4 +131,32 @@ impl Inner {
 /// From when to when a flight ran whose end is known; without a first event the time between is not.
 fn ran(end: u64, seen: &Seen) -> (u64, u64) {
     (end.saturating_sub(seen.elapsed_ns.unwrap_or(0)), end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_loses_its_processor_in_the_call_makes_no_launch_longer() {
+        let ms = 1_000_000;
+        let seen = Seen {
+            came: true,
+            elapsed_ns: Some(20 * ms),
+            since_anchor_ns: None,
+        };
+        // Called from 1 ms to 19 ms, over at 21 ms, seen at 40 ms: it may have begun at 1 ms.
+        let call = Some((ms, 19 * ms));
+        let (start, _) = ran(40 * ms, &seen);
+        let earliest = start - 19 * ms;
+        let alone = seen.without_gap(Some(earliest), call, false);
+        assert_eq!(alone.elapsed_ns, Some(2 * ms));
+        assert_eq!(
+            seen.without_gap(Some(earliest), call, true).elapsed_ns,
+            None
+        );
+        // Behind others it began when they were over.
+        let behind = seen.without_gap(Some(20 * ms), call, true);
+        assert_eq!(behind.elapsed_ns, Some(20 * ms));
+    }
 }

@@ -218,7 +218,9 @@ impl Gate {
             inner.timeline.blocked(place, false);
         }
         let usual = flight.measured.and_then(|key| self.durations.get(key));
-        let mut seen = seen.without_gap(ran, flight.call_ns, usual.is_some());
+        let unsure = inner.timeline.unsure_ns();
+        let earliest = ran.map(|(start, _)| start.saturating_sub(unsure));
+        let mut seen = seen.without_gap(earliest, flight.call_ns, usual.is_some());
         // Where the call says nothing about the launch, it took as long as others of its kind.
         let of = |ns: Option<u64>| ran.map(|(start, end)| (latest(start, end, ns.or(usual)), end));
         let mut ran = of(seen.elapsed_ns);
