@@ -16,8 +16,7 @@ use gshare_abi::{
 use gshare_gate::{Flags, Frame, Signals, Tally, View, Word};
 
 use crate::{
-    blocks::shares,
-    ledger::{Charge, Ledger, Refusal, Reservation, Seat},
+    ledger::{Charge, Ledger, Seat},
     mark::Thread,
 };
 
@@ -42,7 +41,7 @@ pub(crate) struct Gpu {
     /// SMs that the driver shows to this process; 0 before it was asked.
     pub(crate) sms: AtomicU32,
     /// Bytes of the blocks that small allocations share.
-    block_bytes: u64,
+    pub(crate) block_bytes: u64,
     ledger: Apart<Mutex<Ledger>>,
 }
 
@@ -317,96 +316,6 @@ impl Gpu {
         bytes
             .checked_next_multiple_of(granularity)
             .unwrap_or(u64::MAX)
-    }
-
-    /// Charges an allocation before the driver is asked for it, and counts it. A small one for which
-    /// there is no room below the cap may still go into a block of the same heap that is charged
-    /// already.
-    pub(crate) fn reserve(
-        &self,
-        heap: u64,
-        bytes: u64,
-        reservation: &mut Reservation,
-    ) -> Result<(), Refusal> {
-        let whole = self.rounded(bytes);
-        let mut ledger = self.ledger();
-        let counts_on_room = match ledger.grow(whole) {
-            Ok(()) => false,
-            Err(Refusal::AtCap { .. })
-                if !ledger.room_spoken_for && ledger.blocks.has_room(heap, bytes) =>
-            {
-                ledger.room_spoken_for = true;
-                true
-            }
-            Err(refusal) => return Err(refusal),
-        };
-        ledger.born(bytes);
-        drop(ledger);
-        reservation.charged = if counts_on_room { 0 } else { whole };
-        reservation.asked = bytes;
-        reservation.counts_on_room = counts_on_room;
-        Ok(())
-    }
-
-    /// The driver refused: nothing is charged.
-    pub(crate) fn roll_back(&self, reservation: &Reservation) {
-        self.ledger().undo(reservation);
-    }
-
-    /// The driver gave memory at `pointer`: charges what it really takes. An error means that it
-    /// takes more than the cap allows; then nothing is charged and the memory has to go back.
-    #[inline]
-    pub(crate) fn commit(
-        &self,
-        reservation: &Reservation,
-        heap: u64,
-        pointer: u64,
-        bytes: u64,
-    ) -> Result<Charge, Refusal> {
-        let whole = self.rounded(bytes);
-        let shared = shares(self.block_bytes, pointer, bytes);
-        // Nearly all large allocations: the reservation stands as it is.
-        if !shared && reservation.charged == whole && reservation.asked == bytes {
-            return Ok(Charge::Own(whole));
-        }
-        self.correct(reservation, shared.then_some(heap), pointer, bytes)
-    }
-
-    /// Charges what an allocation takes, in a block of its heap or by itself.
-    fn correct(
-        &self,
-        reservation: &Reservation,
-        heap: Option<u64>,
-        pointer: u64,
-        bytes: u64,
-    ) -> Result<Charge, Refusal> {
-        let whole = self.rounded(bytes);
-        let mut ledger = self.ledger();
-        let (charge, cost) = match heap {
-            Some(heap) => (Charge::Shared, ledger.blocks.add(heap, pointer, bytes)),
-            None => (Charge::Own(whole), whole),
-        };
-        if cost > reservation.charged
-            && let Err(refusal) = ledger.grow(cost - reservation.charged)
-        {
-            if heap.is_some() {
-                ledger.blocks.remove(pointer, bytes);
-            }
-            ledger.undo(reservation);
-            return Err(refusal);
-        }
-        ledger.shrink(reservation.charged.saturating_sub(cost));
-        ledger.made(reservation, bytes);
-        Ok(charge)
-    }
-
-    /// The driver gave memory that has no address of its own.
-    pub(crate) fn keep(&self, reservation: &Reservation, bytes: u64) {
-        let whole = self.rounded(bytes);
-        let mut ledger = self.ledger();
-        ledger.force(whole.saturating_sub(reservation.charged));
-        ledger.shrink(reservation.charged.saturating_sub(whole));
-        ledger.made(reservation, bytes);
     }
 
     /// Notes the SMs of a client of MPS.

@@ -51,16 +51,6 @@ pub(crate) enum Refusal {
     SeatLost,
 }
 
-/// Bytes charged for an allocation that the driver has not made yet. It is filled and read in place: copies of what
-/// was just written word by word make the processor wait.
-#[derive(Debug, Default)]
-pub(crate) struct Reservation {
-    pub(crate) charged: u64,
-    /// As the program asked for them.
-    pub(crate) asked: u64,
-    pub(crate) counts_on_room: bool,
-}
-
 /// The figures that every allocation changes come first, so that they lie beside the lock.
 #[repr(C)]
 #[derive(Debug)]
@@ -143,22 +133,6 @@ impl Ledger {
         self.requested = self.requested.saturating_add(requested);
         self.allocations += 1;
         self.publish_counts();
-    }
-
-    /// An allocation for which bytes were reserved came to nothing.
-    pub(crate) fn undo(&mut self, reservation: &Reservation) {
-        self.room_spoken_for &= !reservation.counts_on_room;
-        self.died(reservation.asked);
-        self.shrink(reservation.charged);
-    }
-
-    /// An allocation for which bytes were reserved has so many in fact.
-    pub(crate) fn made(&mut self, reservation: &Reservation, bytes: u64) {
-        self.room_spoken_for &= !reservation.counts_on_room;
-        if bytes != reservation.asked {
-            self.died(reservation.asked);
-            self.born(bytes);
-        }
     }
 
     pub(crate) fn died(&mut self, requested: u64) {

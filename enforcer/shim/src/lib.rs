@@ -45,6 +45,7 @@ mod grid;
 mod ledger;
 mod live;
 mod pools;
+mod reservation;
 mod vmm;
 // The process as a member.
 mod enter;

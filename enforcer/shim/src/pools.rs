@@ -5,6 +5,7 @@
 use crate::{
     cuda::{Handle, POOL_RESERVED_NOW, SUCCESS},
     driver,
+    reservation::Reservation,
 };
 
 #[derive(Debug)]
@@ -81,7 +82,8 @@ pub(crate) struct PoolTicket {
     pub(crate) pool: u64,
     pub(crate) handle: Handle,
     pub(crate) gpu: usize,
-    pub(crate) bytes: u64,
+    /// For what the pool has to grow.
+    pub(crate) growth: Reservation,
 }
 
 /// Bytes to which pools round.

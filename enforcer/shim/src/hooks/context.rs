@@ -7,6 +7,7 @@ use crate::{
     cuda::{CuResult, Device, Handle, NOT_PERMITTED, SUCCESS},
     driver, gate,
     process::{self, Process},
+    reservation::Reservation,
     say,
 };
 
@@ -19,10 +20,13 @@ fn primary_exists(device: Device) -> Option<bool> {
     (result == SUCCESS).then_some(active != 0)
 }
 
-/// Charges a context's overhead on a device; gives the GPU's index and the bytes. An error is the
+/// Charges a context's overhead on a device; gives the GPU's index and the charge. An error is the
 /// code for the program.
 /// `None` where the number is no device's, which is the driver's to say.
-fn charge(process: &Process, device: Device) -> Option<Result<(usize, u64), CuResult>> {
+fn charge(
+    process: &'static Process,
+    device: Device,
+) -> Option<Result<(usize, Reservation), CuResult>> {
     if process.is_foreign(device) {
         say::line(&format!(
             "claim {} does not hold device {device} of this process",
@@ -37,28 +41,9 @@ fn charge(process: &Process, device: Device) -> Option<Result<(usize, u64), CuRe
         return Some(Err(process.not_granted()));
     }
     let overhead = gpu.limits().context_overhead_bytes.load(Ordering::Relaxed);
-    let grown = gpu.ledger().grow(overhead);
-    Some(match grown {
-        Ok(()) => Ok((index, overhead)),
-        Err(refusal) => Err(process.refuse(index, refusal, overhead)),
-    })
-}
-
-/// The driver has decided: keeps the charge for a new context, gives it back otherwise.
-fn settle(
-    process: &Process,
-    context: Handle,
-    charged: (usize, u64),
-    result: CuResult,
-    primary: bool,
-) {
-    let (index, overhead) = charged;
-    let gpu = &process.gpus[index];
-    if result == SUCCESS && process.contexts.insert(context, index, overhead, primary) {
-        gpu.ledger().context_born(overhead);
-    } else {
-        gpu.ledger().shrink(overhead);
-    }
+    let charged = Reservation::charge(gpu, overhead);
+    let charged = charged.map_err(|refusal| process.refuse(index, refusal, overhead));
+    Some(charged.map(|charged| (index, charged)))
 }
 
 /// Runs `make`, which makes a context on the device and gives it, with the overhead charged.
@@ -75,9 +60,15 @@ fn charged(
     .flatten();
     match charge {
         Some(Err(code)) => code,
-        Some(Ok(charge)) => {
+        Some(Ok((index, mut charge))) => {
             let (result, context) = make();
-            process::with(|process| settle(process, context, charge, result, primary));
+            let overhead = charge.charged();
+            process::with(|process| {
+                if result == SUCCESS && process.contexts.insert(context, index, overhead, primary) {
+                    process.gpus[index].ledger().context_born(overhead);
+                    charge.keep();
+                }
+            });
             result
         }
         None => make().0,

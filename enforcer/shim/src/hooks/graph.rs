@@ -195,9 +195,9 @@ fn with_memory(work: Option<Work>, call: impl FnOnce() -> CuResult) -> CuResult 
     match asked {
         None => call(),
         Some(Err(code)) => code,
-        Some(Ok(bytes)) => {
+        Some(Ok(charged)) => {
             let result = call();
-            process::with(|process| process.settle_graph_memory(work.gpu, bytes));
+            process::with(|process| process.settle_graph_memory(work.gpu, charged));
             result
         }
     }

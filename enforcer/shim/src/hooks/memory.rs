@@ -8,9 +8,10 @@ use crate::{
     blocks::NO_HEAP,
     cuda::{CuResult, DevicePtr, Handle, SUCCESS},
     driver,
-    ledger::{Charge, Refusal, Reservation},
+    ledger::{Charge, Refusal},
     live::{Family, Live},
     process::{self, Process},
+    reservation::Reservation,
 };
 
 /// An allocation that is charged and not yet made. It is filled and read in place, as a [`Reservation`] is.
@@ -24,7 +25,7 @@ struct Asked {
 
 /// Reserves on one of the claim's GPUs; gives the program's code when that is refused.
 pub(crate) fn ask(
-    process: &Process,
+    process: &'static Process,
     index: usize,
     heap: u64,
     bytes: u64,
@@ -35,14 +36,14 @@ pub(crate) fn ask(
     if !gpu.granted() {
         return Err(process.not_granted());
     }
-    let first = match gpu.reserve(heap, bytes, reservation) {
+    let first = match reservation.allocation(gpu, heap, bytes) {
         Ok(()) => return Ok(()),
         Err(refusal @ Refusal::SeatLost) => return Err(process.refuse(index, refusal, bytes)),
         Err(first) => first,
     };
     // What the process's own pools hold unused counts as free, as it does for the driver.
     process.squeeze_pools(index);
-    match gpu.reserve(heap, bytes, reservation) {
+    match reservation.allocation(gpu, heap, bytes) {
         Ok(()) => Ok(()),
         Err(Refusal::SeatLost) => Err(process.refuse(index, first, bytes)),
         Err(refusal) => Err(process.refuse(index, refusal, bytes)),
@@ -71,16 +72,10 @@ fn ask_here(kind: Kind, bytes: u64, asked: &mut Asked) -> Option<Result<(), CuRe
     .flatten()
 }
 
-/// The driver has answered: keeps the charge or gives it back. `pointer` is 0 if it refused.
-/// `Err` is the program's code for memory that had to go back.
-fn settle(asked: &Asked, pointer: u64, bytes: u64) -> Result<(), CuResult> {
+/// The driver has made it: keeps the charge. `Err` is the program's code for memory that had to go back.
+fn settle(asked: &mut Asked, pointer: u64, bytes: u64) -> Result<(), CuResult> {
     let settled = process::with(|process| {
-        let gpu = &process.gpus[asked.gpu];
-        if pointer == 0 {
-            gpu.roll_back(&asked.reservation);
-            return Ok(());
-        }
-        match gpu.commit(&asked.reservation, asked.heap, pointer, bytes) {
+        match asked.reservation.commit(asked.heap, pointer, bytes) {
             Ok(charge) => {
                 let live = Live {
                     bytes,
@@ -135,13 +130,10 @@ fn allocate(
         Some(Err(code)) => code,
         Some(Ok(())) => {
             let (result, pointer) = make();
-            let made = result == SUCCESS && pointer != 0;
-            let settled = if made {
-                settle(&asked, pointer, sized())
-            } else {
-                settle(&asked, 0, bytes)
-            };
-            settled.map_or_else(|code| code, |()| result)
+            if result != SUCCESS || pointer == 0 {
+                return result;
+            }
+            settle(&mut asked, pointer, sized()).map_or_else(|code| code, |()| result)
         }
     }
 }
@@ -188,21 +180,19 @@ pub(crate) fn take_unaddressed(
         Some(Err(code)) => code,
         Some(Ok(())) => {
             let (result, made) = make();
-            process::with(|process| {
-                let gpu = &process.gpus[asked.gpu];
-                let Some((key, bytes)) = made else {
-                    gpu.roll_back(&asked.reservation);
-                    return;
-                };
-                gpu.keep(&asked.reservation, bytes);
-                let live = Live {
-                    bytes,
-                    gpu: asked.gpu,
-                    context: asked.context,
-                    family: Family::Plain(Charge::Own(gpu.rounded(bytes))),
-                };
-                process.remember(key, &live);
-            });
+            if let Some((key, bytes)) = made {
+                process::with(|process| {
+                    asked.reservation.commit_unaddressed(bytes);
+                    let whole = process.gpus[asked.gpu].rounded(bytes);
+                    let live = Live {
+                        bytes,
+                        gpu: asked.gpu,
+                        context: asked.context,
+                        family: Family::Plain(Charge::Own(whole)),
+                    };
+                    process.remember(key, &live);
+                });
+            }
             result
         }
     }

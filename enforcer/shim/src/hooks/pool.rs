@@ -39,7 +39,7 @@ fn pool_of(process: &Process, gpu: usize) -> Option<Handle> {
 
 /// Charges an allocation; the current context where that is the claim's to charge.
 fn ask(
-    process: &Process,
+    process: &'static Process,
     pool: Option<Handle>,
     stream: Handle,
     bytes: u64,
@@ -80,7 +80,7 @@ fn allocate(
             let (result, pointer) = make();
             let made = result == SUCCESS && pointer != 0;
             let code = process::with(|process| {
-                match process.settle_in_pool(&ticket, bytes, made) {
+                match process.settle_in_pool(&mut ticket, bytes, made) {
                     Ok(pool) if made => {
                         let live = Live {
                             bytes,

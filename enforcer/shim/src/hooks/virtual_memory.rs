@@ -12,8 +12,8 @@ use crate::{
     blocks::NO_HEAP,
     cuda::{CuResult, DevicePtr, NOT_PERMITTED, PlacedProps, SUCCESS},
     driver,
-    ledger::Reservation,
     process::{self, Process},
+    reservation::Reservation,
     vmm::{Gone, Virtual},
 };
 
@@ -75,17 +75,14 @@ pub(crate) unsafe fn create(
         Some(Ok(asked)) => asked,
     };
     let result = call();
-    process::with(|process| {
-        let place = &process.gpus[gpu];
-        if result != SUCCESS {
-            place.roll_back(&reservation);
-            return;
-        }
-        place.keep(&reservation, bytes as u64);
-        // SAFETY: the driver has just written there.
-        let handle = unsafe { *handle };
-        mapped(process).created(handle, gpu, bytes as u64);
-    });
+    if result == SUCCESS {
+        process::with(|process| {
+            reservation.commit_unaddressed(bytes as u64);
+            // SAFETY: the driver has just written there.
+            let handle = unsafe { *handle };
+            mapped(process).created(handle, gpu, bytes as u64);
+        });
+    }
     result
 }
 

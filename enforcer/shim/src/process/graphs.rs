@@ -14,6 +14,7 @@ use crate::{
     graphs::{Graphs, Work},
     grid::Grid,
     ledger::Refusal,
+    reservation::Reservation,
 };
 
 /// What the kernels of a graph fill, added up over the time that each takes.
@@ -169,26 +170,25 @@ impl Process {
     }
 
     /// Charges a launch as if the driver had to take all of the graph's memory anew; where the cap
-    /// forbids that, what it holds unused counts. Gives the bytes charged; an error is the
-    /// program's code.
-    pub(crate) fn reserve_graph_memory(&self, work: Work) -> Result<u64, CuResult> {
+    /// forbids that, what it holds unused counts. An error is the program's code.
+    pub(crate) fn reserve_graph_memory(&'static self, work: Work) -> Result<Reservation, CuResult> {
         self.keep_up();
         let Some(gpu) = self.gpus.get(work.gpu) else {
-            return Ok(0);
+            return Ok(Reservation::default());
         };
         let reserve = |bytes: u64, unused: u64| {
             let mut graphs = self.graphs();
             let pool = &mut graphs.pools[work.gpu];
             let spare = if pool.pending == 0 { unused } else { 0 };
             let bytes = bytes.saturating_sub(spare);
-            gpu.ledger().grow(bytes)?;
+            let charged = Reservation::charge(gpu, bytes)?;
             pool.pending += bytes;
             pool.launches += 1;
             pool.changes += 1;
-            Ok(bytes)
+            Ok(charged)
         };
         let refusal = match reserve(work.bytes, 0) {
-            Ok(bytes) => return Ok(bytes),
+            Ok(charged) => return Ok(charged),
             Err(refusal @ Refusal::SeatLost) => refusal,
             Err(Refusal::AtCap { .. }) => {
                 self.squeeze_pools(work.gpu);
@@ -199,7 +199,7 @@ impl Process {
                     _ => 0,
                 };
                 match reserve(work.bytes, unused) {
-                    Ok(bytes) => return Ok(bytes),
+                    Ok(charged) => return Ok(charged),
                     Err(refusal) => refusal,
                 }
             }
@@ -207,8 +207,9 @@ impl Process {
         Err(self.refuse(work.gpu, refusal, work.bytes))
     }
 
-    /// The driver has decided on a launch that was charged so many bytes.
-    pub(crate) fn settle_graph_memory(&self, gpu: usize, bytes: u64) {
+    /// The driver has decided on a launch that was charged so much.
+    pub(crate) fn settle_graph_memory(&self, gpu: usize, mut charged: Reservation) {
+        let bytes = charged.keep();
         {
             let mut graphs = self.graphs();
             let pool = &mut graphs.pools[gpu];

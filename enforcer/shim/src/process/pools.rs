@@ -11,6 +11,7 @@ use crate::{
     ledger::Refusal,
     live::Live,
     pools::{Asked, PoolTicket, Pools, reserved_now, units},
+    reservation::Reservation,
 };
 
 impl Process {
@@ -49,7 +50,7 @@ impl Process {
     /// block may still be tried: the pool need not grow for it. `here` stands for the GPU of a pool that
     /// the proxy has not seen being made.
     pub(crate) fn reserve_in_pool(
-        &self,
+        &'static self,
         handle: Handle,
         here: usize,
         bytes: u64,
@@ -78,19 +79,17 @@ impl Process {
         let whole = gpu.rounded(bytes).max(pool.step);
         let unused = pool.charged.saturating_sub(pool.used);
         let fits = unused >= units(bytes) && bytes < gpu.rounded(1).max(pool.step);
-        let growth = match gpu.ledger().grow(whole) {
-            Ok(()) => whole,
+        ticket.growth = match Reservation::charge(gpu, whole) {
             // A second one in flight could be after the same unused bytes.
-            Err(_) if squeezed && pool.pending == 0 && fits => 0,
-            Err(refusal) => return Err(refusal),
+            Err(_) if squeezed && pool.pending == 0 && fits => Reservation::default(),
+            charged => charged?,
         };
-        pool.pending += growth;
+        pool.pending += ticket.growth.charged();
         pool.used = pool.used.saturating_add(units(bytes));
         pool.live += 1;
         pool.changes += 1;
         ticket.pool = pool.id;
         ticket.handle = handle;
-        ticket.bytes = growth;
         Ok(Asked::Charged)
     }
 
@@ -98,7 +97,7 @@ impl Process {
     /// the pool grew beyond the cap and the allocation has to go back.
     pub(crate) fn settle_in_pool(
         &self,
-        ticket: &PoolTicket,
+        ticket: &mut PoolTicket,
         bytes: u64,
         made: bool,
     ) -> Result<u64, Refusal> {
@@ -107,41 +106,33 @@ impl Process {
         let (Some(pool), Some(gpu)) = (pools.by_id(ticket.pool), self.gpus.get(ticket.gpu)) else {
             return Ok(ticket.pool);
         };
-        pool.pending = pool.pending.saturating_sub(ticket.bytes);
+        let charged = ticket.growth.charged();
+        pool.pending = pool.pending.saturating_sub(charged);
         pool.changes += 1;
-        let mut ledger = gpu.ledger();
         if !made {
             pool.used = pool.used.saturating_sub(units(bytes));
             pool.live = pool.live.saturating_sub(1);
-            ledger.shrink(ticket.bytes);
             return Ok(ticket.pool);
         }
         // Without the driver's figure each growth counts, and nothing is known to come back
         // before the pool is empty.
-        let holds = now.map_or(pool.charged + ticket.bytes, |now| gpu.rounded(now));
+        let holds = now.map_or(pool.charged + charged, |now| gpu.rounded(now));
         let mut growth = holds.saturating_sub(pool.charged);
         if pool.pending > 0 {
             // The figure may hold the growth of allocations in flight; whoever is last takes all.
-            growth = growth.min(ticket.bytes);
+            growth = growth.min(charged);
             self.pools_changed.store(true, Ordering::Relaxed);
         }
-        let outcome = if growth > ticket.bytes {
-            ledger.grow(growth - ticket.bytes)
-        } else {
-            ledger.shrink(ticket.bytes - growth);
-            Ok(())
-        };
         if growth > gpu.rounded(bytes) && pool.pending == 0 {
             pool.step = pool.step.max(growth);
         }
-        if let Err(refusal) = outcome {
-            ledger.shrink(ticket.bytes);
+        if let Err(refusal) = ticket.growth.commit_growth(gpu, growth) {
             pool.used = pool.used.saturating_sub(units(bytes));
             pool.live = pool.live.saturating_sub(1);
             return Err(refusal);
         }
         pool.charged += growth;
-        ledger.born(bytes);
+        gpu.ledger().born(bytes);
         Ok(ticket.pool)
     }
 
