@@ -382,6 +382,27 @@ fn without_the_service_a_claim_keeps_to_its_own_request() {
     assert!((130..2000).contains(&took), "{took} ms");
 }
 
+/// The only claim at work had the GPU to itself when the service died: it has no more than its request until the next one.
+#[test]
+fn a_service_that_is_killed_while_the_gate_is_open_leaves_the_claim_its_request() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    rig.decide(Mode::Open, 0);
+    client.must(&format!("burst {kernel} {stream} 10"));
+    {
+        let mut held = rig.desk.held.lock().unwrap();
+        held[0].limits.set_frame(0, 10 * MS);
+        held[0].doorbell = None;
+    }
+    client.tell(&format!("burst {kernel} {stream} 100"));
+    let begun = Instant::now();
+    let (code, _) = client.hear();
+    let took = begun.elapsed().as_millis();
+    assert_eq!((code, rig.launches()), (0, 110));
+    // 200 ms of kernels in half of the time, after at most five periods in which nobody notices.
+    assert!((300..2000).contains(&took), "{took} ms");
+}
+
 #[test]
 fn a_context_that_ends_takes_its_events_with_it() {
     let rig = Rig::new();
@@ -421,6 +442,34 @@ fn a_capture_is_not_disturbed() {
     assert_eq!(rig.launches() - before, 2, "the graph's kernels");
     client.must(&format!("sync_stream {stream}"));
     client.must(&format!("exec_destroy {exec}"));
+}
+
+/// Nobody shares the GPU when the capture begins; a neighbour comes before it ends.
+#[test]
+fn a_claim_that_joins_during_a_capture_does_not_disturb_it() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    let other = client.must("stream");
+    client.must(&format!("capture {stream}"));
+    client.must(&format!("launch_on {kernel} {stream}"));
+    rig.decide(Mode::Closed, 0);
+    // What is recorded waits for nobody, and what runs beside it waits.
+    client.must(&format!("launch_on {kernel} {stream}"));
+    assert_eq!(rig.launches(), 0);
+    client.tell(&format!("launch_on {kernel} {other}"));
+    rig.until("waiting", |said| said.waiting);
+    assert_eq!(rig.launches(), 0);
+    rig.decide(Mode::Turn, 100);
+    assert_eq!(rig.hear(&mut client).0, 0);
+    let graph = client.must(&format!("captured {stream}"));
+    let exec = client.must(&format!("instantiate {graph}"));
+    let before = rig.until("through", |said| !said.waiting && !said.busy);
+    client.tell(&format!("graph_launch {exec} {stream}"));
+    assert_eq!(rig.hear(&mut client).0, 0);
+    rig.until("through", |said| {
+        !said.busy && said.used_ns > before.used_ns + 3 * MS
+    });
+    assert_eq!(rig.launches(), 3, "one beside the capture, two in it");
 }
 
 #[test]
