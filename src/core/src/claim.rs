@@ -160,6 +160,9 @@ pub struct Request {
     pub mode: Option<ModeWish>,
     /// It may be moved to other GPUs while it runs.
     pub movable: bool,
+    /// Its owner is only counted: it is let in at once, outside the books, whatever decides about the GPU.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub counted: bool,
     /// Lease: the claim ends after this time.
     #[serde(rename = "lease_ms", with = "crate::millis")]
     pub lease: Option<Duration>,
@@ -222,6 +225,7 @@ impl Request {
             only_gpus: Vec::new(),
             mode: None,
             movable: true,
+            counted: false,
             lease: None,
             class,
             uid: 0,
@@ -241,6 +245,7 @@ impl Request {
             only_gpus: Vec::new(),
             mode: None,
             movable: true,
+            counted: false,
             lease: None,
             class: Class::default(),
             uid: 0,

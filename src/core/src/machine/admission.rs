@@ -52,15 +52,21 @@ impl Machine {
     /// The GPUs that a claim gets where everybody is let in: those with most memory left, of one model if there are enough.
     /// None where the queue decides, or another scheduler, or it waits in the queue already.
     fn let_in(&self, id: ClaimId, request: &Request) -> Option<Vec<usize>> {
-        if self.ledger.all_queued() || self.queue.iter().any(|w| w.id() == id) {
+        if (self.ledger.all_queued() && !request.counted) || self.queue.iter().any(|w| w.id() == id)
+        {
             return None;
         }
         let lets = |g: &usize| {
-            self.ledger.admission(*g) == Admission::Pass
+            let by = self.ledger.admission(*g);
+            (by == Admission::Pass || (request.counted && by == Admission::Queue))
                 && !self.ledger.is_drained(*g)
                 && self.ledger.regardless(request, *g).is_some()
         };
-        let mut gpus: Vec<usize> = place::open_to(&self.ledger, request).filter(lets).collect();
+        let open: Vec<usize> = match request.counted {
+            true => place::named(&self.ledger, request).collect(),
+            false => place::open_to(&self.ledger, request).collect(),
+        };
+        let mut gpus: Vec<usize> = open.into_iter().filter(lets).collect();
         gpus.sort_by_key(|g| (Reverse(self.ledger.mem_free(*g)), *g));
         let most = request.gpus as usize;
         let model = |g: usize| &self.ledger.gpus()[g].model;
@@ -217,6 +223,23 @@ mod tests {
         w.send(Event::Gone { id: ClaimId(1) });
         used_outside(&mut w, 0, 0);
         assert_eq!((phase(&w, 1), phase(&w, 4)), (None, Some(Phase::Granted)));
+    }
+
+    #[test]
+    fn a_user_who_is_only_counted_is_let_in_where_others_queue() {
+        let mut w = machine(2);
+        w.submit(1, 2000);
+        let observed = |gpus: &[u32]| Request {
+            counted: true,
+            ..request(1000, gpus)
+        };
+        w.submit_request(2, observed(&[1]), None);
+        assert_eq!(counted_on(&w, 2), Some(1));
+        admit(&mut w, 1, Admission::Foreign);
+        w.submit_request(3, observed(&[]), None);
+        assert_eq!(counted_on(&w, 3), Some(0), "never on another scheduler's");
+        w.submit_request(4, request(500, &[0]), None);
+        assert!(w.machine.reason(ClaimId(4)).is_some(), "others wait");
     }
 
     #[test]

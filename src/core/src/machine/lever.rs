@@ -67,6 +67,9 @@ pub struct Levers {
     pub movable: Result<(), String>,
     /// Its command may be ended and started anew.
     pub requeue: bool,
+    /// Nothing is taken from it for others, whatever else is said here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub left_alone: bool,
     /// It has run nothing for so long that it is detached when somebody waits.
     pub idle: bool,
 }
@@ -78,6 +81,7 @@ impl Default for Levers {
             park: unknown(),
             movable: unknown(),
             requeue: false,
+            left_alone: false,
             idle: false,
         }
     }

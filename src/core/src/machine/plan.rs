@@ -221,6 +221,9 @@ impl Machine {
         if !self.ledger.all_queued() && held().is_some_and(|held| !self.ledger.queued(held)) {
             return false;
         }
+        if granted.run.levers.left_alone {
+            return lever == Lever::Caps;
+        }
         match lever {
             Lever::Caps | Lever::Share => true,
             Lever::Detach | Lever::Suspend => granted.run.levers.park.is_ok(),
@@ -272,6 +275,7 @@ impl Machine {
                     g.run.levers.movable.is_ok(),
                     g.run.levers.idle,
                     g.run.levers.requeue,
+                    g.run.levers.left_alone,
                 ];
                 let flags = able.iter().fold(1u64, |n, b| n * 2 + u64::from(*b));
                 let spared = g.run.spared.values().filter(|until| **until > now).count() as u64;

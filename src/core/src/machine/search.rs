@@ -360,7 +360,7 @@ impl Machine {
             let here = places.iter().any(|(g, _)| *g == slice.gpu);
             let granted = self.claims.get(id).filter(|c| here && c.borrower)?;
             let still = !granted.ending && !self.on_its_way(id) && !self.promised(id);
-            let may = self.may_take(who, id, slices);
+            let may = self.can(id, Lever::Share) && self.may_take(who, id, slices);
             let most = Share::from_milli(slice.sm.milli() / LEAST_SHARE);
             let able = still && may && granted.lowered_from.is_none() && self.settled(now, granted);
             (able && !self.spared(now, id, Lever::Share)).then_some((id, slice.gpu, slice.sm, most))

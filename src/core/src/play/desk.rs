@@ -275,6 +275,7 @@ impl Desk {
             park: able(6),
             movable: able(4),
             requeue: able(5).is_err(),
+            left_alone: false,
             idle: able(8).is_err(),
         };
         Event::Levers { id, levers }

@@ -494,6 +494,7 @@ impl<'a> Player<'a> {
             park: able(self.setup.offload),
             movable: able(self.setup.offload && self.setup.moves),
             requeue: false,
+            left_alone: false,
             idle: false,
         }
     }

@@ -30,6 +30,7 @@ fn levers(b: &mut Bench, id: u64, park: Result<(), String>, requeue: bool) {
             park,
             movable: Err("no".to_owned()),
             requeue,
+            left_alone: false,
             idle: false,
         },
     });

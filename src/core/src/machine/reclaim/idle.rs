@@ -32,6 +32,7 @@ fn idles(b: &mut Bench, id: u64, idle: bool) {
         park: Ok(()),
         movable: Ok(()),
         requeue: false,
+        left_alone: false,
         idle,
     };
     b.send(Event::Levers {

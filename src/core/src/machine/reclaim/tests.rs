@@ -161,6 +161,7 @@ impl Bench {
                         park: Ok(()),
                         movable: able(self.movable),
                         requeue: self.requeue.contains(id),
+                        left_alone: false,
                         idle: false,
                     };
                     self.w.send(Event::Levers { id: *id, levers });
@@ -533,6 +534,7 @@ fn an_idle_notebook_is_detached_for_somebody_who_waits_and_for_nobody_else() {
             park: Ok(()),
             movable: Ok(()),
             requeue: false,
+            left_alone: false,
             idle: true,
         },
     });
@@ -587,6 +589,7 @@ fn a_borrower_that_can_only_be_requeued_is_ended_for_the_entitled() {
         park: Err("managed memory".to_owned()),
         movable: Err("managed memory".to_owned()),
         requeue,
+        left_alone: false,
         idle: false,
     };
     for id in 1..=4 {
@@ -599,6 +602,16 @@ fn a_borrower_that_can_only_be_requeued_is_ended_for_the_entitled() {
     b.pass(s(300));
     b.claim(11, 1000, 2, Class::Batch, 4);
     assert_eq!(b.announced(), [], "nothing can be done");
+    // Whatever is possible, nothing is taken from one that is left alone.
+    let levers = Levers {
+        left_alone: true,
+        ..fixed(true)
+    };
+    b.send(Event::Levers {
+        id: ClaimId(4),
+        levers,
+    });
+    assert_eq!(b.announced(), []);
     // That one may be, is found out later.
     let levers = fixed(true);
     b.send(Event::Levers {
@@ -635,6 +648,7 @@ fn a_parked_claim_that_turns_out_to_be_movable_comes_back_elsewhere() {
         park: Ok(()),
         movable: Ok(()),
         requeue: false,
+        left_alone: false,
         idle: false,
     };
     b.send(Event::Levers { id, levers });

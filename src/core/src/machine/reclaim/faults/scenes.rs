@@ -155,6 +155,7 @@ fn nothing_is_lost_when_a_claim_goes_to_the_host() {
                     park: Ok(()),
                     movable: Ok(()),
                     requeue: false,
+                    left_alone: false,
                     idle: true,
                 };
                 let id = ClaimId(1);
