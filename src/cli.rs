@@ -25,6 +25,7 @@ mod report;
 mod resize;
 mod rows;
 mod smi;
+mod stage;
 mod suggest;
 mod supervise;
 mod table;

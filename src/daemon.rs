@@ -70,6 +70,7 @@ mod server;
 mod service;
 mod setup;
 mod sizes;
+mod stage;
 mod start;
 mod story;
 mod strict;

@@ -20,5 +20,6 @@ pub mod monitor;
 mod off;
 mod records;
 mod setup;
+mod stage;
 #[cfg(feature = "lab")]
 pub mod station;

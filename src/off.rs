@@ -15,6 +15,7 @@ use gshare_core::ClaimId;
 use gshare_core::units::show_duration;
 use gshare_enforcer::device;
 use gshare_gate::{Mode, Word};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::unix_ms;
@@ -42,17 +43,21 @@ pub(crate) struct Off {
     pub(crate) called: BTreeSet<ClaimId>,
 }
 
-fn path(state_dir: &Path) -> PathBuf {
-    state_dir.join("off")
+/// Name of the line in the state directory.
+const FILE: &str = "off";
+
+/// A line of the state directory: nothing without one, nothing in it for one that cannot be understood.
+pub(crate) fn read_line<T: DeserializeOwned>(state_dir: &Path, name: &str) -> Option<Option<T>> {
+    match fs::read_to_string(state_dir.join(name)) {
+        Ok(text) => Some(serde_json::from_str(&text).ok()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(_) => Some(None),
+    }
 }
 
 /// The line, if gshare is off. A file that cannot be understood is one: who wrote it wanted gshare to stop.
 pub(crate) fn read(state_dir: &Path) -> Option<Line> {
-    match fs::read_to_string(path(state_dir)) {
-        Ok(text) => Some(serde_json::from_str(&text).unwrap_or_default()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(_) => Some(Line::default()),
-    }
+    read_line(state_dir, FILE).map(Option::unwrap_or_default)
 }
 
 /// Switches gshare off from now on, over restarts of the service and of the machine.
@@ -60,7 +65,15 @@ pub(crate) fn read(state_dir: &Path) -> Option<Line> {
 /// # Errors
 /// When the state directory is not there or cannot be written.
 pub(crate) fn write(state_dir: &Path, line: &Line) -> io::Result<()> {
-    let (new, path) = (state_dir.join("off.new"), path(state_dir));
+    write_line(state_dir, FILE, line)
+}
+
+/// Writes a line of the state directory, whole or not at all, so that it outlives the machine.
+///
+/// # Errors
+/// When the state directory is not there or cannot be written.
+pub(crate) fn write_line(state_dir: &Path, name: &str, line: &impl Serialize) -> io::Result<()> {
+    let (new, path) = (state_dir.join(format!("{name}.new")), state_dir.join(name));
     let mut file = fs::File::create(&new)?;
     writeln!(file, "{}", serde_json::to_string(line)?)?;
     file.sync_all()?;
@@ -73,7 +86,7 @@ pub(crate) fn write(state_dir: &Path, line: &Line) -> io::Result<()> {
 /// # Errors
 /// When it cannot be removed.
 pub(crate) fn remove(state_dir: &Path) -> io::Result<()> {
-    match fs::remove_file(path(state_dir)) {
+    match fs::remove_file(state_dir.join(FILE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
@@ -163,7 +176,7 @@ mod tests {
         write(dir.path(), &off).expect("written");
         assert_eq!(read(dir.path()), Some(off.clone()));
         assert_eq!(off.until_ms, Some(off.since_ms + 5000));
-        fs::write(path(dir.path()), "{\"since").expect("written");
+        fs::write(dir.path().join(FILE), "{\"since").expect("written");
         assert_eq!(read(dir.path()), Some(Line::default()));
         remove(dir.path()).expect("removed");
         remove(dir.path()).expect("nothing to remove");

@@ -95,12 +95,32 @@ fn packaged(args: &SetupArgs) -> Outcome {
         return Ok(0);
     }
     crate::launcher::install(&launcher, None)?;
+    observe(&mut opened(Path::new("/"))?, false)?;
     if by_dpkg {
         return Ok(0);
     }
     out::print("gshare is installed by its package: no other file changes\n")?;
     units::start(false)?;
     doctor(Path::new("/usr/bin/gshare"))
+}
+
+/// A machine without a journal starts in stage 1: nothing changes for anybody until the administrator says so.
+fn observe(tree: &mut Tree, dry: bool) -> Result<(), Failure> {
+    let state = Path::new(STATE);
+    let there = |name: &str| tree.find(&state.join(name)).is_ok();
+    if there("gshare.db") || there(crate::stage::FILE) {
+        return Ok(());
+    }
+    let path = state.join(crate::stage::FILE);
+    out::print(&format!(
+        "stage    1 (observe), {}: gshare records, and touches no program until gshare admin stage\n",
+        tree.shown(&path).display()
+    ))?;
+    if !dry {
+        tree.make_dirs(&path).map_err(|(_, error)| error)?;
+        std::fs::write(&*tree.place(&path)?, crate::stage::fresh())?;
+    }
+    Ok(())
 }
 
 fn install(root: &Path, prefix: &Path, exe: &Path, dry: bool, live: bool) -> Outcome {
@@ -133,6 +153,7 @@ fn install(root: &Path, prefix: &Path, exe: &Path, dry: bool, live: bool) -> Out
             known.apply(target, step)?;
         }
     }
+    observe(known.tree_mut(), dry)?;
     let changed = !changes.is_empty();
     if !live {
         return Ok(0);

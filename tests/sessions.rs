@@ -62,7 +62,7 @@ fn machine(test: &str) -> Option<Machine> {
     );
     std::fs::create_dir_all(machine.path("/etc/gshare")).expect("made");
     std::fs::write(machine.path("/etc/gshare/gshare.toml"), config).expect("written");
-    machine.ok("/root/gshare setup >/dev/null");
+    machine.ok("/root/gshare setup >/dev/null && gshare admin stage 3");
     Some(machine)
 }
 

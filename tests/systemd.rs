@@ -76,6 +76,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
         "install  /etc/systemd/system/gshared.service",
         "install  /usr/local/lib/gshare/gshare-exec",
         "install  /etc/gshare/gshare.toml",
+        "stage    1 (observe), /var/lib/gshare/stage",
         "systemctl start gshared.service",
         "claims live below /sys/fs/cgroup/gshare.slice/gshare-claims.slice",
     ] {
@@ -86,7 +87,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
         show(&machine, "gshared", "StatusText"),
         "2 GPUs, 0 claims, 0 waiting"
     );
-    machine.ok("systemctl is-enabled gshared");
+    machine.ok("systemctl is-enabled gshared && gshare admin stage 3");
     let greeting =
         machine.ok("bash -ic '. /etc/profile.d/gshare.sh' 2>&1; cat /etc/profile.d/gshare.sh");
     assert!(greeting.contains("GPUs here are shared: gshare shell"));
@@ -256,7 +257,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
                 bash -c '/opt/raw_client < <(echo alloc 67108864; exec sleep 1000)'\n\
                 Restart=always\nRestartSec=100ms\n[Install]\nWantedBy=multi-user.target\n";
     std::fs::write(machine.path("/etc/systemd/system/vllm.service"), unit).expect("written");
-    machine.ok("/root/gshare setup");
+    machine.ok("/root/gshare setup && gshare admin stage 3");
     let granted = |machine: &Machine| {
         until("the service has its claim", Duration::from_secs(20), || {
             let found = claims(machine);
@@ -345,7 +346,7 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
         return;
     };
     machine.ok(
-        "useradd -m -u 1001 -s /bin/bash bob && loginctl enable-linger ada && /root/gshare setup",
+        "useradd -m -u 1001 -s /bin/bash bob && loginctl enable-linger ada && /root/gshare setup && gshare admin stage 3",
     );
     let mut raw = Raw::start(in_claim(&machine, "-g 0.25"));
     assert_eq!(raw.ask("launch 1"), "ok 1");
@@ -520,6 +521,8 @@ fn the_package_installs_upgrades_and_goes() {
     };
     assert!(since("gshared") < since("systemd-user-sessions"));
 
+    assert_eq!(machine.ok("gshare admin stage").trim(), "stage 1 (observe)");
+    machine.ok("gshare admin stage 3");
     let mut raw = Raw::start(in_claim(&machine, "-g 0.25"));
     assert_eq!(raw.ask("launch 1"), "ok 1");
     let pid = show(&machine, "gshared", "MainPID");

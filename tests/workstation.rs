@@ -58,6 +58,7 @@ mod sharing;
 mod sizes;
 mod smi;
 mod socket;
+mod stage;
 mod strict;
 mod support;
 mod systemd;

@@ -151,6 +151,9 @@ _gshare() {
             gshare__subcmd__admin,release)
                 cmd="gshare__subcmd__admin__subcmd__release"
                 ;;
+            gshare__subcmd__admin,stage)
+                cmd="gshare__subcmd__admin__subcmd__stage"
+                ;;
             gshare__subcmd__admin,undrain)
                 cmd="gshare__subcmd__admin__subcmd__undrain"
                 ;;
@@ -186,6 +189,9 @@ _gshare() {
                 ;;
             gshare__subcmd__admin__subcmd__help,release)
                 cmd="gshare__subcmd__admin__subcmd__help__subcmd__release"
+                ;;
+            gshare__subcmd__admin__subcmd__help,stage)
+                cmd="gshare__subcmd__admin__subcmd__help__subcmd__stage"
                 ;;
             gshare__subcmd__admin__subcmd__help,undrain)
                 cmd="gshare__subcmd__admin__subcmd__help__subcmd__undrain"
@@ -376,6 +382,9 @@ _gshare() {
             gshare__subcmd__help__subcmd__admin,release)
                 cmd="gshare__subcmd__help__subcmd__admin__subcmd__release"
                 ;;
+            gshare__subcmd__help__subcmd__admin,stage)
+                cmd="gshare__subcmd__help__subcmd__admin__subcmd__stage"
+                ;;
             gshare__subcmd__help__subcmd__admin,undrain)
                 cmd="gshare__subcmd__help__subcmd__admin__subcmd__undrain"
                 ;;
@@ -475,7 +484,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__admin)
-            opts="-h --socket --help drain undrain kill quota mode release off on claim-for mig log help"
+            opts="-h --socket --help drain undrain kill quota mode release off on stage claim-for mig log help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -638,7 +647,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__admin__subcmd__help)
-            opts="drain undrain kill quota mode release off on claim-for mig log help"
+            opts="drain undrain kill quota mode release off on stage claim-for mig log help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -834,6 +843,20 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__admin__subcmd__help__subcmd__release)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__help__subcmd__stage)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1307,6 +1330,43 @@ _gshare() {
             fi
             case "${prev}" in
                 --for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__stage)
+            opts="-h --gpus --group --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --gpus)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --group)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2034,7 +2094,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__admin)
-            opts="drain undrain kill quota mode release off on claim-for mig log"
+            opts="drain undrain kill quota mode release off on stage claim-for mig log"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2216,6 +2276,20 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__admin__subcmd__release)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__help__subcmd__admin__subcmd__stage)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

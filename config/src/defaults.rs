@@ -8,11 +8,11 @@ use gshare_core::{Bytes, Class, Share};
 
 use crate::keys::{
     Admin, Advice, Cgroup, Claims, Config, Containers, Defaults, Detach, Devices, Driver, History,
-    Launch, Memory, Metrics, Mps, Policy, Reclaim, Service, Sizes,
+    Launch, Memory, Metrics, Mps, Policy, Reclaim, Service, Sizes, StageKeys,
 };
 use crate::{
     AutoShrink, ExcessTime, Idle, KernelLog, LaunchCaps, Listen, LogLevel, MpsShare, NoDetach,
-    OnFault, Overuse, ShareRuns, Unclaimed, Wait, WorkHours,
+    OnFault, Overuse, ShareRuns, Wait, WorkHours,
 };
 
 const SEC: Duration = Duration::from_secs(1);
@@ -115,8 +115,9 @@ impl Default for Config {
                 share: MpsShare::Request,
                 on_fault: OnFault::End,
             },
+            stage: StageKeys { machine: None },
             policy: Policy {
-                unclaimed: Unclaimed::Adopt,
+                unclaimed: None,
                 deny_cgroups: None,
                 exempt_cgroups: Vec::new(),
                 overuse: Overuse::Warn,

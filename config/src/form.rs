@@ -13,6 +13,7 @@ use toml::Value;
 
 use crate::problem::nearest;
 use crate::value;
+use crate::words::{Stage, Unclaimed};
 
 /// A way to write values of type `T`, for `#[serde(with = "...")]`. A line break in an error separates what is wrong
 /// from what would be right.
@@ -74,6 +75,10 @@ forms! {
     Weight: u32 = |v| value::milli(&number(v)?), |milli| share(&Share::from_milli(*milli));
     /// A class of work.
     ClassWord: Class = |v| word(v, &Class::ALL.map(|c| (c.name(), c))), |c| c.name().into();
+    /// A stage.
+    StageWord: Stage = |v| word(v, Stage::WORDS), |s| s.name().into();
+    /// What is done about programs without a claim.
+    UnclaimedWord: Unclaimed = |v| word(v, Unclaimed::WORDS), |u| u.name().into();
     /// What the machine allows, or not at all.
     AutoOff: bool = |v| word(v, &[("auto", true), ("off", false)]), |b| if *b { "auto" } else { "off" }.into();
     /// Refused unless accepted.

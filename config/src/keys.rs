@@ -11,13 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::form::{
     AbsolutePath, AcceptOff, Auto, AutoOff, CgroupName, Cgroups, ClassWord, FileSize, Form, Gpus,
-    HiddenBy, Limit, Memory as Size, Off, Optional, Or, Text, Time, Whole,
+    HiddenBy, Limit, Memory as Size, Off, Optional, Or, StageWord, Text, Time, UnclaimedWord,
+    Whole,
 };
 use crate::idle::Idle;
 use crate::types::{KernelLog, Listen, Wait, WorkHours};
 use crate::words::{
     AutoShrink, ExcessTime, GpuMode, LaunchCaps, LogLevel, MpsShare, OnFault, Overuse, ShareRuns,
-    Unclaimed,
+    Stage, Unclaimed,
 };
 
 /// Bounds of times, in milliseconds.
@@ -72,6 +73,8 @@ pub struct Config {
     pub gpus: BTreeMap<String, GpuKeys>,
     /// `[mps]`
     pub mps: Mps,
+    /// `[stage]`
+    pub stage: StageKeys,
     /// `[policy]`
     pub policy: Policy,
     /// `[detach]`
@@ -340,12 +343,22 @@ pub struct Mps {
     pub on_fault: OnFault,
 }
 
+/// How much gshare does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct StageKeys {
+    /// `machine`: the stage of all GPUs and users; `None` leaves it to `gshare admin stage`.
+    #[serde(with = "Or::<Auto, StageWord>")]
+    pub machine: Option<Stage>,
+}
+
 /// Use outside claims, and use beyond them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Policy {
-    /// `unclaimed`: what is done about GPU processes outside claims.
-    pub unclaimed: Unclaimed,
+    /// `unclaimed`: what is done about GPU processes outside claims; `None` follows the stage.
+    #[serde(with = "Or::<Auto, UnclaimedWord>")]
+    pub unclaimed: Option<Unclaimed>,
     /// `deny-cgroups`: where `unclaimed = "deny"` holds; `None` finds the places where users' programs start.
     #[serde(with = "Or::<Auto, Cgroups>")]
     pub deny_cgroups: Option<Vec<String>>,

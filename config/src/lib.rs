@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 pub use idle::{Idle, IdleRule, IdleWhen};
 pub use keys::{
     Admin, Advice, Cgroup, Claims, Config, Containers, Defaults, Detach, Devices, Driver, GpuKeys,
-    History, Launch, Memory, Metrics, Mps, Policy, Project, Reclaim, Service, Sizes,
+    History, Launch, Memory, Metrics, Mps, Policy, Project, Reclaim, Service, Sizes, StageKeys,
 };
 pub use paths::{Mode, Paths, SYSTEM_FILE, SYSTEM_SOCKET, find_socket, user_file, user_socket};
 pub use problem::Problem;
@@ -34,7 +34,7 @@ pub use quotas::unpackable;
 pub use types::{KernelLog, Listen, Wait, WorkHours};
 pub use words::{
     AutoShrink, ExcessTime, GpuMode, LaunchCaps, LogLevel, MpsShare, NoDetach, OnFault, Overuse,
-    ShareRuns, Unclaimed,
+    ShareRuns, Stage, Unclaimed,
 };
 
 /// The file that packages install as `/etc/gshare/gshare.toml`: every key, with its default, as a comment.

@@ -11,6 +11,7 @@ use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 use crate::form::article;
 use crate::keys::Config;
 use crate::problem::{Problem, nearest};
+use crate::words::{Stage, Unclaimed};
 
 type Value<'t> = Spanned<DeValue<'t>>;
 
@@ -42,6 +43,17 @@ impl Config {
             );
             let hint = "raise display-reserve to at least reserve".to_owned();
             complain((&["memory", "display-reserve"], what, Some(hint)));
+        }
+        if let (Some(stage), Some(unclaimed)) = (self.stage.machine, self.policy.unclaimed)
+            && (stage == Stage::Require) != (unclaimed == Unclaimed::Deny)
+        {
+            let what = format!(
+                "`unclaimed` (\"{}\") contradicts the stage (\"{}\")",
+                unclaimed.name(),
+                stage.name()
+            );
+            let hint = "remove `unclaimed`: it follows the stage".to_owned();
+            complain((&["policy", "unclaimed"], what, Some(hint)));
         }
         for quota in &self.quotas {
             let party = quota.party.to_string();

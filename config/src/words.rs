@@ -12,7 +12,7 @@ macro_rules! words {
 
         impl $name {
             /// The words and what they mean.
-            const WORDS: &[(&str, Self)] = &[$(($word, Self::$variant)),*];
+            pub(crate) const WORDS: &[(&str, Self)] = &[$(($word, Self::$variant)),*];
 
             /// The word in the file.
             #[must_use]
@@ -128,6 +128,19 @@ words! {
         Requeue = "requeue",
     }
 
+    /// How much gshare does on a GPU or for a user, each stage more than the one before.
+    Stage {
+        /// 1: it records, and touches no program.
+        Observe = "observe",
+        /// 2: claims have a queue and limits; nothing is taken from anybody.
+        OptIn = "opt-in",
+        /// 3: also guarantees, idle rules, and taking back, always announced.
+        #[default]
+        Reclaim = "reclaim",
+        /// 4: also programs without a claim cannot open GPUs.
+        Require = "require",
+    }
+
     /// What is done about GPU processes outside claims.
     Unclaimed {
         /// They are shown.
@@ -168,5 +181,32 @@ words! {
         Strict = "strict",
         /// By the library path.
         Preload = "preload",
+    }
+}
+
+impl Stage {
+    /// 1 to 4.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self as u8 + 1
+    }
+
+    /// The stage of this number or name.
+    ///
+    /// # Errors
+    /// In words, what would be one.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let numbers = Self::WORDS.iter().map(|(_, stage)| *stage);
+        let mut numbered = numbers.filter(|stage| stage.number().to_string() == text);
+        let found = numbered.next().or_else(|| Self::from_name(text));
+        found.ok_or_else(|| {
+            "expected 1 (observe), 2 (opt-in), 3 (reclaim) or 4 (require)".to_owned()
+        })
+    }
+}
+
+impl std::fmt::Display for Stage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})", self.number(), self.name())
     }
 }

@@ -91,6 +91,7 @@ fn every_key_stands_in_the_shipped_file_in_show_and_in_the_reference() {
         "metrics",
         "containers",
         "mps",
+        "stage",
         "policy",
         "launch",
     ] {

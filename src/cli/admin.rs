@@ -16,7 +16,7 @@ use super::claim::{request, sized, unexpected, wait_of};
 use super::failure::{self, Failure};
 use super::phases::Phases;
 use super::table::{Align, Table, plain};
-use super::{Outcome, connect, off, out};
+use super::{Outcome, connect, off, out, stage};
 
 /// Between two looks while `--wait` waits.
 const LOOK_MS: u64 = 500;
@@ -50,6 +50,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &AdminArgs) -> Outcome {
             show(&ask(&mut client, call)?, args.json)
         }
         AdminCommand::Release(args) => release(&mut client, args),
+        AdminCommand::Stage(args) => stage::stage(&mut client, args),
         AdminCommand::Log(args) => log(&mut client, args),
     }
 }

@@ -229,6 +229,7 @@ fn headline(snapshot: &Snapshot) -> String {
                 format!(", no {what}")
             }
         };
+        parts.extend(service.stage.as_ref().map(|s| plain(&s.text())));
         parts.push(format!(
             "{} service{}{}",
             service.mode,

@@ -64,6 +64,9 @@ impl Service {
             } => self.admin_mode(peer, &gpu, &mode, when_empty),
             AdminCall::Off { for_ms } => self.admin_off(peer, for_ms),
             AdminCall::On => self.admin_on(peer),
+            AdminCall::Stage { stage, gpus, group } => {
+                self.admin_stage(peer, &stage, &gpus, group.as_deref())
+            }
             AdminCall::Take { gpus } => self.take_gpus(peer, &gpus),
             // Answered when it is done: see `Service::call`.
             AdminCall::Release { .. } | AdminCall::Mig { .. } | AdminCall::ClaimFor(_) => {

@@ -160,7 +160,7 @@ impl Service {
         let gpus = self.claims.get(&id).into_iter();
         let gpus = gpus.flat_map(|live| live.record.slices.iter());
         let gpus: Vec<usize> = gpus.filter_map(|s| self.gpu_index(&s.uuid)).collect();
-        let rules = self.rules(gpus);
+        let rules = self.rules(self.claims.get(&id).map(|l| &l.record), gpus);
         let Some(live) = self.claims.get_mut(&id) else {
             return Ok(());
         };

@@ -157,6 +157,8 @@ pub(crate) fn request(
         auto: spec.auto,
         kernel: spec.kernel.clone(),
         behalf: None,
+        stage: gshare_config::Stage::default(),
+        plain: false,
     };
     Ok((request, patience, record))
 }

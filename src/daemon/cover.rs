@@ -229,7 +229,7 @@ impl Service {
     }
 
     fn uncovered(&mut self, id: ClaimId) {
-        let rules = self.rules([]);
+        let rules = self.rules(None, []);
         let Some(live) = self.claims.get_mut(&id) else {
             return;
         };
@@ -256,8 +256,8 @@ impl Service {
             return;
         }
         let gpus: Vec<usize> = live.seats.iter().map(|seat| seat.gpu).collect();
-        let rules = self.rules(gpus);
         let live = self.claims.get(&id);
+        let rules = self.rules(live.map(|l| &l.record), gpus);
         if let (Some(filters), Some(cgroup)) = (
             &mut self.filters,
             live.and_then(|live| live.cgroup.as_ref()),

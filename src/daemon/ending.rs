@@ -134,7 +134,7 @@ impl Service {
         let Some(live) = self.claims.get_mut(&id) else {
             return;
         };
-        if live.record.behalf.is_some() {
+        if live.record.behalf.is_some() || live.record.plain {
             return self.end_behalf(id, cause);
         }
         for seat in &live.seats {
@@ -343,7 +343,7 @@ impl Service {
                     self.give_back_lodging(cgroup.dir());
                 }
             } else {
-                let rules = self.rules([]);
+                let rules = self.rules(None, []);
                 if let Some(filters) = &mut self.filters
                     && let Err(error) = filters.set(&cgroup, &rules)
                 {

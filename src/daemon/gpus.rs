@@ -6,14 +6,19 @@ use gshare_enforcer::device::DeviceRules;
 use gshare_enforcer::gpu::{GpuReading, GpuSample, GpuState};
 
 pub(crate) use super::gpu::{DriverUse, Gpu, UNKNOWN_OVERHEAD};
+use super::journal::ClaimRecord;
 use super::service::Service;
 use super::whose::Whose;
 use super::world::{is_fresh, last_reading};
 
 impl Service {
-    /// Device rules for the given GPUs.
-    pub(crate) fn rules(&self, gpus: impl IntoIterator<Item = usize>) -> DeviceRules {
-        let gpus: Vec<usize> = match self.is_off() {
+    /// Device rules for the given GPUs, of a claim that may be observed.
+    pub(crate) fn rules(
+        &self,
+        of: Option<&ClaimRecord>,
+        gpus: impl IntoIterator<Item = usize>,
+    ) -> DeviceRules {
+        let gpus: Vec<usize> = match self.is_off() || of.is_some_and(ClaimRecord::is_observed) {
             true => (0..self.gpus.len()).collect(),
             false => gpus.into_iter().collect(),
         };

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use gshare_abi::GpuUuid;
 use gshare_abi::host::{LimitsFile, LimitsInit, UsageMemfd};
+use gshare_config::Stage;
 use gshare_core::machine::Now;
 use gshare_core::{Bytes, ClaimId, Held, Slice};
 use gshare_enforcer::cgroup::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Tree};
@@ -106,7 +107,10 @@ impl Service {
         let mut record = asked.record.clone();
         record.granted_ms = unix_ms();
         let behalf = record.behalf.is_some();
-        record.strict = self.strict.on && !behalf;
+        let uuids = slices.iter().map(|s| self.gpus[s.gpu].uuid.as_str());
+        record.stage = self.stage_of(record.uid, uuids);
+        record.plain = record.is_observed() && !behalf && record.lazy.is_none();
+        record.strict = self.strict.on && !behalf && !record.plain;
         record.ends_ms = ends.map(|at| {
             record
                 .granted_ms
@@ -114,6 +118,7 @@ impl Service {
         });
         record.slices = self.slice_records(slices);
         record.lodging = self.lodging(&record);
+        let plain = record.plain;
         die::at("grant-decided");
         self.journal.put(&record)?;
         die::at("grant-journaled");
@@ -123,12 +128,13 @@ impl Service {
 
         if behalf {
             self.enter(id)?;
-        } else {
+        } else if !plain {
             self.make_cgroup(id)?;
         }
         die::at("grant-cgroup");
         phases.end("cgroup");
-        let rules = self.rules(slices.iter().map(|s| s.gpu));
+        let record = self.claims.get(&id).map(|live| &live.record);
+        let rules = self.rules(record, slices.iter().map(|s| s.gpu));
         if let (Some(filters), Some(live)) = (&mut self.filters, self.claims.get(&id))
             && let Some(cgroup) = live.cgroup.as_ref().filter(|_| !behalf)
         {
@@ -150,6 +156,7 @@ impl Service {
         phases.end("filter");
         let seats: Vec<Seat> = slices
             .iter()
+            .filter(|_| !plain)
             .map(|s| self.make_seat(id, s))
             .collect::<anyhow::Result<_>>()?;
         if let Some(live) = self.claims.get_mut(&id) {
@@ -182,7 +189,8 @@ impl Service {
 
     /// Has a claim's cgroup open these GPUs and no other.
     pub(crate) fn open_gpus(&mut self, id: ClaimId, slices: &[Slice]) -> anyhow::Result<()> {
-        let rules = self.rules(slices.iter().map(|s| s.gpu));
+        let record = self.claims.get(&id).map(|live| &live.record);
+        let rules = self.rules(record, slices.iter().map(|s| s.gpu));
         if let (Some(filters), Some(live)) = (&mut self.filters, self.claims.get(&id))
             && let Some(cgroup) = &live.cgroup
         {
@@ -201,7 +209,7 @@ impl Service {
     /// The cgroup of the service that is started with this claim; one service, one claim.
     fn lodging(&self, record: &ClaimRecord) -> Option<std::path::PathBuf> {
         let units = self.tree.as_ref()?.units()?;
-        let process = record.process?;
+        let process = record.process.filter(|_| !record.plain)?;
         let found = units.lodging(process.pid.cast_unsigned())?;
         let mut lodged = self.claims.values().map(|l| &l.record.lodging);
         let taken = lodged.any(|l| l.as_ref() == Some(&found.cgroup));
@@ -302,6 +310,14 @@ impl Service {
             ));
         };
         let record = &live.record;
+        if record.plain {
+            return Reply::Granted(Granted {
+                id: id.to_string(),
+                message: self.granted_text(id, live),
+                phases_us,
+                ..Granted::default()
+            });
+        }
         let mem = record.slices.iter().map(|s| s.mem).min().unwrap_or(0);
         let sm = record.slices.iter().map(|s| s.sm_milli).min().unwrap_or(0);
         let var = |name: &str, value: String| (name.to_owned(), value);
@@ -334,17 +350,7 @@ impl Service {
         }
         Reply::Granted(Granted {
             id: id.to_string(),
-            message: match (self.is_off(), self.is_counted(id)) {
-                (true, _) => format!(
-                    "{}\n  gshare is off: nothing limits or protects this claim",
-                    self.grant_text(id, live)
-                ),
-                (false, true) => format!(
-                    "{}\n  made while gshare was off: nothing limits or protects it until it ends",
-                    self.grant_text(id, live)
-                ),
-                (false, false) => self.grant_text(id, live),
-            },
+            message: self.granted_text(id, live),
             env,
             env_prepend,
             env_remove,
@@ -406,6 +412,29 @@ impl Service {
             "{share} of {of} ({}{each}{limit}, {sms})",
             Bytes(first.mem)
         ))
+    }
+
+    /// What a claim has, and what does not hold for it.
+    fn granted_text(&self, id: ClaimId, live: &Live) -> String {
+        let record = &live.record;
+        let but = match (self.is_off(), record.stage) {
+            (true, _) => "gshare is off: nothing limits or protects this claim",
+            (_, Stage::Observe) if record.plain => {
+                "stage 1 (observe): it is only counted; gshare sets, limits and protects nothing for its programs, and they \
+                 see all GPUs"
+            }
+            (_, Stage::Observe) => {
+                "stage 1 (observe): it is only counted; nothing limits or protects it"
+            }
+            _ if self.is_counted(id) => {
+                "made while gshare was off: nothing limits or protects it until it ends"
+            }
+            (_, Stage::OptIn) => {
+                "stage 2 (opt-in): nothing is taken from it, and it is not protected from programs without a claim"
+            }
+            (_, Stage::Reclaim | Stage::Require) => return self.grant_text(id, live),
+        };
+        format!("{}\n  {but}", self.grant_text(id, live))
     }
 
     fn grant_text(&self, id: ClaimId, live: &Live) -> String {

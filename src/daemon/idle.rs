@@ -8,7 +8,7 @@ mod warn;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use gshare_config::IdleRule;
+use gshare_config::{IdleRule, Stage};
 use gshare_core::{ClaimId, Class};
 use gshare_proto::IdleView;
 
@@ -234,7 +234,9 @@ impl Idle {
         self.claims.retain(|id, _| world.claims.contains_key(id));
         let (mut look, mut ask) = (Vec::new(), BTreeSet::new());
         for (id, live) in world.claims {
-            if !has_its_gpu(live) || live.record.adopted || live.record.behalf.is_some() {
+            let record = &live.record;
+            let spared = record.adopted || record.behalf.is_some() || record.stage < Stage::Reclaim;
+            if !has_its_gpu(live) || spared {
                 if let Some(claim) = self.claims.get_mut(id) {
                     (claim.warned_ns, claim.done) = (None, false);
                 }
@@ -375,6 +377,16 @@ mod tests {
         let kept = Fact::Kept { claim: ClaimId(1) };
         idle.on(&scene.world(), &kept, &mut Vec::new());
         assert!(!idle.is_idle(ClaimId(1)));
+    }
+
+    #[test]
+    fn in_stages_1_and_2_nothing_is_done_about_idleness() {
+        let (mut idle, mut scene) = (Idle::default(), Scene::of(1));
+        idles(&mut idle, &mut scene, 30 * 60, false);
+        assert!(idle.is_idle(ClaimId(1)));
+        scene.claim(1, 0).record.stage = Stage::OptIn;
+        assert!(idles(&mut idle, &mut scene, 31 * 60, false).is_empty());
+        assert!(!idle.is_idle(ClaimId(1)) && !idle.is_warned(ClaimId(1)));
     }
 
     #[test]

@@ -448,6 +448,8 @@ pub(super) mod tests {
             auto: false,
             kernel: None,
             behalf: None,
+            stage: gshare_config::Stage::default(),
+            plain: false,
         }
     }
 

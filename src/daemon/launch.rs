@@ -18,7 +18,9 @@ use super::{bound, convert, die};
 impl Service {
     /// How a claim's members are held.
     pub(crate) fn caps_of(&self, live: &Live) -> Caps {
-        if live.record.strict {
+        if live.record.is_observed() {
+            Caps::None
+        } else if live.record.strict {
             Caps::Strict
         } else if self.libcuda.is_ok() {
             Caps::Cooperative

@@ -32,7 +32,7 @@ impl Service {
             };
             let closed = live.uncovered || live.ending.as_ref().is_some_and(|e| !e.saving);
             let gpus = live.seats.iter().map(|seat| seat.gpu).filter(|_| !closed);
-            let rules = self.rules(gpus.collect::<Vec<_>>());
+            let rules = self.rules(Some(&live.record), gpus.collect::<Vec<_>>());
             let cgroup = self.claims.get(&id).and_then(|l| l.cgroup.as_ref());
             if let (Some(filters), Some(cgroup)) = (&mut self.filters, cgroup)
                 && let Err(error) = filters.set(cgroup, &rules)
@@ -40,7 +40,7 @@ impl Service {
                 tracing::error!(%id, %error, "its filter is as it was before");
             }
         }
-        let rules = self.rules([]);
+        let rules = self.rules(None, []);
         for cgroup in &self.lingering {
             if let Some(filters) = &mut self.filters
                 && let Err(error) = filters.set(cgroup, &rules)

@@ -28,12 +28,13 @@ impl Service {
     /// command. A member that somebody moved out of the claim's cgroup, as users may have systemd do, stays one.
     pub(crate) fn claim_of(&self, pid: i32) -> Option<ClaimId> {
         let Some(tree) = &self.tree else {
-            return self.claim_by_descent(pid);
+            return self.claim_by_descent(pid, |_| true);
         };
         let place = tree.claim_of_pid(pid).map(|place| ClaimId(place.claim));
         place
             .filter(|id| self.claims.contains_key(id))
             .or_else(|| self.claim_by_registration(pid))
+            .or_else(|| self.claim_by_descent(pid, |record| record.plain))
     }
 
     fn claim_by_registration(&self, pid: i32) -> Option<ClaimId> {
@@ -298,10 +299,15 @@ impl Service {
     }
 
     fn watch_claim(&mut self, id: ClaimId) {
+        let plain = self.claims.get(&id).is_some_and(|l| l.record.plain);
+        // Nobody counts in its programs: the driver's word is all there is.
+        let gpus = (0..self.gpus.len()).filter(|_| plain);
+        let used = gpus.filter_map(|g| self.world().driver_use(g).get(&id)?.bytes);
+        let used = used.fold(0, u64::saturating_add);
         let Some(live) = self.claims.get_mut(&id) else {
             return;
         };
-        let (mut charge, mut refusals, mut last) = (0u64, live.past_refusals, None);
+        let (mut charge, mut refusals, mut last) = (used, live.past_refusals, None);
         live.last_launch_ns = None;
         for seat in &live.seats {
             // What a refused member is told: more could be claimed there.

@@ -6,14 +6,15 @@
 use std::time::Duration;
 
 use gshare_config::{AutoShrink, Config, Idle, Overuse, Unclaimed};
+use gshare_core::ClaimId;
 use gshare_core::machine::Event;
 use gshare_core::machine::lever::Wish;
 use gshare_core::units::show_duration;
-use gshare_core::{Admission, ClaimId};
 use gshare_proto::{AdminDone, OffView, Reply, WireError};
 
 use super::admin::Act;
 use super::journal::HoldingRecord;
+use super::live::Live;
 use super::peer::Peer;
 use super::service::Service;
 use crate::clock::unix_ms;
@@ -29,7 +30,7 @@ fn harmless(config: &Config) -> Config {
     open.reclaim.spread = false;
     open.reclaim.kill = false;
     open.reclaim.requeue = false;
-    open.policy.unclaimed = Unclaimed::Observe;
+    open.policy.unclaimed = Some(Unclaimed::Observe);
     open.policy.overuse = Overuse::Warn;
     open.sizes.auto_shrink = AutoShrink::Off;
     open.idle = Idle {
@@ -67,20 +68,15 @@ impl Service {
         }
     }
 
-    /// Tells the core what decides about claims on each GPU.
-    pub(crate) fn tell_admission(&mut self) {
-        let by = match self.is_off() {
-            true => Admission::Pass,
-            false => Admission::Queue,
-        };
-        let uuids: Vec<String> = self.gpus.iter().map(|g| g.uuid.clone()).collect();
-        let events = uuids.into_iter().map(|uuid| Event::Admission { uuid, by });
-        self.drive_all(events.collect::<Vec<_>>());
+    /// Whether nothing limits a claim: gshare is off, it is only counted, or observed.
+    pub(crate) fn is_unlimited(&self, id: ClaimId) -> bool {
+        let live = self.claims.get(&id);
+        self.is_off() || self.is_counted(id) || live.is_some_and(|l| l.record.is_observed())
     }
 
     /// The cap that is written now in the place of this one.
     pub(crate) fn cap_now(&self, id: ClaimId, gpu: usize, cap: u64) -> u64 {
-        match self.is_off() || self.is_counted(id) {
+        match self.is_unlimited(id) {
             true => self.gpus[gpu].total,
             false => cap,
         }
@@ -138,7 +134,7 @@ impl Service {
             self.switch();
         }
         if new {
-            self.call_back();
+            self.call_back(|_| true);
         }
     }
 
@@ -172,7 +168,7 @@ impl Service {
     }
 
     /// The limits of a claim as they are to be now: in its pages, and with the driver.
-    fn limits_anew(&mut self, id: ClaimId) {
+    pub(crate) fn limits_anew(&mut self, id: ClaimId) {
         let slices = self
             .machine
             .ledger()
@@ -182,19 +178,19 @@ impl Service {
         for slice in &slices {
             self.write_cap(id, slice);
         }
-        let off = self.is_off();
+        let unlimited = self.is_unlimited(id);
         let Some(live) = self.claims.get(&id) else {
             return;
         };
-        match off {
+        match unlimited {
             true => self.unlimit_memory(live),
             false => self.limit_memory(id),
         }
     }
 
-    /// Offloaded and suspended claims come back where their memory fits.
-    fn call_back(&mut self) {
-        let away = |live: &super::live::Live| match &live.record.holding {
+    /// Offloaded and suspended claims come back where their memory fits, each asked once.
+    pub(crate) fn call_back(&mut self, which: impl Fn(&Live) -> bool) {
+        let away = |live: &Live| match &live.record.holding {
             HoldingRecord::Parked(parked) => Some(match parked.frozen {
                 true => Wish::Resume,
                 false => Wish::Attach,
@@ -204,7 +200,7 @@ impl Service {
         let claims = self
             .claims
             .iter()
-            .filter(|(id, _)| !self.off.called.contains(id));
+            .filter(|(id, live)| !self.off.called.contains(id) && which(live));
         let away: Vec<(ClaimId, Wish)> = claims
             .filter_map(|(id, live)| Some((*id, away(live)?)))
             .collect();
@@ -256,7 +252,7 @@ impl Service {
         self.audit(peer, vec![self.off_act("on", "on")], |_| Ok(()))?;
         off::remove(&self.paths.state_dir).map_err(|e| unwritten(&e))?;
         self.follow_off();
-        let above = |(id, live): (&ClaimId, &super::live::Live)| {
+        let above = |(id, live): (&ClaimId, &Live)| {
             let over = live.seats.iter().any(|seat| {
                 let most = seat.limits.memory_cap();
                 seat.usage.most_charged_bytes(self.gpus[seat.gpu].total) > most
@@ -302,7 +298,7 @@ mod tests {
                     [idle]\nrules = [{ class = \"batch\", detach = \"1h\" }]\n";
         let config = Config::check(text, std::path::Path::new("t")).expect("valid");
         let open = harmless(&config);
-        assert_eq!(open.policy.unclaimed, Unclaimed::Observe);
+        assert_eq!(open.policy.unclaimed, Some(Unclaimed::Observe));
         assert_eq!(open.policy.overuse, Overuse::Warn);
         assert!(!open.reclaim.enabled && !open.reclaim.kill && !open.reclaim.requeue);
         for class in [gshare_core::Class::Interactive, gshare_core::Class::Batch] {

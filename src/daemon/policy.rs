@@ -20,7 +20,10 @@ impl Service {
     /// claims look like use outside claims to it.
     pub(crate) fn unclaimed_policy(&self) -> Unclaimed {
         match self.mode {
-            Mode::System => self.config.policy.unclaimed,
+            Mode::System => {
+                let set = self.config.policy.unclaimed;
+                set.unwrap_or_else(|| self.unclaimed_by_stage())
+            }
             Mode::User => Unclaimed::Observe,
         }
     }

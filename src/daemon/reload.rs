@@ -93,6 +93,8 @@ impl Service {
         };
         let change = Change::between(self.configured(), &new);
         self.configure(merged(self.configured(), &new));
+        let stages = self.read_stages();
+        self.follow_stages(stages);
         manager::set_level(self.config.service.log.name());
         if let Some(units) = self.tree.as_ref().and_then(|t| t.units()) {
             units.refresh_caps();

@@ -101,12 +101,14 @@ impl Service {
         let id = ClaimId(record.id);
         let mut slices = self.restored_slices(&record);
         let mut live = Live::new(record);
-        live.cgroup = self.restored_cgroup(&live.record, &slices);
+        if !live.record.plain {
+            live.cgroup = self.restored_cgroup(&live.record, &slices);
+        }
         let mut members = members_of(&live, &self.paths.socket, self.tree.as_ref());
         if let Some(tree) = self.tree.as_ref().filter(|_| live.cgroup.is_some()) {
             members.extend(moved_out(roots(&live), tree));
         }
-        for slice in &mut slices {
+        for slice in slices.iter_mut().filter(|_| !live.record.plain) {
             match self.restored_seat(&live.record, slice, &members, searches) {
                 Ok(seat) => live.seats.push(seat),
                 Err(error) => tracing::error!(%id, "its pages cannot be made again: {error:#}"),
@@ -185,7 +187,7 @@ impl Service {
                 return None;
             }
         };
-        let rules = self.rules(slices.iter().map(|s| s.gpu));
+        let rules = self.rules(Some(record), slices.iter().map(|s| s.gpu));
         if let Some(filters) = &mut self.filters
             && let Err(error) = filters.set(&cgroup, &rules)
         {
@@ -274,7 +276,7 @@ impl Service {
             None => UsageMemfd::create(id.0, gpu_uuid, token)?,
         };
         let counted = record.holding == HoldingRecord::Counted;
-        limits.set_memory_cap(match counted {
+        limits.set_memory_cap(match counted || record.is_observed() {
             true => self.gpus[slice.gpu].total,
             false => self.cap_now(id, slice.gpu, slice.mem_cap.0),
         });
@@ -367,7 +369,7 @@ impl Service {
             {
                 continue;
             }
-            let rules = self.rules([]);
+            let rules = self.rules(None, []);
             if let Some(filters) = &mut self.filters
                 && let Err(error) = filters.set(&cgroup, &rules)
             {

@@ -122,6 +122,8 @@ pub(crate) struct Service {
     pub(crate) policy: Policy,
     /// Whether it acts at all.
     pub(crate) off: crate::off::Off,
+    /// How much it does.
+    pub(crate) stages: crate::stage::Stages,
     /// Detaching, attaching, moving.
     pub(crate) levers: super::engine::LeverState,
     /// The processes that ask Jupyter.
@@ -357,6 +359,7 @@ impl Service {
     /// Once a tick: leases, patience, endings, dead members that nobody told of.
     pub(crate) fn tick(&mut self) {
         self.follow_off();
+        self.tell_admission();
         self.take_back_in_time();
         self.change_modes();
         self.tend_mps();

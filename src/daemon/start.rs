@@ -125,6 +125,7 @@ impl Service {
             round: Round::default(),
             policy: Policy::default(),
             off: crate::off::Off::default(),
+            stages: crate::stage::Stages::default(),
             levers,
             helpers: Helpers::default(),
             gates: Gates::start()
@@ -161,6 +162,8 @@ impl Service {
         service.tell_classes();
         service.tell_lease_rules();
         service.tell_reclaim_rules();
+        service.stages = service.read_stages();
+        service.tell_admission();
         service.follow_off();
         // Facts first, without claims: what their members use must not count as unclaimed.
         service.find_claims_again()?;
@@ -174,7 +177,7 @@ impl Service {
         service.refresh_facts();
         service.remember_past();
         service.measure_overheads();
-        service.tell_arbiter();
+        service.follow_stages(service.stages.clone());
         for text in undivided {
             service.notice(None, text);
         }

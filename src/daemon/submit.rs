@@ -33,7 +33,9 @@ impl Service {
             .process
             .filter(|_| peer.uid == 0 && !peer.on_machine)
             .map(convert::record);
-        if let Some(process) = record.process.or(contained)
+        // No program of theirs is moved or started by gshare.
+        let observed = self.observes(peer.uid);
+        if let Some(process) = record.process.or(contained).filter(|_| !observed)
             && let Err(error) = self.may_leave(process.pid, peer.uid)
         {
             out.error(error);
@@ -54,13 +56,17 @@ impl Service {
         if self.kernel_again(&peer, &spec, &out) {
             return;
         }
-        if let Err(error) = self.may_launch(&peer).and_then(|()| self.room_for(&peer)) {
+        let may = match observed {
+            true => Ok(()),
+            false => self.may_launch(&peer),
+        };
+        if let Err(error) = may.and_then(|()| self.room_for(&peer)) {
             out.error(error);
             return;
         }
         let (id, since_ms) = self.number_of(&record);
         record.id = id.0;
-        if spec.lazy {
+        if spec.lazy && !observed {
             self.lay_by(id, &peer, spec, record, &out);
             return;
         }

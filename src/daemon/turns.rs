@@ -47,11 +47,8 @@ impl Service {
 
     fn gate_table(&self) -> Table {
         let mut table = Table::new();
-        if self.is_off() {
-            return table;
-        }
         for (ClaimId(claim), live) in &self.claims {
-            if self.is_counted(ClaimId(*claim)) {
+            if self.is_unlimited(ClaimId(*claim)) {
                 continue;
             }
             let (tier, weight_milli) = standing(&live.record.class, self.config.policy.excess_time);

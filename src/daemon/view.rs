@@ -97,6 +97,7 @@ impl Service {
                 shim: self.libcuda.is_ok(),
                 looks: self.policy.looks,
                 off: self.off_view(),
+                stage: Some(self.stage_view()),
                 uid: nix::unistd::Uid::effective().as_raw(),
             }),
             claimable_now: None,
@@ -260,7 +261,7 @@ impl Service {
                 && !self.features.attribution.counts_who_left(g);
             parts.push(self.claim_part(id, slice, &shown.gpus[g], used, &slots, alone));
         }
-        if live.record.adopted {
+        if live.record.adopted || live.record.plain {
             // Nobody counts in it: the driver's word is all there is.
             for part in &mut parts {
                 part.mem_charge = None;
@@ -333,7 +334,8 @@ impl Service {
             gpus: parts,
             members: members.into_iter().map(i32::cast_unsigned).collect(),
             processes: self.features.identity.members(&self.world(), id),
-            launches: Some(live.past_launches.saturating_add(self.launches(live))),
+            launches: (!record.plain)
+                .then(|| live.past_launches.saturating_add(self.launches(live))),
             idle_s,
             refusals,
             turns: self.turns_view(id, live),
@@ -540,6 +542,9 @@ fn place_text(place: &PlaceView) -> String {
 fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[ClaimGpu]) -> String {
     if let (ClaimState::Ending, Some(ending)) = (state, &live.ending) {
         return format!("ending: {}", ending.cause);
+    }
+    if live.record.is_observed() && live.command_alive {
+        return "only counted".to_owned();
     }
     if parts.iter().any(super::advice::near_cap) {
         return "at cap".to_owned();

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use gshare_core::ClaimId;
 use gshare_core::machine::{Event, Kept, Memory, Now};
+use gshare_core::{ClaimId, Request};
 
 use super::journal::{ClaimRecord, QueueChanges};
 use super::service::{Asked, Service};
@@ -58,7 +58,10 @@ impl Service {
         patience: Option<Duration>,
     ) {
         let (uid, project) = (asked.record.uid, asked.record.project.clone());
-        let request = asked.request.clone();
+        let request = Request {
+            counted: self.observes(uid),
+            ..asked.request.clone()
+        };
         self.ask_run_time(id, &asked.record, request.gpus);
         self.waiting.insert(id, asked);
         self.tell_parties(id, uid, &project);

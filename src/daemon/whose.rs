@@ -9,6 +9,7 @@ use gshare_enforcer::proc::{self, ProcessKey};
 
 use super::convert;
 use super::fact::Fact;
+use super::journal::ClaimRecord;
 pub(crate) use super::owners::{Owners, Whose};
 use super::peer::Peer;
 use super::service::Service;
@@ -122,14 +123,22 @@ impl Service {
         found
     }
 
-    /// Without cgroups: the claim of the nearest ancestor that is a claim's command, joined one or was
+    /// Among claims without cgroups: that of the nearest ancestor that is a claim's command, joined one or was
     /// registered as its member; of several the newest, which the process asked for last.
-    pub(crate) fn claim_by_descent(&self, pid: i32) -> Option<ClaimId> {
+    pub(crate) fn claim_by_descent(
+        &self,
+        pid: i32,
+        of: fn(&ClaimRecord) -> bool,
+    ) -> Option<ClaimId> {
+        if !self.claims.values().any(|live| of(&live.record)) {
+            return None;
+        }
         proc::ancestors(pid).iter().find_map(|ancestor| {
             let key = ancestor.key();
             let has = |live: &super::service::Live| {
                 let roots = live.record.process.iter().chain(&live.record.joined);
-                live.members.contains_key(&key) || roots.map(|r| convert::key(*r)).any(|r| r == key)
+                let is_root = roots.map(|r| convert::key(*r)).any(|r| r == key);
+                of(&live.record) && (is_root || live.members.contains_key(&key))
             };
             let found = self.claims.iter().rev().find(|(_, live)| has(live));
             found.map(|(id, _)| *id)

@@ -129,6 +129,11 @@ impl Installed {
         self.manifest.state_was_there = self.tree.find(state).is_ok();
     }
 
+    /// The same, to make something in it.
+    pub(super) fn tree_mut(&mut self) -> &mut Tree {
+        &mut self.tree
+    }
+
     /// The tree that it is in.
     pub(super) fn tree(&self) -> &Tree {
         &self.tree

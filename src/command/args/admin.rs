@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use gshare_config::{Wait, value};
+use gshare_config::{Stage, Wait, value};
 use gshare_core::{Class, Size};
 
 use super::class::ClassParser;
@@ -73,6 +73,19 @@ pub enum AdminCommand {
             sudo gshare admin on\n\n\
             Limits, queue and filters hold again. A claim that has more than its limit keeps it and may not grow.")]
     On(OnArgs),
+    /// Show or set how much gshare does: 1 observe, 2 opt-in, 3 reclaim, 4 require
+    #[command(after_long_help = "Examples:\n  \
+            gshare admin stage                       what is in force; everybody may ask\n  \
+            sudo gshare admin stage 2                claims have a queue and limits\n  \
+            sudo gshare admin stage 3 --gpus 6,7     only on these GPUs\n  \
+            sudo gshare admin stage 1 --group students\n\n\
+            1 observe: gshare records, and claims start at once and are only counted. 2 opt-in: claims have a queue and limits; \
+            nothing is taken from anybody. 3 reclaim: also guarantees, idle rules and taking back, always announced. 4 require: \
+            also programs without a claim cannot open GPUs.\n\n\
+            The lower of a GPU's and a group's stage counts. Without --gpus and --group it holds for everything, and exceptions \
+            go. A running program is never limited, paused, moved or ended by a change: a claim keeps its stage until it \
+            ends, or gets a lower one. The stage survives restarts; [stage] in the configuration overrides it.")]
+    Stage(StageArgs),
     /// Claim for a user, for all programs below a cgroup that gshare does not own
     #[command(after_long_help = "Examples:\n  \
             gshare admin claim-for --user ada --name job-4711 -g 0.5 --cgroup /sys/fs/cgroup/system.slice/job-4711.scope\n  \
@@ -257,6 +270,28 @@ pub struct OnArgs {
     /// The service's configuration, for when the service does not answer [default: /etc/gshare/gshare.toml]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gshare admin stage`.
+#[derive(Args, Clone, Debug)]
+pub struct StageArgs {
+    /// 1 (observe), 2 (opt-in), 3 (reclaim) or 4 (require) [default: only show]
+    #[arg(value_parser = Stage::parse)]
+    pub stage: Option<Stage>,
+    /// Only on these GPUs: indices or UUIDs, separated by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',', requires = "stage")]
+    pub gpus: Vec<String>,
+    /// At most this stage for the members of a group
+    #[arg(
+        long,
+        value_name = "GROUP",
+        requires = "stage",
+        conflicts_with = "gpus"
+    )]
+    pub group: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -1,5 +1,6 @@
 //! Claims as they are journaled.
 
+use gshare_config::Stage;
 use gshare_core::Held;
 use std::path::PathBuf;
 
@@ -127,6 +128,12 @@ pub(crate) struct ClaimRecord {
     /// Made by root for the processes below a cgroup that gshare does not own.
     #[serde(default)]
     pub(crate) behalf: Option<BehalfRecord>,
+    /// The stage that it was granted in, or a lower one that came later.
+    #[serde(default)]
+    pub(crate) stage: Stage,
+    /// Its programs were started with nothing of gshare: no cgroup, library or environment.
+    #[serde(default)]
+    pub(crate) plain: bool,
 }
 
 /// What a claim on behalf stands for.
@@ -141,6 +148,11 @@ pub(crate) struct BehalfRecord {
 }
 
 impl ClaimRecord {
+    /// Whether gshare records what it uses and does nothing else.
+    pub(crate) fn is_observed(&self) -> bool {
+        self.stage == Stage::Observe
+    }
+
     /// Whether the same process asks for the same once more, as a client does that lost its connection; of a claim on
     /// behalf, whether any process does.
     pub(crate) fn asks_as(&self, other: &Self) -> bool {

@@ -1,6 +1,7 @@
 //! What can be done to each claim, and if not, why: told to the core, and shown from the start.
 
 use gshare_abi::{CHOSE_DEVICES, HAS_CROWD, SHARES_MEMORY, USES_MANAGED, USES_MULTICAST};
+use gshare_config::Stage;
 use gshare_core::machine::Event;
 use gshare_core::machine::lever::Levers;
 use gshare_core::{ClaimId, Held};
@@ -32,6 +33,7 @@ impl Service {
             park,
             movable,
             requeue: live.record.requeue,
+            left_alone: live.record.stage < Stage::Reclaim,
             idle: self.features.idle.is_idle(id),
         }
     }
@@ -50,6 +52,9 @@ impl Service {
                 "root has made it for the programs of a cgroup, which gshare leaves where they are"
                     .to_owned(),
             );
+        }
+        if live.record.plain {
+            return Err("gshare only counts it, and touches none of its programs".to_owned());
         }
         match &self.levers.usable {
             Some(Ok(())) => {}

@@ -58,7 +58,7 @@ impl Service {
 
     fn filter_to(&mut self, id: ClaimId, uuids: &[String]) {
         let gpus: Vec<usize> = uuids.iter().filter_map(|u| self.gpu_index(u)).collect();
-        let rules = self.rules(gpus);
+        let rules = self.rules(self.claims.get(&id).map(|l| &l.record), gpus);
         if let (Some(filters), Some(live)) = (&mut self.filters, self.claims.get(&id))
             && let Some(cgroup) = &live.cgroup
             && !live.uncovered

@@ -56,7 +56,7 @@ impl Service {
 
     /// Has the driver hold a claim to its size.
     pub(crate) fn limit_memory(&mut self, id: ClaimId) {
-        if self.is_off() || self.is_counted(id) {
+        if self.is_unlimited(id) {
             return;
         }
         let Some(live) = self.claims.get(&id) else {

@@ -85,7 +85,7 @@ impl Service {
         }
         let look = |(id, processes): (ClaimId, Vec<&GpuProcess>)| {
             // On its way it has memory on both sides, and each is its own.
-            if self.machine.on_its_way(id) {
+            if self.machine.on_its_way(id) || self.is_unlimited(id) {
                 return None;
             }
             let live = self.claims.get(&id).filter(|l| l.ending.is_none())?;

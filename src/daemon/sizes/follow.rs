@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use gshare_config::{AutoShrink, Sizes};
+use gshare_config::{AutoShrink, Sizes, Stage};
 use gshare_core::machine::Event;
 use gshare_core::{Bytes, Change, ClaimId, Held, Share};
 
@@ -102,6 +102,7 @@ impl Service {
             let alone = slice.held == Held::Whole;
             if alone
                 || record.behalf.is_some()
+                || record.stage < Stage::Reclaim
                 || live.ending.is_some()
                 || record.holding != HoldingRecord::Here
                 || !track.known

@@ -94,6 +94,18 @@ pub enum AdminCall {
     },
     /// gshare acts again; nothing is ended by that. Answers [`AdminDone`].
     On,
+    /// How much gshare does from now on; no running program is limited, paused, moved or ended by it. Answers [`AdminDone`];
+    /// [`crate::ErrorCode::NotAvailable`] where the configuration says.
+    Stage {
+        /// `1` to `4`, or its word.
+        stage: Text<16>,
+        /// Of these GPUs: indices, UUIDs or unique UUID prefixes.
+        #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+        gpus: List<Text<128>, 64>,
+        /// The most for the members of this group. Neither: of everything, without exceptions.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        group: Option<Text<256>>,
+    },
     /// A claim on behalf of a user, for all processes below a cgroup that gshare does not own. The same name again gives
     /// the same claim. Answers as [`crate::Call::Claim`]. Root alone.
     ClaimFor(Box<ClaimFor>),

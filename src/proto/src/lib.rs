@@ -41,8 +41,8 @@ pub use place::{IdleView, LeversView, ModelRoomView, PlaceView};
 pub use queue::{ExpectedView, QueueView};
 pub use snapshot::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView,
-    Identity, Named, Notice, OffView, ProcessView, ServiceView, Snapshot, Source, StuckView,
-    TurnsView, UnclaimedView, UserView,
+    Identity, Named, Notice, OffView, ProcessView, ServiceView, Snapshot, Source, StageView,
+    StuckView, TurnsView, UnclaimedView, UserView,
 };
 pub use suggest::{SuggestSpec, SuggestView, Suggestion};
 

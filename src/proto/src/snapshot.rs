@@ -1,6 +1,8 @@
 //! What the screen, `ps` and `status` show. Bytes are bytes, shares are parts of one GPU (0.5), percent
 //! is 0 to 100, times are Unix milliseconds. A figure that is not known is absent, never 0.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::admin::DrainView;
@@ -121,6 +123,39 @@ pub struct ServiceView {
     /// gshare is off: it limits, takes and refuses nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off: Option<OffView>,
+    /// How much gshare does; absent from a service before 0.2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<StageView>,
+}
+
+/// The stages in force, 1 to 4. Of a GPU's and a user's the lower counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageView {
+    /// Of every GPU without an entry.
+    pub machine: u8,
+    /// Its word: `observe`, `opt-in`, `reclaim` or `require`.
+    pub name: String,
+    /// Of other GPUs, by index.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub gpus: BTreeMap<u32, u8>,
+    /// The most for the members of groups, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<String, u8>,
+    /// The key of the configuration that sets it; absent where `gshare admin stage` does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<String>,
+}
+
+impl StageView {
+    /// `stage 3 (reclaim); GPU 6: 2; group students: at most 1`.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let gpus = self.gpus.iter().map(|(g, n)| format!("; GPU {g}: {n}"));
+        let groups = self.groups.iter();
+        let groups = groups.map(|(name, n)| format!("; group {name}: at most {n}"));
+        let rest: String = gpus.chain(groups).collect();
+        format!("stage {} ({}){rest}", self.machine, self.name)
+    }
 }
 
 /// That gshare is off.

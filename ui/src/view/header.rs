@@ -30,13 +30,22 @@ fn tab(model: &Model, page: Page, short: bool) -> String {
     }
 }
 
-fn limits(snapshot: &Snapshot) -> &'static str {
-    match (&snapshot.service, snapshot.caps) {
-        (None, _) | (_, Caps::None) => "look only",
-        (Some(service), _) if service.off.is_some() => "no limits",
-        (_, Caps::Strict) => "limits: strict",
-        (_, Caps::Cooperative) => "limits: cooperative",
-    }
+/// How firmly limits hold, and in which stage, where the service says one.
+fn limits(snapshot: &Snapshot) -> String {
+    let (lead, word) = match (&snapshot.service, snapshot.caps) {
+        (None, _) | (_, Caps::None) => return "look only".to_owned(),
+        (Some(service), _) if service.off.is_some() => return "no limits".to_owned(),
+        (Some(service), caps) => {
+            let stage = service.stage.as_ref();
+            let lead = stage.map_or("limits".to_owned(), |s| format!("stage {}", s.machine));
+            match (stage, caps) {
+                (Some(s), _) if s.machine < 3 => (lead, s.name.as_str()),
+                (_, Caps::Strict) => (lead, "strict"),
+                _ => (lead, "cooperative"),
+            }
+        }
+    };
+    format!("{lead}: {word}")
 }
 
 /// What stands at the right, in at most `room` columns: the time goes first, that the driver is simulated never.
@@ -47,6 +56,7 @@ fn right(view: &View<'_>, room: usize) -> Line<'static> {
     }
     let simulated = view.snapshot.simulated;
     let limits = limits(view.snapshot);
+    let limits = limits.as_str();
     let word = limits.strip_prefix("limits: ").unwrap_or(limits);
     let lines = [
         (limits, "SIMULATED DRIVER", true),
@@ -55,9 +65,9 @@ fn right(view: &View<'_>, room: usize) -> Line<'static> {
         ("", "SIM", true),
         ("", "SIM", false),
     ];
-    let line = |(limits, mark, timed): (&'static str, _, bool)| {
+    let line = |(limits, mark, timed): (&str, _, bool)| {
         let gap = |n: bool| if n { "  " } else { "" };
-        let mut line = line!(view; dim limits);
+        let mut line = line!(view; dim limits.to_owned());
         if simulated {
             let mark = line!(view; text gap(!limits.is_empty()), caption format!(" {mark} "));
             line.extend(mark);

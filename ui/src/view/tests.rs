@@ -1,7 +1,7 @@
 use ratatui::style::{Color, Modifier};
 use ratatui::text::{Line, Span};
 
-use gshare_proto::{ExpectedView, OffView};
+use gshare_proto::{Caps, ExpectedView, OffView, StageView};
 
 use crate::keymap;
 use crate::model::{Model, Page, RowKey, Viewer};
@@ -644,6 +644,28 @@ fn the_simulated_driver_is_always_named() {
         );
         let words = text.contains("SIMULATED DRIVER");
         assert!(words || width < 110, "{width}: {text}");
+    }
+}
+
+#[test]
+fn the_stage_is_said_in_the_first_row() {
+    let mut m = model(NLP, (100, 24), canned::workstation());
+    for (machine, name, said) in [
+        (1, "observe", "stage 1: observe"),
+        (2, "opt-in", "stage 2: opt-in"),
+        (3, "reclaim", "stage 3: strict"),
+    ] {
+        let snapshot = m.snapshot.as_mut().unwrap();
+        snapshot.caps = Caps::Strict;
+        let name = name.to_owned();
+        let stage = StageView {
+            machine,
+            name,
+            ..StageView::default()
+        };
+        snapshot.service.as_mut().unwrap().stage = Some(stage);
+        let text = screen(&m);
+        assert!(text.lines().next().unwrap().contains(said), "{text}");
     }
 }
 

@@ -50,6 +50,7 @@ fn service() -> Option<ServiceView> {
         uid: 0,
         looks: 86_400,
         off: None,
+        stage: None,
     })
 }
 

@@ -1,0 +1,153 @@
+//! Stages: how much gshare does on each GPU and for each group of users. A line in the state directory says so; the
+//! configuration can pin it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use gshare_config::{Config, Stage, Unclaimed};
+use serde::{Deserialize, Serialize};
+
+use crate::off;
+
+/// Name of the line in the state directory.
+pub(crate) const FILE: &str = "stage";
+
+/// The stages in force. Of a GPU's and a user's the lower counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stages {
+    /// Of every GPU without an entry.
+    pub(crate) machine: Stage,
+    /// Of GPUs, by UUID.
+    #[serde(default)]
+    pub(crate) gpus: BTreeMap<String, Stage>,
+    /// At most so much for the members of these groups, by name.
+    #[serde(default)]
+    pub(crate) groups: BTreeMap<String, Stage>,
+}
+
+impl Stages {
+    /// One stage everywhere.
+    pub(crate) fn all(machine: Stage) -> Self {
+        Self {
+            machine,
+            ..Self::default()
+        }
+    }
+
+    /// The stage of a GPU.
+    pub(crate) fn of_gpu(&self, uuid: &str) -> Stage {
+        self.gpus.get(uuid).copied().unwrap_or(self.machine)
+    }
+
+    /// The stage of a user who is in these groups.
+    pub(crate) fn of_groups<'a>(&self, groups: impl IntoIterator<Item = &'a str>) -> Stage {
+        let known = groups.into_iter().filter_map(|g| self.groups.get(g));
+        known.copied().min().unwrap_or(Stage::Require)
+    }
+
+    /// The same with another stage: of these GPUs, of this group, or without either of everything.
+    pub(crate) fn with(&self, stage: Stage, gpus: &[String], group: Option<&str>) -> Self {
+        if gpus.is_empty() && group.is_none() {
+            return Self::all(stage);
+        }
+        let mut new = self.clone();
+        new.gpus
+            .extend(gpus.iter().map(|uuid| (uuid.clone(), stage)));
+        new.gpus.retain(|_, of| *of != new.machine);
+        new.groups
+            .extend(group.map(|name| (name.to_owned(), stage)));
+        new.groups.retain(|_, of| *of != Stage::Require);
+        new
+    }
+}
+
+/// What keeps `gshare admin stage` from deciding: the key, and the stage that it sets.
+pub(crate) fn pinned(config: &Config) -> Option<(&'static str, Stage)> {
+    let machine = config.stage.machine.map(|s| ("machine in [stage]", s));
+    let denies = config.policy.unclaimed == Some(Unclaimed::Deny);
+    machine.or(denies.then_some(("unclaimed in [policy]", Stage::Require)))
+}
+
+/// The stages in force with this configuration and this line. Without either it is what gshare did before there were
+/// stages.
+pub(crate) fn in_force(config: &Config, line: Option<Stages>) -> Stages {
+    match pinned(config) {
+        Some((_, stage)) => Stages::all(stage),
+        None => line.unwrap_or_default(),
+    }
+}
+
+/// The line. One that cannot be understood stands for the stage that touches nobody.
+pub(crate) fn read(state_dir: &Path) -> Option<Stages> {
+    off::read_line(state_dir, FILE).map(|line| {
+        line.unwrap_or_else(|| {
+            tracing::error!("the stage cannot be read and is 1 (observe): gshare admin stage N");
+            Stages::all(Stage::Observe)
+        })
+    })
+}
+
+/// Writes the line.
+///
+/// # Errors
+/// When the state directory is not there or cannot be written.
+pub(crate) fn write(state_dir: &Path, stages: &Stages) -> io::Result<()> {
+    off::write_line(state_dir, FILE, stages)
+}
+
+/// The line of a fresh installation: gshare records and touches no program until an administrator says more.
+pub(crate) fn fresh() -> String {
+    let line = serde_json::to_string(&Stages::all(Stage::Observe));
+    line.expect("plain words") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::check(text, Path::new("t")).expect("valid")
+    }
+
+    #[test]
+    fn exceptions_are_kept_until_the_whole_machine_gets_a_stage() {
+        let gpu = ["GPU-6".to_owned()];
+        let stages = Stages::all(Stage::Reclaim)
+            .with(Stage::OptIn, &gpu, None)
+            .with(Stage::Observe, &[], Some("students"));
+        assert_eq!(stages.of_gpu("GPU-6"), Stage::OptIn);
+        assert_eq!(stages.of_gpu("GPU-7"), Stage::Reclaim);
+        assert_eq!(stages.of_groups(["staff", "students"]), Stage::Observe);
+        assert_eq!(stages.of_groups(["staff"]), Stage::Require);
+        let dir = tempfile::tempdir().expect("a directory");
+        assert_eq!(read(dir.path()), None);
+        write(dir.path(), &stages).expect("written");
+        assert_eq!(read(dir.path()), Some(stages.clone()));
+        let back =
+            stages
+                .with(Stage::Reclaim, &gpu, None)
+                .with(Stage::Require, &[], Some("students"));
+        assert_eq!(back, Stages::all(Stage::Reclaim));
+        assert_eq!(
+            stages.with(Stage::Require, &[], None),
+            Stages::all(Stage::Require)
+        );
+        std::fs::write(dir.path().join(FILE), "{").expect("written");
+        assert_eq!(read(dir.path()), Some(Stages::all(Stage::Observe)));
+    }
+
+    #[test]
+    fn without_a_line_gshare_does_what_it_did_and_the_configuration_pins() {
+        let line = || Some(Stages::all(Stage::Observe));
+        let of = |text: &str, line| in_force(&config(text), line).machine;
+        assert_eq!(of("", None), Stage::Reclaim);
+        assert_eq!(of("", line()), Stage::Observe);
+        let deny = "[policy]\nunclaimed = \"deny\"\n";
+        assert_eq!(of(deny, None), Stage::Require);
+        assert_eq!(of(deny, line()), Stage::Require);
+        assert_eq!(of("[stage]\nmachine = \"opt-in\"\n", line()), Stage::OptIn);
+        let fresh: Stages = serde_json::from_str(&fresh()).expect("JSON");
+        assert_eq!(fresh, Stages::all(Stage::Observe));
+    }
+}

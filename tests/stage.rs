@@ -1,0 +1,235 @@
+//! `gshare admin stage`: what gshare does in each stage, and that a change of stage touches no program that runs.
+
+use crate::support;
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use gshare::station::Station;
+use gshare_proto::Caps;
+use nix::sys::signal::Signal;
+use support::{Raw, claim_of, detach, station_with, until};
+
+const SOON: Duration = Duration::from_secs(10);
+const HALF: &str = "alloc 12884901888";
+const FULL: &str = "error 2 CUDA_ERROR_OUT_OF_MEMORY";
+
+fn run(station: &Station, words: &[&str]) -> Output {
+    station.command().args(words).output().expect("gshare runs")
+}
+
+fn text(output: &Output) -> String {
+    let (stdout, stderr) = (&output.stdout, &output.stderr);
+    String::from_utf8_lossy(stdout).into_owned() + &String::from_utf8_lossy(stderr)
+}
+
+fn said(station: &Station, words: &[&str]) -> String {
+    let output = run(station, words);
+    assert!(output.status.success(), "{words:?}: {}", text(&output));
+    text(&output)
+}
+
+fn refused(station: &Station, words: &[&str]) -> (Option<i32>, String) {
+    let output = run(station, words);
+    (output.status.code(), text(&output))
+}
+
+fn quick(config: &str) -> Station {
+    station_with(|o| {
+        o.tick = "0.1s".to_owned();
+        o.config = format!("[claims]\nleftover-grace = \"1s\"\n{config}");
+    })
+}
+
+/// A quarter of a GPU for a program that has taken nothing yet.
+fn quarter(station: &Station, gpu: &str) -> Raw {
+    Raw::claim(station, &["-q", "-g", "0.25", "--gpu-ids", gpu])
+}
+
+/// What a program could see of gshare: its environment, its cgroup, what is mapped and open in it.
+fn trace(mut command: Command) -> Vec<String> {
+    let script = "tr '\\0' '\\n' < /proc/$$/environ; cat /proc/$$/cgroup; cat /proc/$$/mountinfo; \
+                  sed 's/.* //' /proc/$$/maps; for f in /proc/$$/fd/*; do readlink $f; done; grep -E 'Sig|Cap' /proc/$$/status";
+    let output = command.args(["sh", "-c", script]).output().expect("runs");
+    let mut lines: Vec<String> = text(&output)
+        .lines()
+        .filter(|line| !line.contains("pipe:"))
+        .map(str::to_owned)
+        .collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn in_stage_1_claims_start_at_once_and_nothing_of_gshare_is_in_their_programs() {
+    let mut station = quick("");
+    let shown = said(&station, &["admin", "stage"]);
+    assert_eq!(shown, "stage 3 (reclaim)\n", "a journal without a stage");
+    let done = said(&station, &["admin", "stage", "1"]);
+    assert!(done.ends_with("undo: gshare admin stage 3\n"), "{done}");
+    assert!(said(&station, &["status"]).contains("stage 1 (observe)"));
+
+    let mut claimed = station.command();
+    claimed.args(["claim", "-q", "-g", "0.5", "--"]);
+    let mut plain = station.client_environment(Command::new("env"));
+    plain.current_dir(station.dir());
+    assert_eq!(trace(claimed), trace(plain));
+
+    // More than there is, and each may have all memory.
+    let whole = || Raw::claim(&station, &["-q", "-g", "1", "--gpu-ids", "0"]);
+    let (mut first, second) = (whole(), whole());
+    let (_, total) = first.info();
+    assert_eq!(first.ask(&format!("alloc {}", total / 2)), "ok 0");
+    until("its memory is counted", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        let claim = claim_of(&snapshot, first.pid())?;
+        let used = claim.gpus.first()?.mem_used?;
+        let plain = claim.state_text == "only counted" && claim.caps == Caps::None;
+        (used >= total / 2 && plain).then_some(())
+    });
+    let told = said(&station, &["claim", "-g", "1", "--", "true"]);
+    assert!(
+        told.contains("stage 1 (observe): it is only counted"),
+        "{told}"
+    );
+
+    // A restart of the service forgets neither the stage nor the claims, and no later stage limits them.
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    station.start_service().expect("starts again");
+    assert!(said(&station, &["status"]).contains("stage 1 (observe)"));
+    said(&station, &["admin", "stage", "3"]);
+    assert!(first.ask(&format!("alloc {}", total / 4)).starts_with("ok"));
+    assert_eq!(first.ask("launch 1"), "ok 1");
+    assert_eq!([first.finish(), second.finish()], [Some(0); 2]);
+}
+
+#[test]
+fn stages_hold_by_gpu_and_by_group_and_a_lower_one_opens_limits_for_good() {
+    let station = quick("");
+    let mut before = quarter(&station, "0");
+    assert_eq!(before.ask(HALF), FULL);
+    said(&station, &["admin", "stage", "1", "--gpus", "0"]);
+    assert!(before.ask(HALF).starts_with("ok"), "its limit is open");
+    let (mut here, mut there) = (quarter(&station, "0"), quarter(&station, "1"));
+    assert_eq!(here.ask("alloc 1048576"), "ok 0");
+    assert_eq!(there.ask(HALF), FULL, "GPU 1 is at stage 3");
+    let shown = said(&station, &["admin", "stage"]);
+    assert_eq!(shown, "stage 3 (reclaim); GPU 0: 1\n");
+    said(&station, &["admin", "stage", "3"]);
+    assert!(
+        before.ask("alloc 1048576").starts_with("ok"),
+        "it keeps its stage"
+    );
+    for mut raw in [before, here, there] {
+        assert_eq!(raw.ask("launch 1"), "ok 1");
+        assert_eq!(raw.finish(), Some(0));
+    }
+
+    let gid = nix::unistd::Gid::effective();
+    let group = nix::unistd::Group::from_gid(gid).ok().flatten();
+    let Some(group) = group.map(|g| g.name) else {
+        return;
+    };
+    let done = said(&station, &["admin", "stage", "1", "--group", &group]);
+    let undo = format!("undo: gshare admin stage 4 --group {group}\n");
+    assert!(done.ends_with(&undo), "{done}");
+    let mut observed = quarter(&station, "0");
+    assert!(observed.ask(HALF).starts_with("ok"));
+    let json = said(&station, &["admin", "stage", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["groups"][&group], 1, "{json}");
+    said(&station, &["admin", "stage", "4", "--group", &group]);
+    let mut limited = quarter(&station, "1");
+    assert_eq!(limited.ask(HALF), FULL);
+    assert_eq!([observed.finish(), limited.finish()], [Some(0); 2]);
+    let log = said(&station, &["admin", "log"]);
+    assert!(log.contains("stage") && log.contains("group"), "{log}");
+}
+
+#[test]
+fn in_stage_2_claims_have_limits_and_a_queue_and_nothing_is_taken() {
+    let station = detach::station_that(
+        "[idle]\nwarn = \"1s\"\ndetach = \"2s\"\nalways = \"2s\"\n",
+        |_| (),
+    );
+    said(&station, &["admin", "stage", "2"]);
+    let told = said(&station, &["claim", "-g", "0.25", "--", "true"]);
+    assert!(
+        told.contains("not protected from programs without a claim"),
+        "{told}"
+    );
+    let (mut idle, sum) = detach::holder(
+        &station,
+        &["-q", "-g", "1", "--class", "interactive", "--gpu-ids", "0"],
+    );
+    let held = detach::on_gpus(&station, idle.pid());
+    let waits = refused(
+        &station,
+        &[
+            "claim",
+            "--wait",
+            "5s",
+            "-g",
+            "1",
+            "--gpu-ids",
+            "0",
+            "--",
+            "true",
+        ],
+    );
+    assert_eq!(waits.0, Some(75), "{}", waits.1);
+    assert_eq!(
+        detach::on_gpus(&station, idle.pid()),
+        held,
+        "it idled, and others waited"
+    );
+    assert_eq!(idle.ask("sum 0"), sum);
+    // In stage 3 the same is taken from a claim that starts then, and never from this one.
+    said(&station, &["admin", "stage", "3"]);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(detach::on_gpus(&station, idle.pid()), held);
+    assert_eq!(idle.finish(), Some(0));
+    let (mut later, sum) = detach::holder(
+        &station,
+        &["-q", "-g", "1", "--class", "interactive", "--gpu-ids", "0"],
+    );
+    until("it is offloaded for idleness", SOON, || {
+        (detach::on_gpus(&station, later.pid()) == 0).then_some(())
+    });
+    // Going down brings it back.
+    let held = held.max(1);
+    said(&station, &["admin", "stage", "2"]);
+    until("it is back", SOON, || {
+        (detach::on_gpus(&station, later.pid()) >= held).then_some(())
+    });
+    assert_eq!(later.ask("sum 0"), sum);
+    assert_eq!(later.finish(), Some(0));
+}
+
+#[test]
+fn what_the_configuration_says_of_the_stage_is_not_changed_by_the_command() {
+    let station = quick("[stage]\nmachine = \"opt-in\"\n");
+    let shown = said(&station, &["admin", "stage"]);
+    assert_eq!(
+        shown,
+        "stage 2 (opt-in) (set by machine in [stage] in gshare.toml)\n"
+    );
+    let (code, text) = refused(&station, &["admin", "stage", "3"]);
+    assert_eq!(code, Some(75), "{text}");
+    assert!(
+        text.contains("machine in [stage] in gshare.toml sets stage 2"),
+        "{text}"
+    );
+    let (code, text) = refused(&station, &["admin", "stage", "5"]);
+    assert_eq!(code, Some(64), "{text}");
+
+    let station = quick("[policy]\nunclaimed = \"observe\"\n");
+    let (code, text) = refused(&station, &["admin", "stage", "4"]);
+    assert_eq!(code, Some(75), "{text}");
+    assert!(text.contains("contradicts stage 4"), "{text}");
+    let (code, _) = refused(
+        &station,
+        &["admin", "stage", "2", "--group", "no-such-group"],
+    );
+    assert_eq!(code, Some(64));
+}
