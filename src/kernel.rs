@@ -7,6 +7,7 @@
 pub mod helper;
 pub mod install;
 pub mod places;
+pub mod seen;
 pub mod servers;
 pub mod spec;
 mod web;

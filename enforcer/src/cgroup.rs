@@ -11,6 +11,7 @@ mod bound;
 mod claim;
 mod events;
 mod mount;
+pub(crate) mod name;
 mod tree;
 mod units;
 mod which;

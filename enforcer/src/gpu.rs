@@ -8,6 +8,7 @@
 pub mod counters;
 mod health;
 mod limits;
+mod listed;
 mod mig;
 mod nvml;
 mod observer;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 pub use counters::CounterSource;
 pub use health::{Remapped, Seen, Xid};
 pub use limits::{LimitError, LimitOrder};
+pub use listed::GpuProcess;
 pub use mig::{MigError, MigInstance, MigOrder, MigSize, MigState};
 pub use observer::{Divider, Health, Observer, ObserverConfig};
 
@@ -99,23 +101,6 @@ pub struct Gpm {
     pub nvlink_rx: Option<f64>,
     /// Bytes a second over all NVLinks out of the GPU.
     pub nvlink_tx: Option<f64>,
-}
-
-/// A process that NVML lists on a GPU.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GpuProcess {
-    /// Process id, as the host sees it.
-    pub pid: i32,
-    /// Device memory in bytes; absent where the driver does not tell (MIG, no right).
-    pub bytes: Option<u64>,
-    /// Whether it has a compute context.
-    pub compute: bool,
-    /// Whether it draws.
-    pub graphics: bool,
-    /// Whether it is a client of MPS.
-    pub mps: bool,
-    /// Share of time in percent in which its kernels ran; absent without new samples.
-    pub time_busy: Option<f64>,
 }
 
 /// One GPU at one time.

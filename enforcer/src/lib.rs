@@ -17,6 +17,7 @@ pub mod driver;
 pub mod gpu;
 pub mod mps;
 pub mod nodes;
+mod plain;
 pub mod proc;
 pub mod session;
 pub mod systemd;

@@ -7,11 +7,13 @@
 //! protocol (named servers and namespaces, r615) would take the place of [`Control`].
 
 mod access;
+mod answer;
 mod control;
 mod watch;
 
 pub use access::Access;
-pub use control::{Control, MpsError, ServerState};
+pub use answer::ServerState;
+pub use control::{Control, MpsError};
 pub use watch::{Look, MpsEvent, Server, Watch};
 
 use std::path::{Path, PathBuf};

@@ -4,6 +4,8 @@
 //! The calls run in a thread of their own: the bus may be slow, and its client may not run inside another
 //! runtime. Claims need it only when a user claims for the first time since boot.
 
+mod answer;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,6 +20,7 @@ const BOOTED: &str = "/run/systemd/system";
 const NAME: &str = "org.freedesktop.systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
+const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 /// How long one call may take.
 const CALL: Duration = Duration::from_secs(5);
@@ -291,11 +294,6 @@ impl Bus {
         answer.body().deserialize::<OwnedValue>()
     }
 
-    fn get_text(&mut self, path: &str, interface: &str, name: &str) -> Result<String, zbus::Error> {
-        let value = self.get(path, interface, name)?;
-        String::try_from(value).map_err(zbus::Error::from)
-    }
-
     fn start_transient(
         &mut self,
         name: &str,
@@ -317,14 +315,14 @@ impl Bus {
         let unit = self.unit(name)?;
         let end = Instant::now() + START;
         loop {
-            let state = self
-                .get_text(&unit, "org.freedesktop.systemd1.Unit", "ActiveState")
-                .map_err(|e| refused("look at", name, &e.to_string()))?;
-            let cgroup = self
-                .get_text(&unit, kind, "ControlGroup")
-                .map_err(|e| refused("look at", name, &e.to_string()))?;
-            if state == "active" && !cgroup.is_empty() {
-                return Ok(cgroup.into());
+            let mut get = |interface: &str, property: &str| {
+                let value = self.get(&unit, interface, property);
+                value.map_err(|e| refused("look at", name, &e.to_string()))
+            };
+            let state = answer::state(get(UNIT, "ActiveState")?).unwrap_or_default();
+            let cgroup = answer::cgroup(get(kind, "ControlGroup")?);
+            if let ("active", Some(cgroup)) = (state.as_str(), cgroup) {
+                return Ok(cgroup);
             }
             if Instant::now() > end || state == "failed" {
                 return Err(refused("start", name, &format!("it is {state}")));
@@ -399,21 +397,19 @@ impl Bus {
             return Ok(None);
         };
         let service = "org.freedesktop.systemd1.Service";
-        let main = self
-            .get(&unit, service, "MainPID")
-            .and_then(|v| u32::try_from(v).map_err(zbus::Error::from));
-        if main.ok() != Some(pid) {
+        let mut get = |interface: &str, property: &str| {
+            let value = self.get(&unit, interface, property);
+            value.map_err(|e| refused("look at", "a unit", &e.to_string()))
+        };
+        // It may be no service at all.
+        let main = get(service, "MainPID").ok().and_then(answer::process);
+        if main != Some(pid) {
             return Ok(None);
         }
-        let failed = |e: zbus::Error| refused("look at", "a unit", &e.to_string());
+        let odd = || refused("look at", "a unit", "its name or cgroup is none");
         Ok(Some(MainOf {
-            unit: self
-                .get_text(&unit, "org.freedesktop.systemd1.Unit", "Id")
-                .map_err(failed)?,
-            cgroup: self
-                .get_text(&unit, service, "ControlGroup")
-                .map_err(failed)?
-                .into(),
+            unit: answer::unit(get(UNIT, "Id")?).ok_or_else(odd)?,
+            cgroup: answer::cgroup(get(service, "ControlGroup")?).ok_or_else(odd)?,
         }))
     }
 }

@@ -1,13 +1,17 @@
 //! What containers are called, by the programs that watch over them.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use gshare_enforcer::cgroup::{ClaimCgroup, container_id};
 use gshare_enforcer::proc;
 
 use crate::figures;
+
+/// Most bytes that are read of what docker keeps of a container.
+const LONGEST_FILE: u64 = 1 << 20;
 
 /// The names of the containers that run in a claim, for people. Where the program that watches over a container
 /// tells no name, the beginning of its id is shown.
@@ -29,27 +33,47 @@ pub(crate) fn names_in(cgroup: &ClaimCgroup) -> Vec<String> {
     let own = members
         .lines()
         .filter_map(|pid| conmon_name(pid.parse().ok()?));
-    let names: BTreeSet<String> = below
-        .chain(own)
-        .map(|name| figures::printable(&name).take(64).collect())
-        .collect();
+    let names: BTreeSet<String> = below.chain(own).collect();
     names.into_iter().collect()
 }
 
 /// The name that docker gave a container with this id, where its files lie at their usual place.
 fn docker_name(id: &str) -> Option<String> {
     let file = format!("/var/lib/docker/containers/{id}/config.v2.json");
-    let value: serde_json::Value = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
-    let name = value["Name"].as_str()?.trim_start_matches('/');
-    (!name.is_empty()).then(|| name.to_owned())
+    let mut bytes = Vec::new();
+    let file = File::open(file).ok()?;
+    file.take(LONGEST_FILE).read_to_end(&mut bytes).ok()?;
+    name_in(&bytes)
+}
+
+/// The name in what docker keeps of a container.
+pub(crate) fn name_in(file: &[u8]) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Kept {
+        name: String,
+    }
+    let kept: Kept = serde_json::from_slice(file).ok()?;
+    let name = kept.name.trim_start_matches('/');
+    (!name.is_empty()).then(|| shown(name))
+}
+
+/// A name as it is shown.
+fn shown(name: &str) -> String {
+    figures::printable(name).take(64).collect()
 }
 
 /// The name of the container that this process, if it is podman's `conmon`, watches over.
 fn conmon_name(pid: i32) -> Option<String> {
-    let words = words_of(pid)?;
+    watched_by(&words_of(pid)?)
+}
+
+/// The name of the container that podman's `conmon` of this command line watches over.
+pub(crate) fn watched_by(words: &[String]) -> Option<String> {
     let program = words.first()?.rsplit('/').next()?;
     let at = words.iter().position(|w| w == "-n")?;
-    (program == "conmon").then(|| words.get(at + 1).cloned())?
+    let name = words.get(at + 1).filter(|_| program == "conmon")?;
+    Some(shown(name))
 }
 
 fn words_of(pid: i32) -> Option<Vec<String>> {

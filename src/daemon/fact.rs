@@ -12,7 +12,7 @@ use gshare_proto::Notice;
 
 use super::history::vitals::Vitals;
 use super::journal::XidRecord;
-use crate::kernel::servers::Seen;
+use crate::kernel::seen::Seen;
 
 pub(crate) use self::xid::{KernelXid, Pci};
 

@@ -7,6 +7,7 @@ mod count;
 mod families;
 mod ledger;
 mod page;
+mod request;
 mod serve;
 
 use std::net::TcpListener;

@@ -16,7 +16,7 @@ use super::live::Live;
 use super::world::World;
 use crate::clock::nanos;
 use crate::figures::printable;
-use crate::kernel::servers::Seen;
+use crate::kernel::seen::Seen;
 
 /// Between two questions to the servers of a user, at most and at least.
 const LOOK: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));

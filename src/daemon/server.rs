@@ -3,6 +3,7 @@
 
 mod budget;
 mod lines;
+mod split;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -23,6 +24,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use self::budget::{Budget, Pace};
 use self::lines::{Lines, Stop};
+use self::split::Bad;
 use super::connection::{ConnId, Out, Sender, Turn};
 use super::metrics::Answers;
 use super::msg::{LeverMsg, Msg};
@@ -272,12 +274,12 @@ async fn connection(
                         counted = false;
                     }
                 }
-                Ok(Err(Stop::TooLong)) => {
+                Ok(Err(Stop::Bad(Bad::TooLong))) => {
                     let message = format!("a line is longer than {MAX_LINE} bytes");
                     sender.error(WireError::new(ErrorCode::BadRequest, message));
                     break Ok(());
                 }
-                Ok(Err(Stop::Malformed(message))) => {
+                Ok(Err(Stop::Bad(Bad::Malformed(message)))) => {
                     sender.refuse_member("bad_request", message);
                     break Ok(());
                 }

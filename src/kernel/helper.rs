@@ -13,7 +13,8 @@ use gshare_enforcer::proc::Rights;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use serde::{Deserialize, Serialize};
 
-use super::servers::{Asker, Seen, Sought};
+use super::seen::Seen;
+use super::servers::{Asker, Sought};
 
 /// First argument of the process.
 pub const ARGUMENT: &str = "__notebooks";

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::seen::{NAME, Seen};
 use super::web::Address;
 
 /// Longest wait for one answer of a server.
@@ -24,8 +25,6 @@ const WHOLE: Duration = Duration::from_secs(15);
 const REST: Duration = Duration::from_secs(60);
 /// Longest answer that is read, in bytes: of some thousand notebooks.
 const LONGEST: usize = 1 << 20;
-/// Longest name that is passed on, in characters.
-const NAME: usize = 1024;
 /// Longest file of a server, in bytes.
 const FILE: u64 = 64 << 10;
 /// Most files that are looked into, most servers that are asked, and most tokens that one is asked with, at a time.
@@ -42,23 +41,6 @@ pub struct Sought {
     pub dir: PathBuf,
     /// Its process.
     pub pid: i32,
-}
-
-/// What a server says of a kernel.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
-    /// Its id.
-    pub id: String,
-    /// The notebook's file, or the name of a console; absent for a kernel without either.
-    pub path: Option<String>,
-    /// `idle`, `busy`, `starting`, ...
-    pub state: Option<String>,
-    /// Last activity, Unix milliseconds.
-    pub active_ms: Option<u64>,
-    /// Clients that are connected.
-    pub connections: Option<u64>,
-    /// Pid of the server.
-    pub server: i32,
 }
 
 /// A server's own file.

@@ -613,6 +613,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_file_or_too_large_is_not_read() {
+        let dir = tempfile::tempdir().expect("dir");
+        let large = dir.path().join("large");
+        let file = fs::File::create(&large).expect("made");
+        file.set_len(1 << 40).expect("a hole");
+        let pipe = dir.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("made");
+        for name in ["/large", "/pipe"] {
+            let step = loaded(dir.path()).expect("new").step(&target(name, "1"));
+            let said = step.map_err(|e| e.to_string());
+            assert!(
+                said.as_ref().is_err_and(|e| e.contains("1 GiB")),
+                "{said:?}"
+            );
+        }
+    }
+
+    #[test]
     fn a_memory_that_somebody_else_wrote_is_not_believed() {
         let dir = tempfile::tempdir().expect("dir");
         let root = dir.path();

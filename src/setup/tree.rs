@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::Mode;
 
+/// Most bytes of a file: gshare's own largest, as a build for debugging, has a fifth.
+const LONGEST: u64 = 1 << 30;
+
 /// The tree. Paths in it are written as they are seen from inside: `/usr/bin`.
 #[derive(Debug)]
 pub(super) struct Tree {
@@ -126,12 +129,17 @@ pub(super) fn is_dir(file: &OwnedFd) -> io::Result<bool> {
 /// Reads a file, but through no link in its place.
 ///
 /// # Errors
-/// The kernel's; a link is one (`ELOOP`).
+/// The kernel's; a link is one (`ELOOP`). And where there is no file, or one of more than 1 GiB.
 pub(super) fn read(place: &Path) -> io::Result<Vec<u8>> {
     use io::Read;
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let file = nix::fcntl::openat(AT_FDCWD, place, flags, Mode::empty())?;
+    let file = fs::File::from(file);
+    let meta = file.metadata()?;
+    if !meta.is_file() || meta.len() > LONGEST {
+        return Err(io::Error::other("it is no file of at most 1 GiB"));
+    }
     let mut bytes = Vec::new();
-    fs::File::from(file).read_to_end(&mut bytes)?;
+    file.take(LONGEST).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::bound::Ground;
+use super::name;
 use super::units::dir_of;
 use super::{
     Bound, CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Mount, OwnTree, UnitTree, path_of_pid,
@@ -110,16 +111,12 @@ impl Tree {
     /// # Errors
     /// Why not, for people.
     pub fn foreign_name(&self, named: &Path) -> Result<PathBuf, String> {
-        let plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
-        let text = named.to_str().unwrap_or_default();
-        if !named.is_absolute() || !named.components().all(plain) || text.contains(char::is_control)
-        {
+        let Some(named) = named.to_str().and_then(name::plain) else {
             return Err(format!(
                 "{named:?} is not the absolute path of a cgroup, such as /sys/fs/cgroup/system.slice/job.scope"
             ));
-        }
+        };
         let ground = self.ground();
-        let named: PathBuf = named.components().collect();
         let name = match ground.mount.path_of(&named) {
             Some(name) => name,
             None if named.is_dir() => {

@@ -11,10 +11,10 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
-use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
 use super::health::Watch;
+use super::listed::{self, Kind, named};
 use super::{
     CounterSource, CudaVersion, Gpm, GpuProcess, GpuReading, GpuState, MigReading, cores_per_sm,
     sys,
@@ -55,7 +55,7 @@ pub(super) fn load(library: &Path) -> Result<Machine, String> {
     }
     .map_err(|e| explain(library, &e))?;
     let gpus = nvml.device_count().map_err(|e| explain(library, &e))?;
-    let driver_version = nvml.sys_driver_version().ok();
+    let driver_version = nvml.sys_driver_version().ok().map(|text| named(&text));
     let cuda_version = nvml.sys_cuda_driver_version().ok().map(|v| CudaVersion {
         major: v / 1000,
         minor: v % 1000 / 10,
@@ -228,10 +228,12 @@ impl<'nvml> Eye<'nvml> {
     /// What does not change while the driver is loaded.
     fn identify(&mut self, device: &Device<'nvml>, faults: &mut Faults) {
         let r = &mut self.reading;
-        r.uuid = faults.value(device.uuid()).map(named);
+        r.uuid = faults.value(device.uuid()).map(|text| named(&text));
         r.minor = faults.value(device.minor_number());
-        r.name = faults.value(device.name()).map(named);
-        r.pci_bus_id = faults.value(device.pci_info()).map(|pci| named(pci.bus_id));
+        r.name = faults.value(device.name()).map(|text| named(&text));
+        r.pci_bus_id = faults
+            .value(device.pci_info())
+            .map(|pci| named(&pci.bus_id));
         r.compute_capability = faults
             .value(device.cuda_compute_capability())
             .map(|c| (c.major, c.minor));
@@ -327,25 +329,10 @@ impl<'nvml> Eye<'nvml> {
             Err(NvmlError::NotFound) => Vec::new(),
             other => faults.value(other).unwrap_or_default(),
         };
-        let mut newest = self.seen_us;
-        let mut sums: BTreeMap<i32, (f64, f64)> = BTreeMap::new();
-        for sample in samples {
-            // The driver's ring has empty places: pid 0, or a stamp of the past.
-            let Some(pid) = i32::try_from(sample.pid).ok().filter(|pid| *pid > 0) else {
-                continue;
-            };
-            if sample.timestamp <= self.seen_us {
-                continue;
-            }
-            newest = newest.max(sample.timestamp);
-            let sum = sums.entry(pid).or_default();
-            sum.0 += f64::from(sample.sm_util.min(100));
-            sum.1 += 1.0;
-        }
+        let samples = samples.iter().map(|s| (s.pid, s.timestamp, s.sm_util));
+        let (shares, newest) = listed::busy(self.seen_us, samples);
         self.seen_us = newest;
-        sums.into_iter()
-            .map(|(pid, (sum, n))| (pid, sum / n))
-            .collect()
+        shares
     }
 }
 
@@ -405,7 +392,7 @@ fn counted<'nvml>(
     (Some((now, after)), gpm)
 }
 
-/// All processes on the GPU. A process may stand in several lists with the same memory.
+/// All processes on the GPU.
 fn processes(device: &Device<'_>, faults: &mut Faults) -> Option<Vec<GpuProcess>> {
     let compute = faults.value(device.running_compute_processes());
     let mps = faults.value(device.mps_running_compute_processes());
@@ -413,25 +400,19 @@ fn processes(device: &Device<'_>, faults: &mut Faults) -> Option<Vec<GpuProcess>
     if compute.is_none() && graphics.is_none() {
         return None;
     }
-    let mut found: BTreeMap<i32, GpuProcess> = BTreeMap::new();
-    for (list, kind) in [
+    let lists = [
         (compute, Kind::Compute),
         (mps, Kind::Mps),
         (graphics, Kind::Graphics),
-    ] {
-        for process in list.into_iter().flatten() {
-            add(&mut found, &process, kind);
-        }
-    }
-    Some(found.into_values().collect())
-}
-
-/// Which of NVML's lists a process stands in.
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    Compute,
-    Mps,
-    Graphics,
+    ];
+    let all = lists.into_iter().flat_map(|(list, kind)| {
+        let list = list.into_iter().flatten();
+        list.map(move |process| match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => (process.pid, Some(bytes), kind),
+            UsedGpuMemory::Unavailable => (process.pid, None, kind),
+        })
+    });
+    Some(listed::processes(all))
 }
 
 /// The instances of a divided GPU. NVML's places may be empty, in any order.
@@ -445,8 +426,8 @@ fn instances(device: &Device<'_>, faults: &mut Faults) -> Vec<MigReading> {
             let attributes = faults.value(instance.attributes());
             let gi = sys::gpu_instance(device, &instance)?;
             Some(MigReading {
-                uuid: faults.value(instance.uuid()).map(named)?,
-                name: faults.value(instance.name()).map(named),
+                uuid: faults.value(instance.uuid()).map(|text| named(&text))?,
+                name: faults.value(instance.name()).map(|text| named(&text)),
                 gi,
                 start: sys::start_of(device, gi),
                 ci: sys::compute_instance(device, &instance)?,
@@ -462,63 +443,4 @@ fn instances(device: &Device<'_>, faults: &mut Faults) -> Vec<MigReading> {
             })
         })
         .collect()
-}
-
-fn add(found: &mut BTreeMap<i32, GpuProcess>, process: &ProcessInfo, kind: Kind) {
-    let Ok(pid) = i32::try_from(process.pid) else {
-        return;
-    };
-    let bytes = match process.used_gpu_memory {
-        UsedGpuMemory::Used(bytes) => Some(bytes),
-        UsedGpuMemory::Unavailable => None,
-    };
-    let entry = found.entry(pid).or_insert(GpuProcess {
-        pid,
-        bytes: None,
-        compute: false,
-        graphics: false,
-        mps: false,
-        time_busy: None,
-    });
-    entry.bytes = entry.bytes.max(bytes);
-    entry.compute |= kind != Kind::Graphics;
-    entry.mps |= kind == Kind::Mps;
-    entry.graphics |= kind == Kind::Graphics;
-}
-
-/// Longest name that NVML gives (`NVML_DEVICE_NAME_V2_BUFFER_SIZE`, and the same for identifiers), in bytes.
-const NAME: usize = 96;
-
-/// A name or identifier as NVML tells it, fit to be shown and to be part of a file's name: names of GPUs are plain ASCII,
-/// and none has two dots in a row.
-fn named(text: String) -> String {
-    let plain = |c: char| c.is_ascii_graphic() || c == ' ';
-    let text: String = text
-        .chars()
-        .map(|c| if plain(c) { c } else { '?' })
-        .take(NAME)
-        .collect();
-    text.replace("..", "??")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::named;
-
-    #[test]
-    fn hostile_names_of_gpus_are_made_plain() {
-        for (told, expect) in [
-            ("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"),
-            ("GPU-8d2e8a5c-1f0b", "GPU-8d2e8a5c-1f0b"),
-            ("MIG 1g.10gb", "MIG 1g.10gb"),
-            ("00000000:2B:00.0", "00000000:2B:00.0"),
-            ("A\u{1b}]0;owned\u{7}B\n", "A?]0;owned?B?"),
-            ("\u{202e}001H\u{200b}", "?001H?"),
-            ("../../etc/passwd", "??/??/etc/passwd"),
-        ] {
-            assert_eq!(named(told.to_owned()), expect, "{told:?}");
-        }
-        assert_eq!(named("x".repeat(4096)).len(), 96);
-        assert_eq!(named("ü".repeat(4096)).len(), 96);
-    }
 }

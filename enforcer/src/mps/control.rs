@@ -1,7 +1,7 @@
 //! One control daemon, driven through NVIDIA's program.
 
 use std::fs::{DirBuilder, File, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
@@ -17,6 +17,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::{Uid, geteuid};
 
 use super::access::{self, Access};
+use super::answer::{self, ServerState};
 use crate::proc::{self, PidFd};
 
 /// The program answers in milliseconds; a daemon that hangs must not hang its supervisor.
@@ -73,19 +74,6 @@ pub enum MpsError {
     },
 }
 
-/// What a server says of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ServerState {
-    /// It starts.
-    Initializing,
-    /// It serves.
-    Active,
-    /// A fault of one client has ended all; it takes no others until these are gone.
-    Fault,
-    /// A word that is not known.
-    Other(String),
-}
-
 /// One control daemon and its directories.
 #[derive(Clone, Debug)]
 pub struct Control {
@@ -124,6 +112,15 @@ fn end(daemon: i32) {
         let most = PollTimeout::try_from(ANSWER).unwrap_or(PollTimeout::MAX);
         let _ = poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], most);
     }
+}
+
+/// What a program printed into a pipe.
+fn all_of(pipe: Option<impl Read>) -> String {
+    let mut bytes = Vec::new();
+    if let Some(pipe) = pipe {
+        let _ = pipe.take(answer::LONGEST).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl Control {
@@ -339,9 +336,12 @@ impl Control {
     }
 
     fn last_words(&self) -> String {
-        let text = std::fs::read_to_string(self.log.join("control.log")).unwrap_or_default();
-        let last: Vec<&str> = text.lines().rev().take(3).collect();
-        last.into_iter().rev().collect::<Vec<_>>().join("; ")
+        let end = File::open(self.log.join("control.log")).and_then(|mut log| {
+            let length = log.metadata()?.len();
+            log.seek(SeekFrom::Start(length.saturating_sub(answer::LONGEST)))?;
+            Ok(log)
+        });
+        answer::last_words(&all_of(end.ok()))
     }
 
     /// Sends one command; the reply as it is printed.
@@ -370,14 +370,8 @@ impl Control {
                 let _ = child.kill();
             }
         }
-        let mut reply = String::new();
-        if let Some(mut stdout) = child.stdout.take() {
-            let _ = stdout.read_to_string(&mut reply);
-        }
-        let mut trouble = String::new();
-        if let Some(mut stderr) = child.stderr.take() {
-            let _ = stderr.read_to_string(&mut trouble);
-        }
+        let reply = all_of(child.stdout.take());
+        let trouble = all_of(child.stderr.take());
         let status = child.wait().map_err(run)?;
         let silent = ["Cannot find MPS", "Cannot authenticate", "Cannot send"];
         if status.code().is_none() || silent.iter().any(|s| trouble.starts_with(s)) {
@@ -388,11 +382,11 @@ impl Control {
         Ok(reply)
     }
 
-    fn number<T: std::str::FromStr>(&self, command: &str) -> Result<T, MpsError> {
-        let answer = self.ask(command)?;
-        answer.trim().parse().map_err(|_| MpsError::Refused {
+    fn share(&self, command: &str) -> Result<f64, MpsError> {
+        let said = self.ask(command)?;
+        answer::percentage(&said).ok_or_else(|| MpsError::Refused {
             command: command.to_owned(),
-            answer: answer.trim().to_owned(),
+            answer: answer::text(&said),
         })
     }
 
@@ -401,7 +395,7 @@ impl Control {
     /// # Errors
     /// [`MpsError`] if it does not answer.
     pub fn percentage(&self) -> Result<f64, MpsError> {
-        self.number("get_default_active_thread_percentage")
+        self.share("get_default_active_thread_percentage")
     }
 
     /// Sets the thread percentage of servers to come; what is then in force.
@@ -409,7 +403,7 @@ impl Control {
     /// # Errors
     /// [`MpsError`] if it does not answer or another value is in force.
     pub fn set_percentage(&self, percentage: f64) -> Result<f64, MpsError> {
-        self.number(&format!(
+        self.share(&format!(
             "set_default_active_thread_percentage {percentage}"
         ))
     }
@@ -431,11 +425,7 @@ impl Control {
     }
 
     fn pids(&self, command: &str) -> Result<Vec<i32>, MpsError> {
-        let answer = self.ask(command)?;
-        Ok(answer
-            .lines()
-            .filter_map(|l| l.trim().parse().ok())
-            .collect())
+        Ok(answer::pids(&self.ask(command)?))
     }
 
     /// How a server is; `None` where there is no such server (any more).
@@ -443,14 +433,9 @@ impl Control {
     /// # Errors
     /// [`MpsError::Silent`].
     pub fn state(&self, server: i32) -> Result<Option<ServerState>, MpsError> {
-        let answer = self.ask(&format!("get_server_status {server}"))?;
-        Ok(match answer.trim() {
-            "INITIALIZING" => Some(ServerState::Initializing),
-            "ACTIVE" => Some(ServerState::Active),
-            "FAULT" => Some(ServerState::Fault),
-            text if text.ends_with("not found") => None,
-            text => Some(ServerState::Other(text.to_owned())),
-        })
+        Ok(answer::state(
+            &self.ask(&format!("get_server_status {server}"))?,
+        ))
     }
 
     /// Ends the GPU work of a client in order; true if that worked. To be called before the process is
@@ -472,7 +457,7 @@ impl Control {
         match self.ask(&command) {
             Ok(answer) if !answer.trim().is_empty() => Err(MpsError::Refused {
                 command,
-                answer: answer.trim().to_owned(),
+                answer: answer::text(&answer),
             }),
             Ok(_) | Err(MpsError::Silent { .. }) => Ok(()),
             Err(error) => Err(error),

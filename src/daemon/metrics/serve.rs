@@ -8,12 +8,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::AbortHandle;
 
+use super::request::{self, Asked, Request};
 use crate::daemon::msg::Msg;
 
 /// Connections at a time.
 const CONNECTIONS: usize = 64;
-/// Bytes of a request.
-const REQUEST: usize = 8 * 1024;
 /// Time for a whole connection, request and answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A page is this old at most; within it the service is not asked again.
@@ -182,30 +181,24 @@ async fn connection(
         let mut chunk = [0; 1024];
         let n = stream.read(&mut chunk).await?;
         request.extend_from_slice(&chunk[..n]);
-        if request.windows(4).any(|w| w == b"\r\n\r\n") {
-            asked();
-            break answer(&request, source).await;
-        }
-        if n == 0 || request.len() > REQUEST {
-            break reply("400 Bad Request", "text/plain", "not a request\n", true);
+        match request::read(&request) {
+            Ok(Some(request)) => {
+                asked();
+                break answer(request, source).await;
+            }
+            Ok(None) if n > 0 => {}
+            _ => break reply("400 Bad Request", "text/plain", "not a request\n", true),
         }
     };
     stream.write_all(answer.as_bytes()).await?;
     stream.shutdown().await
 }
 
-async fn answer(request: &[u8], source: &Source) -> String {
-    let line = request.split(|b| *b == b'\r').next().unwrap_or_default();
-    let line = String::from_utf8_lossy(line);
-    let mut words = line.split(' ');
-    let (method, target) = (words.next(), words.next().unwrap_or_default());
-    let head = method == Some("HEAD");
-    if method != Some("GET") && !head {
-        return reply("405 Method Not Allowed", "text/plain", "only GET\n", true);
-    }
-    let path = target.split('?').next().unwrap_or_default();
-    match path {
-        "/metrics" => match source.page().await {
+async fn answer(request: Request, source: &Source) -> String {
+    let head = request.head;
+    match request.asked {
+        Asked::Method => reply("405 Method Not Allowed", "text/plain", "only GET\n", true),
+        Asked::Metrics => match source.page().await {
             Some(page) => reply(
                 "200 OK",
                 "text/plain; version=0.0.4; charset=utf-8",
@@ -219,13 +212,13 @@ async fn answer(request: &[u8], source: &Source) -> String {
                 !head,
             ),
         },
-        "/" => reply(
+        Asked::Root => reply(
             "200 OK",
             "text/html",
             "<a href=\"/metrics\">gshare metrics</a>\n",
             !head,
         ),
-        _ => reply("404 Not Found", "text/plain", "see /metrics\n", !head),
+        Asked::Other => reply("404 Not Found", "text/plain", "see /metrics\n", !head),
     }
 }
 

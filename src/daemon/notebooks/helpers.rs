@@ -20,6 +20,7 @@ use crate::daemon::fact::Fact;
 use crate::daemon::live::Live;
 use crate::daemon::msg::Msg;
 use crate::kernel::helper::{self, ARGUMENT, Wanted};
+use crate::kernel::seen;
 use crate::kernel::servers::Sought;
 
 /// Longest wait for an answer of a helper: its own waits are bounded, so one that is slower does not work.
@@ -248,7 +249,7 @@ impl Helper {
             },
             _ => Msg::Fact(Fact::Notebooks {
                 uid,
-                seen: serde_json::from_str(&line)?,
+                seen: seen::read(&line)?,
             }),
         }))
     }

@@ -13,6 +13,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libfuzzer_sys::fuzz_target;
 
+#[path = "../../../src/kernel/seen.rs"]
+mod seen;
 #[path = "../../../src/kernel/servers.rs"]
 mod servers;
 #[path = "../../../src/kernel/web.rs"]
