@@ -435,6 +435,21 @@ impl Home {
     }
 }
 
+/// Docker starts such a container only where the machine has every right there is.
+const PRIVILEGED: &[&str] = &["--privileged"];
+/// The same where the machine lacks one, as a machine that is a container itself.
+const ALL_RIGHTS: &[&str] = &[
+    "--cap-add=ALL",
+    "--cap-drop=SYS_RESOURCE",
+    "--security-opt=seccomp=unconfined",
+    "--security-opt=systempaths=unconfined",
+    "--userns=host",
+    "--cgroupns=host",
+    "--device-cgroup-rule=a *:* rwm",
+    "--volume=/dev:/dev",
+];
+const IN_A_CLAIM: &[&str] = &["claim", "-q", "-g", "0.25", "--"];
+
 /// Docker, by a daemon of the test's own.
 #[test]
 fn docker_puts_a_container_into_a_claim() {
@@ -469,33 +484,32 @@ fn docker_puts_a_container_into_a_claim() {
         let (image, at) = (words.pop().expect("the image"), |dir: &str| {
             station.dir().join(dir).display().to_string()
         });
-        // All of `--privileged` that a machine has which may itself be a container.
-        for more in [
-            "--cap-add=SYS_ADMIN",
-            "--cap-add=SYS_PTRACE",
-            "--cap-add=DAC_READ_SEARCH",
-        ] {
-            words.push(more.to_owned());
-        }
-        words.push("--security-opt=seccomp=unconfined".to_owned());
-        words.push(format!("--volume={}:/g:ro", at("bin")));
-        words.push(format!("--volume={}:/s", at("run")));
-        words.push("--env=GSHARE_SOCKET=/s/gshared.sock".to_owned());
-        words.extend([image, "/g/gshare".to_owned()]);
-        words.extend(["admin", "drain", "1"].map(str::to_owned));
-        for claim in [&[][..], &["claim", "-q", "-g", "0.25", "--"]] {
+        for (rights, claim) in [PRIVILEGED, ALL_RIGHTS]
+            .into_iter()
+            .flat_map(|rights| [(rights, &[][..]), (rights, IN_A_CLAIM)])
+        {
+            let mut words = words.clone();
+            words.extend(rights.iter().map(|right| (*right).to_owned()));
+            words.push(format!("--volume={}:/g:ro", at("bin")));
+            words.push(format!("--volume={}:/s", at("run")));
+            words.push("--env=GSHARE_SOCKET=/s/gshared.sock".to_owned());
+            words.extend([image.clone(), "/g/gshare".to_owned()]);
+            words.extend(["admin", "drain", "1"].map(str::to_owned));
             let mut command = match claim {
-                [] => Command::new(&words[0]),
+                [] => Command::new(words.remove(0)),
                 _ => station.command(),
             };
-            let rest = if claim.is_empty() {
-                &words[1..]
-            } else {
-                &words[..]
-            };
-            let output = command.args(claim).args(rest).output().expect("runs");
+            let output = command.args(claim).args(words).output().expect("runs");
             let said = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(77), "{claim:?}: {said}");
+            if rights == PRIVILEGED && said.contains("unable to apply caps") {
+                println!("left out: docker starts nothing with {rights:?} on this machine");
+                continue;
+            }
+            assert_eq!(
+                output.status.code(),
+                Some(77),
+                "{rights:?} {claim:?}: {said}"
+            );
         }
         let gpus = station.snapshot().expect("served").gpus;
         assert!(gpus.iter().all(|gpu| gpu.drain.is_none()));

@@ -3,14 +3,20 @@
 
 use crate::support;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use gshare::station::Station;
 use gshare_proto::ClaimView;
 use support::terminal::Terminal;
-use support::{Raw, accused_at, claim_of, example, looks, next_look, root, station_with, until};
+use support::users::{Users, as_user};
+use support::{
+    Raw, accused_at, claim_of, copy_program, example, looks, next_look, root, station_with, until,
+};
 
 const MIB: u64 = 1 << 20;
 /// Two looks at the driver in these tests, and much for a busy machine.
@@ -115,6 +121,45 @@ fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
     });
     assert_eq!(honest.ask(&format!("alloc {}", 64 * MIB)), "ok 1");
     assert_eq!(bypass.finish(), Some(0), "a warning ends nobody");
+}
+
+/// The loader gives such a program no library path (`AT_SECURE`): it has the driver without the library, and is dealt with as any
+/// other that goes around it. Where it knows the driver by its name only, it finds none.
+#[test]
+fn a_program_with_the_set_user_id_bit_has_no_library_and_is_seen_by_what_it_uses() {
+    if !root("a_program_with_the_set_user_id_bit_has_no_library_and_is_seen_by_what_it_uses") {
+        return;
+    }
+    let (users, station) = (Users::some(1), station(""));
+    let program = station.dir().join("bin/set-root");
+    copy_program(example("raw_client"), &program);
+    std::fs::set_permissions(&program, Permissions::from_mode(0o4755)).expect("set");
+    let driver = station.sim_dir().join("lib/libcuda.so.1");
+    let claim = |driver: &[&Path]| {
+        let mut command = station.command();
+        command.args(["claim", "-q", "-g", "0.5", "--gpu-ids", "0", "--"]);
+        command.arg(&program).args(driver);
+        as_user(command, users.uid(0))
+    };
+    let mut by_name = claim(&[]);
+    let output = by_name.stdin(Stdio::null()).output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        said.starts_with("error -1 cannot load libcuda"),
+        "{output:?}"
+    );
+    let mut around = Raw::start(claim(&[&driver]));
+    let snapshot = station.snapshot().expect("served");
+    let view = claim_of(&snapshot, around.pid()).expect("listed");
+    assert_eq!(view.uid, users.uid(0));
+    assert!(view.members.contains(&around.pid()), "{view:?}");
+    assert_eq!(around.ask(&format!("alloc {}", 3072 * MIB)), "ok 0");
+    let claim = until("it is accused", SOON, || accused(&station, around.pid()));
+    let why = claim.overuse.expect("accused");
+    println!("{}: {why}", claim.state_text);
+    assert!(why.contains("beyond what is counted"), "{why}");
+    assert!(why.contains(&format!("pid {}", around.pid())), "{why}");
+    assert_eq!(around.finish(), Some(0));
 }
 
 /// In ticks, whatever the clock says: the first look that can see it is a glance, the second counts.

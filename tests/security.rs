@@ -3,7 +3,7 @@
 
 use crate::support;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -714,6 +714,85 @@ fn hostile_texts_of_every_kind_are_shown_plain() {
             "{words:?}: a line of {longest:?}"
         );
     }
+}
+
+/// An NVML whose names are hostile: the simulated one with this function in front of it.
+const HOSTILE_NVML: &str = r#"
+#include <stdio.h>
+static int calls;
+int nvmlDeviceGetName(void *device, char *name, unsigned length) {
+    if (calls++ % 2) snprintf(name, length, "\xff\xfe not a text");
+    else snprintf(name, length, "\x1b]0;owned\a\x1b[2J\xe2\x80\xae../../x\xe2\x80\x8b\n%0200d", 0);
+    return 0;
+}
+int nvmlSystemGetDriverVersion(char *version, unsigned length) {
+    snprintf(version, length, "1\x1b[31m\xe2\x80\xae%0200d", 0);
+    return 0;
+}
+"#;
+
+/// Names that NVML gives GPUs, on the screen, in lists and among the figures.
+#[test]
+fn hostile_names_from_nvml_are_shown_plain() {
+    let mut station = station_with(|o| o.config = "[metrics]\nlisten = \"127.0.0.1:0\"\n".into());
+    let source = station.dir().join("nvml.c");
+    std::fs::write(&source, HOSTILE_NVML).expect("written");
+    let lib = station.sim_dir().join("lib");
+    let hostile = lib.join("hostile.so");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-shared", "-fPIC", "-Wl,--no-as-needed", "-o"]);
+    gcc.arg(&hostile).arg(&source);
+    gcc.arg(lib.join("libnvidia-ml.so.1"));
+    gcc.arg(format!("-Wl,-rpath,{}", lib.display()));
+    let Ok(built) = gcc.output() else {
+        println!("skipped: hostile_names_from_nvml_are_shown_plain needs gcc");
+        return;
+    };
+    assert!(built.status.success(), "{}", text(&built));
+    station.stop_service(Signal::SIGTERM).expect("stopped");
+    let config = station.dir().join("gshare.toml");
+    let before = std::fs::read_to_string(&config).expect("read");
+    let own = format!("{:?}", lib.join("libnvidia-ml.so.1"));
+    assert!(before.contains(&own), "{before}");
+    std::fs::write(&config, before.replace(&own, &format!("{hostile:?}"))).expect("written");
+    station.start_service().expect("started");
+    let gpus = station.snapshot().expect("served").gpus;
+    let names: Vec<_> = gpus.into_iter().map(|gpu| gpu.model).collect();
+    let odd = |name: &String| name.starts_with("?]0;owned??[2J???/??/x??000") && name.len() <= 96;
+    assert!(names.iter().any(odd), "{names:?}");
+    for words in [
+        &["ps", "--all"][..],
+        &["status"],
+        &["status", "--json"],
+        &["top", "--once", "--screen", "1", "--size", "200x60"],
+        &["top", "--once", "--screen", "5", "--size", "80x24"],
+        &["top", "--plain", "--for", "1s"],
+        &["doctor"],
+    ] {
+        let mut command = station.command();
+        let shown = command.args(words).stdin(Stdio::null()).output();
+        let shown = text(&shown.expect("runs"));
+        let found: Vec<char> = shown.chars().filter(|c| steers(*c)).collect();
+        assert!(found.is_empty(), "{words:?} shows {found:?}: {shown}");
+    }
+    let told = station.command().arg("doctor").output().expect("runs");
+    let told = text(&told);
+    let place = told
+        .split("http://")
+        .nth(1)
+        .and_then(|s| s.split('/').next());
+    let mut stream = std::net::TcpStream::connect(place.expect("an address")).expect("connects");
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+        .expect("asked");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("a text");
+    let page = page.replace('\r', "");
+    let line = page
+        .lines()
+        .find(|line| line.contains("owned"))
+        .expect("a name");
+    assert!(!page.contains(steers), "{line}");
 }
 
 /// An upgrade finds directories that are not the service's own.

@@ -623,9 +623,9 @@ fn the_english_is_plain() {
     }
 }
 
-/// The modules that ARCHITECTURE.md names as boundaries are there.
+/// The modules that ARCHITECTURE.md names as boundaries are there, and a fuzz target reads what comes in by one of them.
 #[test]
-fn every_boundary_names_its_module() {
+fn every_boundary_names_its_module_and_its_fuzz_target() {
     let page = text(Path::new("ARCHITECTURE.md"));
     let (_, after) = page.split_once("## Boundaries").expect("a section");
     let (section, _) = after.split_once("\n## ").expect("another section");
@@ -635,16 +635,29 @@ fn every_boundary_names_its_module() {
         .map(|line| line.trim_matches('|').split(" | ").collect())
         .collect();
     assert!(rows.len() >= 15, "{} rows", rows.len());
+    // The crates whose readers are public, and the folders that they are in.
+    let crates = [
+        ("gshare_abi::", "enforcer/abi/src/"),
+        ("gshare_proto::", "src/proto/src/"),
+    ];
     for row in &rows {
-        let [what, _, through, bound] = row.as_slice() else {
-            panic!("four cells: {row:?}");
+        let [what, _, through, bound, target] = row.as_slice() else {
+            panic!("five cells: {row:?}");
         };
         let modules: Vec<&str> = through.split('`').skip(1).step_by(2).collect();
         assert!(!modules.is_empty(), "{what}: no module");
-        for module in modules {
+        for module in &modules {
             assert!(Path::new(module).is_file(), "{what}: {module}");
         }
         assert!(!bound.trim().is_empty(), "{what}: nothing is bounded");
+        let target = target.trim().trim_matches('`');
+        let target = text(Path::new(&format!("tests/fuzz/targets/{target}.rs")));
+        let reads = |module: &&&str| {
+            let by_file = target.contains(&format!("../../../{module}\""));
+            let mut by_crate = crates.iter().filter(|(_, dir)| module.starts_with(dir));
+            by_file || by_crate.any(|(name, _)| target.contains(name))
+        };
+        assert!(modules.iter().find(reads).is_some(), "{what}: {modules:?}");
     }
 }
 

@@ -367,8 +367,12 @@ fn any_certificate() -> io::Result<Arc<ClientConfig>> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
     use std::net::TcpListener;
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
     use std::thread;
 
     use super::*;
@@ -534,6 +538,104 @@ mod tests {
             assert!(got.is_err() && took < Duration::from_secs(5), "{took:?}");
             assert!(heard.starts_with(&[0x16]), "a greeting of TLS");
             assert!(!heard.windows(6).any(|w| w == b"secret"), "{heard:?}");
+        }
+    }
+
+    /// A server that speaks TLS with this certificate, prints where it listens and then what it was asked.
+    const SPEAKS_TLS: &str = "
+import socket, ssl, sys
+at, cert, key = sys.argv[1:]
+if at == 'port':
+    server = socket.create_server(('127.0.0.1', 0))
+    at = server.getsockname()[1]
+else:
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(at)
+    server.listen()
+print(at, flush=True)
+try:
+    server.settimeout(2)
+    stream, _ = server.accept()
+    stream.settimeout(2)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    stream = context.wrap_socket(stream, server_side=True)
+    print(stream.recv(4096))
+    stream.sendall(b'HTTP/1.0 200 OK\\r\\n\\r\\n[]')
+    stream.close()
+except OSError as error:
+    print(error)
+";
+
+    /// Certificates in a directory: one that is in order, one for another name, one that is over. None where no `openssl` is.
+    fn certificates(dir: &Path) -> Option<[&'static str; 3]> {
+        let openssl = |words: &str| {
+            let mut command = Command::new("openssl");
+            command.args(words.split(' ')).current_dir(dir);
+            let output = command.output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        let new = "req -x509 -newkey rsa:2048 -nodes -keyout key -days 2";
+        let made = openssl(&format!("{new} -subj /CN=localhost -out own"))
+            && openssl("x509 -in own -signkey key -days -1 -out over")
+            && openssl("req -x509 -key key -days 2 -subj /CN=elsewhere.example -out other");
+        made.then_some(["own", "other", "over"])
+    }
+
+    /// The kernel says whose a server is; a certificate of its own makes it nobody else.
+    #[test]
+    fn a_false_server_gets_no_token_whatever_certificate_it_shows() {
+        let test = "a_false_server_gets_no_token_whatever_certificate_it_shows";
+        let python = "/usr/bin/python3";
+        let dir = tempfile::tempdir_in("/tmp").expect("made");
+        let open = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("set");
+        };
+        open(dir.path(), 0o777);
+        let (Some(all), true, true) = (
+            certificates(dir.path()),
+            Path::new(python).exists(),
+            nix::unistd::Uid::effective().is_root(),
+        ) else {
+            println!("skipped: {test} needs root for a second user, openssl and {python}");
+            return;
+        };
+        open(&dir.path().join("key"), 0o644);
+        const NOBODY: u32 = 65_534;
+        for (own, certificate, file) in [true, false].into_iter().flat_map(|own| {
+            let places = all.into_iter().flat_map(|one| [(one, false), (one, true)]);
+            places.map(move |(one, file)| (own, one, file))
+        }) {
+            let sock = dir.path().join(format!("{own}-{certificate}"));
+            let at = if file {
+                sock.to_str().expect("text")
+            } else {
+                "port"
+            };
+            let mut server = Command::new(python);
+            server.args(["-c", SPEAKS_TLS, at]);
+            server.args([certificate, "key"]).current_dir(dir.path());
+            if !own {
+                server.uid(NOBODY).gid(NOBODY);
+            }
+            let mut server = server.stdout(Stdio::piped()).spawn().expect("starts");
+            let mut lines = BufReader::new(server.stdout.take().expect("piped")).lines();
+            let mut line = || lines.next().expect("a line").expect("text");
+            let listens = line();
+            let address = match file {
+                true => Address::read("http+unix://s/", at, true),
+                false => Address::read(&format!("https://localhost:{listens}/"), "", true),
+            };
+            let patience = Duration::from_secs(2);
+            let got = address
+                .expect("an address")
+                .get("/x", "secret", patience, 4096);
+            let heard = line();
+            server.wait().expect("ended");
+            let what = format!("own {own}, {certificate}, file {file}: {got:?}, {heard}");
+            // What the user's own process hears it could read from the user's files.
+            assert_eq!(got.is_ok_and(|body| body == b"[]"), own, "{what}");
+            assert_eq!(heard.contains("secret"), own, "{what}");
         }
     }
 
