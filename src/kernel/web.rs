@@ -586,7 +586,7 @@ except OSError as error:
     #[test]
     fn a_false_server_gets_no_token_whatever_certificate_it_shows() {
         let test = "a_false_server_gets_no_token_whatever_certificate_it_shows";
-        let python = "/usr/bin/python3";
+        let (python, nobody) = ("/usr/bin/python3", 65_534);
         let dir = tempfile::tempdir_in("/tmp").expect("made");
         let open = |path: &Path, mode| {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("set");
@@ -601,7 +601,6 @@ except OSError as error:
             return;
         };
         open(&dir.path().join("key"), 0o644);
-        const NOBODY: u32 = 65_534;
         for (own, certificate, file) in [true, false].into_iter().flat_map(|own| {
             let places = all.into_iter().flat_map(|one| [(one, false), (one, true)]);
             places.map(move |(one, file)| (own, one, file))
@@ -616,7 +615,7 @@ except OSError as error:
             server.args(["-c", SPEAKS_TLS, at]);
             server.args([certificate, "key"]).current_dir(dir.path());
             if !own {
-                server.uid(NOBODY).gid(NOBODY);
+                server.uid(nobody).gid(nobody);
             }
             let mut server = server.stdout(Stdio::piped()).spawn().expect("starts");
             let mut lines = BufReader::new(server.stdout.take().expect("piped")).lines();
