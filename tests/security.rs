@@ -304,7 +304,7 @@ fn start_mapped(mut command: Command) -> Child {
     let map = map.and_then(|(_, map)| map).expect("set").to_owned();
     let mut child = command.spawn().expect("starts");
     let mut ready = [0; 6];
-    std::io::Read::read_exact(child.stderr.as_mut().expect("piped"), &mut ready).expect("ready");
+    Read::read_exact(child.stderr.as_mut().expect("piped"), &mut ready).expect("ready");
     for file in ["uid_map", "gid_map"] {
         std::fs::write(
             format!("/proc/{}/{file}", child.id()),
@@ -627,7 +627,7 @@ fn a_process_number_that_is_used_again_gives_nobody_somebody_elses_program() {
         kill(service, Signal::SIGCONT).expect("goes on");
         writeln!(tell, "go").expect("told");
         let mut said = String::new();
-        std::io::Read::read_to_string(&mut answer, &mut said).expect("read");
+        Read::read_to_string(&mut answer, &mut said).expect("read");
         assert_eq!(place(), before, "seen before: {seen_before}: {said}");
         let claims = station.snapshot().expect("served").claims;
         assert!(claims.iter().all(|c| c.pid != Some(pid)), "{claims:?}");
