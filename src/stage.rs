@@ -14,7 +14,7 @@ use crate::off;
 pub(crate) const FILE: &str = "stage";
 
 /// The stages in force. Of a GPU's and a user's the lower counts.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Stages {
     /// Of every GPU without an entry.
     pub(crate) machine: Stage,
@@ -78,6 +78,18 @@ pub(crate) fn in_force(config: &Config, line: Option<Stages>) -> Stages {
     }
 }
 
+/// What would be different for a run of a claim; `above` its limit if it had more memory than that at some time.
+pub(crate) fn effect(old: Stage, new: Stage, above: bool) -> Option<&'static str> {
+    if old == Stage::Observe && new > Stage::Observe {
+        return Some(match above {
+            true => "would have met its memory limit",
+            false => "would have limits, and wait for room",
+        });
+    }
+    let taken = old < Stage::Reclaim && new >= Stage::Reclaim;
+    taken.then_some("could be offloaded, moved or suspended for others")
+}
+
 /// The line. One that cannot be understood stands for the stage that touches nobody.
 pub(crate) fn read(state_dir: &Path) -> Option<Stages> {
     off::read_line(state_dir, FILE).map(|line| {
@@ -135,6 +147,23 @@ mod tests {
         );
         std::fs::write(dir.path().join(FILE), "{").expect("written");
         assert_eq!(read(dir.path()), Some(Stages::all(Stage::Observe)));
+    }
+
+    #[test]
+    fn only_a_higher_stage_is_different_for_anybody() {
+        use Stage::{Observe, OptIn, Reclaim, Require};
+        for (old, new) in [
+            (Require, Reclaim),
+            (Reclaim, Observe),
+            (OptIn, OptIn),
+            (Reclaim, Require),
+        ] {
+            assert_eq!(effect(old, new, true), None, "{old} to {new}");
+        }
+        let text = |old, new, above| effect(old, new, above).unwrap_or_default();
+        assert!(text(Observe, Require, true).contains("limit"));
+        assert!(text(Observe, OptIn, false).contains("wait"));
+        assert!(text(OptIn, Reclaim, true).contains("offloaded"));
     }
 
     #[test]

@@ -49,7 +49,7 @@ fn quarter(station: &Station, gpu: &str) -> Raw {
 /// What a program could see of gshare: its environment, its cgroup, what is mapped and open in it.
 fn trace(mut command: Command) -> Vec<String> {
     let script = "tr '\\0' '\\n' < /proc/$$/environ; cat /proc/$$/cgroup; cat /proc/$$/mountinfo; \
-                  sed 's/.* //' /proc/$$/maps; for f in /proc/$$/fd/*; do readlink $f; done; grep -E 'Sig|Cap' /proc/$$/status";
+                  sed 's/.* //' /proc/$$/maps; for f in /proc/$$/fd/*; do readlink $f; done; grep -E '^(SigBlk|SigIgn|Cap)' /proc/self/status";
     let output = command.args(["sh", "-c", script]).output().expect("runs");
     let mut lines: Vec<String> = text(&output)
         .lines()
@@ -232,4 +232,64 @@ fn what_the_configuration_says_of_the_stage_is_not_changed_by_the_command() {
         &["admin", "stage", "2", "--group", "no-such-group"],
     );
     assert_eq!(code, Some(64));
+}
+
+#[test]
+fn a_dry_run_names_whom_a_stage_would_affect_and_its_plan_holds_only_while_that_is_so() {
+    let station = quick("");
+    said(&station, &["admin", "stage", "1"]);
+    let mut above = quarter(&station, "0");
+    assert!(above.ask(HALF).starts_with("ok"));
+    let mut command = Command::new(support::example("raw_client"));
+    command.env("LD_LIBRARY_PATH", station.sim_dir().join("lib"));
+    let mut bare = Raw::start(command);
+    assert_eq!(bare.ask("alloc 1048576"), "ok 0");
+    until("both are seen", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        let half = claim_of(&snapshot, above.pid())?.gpus.first()?.mem_used?;
+        claim_of(&snapshot, bare.pid())?;
+        (half >= 12 << 30).then_some(())
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!([above.finish(), bare.finish()], [Some(0); 2]);
+    until("both are over", SOON, || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
+    let dry = |stage: &str| {
+        let text = said(&station, &["admin", "stage", stage, "--dry-run"]);
+        let (_, id) = text.split_once("\nplan ").expect(&text);
+        let (id, _) = id.split_once("; nothing was changed").expect(&text);
+        (text.clone(), id.to_owned())
+    };
+    let (text, plan) = dry("2");
+    assert!(
+        text.contains("1 run: would have met its memory limit"),
+        "{text}"
+    );
+    assert!(!text.contains("without a claim"), "{text}");
+    let refusal = "1 run: could not open a GPU without a claim";
+    assert!(dry("4").0.contains(refusal), "{}", dry("4").0);
+    assert!(
+        dry("4").0.contains("were without a claim"),
+        "{}",
+        dry("4").0
+    );
+    assert_eq!(said(&station, &["admin", "stage"]), "stage 1 (observe)\n");
+    assert_eq!(dry("2").1, plan, "nothing has happened");
+    // Another program has run since.
+    said(&station, &["claim", "-q", "-g", "0.1", "--", "true"]);
+    until("it is over", SOON, || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
+    let (code, text) = refused(&station, &["admin", "stage", "2", "--plan", &plan]);
+    assert_eq!(code, Some(75), "{text}");
+    assert!(text.contains("no longer so"), "{text}");
+    let plan = dry("2").1;
+    said(&station, &["admin", "stage", "2", "--plan", &plan]);
+    assert_eq!(said(&station, &["admin", "stage"]), "stage 2 (opt-in)\n");
+    let (text, _) = dry("1");
+    assert!(
+        text.contains("nobody would be treated differently"),
+        "{text}"
+    );
 }

@@ -1356,7 +1356,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__admin__subcmd__stage)
-            opts="-h --gpus --group --json --socket --help"
+            opts="-h --gpus --group --dry-run --plan --json --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1367,6 +1367,10 @@ _gshare() {
                     return 0
                     ;;
                 --group)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --plan)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

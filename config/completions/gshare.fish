@@ -368,7 +368,9 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from on" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from stage" -l gpus -d 'Only on these GPUs: indices or UUIDs, separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from stage" -l group -d 'At most this stage for the members of a group' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from stage" -l plan -d 'Change it only if the dry run with this id would say the same now' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from stage" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from stage" -l dry-run -d 'Print whose runs of the last 7 days would be treated differently, and a plan id; change nothing'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from stage" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from stage" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -s u -l user -d 'Owner: login name or uid' -r

@@ -64,8 +64,15 @@ impl Service {
             } => self.admin_mode(peer, &gpu, &mode, when_empty),
             AdminCall::Off { for_ms } => self.admin_off(peer, for_ms),
             AdminCall::On => self.admin_on(peer),
-            AdminCall::Stage { stage, gpus, group } => {
-                self.admin_stage(peer, &stage, &gpus, group.as_deref())
+            AdminCall::Stage {
+                stage,
+                gpus,
+                group,
+                dry_run,
+                plan,
+            } => {
+                let change = self.stage_change(&stage, &gpus, group.as_deref())?;
+                self.admin_stage(peer, change, dry_run, plan.as_deref())
             }
             AdminCall::Take { gpus } => self.take_gpus(peer, &gpus),
             // Answered when it is done: see `Service::call`.

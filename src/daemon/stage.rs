@@ -3,6 +3,9 @@
 //! A claim keeps the stage that it was granted in, or a lower one that came later: no change of stage limits, pauses,
 //! moves or ends a program that runs.
 
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use gshare_config::{Stage, Unclaimed};
 use gshare_core::machine::Event;
 use gshare_core::{Admission, ClaimId};
@@ -11,9 +14,19 @@ use gshare_proto::{AdminDone, ErrorCode, Reply, StageView, WireError};
 
 use super::admin::Act;
 use super::convert;
+use super::journal::{ClaimRecord, SliceRecord};
 use super::peer::Peer;
 use super::service::Service;
+use crate::clock::unix_ms;
+use crate::figures;
 use crate::stage::{self, Stages};
+
+/// How far back a dry run looks.
+const WEEK_MS: u64 = 7 * 86_400_000;
+/// Most lines of whose runs would be treated differently.
+const NAMED: usize = 50;
+/// A part of the GPU hours that is much to be without a claim.
+const MUCH: f64 = 0.2;
 
 impl Service {
     /// The stages by the configuration and the line.
@@ -63,40 +76,39 @@ impl Service {
 
     /// The stage of a claim of this user on these GPUs.
     pub(crate) fn stage_of<'a>(&self, uid: u32, uuids: impl IntoIterator<Item = &'a str>) -> Stage {
-        let gpus = uuids.into_iter().map(|uuid| self.stage_of_gpu(uuid));
+        self.stage_in(&self.stages, uid, uuids)
+    }
+
+    fn stage_in<'a>(
+        &self,
+        stages: &Stages,
+        uid: u32,
+        uuids: impl IntoIterator<Item = &'a str>,
+    ) -> Stage {
+        let gpus = uuids.into_iter().map(|uuid| self.gpu_in(stages, uuid));
         gpus.min()
             .unwrap_or(Stage::Require)
-            .min(self.stage_of_user(uid))
+            .min(user_in(stages, uid))
     }
 
     /// The stage of a GPU; an instance has that of its GPU.
-    pub(crate) fn stage_of_gpu(&self, uuid: &str) -> Stage {
+    fn gpu_in(&self, stages: &Stages, uuid: &str) -> Stage {
         let of = self.gpu_index(uuid);
         let parent = of.and_then(|g| self.gpus[g].parent).map(|p| &self.gpus[p]);
-        self.stages.of_gpu(parent.map_or(uuid, |p| &p.uuid))
-    }
-
-    /// The most that a user's groups allow.
-    pub(crate) fn stage_of_user(&self, uid: u32) -> Stage {
-        if self.stages.groups.is_empty() {
-            return Stage::Require;
-        }
-        let groups = proc::groups_of(uid).unwrap_or_default();
-        let names: Vec<String> = groups.into_iter().filter_map(proc::group_name).collect();
-        self.stages.of_groups(names.iter().map(String::as_str))
+        stages.of_gpu(parent.map_or(uuid, |p| &p.uuid))
     }
 
     /// Whether a claim of this user is only counted, wherever it would go.
     pub(crate) fn observes(&self, uid: u32) -> bool {
-        let gpu = |g: &super::gpu::Gpu| self.stage_of_gpu(&g.uuid) == Stage::Observe;
-        self.gpus.iter().all(gpu) || self.stage_of_user(uid) == Stage::Observe
+        let gpu = |g: &super::gpu::Gpu| self.gpu_in(&self.stages, &g.uuid) == Stage::Observe;
+        self.gpus.iter().all(gpu) || user_in(&self.stages, uid) == Stage::Observe
     }
 
     /// Tells the core what decides about claims on each GPU.
     pub(crate) fn tell_admission(&mut self) {
         let ledger = self.machine.ledger();
         let event = |(g, gpu): (usize, &super::gpu::Gpu)| {
-            let observed = self.stage_of_gpu(&gpu.uuid) == Stage::Observe;
+            let observed = self.gpu_in(&self.stages, &gpu.uuid) == Stage::Observe;
             let by = match self.is_off() || observed {
                 true => Admission::Pass,
                 false => Admission::Queue,
@@ -110,15 +122,15 @@ impl Service {
 
     /// What is done about processes outside claims, by the stage where the configuration does not say.
     pub(crate) fn unclaimed_by_stage(&self) -> Unclaimed {
-        match self.denied_everywhere() {
+        match self.denied_everywhere(&self.stages) {
             Ok(()) => Unclaimed::Deny,
             Err(_) => Unclaimed::Adopt,
         }
     }
 
     /// Whether programs without a claim are to open no GPU. The filter knows no single GPU: all have to be at stage 4.
-    fn denied_everywhere(&self) -> Result<(), String> {
-        let below = |g: &usize| self.stage_of_gpu(&self.gpus[*g].uuid) < Stage::Require;
+    fn denied_everywhere(&self, stages: &Stages) -> Result<(), String> {
+        let below = |g: &usize| self.gpu_in(stages, &self.gpus[*g].uuid) < Stage::Require;
         match (0..self.gpus.len()).find(below) {
             None if !self.gpus.is_empty() => Ok(()),
             gpu => Err(format!(
@@ -146,29 +158,30 @@ impl Service {
         }
     }
 
-    /// Sets a stage, for an administrator.
-    pub(crate) fn admin_stage(
-        &mut self,
-        peer: &Peer,
+    /// What an administrator asks for, if it is possible.
+    pub(crate) fn stage_change(
+        &self,
         stage: &str,
         gpus: &[impl AsRef<str>],
         group: Option<&str>,
-    ) -> Result<Reply, WireError> {
+    ) -> Result<Change, WireError> {
         let usage = |text| WireError::new(ErrorCode::Usage, text);
+        let refused = |text: String| {
+            WireError::new(
+                ErrorCode::NotAvailable,
+                format!("{text}; nothing was changed"),
+            )
+            .with_hint("remove it there, then: systemctl reload gshared")
+        };
         let stage = Stage::parse(stage).map_err(|e| usage(format!("`{stage}`: {e}")))?;
         if let Some((key, of)) = stage::pinned(self.configured()) {
-            let text = format!("{key} in gshare.toml sets stage {of}; nothing was changed");
-            return Err(WireError::new(ErrorCode::NotAvailable, text)
-                .with_hint("remove it there, then: systemctl reload gshared"));
+            return Err(refused(format!("{key} in gshare.toml sets stage {of}")));
         }
-        let kept = self.configured().policy.unclaimed;
-        if let (Stage::Require, Some(word)) = (stage, kept) {
-            let text = format!(
-                "`unclaimed` (\"{}\") in gshare.toml contradicts stage {stage}; nothing was changed",
-                word.name()
-            );
-            return Err(WireError::new(ErrorCode::NotAvailable, text)
-                .with_hint("remove it there, then: systemctl reload gshared"));
+        if let (Stage::Require, Some(word)) = (stage, self.configured().policy.unclaimed) {
+            let word = word.name();
+            return Err(refused(format!(
+                "`unclaimed` (\"{word}\") in gshare.toml contradicts stage {stage}"
+            )));
         }
         if let Some(group) = group
             && nix::unistd::Group::from_name(group)
@@ -179,58 +192,210 @@ impl Service {
             return Err(usage(format!("there is no group `{group}`")));
         }
         let indices = convert::gpu_ids(&self.world(), "--gpus ", gpus)?;
-        let uuids: Vec<String> = indices
-            .iter()
-            .map(|g| {
-                let gpu = &self.gpus[*g as usize];
-                let whole = gpu.parent.map_or(gpu, |p| &self.gpus[p]);
-                whole.uuid.clone()
-            })
-            .collect();
-        let new = self.stages.with(stage, &uuids, group);
-        let before = self.stage_view().text();
+        let whole = |g: &u32| {
+            let gpu = &self.gpus[*g as usize];
+            gpu.parent.map_or(gpu, |p| &self.gpus[p]).uuid.clone()
+        };
+        let uuids: Vec<String> = indices.iter().map(whole).collect();
         let list: Vec<String> = indices.iter().map(u32::to_string).collect();
-        let (target, flags) = match (list.is_empty(), group) {
-            (_, Some(group)) => (format!("group {group}"), format!(" --group {group}")),
-            (false, None) => {
-                let list = list.join(",");
-                (format!("GPU {list}"), format!(" --gpus {list}"))
+        let list = list.join(",");
+        let (target, flags, old) = match (uuids.first(), group) {
+            (_, Some(group)) => (
+                format!("group {group}"),
+                format!(" --group {group}"),
+                self.stages.of_groups([group]),
+            ),
+            (Some(uuid), None) => (
+                format!("GPU {list}"),
+                format!(" --gpus {list}"),
+                self.stages.of_gpu(uuid),
+            ),
+            (None, None) => (
+                "every GPU and user".to_owned(),
+                String::new(),
+                self.stages.machine,
+            ),
+        };
+        Ok(Change {
+            stage,
+            new: self.stages.with(stage, &uuids, group),
+            target,
+            undo: format!("gshare admin stage {}{flags}", old.number()),
+        })
+    }
+
+    /// Sets a stage, for an administrator, or says what that would do.
+    pub(crate) fn admin_stage(
+        &mut self,
+        peer: &Peer,
+        change: Change,
+        dry_run: bool,
+        plan: Option<&str>,
+    ) -> Result<Reply, WireError> {
+        let Change {
+            stage, new, target, ..
+        } = &change;
+        let past = self.past_week()?;
+        let affected = self.affected(&past, new);
+        let id = plan_id(&(&self.stages, new, affected.keys().collect::<Vec<_>>()));
+        let mut lines = vec![format!("stage {stage} for {target}: {}", meaning(*stage))];
+        if *stage == Stage::Require
+            && let Err(why) = self.denied_everywhere(new)
+        {
+            lines.push(why);
+        }
+        let unclaimed = self.part_without_claims(&past);
+        if *stage >= Stage::Reclaim && unclaimed > MUCH {
+            lines.push(format!(
+                "{:.0} % of the GPU hours of the last 7 days were without a claim: taking back will only affect those who claim",
+                unclaimed * 100.0
+            ));
+        }
+        if dry_run {
+            lines.push(match affected.is_empty() {
+                true => {
+                    "by the runs of the last 7 days, nobody would be treated differently".to_owned()
+                }
+                false => "by the runs of the last 7 days, this would be different:".to_owned(),
+            });
+            let row = |((who, how), runs): (&(String, &str), &u32)| {
+                let s = if *runs == 1 { "" } else { "s" };
+                format!("  {who}, {runs} run{s}: {how}")
+            };
+            lines.extend(affected.iter().take(NAMED).map(row));
+            if let Some(more) = affected.len().checked_sub(NAMED).filter(|n| *n > 0) {
+                lines.push(format!("  and {more} more"));
             }
-            (true, None) => ("every GPU and user".to_owned(), String::new()),
-        };
-        let old = match (indices.first(), group) {
-            (_, Some(group)) => self.stages.of_groups([group]),
-            (Some(_), None) => self.stages.of_gpu(&uuids[0]),
-            (None, None) => self.stages.machine,
-        };
+            lines.push(format!("plan {id}; nothing was changed"));
+            return Ok(Reply::Admin(AdminDone {
+                message: lines.join("\n"),
+                undo: None,
+            }));
+        }
+        if plan.is_some_and(|plan| plan != id) {
+            let text = "what this plan says is no longer so; nothing was changed";
+            return Err(WireError::new(ErrorCode::NotAvailable, text.to_owned())
+                .with_hint("look again with --dry-run"));
+        }
         let act = Act {
             action: "stage",
             target: target.clone(),
-            before,
+            before: self.stage_view().text(),
             after: stage.to_string(),
             reason: None,
         };
         self.audit(peer, vec![act], |_| Ok(()))?;
-        stage::write(&self.paths.state_dir, &new).map_err(|error| {
+        stage::write(&self.paths.state_dir, new).map_err(|error| {
             WireError::new(ErrorCode::Internal, format!("nothing was changed: {error}"))
                 .with_hint("is there room on the disk of the state directory (gshare config path)?")
         })?;
-        self.follow_stages(new);
-        let mut lines = vec![format!("stage {stage} for {target}: {}", meaning(stage))];
+        self.notice(None, lines[0].clone());
         lines.push(
             "programs that run are neither limited, paused, moved nor ended by this".to_owned(),
         );
-        if stage == Stage::Require
-            && let Err(why) = self.denied_everywhere()
-        {
-            lines.push(why);
-        }
-        self.notice(None, lines[0].clone());
+        self.follow_stages(change.new);
         Ok(Reply::Admin(AdminDone {
             message: lines.join("\n"),
-            undo: Some(format!("gshare admin stage {}{flags}", old.number())),
+            undo: Some(change.undo),
         }))
     }
+
+    /// What ended in the last 7 days.
+    fn past_week(&self) -> Result<Vec<Run>, WireError> {
+        let from_ms = unix_ms().saturating_sub(WEEK_MS);
+        let ended = self.journal.ended_since(from_ms).map_err(|error| {
+            WireError::new(
+                ErrorCode::Internal,
+                format!("the journal cannot be read: {error}"),
+            )
+        })?;
+        let run = |(record, ended_ms, peak): (ClaimRecord, u64, u64)| Run {
+            // Which GPUs a program without a claim had is not recorded: it counts as one.
+            hours: ended_ms.saturating_sub(record.granted_ms.max(from_ms)) as f64 / 3.6e6
+                * if record.uncapped {
+                    1.0
+                } else {
+                    self.gpus_of(&record)
+                },
+            record,
+            peak,
+        };
+        Ok(ended.into_iter().map(run).collect())
+    }
+
+    /// Part of the GPU hours that programs without a claim had.
+    fn part_without_claims(&self, past: &[Run]) -> f64 {
+        let hours = |uncapped: bool| -> f64 {
+            let of = past.iter().filter(|r| !uncapped || r.record.uncapped);
+            of.map(|r| r.hours).sum()
+        };
+        let all = hours(false);
+        if all > 0.0 { hours(true) / all } else { 0.0 }
+    }
+
+    /// Whose runs would be treated differently with these stages, and how; with the number of runs.
+    fn affected(&self, past: &[Run], new: &Stages) -> BTreeMap<(String, &'static str), u32> {
+        let mut found = BTreeMap::new();
+        for run in past {
+            let record = &run.record;
+            let stage = |stages: &Stages| {
+                let uuids = record.slices.iter().map(|s| s.uuid.as_str());
+                self.stage_in(stages, record.uid, uuids)
+            };
+            let denied = |stages: &Stages| self.denied_everywhere(stages).is_ok();
+            let most = |s: &SliceRecord| s.mem_limit.max(s.mem);
+            let most = record.slices.iter().map(most).fold(0, u64::saturating_add);
+            let how = if record.uncapped {
+                (denied(new) && !denied(&self.stages))
+                    .then_some("could not open a GPU without a claim")
+            } else {
+                stage::effect(stage(&self.stages), stage(new), run.peak > most)
+            };
+            if let Some(how) = how {
+                let user = self.names.user(record.uid);
+                let who = format!("{} of {user}", figures::what(None, &record.command));
+                *found.entry((who, how)).or_default() += 1;
+            }
+        }
+        found
+    }
+}
+
+/// The most that a user's groups allow.
+fn user_in(stages: &Stages, uid: u32) -> Stage {
+    if stages.groups.is_empty() {
+        return Stage::Require;
+    }
+    let groups = proc::groups_of(uid).unwrap_or_default();
+    let names: Vec<String> = groups.into_iter().filter_map(proc::group_name).collect();
+    stages.of_groups(names.iter().map(String::as_str))
+}
+
+/// A stage that an administrator asks for.
+#[derive(Debug)]
+pub(crate) struct Change {
+    stage: Stage,
+    new: Stages,
+    /// For what, for people.
+    target: String,
+    /// The command that undoes it.
+    undo: String,
+}
+
+/// A claim, or a program without one, that has ended.
+struct Run {
+    record: ClaimRecord,
+    /// GPU hours of the last 7 days.
+    hours: f64,
+    /// The most bytes that it had.
+    peak: u64,
+}
+
+/// The same for the same, as long as this program is the same.
+fn plan_id(of: &impl Hash) -> String {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
 }
 
 /// What a stage does, for people.

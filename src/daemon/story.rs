@@ -230,7 +230,7 @@ impl Service {
         };
         let now = unix_ms();
         let live = self.claims.values().map(|l| (&l.record, now));
-        let ended = ended.iter().map(|(record, at)| (record, *at));
+        let ended = ended.iter().map(|(record, at, _)| (record, *at));
         let mut past: BTreeMap<u32, f64> = BTreeMap::new();
         for (record, until) in ended.chain(live) {
             let ago = |ms: u64| now.saturating_sub(ms) as f64 / 1000.0;
@@ -242,7 +242,7 @@ impl Service {
         self.drive(Event::Remember(past));
     }
 
-    fn gpus_of(&self, record: &ClaimRecord) -> f64 {
+    pub(crate) fn gpus_of(&self, record: &ClaimRecord) -> f64 {
         record.slices.iter().map(|s| self.share_of(s)).sum()
     }
 }

@@ -78,7 +78,9 @@ pub enum AdminCommand {
             gshare admin stage                       what is in force; everybody may ask\n  \
             sudo gshare admin stage 2                claims have a queue and limits\n  \
             sudo gshare admin stage 3 --gpus 6,7     only on these GPUs\n  \
-            sudo gshare admin stage 1 --group students\n\n\
+            sudo gshare admin stage 1 --group students\n  \
+            sudo gshare admin stage 4 --dry-run      whom it would affect, by the runs of the last 7 days\n  \
+            sudo gshare admin stage 4 --plan 3f9a0c51d27be684    only if that has not changed\n\n\
             1 observe: gshare records, and claims start at once and are only counted. 2 opt-in: claims have a queue and limits; \
             nothing is taken from anybody. 3 reclaim: also guarantees, idle rules and taking back, always announced. 4 require: \
             also programs without a claim cannot open GPUs.\n\n\
@@ -292,6 +294,12 @@ pub struct StageArgs {
         conflicts_with = "gpus"
     )]
     pub group: Option<String>,
+    /// Print whose runs of the last 7 days would be treated differently, and a plan id; change nothing
+    #[arg(long, requires = "stage", conflicts_with = "plan")]
+    pub dry_run: bool,
+    /// Change it only if the dry run with this id would say the same now
+    #[arg(long, value_name = "ID", requires = "stage")]
+    pub plan: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -313,24 +313,24 @@ impl Journal {
         Ok(found.into_iter().filter_map(read).collect())
     }
 
-    /// Claims that ended since a moment, and when. Damaged records are left out.
+    /// Claims that ended since a moment, when, and the most bytes they had. Damaged records are left out.
     pub(crate) fn ended_since(
         &self,
         from_ms: u64,
-    ) -> Result<Vec<(ClaimRecord, u64)>, JournalError> {
-        let mut rows = self
-            .db
-            .prepare("SELECT record, ended_ms FROM ended WHERE ended_ms >= ?1")?;
+    ) -> Result<Vec<(ClaimRecord, u64, u64)>, JournalError> {
+        let mut rows = self.db.prepare(
+            "SELECT record, ended_ms, coalesce(peak_bytes, 0) FROM ended WHERE ended_ms >= ?1",
+        )?;
         let row = |r: &rusqlite::Row<'_>| {
-            let (text, at): (String, i64) = (r.get(0)?, r.get(1)?);
-            Ok((text, at.unsigned_abs()))
+            let (text, at, peak): (String, i64, i64) = (r.get(0)?, r.get(1)?, r.get(2)?);
+            Ok((text, at.unsigned_abs(), peak.unsigned_abs()))
         };
-        let found: Vec<(String, u64)> = rows
+        let found: Vec<(String, u64, u64)> = rows
             .query_map([signed(from_ms)], row)?
             .collect::<Result<_, _>>()?;
         Ok(found
             .into_iter()
-            .filter_map(|(text, at)| Some((serde_json::from_str(&text).ok()?, at)))
+            .filter_map(|(text, at, peak)| Some((serde_json::from_str(&text).ok()?, at, peak)))
             .collect())
     }
 }

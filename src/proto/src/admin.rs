@@ -105,6 +105,12 @@ pub enum AdminCall {
         /// The most for the members of this group. Neither: of everything, without exceptions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<Text<256>>,
+        /// Only say whose runs of the last 7 days would be treated differently, with the id of that plan.
+        #[serde(default)]
+        dry_run: bool,
+        /// Only if that would still be said: the id.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        plan: Option<Text<64>>,
     },
     /// A claim on behalf of a user, for all processes below a cgroup that gshare does not own. The same name again gives
     /// the same claim. Answers as [`crate::Call::Claim`]. Root alone.
