@@ -70,3 +70,11 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
 fn say(text: &str) {
     let _ = print(&format!("{text}\n"));
 }
+
+/// How long a run takes where nothing else runs: said before it starts.
+fn takes(seconds: f64) -> String {
+    match seconds {
+        long if long > 90.0 => format!("about {:.0} min", long / 60.0),
+        short => format!("about {:.0} s", short.max(1.0)),
+    }
+}

@@ -5,13 +5,15 @@
 mod mix;
 mod program;
 
+use std::sync::{Mutex, PoisonError};
+
 use anyhow::Context as _;
 use gshare_sim_board::{ImaginedBoard, Model, Preset};
 use serde_json::{Value, json};
 
 use self::mix::{Error, Sharing};
 use super::stats::Times;
-use super::{dice, say};
+use super::{dice, say, takes};
 use crate::command::args::BenchArgs;
 
 /// GPU models: two without counters of their own, two with.
@@ -23,6 +25,13 @@ const GOALS: [f64; 2] = [3.0, 5.0];
 
 /// Part of the claims that may be over a goal in some window.
 const OVER_MOST: f64 = 0.01;
+
+/// What a window of a mix takes one core in a release build, on average.
+const WINDOW_SECONDS: f64 = 0.75;
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
 
 /// The first seed where nobody asks for others and no commit can be told.
 const FIRST_SEED: u64 = 1000;
@@ -98,9 +107,13 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
         ways.map(Sharing::name).join("; ")
     );
     say(&format!(
-        "simulation, no GPU: per model and way of sharing {} mixes of 1 to {CLAIMS} claims, {windows} windows of 10 s of virtual time;\n\
+        "simulation, no GPU: per model and way of sharing {} mixes of 1 to {CLAIMS} claims, {windows} windows of 10 s of virtual time; {};\n\
          long and short kernels, small and large grids, memory-bound ones, bursts, graphs, two streams; seeds {from} to {to}{}; the driver costs what `{name}` says",
         to - from + 1,
+        takes(
+            WINDOW_SECONDS * (chosen.len() as u64 * (to - from + 1) * windows) as f64
+                / cores() as f64
+        ),
         if commit.is_some() {
             ", from the hash of the commit"
         } else {
@@ -193,9 +206,28 @@ fn measure(
         claims: 0,
         claims_over: 0,
     };
-    for seed in seeds {
+    let next = Mutex::new(seeds.clone());
+    let mixes = std::thread::scope(|scope| {
+        let work = || {
+            let mut mixes = Vec::new();
+            let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
+            while let Some(seed) = take() {
+                let errors = mix::run(slug, sharing, claims_of(seed), seed, windows, preset)?;
+                mixes.push((seed, errors));
+            }
+            anyhow::Ok(mixes)
+        };
+        let workers: Vec<_> = (0..cores()).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter().map(|worker| {
+            let mixes = worker.join();
+            mixes.unwrap_or_else(|_| Err(anyhow::anyhow!("a mix panicked")))
+        });
+        joined.collect::<anyhow::Result<Vec<_>>>()
+    })?;
+    let mut mixes: Vec<_> = mixes.into_iter().flatten().collect();
+    mixes.sort_unstable_by_key(|(seed, _)| *seed);
+    for (seed, errors) in mixes {
         let many = claims_of(seed);
-        let errors = mix::run(slug, sharing, many, seed, windows, preset)?;
         let worst = errors.iter().map(|e| e.alone[0].max(e.device[0]));
         let worst = worst.fold(0.0, f64::max);
         if worst >= row.worst.0 {

@@ -15,7 +15,7 @@ use gshare_sim_board::{Board, Preset};
 use serde_json::{Value, json};
 
 use self::run::{How, Outcome, Part, Running, arbiter_ns};
-use super::say;
+use super::{say, takes};
 use crate::command::args::BenchArgs;
 use crate::station::{Options, Station};
 
@@ -28,6 +28,13 @@ const POINTS: f64 = 2.0;
 const TOTAL: f64 = 0.97;
 const STALL_MS: f64 = 20.0;
 const ARBITER: f64 = 0.01;
+/// How long programs run before a mix is watched, how long it is without the gate, and what starting and ending one
+/// takes, in seconds.
+const SETTLE: u64 = 1;
+const BARE: u64 = 1;
+const START: f64 = 0.5;
+/// What is measured behind the mixes takes, in seconds.
+const AT_THE_END: f64 = 14.0;
 /// Points by which 10:90 has to miss without the gate.
 const UNGATED: f64 = 20.0;
 
@@ -61,6 +68,22 @@ const fn mix(
 }
 
 impl Mix {
+    /// How long it is watched, in seconds.
+    fn watched(&self, gated: bool, quick: bool) -> u64 {
+        match (gated, quick) {
+            (true, true) => 3,
+            (true, false) => self.seconds,
+            // The bare run gives the total only.
+            (false, _) => BARE,
+        }
+    }
+
+    /// How long all of it takes, in seconds.
+    fn takes(&self, quick: bool) -> f64 {
+        let arm = |gated| (SETTLE + self.watched(gated, quick)) as f64 + START;
+        arm(true) + arm(false)
+    }
+
     /// One of its programs, with the whole GPU.
     fn alone(&self) -> Mix {
         Mix {
@@ -73,30 +96,30 @@ impl Mix {
 const MIXES: &[Mix] = &[
     Mix {
         quick: true,
-        ..mix("10:90, 1 ms", &[100, 900], "spin_1ms", 6)
+        ..mix("10:90, 1 ms", &[100, 900], "spin_1ms", 4)
     },
-    mix("10:90, 10 us", &[100, 900], "spin_10us", 6),
-    mix("10:90, 20 ms", &[100, 900], "spin_20ms", 8),
+    mix("10:90, 10 us", &[100, 900], "spin_10us", 4),
+    mix("10:90, 20 ms", &[100, 900], "spin_20ms", 6),
     mix("10:90, 200 ms", &[100, 900], "spin_200ms", 22),
-    mix("30:70, 10 us", &[300, 700], "spin_10us", 6),
-    mix("30:70, 1 ms", &[300, 700], "spin_1ms", 6),
-    mix("30:70, 20 ms", &[300, 700], "spin_20ms", 8),
+    mix("30:70, 10 us", &[300, 700], "spin_10us", 4),
+    mix("30:70, 1 ms", &[300, 700], "spin_1ms", 4),
+    mix("30:70, 20 ms", &[300, 700], "spin_20ms", 6),
     mix("30:70, 200 ms", &[300, 700], "spin_200ms", 22),
     Mix {
         quick: true,
-        ..mix("50:50, 1 ms", &[500, 500], "spin_1ms", 6)
+        ..mix("50:50, 1 ms", &[500, 500], "spin_1ms", 4)
     },
-    mix("50:50, 20 ms", &[500, 500], "spin_20ms", 8),
-    mix("20:30:50, 1 ms", &[200, 300, 500], "spin_1ms", 6),
-    mix("0.2/0.5/0.3, 20 ms", &[200, 500, 300], "spin_20ms", 8),
-    mix("8 x 12.5 %, 1 ms", &[125; 8], "spin_1ms", 6),
+    mix("50:50, 20 ms", &[500, 500], "spin_20ms", 6),
+    mix("20:30:50, 1 ms", &[200, 300, 500], "spin_1ms", 4),
+    mix("0.2/0.5/0.3, 20 ms", &[200, 500, 300], "spin_20ms", 6),
+    mix("8 x 12.5 %, 1 ms", &[125; 8], "spin_1ms", 4),
     Mix {
         kind: "graph",
-        ..mix("30:70, graphs of 10 x 1 ms", &[300, 700], "spin_1ms", 6)
+        ..mix("30:70, graphs of 10 x 1 ms", &[300, 700], "spin_1ms", 4)
     },
     Mix {
         more: &["4"],
-        ..mix("30:70, 4 streams of 1 ms", &[300, 700], "spin_1ms", 6)
+        ..mix("30:70, 4 streams of 1 ms", &[300, 700], "spin_1ms", 4)
     },
     Mix {
         kind: "copy",
@@ -104,7 +127,7 @@ const MIXES: &[Mix] = &[
             "30:70, copies of 4 MiB and 1 ms",
             &[300, 700],
             "spin_1ms",
-            6,
+            4,
         )
     },
 ];
@@ -219,9 +242,12 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
             "no mix has `{text}` in its name"
         );
     }
+    let seconds: f64 = mixes.clone().map(|mix| mix.takes(args.quick)).sum();
+    let seconds = seconds + light::takes(&place, args.quick, chosen);
     say(&format!(
-        "claims share one {} GPU; {cores} cores; got and worst window in points of the GPU's time",
-        if is_real { "real" } else { "simulated" }
+        "claims share one {} GPU; {cores} cores; got and worst window in points of the GPU's time; {}",
+        if is_real { "real" } else { "simulated" },
+        takes(seconds * presets(args).len() as f64 + AT_THE_END)
     ));
     let mut sum = Sum::default();
     let mut light_rows = Vec::new();
@@ -318,14 +344,8 @@ impl Place {
 fn one(place: &Place, mix: &Mix, gated: bool, quick: bool) -> anyhow::Result<Outcome> {
     let running = Running::start(&place.station, &parts(mix), place.how(gated, mix.kernel))?;
     // Goals hold from then on after the last arrival.
-    std::thread::sleep(Duration::from_secs(1));
-    let seconds = match (quick, gated) {
-        (true, true) => 3,
-        (true, false) => 1,
-        (false, true) => mix.seconds,
-        // The bare run gives the total only.
-        (false, false) => 2,
-    };
+    std::thread::sleep(Duration::from_secs(SETTLE));
+    let seconds = mix.watched(gated, quick);
     running.watch(&place.station, &wanted(mix), Duration::from_secs(seconds))
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use self::child::{Figures, Plan, Scene, THREADS};
 use self::desk::Desk;
-use super::say;
+use super::{say, takes};
 use crate::command::args::BenchArgs;
 
 pub(crate) use self::child::run as child;
@@ -59,6 +59,9 @@ const CROWDS: &[(&str, &str, f64)] = &[
 /// How often launches on a shared GPU are measured, 5 s and more each: a run in ten may be over the goal.
 const SHARED_RUNS: usize = 10;
 
+/// What a round of a claim takes in a release build on two quiet cores.
+const ROUND_SECONDS: f64 = 0.07;
+
 /// Fewest rounds of which a median is judged.
 const FEWEST: u32 = 31;
 
@@ -71,17 +74,24 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
         scale: if args.quick { 10 } else { 1 },
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let runs = if args.quick { 1 } else { SHARED_RUNS };
     say(&format!(
-        "a driver that does nothing, bare and behind the proxy, {rounds} rounds of each; {cores} cores ..."
+        "a driver that does nothing, bare and behind the proxy, {rounds} rounds of each; {cores} cores; {}",
+        takes(ROUND_SECONDS * f64::from(rounds) / f64::from(plan.scale) * (1 + runs) as f64)
     ));
     let mut figures = measure(&plan, Scene::Alone)?;
     figures.rows.extend(measure(&plan, Scene::TwoGpus)?.rows);
-    let shared = (0..if args.quick { 1 } else { SHARED_RUNS })
-        .map(|_| Ok(measure(&plan, Scene::Shared)?.rows))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    figures
-        .rows
-        .extend(nine_of_ten(shared.into_iter().flatten().collect()));
+    say("  claims of one and of two GPUs: measured");
+    let mut shared = Vec::new();
+    for run in 1..=runs {
+        let rows = measure(&plan, Scene::Shared)?.rows;
+        let added = rows.first().map_or(f64::NAN, |row| row.added);
+        say(&format!(
+            "  GPU shared, run {run} of {runs}: {added:.1} ns added"
+        ));
+        shared.extend(rows);
+    }
+    figures.rows.extend(nine_of_ten(shared));
 
     print_rows(&figures);
     print_crowds(&figures);

@@ -456,6 +456,9 @@ impl Proxy {
             };
             let takes = |key| self.tally.known(key).and_then(|(_, ns)| ns);
             let ran = Some((start, end));
+            let stream = flight.place as usize - 1;
+            self.timeline
+                .given(flight.place, self.tally.given(stream, 1));
             let needs = self.tally.needs(flight.key).map(|load| load.busy_ns);
             let alone = self
                 .timeline

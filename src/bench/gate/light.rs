@@ -15,6 +15,8 @@ use crate::bench::stats::Times;
 
 /// Pairs of which the median counts.
 const PAIRS: usize = 7;
+/// What one run of a mix takes, on average.
+const ARM_SECONDS: f64 = 1.8;
 /// Processors busy with what is not of the run, above which goals say nothing.
 const OTHERS_MOST: f64 = 0.6;
 
@@ -74,6 +76,31 @@ pub(super) fn has(text: &str) -> bool {
     ROWS.iter().any(|row| row.name.contains(text))
 }
 
+fn chosen<'a>(
+    place: &Place,
+    quick: bool,
+    only: Option<&'a str>,
+) -> impl Iterator<Item = &'static Row> + use<'a> {
+    let is_simulated = place.rounds.is_none();
+    ROWS.iter()
+        .filter(move |row| match only {
+            Some(text) => row.name.contains(text),
+            None => row.quick || !quick,
+        })
+        .filter(move |row| row.gpus == 1 || is_simulated)
+}
+
+/// How long all rows take, in seconds.
+pub(super) fn takes(place: &Place, quick: bool, only: Option<&str>) -> f64 {
+    let arms = 2 * if quick { 1 } else { PAIRS };
+    let arm = if quick {
+        ARM_SECONDS / 2.0
+    } else {
+        ARM_SECONDS
+    };
+    chosen(place, quick, only).count() as f64 * arms as f64 * arm
+}
+
 pub(super) fn run(
     place: &Place,
     preset: &str,
@@ -84,14 +111,7 @@ pub(super) fn run(
         rows: Vec::new(),
         ok: true,
     };
-    let chosen: Vec<&Row> = ROWS
-        .iter()
-        .filter(|row| match only {
-            Some(text) => row.name.contains(text),
-            None => row.quick || !quick,
-        })
-        .filter(|row| row.gpus == 1 || place.rounds.is_none())
-        .collect();
+    let chosen: Vec<&Row> = chosen(place, quick, only).collect();
     if chosen.is_empty() {
         return Ok(report);
     }

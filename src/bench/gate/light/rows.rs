@@ -131,8 +131,8 @@ const fn spread(share: u32) -> Program {
     }
 }
 
-const THINK_10: &[&str] = &["think", "10", "200", "3000"];
-const THINK_100: &[&str] = &["think", "100", "200", "2500"];
+const THINK_10: &[&str] = &["think", "10", "200", "1500"];
+const THINK_100: &[&str] = &["think", "100", "200", "1500"];
 const FLOOD_1MS: &[&str] = &["flood", "1000", "0"];
 const FLOOD_20MS: &[&str] = &["flood", "20000", "0"];
 
@@ -180,7 +180,7 @@ pub(super) const ROWS: &[Row] = &[
         ..together(
             "light 100 us + 900 us beside a flood of 1 ms",
             &[
-                light(250, &["think", "100", "900", "1200"]),
+                light(250, &["think", "100", "900", "600"]),
                 beside(750, FLOOD_1MS),
             ],
         )
@@ -201,7 +201,7 @@ pub(super) const ROWS: &[Row] = &[
         ..together(
             "1 us each 200 us beside a flood of 1 ms",
             &[
-                light(500, &["think", "1", "200", "3000"]),
+                light(500, &["think", "1", "200", "1500"]),
                 beside(500, FLOOD_1MS),
             ],
         )
