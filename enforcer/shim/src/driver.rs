@@ -95,6 +95,7 @@ fn load() -> Loaded {
         default_pool: helper!(c"cuDeviceGetDefaultMemPool"),
         pool_attribute: helper!(c"cuMemPoolGetAttribute"),
         pool_trim: helper!(c"cuMemPoolTrimTo"),
+        stream_context: helper!(c"cuStreamGetCtx"),
         stream_device: helper!(c"cuStreamGetDevice"),
         stream_is_capturing: helper!(c"cuStreamIsCapturing"),
         graph_nodes: helper!(c"cuGraphGetNodes"),

@@ -36,11 +36,24 @@ pub(crate) enum Progress {
 }
 
 /// The calling thread's context, if it has one.
-pub(crate) fn context() -> Option<Handle> {
+fn context() -> Option<Handle> {
     let mut context: Handle = 0;
     // SAFETY: `context` is valid for the result.
     let result = unsafe { driver::helpers().ctx_get_current?(&raw mut context) };
     (result == SUCCESS && context != 0).then_some(context)
+}
+
+/// The context of a stream that the hook's caller means: a launch goes there whatever context the thread has.
+pub(crate) fn context_of(stream: Handle) -> Option<Handle> {
+    let mut context: Handle = 0;
+    let ask = driver::helpers().stream_context;
+    // SAFETY: the program's own stream, and room for the result.
+    let ask = || ask.is_some_and(|ask| unsafe { ask(stream, &raw mut context) } == SUCCESS);
+    let known = stream > PER_THREAD && relaxed(ask);
+    if known && context != 0 {
+        return Some(context);
+    }
+    self::context()
 }
 
 /// The stream that the hook's caller means, as one that events can be recorded on now; `None` for the
@@ -117,9 +130,15 @@ fn elapsed_ms(from: Handle, to: Handle) -> Option<f64> {
 }
 
 impl Pair {
-    /// Makes two events in the calling thread's context.
+    /// Makes two events in a context.
     pub(crate) fn new(context: Handle) -> Option<Self> {
-        relaxed(|| {
+        let set = driver::helpers().ctx_set_current?;
+        let here = self::context().unwrap_or(0);
+        // SAFETY: the context of a stream that the program uses, and below the one that the thread had.
+        if here != context && unsafe { set(context) } != SUCCESS {
+            return None;
+        }
+        let pair = relaxed(|| {
             let start = make()?;
             let Some(end) = make() else {
                 destroy(start);
@@ -130,7 +149,12 @@ impl Pair {
                 start,
                 end,
             })
-        })
+        });
+        if here != context {
+            // SAFETY: as above.
+            unsafe { set(here) };
+        }
+        pair
     }
 
     pub(crate) fn record_start(&self, stream: Handle) -> bool {

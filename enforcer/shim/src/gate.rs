@@ -420,7 +420,7 @@ impl Gate {
 
     /// Records the first of two events around a launch, and says when it began to; `None` where that cannot be done now.
     fn begin(&self, stream: Handle) -> Option<(Pair, Handle, u64)> {
-        let (context, stream) = events::context().zip(events::recordable(stream))?;
+        let (context, stream) = events::context_of(stream).zip(events::recordable(stream))?;
         let pair = self.pair(context)?;
         let began_ns = monotonic_ns();
         if pair.record_start(stream) {
@@ -460,7 +460,7 @@ impl Gate {
 
     /// Before a thread sleeps: an event behind what it has launched on its stream, to see the end of that.
     fn mark_stream(&'static self, gpu: &'static Gpu, stream: Handle, thread: usize) {
-        let at = events::context().zip(events::recordable(stream));
+        let at = events::context_of(stream).zip(events::recordable(stream));
         let Some((context, real)) = at else { return };
         let Some(pair) = self.pair(context) else {
             return;

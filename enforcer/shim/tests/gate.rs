@@ -227,6 +227,28 @@ fn launches_whose_ends_are_seen_late_count_in_full() {
     assert!(work.sm_ns.abs_diff(work.busy_ns) <= MS, "{work:?}");
 }
 
+/// A launch goes to the context of its stream, whatever context the thread has.
+#[test]
+fn launches_on_a_stream_of_another_context_are_measured() {
+    let rig = Rig::new();
+    let mut client = rig.desk.client();
+    client.begin(0);
+    client.must("context 0");
+    let (kernel, stream) = (client.must("kernel"), client.must("stream"));
+    client.must("retain 0");
+    for _ in 0..10 {
+        client.must(&format!("launch_on {kernel} {stream}"));
+    }
+    client.must(&format!("sync_stream {stream}"));
+    // Of 20 ms; what was launched last waits for the next measurement.
+    let work = rig.until_work("counted", |work| {
+        work.flight.is_none() && work.busy_ns >= 12 * MS
+    });
+    assert_eq!(work.unmeasured, 0);
+    // The thread still has its own.
+    client.must("stream");
+}
+
 #[test]
 fn a_launch_waits_for_its_turn_and_goes_no_further_than_that() {
     let rig = Rig::new();
