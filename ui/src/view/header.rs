@@ -57,7 +57,7 @@ fn right(view: &View<'_>, room: usize) -> Line<'static> {
     let simulated = view.snapshot.simulated;
     let limits = limits(view.snapshot);
     let limits = limits.as_str();
-    let word = limits.strip_prefix("limits: ").unwrap_or(limits);
+    let word = limits.split_once(": ").map_or(limits, |(_, word)| word);
     let lines = [
         (limits, "SIMULATED DRIVER", true),
         (word, "SIMULATED DRIVER", true),
