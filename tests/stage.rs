@@ -100,7 +100,29 @@ fn in_stage_1_claims_start_at_once_and_nothing_of_gshare_is_in_their_programs() 
     said(&station, &["admin", "stage", "3"]);
     assert!(first.ask(&format!("alloc {}", total / 4)).starts_with("ok"));
     assert_eq!(first.ask("launch 1"), "ok 1");
+    let limited = refused(
+        &station,
+        &[
+            "claim",
+            "--nonblock",
+            "--gpu-mem",
+            "12G",
+            "--gpu-ids",
+            "0",
+            "--",
+            "true",
+        ],
+    );
+    assert_eq!(limited.0, Some(75), "{}", limited.1);
+    let mut limited = quarter(&station, "1");
+    assert_eq!(limited.ask(HALF), FULL);
+    // Its owner's release ends the count, not the program.
+    let id = detach::claim(&station, second.pid()).id;
+    said(&station, &["release", &id]);
     assert_eq!([first.finish(), second.finish()], [Some(0); 2]);
+    until("they are gone", SOON, || {
+        (station.snapshot().ok()?.claims.len() == 1).then_some(())
+    });
 }
 
 #[test]
