@@ -3,7 +3,7 @@
 //! where there is none. With a second one, another library, `around N` launches by that.
 //!
 //! Commands: `alloc BYTES`, `free INDEX`, `fill INDEX SEED` and `sum INDEX` (of the first 4 MiB), `fill-all SEED` and
-//! `sum-all` (of every byte that it holds), `managed BYTES`, `info`, `launch N`, `start N` (launches
+//! `sum-all` (of every byte that it holds), `managed BYTES`, `module BYTES` (one with a variable of so many), `info`, `launch N`, `start N` (launches
 //! that nobody waits for), `around N`,
 //! `count`, `sms`, `mps`, `uuid`, `fault`, `sync`, `ping`, `device N` (what follows is on that one), `share INDEX`,
 //! `multicast`, `watch MS` (from now on another thread asks how many devices there are, so often), `watched` (how often it has),
@@ -153,6 +153,13 @@ impl Client {
             }
             ["managed", bytes] => {
                 self.context.alloc_managed(bytes.parse().unwrap_or(0))?;
+                "ok".to_owned()
+            }
+            ["module", bytes] => {
+                let variable = format!(".visible .global .align 8 .b8 large[{bytes}];\n.visible");
+                let ptx = PTX.to_string_lossy().replacen(".visible", &variable, 1);
+                let ptx = std::ffi::CString::new(ptx).unwrap_or_default();
+                self.context.kernel(&ptx, c"add_one")?;
                 "ok".to_owned()
             }
             ["ping"] => "ok pong".to_owned(),

@@ -90,7 +90,7 @@ fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
         "it names the one who does it: {why}"
     );
     assert!(
-        claim.state_text.starts_with("over: 2."),
+        claim.state_text.starts_with("over: 3."),
         "{}",
         claim.state_text
     );
@@ -160,6 +160,36 @@ fn a_program_with_the_set_user_id_bit_has_no_library_and_is_seen_by_what_it_uses
     assert!(why.contains("beyond what is counted"), "{why}");
     assert!(why.contains(&format!("pid {}", around.pid())), "{why}");
     assert_eq!(around.finish(), Some(0));
+}
+
+/// vLLM pull request 51590: a process 1.37 GiB above its own accounting. Here a module has a large variable.
+#[test]
+fn what_the_driver_needs_for_an_honest_member_is_charged_to_its_claim() {
+    let station = station("overuse = \"stop\"\noveruse-grace = \"1s\"\n");
+    let mut member = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "0"]);
+    assert_eq!(member.ask(&format!("alloc {}", 512 * MIB)), "ok 0");
+    assert_eq!(member.ask(&format!("module {}", 640 * MIB)), "ok");
+    let part = |member: &Raw| {
+        let snapshot = station.snapshot().ok()?;
+        let claim = claim_of(&snapshot, member.pid())?;
+        assert_eq!(claim.overuse, None);
+        Some(claim.gpus[0].clone())
+    };
+    let part = until("it is charged", SOON, || {
+        part(&member).filter(|p| p.mem_driver == Some(640 * MIB))
+    });
+    let ps = station.command().arg("ps").output().expect("it runs");
+    let ps = String::from_utf8_lossy(&ps.stdout).into_owned();
+    assert!(ps.contains("driver: 640 MiB"), "{ps}");
+    // It has the rest of its limit, and no more.
+    let left = part.mem_limit - part.mem_charge.expect("known") - 640 * MIB;
+    let more = format!("alloc {}", left + 2 * MIB);
+    assert_eq!(member.ask(&more), "error 2 CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(
+        member.ask(&format!("alloc {}", left / (2 * MIB) * 2 * MIB)),
+        "ok 1"
+    );
+    assert_eq!(member.ask("count"), "ok 1");
 }
 
 /// In ticks, whatever the clock says: the first look that can see it is a glance, the second counts.

@@ -370,7 +370,7 @@ pub struct Policy {
     /// `overuse-grace`: between the warning and the end of the offending process.
     #[serde(with = "Time::<0, DAY>")]
     pub overuse_grace: Duration,
-    /// `overuse-tolerance`: bytes per process that are in use without being counted.
+    /// `overuse-tolerance`: bytes that each process may use above what it may have.
     #[serde(with = "Size")]
     pub overuse_tolerance: Bytes,
     /// `excess-time`: who gets the GPU time that nobody requested.

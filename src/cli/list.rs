@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::Duration;
 
+use gshare_core::Bytes;
 use gshare_proto::{Call, Client, Reply, Snapshot};
 use serde_json::json;
 
@@ -28,13 +29,28 @@ pub(crate) fn ps(socket: Option<&Path>, args: &PsArgs) -> Outcome {
         }
         let table = rows::claims(snapshot, args.all);
         let text = table.text(out::columns(), out::colour());
-        out::print(&(text + &through_mps(snapshot) + &stay(snapshot)))
+        out::print(&(text + &by_driver(snapshot) + &through_mps(snapshot) + &stay(snapshot)))
     })
 }
 
 /// Whether a user means this claim: by its id (c3), the number of the id, or its name.
 pub(crate) fn is_named(word: &str, id: &str, name: Option<&String>) -> bool {
     id == word || id.strip_prefix('c') == Some(word) || name.is_some_and(|name| name == word)
+}
+
+/// What the driver itself uses for claims, which counts against their limits.
+fn by_driver(snapshot: &Snapshot) -> String {
+    let lines = snapshot.claims.iter().filter_map(|claim| {
+        let bytes: u64 = claim.gpus.iter().filter_map(|g| g.mem_driver).sum();
+        (bytes >= 1 << 20).then(|| {
+            format!(
+                "{} driver: {} (modules, graphs, stack) of its limit\n",
+                claim.id,
+                Bytes(bytes)
+            )
+        })
+    });
+    lines.collect()
 }
 
 /// What MPS made of the SMs that claims asked for, where that is something else, and who runs beside it.

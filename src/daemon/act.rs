@@ -206,7 +206,10 @@ impl Service {
                 let uuid = &self.gpus[seat.gpu].uuid;
                 let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
                 let most = slice.map_or(self.gpus[seat.gpu].total, |s| s.mem_limit);
-                let charge = seat.usage.most_charged_bytes(most).min(most);
+                let charge = seat.usage.most_charged_bytes(most);
+                let charge = charge
+                    .saturating_add(self.driver_bytes(*id, seat.gpu))
+                    .min(most);
                 charges.push((*id, seat.gpu, Bytes(charge)));
             }
         }

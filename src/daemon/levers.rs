@@ -18,6 +18,7 @@ use gshare_abi::State;
 use gshare_core::machine::lever::{Failure, ParkedBy};
 use gshare_core::machine::{Action, Event};
 use gshare_core::{Bytes, ClaimId, Slice};
+use gshare_enforcer::proc;
 
 use job::{Job, Kind, Maps, Members, Patience};
 
@@ -63,18 +64,11 @@ impl Service {
     }
 }
 
-/// Whether one of the files that a process has mapped, by `/proc/PID/maps`, is NCCL's library.
-fn has_nccl(maps: &str) -> bool {
-    let mut files = maps.lines().filter_map(|l| l.rsplit_once('/'));
-    files.any(|(_, file)| file.starts_with("libnccl.so"))
-}
-
 impl LeverState {
     /// Notes whether a process that begins with CUDA has NCCL loaded, as frameworks have by then. Its communicators
     /// cannot be checkpointed, and nothing but its library tells of them before they are made. On one GPU there are none.
     pub(crate) fn look_for_nccl(&mut self, id: ClaimId, pid: i32) {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"));
-        if maps.is_ok_and(|maps| has_nccl(&maps)) {
+        if proc::has_mapped(pid, |file| file.starts_with("libnccl.so")) {
             self.nccl.entry(id).or_default().insert(pid);
         }
     }
@@ -502,20 +496,5 @@ impl Service {
             [one] => format!("GPU {one}"),
             several => format!("GPUs {}", several.join(",")),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::has_nccl;
-
-    #[test]
-    fn nccl_is_known_by_the_file_that_is_mapped() {
-        let line = |path: &str| format!("7f00-7f10 r-xp 00000000 08:01 42    {path}\n");
-        let site = "/venv/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
-        assert!(has_nccl(&(line("/lib/libc.so.6") + &line(site))));
-        assert!(has_nccl(&line("/usr/lib/libnccl.so.2.27.3 (deleted)")));
-        let others = ["/opt/libnccl.so.d/libx.so", "/opt/libnccl-net.so", "[heap]"];
-        assert!(!has_nccl(&others.map(line).concat()));
     }
 }

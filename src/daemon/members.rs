@@ -314,9 +314,6 @@ impl Service {
             seat.limits
                 .beat(Some(self.machine.ledger().mem_free(seat.gpu).0));
             let slots = seat.usage.read_slots(self.gpus[seat.gpu].total);
-            let here = slots.iter().map(|s| s.charge_bytes);
-            let here = here.fold(0, u64::saturating_add);
-            self.policy.saw_charge(id, seat.gpu, here);
             for slot in slots {
                 live.last_launch_ns = live.last_launch_ns.max(slot.last_launch_ns);
                 charge = charge.saturating_add(slot.charge_bytes);

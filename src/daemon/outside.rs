@@ -23,8 +23,6 @@ pub(crate) struct Policy {
     pub(crate) looks: u64,
     /// Claims that use more than they are counted.
     pub(crate) over: Reconcile<ProcessKey>,
-    /// Highest sum of a claim's charges on a GPU since the last look at the driver.
-    pub(crate) charged: BTreeMap<(ClaimId, usize), u64>,
     /// Processes outside claims that are accounted as claims of their own.
     pub(crate) auto: BTreeMap<ClaimId, AutoClaim>,
     /// The filter that keeps programs outside claims from GPUs.
@@ -37,14 +35,6 @@ pub(crate) struct Policy {
     pub(crate) limits: BTreeMap<usize, Result<(), String>>,
     /// gshare's own processes besides the service, which are nobody's use: they and their descendants.
     pub(crate) own: BTreeSet<i32>,
-}
-
-impl Policy {
-    /// A claim's charges on a GPU, read between two looks at the driver.
-    pub(crate) fn saw_charge(&mut self, id: ClaimId, gpu: usize, bytes: u64) {
-        let highest = self.charged.entry((id, gpu)).or_default();
-        *highest = bytes.max(*highest);
-    }
 }
 
 /// A process outside claims that is accounted as a claim.

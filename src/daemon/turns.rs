@@ -81,6 +81,13 @@ impl Service {
         table
     }
 
+    /// Whether the claims on a GPU take turns.
+    pub(crate) fn take_turns(&self, gpu: usize) -> bool {
+        let by_time = |seat: &Seat| seat.gpu == gpu && seat.turning.is_some();
+        let here = |live: &&Live| live.seats.iter().any(by_time);
+        self.gate_in_force().is_ok() && self.claims.values().filter(here).count() > 1
+    }
+
     /// Whether shares of GPU time are held on GPUs whose mode is `timeslice`.
     ///
     /// # Errors

@@ -408,6 +408,7 @@ impl Service {
                     .iter()
                     .fold(0, |sum: u64, s| sum.saturating_add(s.charge_bytes)),
             ),
+            mem_driver: Some(self.driver_bytes(id, gpu.index as usize)).filter(|bytes| *bytes > 0),
             // Without a process on the GPU nothing is used, and that is known.
             mem_used: used.map_or(listed.then_some(0), |used| used.bytes),
             time_busy: used.and_then(|used| used.busy).map(|value| Figure {

@@ -34,6 +34,19 @@ pub struct ProcessKey {
     pub start_ticks: u64,
 }
 
+/// Whether the name of one of the files that a process has mapped fits.
+#[must_use]
+pub fn has_mapped(pid: i32, fits: impl Fn(&str) -> bool) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
+    maps.is_ok_and(|maps| names_mapped(&maps).any(fits))
+}
+
+/// The names of files in the text of `/proc/PID/maps`, without their directories.
+fn names_mapped(maps: &str) -> impl Iterator<Item = &str> {
+    let files = maps.lines().filter_map(|line| line.rsplit_once('/'));
+    files.map(|(_, file)| file)
+}
+
 /// The user ids of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Uids {
@@ -365,5 +378,18 @@ mod tests {
         assert_eq!(primary_gid(0), Some(0));
         assert_eq!(group_name(0).as_deref(), Some("root"));
         assert!(groups_of(0).unwrap().contains(&0));
+    }
+
+    #[test]
+    fn files_are_known_by_the_names_that_are_mapped() {
+        let line = |path: &str| format!("7f00-7f10 r-xp 00000000 08:01 42    {path}\n");
+        let has_nccl = |maps: &str| names_mapped(maps).any(|file| file.starts_with("libnccl.so"));
+        let site = "/venv/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
+        assert!(has_nccl(&(line("/lib/libc.so.6") + &line(site))));
+        assert!(has_nccl(&line("/usr/lib/libnccl.so.2.27.3 (deleted)")));
+        let others = ["/opt/libnccl.so.d/libx.so", "/opt/libnccl-net.so", "[heap]"];
+        assert!(!has_nccl(&others.map(line).concat()));
+        let own = std::process::id().cast_signed();
+        assert!(has_mapped(own, |file| file.starts_with("libc.so")));
     }
 }

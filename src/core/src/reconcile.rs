@@ -1,8 +1,9 @@
-//! What the driver says that a claim's processes use, against what the ledger says: decided here, in virtual time.
+//! What the driver says that a claim's processes use, against what is counted and allowed: decided here, in virtual
+//! time.
 //!
-//! By bytes, not by registration: a process that went around the proxy is seen because the driver's sum exceeds the
-//! ledger. An excess counts once it was seen at two looks in a row. A figure that the driver does not give accuses
-//! nobody.
+//! What members use beyond their allocations (modules, graphs, stack, heap) is charged to their claim; a claim is in
+//! over-use above its cap, or by processes that never registered. An excess counts once it was seen at two looks in a
+//! row. A figure that the driver does not give accuses nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,6 +14,9 @@ use crate::units::Bytes;
 
 /// Looks in a row at which something must be seen before it counts, and at which it must be gone.
 const LOOKS: u32 = 2;
+/// Looks for which the driver must show bytes beyond a member's ledger before they are charged, unless the ledger was
+/// never so high: what it says and the ledger are not of the same moment, and programs allocate and free in between.
+const STEADY: usize = 8;
 /// Between the request to end and the end by force.
 pub const TERM_GRACE: Duration = Duration::from_secs(10);
 
@@ -23,7 +27,7 @@ pub struct Rules {
     pub stop: bool,
     /// Time between the warning and the end.
     pub grace: Duration,
-    /// Bytes per process that the ledger does not see: modules, device heap, `printf` buffer.
+    /// Bytes that each process may use above what it may have: what a driver takes before it is charged.
     pub tolerance: Bytes,
     /// Percent of the GPU's time that a process, or a claim's processes together, may get beyond what is counted.
     pub time: f64,
@@ -32,8 +36,8 @@ pub struct Rules {
 /// What a claim is held to on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// The members' proxy counts: this is the ledger's sum, the highest since the last look.
-    Ledger(Bytes),
+    /// The members' proxy counts, and lets them have this much.
+    Cap(Bytes),
     /// Nobody counts (a process that was adopted while it ran): this much it may have.
     Most(Bytes),
     /// The claim holds no part of this GPU.
@@ -65,8 +69,12 @@ pub struct Look<P> {
     pub gpu: usize,
     /// What it is held to there.
     pub hold: Hold,
+    /// The highest that its ledger was so far.
+    pub peak: Bytes,
     /// What a context costs there.
     pub overhead: Bytes,
+    /// Claims take turns there: what the driver's samples of a member say is a matter of when they were taken.
+    pub turns: bool,
     /// Its processes there.
     pub seen: Vec<Seen<P>>,
 }
@@ -74,7 +82,7 @@ pub struct Look<P> {
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// More device memory than counted and tolerated.
+    /// More device memory than allowed and tolerated.
     Memory {
         /// Bytes above.
         excess: Bytes,
@@ -142,16 +150,28 @@ struct Case<P> {
     forced: BTreeSet<P>,
 }
 
-/// All claims under suspicion.
+/// What the driver showed of a member beyond its ledger at the last looks, and its charge at the last one.
+#[derive(Clone, Copy, Debug)]
+struct Beyond {
+    charge: Bytes,
+    shown: [Bytes; STEADY],
+}
+
+/// All claims under suspicion, and what their members use beyond their ledgers.
 #[derive(Clone, Debug)]
 pub struct Reconcile<P> {
     cases: BTreeMap<(ClaimId, usize), Case<P>>,
+    beyond: BTreeMap<(ClaimId, usize), BTreeMap<P, Beyond>>,
+    /// What the driver showed of all members beyond the highest that their ledger ever was.
+    above_peak: BTreeMap<(ClaimId, usize), Bytes>,
 }
 
 impl<P> Default for Reconcile<P> {
     fn default() -> Self {
         Self {
             cases: BTreeMap::new(),
+            beyond: BTreeMap::new(),
+            above_peak: BTreeMap::new(),
         }
     }
 }
@@ -163,6 +183,7 @@ impl<P: Copy + Ord> Reconcile<P> {
         let mut acts = Vec::new();
         for look in looks {
             let key = (look.claim, look.gpu);
+            self.measure(key, look);
             match judge(look, rules) {
                 Some(finding) => {
                     let case = self.cases.entry(key).or_insert_with(|| Case {
@@ -196,9 +217,59 @@ impl<P: Copy + Ord> Reconcile<P> {
         acts
     }
 
+    /// Notes what the driver shows of each member beyond its ledger. A member of unknown size keeps what it had.
+    fn measure(&mut self, key: (ClaimId, usize), look: &Look<P>) {
+        let members = look.seen.iter().filter(|s| s.charge.is_some());
+        let used = members.filter_map(|s| s.bytes);
+        let used = used.fold(Bytes::ZERO, Bytes::saturating_add);
+        self.above_peak.insert(key, used.saturating_sub(look.peak));
+        let before = self.beyond.remove(&key).unwrap_or_default();
+        let note = |s: &Seen<P>| {
+            let charge = s.charge?;
+            let mut member = before.get(&s.process).copied().unwrap_or(Beyond {
+                charge,
+                shown: [Bytes::ZERO; STEADY],
+            });
+            if let Some(bytes) = s.bytes {
+                member.shown.rotate_right(1);
+                member.shown[0] = bytes.saturating_sub(charge.max(member.charge));
+            }
+            member.charge = charge;
+            Some((s.process, member))
+        };
+        let members: BTreeMap<P, Beyond> = look.seen.iter().filter_map(note).collect();
+        // One that has none any more stays for a look: its cap is raised again.
+        if !members.is_empty() || !before.is_empty() {
+            self.beyond.insert(key, members);
+        }
+    }
+
+    /// Bytes that a claim's members use on a GPU beyond what the ledger can have: to be charged to the claim.
+    #[must_use]
+    pub fn driver_bytes(&self, claim: ClaimId, gpu: usize) -> Bytes {
+        let members = self.beyond.get(&(claim, gpu)).into_iter().flatten();
+        let steady = members
+            .map(|(_, member)| member.shown.iter().copied().min().unwrap_or_default())
+            .fold(Bytes::ZERO, Bytes::saturating_add);
+        let above = self.above_peak.get(&(claim, gpu)).copied();
+        steady.max(above.unwrap_or_default())
+    }
+
+    /// Claims and GPUs whose caps are below their limits: in over-use, or with bytes of the driver's.
+    #[must_use]
+    pub fn held_down(&self) -> BTreeSet<(ClaimId, usize)> {
+        let over = self.all().map(|(id, gpu, ..)| (id, gpu));
+        let shown = |m: &Beyond| m.shown.iter().any(|bytes| *bytes > Bytes::ZERO);
+        let beyond = self.beyond.iter();
+        let beyond = beyond.filter(|(_, m)| m.is_empty() || m.values().any(shown));
+        over.chain(beyond.map(|(key, _)| *key)).collect()
+    }
+
     /// Forgets a claim that has ended.
     pub fn forget(&mut self, claim: ClaimId) {
         self.cases.retain(|(id, _), _| *id != claim);
+        self.beyond.retain(|(id, _), _| *id != claim);
+        self.above_peak.retain(|(id, _), _| *id != claim);
     }
 
     /// What is held against a claim on a GPU, once it counts: since when, and what.
@@ -265,32 +336,35 @@ impl<P: Copy + Ord> Case<P> {
 /// What is wrong with a claim on a GPU, the worst first: a GPU that is not its own, memory, time.
 fn judge<P: Copy + Ord>(look: &Look<P>, rules: &Rules) -> Option<Finding<P>> {
     let found = |kind, process| Some(Finding { kind, process });
-    let allowed = match look.hold {
+    let bytes = |s: &&Seen<P>| s.bytes.unwrap_or_default();
+    let sum = |seen: &[&Seen<P>]| {
+        seen.iter()
+            .map(bytes)
+            .fold(Bytes::ZERO, Bytes::saturating_add)
+    };
+    let all: Vec<&Seen<P>> = look.seen.iter().collect();
+    let most_of = |seen: Vec<&Seen<P>>, most: Bytes| {
+        let most = most.saturating_add(many(rules.tolerance, seen.len()));
+        let excess = sum(&seen).saturating_sub(most);
+        let largest = seen.into_iter().max_by_key(|s| (bytes(s), s.process))?;
+        (excess > Bytes::ZERO).then_some((excess, largest.process))
+    };
+    let memory = match look.hold {
         Hold::Nothing => {
             let most = look.seen.iter().max_by_key(|s| (s.bytes, s.process))?;
             return found(Kind::NotGranted, most.process);
         }
-        Hold::Most(most) => most.saturating_add(many(rules.tolerance, look.seen.len())),
-        Hold::Ledger(ledger) => {
-            let strangers = look.seen.iter().filter(|s| s.charge.is_none()).count();
-            ledger
-                .saturating_add(many(look.overhead, strangers))
-                .saturating_add(many(rules.tolerance, look.seen.len()))
+        Hold::Most(most) => most_of(all, most),
+        // Room that members leave is nobody's who did not register.
+        Hold::Cap(cap) => {
+            let (strangers, members): (Vec<_>, Vec<_>) =
+                all.into_iter().partition(|s| s.charge.is_none());
+            let contexts = many(look.overhead, strangers.len());
+            most_of(strangers, contexts).or_else(|| most_of(members, cap))
         }
     };
-    let used = look
-        .seen
-        .iter()
-        .filter_map(|s| s.bytes)
-        .fold(Bytes::ZERO, Bytes::saturating_add);
-    let excess = used.saturating_sub(allowed);
-    if excess > Bytes::ZERO {
-        let own = |s: &Seen<P>| {
-            let bytes = s.bytes.unwrap_or_default();
-            bytes.saturating_sub(s.charge.unwrap_or_default())
-        };
-        let most = look.seen.iter().max_by_key(|s| (own(s), s.process))?;
-        return found(Kind::Memory { excess }, most.process);
+    if let Some((excess, process)) = memory {
+        return found(Kind::Memory { excess }, process);
     }
     // A process adopted while it ran has nobody that counts its time.
     if matches!(look.hold, Hold::Most(_)) {
@@ -303,7 +377,8 @@ fn judge<P: Copy + Ord>(look: &Look<P>, rules: &Rules) -> Option<Finding<P>> {
 /// another's.
 fn time<P: Copy + Ord>(look: &Look<P>, rules: &Rules) -> Option<Finding<P>> {
     let above = |s: &Seen<P>| Some((s.busy? - s.counted?, s.process));
-    let above: Vec<(f64, P)> = look.seen.iter().filter_map(above).collect();
+    let told = |s: &&Seen<P>| s.charge.is_none() || !look.turns;
+    let above: Vec<(f64, P)> = look.seen.iter().filter(told).filter_map(above).collect();
     let (most, process) = above
         .iter()
         .copied()

@@ -1,5 +1,5 @@
-//! The driver's word against the ledger, once per look: who uses more than is counted is refused growth and warned,
-//! and by policy ended. What is decided is decided in `core::reconcile`.
+//! The driver's word against what claims may have, once per look: what members use beyond their ledgers is charged to
+//! the claim; a claim in over-use is refused growth and warned, and by policy ended. `core::reconcile` decides.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,6 +17,22 @@ use crate::figures;
 
 /// Percent of a GPU's time that may be used beyond what the proxies count: their count is an estimate.
 const UNCOUNTED_TIME: f64 = 20.0;
+
+/// Starts of the names of libraries that bring work to the GPU past every launch that is counted: OptiX, OpenCL, Vulkan
+/// and OpenGL.
+const UNSEEN: [&str; 4] = [
+    "libnvoptix",
+    "libnvidia-opencl",
+    "libGLX_nvidia",
+    "libEGL_nvidia",
+];
+
+/// Whether a process has such a library mapped: nobody can tell then what of its time is counted.
+fn works_unseen(pid: i32) -> bool {
+    proc::has_mapped(pid, |file| {
+        UNSEEN.iter().any(|start| file.starts_with(start))
+    })
+}
 
 /// Percent of a GPU's time that a process counted since the last look.
 type Counted = BTreeMap<(usize, ProcessKey), f64>;
@@ -38,7 +54,6 @@ impl Service {
         let looks: Vec<Look<ProcessKey>> = (0..self.gpus.len())
             .flat_map(|g| self.looks(g, &counted))
             .collect();
-        self.policy.charged.clear();
         let (now, rules) = (self.now(), self.overuse_rules());
         for act in self.policy.over.step(now, &rules, &looks) {
             match act {
@@ -60,9 +75,7 @@ impl Service {
                 }
             }
         }
-        let frozen: Vec<(ClaimId, usize)> =
-            self.policy.over.all().map(|(id, g, ..)| (id, g)).collect();
-        for (id, gpu) in frozen {
+        for (id, gpu) in self.policy.over.held_down() {
             self.write_caps_of(id, gpu);
         }
     }
@@ -116,15 +129,11 @@ impl Service {
             Some(slice) if self.libcuda.is_err() || live.record.adopted => {
                 Hold::Most(Bytes(slice.mem_limit))
             }
-            Some(slice) => {
-                let now = slots
-                    .iter()
-                    .fold(0, |sum: u64, s| sum.saturating_add(s.charge_bytes));
-                let before = self.policy.charged.get(&(id, gpu)).copied();
-                // A member may write what it likes into its page: it hides no more than the limit.
-                Hold::Ledger(Bytes(now.max(before.unwrap_or(0)).min(slice.mem_limit)))
-            }
+            Some(slice) => Hold::Cap(Bytes(slice.mem_limit)),
         };
+        let charged = slots.iter().map(|s| s.charge_bytes);
+        let highest = slots.iter().map(|s| s.peak_bytes).max().unwrap_or(0);
+        let peak = charged.fold(0, u64::saturating_add).max(highest);
         let seen = processes.iter().filter_map(|p| {
             let process = self.owners.key(p.pid)?;
             let slot = slots.iter().find(|s| {
@@ -138,14 +147,20 @@ impl Service {
                 counted: match slot {
                     Some(_) => counted.get(&(gpu, process)).copied(),
                     None => Some(0.0),
-                },
+                }
+                // Read where it matters only.
+                .filter(|c| {
+                    p.time_busy.is_none_or(|busy| busy - c < UNCOUNTED_TIME) || !works_unseen(p.pid)
+                }),
             })
         });
         Look {
             claim: id,
             gpu,
             hold,
+            peak: Bytes(peak),
             overhead: Bytes(self.gpus[gpu].overhead),
+            turns: self.take_turns(gpu),
             seen: seen.collect(),
         }
     }
@@ -221,8 +236,15 @@ impl Service {
         Some((short, text))
     }
 
-    /// The cap that is written for a slice: a claim in over-use cannot grow.
+    /// Bytes that the driver uses for a claim's members beyond what the ledger has: modules, graphs, stack, heap.
+    pub(crate) fn driver_bytes(&self, id: ClaimId, gpu: usize) -> u64 {
+        self.policy.over.driver_bytes(id, gpu).0
+    }
+
+    /// The cap that is written for a slice: what the driver uses for the claim is taken off, and a claim in over-use cannot
+    /// grow.
     pub(crate) fn cap_in_force(&self, id: ClaimId, slice: &Slice) -> u64 {
+        let most = (slice.mem_cap.0).saturating_sub(self.driver_bytes(id, slice.gpu));
         let over = self.policy.over.over(id, slice.gpu).is_some();
         let seat = self
             .claims
@@ -230,7 +252,7 @@ impl Service {
             .filter(|_| over)
             .and_then(|live| live.seats.iter().find(|s| s.gpu == slice.gpu));
         let charged = seat.map(|s| s.usage.charged_bytes(self.gpus[slice.gpu].total));
-        let cap = charged.map_or(slice.mem_cap.0, |c| c.min(slice.mem_cap.0));
+        let cap = charged.map_or(most, |c| c.min(most));
         self.cap_now(id, slice.gpu, cap)
     }
 

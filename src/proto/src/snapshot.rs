@@ -315,6 +315,10 @@ pub struct ClaimGpu {
     pub mem_limit: u64,
     /// Bytes charged now (ledger: rounded to the driver's granularity, with context overhead).
     pub mem_charge: Option<u64>,
+    /// Bytes that the driver uses for the claim beyond what is allocated (modules, graphs, stack, heap); they count
+    /// against the limit. Absent where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mem_driver: Option<u64>,
     /// Bytes that the driver says the claim's processes use.
     pub mem_used: Option<u64>,
     /// Percent of the GPU's time that the claim's processes got (driver's process utilisation).

@@ -322,6 +322,12 @@ impl Page<'_> {
             gib(g.mem_limit)
         );
         self.tell("  memory", memory);
+        if let Some(bytes) = g.mem_driver {
+            self.tell(
+                "  driver",
+                format!("{} GiB of the limit: modules, graphs, stack", gib(bytes)),
+            );
+        }
         let copied = |f: Figure| {
             about(
                 f.estimate,
