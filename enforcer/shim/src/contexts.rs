@@ -1,7 +1,7 @@
 //! Which GPU a context is on, for a look at every allocation: a few words without a lock.
 
 use std::sync::{
-    Mutex, PoisonError,
+    Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
@@ -15,6 +15,35 @@ struct Entry {
     gpu: AtomicUsize,
     overhead: AtomicU64,
     primary: AtomicBool,
+    needs: Mutex<Needs>,
+}
+
+/// What the driver holds for a context, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// Stack of each thread that can be resident, by the program's limit.
+    pub(crate) stack: u64,
+    /// The same for the kernel that needs most local memory: the driver makes it larger by itself.
+    pub(crate) local: u64,
+    /// Heap of `malloc` in kernels.
+    pub(crate) heap: u64,
+}
+
+impl Needs {
+    /// Of a new context: part of its overhead (CUDA C++ guide, limits of `cudaDeviceSetLimit`).
+    pub(crate) const LEAST: Self = Self {
+        stack: 1 << 10,
+        local: 0,
+        heap: 8 << 20,
+    };
+
+    /// Bytes beyond a new context's, with so many threads resident.
+    pub(crate) fn beyond(&self, threads: u64) -> u64 {
+        let stack = self.stack.max(self.local);
+        let stack = stack.saturating_sub(Self::LEAST.stack);
+        let heap = self.heap.saturating_sub(Self::LEAST.heap);
+        stack.saturating_mul(threads).saturating_add(heap)
+    }
 }
 
 /// The contexts that this process made on GPUs of its claim.
@@ -34,6 +63,7 @@ impl Contexts {
                     gpu: AtomicUsize::new(0),
                     overhead: AtomicU64::new(0),
                     primary: AtomicBool::new(false),
+                    needs: Mutex::new(Needs::LEAST),
                 }
             }; MOST],
             high_water: AtomicUsize::new(0),
@@ -73,9 +103,25 @@ impl Contexts {
         entry.gpu.store(gpu, Ordering::Relaxed);
         entry.overhead.store(overhead, Ordering::Relaxed);
         entry.primary.store(primary, Ordering::Relaxed);
+        *entry.needs.lock().unwrap_or_else(PoisonError::into_inner) = Needs::LEAST;
         entry.context.store(context, Ordering::Release);
         self.high_water.fetch_max(index + 1, Ordering::Release);
         true
+    }
+
+    /// What the driver holds for a context that was noted.
+    pub(crate) fn needs(&self, context: Handle) -> Option<MutexGuard<'_, Needs>> {
+        let entry = self.find(context).filter(|_| context != 0)?;
+        Some(entry.needs.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A context's overhead has become another one.
+    pub(crate) fn set_overhead(&self, context: Handle, change: impl FnOnce(u64) -> u64) {
+        let _held = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = self.find(context) {
+            let now = change(entry.overhead.load(Ordering::Relaxed));
+            entry.overhead.store(now, Ordering::Relaxed);
+        }
     }
 
     /// The primary context that was noted for a GPU.

@@ -12,6 +12,10 @@ use crate::{
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
 const SMS: i32 = 16;
+/// `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR`.
+const THREADS: i32 = 39;
+/// `CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`.
+const LOCAL: i32 = 3;
 
 /// A grid of blocks.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +45,29 @@ impl Grid {
         let warps = threads.cast_unsigned().div_ceil(32);
         (result == SUCCESS).then(|| Fill::of_grid(sms, resident, self.blocks, warps))
     }
+}
+
+/// Bytes of local memory that each thread of a kernel needs; `None` where the driver does not say.
+pub(crate) fn local_bytes(function: Handle) -> Option<u64> {
+    let mut bytes = 0;
+    // SAFETY: a valid place for the result, and the caller's own function.
+    let result = unsafe { driver::helpers().func_attribute?(&raw mut bytes, LOCAL, function) };
+    u64::try_from(bytes).ok().filter(|_| result == SUCCESS)
+}
+
+/// Threads that can be on the GPU of the calling thread's context at a time.
+pub(crate) fn resident_threads(gpu: &Gpu) -> Option<u64> {
+    let helpers = driver::helpers();
+    let (mut device, mut threads) = (-1, 0);
+    // SAFETY: valid places for the results.
+    let result = unsafe {
+        if helpers.ctx_get_device?(&raw mut device) != SUCCESS {
+            return None;
+        }
+        helpers.device_attribute?(&raw mut threads, THREADS, device)
+    };
+    let threads = u64::try_from(threads).ok().filter(|_| result == SUCCESS)?;
+    Some(threads * u64::from(sms_of(gpu)?))
 }
 
 /// SMs that the driver shows of the GPU of the calling thread's context, asked once.

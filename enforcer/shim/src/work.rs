@@ -58,6 +58,14 @@ impl Work {
         }
     }
 
+    /// Its kernel, where it is one of a known shape.
+    pub(crate) fn function(&self) -> Option<Handle> {
+        match self.kind {
+            Kind::Grid(grid) => Some(grid.function),
+            _ => None,
+        }
+    }
+
     /// Whether SMs work on it.
     #[inline]
     pub(crate) fn counts(&self) -> bool {

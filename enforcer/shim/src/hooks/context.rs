@@ -1,15 +1,112 @@
 //! Contexts cost memory that no allocation shows: each is charged the overhead that the claim's page
-//! states, before it is made.
+//! states, before it is made; stack, local memory and heap above the driver's defaults before they are taken.
 
 use std::{ffi::c_void, sync::atomic::Ordering};
 
+use super::launch::let_through;
 use crate::{
+    contexts::Needs,
     cuda::{CuResult, Device, Handle, NOT_PERMITTED, SUCCESS},
     driver, gate,
+    gpu::Gpu,
+    grid,
     process::{self, Process},
     reservation::Reservation,
     say,
+    work::Work,
 };
+
+/// `CU_LIMIT_STACK_SIZE`, `CU_LIMIT_MALLOC_HEAP_SIZE`.
+const STACK: i32 = 0;
+const HEAP: i32 = 2;
+
+/// Changes what the driver holds for the current context, and its charge with it; gives what it held. What is
+/// smaller then stays as it was unless `shrinks`. `None` where the context is not the claim's.
+fn hold(
+    process: &Process,
+    shrinks: bool,
+    change: impl FnOnce(&mut Needs),
+) -> Option<Result<Needs, CuResult>> {
+    let (index, context) = process.here()?;
+    let gpu = &process.gpus[index];
+    let mut needs = process.contexts.needs(context)?;
+    let before = *needs;
+    let mut after = before;
+    change(&mut after);
+    let threads = grid::resident_threads(gpu)?;
+    let bytes = |needs: &Needs| gpu.rounded(needs.beyond(threads));
+    let (had, has) = (bytes(&before), bytes(&after));
+    if has < had && !shrinks {
+        return Some(Ok(before));
+    }
+    let (more, less) = (has.saturating_sub(had), had.saturating_sub(has));
+    let grown = gpu.ledger().grow(more);
+    if let Err(refusal) = grown {
+        drop(needs);
+        return Some(Err(process.refuse(index, refusal, more)));
+    }
+    let mut ledger = gpu.ledger();
+    ledger.context_born(more);
+    ledger.context_died(less);
+    drop(ledger);
+    let contexts = &process.contexts;
+    contexts.set_overhead(context, |bytes| {
+        bytes.saturating_add(more).saturating_sub(less)
+    });
+    *needs = after;
+    Some(Ok(before))
+}
+
+/// A stack is taken for every thread that can be resident: 16 KiB are 4 GiB on an H100.
+pub(crate) unsafe fn set_limit(
+    original: unsafe extern "C" fn(i32, usize) -> CuResult,
+    limit: i32,
+    value: usize,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let call = || let_through(0, || unsafe { original(limit, value) });
+    let change = |needs: &mut Needs| match limit {
+        STACK => needs.stack = value as u64,
+        HEAP => needs.heap = value as u64,
+        _ => {}
+    };
+    if ![STACK, HEAP].contains(&limit) {
+        return call();
+    }
+    match process::with(|process| hold(process, false, change)).flatten() {
+        None => call(),
+        Some(Err(code)) => code,
+        Some(Ok(before)) => {
+            let result = call();
+            process::with(|process| {
+                hold(process, true, |needs| {
+                    change(needs);
+                    if result != SUCCESS {
+                        *needs = before;
+                    }
+                })
+            });
+            result
+        }
+    }
+}
+
+/// Charges the local memory of a kernel that was not launched before. An error is the code for the program.
+#[cold]
+pub(super) fn charge_local(process: &Process, gpu: &Gpu, work: &Work) -> Result<(), CuResult> {
+    let Some(function) = work
+        .function()
+        .filter(|_| gpu.tally.known(work.key).is_none())
+    else {
+        return Ok(());
+    };
+    let take = || {
+        let local = grid::local_bytes(function).filter(|bytes| *bytes > Needs::LEAST.stack)?;
+        hold(process, false, |needs| needs.local = needs.local.max(local))
+    };
+    let taken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(take));
+    taken.ok().flatten().unwrap_or(Ok(Needs::LEAST)).map(drop)
+}
 
 /// Whether a device's primary context exists now; `None` when the driver does not say.
 fn primary_exists(device: Device) -> Option<bool> {

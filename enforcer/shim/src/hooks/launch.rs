@@ -7,6 +7,7 @@ use std::ffi::c_void;
 
 use gshare_gate::Key;
 
+use super::context;
 use crate::{
     capture::is_captured,
     cuda::{CuResult, Handle, SUCCESS},
@@ -79,7 +80,13 @@ pub(super) fn counted_as(
             let (word, thread) = (gpu.turn(), Thread::current());
             let pass = match gate::quick(gpu, word, key, counts, stream, thread) {
                 Quick::Go => Pass::Go,
-                slow => gate::closer(process, gpu, slow, word, work(), stream, thread),
+                slow => {
+                    let work = work();
+                    if let Err(code) = context::charge_local(process, gpu, &work) {
+                        return code;
+                    }
+                    gate::closer(process, gpu, slow, word, work, stream, thread)
+                }
             };
             match pass {
                 Pass::Go => {}

@@ -10,6 +10,7 @@ mod clock;
 mod cost;
 mod costs;
 mod error;
+mod hidden;
 mod imagined;
 mod limits;
 mod models;
@@ -30,6 +31,7 @@ pub use cost::{
 };
 pub use costs::{Costs, Takes};
 pub use error::BoardError;
+pub use hidden::Hidden;
 pub use imagined::{ImaginedBoard, Integrals};
 pub use limits::MemoryLimit;
 pub use models::{GRANULARITY, MIB, MODELS, MigProfile, Model, instances, profiles};

@@ -214,7 +214,7 @@ pub struct ProcessSnapshot {
     /// Bytes of device memory, context overhead included.
     pub bytes: u64,
     /// Bytes by [`MemoryKind`], without context overhead.
-    pub by_kind: [(MemoryKind, u64); 4],
+    pub by_kind: [(MemoryKind, u64); 5],
     /// Contexts.
     pub contexts: u64,
     /// Bytes of context overhead.

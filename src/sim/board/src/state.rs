@@ -135,15 +135,18 @@ pub enum MemoryKind {
     /// `cuMemAllocManaged`: known, but not counted as device memory, as in the real driver, which
     /// keeps such pages in host memory until a kernel touches them.
     Managed,
+    /// What the driver takes for itself: see [`crate::Hidden`].
+    Driver,
 }
 
 impl MemoryKind {
     /// All kinds.
-    pub const ALL: [MemoryKind; 4] = [
+    pub const ALL: [MemoryKind; 5] = [
         MemoryKind::Device,
         MemoryKind::Pool,
         MemoryKind::Virtual,
         MemoryKind::Managed,
+        MemoryKind::Driver,
     ];
 }
 
@@ -153,7 +156,7 @@ pub(crate) struct Use {
     /// Identity of the process, 0 for a free row.
     pub owner: u64,
     pub gpu: u64,
-    pub bytes: [u64; 4],
+    pub bytes: [u64; 5],
     pub contexts: u64,
     pub context_bytes: u64,
     pub launched: u64,
@@ -194,8 +197,9 @@ impl Use {
 
     /// The same, wherever the bytes are.
     pub(crate) fn own_bytes(&self) -> u64 {
-        let [device, pool, virt, _managed] = self.bytes;
+        let [device, pool, virt, _managed, driver] = self.bytes;
         device
+            .saturating_add(driver)
             .saturating_add(pool)
             .saturating_add(virt)
             .saturating_add(self.context_bytes)
@@ -249,7 +253,7 @@ const _: () = assert!(size_of::<Head>() == 208);
 const _: () = assert!(size_of::<Mark>() == 32);
 const _: () = assert!(size_of::<Gpu>() == 736);
 const _: () = assert!(size_of::<Proc>() == 96);
-const _: () = assert!(size_of::<Use>() == 408);
+const _: () = assert!(size_of::<Use>() == 416);
 const _: () = assert!(size_of::<Kernel>() == 192);
 const _: () = assert!(
     size_of::<State>()

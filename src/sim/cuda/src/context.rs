@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
+use gshare_sim_board::{Hidden, MemoryKind};
+
 use crate::code::{
     CONTEXT_IS_DESTROYED, CUresult, INVALID_CONTEXT, INVALID_VALUE, PEER_ACCESS_ALREADY_ENABLED,
     PEER_ACCESS_NOT_ENABLED, PEER_ACCESS_UNSUPPORTED, R, UNSUPPORTED_EXEC_AFFINITY,
@@ -33,6 +35,7 @@ pub(crate) struct Context {
     pub cache_config: u32,
     pub shared_config: u32,
     pub peers: HashSet<u64>,
+    pub hidden: Hidden,
 }
 
 const LIMITS: usize = 11;
@@ -112,9 +115,28 @@ impl Driver {
             cache_config: 0,
             shared_config: 0,
             peers: HashSet::new(),
+            hidden: Hidden::LEAST,
         };
         t.contexts.insert(handle, context);
         Ok(handle)
+    }
+
+    /// Changes what the driver takes for a context beyond its overhead, if the GPU has room for that.
+    pub(crate) fn hide(&self, t: &mut Tables, context: u64, change: impl FnOnce(&mut Hidden)) -> R {
+        let c = t.contexts.get_mut(&context).ok_or(INVALID_CONTEXT)?;
+        let mut hidden = c.hidden;
+        change(&mut hidden);
+        let model = self.devices[c.device].model;
+        let (had, has) = (c.hidden.bytes(model), hidden.bytes(model));
+        let (gpu, kind) = (c.gpu, MemoryKind::Driver);
+        if has > had {
+            let taken = self.board.alloc(self.slot, gpu, kind, has - had);
+            taken.map_err(|e| code_of(&e))?;
+        } else if has < had {
+            let _ = self.board.free(self.slot, gpu, kind, had - has);
+        }
+        c.hidden = hidden;
+        Ok(())
     }
 
     fn destroy_context(&self, handle: u64) -> R {
@@ -128,6 +150,7 @@ impl Driver {
         };
         self.wait_all(&tickets);
         let mut t = self.tables();
+        let _ = self.hide(&mut t, handle, |hidden| *hidden = Hidden::LEAST);
         let Some(c) = t.contexts.remove(&handle) else {
             return Err(INVALID_CONTEXT);
         };
@@ -367,10 +390,15 @@ export! {
     cuCtxSetLimit(limit: u32, value: usize) |d| {
         let mut t = d.tables();
         let context = d.current(&t)?;
-        let c = t.contexts.get_mut(&context).ok_or(INVALID_CONTEXT)?;
         if limit > 6 {
             return Err(UNSUPPORTED_LIMIT);
         }
+        d.hide(&mut t, context, |hidden| match limit {
+            0 => hidden.stack = value as u64,
+            2 => hidden.heap = value as u64,
+            _ => {}
+        })?;
+        let c = t.contexts.get_mut(&context).ok_or(INVALID_CONTEXT)?;
         c.limits[limit as usize] = value as u64;
         Ok(())
     };

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
 
-use gshare_sim_board::{Shape, block_ns_from_instructions, now_ns, resident_blocks};
+use gshare_sim_board::{Hidden, Shape, block_ns_from_instructions, now_ns, resident_blocks};
 use gshare_sim_ptx::{LaunchConfig, Trap};
 
 use crate::code::{
@@ -153,6 +153,9 @@ impl Driver {
         if l.cooperative && volume(l.grid) > u64::from(resident) * u64::from(model.sms) {
             return Err(COOPERATIVE_LAUNCH_TOO_LARGE);
         }
+        let local = u64::from(f.facts.local);
+        let grow = |hidden: &mut Hidden| hidden.stack = hidden.stack.max(local);
+        self.hide(&mut self.tables(), context, grow)?;
         let bytes = match &f.ptx {
             Some(_) => gather(&f.facts, l.params, l.extra)?,
             None => Vec::new(),

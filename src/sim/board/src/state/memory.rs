@@ -68,7 +68,7 @@ impl State {
         *row = Use {
             owner,
             gpu: gpu as u64,
-            bytes: [0; 4],
+            bytes: [0; 5],
             contexts: 0,
             context_bytes: 0,
             launched: 0,

@@ -112,7 +112,7 @@ impl State {
     pub(crate) fn reset_gpu(&mut self, gpu: usize) {
         self.fault_where(CONTEXT_DESTROYED, |u| u.gpu == gpu as u64);
         for u in self.uses_mut().iter_mut().filter(|u| u.gpu == gpu as u64) {
-            u.bytes = [0; 4];
+            u.bytes = [0; 5];
             (u.contexts, u.context_bytes) = (0, 0);
         }
     }

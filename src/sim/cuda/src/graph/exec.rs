@@ -21,6 +21,8 @@ pub(crate) struct GraphExec {
     source: u64,
     nodes: Arc<Vec<ExecNode>>,
     has_memory: bool,
+    /// How many kernels it has, and the context of the first.
+    kernels: (u64, u64),
     /// The work of its last launch.
     last: u64,
 }
@@ -166,6 +168,18 @@ impl Driver {
         }
         let nodes = Arc::new(t.exec_nodes(graph)?);
         let has_memory = t.has_memory(graph);
+        let mut kernels = (0, 0);
+        each(&nodes, &mut |op| {
+            if let Op::Kernel(k) = op {
+                let context = if kernels.0 == 0 { k.context } else { kernels.1 };
+                kernels = (kernels.0 + 1, context);
+            }
+        });
+        if kernels.0 > 0 {
+            self.hide(&mut t, kernels.1, |hidden| {
+                hidden.graph_kernels += kernels.0;
+            })?;
+        }
         let handle = t.handle();
         t.graphs.last_id += 1;
         let id = t.graphs.last_id;
@@ -180,6 +194,7 @@ impl Driver {
             source: graph,
             nodes,
             has_memory,
+            kernels,
             last: 0,
         };
         t.graphs.execs.insert(handle, exec);
@@ -434,6 +449,10 @@ fn destroy_exec(d: &Driver, exec: u64) -> R {
     if let Ok(g) = t.graph_mut(e.source) {
         g.instances = g.instances.saturating_sub(1);
     }
+    let (kernels, context) = e.kernels;
+    let _ = d.hide(&mut t, context, |hidden| {
+        hidden.graph_kernels = hidden.graph_kernels.saturating_sub(kernels);
+    });
     Ok(())
 }
 
