@@ -1,6 +1,6 @@
 //! Names and processes as NVML tells them, bounded before anybody keeps them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plain::plain;
 
@@ -69,26 +69,71 @@ pub(super) fn processes(listed: impl Iterator<Item = (u32, Option<u64>, Kind)>) 
     found.into_values().collect()
 }
 
-/// Share of time in percent by process, averaged over the samples after `seen_us`, and the stamp of the newest. A sample is
-/// a process, its stamp in microseconds since 1970 and its share.
-pub(super) fn busy(
-    seen_us: u64,
-    samples: impl Iterator<Item = (u32, u64, u32)>,
-) -> (BTreeMap<i32, f64>, u64) {
-    let mut newest = seen_us;
-    let mut sums: BTreeMap<i32, (f64, f64)> = BTreeMap::new();
-    for (pid, at_us, share) in samples {
-        // The driver's ring has empty places: pid 0, or a stamp of the past.
-        let Some(pid) = process(pid).filter(|_| at_us > seen_us) else {
-            continue;
-        };
-        newest = newest.max(at_us);
-        let sum = sums.entry(pid).or_default();
-        sum.0 += f64::from(share.min(100));
-        sum.1 += 1.0;
+/// What was seen of the samples of processes, in microseconds since 1970. Each process has its own stamp: those of one
+/// answer can be seconds apart (go-nvml issue 51).
+#[derive(Debug)]
+pub(super) struct Stamps {
+    /// The last two looks, the newer one first.
+    looks: [u64; 2],
+    of: BTreeMap<i32, u64>,
+}
+
+impl Stamps {
+    /// Nothing was seen yet, and what came in the second before counts.
+    pub(super) fn new(now_us: u64) -> Self {
+        Self {
+            looks: [now_us.saturating_sub(1_000_000); 2],
+            of: BTreeMap::new(),
+        }
     }
-    let shares = sums.into_iter().map(|(pid, (sum, n))| (pid, sum / n));
-    (shares.collect(), newest)
+
+    /// From when samples are wanted.
+    pub(super) fn since(&self) -> u64 {
+        let [newer, older] = self.looks;
+        self.of
+            .values()
+            .fold(newer, |least, at| least.min(*at))
+            .max(older)
+    }
+
+    /// Share of time in percent by process, averaged over what is new in an answer. A sample is a process, its stamp and
+    /// its share.
+    ///
+    /// Dropped are empty places (pid 0), what is no percentage (DCGM issue 83: 2147483632), and what is of a time
+    /// before the last two looks. Where each of several samples names the one process that was on the GPU at that moment
+    /// (open-gpu-kernel-modules, ctrl2080perf.h), no process has a share.
+    pub(super) fn shares(
+        &mut self,
+        now_us: u64,
+        samples: impl Iterator<Item = (u32, u64, u32)>,
+    ) -> BTreeMap<i32, f64> {
+        let (seen, oldest) = (std::mem::take(&mut self.of), self.looks[1]);
+        let mut found: BTreeMap<i32, Vec<(u64, f64)>> = BTreeMap::new();
+        for (pid, at_us, share) in samples {
+            let Some(pid) = process(pid) else { continue };
+            let before = seen.get(&pid).copied().unwrap_or(0).max(oldest);
+            if share <= 100 && at_us > before {
+                let sample = (at_us, f64::from(share));
+                found.entry(pid).or_default().push(sample);
+            }
+        }
+        self.looks = [now_us, self.looks[0]];
+        self.of = seen.into_iter().filter(|(_, at)| *at > oldest).collect();
+        for (pid, samples) in &found {
+            let newest = samples.iter().map(|(at, _)| *at).max().unwrap_or(0);
+            self.of.insert(*pid, newest);
+        }
+        let stamps: BTreeSet<u64> = found.values().flatten().map(|(at, _)| *at).collect();
+        let all = found.values().map(Vec::len).sum::<usize>();
+        if found.len() > 1 && stamps.len() == all && all > found.len() {
+            return BTreeMap::new();
+        }
+        let mean = |(pid, samples): (i32, Vec<(u64, f64)>)| {
+            let sum: f64 = samples.iter().map(|(_, percent)| percent).sum();
+            (pid, sum / samples.len() as f64)
+        };
+        found.into_iter().map(mean).collect()
+    }
 }
 
 #[cfg(test)]
@@ -127,8 +172,72 @@ mod tests {
         assert!(found[0].compute && found[0].graphics);
         let many = (1..=10_000).map(|pid| (pid, None, Kind::Compute));
         assert_eq!(processes(many).len(), PROCESSES);
-        let samples = [(7, 5, 50), (7, 6, 4_000_000_000), (0, 9, 1), (8, 4, 1)];
-        let (shares, newest) = busy(4, samples.into_iter());
-        assert_eq!((shares, newest), (BTreeMap::from([(7, 75.0)]), 6));
+    }
+
+    const SECOND: u64 = 1_000_000;
+
+    fn stamps() -> Stamps {
+        Stamps {
+            looks: [10 * SECOND, 9 * SECOND],
+            of: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_no_percentage_is_no_sample() {
+        let mut stamps = stamps();
+        let at = 10 * SECOND + 5;
+        let shares = stamps.shares(
+            11 * SECOND,
+            [
+                (7, at, 40),
+                (7, at + 1, 2_147_483_632),
+                (8, at, 101),
+                (0, at, 99),
+            ]
+            .into_iter(),
+        );
+        assert_eq!(shares, BTreeMap::from([(7, 40.0)]));
+    }
+
+    #[test]
+    fn each_process_has_a_stamp_of_its_own() {
+        let mut stamps = stamps();
+        let first = [
+            (7, 10 * SECOND + 900_000, 60),
+            (8, 10 * SECOND + 100_000, 30),
+        ];
+        let both = BTreeMap::from([(7, 60.0), (8, 30.0)]);
+        assert_eq!(stamps.shares(11 * SECOND, first.into_iter()), both);
+        assert_eq!(stamps.since(), 10 * SECOND + 100_000);
+        // The slower one's next sample is older than the other's last; what was seen is not new.
+        let next = [first[0], (8, 10 * SECOND + 600_000, 20)];
+        let slow = BTreeMap::from([(8, 20.0)]);
+        assert_eq!(stamps.shares(12 * SECOND, next.into_iter()), slow);
+        // Of a time that was compared long ago.
+        let stale = [(9, 9 * SECOND, 90)];
+        assert_eq!(
+            stamps.shares(13 * SECOND, stale.into_iter()),
+            BTreeMap::new()
+        );
+    }
+
+    #[test]
+    fn samples_that_name_one_process_each_are_no_shares() {
+        let mut stamps = stamps();
+        let turns = |pid: fn(u64) -> u32| -> Vec<(u32, u64, u32)> {
+            let at = |i: u64| 10 * SECOND + 20_000 * i;
+            (1..=50).map(|i| (pid(i), at(i), 100)).collect()
+        };
+        let shared = turns(|i| if i % 3 == 0 { 8 } else { 7 });
+        assert_eq!(
+            stamps.shares(11 * SECOND, shared.into_iter()),
+            BTreeMap::new()
+        );
+        // All of one process: it was alone.
+        let alone = turns(|_| 7);
+        let mut stamps = self::stamps();
+        let only = BTreeMap::from([(7, 100.0)]);
+        assert_eq!(stamps.shares(11 * SECOND, alone.into_iter()), only);
     }
 }

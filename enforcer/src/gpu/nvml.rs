@@ -90,8 +90,8 @@ pub(super) struct Eye<'nvml> {
     health: Watch<'nvml>,
     /// The same of instances, by the number of the GPU instance.
     instance_counters: BTreeMap<u32, (Instant, GpmSample<'nvml>)>,
-    /// Time stamp of the newest per-process sample, in microseconds.
-    seen_us: u64,
+    /// What was seen of the samples of processes.
+    samples: listed::Stamps,
 }
 
 /// A reading, and whether NVML as a whole has to be initialised anew.
@@ -130,10 +130,14 @@ impl Faults {
     }
 }
 
+/// Microseconds since 1970, as the driver stamps its samples.
+fn wall_us() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since_epoch.map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(0))
+}
+
 impl<'nvml> Eye<'nvml> {
     pub(super) fn new(nvml: &'nvml Nvml, index: u32) -> Self {
-        let second_ago = SystemTime::now() - Duration::from_secs(1);
-        let since_epoch = second_ago.duration_since(SystemTime::UNIX_EPOCH);
         Self {
             nvml,
             index,
@@ -142,7 +146,7 @@ impl<'nvml> Eye<'nvml> {
             counters: None,
             health: Watch::default(),
             instance_counters: BTreeMap::new(),
-            seen_us: since_epoch.map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(0)),
+            samples: listed::Stamps::new(wall_us()),
         }
     }
 
@@ -321,18 +325,17 @@ impl<'nvml> Eye<'nvml> {
         gpm
     }
 
-    /// Share of time in percent by pid, averaged over the samples since the last call.
+    /// Share of time in percent by pid since the last call, where the samples say it.
     fn time_busy(&mut self, device: &Device<'nvml>, faults: &mut Faults) -> BTreeMap<i32, f64> {
-        let samples = device.process_utilization_stats(self.seen_us);
+        let now_us = wall_us();
+        let samples = device.process_utilization_stats(self.samples.since());
         let samples = match samples {
             // Nothing ran since the last look.
             Err(NvmlError::NotFound) => Vec::new(),
             other => faults.value(other).unwrap_or_default(),
         };
         let samples = samples.iter().map(|s| (s.pid, s.timestamp, s.sm_util));
-        let (shares, newest) = listed::busy(self.seen_us, samples);
-        self.seen_us = newest;
-        shares
+        self.samples.shares(now_us, samples)
     }
 }
 

@@ -178,8 +178,9 @@ fn nvml(data: &[u8]) {
     let samples = all
         .iter()
         .map(|one| (word(one, 0), u64::from(word(one, 8)), word(one, 12)));
-    let (shares, newest) = listed::busy(seen_us, samples);
-    assert!(newest >= seen_us);
+    let mut stamps = listed::Stamps::new(seen_us);
+    let shares = stamps.shares(seen_us + 1, samples);
+    assert!(stamps.since() <= seen_us + 1);
     assert!(
         shares
             .iter()
