@@ -51,6 +51,8 @@ pub const SHARES_MEMORY: u64 = 4;
 pub const USES_MULTICAST: u64 = 8;
 /// Bit of [`Slot::flags`]: the process initialised CUDA with `CUDA_VISIBLE_DEVICES` set.
 pub const CHOSE_DEVICES: u64 = 16;
+/// Bit of [`Slot::flags`]: the process uses memory of graphics or of other drivers.
+pub const USES_FOREIGN: u64 = 32;
 
 impl State {
     /// The state behind a stored word; anything unknown is `NotGranted`.

@@ -130,6 +130,9 @@ pub(crate) struct Helpers {
     pub(crate) event_sync: Option<unsafe extern "C" fn(Handle) -> CuResult>,
     pub(crate) event_elapsed: Option<unsafe extern "C" fn(*mut f32, Handle, Handle) -> CuResult>,
     pub(crate) occupancy: Option<unsafe extern "C" fn(*mut i32, Handle, i32, usize) -> CuResult>,
+    pub(crate) pointer_attribute:
+        Option<unsafe extern "C" fn(*mut c_void, i32, DevicePtr) -> CuResult>,
+    pub(crate) func_attribute: Option<unsafe extern "C" fn(*mut i32, i32, Handle) -> CuResult>,
     pub(crate) kernel_node: Option<unsafe extern "C" fn(Handle, *mut KernelNode) -> CuResult>,
     pub(crate) mem_free: Option<unsafe extern "C" fn(DevicePtr) -> CuResult>,
     pub(crate) mem_free_async: Option<unsafe extern "C" fn(DevicePtr, Handle) -> CuResult>,

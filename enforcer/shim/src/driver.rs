@@ -113,6 +113,8 @@ fn load() -> Loaded {
         event_sync: helper!(c"cuEventSynchronize"),
         event_elapsed: helper!(c"cuEventElapsedTime"),
         occupancy: helper!(c"cuOccupancyMaxActiveBlocksPerMultiprocessor"),
+        pointer_attribute: helper!(c"cuPointerGetAttribute"),
+        func_attribute: helper!(c"cuFuncGetAttribute"),
         kernel_node: helper!(
             c"cuGraphKernelNodeGetParams_v2",
             c"cuGraphKernelNodeGetParams"

@@ -195,6 +195,7 @@ hooks! {
     hooks::context::create_v4 => (
         context: *mut Handle, params: *mut c_void, flags: u32, device: Device
     ) { cuCtxCreate_v4 }
+    hooks::context::set_limit => (limit: i32, value: usize) { cuCtxSetLimit }
     hooks::context::destroy => (context: Handle) { cuCtxDestroy, cuCtxDestroy_v2 }
 
     hooks::memory::alloc => (pointer: *mut DevicePtr, bytes: usize) { cuMemAlloc_v2 }
@@ -257,6 +258,25 @@ hooks! {
         cuMemPoolExportToShareableHandle
     }
     hooks::share::multicast => (handle: usize, properties: usize) { cuMulticastCreate }
+
+    hooks::share::global => (
+        address: *mut DevicePtr, bytes: *mut usize, module: usize, name: usize
+    ) { cuModuleGetGlobal_v2, cuLibraryGetGlobal }
+    hooks::share::global_v1 => (
+        address: *mut u32, bytes: *mut u32, module: usize, name: usize
+    ) { cuModuleGetGlobal }
+    hooks::share::managed => (address: usize, bytes: usize, library: usize, name: usize) {
+        cuLibraryGetManaged
+    }
+    hooks::share::import => (made: usize, of: usize) {
+        cuImportExternalMemory, cuImportExternalSemaphore
+    }
+    hooks::share::register => (made: usize, of: usize, flags: u32) {
+        cuGraphicsGLRegisterBuffer, cuGraphicsEGLRegisterImage
+    }
+    hooks::share::register_image => (made: usize, image: u32, target: u32, flags: u32) {
+        cuGraphicsGLRegisterImage
+    }
 
     hooks::array::create => (array: *mut Handle, descriptor: *const Flat<u32>) { cuArrayCreate }
     hooks::array::create => (array: *mut Handle, descriptor: *const Flat<usize>) {

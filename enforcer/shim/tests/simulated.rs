@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gshare_abi::GpuUuid;
+use gshare_abi::{GpuUuid, USES_MANAGED};
 use gshare_sim_board::{Board, BoardSpec, MemoryKind};
 use support::{Client, Desk, GIB, MIB};
 
@@ -110,6 +110,61 @@ fn the_ledger_and_the_board_agree_on_every_family() {
     client.must("async 4096");
     client.must("release 0");
     check("release of the primary context");
+}
+
+/// 16 KiB of stack for each thread that can be resident on an H100 (132 x 2048) are 4.1 GiB (cms-sw pull request 51395),
+/// of which the first KiB of each is part of the context.
+#[test]
+fn stack_and_local_memory_are_charged_before_they_are_taken() {
+    const THREADS: u64 = 132 * 2048;
+    let rig = Rig::new(1, 6 * GIB);
+    let mut client = rig.client();
+    client.begin(0);
+    let of = |kib: u64| rig.overhead + (kib - 1) * 1024 * THREADS;
+    let check = |charged: u64| {
+        assert_eq!((rig.desk.charged(0), rig.used()), (charged, charged));
+    };
+    assert_eq!(client.ask(&format!("limit 0 {}", 16 << 10)).0, 0);
+    check(of(16));
+    assert_eq!(client.ask(&format!("limit 0 {}", 32 << 10)).0, OOM);
+    check(of(16));
+    assert_eq!(client.ask(&format!("limit 0 {}", 2 << 10)).0, 0);
+    check(of(2));
+    // The driver makes it larger for a kernel that needs more, and keeps that.
+    let launch = |client: &mut Client, local: u64| {
+        let kernel = client.must(&format!("local_kernel {local}"));
+        client.ask(&format!("launch_on {kernel} 0")).0
+    };
+    assert_eq!(launch(&mut client, 8 << 10), 0);
+    check(of(8));
+    assert_eq!(launch(&mut client, 48 << 10), OOM, "it would be 12 GiB");
+    assert_eq!(launch(&mut client, 4 << 10), 0);
+    check(of(8));
+    // So does a heap for kernels.
+    assert_eq!(client.ask(&format!("limit 2 {}", GIB)).0, 0);
+    check(of(8) + GIB - 8 * MIB);
+    // What is left is for allocations, to the byte; and all goes with the context.
+    let left = 6 * GIB - (of(8) - rig.overhead) - (GIB - 8 * MIB);
+    client.must(&format!("alloc {left}"));
+    assert_eq!(client.ask(&format!("alloc {}", 2 * MIB)).0, OOM);
+    client.must("reset 0");
+    check(0);
+}
+
+/// `__managed__` variables: the driver need not keep a process that has them in a good state (README of cuda-checkpoint).
+#[test]
+fn managed_variables_are_known_by_when_the_program_has_their_address() {
+    for of in ["module", "library"] {
+        let rig = Rig::new(1, 64 * MIB);
+        let mut client = rig.client();
+        client.begin(0);
+        let mut flags_after = |kind: &str| {
+            assert_ne!(client.must(&format!("variable {of} {kind}")), 0);
+            rig.desk.slots(0)[0].flags & USES_MANAGED
+        };
+        assert_eq!(flags_after("plain"), 0, "{of}");
+        assert_eq!(flags_after("managed"), USES_MANAGED, "{of}");
+    }
 }
 
 #[test]

@@ -52,7 +52,6 @@ passed! {
     work cuCtxSetCacheConfig
     ask cuCtxSetCurrent
     work cuCtxSetFlags
-    work cuCtxSetLimit
     work cuCtxSetSharedMemConfig
     work cuCtxWaitEvent
     ask cuDestroyExternalMemory
@@ -234,9 +233,6 @@ passed! {
     work cuGraphRemoveDependencies
     work cuGraphRemoveDependencies_v2
     work cuGraphRetainUserObject
-    work cuGraphicsEGLRegisterImage
-    work cuGraphicsGLRegisterBuffer
-    work cuGraphicsGLRegisterImage
     work cuGraphicsMapResources
     work cuGraphicsMapResources_ptsz
     ask cuGraphicsResourceGetMappedEglFrame
@@ -256,8 +252,6 @@ passed! {
     work cuGreenCtxRecordEvent
     work cuGreenCtxStreamCreate
     work cuGreenCtxWaitEvent
-    work cuImportExternalMemory
-    work cuImportExternalSemaphore
     ask cuIpcCloseMemHandle
     ask cuKernelGetAttribute
     ask cuKernelGetFunction
@@ -272,10 +266,8 @@ passed! {
     work cuLaunchHostFunc_v2
     work cuLaunchHostFunc_v2_ptsz
     work cuLibraryEnumerateKernels
-    ask cuLibraryGetGlobal
     ask cuLibraryGetKernel
     ask cuLibraryGetKernelCount
-    ask cuLibraryGetManaged
     ask cuLibraryGetModule
     ask cuLibraryGetUnifiedFunction
     work_wide cuLibraryLoadData
@@ -360,8 +352,6 @@ passed! {
     work cuModuleEnumerateFunctions
     ask cuModuleGetFunction
     ask cuModuleGetFunctionCount
-    ask cuModuleGetGlobal
-    ask cuModuleGetGlobal_v2
     ask cuModuleGetLoadingMode
     ask cuModuleGetSurfRef
     ask cuModuleGetTexRef

@@ -274,7 +274,10 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
         }
         "scribble" => scribble(),
         "stream" => call!(cuda, "cuStreamCreate", (to => *mut u64, 1 => u32)),
-        "kernel" => kernel(cuda, to),
+        "kernel" => kernel(cuda, 0, to),
+        "local_kernel" => kernel(cuda, number(1), to),
+        "variable" => variable(cuda, words[1], words[2], to),
+        "limit" => call!(cuda, "cuCtxSetLimit", (number(1) as i32 => i32, number(2) => u64)),
         "launch_on" => call!(cuda, "cuLaunchKernel", (
             number(1) => u64, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32,
             0 => u32, number(2) => u64, 0 => u64, 0 => u64
@@ -554,8 +557,50 @@ fn scribble() -> i32 {
 }
 
 /// Loads a kernel that does nothing.
-fn kernel(cuda: &Library, to: *mut u64) -> i32 {
-    let code = c".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry idle() { ret; }";
+/// The address of a variable of a module or library, which is `managed` or not.
+fn variable(cuda: &Library, of: &str, kind: &str, to: *mut u64) -> i32 {
+    let space = match kind {
+        "managed" => ".global .attribute(.managed)",
+        _ => ".global",
+    };
+    let head = ".version 7.0\n.target sm_50\n.address_size 64\n";
+    let code = format!("{head}.visible {space} .align 8 .b8 both[64];");
+    let code = CString::new(code).unwrap();
+    let (mut loaded, mut bytes) = (0_u64, 0_usize);
+    let image = code.as_ptr();
+    let (none, no) = (std::ptr::null_mut::<u32>(), 0_u32);
+    let code = match of {
+        "module" => call!(cuda, "cuModuleLoadData", (
+            &raw mut loaded => *mut u64, image => *const libc::c_char
+        )),
+        _ => call!(cuda, "cuLibraryLoadData", (
+            &raw mut loaded => *mut u64, image => *const libc::c_char, none => *mut u32,
+            none => *mut u32, no => u32, none => *mut u32, none => *mut u32, no => u32
+        )),
+    };
+    if code != 0 {
+        return code;
+    }
+    let name = match (of, kind) {
+        ("module", _) => "cuModuleGetGlobal_v2",
+        (_, "managed") => "cuLibraryGetManaged",
+        _ => "cuLibraryGetGlobal",
+    };
+    call!(cuda, name, (
+        to => *mut u64, &raw mut bytes => *mut usize, loaded => u64,
+        c"both".as_ptr() => *const libc::c_char
+    ))
+}
+
+/// A kernel that does nothing, with so many bytes of local memory for each thread.
+fn kernel(cuda: &Library, local: u64, to: *mut u64) -> i32 {
+    let local = match local {
+        0 => String::new(),
+        bytes => format!(".local .align 4 .b8 deep[{bytes}];"),
+    };
+    let head = ".version 7.0\n.target sm_50\n.address_size 64\n";
+    let code = format!("{head}.visible .entry idle() {{ {local} ret; }}");
+    let code = CString::new(code).unwrap();
     let mut module = 0_u64;
     let loaded = call!(cuda, "cuModuleLoadData", (
         &raw mut module => *mut u64, code.as_ptr() => *const libc::c_char

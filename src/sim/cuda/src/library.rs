@@ -9,6 +9,7 @@ use crate::driver::{Driver, Tables};
 use crate::ffi::{In, Out, export};
 use crate::function::Function;
 use crate::image::{self, Image};
+use crate::memory::Kind;
 use crate::module::{JitOptions, NO_OPTIONS, compile};
 
 #[derive(Debug)]
@@ -140,9 +141,17 @@ export! {
         size.set_if(n as usize);
         Ok(())
     };
-    cuLibraryGetManaged(_addr: Out<u64>, _size: Out<usize>, library: u64, _name: In<c_char>) |d| {
-        d.tables().libraries.get(&library).ok_or(INVALID_HANDLE)?;
-        Err(NOT_FOUND)
+    cuLibraryGetManaged(addr: Out<u64>, size: Out<usize>, library: u64, name: In<c_char>) |d| {
+        let name = name.string()?;
+        let mut t = d.tables();
+        let module = d.library_module(&mut t, library)?;
+        let (a, n) = t.modules.get(&module).ok_or(INVALID_HANDLE)?.global(&name)?;
+        if !t.memory.find(a).is_some_and(|(_, alloc)| alloc.kind == Kind::Managed) {
+            return Err(NOT_FOUND);
+        }
+        addr.set_if(a);
+        size.set_if(n as usize);
+        Ok(())
     };
     cuLibraryGetUnifiedFunction(_out: Out<u64>, library: u64, _name: In<c_char>) |d| {
         d.tables().libraries.get(&library).ok_or(INVALID_HANDLE)?;

@@ -371,9 +371,27 @@ impl Driver {
         Ok(addr)
     }
 
+    /// Memory that the host reaches, too.
+    pub(crate) fn managed_alloc(&self, t: &mut Tables, context: u64, size: u64) -> R<u64> {
+        let (device, gpu) = (t.context(context)?.device, t.context(context)?.gpu);
+        let len = size
+            .checked_next_multiple_of(GRANULARITY)
+            .ok_or(OUT_OF_MEMORY)?;
+        let addr = map_anonymous(len, libc::PROT_READ | libc::PROT_WRITE)?;
+        if let Err(e) = self.board.alloc(self.slot, gpu, MemoryKind::Managed, len) {
+            unmap(addr, len);
+            return Err(code_of(&e));
+        }
+        t.memory.map(addr, len);
+        t.memory.add(addr, size, device, context, Kind::Managed);
+        Ok(addr)
+    }
+
     /// Frees what [`Driver::owned_alloc`] gave.
     pub(crate) fn owned_free(&self, t: &mut Tables, addr: u64) -> R {
-        if let Some(a) = t.memory.allocs.get_mut(&addr) {
+        if let Some(a) = t.memory.allocs.get_mut(&addr)
+            && a.kind != Kind::Managed
+        {
             a.kind = Kind::Device;
         }
         self.device_free(t, addr)
@@ -499,16 +517,7 @@ export! {
         if size == 0 || !matches!(flags, 1 | 2 | 4) {
             return Err(INVALID_VALUE);
         }
-        let (device, gpu) = (t.context(context)?.device, t.context(context)?.gpu);
-        let len = (size as u64).checked_next_multiple_of(GRANULARITY).ok_or(OUT_OF_MEMORY)?;
-        let addr = map_anonymous(len, libc::PROT_READ | libc::PROT_WRITE)?;
-        if let Err(e) = d.board.alloc(d.slot, gpu, MemoryKind::Managed, len) {
-            unmap(addr, len);
-            return Err(code_of(&e));
-        }
-        t.memory.map(addr, len);
-        t.memory.add(addr, size as u64, device, context, Kind::Managed);
-        out.set(addr)
+        out.set(d.managed_alloc(&mut t, context, size as u64)?)
     };
     cuMemFree_v2(addr: u64) |d| {
         if addr == 0 {

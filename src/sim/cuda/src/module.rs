@@ -94,6 +94,7 @@ impl Driver {
     /// Loads a program into a context; gives the module's handle.
     pub(crate) fn load_module(&self, t: &mut Tables, context: u64, program: Program) -> R<u64> {
         let handle = t.handle();
+        self.hide(t, context, |hidden| hidden.modules += 1)?;
         let Program { kernels, ptx } = program;
         let mut globals = HashMap::new();
         let ptx = match ptx {
@@ -102,7 +103,10 @@ impl Driver {
                 let infos = ptx.globals().to_vec();
                 for g in &infos {
                     let size = (g.size as u64).max(1);
-                    let addr = self.owned_alloc(t, context, size, Kind::Variable)?;
+                    let addr = match g.managed {
+                        true => self.managed_alloc(t, context, size)?,
+                        false => self.owned_alloc(t, context, size, Kind::Variable)?,
+                    };
                     globals.insert(g.name.clone(), (addr, g.size as u64));
                     ptx.bind_global(&g.name, addr);
                 }
@@ -149,6 +153,9 @@ impl Driver {
     pub(crate) fn unload_module(&self, t: &mut Tables, handle: u64) -> R {
         let m = t.modules.remove(&handle).ok_or(INVALID_HANDLE)?;
         t.functions.retain(|_, f| f.module != handle);
+        let _ = self.hide(t, m.context, |hidden| {
+            hidden.modules = hidden.modules.saturating_sub(1);
+        });
         for (addr, _) in m.globals.into_values() {
             self.owned_free(t, addr)?;
         }

@@ -63,6 +63,8 @@ pub struct GlobalInfo {
     /// Where the initial value holds addresses: byte offset, variable whose address belongs there
     /// (8 bytes, added to what [`init`](Self::init) has there).
     pub addresses: Vec<(usize, String)>,
+    /// It lies in memory that the host reaches, too (`__managed__`).
+    pub managed: bool,
     /// Its state space.
     pub space: Space,
 }

@@ -218,6 +218,7 @@ impl<'t> Text<'t, '_> {
             align: var.align as usize,
             init: var.init,
             addresses: var.addresses,
+            managed: var.managed,
             space: if space == ".const" {
                 Space::Const
             } else {

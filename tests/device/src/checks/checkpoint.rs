@@ -17,6 +17,7 @@ const ILLEGAL_STATE: u32 = 401;
 const RUNNING: u32 = 0;
 const LOCKED: u32 = 1;
 const CHECKPOINTED: u32 = 2;
+const FAILED: u32 = 3;
 const CHECKPOINTING: u32 = 4;
 const RESTORING: u32 = 5;
 
@@ -290,13 +291,20 @@ fn resume(t: &mut Trial, pid: i32) {
 }
 
 /// What is not supported is refused, or works.
-fn refused_or_works(t: &mut Trial, target: &mut Target) {
+fn refused_or_works(t: &mut Trial, target: &mut Target, may_lose: bool) {
     let before = target.ask("sum");
     let pid = target.pid();
     let locked = lock(pid, 5_000);
     if locked == 0 {
         if checkpoint(pid) == 0 {
             t.ok("restore", restore(pid, &[]));
+        } else if may_lose && state(pid) == FAILED {
+            t.same(
+                "a process that is lost is not unlocked",
+                ILLEGAL_STATE,
+                unlock(pid),
+            );
+            return;
         }
         t.ok("unlock", unlock(pid));
     }
@@ -516,13 +524,13 @@ super::list! {
         resume(t, pid);
         t.same("contents", before, target.ask("sum"));
     }
-    "checkpoint.managed", "cuda-checkpoint: no managed memory; refused, and the process runs on", |t| {
+    "checkpoint.managed", "cuda-checkpoint: no managed memory; refused, and the process need not be left in a good state", |t| {
         begin();
         let mut target = Target::new(None);
         if target.ask("managed") != "0" {
             skip("no managed memory");
         }
-        refused_or_works(t, &mut target);
+        refused_or_works(t, &mut target, true);
     }
     "checkpoint.shared", "cuda-checkpoint: no memory that is shared with other processes; refused, and the process runs on", |t| {
         begin();
@@ -530,7 +538,7 @@ super::list! {
         if target.ask("share") != "0" {
             skip("no sharing of memory");
         }
-        refused_or_works(t, &mut target);
+        refused_or_works(t, &mut target, false);
     }
     "checkpoint.map", "CUDA Checkpointing, CUcheckpointRestoreArgs: a map names every GPU that the process sees; partial ones are INVALID_VALUE", |t| {
         let all = several();

@@ -165,7 +165,12 @@ impl Handler {
 
     fn checkpoint(&self) -> R {
         self.must_be(state::LOCKED)?;
-        if SHARES.load(Ordering::Relaxed) || self.driver.tables().has_managed() {
+        if SHARES.load(Ordering::Relaxed) {
+            return Err(NOT_SUPPORTED);
+        }
+        if self.driver.tables().has_managed() {
+            // The driver keeps the process in no good state then (README of cuda-checkpoint).
+            self.mailbox.set_state(state::FAILED);
             return Err(NOT_SUPPORTED);
         }
         self.between(state::CHECKPOINTING, || self.save())

@@ -14,6 +14,8 @@ pub(crate) struct Variable<'t> {
     pub(crate) align: u64,
     /// `[]`: the size is given elsewhere.
     pub(crate) open: bool,
+    /// `.attribute(.managed)`.
+    pub(crate) managed: bool,
     /// `name<100>` declares this many numbered names.
     pub(crate) count: Option<u32>,
     pub(crate) init: Vec<u8>,
@@ -25,13 +27,19 @@ impl<'t> Text<'t, '_> {
     pub(crate) fn variable(&mut self) -> Result<Variable<'t>, PtxError> {
         let mut align = None;
         let mut lanes = 1;
+        let mut managed = false;
         let ty = loop {
             let word = self.cur.word()?;
             match word {
                 ".align" => align = Some(self.cur.int()?),
                 ".v2" => lanes = 2,
                 ".v4" => lanes = 4,
-                ".ptr" | ".global" | ".const" | ".shared" | ".local" | ".attribute" => {}
+                ".attribute" => {
+                    self.cur.expect(b'(')?;
+                    managed = self.cur.word()? == ".managed";
+                    self.cur.expect(b')')?;
+                }
+                ".ptr" | ".global" | ".const" | ".shared" | ".local" => {}
                 _ => match word.strip_prefix('.').map(|rest| (Ty::parse(rest), rest)) {
                     Some((Some(ty), _)) => break ty,
                     Some((None, "texref" | "samplerref" | "surfref")) => break Ty::U64,
@@ -45,7 +53,8 @@ impl<'t> Text<'t, '_> {
                 self.cur.int()?;
             }
         }
-        self.declarator(ty, lanes, align)
+        let var = self.declarator(ty, lanes, align)?;
+        Ok(Variable { managed, ..var })
     }
 
     /// The part of a declaration after its type; a list repeats it.
@@ -63,6 +72,7 @@ impl<'t> Text<'t, '_> {
             size: element * lanes,
             align: align.unwrap_or(element * lanes),
             open: false,
+            managed: false,
             count: None,
             init: Vec::new(),
             addresses: Vec::new(),
