@@ -362,6 +362,33 @@ fn gpu_time_beyond_what_a_member_counted_is_seen_at_the_second_look() {
     }
 }
 
+/// NVML as unkind as real drivers were seen to be: the two that share a GPU are honest, alone or not.
+#[test]
+fn samples_that_name_one_process_accuse_nobody_honest() {
+    let station = station_with(|o| {
+        o.tick = "0.3s".to_owned();
+        o.costs = "add_one 2ms\n".to_owned();
+    });
+    let board = gshare_sim_board::Board::open(&station.sim_dir().join("board")).expect("opens");
+    board.set_nvml_samples(true).expect("set");
+    let start = |gpu: &str| Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", gpu]);
+    let mut honest = [start("1"), start("2"), start("2")];
+    honest.iter_mut().for_each(|raw| raw.tell("launch 2000"));
+    let last = looks(&station) + 20;
+    let mut busy = 0;
+    while looks(&station) < last {
+        next_look(&station);
+        for raw in &honest {
+            let snapshot = station.snapshot().expect("served");
+            let claim = claim_of(&snapshot, raw.pid()).expect("listed");
+            assert_eq!(claim.overuse, None);
+            busy += u32::from(claim.gpus[0].time_got.is_some_and(|f| f.value > 10.0));
+        }
+    }
+    assert!(busy > 20, "{busy}: it proves nothing");
+    honest.iter_mut().for_each(Raw::kill);
+}
+
 #[test]
 fn a_gpu_that_a_member_has_open_from_before_counts_against_the_claim() {
     if !root("a_gpu_that_a_member_has_open_from_before_counts_against_the_claim") {

@@ -17,6 +17,8 @@ pub struct BoardSnapshot {
     pub inits: u64,
     /// NVML calls are to hang (a fault that was injected).
     pub nvml_hang: bool,
+    /// Samples of processes name the one that was on the GPU, are stale, or garbage (a fault that was injected).
+    pub nvml_samples: bool,
     /// The GPUs by index.
     pub gpus: Vec<GpuSnapshot>,
 }
@@ -389,6 +391,7 @@ pub(crate) fn take(state: &State, locks: SlotLocks) -> BoardSnapshot {
         cuda_version: state.head.cuda_version as u32,
         inits: state.head.inits,
         nvml_hang: state.head.nvml_hang != 0,
+        nvml_samples: state.head.nvml_samples != 0,
         gpus: gpus.collect(),
     }
 }

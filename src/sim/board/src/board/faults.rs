@@ -117,6 +117,17 @@ impl Board {
         })
     }
 
+    /// Has NVML tell of processes as unkindly as real drivers were seen to, or give each its share.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn set_nvml_samples(&self, unkind: bool) -> Result<(), BoardError> {
+        self.change(false, |s| {
+            s.head.nvml_samples = u64::from(unkind);
+            Ok(())
+        })
+    }
+
     /// Makes this process the MPS server of a GPU.
     ///
     /// # Errors

@@ -115,6 +115,49 @@ fn active(gpu: &GpuSnapshot) -> Vec<(u32, u32)> {
         .collect()
 }
 
+/// Between two samples of an unkind driver, and how many it keeps, in microseconds.
+const SAMPLE_US: u64 = 20_000;
+const KEPT: u64 = 50;
+/// What such a driver gives in place of a percentage now and then (DCGM issue 83), and once in how many samples.
+const GARBAGE: (u32, u64) = (2_147_483_632, 200);
+
+/// Samples of an unkind driver: each names one process that was on the GPU then (ctrl2080perf.h of
+/// open-gpu-kernel-modules) with what the whole GPU did, one is seconds old whatever was asked for (go-nvml issue 51).
+fn sampled(active: &[(u32, u32)], now_us: u64, last_seen: u64) -> Vec<ProcessSample> {
+    let all: u32 = active.iter().map(|(_, percent)| percent).sum();
+    let sample = |pid, time_stamp, sm| ProcessSample {
+        pid,
+        time_stamp,
+        sm,
+        memory: 0,
+        encoder: 0,
+        decoder: 0,
+    };
+    let newest = now_us / SAMPLE_US * SAMPLE_US;
+    let at = |back: u64| {
+        let stamp = newest.checked_sub(back * SAMPLE_US)?;
+        let drawn = stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+        let mut place = (drawn % u64::from(all.max(1))) as u32;
+        let on_it = active.iter().find(|(_, percent)| {
+            let here = place < *percent;
+            place = place.saturating_sub(*percent);
+            here
+        });
+        let sm = match drawn % GARBAGE.1 {
+            0 => GARBAGE.0,
+            _ => all.min(100),
+        };
+        Some(sample(on_it?.0, stamp, sm))
+    };
+    let stale = active
+        .first()
+        .map(|(pid, _)| sample(*pid, now_us.saturating_sub(3_000_000), 100));
+    let fresh = (0..KEPT)
+        .filter_map(at)
+        .filter(|s| s.time_stamp > last_seen);
+    fresh.chain(stale).collect()
+}
+
 export! {
     fn nvmlDeviceGetComputeRunningProcesses(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) {
         list_v1(handle, Kind::Compute, count, array)
@@ -177,11 +220,15 @@ export! {
     ) {
         let device = device(handle)?;
         let time_stamp = wall_us();
-        let found: Vec<_> = active(device.gpu())
-            .into_iter()
-            .filter(|_| time_stamp > last_seen)
-            .map(|(pid, sm)| ProcessSample { pid, time_stamp, sm, memory: sm.div_ceil(2), encoder: 0, decoder: 0 })
-            .collect();
+        let active = active(device.gpu());
+        let found: Vec<_> = match device.snapshot.nvml_samples {
+            true => sampled(&active, time_stamp, last_seen),
+            false => active
+                .into_iter()
+                .filter(|_| time_stamp > last_seen)
+                .map(|(pid, sm)| ProcessSample { pid, time_stamp, sm, memory: sm.div_ceil(2), encoder: 0, decoder: 0 })
+                .collect(),
+        };
         let room = count.get()?;
         if samples.is_null() || (room as usize) < found.len() {
             count.set(found.len().max(1) as u32)?;
@@ -216,5 +263,37 @@ export! {
             return Err(Code::NOT_FOUND);
         }
         Out::from_raw(asked.array).fill(&found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unkind_driver_names_one_process_a_sample_and_lies_now_and_then() {
+        let (now, second) = (1_795_440_000_000_000, 1_000_000);
+        let mut all = Vec::new();
+        for i in 1..=100 {
+            let samples = sampled(
+                &[(7, 60), (8, 30)],
+                now + i * second,
+                now + (i - 1) * second,
+            );
+            let (stale, fresh) = samples.split_last().expect("some");
+            assert_eq!(stale.time_stamp, now + i * second - 3 * second);
+            let stamps: Vec<u64> = fresh.iter().map(|s| s.time_stamp).collect();
+            assert!(
+                stamps.windows(2).all(|w| w[0] - w[1] == SAMPLE_US),
+                "{stamps:?}"
+            );
+            all.extend(fresh.iter().map(|s| (s.pid, s.sm)));
+        }
+        let part = |of: &dyn Fn(&(u32, u32)) -> bool| {
+            all.iter().filter(|s| of(s)).count() as f64 / all.len() as f64
+        };
+        assert!((part(&|s| s.0 == 7) - 2.0 / 3.0).abs() < 0.05);
+        assert!((part(&|s| s.1 > 100) - 0.005).abs() < 0.004);
+        assert!(all.iter().all(|s| s.1 == 90 || s.1 == GARBAGE.0));
     }
 }
