@@ -141,8 +141,7 @@ fn an_old_driver_says_so_from_the_start() {
         let pid = raw.pid();
         let doctor = String::from_utf8_lossy(&run(&station, &["doctor"]).stdout).into_owned();
         if detaches {
-            // Reclaim leaves it alone: such drivers refuse PyTorch (cuda-checkpoint issue 34).
-            says(&station, pid, "nothing is detached unasked");
+            ready(&station, pid);
             let levers = claim(&station, pid).place.levers;
             assert!(levers.not_movable.expect("told").contains("580"));
             let id = claim(&station, pid).id;
