@@ -141,12 +141,20 @@ fn an_old_driver_says_so_from_the_start() {
         let pid = raw.pid();
         let doctor = String::from_utf8_lossy(&run(&station, &["doctor"]).stdout).into_owned();
         if detaches {
-            ready(&station, pid);
+            // Reclaim leaves it alone: such drivers refuse PyTorch (cuda-checkpoint issue 34).
+            fixed(&station, pid, "nothing is detached unasked");
             let levers = claim(&station, pid).place.levers;
             assert!(levers.not_movable.expect("told").contains("580"));
             let id = claim(&station, pid).id;
             ok(&station, &["detach", &id]);
             assert_eq!(on_gpus(&station, pid), 0);
+            let notices = station.snapshot().expect("served").notices;
+            assert!(
+                notices
+                    .iter()
+                    .any(|n| n.text.contains("PyTorch among them")),
+                "{notices:?}"
+            );
             let said = refused(&station, &["move", &id, "--gpu", "1"]);
             assert!(said.contains("release 580"), "{said}");
             assert_eq!(raw.ask("sum 0"), sum);

@@ -147,7 +147,7 @@ impl Service {
             .ok_or_else(|| refused("the claim ends"))?;
         let holding = match (action, &live.record.holding) {
             (Action::Park { freeze, by, .. }, HoldingRecord::Here) => {
-                levers.park.map_err(|why| (Failure::Refused, why))?;
+                self.may_park(id).map_err(|why| (Failure::Refused, why))?;
                 HoldingRecord::Parking { freeze, by }
             }
             (Action::Move { to, .. }, HoldingRecord::Here) => {

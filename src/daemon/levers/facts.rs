@@ -16,6 +16,16 @@ use crate::daemon::service::{Live, Service};
 /// First release of the driver that restores onto other GPUs.
 const MOVES_SINCE: u32 = 580;
 
+/// Releases of the driver whose checkpoints refuse even simple PyTorch programs: from the first to before the second
+/// (cuda-checkpoint issue 34: 570.86 to 570.158 refuse them, 575.57.08 does not).
+const REFUSES_PYTORCH: [(u32, u32); 2] = [(570, 0), (575, 57)];
+
+/// The first two numbers of a driver's version.
+fn release_of(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split('.').map(|n| n.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
 /// Bits of all members of a claim.
 fn flags(live: &Live) -> u64 {
     let seats = live.seats.iter();
@@ -31,6 +41,14 @@ impl Service {
         let flags = flags(live);
         let park = self.may_park_now(id, live, flags);
         let movable = park.clone().and_then(|()| self.may_move(live, flags));
+        // What a person asks for is tried.
+        let park = park.and_then(|()| match self.refuses_pytorch() {
+            false => Ok(()),
+            true => Err(format!(
+                "release {} of the driver refuses most programs, so nothing is detached unasked; gshare detach tries it",
+                self.driver_version()
+            )),
+        });
         Levers {
             park,
             movable,
@@ -215,6 +233,13 @@ impl Service {
     fn driver_release(&self) -> Option<u32> {
         let release = self.driver_version().split('.').next();
         release.and_then(|r| r.parse().ok())
+    }
+
+    /// Whether the driver is one whose checkpoints refuse even simple programs: what a person asks for is tried, and nothing
+    /// else.
+    pub(super) fn refuses_pytorch(&self) -> bool {
+        let [since, until] = REFUSES_PYTORCH;
+        release_of(self.driver_version()).is_some_and(|r| since <= r && r < until)
     }
 
     /// Whether claims that can burst are spread over idle GPUs, from where they would have to be moved later.

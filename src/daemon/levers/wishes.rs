@@ -70,6 +70,13 @@ impl Service {
             let text = format!("{id} cannot be {verb}ed: {why}");
             return out.error(WireError::new(ErrorCode::NotAvailable, text));
         }
+        if matches!(wish, Wish::Detach | Wish::Suspend) && self.refuses_pytorch() {
+            let release = self.driver_version();
+            let text = format!(
+                "release {release} of the driver refuses most programs, PyTorch among them; {id} runs on if it does"
+            );
+            self.tell_owner(id, &text);
+        }
         if wish == Wish::Suspend && self.claims.get(&id).is_some_and(|l| l.cgroup.is_none()) {
             let text = format!("{id} cannot be suspended: there are no cgroups to freeze it in");
             let error = WireError::new(ErrorCode::NotAvailable, text);
