@@ -231,11 +231,14 @@ impl Idle {
 
     /// Looks at all claims, and tells and does what the rules say.
     fn tick(&mut self, world: &World<'_>, tick: &Tick, out: &mut Vec<Command>) {
-        self.claims.retain(|id, _| world.claims.contains_key(id));
+        // What is known of one whose stage has become lower is forgotten.
+        let watched = |live: &Live| live.record.stage >= Stage::Reclaim;
+        self.claims
+            .retain(|id, _| world.claims.get(id).is_some_and(watched));
         let (mut look, mut ask) = (Vec::new(), BTreeSet::new());
         for (id, live) in world.claims {
             let record = &live.record;
-            let spared = record.adopted || record.behalf.is_some() || record.stage < Stage::Reclaim;
+            let spared = record.adopted || record.behalf.is_some() || !watched(live);
             if !has_its_gpu(live) || spared {
                 if let Some(claim) = self.claims.get_mut(id) {
                     (claim.warned_ns, claim.done) = (None, false);
@@ -385,7 +388,9 @@ mod tests {
         idles(&mut idle, &mut scene, 30 * 60, false);
         assert!(idle.is_idle(ClaimId(1)));
         scene.claim(1, 0).record.stage = Stage::OptIn;
-        assert!(idles(&mut idle, &mut scene, 31 * 60, false).is_empty());
+        let mut out = Vec::new();
+        idle.on(&scene.world(), &Fact::Tick(Tick::default()), &mut out);
+        assert!(out.is_empty(), "{out:?}");
         assert!(!idle.is_idle(ClaimId(1)) && !idle.is_warned(ClaimId(1)));
     }
 
