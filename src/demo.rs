@@ -9,6 +9,7 @@ mod direction;
 mod job;
 mod scenes;
 mod shell;
+mod svg;
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -170,7 +171,8 @@ fn pictures(station: &Station) -> anyhow::Result<i32> {
                 look: gshare_ui::Look::new(gshare_ui::Depth::Rgb, true),
                 ..options
             };
-            let svg = gshare_ui::frame_svg(&frame, &options, size, 0);
+            let cells = gshare_ui::frame_cells(&frame, &options, size, 0);
+            let svg = svg::svg(&cells);
             print(&format!("svg {name} {}x{}\n{svg}\n", size.0, size.1))?;
         }
     }

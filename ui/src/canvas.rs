@@ -12,7 +12,6 @@ use ratatui::layout::Rect;
 
 use crate::view::Cursor;
 
-/// The cells that the terminal shows.
 #[derive(Debug, Default)]
 pub(crate) struct Canvas {
     shown: Buffer,
@@ -30,7 +29,6 @@ impl Canvas {
         }
     }
 
-    /// Columns and rows.
     pub(crate) fn size(&self) -> (u16, u16) {
         (self.shown.area.width, self.shown.area.height)
     }

@@ -10,56 +10,37 @@ use crate::input::LineInput;
 /// Classes to choose from.
 const CLASSES: &[&str] = &["interactive", "batch", "inference"];
 
-/// What a line holds.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
-    /// Text.
     Text(LineInput),
-    /// One of some words.
     Choice(&'static [&'static str], usize),
 }
 
-/// A line of a dialog.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
-    /// Before it.
     pub(crate) label: &'static str,
-    /// Behind it.
     pub(crate) hint: String,
-    /// What was typed or chosen.
     pub(crate) value: Value,
 }
 
-/// What a dialog is for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Kind {
-    /// Make a claim.
     #[default]
     Claim,
-    /// Another size of this claim.
     Resize {
-        /// The claim.
         id: String,
     },
-    /// More time for this claim.
     Extend {
-        /// The claim.
         id: String,
     },
 }
 
-/// A dialog with lines.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Form {
-    /// What it is for.
     pub(crate) kind: Kind,
-    /// Its lines.
     pub(crate) entries: Vec<Entry>,
-    /// The line with the cursor.
     pub(crate) focus: usize,
-    /// The request that is on its way.
     pub(crate) sent: Option<u64>,
-    /// Why the last one was refused.
     pub(crate) refused: Option<Failure>,
     /// What the service said to this claim when it was tried.
     pub(crate) tried: Option<(ClaimSpec, Result<Tried, Failure>)>,
@@ -84,7 +65,6 @@ impl Form {
         }
     }
 
-    /// A claim to be made.
     pub(crate) fn claim() -> Self {
         let class = Entry {
             label: "Class",
@@ -119,14 +99,12 @@ impl Form {
         Self::new(Kind::Resize { id }, entries)
     }
 
-    /// More time for a claim.
     pub(crate) fn extend(claim: &ClaimView, ends: &str) -> Self {
         let entries = vec![text("By", "1h", format!("30m, 2h, 1d; it ends {ends} now"))];
         let id = claim.id.clone();
         Self::new(Kind::Extend { id }, entries)
     }
 
-    /// Title of the box.
     pub(crate) fn title(&self) -> String {
         match &self.kind {
             Kind::Claim => "Claim a part of a GPU".to_owned(),

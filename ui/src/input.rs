@@ -20,7 +20,6 @@ impl LineInput {
         Self { text, cursor }
     }
 
-    /// What was typed.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }

@@ -7,28 +7,17 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::model::{Dialog, Model, Page};
 
-/// Where a key is pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Context {
-    /// Everywhere.
     Any,
-    /// On all screens.
     Screen,
-    /// On one of them.
     Page(Page),
-    /// While the filter is typed.
     Filter,
-    /// In a dialog with lines.
     Form,
-    /// In a question.
     Confirm,
-    /// In a box with text.
     Reading,
-    /// On the page of a row.
     Detail,
-    /// In the list of warnings.
     Warnings,
-    /// While a command is looked for.
     Palette,
 }
 
@@ -76,7 +65,6 @@ impl Context {
     }
 }
 
-/// A key to press.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     code: KeyCode,
@@ -124,7 +112,6 @@ impl Key {
             && !event.modifiers.intersects(strange)
     }
 
-    /// The event of this key.
     #[cfg(test)]
     pub(crate) fn event(self) -> KeyEvent {
         let modifiers = if self.control {
@@ -136,9 +123,7 @@ impl Key {
     }
 }
 
-/// A row of the table.
 pub(crate) struct Command {
-    /// Where it works.
     pub(crate) context: Context,
     /// Keys that run it, as people write them: `Down j`.
     pub(crate) shown: &'static str,
@@ -148,16 +133,13 @@ pub(crate) struct Command {
     pub(crate) rank: u8,
     /// What it is called where commands are looked for; empty: it is not.
     pub(crate) name: &'static str,
-    /// A sentence for the help.
     pub(crate) help: &'static str,
     /// Whether it can work now, else why not.
     pub(crate) able: fn(&Model) -> Result<(), String>,
-    /// Does it.
     pub(crate) run: fn(&mut Model),
 }
 
 impl Command {
-    /// The keys that run it.
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
         self.shown.split(' ').filter_map(Key::parse)
     }
@@ -167,7 +149,6 @@ fn always(_: &Model) -> Result<(), String> {
     Ok(())
 }
 
-/// All commands.
 pub(crate) fn commands() -> impl Iterator<Item = &'static Command> {
     table::COMMANDS.iter()
 }

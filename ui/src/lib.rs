@@ -37,7 +37,7 @@ mod testing;
 pub use feed::{Failure, Feed, Feeder, Request, Seek, Update, UpdateSender, Updates, channel};
 pub use keymap::{KeyHelp, key_table};
 pub use model::{Page, Viewer};
-pub use picture::{Frame, frame_svg, frame_text, last_day};
+pub use picture::{Frame, frame_cells, frame_text, last_day};
 pub use plain::Plain;
 pub use run::{Exit, Options, run, run_blocking};
 pub use service::{service_or_monitor_source, service_source, service_source_every};

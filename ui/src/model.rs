@@ -55,23 +55,16 @@ pub(crate) fn ends_idle(claim: &ClaimView) -> bool {
 /// A part of the screen with rows to choose from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Section {
-    /// Claims and unclaimed processes.
     #[default]
     Claims,
-    /// Waiting claims.
     Queue,
-    /// GPUs.
     Gpus,
-    /// Claims as a tree.
     Tree,
-    /// Users over time.
     Users,
-    /// GPUs and mechanisms.
     Health,
 }
 
 impl Section {
-    /// All.
     pub(crate) const ALL: [Self; 6] = [
         Self::Claims,
         Self::Queue,
@@ -85,127 +78,88 @@ impl Section {
     pub(crate) const OVERVIEW: [Self; 3] = [Self::Claims, Self::Queue, Self::Gpus];
 }
 
-/// Names a row over updates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RowKey {
-    /// A granted claim.
     Claim(String),
-    /// A waiting claim.
     Waiting(String),
-    /// A GPU by index.
     Gpu(u32),
-    /// A group of the tree by its title.
     Group(String),
     /// A process on a GPU, by pid and index of the GPU; in a claim or in none.
     Process(u32, u32),
     /// A user by uid.
     User(u32),
-    /// A mechanism by its name.
     Check(String),
 }
 
-/// A row of the claims table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum ClaimRow<'a> {
-    /// A claim.
     Claim(&'a ClaimView),
     /// The n-th process outside claims, shown as `u<n>`.
     Unclaimed(usize, &'a UnclaimedView),
 }
 
-/// A box above the screen.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Dialog {
     /// Lines to fill in: a claim, another size, more time.
     Form(Box<Form>),
     /// Something that is asked for only after a yes.
     Confirm(Box<Question>),
-    /// Everything about a row.
     Detail {
-        /// The row.
         key: RowKey,
-        /// Lines scrolled away.
         scroll: usize,
     },
-    /// Keys and signs.
     Help {
-        /// Lines scrolled away.
         scroll: usize,
     },
     /// What is worth a look, and what can be done about it.
     Warnings {
-        /// The chosen one.
         chosen: usize,
     },
-    /// Something to read.
     Message {
-        /// Title.
         title: String,
-        /// Sentences.
         lines: Vec<String>,
     },
-    /// Commands by name.
     Palette {
-        /// What was typed.
         input: LineInput,
-        /// The chosen one of those that match.
         chosen: usize,
     },
 }
 
-/// What is asked for after a yes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Question {
-    /// Title of the box.
     pub(crate) title: String,
-    /// What would happen.
     pub(crate) text: String,
     /// What is said while it happens.
     pub(crate) doing: String,
-    /// The call.
     pub(crate) call: Call,
 }
 
-/// How a line of news is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
-    /// Good.
     Good,
-    /// Neither.
     Plain,
-    /// Bad.
     Bad,
 }
 
 /// A line of news above the keys, for a while.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Toast {
-    /// Sentence.
     pub(crate) text: String,
-    /// How it is meant.
     pub(crate) tone: Tone,
     /// Until when, Unix milliseconds.
     pub(crate) until_ms: u64,
 }
 
-/// A request that has not been answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// Claim.
     Claim,
-    /// Anything whose answer is a sentence.
     Act,
-    /// Whether a claim would start now.
     Try,
     /// Whether what is free would be the viewer's.
     Lasts,
-    /// Rows of the doctor.
     Checks,
-    /// What was recorded.
     Past,
-    /// What held and idled.
     Worst,
-    /// What was recorded of a claim.
     ClaimPast,
 }
 
@@ -221,7 +175,6 @@ pub(crate) struct Checks {
 /// What a dry run of the viewer says to what is free of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Lasts {
-    /// The model.
     pub(crate) model: String,
     /// The size that was tried, thousandths of a GPU.
     pub(crate) milli: u32,
@@ -256,34 +209,23 @@ pub(crate) fn free_room(model: &str, milli: u32) -> Call {
 /// A dry run is as good as new for so long, in milliseconds.
 const TRIED_MS: u64 = 30_000;
 
-/// All of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Model {
-    /// The user at the screen.
     pub(crate) viewer: Viewer,
-    /// Columns and rows of the terminal.
     pub(crate) size: (u16, u16),
-    /// Now.
     pub(crate) clock: Clock,
-    /// The newest snapshot.
     pub(crate) snapshot: Option<Box<Snapshot>>,
     /// When it came, Unix milliseconds.
     pub(crate) received_ms: u64,
-    /// Why there are no new ones.
     pub(crate) disconnected: Option<String>,
-    /// The screen.
     pub(crate) page: Page,
     /// The part of the Overview with the focus.
     pub(crate) section: Section,
-    /// How the tree of claims is grouped.
     pub(crate) grouping: Grouping,
     /// Groups that are folded and claims that are unfolded, by their names.
     pub(crate) turned: BTreeSet<String>,
-    /// What the doctor says.
     pub(crate) checks: Checks,
-    /// What was recorded.
     pub(crate) past: Past,
-    /// Whether what is free lasts, by model.
     pub(crate) lasts: Vec<Lasts>,
     /// The chosen row of each section, and where it was last seen; none where the viewer wants none.
     chosen: BTreeMap<Section, Option<(RowKey, usize)>>,
@@ -291,27 +233,18 @@ pub(crate) struct Model {
     pub(crate) zoom: isize,
     /// Whether only what is the viewer's is shown.
     pub(crate) mine: bool,
-    /// Order of the claims.
     pub(crate) sort: Sort,
-    /// Only rows with this text.
     pub(crate) filter: LineInput,
-    /// Whether the filter is being typed.
     pub(crate) filtering: bool,
-    /// The box above the screen.
     pub(crate) dialog: Option<Dialog>,
-    /// A line of news.
     pub(crate) toast: Option<Toast>,
-    /// The demo's line.
     pub(crate) caption: Option<String>,
     /// Whether the demo's captions stand still.
     pub(crate) captions_paused: bool,
-    /// What is shown is a recording.
     pub(crate) recorded: bool,
     /// The clock on the wall, Unix milliseconds: that of a recording stands still when it does.
     pub(crate) wall_ms: u64,
-    /// Requests without an answer.
     pub(crate) asked: BTreeMap<u64, Asked>,
-    /// Number of the next request.
     pub(crate) next_seq: u64,
     /// What is to be done for the last message.
     pub(crate) out: Vec<Cmd>,
@@ -324,7 +257,6 @@ const TOAST_MS: u64 = 8000;
 const STALE_MS: u64 = 5000;
 
 impl Model {
-    /// An empty screen.
     pub(crate) fn new(viewer: Viewer, size: (u16, u16), clock: Clock) -> Self {
         Self {
             viewer,
@@ -682,14 +614,12 @@ fn milli(room: &ModelRoomView) -> u32 {
     }
 }
 
-/// How much a row of the doctor matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Weight {
     /// Broken, or better with a command that ends no job.
     Fix,
     /// Works, and would work better with something else.
     Stronger,
-    /// As it should be.
     Fine,
 }
 
@@ -737,7 +667,6 @@ pub(crate) fn told(notice: &gshare_proto::Notice) -> String {
 }
 
 impl ClaimRow<'_> {
-    /// The row's name.
     pub(crate) fn key(&self) -> RowKey {
         match self {
             Self::Claim(c) => RowKey::Claim(c.id.clone()),

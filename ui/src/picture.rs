@@ -1,13 +1,10 @@
-//! The screen as text and as a picture: for captures, recordings and tests.
-
-use std::fmt::Write as _;
+//! The screen as text and as cells: for captures, recordings and tests.
 
 use gshare_proto::{
     Call, Check, Client, ClientError, HistoryBy, HistorySpec, HistoryView, Reply, Snapshot,
 };
-use ratatui::buffer::{Buffer, Cell};
+use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::{Color, Modifier};
 
 use crate::model::{Lasts, Model, Page, RowKey, free_room};
 use crate::run::Options;
@@ -119,27 +116,28 @@ impl Frame {
         }
         model
     }
-
-    fn drawn(&self, options: &Options, (columns, rows): (u16, u16), offset_s: i32) -> Buffer {
-        let model = self.model(options, (columns, rows), offset_s);
-        let area = Rect::new(0, 0, columns, rows);
-        let mut buf = Buffer::empty(area);
-        draw(&model, &options.look, area, &mut buf);
-        buf
-    }
 }
 
-/// The screen as text, for captures: what a terminal of this size would show of `frame` at the
-/// moment when its snapshot was taken. Lines end without blanks.
+/// The cells that a terminal of `size` columns and rows would show of `frame`, at the moment when its snapshot was
+/// taken.
+#[must_use]
+pub fn frame_cells(
+    frame: &Frame,
+    options: &Options,
+    size: (u16, u16),
+    utc_offset_s: i32,
+) -> Buffer {
+    let model = frame.model(options, size, utc_offset_s);
+    let mut buf = Buffer::empty(Rect::new(0, 0, size.0, size.1));
+    let area = buf.area;
+    draw(&model, &options.look, area, &mut buf);
+    buf
+}
+
+/// The characters of [`frame_cells`], line by line. Lines end without blanks.
 #[must_use]
 pub fn frame_text(frame: &Frame, options: &Options, size: (u16, u16), utc_offset_s: i32) -> String {
-    buffer_text(&frame.drawn(options, size, utc_offset_s))
-}
-
-/// The same as a picture (SVG) with the colours of the look.
-#[must_use]
-pub fn frame_svg(frame: &Frame, options: &Options, size: (u16, u16), utc_offset_s: i32) -> String {
-    buffer_svg(&frame.drawn(options, size, utc_offset_s))
+    buffer_text(&frame_cells(frame, options, size, utc_offset_s))
 }
 
 /// The characters of a buffer, line by line.
@@ -162,99 +160,4 @@ pub(crate) fn buffer_text(buf: &Buffer) -> String {
         out.push('\n');
     }
     out
-}
-
-/// A cell in a picture, in pixels.
-const CELL: (u32, u32) = (8, 17);
-
-/// Page and ink of a dark terminal.
-const PAGE: &str = "#10151c";
-const INK: &str = "#d6dde6";
-
-/// A colour of 24 bits; the picture has no palette for others.
-fn hex(colour: Color) -> Option<String> {
-    match colour {
-        Color::Rgb(r, g, b) => Some(format!("#{r:02x}{g:02x}{b:02x}")),
-        _ => None,
-    }
-}
-
-/// Ink, page, and whether it is bold.
-fn style(cell: &Cell) -> (String, Option<String>, bool) {
-    let ink = hex(cell.fg).unwrap_or_else(|| INK.to_owned());
-    let bold = cell.modifier.contains(Modifier::BOLD);
-    (ink, hex(cell.bg), bold)
-}
-
-fn buffer_svg(buf: &Buffer) -> String {
-    let (w, h) = CELL;
-    let (columns, rows) = (u32::from(buf.area.width), u32::from(buf.area.height));
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" font-family=\"monospace\" \
-         font-size=\"13\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"{PAGE}\"/>\n",
-        columns * w,
-        rows * h
-    );
-    for y in 0..buf.area.height {
-        let mut x = 0;
-        while x < buf.area.width {
-            let first = style(&buf[(x, y)]);
-            let same = |at: &u16| style(&buf[(*at, y)]) == first;
-            let run = (x..buf.area.width).take_while(same).count() as u16;
-            let signs = (x..x + run).map(|at| buf[(at, y)].symbol());
-            let text: String = signs.collect();
-            let (ink, page, bold) = first;
-            let (left, top) = (u32::from(x) * w, u32::from(y) * h);
-            let cols = u32::from(run) * w;
-            if let Some(page) = page {
-                let _ = writeln!(
-                    out,
-                    "<rect x=\"{left}\" y=\"{top}\" width=\"{cols}\" height=\"{h}\" fill=\"{page}\"/>"
-                );
-            }
-            if !text.trim().is_empty() {
-                let text = text.replace('&', "&amp;").replace('<', "&lt;");
-                let bold = if bold { " font-weight=\"bold\"" } else { "" };
-                let _ = writeln!(
-                    out,
-                    "<text x=\"{left}\" y=\"{}\" textLength=\"{cols}\" lengthAdjust=\"spacingAndGlyphs\" \
-                     xml:space=\"preserve\" fill=\"{ink}\"{bold}>{text}</text>",
-                    top + h - 4
-                );
-            }
-            x += run;
-        }
-    }
-    out.push_str("</svg>\n");
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{NLP, canned};
-    use crate::theme::{Depth, Look};
-
-    #[test]
-    fn a_picture_has_the_text_and_the_colours_of_the_screen() {
-        let frame = Frame {
-            snapshot: canned::workstation(),
-            ..Frame::default()
-        };
-        let options = Options {
-            viewer: NLP,
-            look: Look::new(Depth::Rgb, true),
-            ask_background: false,
-            page: Page::Overview,
-            recorded: true,
-        };
-        let svg = frame_svg(&frame, &options, (80, 24), 0);
-        assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
-        assert!(svg.contains("viewBox=\"0 0 640 408\""));
-        for part in ["#b5dcff", "#3577ba", ">FREE NOW<", "vit.ipynb"] {
-            assert!(svg.contains(part), "{part}: {svg}");
-        }
-        let opened = svg.matches("<text ").count();
-        assert_eq!(opened, svg.matches("</text>").count());
-    }
 }

@@ -87,7 +87,6 @@ fn clock() -> Clock {
     }
 }
 
-/// Signals that end or stop the screen.
 struct Signals {
     term: SignalStream,
     int: SignalStream,
@@ -95,7 +94,6 @@ struct Signals {
     stop: SignalStream,
 }
 
-/// A signal came.
 enum Caught {
     End(i32),
     Stop,

@@ -88,7 +88,6 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal.
     pub(crate) fn take() -> io::Result<Self> {
         if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
             return Err(io::Error::new(
@@ -161,7 +160,6 @@ impl Screen {
         out.flush()
     }
 
-    /// Columns and rows.
     pub(crate) fn size(&self) -> (u16, u16) {
         self.canvas.size()
     }

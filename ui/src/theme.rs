@@ -95,7 +95,6 @@ pub(crate) const UTF8: Glyphs = Glyphs {
     lines: true,
 };
 
-/// Without.
 pub(crate) const ASCII: Glyphs = Glyphs {
     used: "#",
     burst: "+",

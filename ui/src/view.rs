@@ -34,22 +34,14 @@ use crate::theme::{Depth, Glyphs, Look, Theme};
 /// Where the cursor is, if something is being typed.
 pub(crate) type Cursor = Option<(u16, u16)>;
 
-/// What a click means.
 #[derive(Clone)]
 pub(crate) enum Target {
-    /// This command.
     Command(&'static Command),
-    /// This screen.
     Page(Page),
-    /// This row.
     Row(Section, RowKey),
-    /// This order of the claims.
     Sort(Sort),
-    /// This line of the dialog.
     Field(usize),
-    /// This command of those that are listed.
     Named(usize),
-    /// This warning of those that are listed.
     Warning(usize),
 }
 
@@ -61,7 +53,6 @@ macro_rules! line {
 }
 pub(crate) use line;
 
-/// What is drawn, and how.
 #[derive(Clone, Copy)]
 struct View<'a> {
     model: &'a Model,
@@ -201,7 +192,6 @@ impl Scene<'_> {
     }
 }
 
-/// Cells of a terminal.
 fn cells(n: usize) -> u16 {
     u16::try_from(n).unwrap_or(u16::MAX)
 }

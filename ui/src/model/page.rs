@@ -49,7 +49,6 @@ impl Page {
 impl FromStr for Page {
     type Err = String;
 
-    /// By name or number.
     fn from_str(text: &str) -> Result<Self, String> {
         let wanted = text.to_lowercase();
         let is =

@@ -2,15 +2,11 @@
 
 use gshare_proto::{HistoryBy, HistorySeries, HistorySpec, HistoryView, IdleHolding, ReportView};
 
-/// How far the history looks back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Span {
-    /// An hour.
     Hour,
-    /// A day.
     #[default]
     Day,
-    /// A week.
     Week,
 }
 
@@ -18,7 +14,6 @@ impl Span {
     /// All, the shortest first.
     pub(crate) const ALL: [Self; 3] = [Self::Hour, Self::Day, Self::Week];
 
-    /// For people.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Hour => "hour",
@@ -49,16 +44,13 @@ impl Span {
 /// Points of a span: more than any terminal has columns for.
 const POINTS: u32 = 180;
 
-/// What the history shows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Past {
-    /// How far back.
     pub(crate) span: Span,
     /// What the service recorded in that time, or why it does not say.
     pub(crate) view: Option<Result<Box<HistoryView>, String>>,
     /// The claims that held and idled in that time.
     pub(crate) report: Option<Box<ReportView>>,
-    /// What was recorded of one claim.
     pub(crate) claim: Option<Box<HistoryView>>,
     /// The claim that was asked for last, and when, Unix milliseconds.
     asked_claim: Option<(String, u64)>,
@@ -126,7 +118,6 @@ impl Past {
         }
     }
 
-    /// The whole machine.
     pub(crate) fn all(&self) -> Option<&HistorySeries> {
         self.series().iter().find(|s| s.uid.is_none())
     }

@@ -6,28 +6,20 @@ use gshare_proto::{ClaimView, Figure};
 
 use super::totals::{mem_used, sm_active, time_busy};
 
-/// Order of the claims table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sort {
     /// The viewer's own, then what is worth a look, then what bursts; by id where that is equal.
     #[default]
     Need,
-    /// By id.
     Id,
-    /// By owner.
     User,
-    /// By GPU.
     Gpu,
-    /// Most memory first.
     Memory,
-    /// Most GPU time first.
     Time,
-    /// Most SM activity first.
     Sm,
 }
 
 impl Sort {
-    /// The next one.
     pub(crate) fn next(self) -> Self {
         match self {
             Self::Need => Self::User,
@@ -40,7 +32,6 @@ impl Sort {
         }
     }
 
-    /// For people.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Need => "need: yours, then what is worth a look",

@@ -6,20 +6,15 @@ use gshare_proto::{ClaimView, ProcessView, UnclaimedView};
 
 use super::{ClaimRow, Model, RowKey};
 
-/// By what the claims are put together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Grouping {
-    /// Owner.
     #[default]
     User,
-    /// Notebook, else what runs.
     Notebook,
-    /// GPU.
     Gpu,
 }
 
 impl Grouping {
-    /// The next one.
     pub(crate) fn next(self) -> Self {
         match self {
             Self::User => Self::Notebook,
@@ -28,7 +23,6 @@ impl Grouping {
         }
     }
 
-    /// For people.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -38,30 +32,23 @@ impl Grouping {
     }
 }
 
-/// What is in a group.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Group<'a> {
-    /// Its title.
     pub(crate) title: String,
-    /// Its claims.
     pub(crate) claims: Vec<&'a ClaimView>,
     /// Its processes outside claims, with their numbers.
     pub(crate) unclaimed: Vec<(usize, &'a UnclaimedView)>,
 }
 
-/// A row of the tree.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TreeRow<'a> {
     /// A group, and whether its rows are shown.
     Group(Group<'a>, bool),
-    /// A claim, or a process outside claims.
     Row(ClaimRow<'a>),
-    /// A process of the claim above.
     Process(&'a ProcessView),
 }
 
 impl TreeRow<'_> {
-    /// The row's name.
     pub(crate) fn key(&self) -> RowKey {
         match self {
             Self::Group(group, _) => RowKey::Group(group.title.clone()),

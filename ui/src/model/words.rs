@@ -13,10 +13,8 @@ const THROTTLED: f64 = 5.0;
 /// Use above the size counts as burst from here on, in percent of a GPU.
 const BURST: f64 = 3.0;
 
-/// The state of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Words {
-    /// Whether it is worth a look.
     pub(crate) sign: bool,
     /// In a few words; none where it simply runs.
     pub(crate) text: String,

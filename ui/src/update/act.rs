@@ -132,7 +132,6 @@ pub(crate) fn ask_release(model: &mut Model) {
     }
 }
 
-/// Opens a question.
 fn confirm(model: &mut Model, title: String, text: String, doing: String, call: Call) {
     let question = Question {
         title,
@@ -205,7 +204,6 @@ fn question(model: &Model) -> Result<(String, String), String> {
     }
 }
 
-/// Does what was asked.
 pub(crate) fn confirmed(model: &mut Model) {
     if let Some(Dialog::Confirm(question)) = model.dialog.take() {
         model.say(Tone::Plain, question.doing);
@@ -227,7 +225,6 @@ pub(crate) fn clear(model: &mut Model) {
     }
 }
 
-/// Orders the claims.
 pub(crate) fn sort_by(model: &mut Model, sort: Sort) {
     model.sort = sort;
     model.settle();
@@ -440,7 +437,6 @@ fn ask_claim(model: &mut Model) {
     }
 }
 
-/// Asks the doctor again.
 pub(crate) fn look_again(model: &mut Model) {
     model.checks.asked_ms = 0;
     refresh(model);

@@ -13,7 +13,6 @@ use crate::text::{gib, percent, seconds, width};
 use crate::widgets::bullet::Bullet;
 use crate::widgets::columns::{Column, GAP, row, total};
 
-/// Columns of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Col {
     Id,
@@ -30,7 +29,6 @@ pub(super) enum Col {
     State,
 }
 
-/// What a table of claims is drawn with.
 #[derive(Clone, Copy)]
 pub(super) struct Table<'a> {
     pub(super) view: View<'a>,
@@ -124,7 +122,6 @@ pub(super) fn halves(columns: &[Column<Col>]) -> (&[Column<Col>], &[Column<Col>]
     columns.split_at(columns.iter().take_while(|c| c.key.is_name()).count())
 }
 
-/// Cells of the bars.
 const COMPUTE: usize = 18;
 const MEMORY: usize = 10;
 

@@ -19,18 +19,14 @@ use crate::model::{Dialog, Model};
 use crate::text::{width, wrap};
 use crate::theme::Look;
 
-/// What a box holds.
 #[derive(Default)]
 struct Content {
     title: String,
     lines: Vec<Line<'static>>,
-    /// Lines scrolled away.
     scroll: usize,
     /// The line that is always in sight.
     focus: Option<usize>,
-    /// Column and line of the cursor.
     cursor: Option<(usize, usize)>,
-    /// What a click on a line means.
     hits: Vec<(usize, Target)>,
 }
 
@@ -49,7 +45,6 @@ const INSIDE: usize = 96;
 /// Columns that the frame and its margins take.
 const FRAME: usize = 4;
 
-/// A widget as lines.
 fn drawn(widget: impl Widget, (cols, rows): (u16, u16)) -> Vec<Line<'static>> {
     let mut buf = Buffer::empty(Rect::new(0, 0, cols, rows));
     widget.render(buf.area, &mut buf);

@@ -81,7 +81,6 @@ fn right(view: &View<'_>, room: usize) -> Line<'static> {
     lines.find(|line| line.width() <= room).unwrap_or_default()
 }
 
-/// The first line.
 pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let (model, theme) = (view.model, view.theme);
     let cols = usize::from(area.width);

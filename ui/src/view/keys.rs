@@ -9,9 +9,7 @@ use crate::keymap::{self, Command};
 use crate::model::{Model, Tone};
 use crate::text::{width, wrap};
 
-/// The foot of the screen.
 pub(super) struct Foot {
-    /// Its rows.
     pub(super) rows: Vec<Row>,
     /// Column of the cursor on the first of them.
     pub(super) cursor: Option<usize>,

@@ -30,7 +30,6 @@ pub(super) struct Note {
     pub(super) text: String,
     /// A command, or the user to whom it is up.
     pub(super) command: String,
-    /// Whether it can be typed here.
     key: bool,
 }
 

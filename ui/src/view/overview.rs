@@ -147,7 +147,6 @@ pub(super) fn page(model: &Model) -> usize {
     Parts::new(&View::new(model, &look), area).rows[CLAIMS].max(1)
 }
 
-/// All of it.
 pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     if area.is_empty() {
         return;

@@ -9,9 +9,7 @@ use crate::theme::Look;
 pub(crate) struct Bullet {
     /// Used; absent where nobody knows.
     pub(crate) used: Option<f64>,
-    /// Claimed.
     pub(crate) claim: f64,
-    /// The full width.
     pub(crate) whole: f64,
 }
 

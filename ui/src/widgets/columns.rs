@@ -5,26 +5,19 @@ use ratatui::text::{Line, Span};
 use crate::theme::Look;
 use crate::view::fit;
 
-/// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Column<K> {
-    /// What it shows.
     pub(crate) key: K,
-    /// Its heading.
     pub(crate) title: &'static str,
-    /// Columns of the terminal.
     pub(crate) width: usize,
     /// Whether figures stand at its right edge.
     pub(crate) right: bool,
 }
 
-/// Between two columns.
 const BETWEEN: &str = " ";
-/// Its width.
 pub(crate) const GAP: usize = BETWEEN.len();
 
 impl<K: Copy> Column<K> {
-    /// A column of words.
     pub(crate) const fn words(key: K, title: &'static str, width: usize) -> Self {
         Self {
             key,
@@ -34,7 +27,6 @@ impl<K: Copy> Column<K> {
         }
     }
 
-    /// A column of figures.
     pub(crate) const fn figures(key: K, title: &'static str, width: usize) -> Self {
         Self {
             key,

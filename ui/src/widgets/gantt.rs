@@ -7,21 +7,17 @@ use ratatui::widgets::Widget;
 use crate::text::{cut, width};
 use crate::theme::Look;
 
-/// A part of the time.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Segment {
     /// From here to there, parts of the whole axis.
     pub(crate) from: f64,
     pub(crate) to: f64,
-    /// On it, where it fits.
     pub(crate) label: String,
     /// It is planned, not held.
     pub(crate) planned: bool,
-    /// A time limit ends it.
     pub(crate) limit: bool,
 }
 
-/// A row of segments.
 pub(crate) struct Gantt<'a> {
     pub(crate) segments: &'a [Segment],
     pub(crate) look: &'a Look,

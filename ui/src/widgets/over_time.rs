@@ -12,20 +12,16 @@ use crate::theme::Look;
 /// A moment, in the unit of the chart's upper edge.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Moment {
-    /// Claimed.
     pub(crate) claimed: f64,
     /// Used; absent where nobody knows.
     pub(crate) used: Option<f64>,
-    /// Asked for and not had.
     pub(crate) waiting: f64,
 }
 
-/// The chart.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OverTime<'a> {
     /// The oldest first, [`per_cell`] of them a column; nothing is drawn where nothing was recorded.
     pub(crate) moments: &'a [Option<Moment>],
-    /// At the upper edge.
     pub(crate) top: f64,
     pub(crate) look: &'a Look,
 }
@@ -35,7 +31,6 @@ pub(crate) fn per_cell(look: &Look) -> usize {
     if look.glyphs.lines { 2 } else { 1 }
 }
 
-/// Dots of a moment, by what they mean.
 #[derive(Default)]
 struct Dots {
     used: Vec<(f64, f64)>,

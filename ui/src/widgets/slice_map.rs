@@ -10,20 +10,15 @@ use super::bullet::eighths;
 use crate::text::{cut, width};
 use crate::theme::Look;
 
-/// A part of a GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Slice {
     /// Its names, the most telling first; the first that fits is shown.
     pub(crate) names: Vec<String>,
-    /// What its burst is called elsewhere.
     pub(crate) id: String,
-    /// Part of the GPU.
     pub(crate) size: f64,
-    /// What it is.
     pub(crate) kind: Kind,
     /// Used part of the slice, 0 to 1; absent where nobody knows.
     pub(crate) used: Option<f64>,
-    /// Used above it, as a part of the GPU.
     pub(crate) burst: f64,
 }
 
@@ -39,17 +34,12 @@ impl Slice {
     }
 }
 
-/// Whose a slice is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Somebody's.
     #[default]
     Held,
-    /// The viewer's.
     Mine,
-    /// To be had.
     Free,
-    /// Nobody's, and not to be had.
     Rest,
 }
 
@@ -62,18 +52,13 @@ impl Kind {
 /// The map of one GPU; with two rows the use has one of its own, with one it is the background of the names.
 #[derive(Clone, Debug)]
 pub(crate) struct SliceMap<'a> {
-    /// From the left.
     pub(crate) slices: Vec<Slice>,
-    /// Colours and signs.
     pub(crate) look: &'a Look,
 }
 
-/// What a cell shows of the use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
-    /// So many eighths.
     Used(usize),
-    /// By the slice with this number.
     Burst(usize),
     Unused,
     Free,

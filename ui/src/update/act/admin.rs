@@ -17,7 +17,6 @@ pub(crate) fn admin(model: &Model) -> Result<(), String> {
 /// Title and text of a question, what is said while it is done, and the call; or why there is none.
 type Asking = Result<(String, String, String, AdminCall), String>;
 
-/// Asks the viewer.
 pub(crate) fn put(model: &mut Model, question: Asking) {
     match question {
         Ok((title, text, doing, call)) => confirm(model, title, text, doing, Call::Admin(call)),

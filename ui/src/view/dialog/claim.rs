@@ -10,7 +10,6 @@ use crate::text::{gib, percent};
 use crate::view::{Facts, View, cells, overview, span};
 use crate::widgets::slice_map::SliceMap;
 
-/// Columns of a label.
 const LABEL: usize = 11;
 
 /// `0`, `0 and 2`.

@@ -18,10 +18,8 @@ use crate::widgets::bullet::Bullet;
 use crate::widgets::over_time::{OverTime, per_cell};
 use crate::widgets::slice_map::SliceMap;
 
-/// Columns of a label.
 const LABEL: usize = 13;
 
-/// A page that is being written.
 struct Page<'a> {
     view: View<'a>,
     cols: usize,

@@ -66,7 +66,6 @@ fn answers(view: &View<'_>) -> Option<Vec<Answer>> {
     Some(all)
 }
 
-/// Rows that it can fill.
 pub(super) fn rows(view: &View<'_>, cols: u16) -> usize {
     let Some(all) = answers(view) else {
         return 1;
@@ -164,7 +163,6 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     scene.line(&line, area, 1);
 }
 
-/// Digits of three rows.
 fn digit(c: char) -> [&'static str; 3] {
     match c {
         '0' => ["█▀█", "█ █", "▀▀▀"],

@@ -183,17 +183,13 @@ fn tiny(short: &str) -> String {
 /// Columns that all GPUs share.
 struct Table<'a> {
     view: View<'a>,
-    /// Rows of one GPU.
     each: usize,
     name: usize,
     map: usize,
-    /// SM activity has a column of its own.
     sm: bool,
-    /// The words at the end, or the plot.
     rest: usize,
 }
 
-/// Columns of figures.
 const COMPUTE: usize = 7;
 const GIB: usize = 6;
 
