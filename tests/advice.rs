@@ -99,17 +99,20 @@ fn an_idle_claim_with_memory_leaves_its_gpu_and_its_programs_live_on() {
     assert_eq!(raw.ask(&format!("alloc {}", 1u64 << 30)), "ok 0");
     launch(&mut raw);
     let words = "has launched nothing for";
-    let found = until("detaching is said", SOON, || {
+    let found = until("offloading is said", SOON, || {
         let said = advice(&station, words)?;
         let command = said.command.clone()?;
-        command.starts_with("gshare detach ").then_some(said)
+        command.starts_with("gshare offload ").then_some(said)
     });
     run(&station, &found);
     goes(&station, words);
     let snapshot = station.snapshot().expect("served");
     let claim = claim_of(&snapshot, raw.pid()).expect("its program lives");
     assert!(
-        matches!(claim.place.word.as_deref(), Some("detaching" | "detached")),
+        matches!(
+            claim.place.word.as_deref(),
+            Some("offloading" | "offloaded")
+        ),
         "{claim:?}"
     );
 }

@@ -223,7 +223,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
         let said = ends(&as_ada(words), 77);
         assert!(said.contains("only root can"), "{said}");
     }
-    for word in ["suspend", "detach"] {
+    for word in ["suspend", "offload"] {
         let said = ends(&run(&station, &[word, "c1"]), 75);
         assert!(said.contains("leaves where they are"), "{said}");
     }

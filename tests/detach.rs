@@ -41,17 +41,17 @@ fn detached_memory_is_free_the_process_lives_and_its_next_call_brings_it_back() 
     let held = on_gpus(&station, raw.pid());
     assert!(held > GIB, "{held}");
 
-    let done = ok(&station, &["detach", &before.id]);
+    let done = ok(&station, &["offload", &before.id]);
     assert!(
-        done.starts_with(&format!("{} detached, ", before.id)),
+        done.starts_with(&format!("{} offloaded, ", before.id)),
         "{done}"
     );
     assert_eq!(on_gpus(&station, raw.pid()), 0, "nothing is on a GPU");
     let view = claim(&station, raw.pid());
-    assert_eq!(view.place.word.as_deref(), Some("detached"));
+    assert_eq!(view.place.word.as_deref(), Some("offloaded"));
     assert_eq!(view.place.host_bytes, before.gpus[0].mem_charge);
     assert!(
-        view.state_text.starts_with("detached, "),
+        view.state_text.starts_with("offloaded, "),
         "{}",
         view.state_text
     );
@@ -63,7 +63,7 @@ fn detached_memory_is_free_the_process_lives_and_its_next_call_brings_it_back() 
     until("the call waits for room", SOON, || {
         let snapshot = station.snapshot().ok()?;
         claim_of(&snapshot, raw.pid())
-            .is_some_and(|c| c.place.word.as_deref() == Some("detached"))
+            .is_some_and(|c| c.place.word.as_deref() == Some("offloaded"))
             .then_some(())
     });
     assert_eq!(other.finish(), Some(0));
@@ -83,15 +83,15 @@ fn attach_brings_a_claim_back_without_a_call() {
     let id = claim(&station, raw.pid()).id;
     let held = on_gpus(&station, raw.pid());
     for _ in 0..3 {
-        ok(&station, &["detach", &id]);
+        ok(&station, &["offload", &id]);
         assert_eq!(on_gpus(&station, raw.pid()), 0);
-        let again = ok(&station, &["detach", &id]);
+        let again = ok(&station, &["offload", &id]);
         assert!(again.contains("already"), "{again}");
-        ok(&station, &["attach", &id]);
+        ok(&station, &["restore", &id]);
         assert_eq!(on_gpus(&station, raw.pid()), held);
     }
     assert_eq!(raw.ask("sum 0"), sum);
-    let json = ok(&station, &["detach", &id, "--json"]);
+    let json = ok(&station, &["offload", &id, "--json"]);
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["id"], id.as_str());
     assert_eq!(raw.ask("sum 0"), sum);
@@ -180,16 +180,16 @@ fn suspended_processes_stand_still_and_resume_where_they_stopped() {
     counter.goes_on();
     assert_eq!(raw.line(), "ok pong");
     assert_eq!(raw.line(), sum);
-    // Detached without being frozen: its threads run.
+    // Offloaded without being frozen: its threads run.
     ok(&station, &["suspend", &id]);
-    ok(&station, &["detach", &id]);
+    ok(&station, &["offload", &id]);
     assert_eq!(raw.ask("ping"), "ok pong");
     ok(&station, &["suspend", &id]);
     assert_eq!(
         claim(&station, raw.pid()).place.word.as_deref(),
         Some("suspended")
     );
-    ok(&station, &["attach", &id]);
+    ok(&station, &["restore", &id]);
     assert_eq!(raw.ask("sum 0"), sum);
 }
 
@@ -225,8 +225,8 @@ fn a_moved_claim_has_its_memory_on_the_other_gpu_and_sees_no_difference() {
     assert_eq!(raw.ask(&format!("alloc {GIB}")), "ok 1");
     assert_eq!(raw.info(), (free - GIB, total));
     // It comes back to where it was sent, not to the GPU that it was claimed on.
-    ok(&station, &["detach", &id]);
-    ok(&station, &["attach", &id]);
+    ok(&station, &["offload", &id]);
+    ok(&station, &["restore", &id]);
     assert_eq!(claim(&station, raw.pid()).gpus[0].gpu, 1);
     let wrong = run(&station, &["move", &id, "--gpu", "2"]);
     assert_eq!(wrong.status.code(), Some(75), "another model: {wrong:?}");
@@ -278,11 +278,11 @@ fn what_cannot_be_detached_says_so_before_anybody_asks() {
     assert!(why.contains("managed memory"), "{why}");
     let ps = ok(&station, &["ps"]);
     assert!(
-        ps.contains("cannot be detached: it uses managed memory"),
+        ps.contains("cannot be offloaded: it uses managed memory"),
         "{ps}"
     );
     assert!(!ps.contains("cannot be moved"), "said once: {ps}");
-    let refused = run(&station, &["detach", &view.id]);
+    let refused = run(&station, &["offload", &view.id]);
     assert_eq!(refused.status.code(), Some(75), "{refused:?}");
     assert_eq!(raw.ask("launch 1"), "ok 1", "nothing happened to it");
 }
@@ -310,7 +310,10 @@ fn a_claim_of_several_gpus_with_nccl_loaded_says_so_before_anybody_asks() {
     let words = format!("process {} has NCCL loaded and several GPUs", both.pid());
     assert!(why.contains(&words), "{why}");
     let ps = ok(&station, &["ps"]);
-    assert!(ps.contains(&format!("cannot be detached: {words}")), "{ps}");
+    assert!(
+        ps.contains(&format!("cannot be offloaded: {words}")),
+        "{ps}"
+    );
     assert_eq!(both.ask("launch 1"), "ok 1");
     // Without it two GPUs are no reason.
     assert_eq!(both.finish(), Some(0));
@@ -325,7 +328,7 @@ fn a_claim_of_the_same_number_that_another_service_has_is_left_alone() {
     let mut holders = stations.each_ref().map(|s| holder(s, &["-q", "-g", "0.5"]));
     let [one, other] = [0, 1].map(|i| claim(&stations[i], holders[i].0.pid()).id);
     assert_eq!(one, other);
-    ok(&stations[0], &["detach", &one]);
+    ok(&stations[0], &["offload", &one]);
     assert_eq!(on_gpus(&stations[0], holders[0].0.pid()), 0);
     assert!(on_gpus(&stations[1], holders[1].0.pid()) >= GIB);
     for (raw, sum) in &mut holders {

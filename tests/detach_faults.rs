@@ -60,9 +60,9 @@ fn whatever_the_driver_refuses_leaves_a_claim_whole_on_one_side() {
     let id = claim(&station, raw.pid()).id;
     let held = on_gpus(&station, raw.pid());
     let suspends = support::root("suspend");
-    let levers = ["detach", "suspend"]
+    let levers = ["offload", "suspend"]
         .into_iter()
-        .filter(|l| suspends || *l == "detach");
+        .filter(|l| suspends || *l == "offload");
     for lever in levers {
         for step in [Lock, Checkpoint] {
             fault(&station, Some((step, CheckpointHow::Refused)), None);
@@ -74,7 +74,7 @@ fn whatever_the_driver_refuses_leaves_a_claim_whole_on_one_side() {
             assert_eq!(on_gpus(&station, raw.pid()), held, "{step:?}");
             fault(&station, None, None);
             assert_eq!(raw.ask("sum 0"), sum, "{step:?}: it runs on");
-            assert!(log(&station, &id).contains("could not be detached"));
+            assert!(log(&station, &id).contains("could not be offloaded"));
         }
         // On its way back it stays in the host, and comes as soon as it can.
         ok(&station, &[lever, &id]);
@@ -82,7 +82,7 @@ fn whatever_the_driver_refuses_leaves_a_claim_whole_on_one_side() {
         let back = if lever == "suspend" {
             "resume"
         } else {
-            "attach"
+            "restore"
         };
         refused(&station, &[back, &id]);
         assert_eq!(on_gpus(&station, raw.pid()), 0, "all in the host");
@@ -135,14 +135,14 @@ fn late(how: CheckpointHow, driver: &str) {
     for step in [Lock, Checkpoint, Restore, Unlock] {
         let leaves = matches!(step, Lock | Checkpoint);
         if !leaves {
-            ok(&station, &["detach", &id]);
+            ok(&station, &["offload", &id]);
         }
         let before = engines(&station);
         assert_eq!(before.len(), 1, "{before:?}");
         fault(&station, Some((step, how)), None);
         let mut asking = start(
             &station,
-            &[if leaves { "detach" } else { "attach" }, "-q", &id],
+            &[if leaves { "offload" } else { "restore" }, "-q", &id],
         );
         met(&station);
         // The engine that hangs is ended, and the owner told, before anything else changes.
@@ -166,9 +166,9 @@ fn late(how: CheckpointHow, driver: &str) {
         let mut told = told.lines().filter(|l| l.contains("did not end within"));
         assert!(told.any(|l| l.contains(&gave_up)), "{step:?}");
         if step == Restore {
-            settles(&station, raw.pid(), Some("detached"));
+            settles(&station, raw.pid(), Some("offloaded"));
             assert_eq!(on_gpus(&station, raw.pid()), 0, "it has not come back late");
-            ok(&station, &["attach", &id]);
+            ok(&station, &["restore", &id]);
         }
         settles(&station, raw.pid(), None);
         assert_eq!(on_gpus(&station, raw.pid()), held, "{step:?}");
@@ -207,15 +207,15 @@ fn a_process_that_the_driver_loses_is_told_and_keeps_nobody_from_coming_back() {
         let held = on_gpus(&station, first.pid());
         let leaves = matches!(step, Lock | Checkpoint);
         if !leaves {
-            ok(&station, &["detach", &id]);
+            ok(&station, &["offload", &id]);
         }
         let pid = second.pid();
         fault(&station, Some((step, CheckpointHow::Fails)), Some(pid));
         if leaves {
-            let why = refused(&station, &["detach", &id]);
+            let why = refused(&station, &["offload", &id]);
             assert!(why.contains(&format!("has lost process {pid}")), "{why}");
         } else {
-            ok(&station, &["attach", &id]);
+            ok(&station, &["restore", &id]);
         }
         fault(&station, None, None);
         settles(&station, first.pid(), None);
@@ -236,7 +236,7 @@ fn a_process_that_the_driver_loses_is_told_and_keeps_nobody_from_coming_back() {
         assert!(why.expect("told").contains(&format!("lost process {pid}")));
         second.kill();
         ready(&station, first.pid());
-        ok(&station, &["detach", &id]);
+        ok(&station, &["offload", &id]);
         assert_eq!(first.ask("sum 0"), sum);
         assert_eq!(first.finish(), Some(0));
         until("the claim ends", SOON, || {
@@ -255,12 +255,12 @@ fn an_engine_that_is_killed_in_the_middle_of_a_step_is_replaced_and_the_step_don
     for step in [Lock, Checkpoint, Restore, Unlock] {
         let leaves = matches!(step, Lock | Checkpoint);
         if !leaves {
-            ok(&station, &["detach", &id]);
+            ok(&station, &["offload", &id]);
         }
         fault(&station, Some((step, CheckpointHow::Waits)), None);
         let mut asking = start(
             &station,
-            &[if leaves { "detach" } else { "attach" }, "-q", &id],
+            &[if leaves { "offload" } else { "restore" }, "-q", &id],
         );
         met(&station);
         for engine in engines(&station) {
@@ -270,7 +270,7 @@ fn an_engine_that_is_killed_in_the_middle_of_a_step_is_replaced_and_the_step_don
         assert_eq!(asking.wait().expect("ends").code(), Some(0), "{step:?}");
         if leaves {
             assert_eq!(on_gpus(&station, raw.pid()), 0, "{step:?}");
-            ok(&station, &["attach", &id]);
+            ok(&station, &["restore", &id]);
         }
         assert_eq!(on_gpus(&station, raw.pid()), held, "{step:?}");
         assert_eq!(raw.ask("sum 0"), sum, "{step:?}");
@@ -286,16 +286,16 @@ fn the_driver_is_initialised_once_however_many_levers_are_pulled() {
     let before = (inits(), engines(&station));
     assert_eq!(before.1.len(), 1);
     for gpu in ["1", "0", "1"] {
-        ok(&station, &["detach", &id]);
-        ok(&station, &["attach", &id]);
+        ok(&station, &["offload", &id]);
+        ok(&station, &["restore", &id]);
         ok(&station, &["move", &id, "--gpu", gpu]);
         assert_eq!(raw.ask("sum 0"), sum);
     }
     assert_eq!((inits(), engines(&station)), before, "nobody called cuInit");
     // One that has died is replaced, by one.
     kill(Pid::from_raw(before.1[0]), Signal::SIGKILL).expect("killed");
-    ok(&station, &["detach", &id]);
-    ok(&station, &["attach", &id]);
+    ok(&station, &["offload", &id]);
+    ok(&station, &["restore", &id]);
     assert_eq!(inits(), before.0 + 1);
     let after = engines(&station);
     assert!(after.len() == 1 && after != before.1, "{after:?}");
@@ -322,7 +322,7 @@ fn a_thread_that_is_stuck_in_the_driver_keeps_its_claim_where_it_is() {
     let held = on_gpus(&station, raw.pid());
     let suspends = support::root("suspend");
     let levers: [&[&str]; 3] = [
-        &["detach", &id],
+        &["offload", &id],
         &["move", &id, "--gpu", "1"],
         &["suspend", &id],
     ];
@@ -350,7 +350,7 @@ fn work_that_does_not_end_is_given_up_by_the_locks_own_time_out() {
     assert_eq!(raw.ask("start 1"), "ok");
     let held = on_gpus(&station, pid);
     let before = engines(&station);
-    let why = refused(&station, &["detach", &id]);
+    let why = refused(&station, &["offload", &id]);
     let wanted = format!("work of process {pid} on the GPU did not end within 3 s");
     assert!(why.contains(&wanted), "{why}");
     assert!(log(&station, &id).contains(&wanted));
@@ -402,7 +402,7 @@ fn a_thread_found_in_the_driver_after_the_lock_means_that_all_run_again_at_once(
         Some((CheckpointStep::Lock, CheckpointHow::Waits)),
         None,
     );
-    let mut asking = start(&station, &["detach", "-q", &id]);
+    let mut asking = start(&station, &["offload", "-q", &id]);
     // All calls were out when the lock was asked for; now one is seen in the driver.
     met(&station);
     mark(raw.pid(), 7);
@@ -413,8 +413,12 @@ fn a_thread_found_in_the_driver_after_the_lock_means_that_all_run_again_at_once(
     assert!(told.contains("was caught in the driver"), "{told}");
     assert_eq!(on_gpus(&station, raw.pid()), held, "nothing has moved");
     assert_eq!(raw.ask("sum 0"), sum, "it runs");
-    ok(&station, &["detach", &id]);
-    assert_eq!(on_gpus(&station, raw.pid()), 0, "and can be detached later");
+    ok(&station, &["offload", &id]);
+    assert_eq!(
+        on_gpus(&station, raw.pid()),
+        0,
+        "and can be offloaded later"
+    );
     assert_eq!(raw.ask("sum 0"), sum);
 }
 
@@ -426,7 +430,7 @@ fn too_little_host_memory_is_found_before_anything_is_done() {
     let (mut raw, sum) = holder(&station, &ON_GPU_0);
     let id = claim(&station, raw.pid()).id;
     let held = on_gpus(&station, raw.pid());
-    for words in [&["detach", &id][..], &["move", &id, "--gpu", "1"]] {
+    for words in [&["offload", &id][..], &["move", &id, "--gpu", "1"]] {
         let why = refused(&station, words);
         assert!(why.contains("the host has") && why.contains("GiB"), "{why}");
         assert_eq!(on_gpus(&station, raw.pid()), held);
@@ -438,13 +442,13 @@ fn too_little_host_memory_is_found_before_anything_is_done() {
 fn a_process_that_ends_while_its_memory_is_on_the_way_frees_its_place() {
     let station = station_of(2, "");
     for (lever, step) in [
-        ("detach", CheckpointStep::Checkpoint),
-        ("attach", CheckpointStep::Restore),
+        ("offload", CheckpointStep::Checkpoint),
+        ("restore", CheckpointStep::Restore),
     ] {
         let (mut raw, _) = holder(&station, &["-q", "-g", "1", "--gpu-ids", "0", "--nonblock"]);
         let (id, pid) = (claim(&station, raw.pid()).id, raw.pid());
-        if lever == "attach" {
-            ok(&station, &["detach", &id]);
+        if lever == "restore" {
+            ok(&station, &["offload", &id]);
         }
         fault(&station, Some((step, CheckpointHow::Waits)), None);
         let mut asking = start(&station, &[lever, "-q", &id]);

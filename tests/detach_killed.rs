@@ -49,12 +49,12 @@ impl Two {
 
     /// Brings the claim to where a lever starts: on GPU 0, or in the host.
     fn begin(&self, lever: &str) {
-        ok(&self.station, &["attach", "-q", &self.id]);
+        ok(&self.station, &["restore", "-q", &self.id]);
         if claim(&self.station, self.pid()).gpus[0].gpu != 0 {
             ok(&self.station, &["move", "-q", &self.id, "--gpu", "0"]);
         }
         match lever {
-            "attach" => drop(ok(&self.station, &["detach", "-q", &self.id])),
+            "restore" => drop(ok(&self.station, &["offload", "-q", &self.id])),
             "resume" => drop(ok(&self.station, &["suspend", "-q", &self.id])),
             _ => {}
         }
@@ -67,7 +67,7 @@ impl Two {
         self.station.stop_service(Signal::SIGTERM).expect("stopped");
         let started = self.station.start_service_with(&["--die-at", step]);
         started.expect("starts");
-        if !matches!(words[0], "attach" | "resume") {
+        if !matches!(words[0], "restore" | "resume") {
             ready(&self.station, self.pid());
         }
         let mut command = self.station.command();
@@ -81,7 +81,7 @@ impl Two {
         started.unwrap_or_else(|e| panic!("{what}: {e:#}"));
         // Where it was to go, or where it was.
         let (there, gpu) = match words[0] {
-            "detach" => (Some("detached"), 0),
+            "offload" => (Some("offloaded"), 0),
             "suspend" => (Some("suspended"), 0),
             "move" => (None, 1),
             _ => (None, 0),
@@ -125,12 +125,12 @@ const OUT: [&str; 4] = ["lever-drained", "lever-locked", "lever-out", "lever-par
 
 #[test]
 fn killed_between_any_two_steps_of_detach_the_service_finds_the_claim_again() {
-    Two::new().dies_at_each(&["detach"], &BACK);
+    Two::new().dies_at_each(&["offload"], &BACK);
 }
 
 #[test]
 fn killed_between_any_two_steps_of_attach_the_service_finds_the_claim_again() {
-    Two::new().dies_at_each(&["attach"], &OUT);
+    Two::new().dies_at_each(&["restore"], &OUT);
 }
 
 #[test]
@@ -177,11 +177,11 @@ fn a_process_found_in_the_middle_of_a_step_is_waited_for() {
     assert_eq!(state(), ProcessState::Running);
     for (words, step, ends) in [
         (
-            vec!["detach", &id],
+            vec!["offload", &id],
             CheckpointStep::Checkpoint,
-            Some("detached"),
+            Some("offloaded"),
         ),
-        (vec!["attach", &id], CheckpointStep::Restore, None),
+        (vec!["restore", &id], CheckpointStep::Restore, None),
         (
             vec!["move", &id, "--gpu", "1"],
             CheckpointStep::Checkpoint,

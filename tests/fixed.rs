@@ -1,4 +1,4 @@
-//! What cannot be detached or moved says so in `gshare ps`, in words and as JSON, as soon as it is known; nothing is done
+//! What cannot be offloaded or moved says so in `gshare ps`, in words and as JSON, as soon as it is known; nothing is done
 //! to it, and room is made by way of others.
 
 use crate::support;
@@ -10,7 +10,7 @@ use support::detach::{
 };
 use support::{Raw, claim_of, until};
 
-/// Waits until a claim says that it cannot be detached; why.
+/// Waits until a claim says that it cannot be offloaded; why.
 fn fixed(station: &Station, pid: u32, wanted: &str) -> String {
     until(&format!("ps says `{wanted}`"), SOON, || {
         let snapshot = station.snapshot().ok()?;
@@ -23,16 +23,16 @@ fn fixed(station: &Station, pid: u32, wanted: &str) -> String {
     })
 }
 
-/// `ps`, `ps --json` and the refusals of a claim that cannot be detached.
+/// `ps`, `ps --json` and the refusals of a claim that cannot be offloaded.
 fn says(station: &Station, pid: u32, wanted: &str) {
     let why = fixed(station, pid, wanted);
     let ps = ok(station, &["ps"]);
-    assert!(ps.contains(&format!("cannot be detached: {why}")), "{ps}");
+    assert!(ps.contains(&format!("cannot be offloaded: {why}")), "{ps}");
     let json = ok(station, &["ps", "--json"]);
     assert!(json.contains(&why), "{json}");
     let id = claim(station, pid).id;
     for words in [
-        &["detach", &id][..],
+        &["offload", &id][..],
         &["suspend", &id],
         &["move", &id, "--gpu", "1"],
     ] {
@@ -63,10 +63,10 @@ fn ipc_says_so_from_when_it_is_used() {
     assert_eq!(other.ask("share 0"), "ok");
     says(&station, raw.pid(), "(IPC)");
     assert_eq!(raw.ask("sum 0"), sum, "nothing happened to it");
-    // When that one has ended, the claim can be detached again.
+    // When that one has ended, the claim can be offloaded again.
     assert_eq!(other.finish(), Some(0));
     ready(&station, raw.pid());
-    ok(&station, &["detach", &id]);
+    ok(&station, &["offload", &id]);
     assert_eq!(raw.ask("sum 0"), sum);
 }
 
@@ -131,7 +131,7 @@ fn that_no_hardware_has_moved_a_claim_is_said_by_the_doctor_and_the_hardware_pag
 
 #[test]
 fn an_old_driver_says_so_from_the_start() {
-    for (driver, detaches) in [("560.35.03", false), ("570.86.10", true)] {
+    for (driver, offloads) in [("560.35.03", false), ("570.86.10", true)] {
         let station = station_that("", |o| {
             o.gpus = vec!["rtx4090".to_owned(); 2];
             o.driver = Some(driver.to_owned());
@@ -140,13 +140,13 @@ fn an_old_driver_says_so_from_the_start() {
         let sum = fill(&mut raw, 0);
         let pid = raw.pid();
         let doctor = String::from_utf8_lossy(&run(&station, &["doctor"]).stdout).into_owned();
-        if detaches {
+        if offloads {
             // Reclaim leaves it alone: such drivers refuse PyTorch (cuda-checkpoint issue 34).
-            fixed(&station, pid, "nothing is detached unasked");
+            fixed(&station, pid, "nothing is offloaded unasked");
             let levers = claim(&station, pid).place.levers;
             assert!(levers.not_movable.expect("told").contains("580"));
             let id = claim(&station, pid).id;
-            ok(&station, &["detach", &id]);
+            ok(&station, &["offload", &id]);
             assert_eq!(on_gpus(&station, pid), 0);
             let notices = station.snapshot().expect("served").notices;
             assert!(
@@ -185,7 +185,7 @@ fn a_part_of_the_gpus_in_the_environment_says_so_from_the_start() {
     let said = refused(&station, &["move", &view.id, "--gpu", "1"]);
     assert!(said.contains(&why), "{said}");
     // It can leave the GPU, and comes back where it was.
-    ok(&station, &["detach", &view.id]);
+    ok(&station, &["offload", &view.id]);
     assert_eq!(on_gpus(&station, raw.pid()), 0);
     assert_eq!(raw.ask("sum 0"), sum);
     settles(&station, raw.pid(), None);

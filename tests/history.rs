@@ -194,7 +194,7 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
     }
 }
 
-/// What a detached claim had is free for others: it is nobody's any more.
+/// What an offloaded claim had is free for others: it is nobody's any more.
 /// The report named root, and the year 1970, as owner and start of claims that ended within their first step of 5 s.
 #[test]
 fn a_short_claim_has_its_owner_and_its_start_in_the_report() {
@@ -231,7 +231,7 @@ fn what_is_in_host_memory_is_not_claimed() {
     });
     let id = claim_of(&snapshot, raw.pid()).expect("there").id.clone();
     assert!((snapshot.users[0].claimed - 0.5).abs() < 1e-6);
-    text(&station, &["detach", &id]);
+    text(&station, &["offload", &id]);
     let held = start.elapsed().as_secs_f64();
 
     let snapshot = station.snapshot().expect("served");

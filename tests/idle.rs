@@ -1,4 +1,4 @@
-//! Claims that idle: warned, detached for those who wait, back with the next call; and what keeps them where they are.
+//! Claims that idle: warned, offloaded for those who wait, back with the next call; and what keeps them where they are.
 //! One test at a time: they count seconds of idleness, and kernels of Python take long to start.
 
 use crate::support;
@@ -77,7 +77,7 @@ fn who_waits_is_told_when_an_idle_claim_makes_room_once_that_is_known() {
     let line = until("it is told when it starts", SOON, || {
         let text = std::fs::read_to_string(&told).ok()?;
         let mut lines = text.lines().map(str::to_owned);
-        lines.find(|l| l.contains("which idles, is detached"))
+        lines.find(|l| l.contains("which idles, is offloaded"))
     });
     assert!(line.contains("; expected start in 59m, when c1"), "{line}");
 }
@@ -132,7 +132,7 @@ fn an_idle_notebook_makes_room_for_a_third_and_its_next_cell_has_everything_back
         "{said}"
     );
     let view = claim_of(&station, &idle).expect("it lives");
-    assert_eq!(view.place.word.as_deref(), Some("detached"), "{view:?}");
+    assert_eq!(view.place.word.as_deref(), Some("offloaded"), "{view:?}");
     assert_eq!(idle.run("print(2 + 2)"), "4\n", "cells without CUDA run");
 
     // The third idles by now, so it is its turn to make room.
@@ -157,11 +157,11 @@ fn an_idle_notebook_makes_room_for_a_third_and_its_next_cell_has_everything_back
         said["error"], "KeyboardInterrupt",
         "who works is left alone: {said}"
     );
-    until("the third was detached in its turn", SOON, || {
+    until("the third was offloaded in its turn", SOON, || {
         claim_of(&station, &third)?
             .place
             .word
-            .filter(|w| w == "detached")
+            .filter(|w| w == "offloaded")
     });
 }
 
@@ -237,10 +237,10 @@ fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
     let mut idle = Notebook::start(&station, &bin);
     assert!(idle.run(ARRAYS).contains("right"));
     let word = || claim_of(&station, &idle)?.place.word;
-    until("it is detached", SOON, || {
-        word().filter(|w| w == "detached")
+    until("it is offloaded", SOON, || {
+        word().filter(|w| w == "offloaded")
     });
-    // Batch is not detached for idleness, and these are no borrowers.
+    // Batch is not offloaded for idleness, and these are no borrowers.
     let mut hogs: Vec<Raw> = (0..2)
         .map(|_| Raw::claim(&station, &["-q", "-g", "0.5", "--limit", "0.5", "-t", "3h"]))
         .collect();
@@ -264,7 +264,7 @@ fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
         let word = claim_of(&station, &idle).and_then(|c| c.place.word);
         assert_eq!(
             word.as_deref(),
-            Some("detached"),
+            Some("offloaded"),
             "it was no end of the wait"
         );
         assert_eq!(idle.run("print(2 + 2)"), "4\n", "cells without CUDA run");
@@ -301,6 +301,6 @@ fn a_notebook_that_cannot_be_detached_is_told_so_when_it_starts() {
         printed += told["printed"].as_str().unwrap_or_default();
     }
     let id = claim_of(&station, &notebook).expect("listed").id;
-    let words = format!("gshare: {id} cannot be detached: ");
+    let words = format!("gshare: {id} cannot be offloaded: ");
     assert!(printed.contains(&words), "{printed}");
 }

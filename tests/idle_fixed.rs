@@ -1,4 +1,4 @@
-//! Idle claims that cannot be detached: told so at the start, and then warned, made smaller or ended, as the rule says.
+//! Idle claims that cannot be offloaded: told so at the start, and then warned, made smaller or ended, as the rule says.
 //! One at a time: they count seconds of idleness.
 
 use crate::support;
@@ -29,7 +29,7 @@ fn managed(station: &Station) -> Raw {
     raw
 }
 
-/// Another half that is at work: batch is not detached for idleness, and this is no borrower.
+/// Another half that is at work: batch is not offloaded for idleness, and this is no borrower.
 fn hog(station: &Station) -> Raw {
     Raw::claim(station, &["-q", "-g", "0.5", "--limit", "0.5"])
 }
@@ -71,7 +71,7 @@ fn who_is_only_warned_keeps_everything_while_others_wait() {
     let station = station("warn");
     let mut idle = managed(&station);
     let id = claim(&station, idle.pid()).id;
-    let first = says(&station, &id, "cannot be detached: it uses managed memory");
+    let first = says(&station, &id, "cannot be offloaded: it uses managed memory");
     assert!(first.contains("you are only warned"), "{first}");
     let _hog = hog(&station);
     let waits = waiter(&station, &["-g", "0.5"]);
@@ -88,7 +88,7 @@ fn a_claim_is_made_as_small_as_what_it_uses_and_others_start() {
     let mut idle = managed(&station);
     let view = claim(&station, idle.pid());
     let (id, before) = (view.id, view.gpus[0].mem_request);
-    let first = says(&station, &id, "cannot be detached");
+    let first = says(&station, &id, "cannot be offloaded");
     assert!(
         first.contains("only what it uses stays guaranteed"),
         "{first}"
@@ -129,7 +129,7 @@ fn a_claim_is_ended_only_where_that_lets_somebody_start_and_after_a_countdown() 
     let station = station("release");
     let mut idle = managed(&station);
     let id = claim(&station, idle.pid()).id;
-    let first = says(&station, &id, "cannot be detached");
+    let first = says(&station, &id, "cannot be offloaded");
     assert!(
         first.contains("its programs on the GPU are ended"),
         "{first}"
@@ -229,7 +229,7 @@ fn memory_that_processes_share_is_told_too_and_an_instance_keeps_its_size() {
     });
     let instance = Raw::claim(&station, &["-q", "-g", "0.25", "--class", "interactive"]);
     let id = claim(&station, instance.pid()).id;
-    let words = says(&station, &id, "cannot be detached: it has a MIG instance");
+    let words = says(&station, &id, "cannot be offloaded: it has a MIG instance");
     assert!(words.contains("you are only warned"), "{words}");
 }
 
@@ -251,7 +251,7 @@ fn a_kernel_that_is_ended_is_started_anew_by_jupyter_and_may_claim_again() {
     says(
         &station,
         &view.id,
-        "cannot be detached: it uses managed memory",
+        "cannot be offloaded: it uses managed memory",
     );
     let _hog = hog(&station);
     let mut third = station.command();

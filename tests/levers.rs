@@ -124,10 +124,10 @@ fn an_idle_claim_is_detached_for_who_waits_and_its_next_call_brings_it_back() {
     starts(&station, other.id());
     assert_eq!(on_gpus(&station, pid), 0);
     let view = claim(&station, pid);
-    assert_eq!(view.place.word.as_deref(), Some("detached"));
+    assert_eq!(view.place.word.as_deref(), Some("offloaded"));
     assert_eq!(raw.ask("ping"), "ok pong", "its processes run");
     let why = ok(&station, &["why", &id]);
-    assert!(why.contains("is not on a GPU: detached, "), "{why}");
+    assert!(why.contains("is not on a GPU: offloaded, "), "{why}");
     raw.tell("sum 0");
     until("its call waits for room", SOON, || {
         let place = claim(&station, pid).place;
@@ -139,7 +139,7 @@ fn an_idle_claim_is_detached_for_who_waits_and_its_next_call_brings_it_back() {
     assert_eq!(raw.line(), sum);
     assert_eq!(on_gpus(&station, pid), held);
     let log = ok(&station, &["log", &id]);
-    for said in ["is detached in 1s", "detached, ", "attached again"] {
+    for said in ["is offloaded in 1s", "offloaded, ", "restored"] {
         assert!(log.contains(said), "{said}: {log}");
     }
 }
@@ -155,7 +155,7 @@ fn a_watchdog_thread_brings_nothing_back_before_the_stated_delay_and_a_real_call
     });
     // Its wait begins somewhere in the command.
     let begun = std::time::Instant::now();
-    ok(&station, &["detach", &id]);
+    ok(&station, &["offload", &id]);
     until(
         "the watchdog has it back in the end",
         Duration::from_secs(30),
@@ -166,7 +166,7 @@ fn a_watchdog_thread_brings_nothing_back_before_the_stated_delay_and_a_real_call
         "{:?}",
         begun.elapsed()
     );
-    ok(&station, &["detach", &id]);
+    ok(&station, &["offload", &id]);
     let begun = std::time::Instant::now();
     assert_eq!(raw.ask("sum 0"), sum);
     assert!(
@@ -176,13 +176,13 @@ fn a_watchdog_thread_brings_nothing_back_before_the_stated_delay_and_a_real_call
     );
     let log = ok(&station, &["log", &id]);
     assert_eq!(
-        log.matches("attached again").count(),
+        log.matches("restored").count(),
         2,
         "it does not flap: {log}"
     );
 }
 
-/// A borrower whose memory cannot be detached: the command writes down that it starts, and what it saves when it is
+/// A borrower whose memory cannot be offloaded: the command writes down that it starts, and what it saves when it is
 /// asked to end.
 fn job(station: &Station, flags: &[&str], notes: &std::path::Path) -> Raw {
     const SCRIPT: &str = "echo start >> \"$1\"; exec 3<&0; \

@@ -17,7 +17,7 @@ use support::{board, python, station_with, until};
 
 const USERS: usize = 4;
 const EACH: usize = 5;
-/// By how much the times after which a notebook is warned (20 min) and detached (30 min) are divided, without
+/// By how much the times after which a notebook is warned (20 min) and offloaded (30 min) are divided, without
 /// `GSHARE_SOAK`. A sixtieth of them is twenty and thirty seconds: too few idle spells for a test that is over in a
 /// minute. How long the claim of a kernel that died is kept is not divided: Jupyter takes its time to start it again.
 const DIVISOR: f64 = 600.0;
@@ -40,9 +40,9 @@ fn twenty_kernels_of_four_users_lose_nothing() {
         .ok()
         .and_then(|s| s.parse().ok())
         .unwrap_or(DIVISOR);
-    let (warn, detach) = (20.0 * 60.0 / divisor, 30.0 * 60.0 / divisor);
-    // Six of the times after which it is detached, and pauses that are a third longer.
-    let (seconds, pause) = (6.0 * detach, 4.0 * detach / 3.0);
+    let (warn, offload) = (20.0 * 60.0 / divisor, 30.0 * 60.0 / divisor);
+    // Six of the times after which it is offloaded, and pauses that are a third longer.
+    let (seconds, pause) = (6.0 * offload, 4.0 * offload / 3.0);
     println!("timers divided by {divisor} (GSHARE_SOAK), {seconds} s of work");
     let seed: u32 = std::env::var("GSHARE_SEED")
         .ok()
@@ -54,7 +54,7 @@ fn twenty_kernels_of_four_users_lose_nothing() {
         o.config = format!(
             "[claims]\nleftover-grace = \"1s\"\n[detach]\nhost-reserve = \"1 MiB\"\n\
              [class]\ninteractive = {{ min-run = \"0s\" }}\n[reclaim]\nspread = false\ncountdown = \"1s\"\nhost-ram = 90\n\
-             [idle]\nwarn = \"{warn}s\"\ndetach = \"{detach}s\"\n"
+             [idle]\nwarn = \"{warn}s\"\ndetach = \"{offload}s\"\n"
         );
     });
     let rate = board(&station).set_checkpoint_rate(Duration::from_millis(5), 1 << 42);
@@ -103,8 +103,8 @@ fn twenty_kernels_of_four_users_lose_nothing() {
         wrong.extend(said["wrong"].as_array().expect("a list").clone());
     };
     let working = AtomicBool::new(true);
-    let detached = std::thread::scope(|scope| {
-        let watcher = scope.spawn(|| detached(&station, &working));
+    let offloaded = std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| offloaded(&station, &working));
         for (_, lines) in &mut clients {
             note(lines.next());
         }
@@ -133,10 +133,10 @@ fn twenty_kernels_of_four_users_lose_nothing() {
     for (child, _) in &mut clients {
         child.wait().expect("it ends");
     }
-    println!("{done:?}; seen detached: {detached:?}");
+    println!("{done:?}; seen offloaded: {offloaded:?}");
     assert!(wrong.is_empty(), "{wrong:?}");
     let times = |what: &str| done.get(what).copied().unwrap_or(0);
-    assert!(!detached.is_empty(), "somebody idled and was wanted");
+    assert!(!offloaded.is_empty(), "somebody idled and was wanted");
     for what in ["same", "computed", "back", "restart", "kill", "cull"] {
         assert!(times(what) > 0, "{what}: {done:?}");
     }
@@ -147,13 +147,13 @@ fn twenty_kernels_of_four_users_lose_nothing() {
 }
 
 /// The claims that were seen off the GPU while somebody works.
-fn detached(station: &Station, working: &AtomicBool) -> BTreeSet<String> {
+fn offloaded(station: &Station, working: &AtomicBool) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     while working.load(Ordering::Relaxed) {
         let claims = station.snapshot().map(|now| now.claims).unwrap_or_default();
         let off = claims
             .into_iter()
-            .filter(|c| c.place.word.as_deref() == Some("detached"));
+            .filter(|c| c.place.word.as_deref() == Some("offloaded"));
         seen.extend(off.map(|c| c.id));
         std::thread::sleep(Duration::from_millis(200));
     }

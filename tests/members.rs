@@ -64,7 +64,7 @@ fn all_processes_of_a_claim_leave_come_back_stop_and_move_as_one() {
     let id = three.id.clone();
     let nothing = vec![0; 3];
     for round in 0..2 {
-        ok(&station, &["detach", &id]);
+        ok(&station, &["offload", &id]);
         assert_eq!(three.on(&station), nothing, "nobody is left on the GPU");
         for raw in &mut three.raws {
             assert_eq!(raw.ask("ping"), "ok pong", "all live");
@@ -72,12 +72,12 @@ fn all_processes_of_a_claim_leave_come_back_stop_and_move_as_one() {
         let host = claim(&station, three.pid()).place.host_bytes;
         assert!(host >= Some(three.held.iter().sum()), "{host:?}");
         if round == 0 {
-            ok(&station, &["attach", &id]);
+            ok(&station, &["restore", &id]);
         } else {
             // The call of any of them brings all back.
             assert_eq!(three.raws[2].ask("sum 0"), three.sums[2]);
         }
-        three.whole(&station, "after detach");
+        three.whole(&station, "after offload");
     }
     ok(&station, &["move", &id, "--gpu", "1"]);
     for (raw, held) in three.raws.iter().zip(&three.held) {
@@ -112,7 +112,7 @@ fn what_fails_for_one_process_of_a_claim_is_undone_for_all() {
     for pid in pids.clone() {
         for step in [Lock, Checkpoint] {
             fault(&station, Some((step, Refused)), Some(pid));
-            for words in [&["detach", &id][..], &["move", &id, "--gpu", "1"]] {
+            for words in [&["offload", &id][..], &["move", &id, "--gpu", "1"]] {
                 let why = refused(&station, words);
                 assert!(why.contains(&format!("process {pid}")), "{why}");
                 assert!(
@@ -126,21 +126,21 @@ fn what_fails_for_one_process_of_a_claim_is_undone_for_all() {
             fault(&station, None, None);
         }
         // The way back: all of them stay in the host.
-        ok(&station, &["detach", &id]);
+        ok(&station, &["offload", &id]);
         fault(&station, Some((Restore, Refused)), Some(pid));
-        let why = refused(&station, &["attach", &id]);
+        let why = refused(&station, &["restore", &id]);
         assert!(why.contains("cuCheckpointProcessRestore"), "{why}");
         assert_eq!(three.on(&station), vec![0; 3], "restore of {pid}");
-        assert_eq!(word(&station, three.pid()).as_deref(), Some("detached"));
+        assert_eq!(word(&station, three.pid()).as_deref(), Some("offloaded"));
         fault(&station, None, None);
-        ok(&station, &["attach", &id]);
+        ok(&station, &["restore", &id]);
         three.whole(&station, &format!("restore of {pid}"));
         // Once all are back they run, however often that has to be tried.
-        ok(&station, &["detach", &id]);
+        ok(&station, &["offload", &id]);
         fault(&station, Some((Unlock, Refused)), Some(pid));
-        let mut attach = station.command();
-        attach.args(["attach", "-q", &id]);
-        let mut attach = attach.spawn().expect("it starts");
+        let mut restore = station.command();
+        restore.args(["restore", "-q", &id]);
+        let mut restore = restore.spawn().expect("it starts");
         until("it is tried again", support::detach::SOON, || {
             let log = std::fs::read_to_string(station.log_path()).ok()?;
             let tried = format!("cuCheckpointProcessUnlock on process {pid}");
@@ -148,7 +148,7 @@ fn what_fails_for_one_process_of_a_claim_is_undone_for_all() {
         });
         assert_eq!(three.on(&station), three.held);
         fault(&station, None, None);
-        assert_eq!(attach.wait().expect("ends").code(), Some(0));
+        assert_eq!(restore.wait().expect("ends").code(), Some(0));
         three.whole(&station, &format!("unlock of {pid}"));
     }
     // A process that dies in the middle, or that the driver loses, takes nobody with it.
@@ -157,7 +157,7 @@ fn what_fails_for_one_process_of_a_claim_is_undone_for_all() {
     three.held.truncate(2);
     let pid = lost.pid();
     fault(&station, Some((Checkpoint, Fails)), Some(pid));
-    let why = refused(&station, &["detach", &id]);
+    let why = refused(&station, &["offload", &id]);
     assert!(why.contains(&format!("lost process {pid}")), "{why}");
     fault(&station, None, None);
     three.whole(&station, "one is lost");
@@ -173,10 +173,10 @@ fn a_process_that_dies_in_the_middle_leaves_the_others_whole() {
         let (id, dead) = (three.id.clone(), three.raws[1].pid());
         let leaves = matches!(step, Lock | Checkpoint);
         if !leaves {
-            ok(&station, &["detach", &id]);
+            ok(&station, &["offload", &id]);
         }
         fault(&station, Some((step, Dies)), Some(dead));
-        let words = if leaves { "detach" } else { "attach" };
+        let words = if leaves { "offload" } else { "restore" };
         let output = run(&station, &[words, &id]);
         fault(&station, None, None);
         assert!(output.status.success(), "{step:?}: {output:?}");
@@ -185,9 +185,9 @@ fn a_process_that_dies_in_the_middle_leaves_the_others_whole() {
         three.held.remove(1);
         assert_eq!(on_gpus(&station, dead), 0);
         if leaves {
-            settles(&station, three.pid(), Some("detached"));
+            settles(&station, three.pid(), Some("offloaded"));
             assert_eq!(three.on(&station), [0, 0], "{step:?}");
-            ok(&station, &["attach", &id]);
+            ok(&station, &["restore", &id]);
         }
         three.whole(&station, &format!("{step:?}"));
         while let Some(raw) = three.raws.pop() {
@@ -204,7 +204,7 @@ fn a_process_that_joins_a_detached_claim_brings_all_of_it_back() {
     let station = station_of(2, "");
     let mut three = Three::new(&station);
     let id = three.id.clone();
-    ok(&station, &["detach", &id]);
+    ok(&station, &["offload", &id]);
     assert_eq!(three.on(&station), [0, 0, 0]);
     let mut fourth = join(&station, &id);
     let sum = fill(&mut fourth, 0);
@@ -268,9 +268,9 @@ fn a_claim_of_several_gpus_is_the_same_on_each_wherever_it_goes() {
         let bytes = seen.gpus.iter().flat_map(|g| &g.processes).map(|p| p.bytes);
         assert_eq!(bytes.sum::<u64>(), 0, "all is in the host");
     };
-    ok(&station, &["detach", &id]);
+    ok(&station, &["offload", &id]);
     out(&station);
-    ok(&station, &["attach", &id]);
+    ok(&station, &["restore", &id]);
     whole(&station, [0, 1], "back where it was");
     for to in [[2, 3], [1, 0], [3, 2]] {
         let gpus = format!("{},{}", to[0], to[1]);
@@ -278,13 +278,13 @@ fn a_claim_of_several_gpus_is_the_same_on_each_wherever_it_goes() {
         assert!(done.contains(&format!("moved to GPUs {gpus}")), "{done}");
         whole(&station, to, &format!("moved to {gpus}"));
     }
-    // Others take its GPUs while it is detached: it comes back on the free ones.
-    ok(&station, &["detach", &id]);
+    // Others take its GPUs while it is offloaded: it comes back on the free ones.
+    ok(&station, &["offload", &id]);
     out(&station);
     let other = Raw::claim(&station, &["-q", "-g", "2", "--gpu-ids", "2,3"]);
-    let done = ok(&station, &["attach", &id]);
-    assert!(done.contains("attached"), "{done}");
-    whole(&station, [0, 1], "attached elsewhere");
+    let done = ok(&station, &["restore", &id]);
+    assert!(done.contains("restored"), "{done}");
+    whole(&station, [0, 1], "restored elsewhere");
     assert_eq!(other.finish(), Some(0));
     // A GPU too few, one twice, one that it has: said, nothing done.
     for gpus in ["2", "2,2", "2,0"] {

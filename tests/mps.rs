@@ -426,7 +426,7 @@ fn auto_runs_batch_of_one_owner_side_by_side_and_interactive_claims_in_turns() {
     until("the GPU is empty", SOON, || {
         station.snapshot().ok()?.claims.is_empty().then_some(())
     });
-    // One that has to stay detachable is not run through MPS, nor is one beside it.
+    // One that has to stay offloadable is not run through MPS, nor is one beside it.
     let mut notebook = client(&station, 0, &["-g", "0.25", "--class", "interactive"]);
     let mut beside = client(&station, 0, &batch);
     assert_eq!(

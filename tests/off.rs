@@ -206,7 +206,7 @@ fn what_was_taken_comes_back_where_it_fits() {
     let (mut first, sum) = detach::holder(&station, &["-q", "-g", "0.25", "--gpu-ids", "0"]);
     let (mut second, other) = detach::holder(&station, &["-q", "-g", "0.25", "--gpu-ids", "1"]);
     let held = [&first, &second].map(|raw| detach::on_gpus(&station, raw.pid()));
-    for (raw, how) in [(&first, "detach"), (&second, "suspend")] {
+    for (raw, how) in [(&first, "offload"), (&second, "suspend")] {
         let id = detach::claim(&station, raw.pid()).id;
         detach::ok(&station, &[how, &id]);
         assert_eq!(detach::on_gpus(&station, raw.pid()), 0, "{how}");

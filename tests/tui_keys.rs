@@ -57,12 +57,12 @@ fn a_claim_is_detached_attached_resized_extended_and_killed_by_keys() {
     screen.shows(&[id], SOON);
     screen.send("\x1b[B");
 
-    yes(&mut screen, "d", &format!("Detach {id}"));
-    settles(&station, pid, Some("detached"));
-    screen.shows(&["detached", "in host RAM"], SOON);
-    // A second time there is nothing to detach, and that is said.
+    yes(&mut screen, "d", &format!("Offload {id}"));
+    settles(&station, pid, Some("offloaded"));
+    screen.shows(&["offloaded", "in host RAM"], SOON);
+    // A second time there is nothing to offload, and that is said.
     screen.send("d");
-    screen.shows(&[&format!("{id} is detached")], SOON);
+    screen.shows(&[&format!("{id} is offloaded")], SOON);
     screen.send("a");
     settles(&station, pid, None);
     assert_eq!(raw.ask("sum 0"), sum, "its memory is as it was");

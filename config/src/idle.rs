@@ -17,11 +17,11 @@ type Maybe = Or<Never, Time<0, { 30 * 86_400_000 }>>;
 pub struct IdleRule {
     /// `warn`: its owner is told; `None`: never.
     pub warn: Option<Duration>,
-    /// `detach`: it is detached when somebody waits; `None`: never.
+    /// `detach`: it is offloaded when somebody waits; `None`: never.
     pub detach: Option<Duration>,
-    /// `always`: it is detached although nobody waits; `None`: never.
+    /// `always`: it is offloaded although nobody waits; `None`: never.
     pub always: Option<Duration>,
-    /// `no-detach`: what is done in the place of detaching it, where that is not possible.
+    /// `no-detach`: what is done in the place of offloading it, where that is not possible.
     pub no_detach: NoDetach,
 }
 

@@ -254,7 +254,7 @@ pub struct Reclaim {
     /// `quiet`: how long nobody comes or goes before those who run are spread anew.
     #[serde(with = "Time::<0, DAY>")]
     pub quiet: Duration,
-    /// `host-ram`: percent of the host's memory that detached claims may take together.
+    /// `host-ram`: percent of the host's memory that offloaded claims may take together.
     #[serde(with = "Whole::<0, 95>")]
     pub host_ram: u32,
     /// `requeue`: whether commands that were claimed with `--requeue` may be ended and started anew.

@@ -58,7 +58,7 @@ words! {
         Trace = "trace",
     }
 
-    /// What is done with an idle claim that cannot be detached.
+    /// What is done with an idle claim that cannot be offloaded.
     NoDetach {
         /// Its owner is told, nothing is taken.
         #[default]

@@ -1,4 +1,4 @@
-//! `gshare detach`, `attach`, `suspend`, `resume` and `move`.
+//! `gshare offload`, `restore`, `suspend`, `resume` and `move`.
 
 use std::io::Write;
 use std::path::Path;

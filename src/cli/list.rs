@@ -89,7 +89,7 @@ fn through_mps(snapshot: &Snapshot) -> String {
     text
 }
 
-/// Which claims cannot be detached, which of the others cannot be moved, and why: a line for each reason.
+/// Which claims cannot be offloaded, which of the others cannot be moved, and why: a line for each reason.
 fn stay(snapshot: &Snapshot) -> String {
     let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     // Where there is one GPU nobody asks for a way to another.
@@ -98,7 +98,7 @@ fn stay(snapshot: &Snapshot) -> String {
         let levers = &claim.place.levers;
         let movable = levers.not_movable.as_ref().filter(|_| several);
         let (what, why) = match (&levers.not_detachable, movable) {
-            (Some(why), _) => ("detached", why),
+            (Some(why), _) => ("offloaded", why),
             (None, Some(why)) => ("moved", why),
             (None, None) => continue,
         };
@@ -343,13 +343,13 @@ mod tests {
         };
         assert_eq!(
             stay(&snapshot),
-            "c1 cannot be detached: it uses managed memory\n"
+            "c1 cannot be offloaded: it uses managed memory\n"
         );
         let more = claim("c3", Some("it uses managed memory"));
         snapshot.claims.push(more);
         assert_eq!(
             stay(&snapshot),
-            "c1, c3 cannot be detached, each because it uses managed memory\n"
+            "c1, c3 cannot be offloaded, each because it uses managed memory\n"
         );
     }
 

@@ -35,7 +35,7 @@ fn may_end_kernels(client: &mut Client, args: &ReleaseArgs) -> Result<bool, Fail
         let (id, what) = (&claim.id, plain(&claim.what));
         out::note(&format!(
             "{id} is the notebook {what}: its kernel will be ended and its variables are lost; \
-             gshare detach {id} frees the GPU memory and keeps them"
+             gshare offload {id} frees the GPU memory and keeps them"
         ));
     }
     eprint!("Release and end the kernel? [y/N] ");

@@ -164,7 +164,7 @@ fn away(claim: &ClaimView, now_ms: u64) -> Option<String> {
             format!("gshare resume {} brings it back\n", claim.id)
         }
         None => format!(
-            "its next GPU call brings it back, or gshare attach {}\n",
+            "its next GPU call brings it back, or gshare restore {}\n",
             claim.id
         ),
     };

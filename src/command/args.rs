@@ -143,7 +143,7 @@ pub enum Command {
             gshare release c3 sweep    by id and by name\n  \
             gshare release --all       all of your own\n\n\
             Releasing the claim of a notebook ends its kernel, and its variables are lost: on a terminal gshare asks \
-            first. gshare detach frees the GPU memory and keeps the variables.")]
+            first. gshare offload frees the GPU memory and keeps the variables.")]
     Release(ReleaseArgs),
     /// Make a running process a claim
     #[command(after_long_help = "Examples:\n  \
@@ -182,12 +182,12 @@ pub enum Command {
     #[command(after_long_help = sizes::KEEP)]
     Keep(KeepArgs),
     /// Free a claim's GPU memory while its programs live on
-    #[command(after_long_help = levers::DETACH)]
-    Detach(LeverArgs),
-    /// Bring a detached claim back onto a GPU
-    #[command(after_long_help = levers::ATTACH)]
-    Attach(LeverArgs),
-    /// Detach a claim and stop its processes
+    #[command(alias = "detach", after_long_help = levers::OFFLOAD)]
+    Offload(LeverArgs),
+    /// Bring an offloaded claim back onto a GPU
+    #[command(alias = "attach", after_long_help = levers::RESTORE)]
+    Restore(LeverArgs),
+    /// Offload a claim and stop its processes
     #[command(after_long_help = levers::SUSPEND)]
     Suspend(LeverArgs),
     /// Let a suspended claim run again

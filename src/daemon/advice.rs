@@ -405,7 +405,7 @@ fn idle(world: &World<'_>, claim: &ClaimView) -> Option<Advice> {
     // Its programs and what they have in memory live on where that can be done.
     let holds = claim.gpus.iter().any(|p| p.mem_charge != Some(0));
     let verb = match claim.place.levers.not_detachable {
-        None if holds => "detach",
+        None if holds => "offload",
         _ => "release",
     };
     let part: f64 = claim.gpus.iter().map(|p| p.sm_request).sum();
@@ -543,11 +543,11 @@ mod tests {
         let advice = AdviceState::default();
         shown.claims[0].idle_s = Some(1 << 20);
         let told = said(&advice, &scene, &shown);
-        assert_eq!(told, ["gshare detach c1"]);
+        assert_eq!(told, ["gshare offload c1"]);
         shown.claims[0].gpus[0].mem_charge = Some(0);
         let told = said(&advice, &scene, &shown);
         assert_eq!(told, ["gshare release c1"]);
-        shown.claims[0].place.word = Some("detached".to_owned());
+        shown.claims[0].place.word = Some("offloaded".to_owned());
         assert!(said(&advice, &scene, &shown).is_empty());
     }
 }

@@ -11,8 +11,8 @@ pub(crate) enum Command {
     /// Write it into the journal, in one transaction with the others of the same fact. A full disk loses it, and nothing
     /// else.
     Store(Store),
-    /// Detach a claim although nobody waits.
-    Detach(ClaimId),
+    /// Offload a claim although nobody waits.
+    Offload(ClaimId),
     /// Guarantee to a claim no more than it uses.
     Shrink(ClaimId),
     /// End a claim.

@@ -54,7 +54,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     (
         "compute",
         &[
-            "compute", "MPS", "mps", "MIG", "mig", "gate", "mode", "detach", "moving",
+            "compute", "MPS", "mps", "MIG", "mig", "gate", "mode", "offload", "moving",
         ],
     ),
     ("around it", &["containers", "metrics"]),

@@ -1,4 +1,4 @@
-//! The process that asks the driver to detach and attach claims, and what is remembered of those that are on their way.
+//! The process that asks the driver to offload and restore claims, and what is remembered of those that are on their way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(crate) struct LeverState {
     pub(super) nccl: BTreeMap<ClaimId, BTreeSet<i32>>,
     /// Those who wait for what they asked.
     pub(crate) waiters: BTreeMap<ClaimId, Vec<Sender>>,
-    /// When calls of detached claims last said that they wait.
+    /// When calls of offloaded claims last said that they wait.
     pub(super) wanted: BTreeMap<ClaimId, Instant>,
     /// Of which announcement each owner was reminded, and how often.
     pub(crate) reminded: BTreeMap<ClaimId, (Now, usize)>,

@@ -42,7 +42,7 @@ pub(crate) struct Others {
 pub(crate) struct Tick {
     /// State of the kernel by its Jupyter server, and for how long it has done nothing.
     pub(crate) kernels: BTreeMap<ClaimId, (String, Option<Duration>)>,
-    /// Why a claim can never be detached.
+    /// Why a claim can never be offloaded.
     pub(crate) fixed: BTreeMap<ClaimId, String>,
     /// The cgroups of claims on behalf.
     pub(crate) cgroups: BTreeMap<ClaimId, Found>,

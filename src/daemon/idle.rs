@@ -41,7 +41,7 @@ pub(crate) struct Idling {
     /// For how long its GPU and its kernel have done nothing; of the kernel with its state and who says so.
     gpu: Duration,
     kernel: Option<(String, Duration, &'static str)>,
-    /// Why it can never be detached.
+    /// Why it can never be offloaded.
     fixed: Option<String>,
     /// The same as its owner was told it.
     told_fixed: Option<String>,
@@ -51,7 +51,7 @@ pub(crate) struct Idling {
     programs: Programs,
     /// Its owner was told in this pause that it idles.
     warned_ns: Option<u64>,
-    /// What was done in the place of detaching it in this pause.
+    /// What was done in the place of offloading it in this pause.
     done: bool,
     /// Its owner was told that it ends soon.
     announced_ns: Option<u64>,
@@ -174,13 +174,13 @@ impl Idling {
     }
 }
 
-/// It is detached although nobody waits.
+/// It is offloaded although nobody waits.
 fn detach_always(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>) {
     let patience = world.config.reclaim.countdown;
     let may = claim.fixed.is_none() && !claim.done && !claim.is_kept();
     if may && claim.was_warned_for(patience) && claim.over(claim.rule.always) {
         claim.done = true;
-        out.push(Command::Detach(claim.id));
+        out.push(Command::Offload(claim.id));
     }
 }
 
@@ -274,7 +274,7 @@ impl Idle {
         release::choose(world, &mut self.claims, out);
     }
 
-    /// Whether a claim is detached for its idleness when somebody waits.
+    /// Whether a claim is offloaded for its idleness when somebody waits.
     pub(crate) fn is_idle(&self, id: ClaimId) -> bool {
         let claim = self.claims.get(&id);
         claim.is_some_and(|c| c.over(c.rule.detach) && !c.is_kept())
@@ -313,11 +313,11 @@ impl Idle {
     /// When a claim that idles may make room: for those who wait for what it holds.
     pub(crate) fn promise(&self, world: &World<'_>, id: ClaimId) -> Option<Duration> {
         let claim = self.claims.get(&id).filter(|c| !c.is_kept())?;
-        let detach = claim.rule.detach?;
-        if claim.idle() < Duration::from_secs(60).min(detach) / 2 || claim.fixed.is_some() {
+        let offload = claim.rule.detach?;
+        if claim.idle() < Duration::from_secs(60).min(offload) / 2 || claim.fixed.is_some() {
             return None;
         }
-        let left = detach.saturating_sub(claim.idle());
+        let left = offload.saturating_sub(claim.idle());
         let announced = left.saturating_add(world.config.reclaim.countdown);
         Some(announced.max(world.machine.min_run_left(world.now.core, id)))
     }
@@ -367,7 +367,7 @@ mod tests {
         assert!(idles(&mut idle, &mut scene, 19 * 60, false).is_empty());
         let said = idles(&mut idle, &mut scene, 20 * 60, false);
         assert!(
-            told(&said).contains("is detached in 10m if somebody waits"),
+            told(&said).contains("is offloaded in 10m if somebody waits"),
             "{said:?}"
         );
         assert!(
@@ -456,15 +456,15 @@ mod tests {
         assert!(idles(&mut idle, &mut scene, 7200, false).is_empty());
         scene.config.idle.always = Some(Duration::from_secs(7200));
         let done = idles(&mut idle, &mut scene, 7300, false);
-        assert!(matches!(&*done, [Command::Detach(_)]), "{done:?}");
+        assert!(matches!(&*done, [Command::Offload(_)]), "{done:?}");
         assert!(idles(&mut idle, &mut scene, 7400, false).is_empty(), "once");
         // Its owner was told before that it cannot be.
         let (mut idle, mut scene) = (Idle::default(), Scene::of(1));
         scene.config.idle.always = Some(Duration::from_secs(7200));
         for seconds in [7200, 7300, 7400] {
             let done = idles(&mut idle, &mut scene, seconds, true);
-            let detached = |c: &Command| matches!(c, Command::Detach(_));
-            assert!(!done.iter().any(detached), "{done:?}");
+            let offloaded = |c: &Command| matches!(c, Command::Offload(_));
+            assert!(!done.iter().any(offloaded), "{done:?}");
         }
     }
 

@@ -102,7 +102,7 @@ impl Service {
             }
             LeverMsg::Engine(usable) => {
                 if let Err(why) = &usable {
-                    tracing::warn!("claims cannot be detached: {why}");
+                    tracing::warn!("claims cannot be offloaded: {why}");
                 }
                 self.levers.usable = Some(usable);
                 self.tell_levers();
@@ -324,11 +324,7 @@ impl Service {
                 self.now_on(id, to);
                 self.tell(Fact::Arrived { claim: id });
                 self.drive(Event::Unparked { id });
-                let done = if parked.frozen {
-                    "resumed"
-                } else {
-                    "attached again"
-                };
+                let done = if parked.frozen { "resumed" } else { "restored" };
                 self.tell_lever(id, &format!("{done}{took}"));
             }
             (Outcome::Done, HoldingRecord::Moving { to }) => {
@@ -346,7 +342,7 @@ impl Service {
                         self.narrow(id);
                         self.set_states(id, State::Detached);
                         self.freeze_if(id, frozen);
-                        "could not be attached"
+                        "could not be restored"
                     }
                     HoldingRecord::Moving { .. } => {
                         self.keep_holding(id, HoldingRecord::Here);
@@ -357,7 +353,7 @@ impl Service {
                     _ => {
                         self.keep_holding(id, HoldingRecord::Here);
                         self.set_states(id, State::Granted);
-                        "could not be detached"
+                        "could not be offloaded"
                     }
                 };
                 self.notice(Some(id), format!("{id} {verb}: {why}"));
@@ -398,7 +394,7 @@ impl Service {
             id,
             host: Bytes(host),
         });
-        let what = if freeze { "suspended" } else { "detached" };
+        let what = if freeze { "suspended" } else { "offloaded" };
         self.tell_lever(id, &format!("{what}, {} to host memory{took}", Bytes(host)));
     }
 

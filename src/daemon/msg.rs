@@ -149,7 +149,7 @@ impl Msg {
 /// What the task that owns the state is told about levers.
 #[derive(Debug)]
 pub(crate) enum LeverMsg {
-    /// A member of a detached claim needs its memory.
+    /// A member of an offloaded claim needs its memory.
     Want {
         /// The caller.
         peer: Peer,

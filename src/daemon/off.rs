@@ -193,7 +193,7 @@ impl Service {
         let away = |live: &Live| match &live.record.holding {
             HoldingRecord::Parked(parked) => Some(match parked.frozen {
                 true => Wish::Resume,
-                false => Wish::Attach,
+                false => Wish::Restore,
             }),
             _ => None,
         };
@@ -231,7 +231,7 @@ impl Service {
         };
         let away: Vec<ClaimId> = self.claims.keys().filter_map(away).collect();
         lines.extend(away.iter().map(|id| {
-            format!("{id} is not on its GPU yet; it comes back when its memory fits, or: gshare attach {id}")
+            format!("{id} is not on its GPU yet; it comes back when its memory fits, or: gshare restore {id}")
         }));
         let fixed = |id: &ClaimId| {
             let slices = &self.claims.get(id)?.record.slices;

@@ -76,7 +76,7 @@ impl Service {
         let why = match cause.waiter {
             Some(waiter) => {
                 let who = self.owner_of(waiter);
-                let standing = if lever == Lever::Detach && self.features.idle.is_idle(id) {
+                let standing = if lever == Lever::Offload && self.features.idle.is_idle(id) {
                     format!("and {id} is idle")
                 } else if cause.entitled {
                     let party = self.party_of(waiter);
@@ -91,7 +91,7 @@ impl Service {
         };
         let keeps = match lever {
             Lever::Share => "; it gets them back when nobody needs them",
-            Lever::Detach | Lever::Suspend | Lever::Move => "; what is in its memory is kept",
+            Lever::Offload | Lever::Suspend | Lever::Move => "; what is in its memory is kept",
             _ => "",
         };
         let text = format!("{id} {what} {when}: {why}{keeps}. To put it off: gshare keep {id}");
@@ -193,7 +193,7 @@ impl Service {
             .iter()
             .fold(Bytes::ZERO, |sum, s| sum.saturating_add(s.charge));
         let carried = match step.lever {
-            Lever::Detach | Lever::Suspend | Lever::Move if bytes > Bytes::ZERO => {
+            Lever::Offload | Lever::Suspend | Lever::Move if bytes > Bytes::ZERO => {
                 format!(", {bytes}")
             }
             _ => String::new(),
@@ -269,7 +269,7 @@ impl Service {
         });
         let idle = holders.iter().filter_map(|h| {
             let left = self.features.idle.promise(&self.world(), *h)?;
-            Some((left, format!("when {h}, which idles, is detached")))
+            Some((left, format!("when {h}, which idles, is offloaded")))
         });
         let (left, how) = leases.chain(idle).min()?;
         let left = show_duration(Duration::from_secs(left.as_secs()));

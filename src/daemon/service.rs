@@ -124,7 +124,7 @@ pub(crate) struct Service {
     pub(crate) off: crate::off::Off,
     /// How much it does.
     pub(crate) stages: crate::stage::Stages,
-    /// Detaching, attaching, moving.
+    /// Offloading, restoring, moving.
     pub(crate) levers: super::engine::LeverState,
     /// The processes that ask Jupyter.
     pub(crate) helpers: Helpers,
@@ -181,8 +181,8 @@ impl Service {
         for command in rest {
             match command {
                 Command::Store(_) => {}
-                Command::Detach(id) => {
-                    let wish = Wish::Detach;
+                Command::Offload(id) => {
+                    let wish = Wish::Offload;
                     self.drive(Event::Wish { id, wish });
                 }
                 Command::Shrink(id) => self.shrink_to_use(id),

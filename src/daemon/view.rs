@@ -529,7 +529,7 @@ fn over_request(part: &ClaimGpu) -> u64 {
         .saturating_sub(part.mem_request)
 }
 
-/// `detached, 4.0 GiB in host RAM`, `moving to GPU 1`.
+/// `offloaded, 4.0 GiB in host RAM`, `moving to GPU 1`.
 fn place_text(place: &PlaceView) -> String {
     let word = place.word.clone().unwrap_or_default();
     let to: Vec<String> = place.to.iter().map(u32::to_string).collect();

@@ -282,7 +282,7 @@ fn the_release_of_a_notebook_asks_first_and_names_what_keeps_the_variables() {
             }
         }
         assert!(
-            seen.contains("gshare detach c3 frees the GPU memory and keeps them"),
+            seen.contains("gshare offload c3 frees the GPU memory and keeps them"),
             "{seen}"
         );
         assert_eq!(seen.contains("nothing was released"), !released, "{seen}");

@@ -78,7 +78,7 @@ pub fn claim(station: &Station, pid: u32) -> ClaimView {
     claim_of(&snapshot, pid).expect("its claim").clone()
 }
 
-/// `detached`, `moving`, ...; none on the GPU.
+/// `offloaded`, `moving`, ...; none on the GPU.
 pub fn word(station: &Station, pid: u32) -> Option<String> {
     claim(station, pid).place.word
 }
@@ -90,9 +90,9 @@ pub fn settles(station: &Station, pid: u32, wanted: Option<&str>) {
     });
 }
 
-/// Waits until a claim may be detached: the engine runs, and its members are known.
+/// Waits until a claim may be offloaded: the engine runs, and its members are known.
 pub fn ready(station: &Station, pid: u32) -> ClaimView {
-    until("the claim can be detached", SOON, || {
+    until("the claim can be offloaded", SOON, || {
         let snapshot = station.snapshot().ok()?;
         let claim = claim_of(&snapshot, pid)?;
         let able = claim.place.levers.not_detachable.is_none();

@@ -94,8 +94,8 @@ fn check_of(place: &str, keys: &str) -> Option<Check> {
         ("On the screens", "n") => (PLAIN, START, &["n"], Text("Claim a part of a GPU")),
         ("On the screens", "Enter") => (PLAIN, FIRST, &["\r"], Text("Claim c12")),
         ("On the screens", "r") => (PLAIN, FIRST, &["r"], Text("Another size for c12")),
-        ("On the screens", "d") => (PLAIN, FIRST, &["d"], Text("Detach c12")),
-        ("On the screens", "a") => (EVENTFUL_ROOT, SECOND, &["a"], Text("c14: attach")),
+        ("On the screens", "o d") => (PLAIN, FIRST, &["o", "d"], Text("Offload c12")),
+        ("On the screens", "O a") => (EVENTFUL_ROOT, SECOND, &["O", "a"], Text("c14: restore")),
         ("On the screens", "p") => (EVENTFUL, START, &["p"], Text("c12 keeps what it has")),
         ("On the screens", "e") => (EVENTFUL, FIRST, &["e"], Text("More time for c12")),
         ("On the screens", "x Del F9") => (

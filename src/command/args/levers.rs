@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-/// `gshare detach`, `attach`, `suspend`, `resume`.
+/// `gshare offload`, `restore`, `suspend`, `resume`.
 #[derive(Args, Clone, Debug)]
 pub struct LeverArgs {
     /// Claim: its id (c3) or name
@@ -48,17 +48,17 @@ pub struct MoveArgs {
     pub json: bool,
 }
 
-pub(super) const DETACH: &str = "Examples:\n  \
-    gshare detach c3            free its GPU memory; its programs live on\n  \
-    gshare detach sweep --json\n\n\
+pub(super) const OFFLOAD: &str = "Examples:\n  \
+    gshare offload c3            free its GPU memory; its programs live on\n  \
+    gshare offload sweep --json\n\n\
     Its memory goes to the host and its place on the GPU to others. The next CUDA call of one of its programs waits until \
     there is room, and brings it back by itself; calls that only ask (cuMemGetInfo, cuStreamQuery, ...) do so after \
     10 seconds. Programs that use MPS, MIG, managed memory, memory shared between processes (IPC) or NCCL \
-    cannot be detached: gshare ps says why.";
-pub(super) const ATTACH: &str = "Example:\n  \
-    gshare attach c3            bring it back now; waits for room";
+    cannot be offloaded: gshare ps says why.";
+pub(super) const RESTORE: &str = "Example:\n  \
+    gshare restore c3            bring it back now; waits for room";
 pub(super) const SUSPEND: &str = "Example:\n  \
-    gshare suspend c3           detach it and stop its processes until gshare resume c3";
+    gshare suspend c3           offload it and stop its processes until gshare resume c3";
 pub(super) const RESUME: &str = "Example:\n  \
     gshare resume c3            let its processes run again, on a GPU; waits for room";
 pub(super) const MOVE: &str = "Examples:\n  \

@@ -60,7 +60,7 @@ pub struct ResizeArgs {
 
 /// Examples of `gshare keep`.
 pub const KEEP: &str = "Examples:\n  \
-    gshare keep c3    c3 is not moved, detached or suspended for the next 10 minutes\n\n\
+    gshare keep c3    c3 is not moved, offloaded or suspended for the next 10 minutes\n\n\
     Before anything is taken from a claim its owner is told on the terminal: what, when and for whom. Until then this \
     puts it off ([reclaim] keep in gshare.toml), once for each claim that waits: others make room, or it waits.";
 

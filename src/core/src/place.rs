@@ -177,7 +177,7 @@ pub fn of_one_model(ledger: &Ledger, gpus: impl IntoIterator<Item = usize>) -> u
     count.into_values().max().unwrap_or(0)
 }
 
-/// How little a claim belongs on the GPU of `slice`, 0 for not at all badly: claims that can be detached and
+/// How little a claim belongs on the GPU of `slice`, 0 for not at all badly: claims that can be offloaded and
 /// claims that run through MPS are kept apart where that is possible, and a GPU that only one claim can have
 /// is left to those who ask for a whole one. Of instances the smallest goes first.
 fn reluctance(ledger: &Ledger, request: &Request, slice: &Slice) -> u64 {

@@ -1,4 +1,4 @@
-//! Idle claims that cannot be detached: what is done in its place, by `[idle] no-detach`.
+//! Idle claims that cannot be offloaded: what is done in its place, by `[idle] no-detach`.
 
 use gshare_config::NoDetach;
 
@@ -27,7 +27,7 @@ pub(super) fn possible(how: NoDetach, live: &Live) -> NoDetach {
     }
 }
 
-/// Its owner is told when its programs do what rules detaching out.
+/// Its owner is told when its programs do what rules offloading out.
 pub(super) fn tell(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>) {
     let live = world.claims.get(&claim.id);
     if live.is_none_or(|l| l.members.is_empty()) || claim.told_fixed == claim.fixed {
@@ -37,7 +37,7 @@ pub(super) fn tell(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>
     if let Some(why) = &claim.fixed {
         let (id, then) = (claim.id, words(claim.rule.no_detach));
         let text =
-            format!("{id} cannot be detached: {why}. When it idles while others wait, {then}");
+            format!("{id} cannot be offloaded: {why}. When it idles while others wait, {then}");
         out.push(Command::TellOwner { id, text });
     }
 }

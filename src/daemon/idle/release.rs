@@ -1,4 +1,4 @@
-//! Idle claims that cannot be detached end where their rule says so: as few as let somebody start.
+//! Idle claims that cannot be offloaded end where their rule says so: as few as let somebody start.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -52,13 +52,14 @@ pub(super) fn count_down(
         None => {
             claim.announced_ns = Some(claim.now_ns);
             let text = format!(
-                "{id} is released in {}: it is idle, cannot be detached, and somebody else can start then. Its programs on the GPU are ended, and what they have in memory is lost. To keep it: gshare keep {id}",
+                "{id} is released in {}: it is idle, cannot be offloaded, and somebody else can start then. Its programs on the GPU are ended, and what they have in memory is lost. To keep it: gshare keep {id}",
                 show_duration(patience)
             );
             out.push(Command::TellOwner { id, text });
         }
         Some(at) if claim.ago(at) >= patience => {
-            let text = format!("{id} is released: it is idle, cannot be detached, and others wait");
+            let text =
+                format!("{id} is released: it is idle, cannot be offloaded, and others wait");
             out.push(Command::TellOwner { id, text });
             let cause = "idle while others waited";
             out.push(Command::End { id, cause });

@@ -9,7 +9,7 @@ use super::Idling;
 use crate::daemon::command::Command;
 use crate::daemon::world::World;
 
-/// Once in a pause; also where somebody waits and it cannot be detached.
+/// Once in a pause; also where somebody waits and it cannot be offloaded.
 pub(super) fn warn(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>) {
     let rule = claim.rule;
     let instead = claim.fixed.is_some() && world.machine.queue().next().is_some();
@@ -39,22 +39,25 @@ fn text(claim: &Idling) -> String {
     let then = match (&claim.fixed, claim.rule.always, claim.rule.detach) {
         (Some(_), _, Some(at)) => match claim.rule.no_detach {
             NoDetach::Warn => {
-                "It cannot be detached; please give back what you do not need".to_owned()
+                "It cannot be offloaded; please give back what you do not need".to_owned()
             }
             NoDetach::Shrink => format!(
                 "If somebody waits only what it uses stays guaranteed to it, {}",
                 left(at)
             ),
             NoDetach::Release => format!(
-                "It cannot be detached: {}, its programs on the GPU are ended if somebody can start in their place",
+                "It cannot be offloaded: {}, its programs on the GPU are ended if somebody can start in their place",
                 left(at)
             ),
         },
         (None, Some(at), _) => {
-            format!("It is detached {}; what is in its memory is kept", left(at))
+            format!(
+                "It is offloaded {}; what is in its memory is kept",
+                left(at)
+            )
         }
         (None, None, Some(at)) => format!(
-            "It is detached {} if somebody waits; what is in its memory is kept",
+            "It is offloaded {} if somebody waits; what is in its memory is kept",
             left(at)
         ),
         _ => "Please give back what you do not need".to_owned(),

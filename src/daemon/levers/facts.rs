@@ -45,7 +45,7 @@ impl Service {
         let park = park.and_then(|()| match self.refuses_pytorch() {
             false => Ok(()),
             true => Err(format!(
-                "release {} of the driver refuses most programs, so nothing is detached unasked; gshare detach tries it",
+                "release {} of the driver refuses most programs, so nothing is offloaded unasked; gshare offload tries it",
                 self.driver_version()
             )),
         });
@@ -58,7 +58,7 @@ impl Service {
         }
     }
 
-    /// Whether a claim can be detached, and why not.
+    /// Whether a claim can be offloaded, and why not.
     pub(crate) fn may_park(&self, id: ClaimId) -> Result<(), String> {
         let Some(live) = self.claims.get(&id) else {
             return Levers::default().park;
@@ -217,7 +217,7 @@ impl Service {
         };
         vec![
             row(
-                "detach and attach",
+                "offload and restore",
                 usable.clone().map(|()| able(|l| l.park.is_ok())),
             ),
             row(
@@ -297,7 +297,7 @@ impl Service {
         };
         let word = match &live.record.holding {
             HoldingRecord::Here | HoldingRecord::Counted => return view,
-            HoldingRecord::Parking { freeze: false, .. } => "detaching",
+            HoldingRecord::Parking { freeze: false, .. } => "offloading",
             HoldingRecord::Parking { freeze: true, .. } => "suspending",
             HoldingRecord::Parked(parked) => {
                 view.host_bytes = Some(parked.host);
@@ -307,13 +307,13 @@ impl Service {
                 if parked.frozen {
                     "suspended"
                 } else {
-                    "detached"
+                    "offloaded"
                 }
             }
             HoldingRecord::Unparking { to: slices, parked } => {
                 to(slices);
                 view.host_bytes = Some(parked.host);
-                "attaching"
+                "restoring"
             }
             HoldingRecord::Moving { to: slices } => {
                 to(slices);

@@ -1,4 +1,4 @@
-//! What people and programs want of claims: detach, attach, suspend, resume, move; and calls that wait.
+//! What people and programs want of claims: offload, restore, suspend, resume, move; and calls that wait.
 
 use std::time::{Duration, Instant};
 
@@ -47,30 +47,30 @@ impl Service {
         let done = |message: String| out.reply(&Reply::Done { message });
         let holding = self.claims.get(&id).map(|l| l.record.holding.clone());
         let wish = match (wish, holding) {
-            (LeverWish::Detach, Some(HoldingRecord::Parked(parked))) if !parked.frozen => {
-                return done(format!("{id} is detached already"));
+            (LeverWish::Offload, Some(HoldingRecord::Parked(parked))) if !parked.frozen => {
+                return done(format!("{id} is offloaded already"));
             }
             (LeverWish::Suspend, Some(HoldingRecord::Parked(parked))) if parked.frozen => {
                 return done(format!("{id} is suspended already"));
             }
-            (wish @ (LeverWish::Detach | LeverWish::Suspend), Some(HoldingRecord::Parked(_))) => {
+            (wish @ (LeverWish::Offload | LeverWish::Suspend), Some(HoldingRecord::Parked(_))) => {
                 return done(self.refreeze(id, wish == LeverWish::Suspend));
             }
-            (LeverWish::Attach | LeverWish::Resume, Some(HoldingRecord::Here)) => {
+            (LeverWish::Restore | LeverWish::Resume, Some(HoldingRecord::Here)) => {
                 return done(format!("{id} is on its GPU"));
             }
-            (LeverWish::Detach, _) => Wish::Detach,
+            (LeverWish::Offload, _) => Wish::Offload,
             (LeverWish::Suspend, _) => Wish::Suspend,
-            (LeverWish::Attach, _) => Wish::Attach,
+            (LeverWish::Restore, _) => Wish::Restore,
             (LeverWish::Resume, _) => Wish::Resume,
         };
-        if matches!(wish, Wish::Detach | Wish::Suspend)
+        if matches!(wish, Wish::Offload | Wish::Suspend)
             && let Err(why) = self.may_park(id)
         {
             let text = format!("{id} cannot be {verb}ed: {why}");
             return out.error(WireError::new(ErrorCode::NotAvailable, text));
         }
-        if matches!(wish, Wish::Detach | Wish::Suspend) && self.refuses_pytorch() {
+        if matches!(wish, Wish::Offload | Wish::Suspend) && self.refuses_pytorch() {
             let release = self.driver_version();
             let text = format!(
                 "release {release} of the driver refuses most programs, PyTorch among them; {id} runs on if it does"
@@ -80,7 +80,7 @@ impl Service {
         if wish == Wish::Suspend && self.claims.get(&id).is_some_and(|l| l.cgroup.is_none()) {
             let text = format!("{id} cannot be suspended: there are no cgroups to freeze it in");
             let error = WireError::new(ErrorCode::NotAvailable, text);
-            return out.error(error.with_hint(format!("gshare detach {id} frees its GPU memory")));
+            return out.error(error.with_hint(format!("gshare offload {id} frees its GPU memory")));
         }
         // What a person asked for stands, whether a call waits or not.
         self.levers.wanted.remove(&id);
@@ -111,12 +111,12 @@ impl Service {
         parked.frozen = freeze;
         self.freeze_if(id, freeze);
         self.keep_holding(id, HoldingRecord::Parked(parked));
-        let wish = if freeze { Wish::Suspend } else { Wish::Detach };
+        let wish = if freeze { Wish::Suspend } else { Wish::Offload };
         self.drive(Event::Wish { id, wish });
         self.touch();
         match freeze {
             true => format!("{id} is suspended"),
-            false => format!("{id} is detached; its processes run again"),
+            false => format!("{id} is offloaded; its processes run again"),
         }
     }
 
@@ -172,7 +172,7 @@ impl Service {
         }
     }
 
-    /// A member of a detached claim needs its memory.
+    /// A member of an offloaded claim needs its memory.
     pub(super) fn member_wants(&mut self, peer: &Peer, want: &Want, out: &Sender) {
         let process = peer.process;
         let id = process

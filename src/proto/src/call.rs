@@ -150,9 +150,11 @@ fn no_wait() -> Wait {
 #[serde(rename_all = "snake_case")]
 pub enum LeverWish {
     /// Its GPU memory goes to host memory, its processes live on.
-    Detach,
+    #[serde(rename = "detach", alias = "offload")]
+    Offload,
     /// Back onto a GPU.
-    Attach,
+    #[serde(rename = "attach", alias = "restore")]
+    Restore,
     /// Its GPU memory goes to host memory and its processes are frozen.
     Suspend,
     /// Its processes run again, on a GPU.
@@ -164,8 +166,8 @@ impl LeverWish {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Detach => "detach",
-            Self::Attach => "attach",
+            Self::Offload => "offload",
+            Self::Restore => "restore",
             Self::Suspend => "suspend",
             Self::Resume => "resume",
         }

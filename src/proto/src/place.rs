@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Where a claim is, and what can be done to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceView {
-    /// `detaching`, `detached`, `suspending`, `suspended`, `attaching`, `moving`; absent on its GPUs.
+    /// `offloading`, `offloaded`, `suspending`, `suspended`, `restoring`, `moving`; absent on its GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub word: Option<String>,
     /// Whether it is on its way; absent from a service that does not say so.
@@ -39,7 +39,7 @@ impl PlaceView {
 /// What can be done to a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeversView {
-    /// Why it cannot be detached; absent where it can.
+    /// Why it cannot be offloaded; absent where it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_detachable: Option<String>,
     /// Why it cannot be moved to other GPUs; absent where it can.
@@ -67,13 +67,13 @@ pub struct IdleView {
     /// Its owner keeps it for now.
     #[serde(default)]
     pub kept: bool,
-    /// Seconds until it is detached when somebody waits; absent: never.
+    /// Seconds until it is offloaded when somebody waits; absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detach_in_s: Option<u64>,
-    /// Seconds until it is detached although nobody waits; absent: never.
+    /// Seconds until it is offloaded although nobody waits; absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub always_in_s: Option<u64>,
-    /// What is done in its place, where it cannot be detached: `warn`, `shrink`, `release`.
+    /// What is done in its place, where it cannot be offloaded: `warn`, `shrink`, `release`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instead: Option<String>,
     /// Seconds until its programs on the GPU are ended for somebody who waits; absent: not announced.

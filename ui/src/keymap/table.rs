@@ -33,9 +33,9 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "everything about the chosen row";
     Screen, "r", "resize" 5, "resize", act::own_claim => act::open_resize,
         "give the chosen claim another size while its programs run";
-    Screen, "d", "detach" 4, "detach", levers::detachable => levers::ask_detach,
+    Screen, "o d", "offload" 4, "offload", levers::offloadable => levers::ask_offload,
         "take the chosen claim off its GPU: its memory waits in host memory, its processes live on; asks first";
-    Screen, "a", "attach" 4, "attach", levers::attachable => levers::attach,
+    Screen, "O a", "restore" 4, "restore", levers::restorable => levers::restore,
         "bring the chosen claim back onto a GPU";
     Screen, "p", "keep" 9, "keep", levers::keepable => levers::keep,
         "put off what was announced for the chosen claim, or for your first one that something was announced for";

@@ -257,9 +257,9 @@ fn call_of(command: &str) -> Option<Call> {
     match (verb, words.next(), words.next()) {
         ("release", None, _) => Some(Call::Release { id: id.into() }),
         ("keep", None, _) => Some(Call::Keep { id: id.into() }),
-        ("detach", None, _) => Some(Call::Lever {
+        ("offload", None, _) => Some(Call::Lever {
             id: id.into(),
-            wish: LeverWish::Detach,
+            wish: LeverWish::Offload,
         }),
         ("resize", Some(flag @ ("-g" | "--gpu-mem")), Some(size)) => {
             let mut spec = ResizeSpec {

@@ -85,7 +85,7 @@ fn every_key_in_the_table_does_something() {
     for claim in &mut snapshot.claims {
         claim.ends_ms = Some(canned::NOW_MS + 60_000);
     }
-    snapshot.claims[1].place.word = Some("detached".to_owned());
+    snapshot.claims[1].place.word = Some("offloaded".to_owned());
     snapshot.claims[0].announced = Some("moves".to_owned());
     snapshot.claims[0].place.on_its_way = Some(false);
     for command in commands() {

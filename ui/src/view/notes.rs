@@ -15,7 +15,7 @@ fn announced(snapshot: &Snapshot) -> impl Iterator<Item = (&ClaimView, String)> 
     claims.filter_map(|c| Some((c, c.announced.clone().or_else(|| ended(c))?)))
 }
 
-/// When an idle claim that cannot be detached is ended.
+/// When an idle claim that cannot be offloaded is ended.
 fn ended(claim: &ClaimView) -> Option<String> {
     let idle = claim.idle.as_ref().filter(|_| ends_idle(claim))?;
     let (since, left) = (seconds(idle.gpu_s), seconds(idle.ends_in_s?));

@@ -338,7 +338,7 @@ fn facts(view: &View<'_>, claim: &ClaimView, cols: usize) -> Vec<Line<'static>> 
     };
     if !claim.adopted {
         let moved = can("moved", &levers.not_movable);
-        let text = format!("{moved}; {}", can("detached", &levers.not_detachable));
+        let text = format!("{moved}; {}", can("offloaded", &levers.not_detachable));
         tell("moves", &text);
     }
     for program in claim.processes.iter().take(3) {

@@ -515,8 +515,8 @@ pub(crate) fn eventful() -> Snapshot {
     let moves = "moves from GPU 0 to GPU 3 in 12s for c22";
     base.claims[0].announced = Some(moves.to_owned());
     base.claims[0].state_text = moves.to_owned();
-    base.claims[1].place.word = Some("detached".to_owned());
-    base.claims[1].state_text = "detached, 11.2 GiB in host RAM".to_owned();
+    base.claims[1].place.word = Some("offloaded".to_owned());
+    base.claims[1].state_text = "offloaded, 11.2 GiB in host RAM".to_owned();
     base.queue[0].plan = Some("c12 moves from GPU 0 to GPU 3 in 12s".to_owned());
     base
 }

@@ -26,7 +26,7 @@ pub(super) struct Problem {
 pub(super) struct Leaves {
     /// To move it.
     pub(super) moved: Option<u64>,
-    /// To detach it, since nobody uses it.
+    /// To offload it, since nobody uses it.
     pub(super) idle: Option<u64>,
     /// To take all from it, and by what, for those for whom that may be done.
     pub(super) taken: Option<(Lever, u64)>,
@@ -101,7 +101,7 @@ impl Costs {
         let taken = self.taken.filter(|(lever, _)| {
             strongest >= Lever::Suspend && (!hard(*lever) || *lever <= strongest)
         });
-        idle.map(|cost| (Lever::Detach, cost)).or(taken)
+        idle.map(|cost| (Lever::Offload, cost)).or(taken)
     }
 }
 
@@ -238,7 +238,7 @@ impl Problem {
     /// From now on nothing stronger than this is done to anybody.
     pub(super) fn allow(&mut self, strongest: Lever) {
         for (item, costs) in self.board.items.iter_mut().zip(&self.costs) {
-            item.move_cost = costs.moved.filter(|_| strongest != Lever::Detach);
+            item.move_cost = costs.moved.filter(|_| strongest != Lever::Offload);
             item.drop_cost = costs.taking(strongest).map(|(_, cost)| cost);
         }
     }

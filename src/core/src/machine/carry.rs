@@ -71,7 +71,7 @@ impl Machine {
                 self.set_share(id, sm, actions);
                 true
             }
-            Lever::Detach | Lever::Suspend => {
+            Lever::Offload | Lever::Suspend => {
                 if self.host_room() < self.bytes_of(id) {
                     return false;
                 }
@@ -177,7 +177,7 @@ impl Machine {
         granted.run.kept_for.push(waiter);
         let all = [
             Lever::Share,
-            Lever::Detach,
+            Lever::Offload,
             Lever::Move,
             Lever::Suspend,
             Lever::Requeue,

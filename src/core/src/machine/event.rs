@@ -148,12 +148,12 @@ pub enum Event {
         /// One for each that it has.
         gpus: Vec<usize>,
     },
-    /// A member of a detached claim needs the GPU.
+    /// A member of an offloaded claim needs the GPU.
     Wanted {
         /// The claim.
         id: ClaimId,
     },
-    /// No member of a detached claim needs the GPU any more: the calls that waited were interrupted.
+    /// No member of an offloaded claim needs the GPU any more: the calls that waited were interrupted.
     Unwanted {
         /// The claim.
         id: ClaimId,

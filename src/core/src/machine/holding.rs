@@ -226,7 +226,7 @@ impl Machine {
             && granted.is_some_and(|g| {
                 g.run
                     .spared
-                    .get(&Lever::Detach)
+                    .get(&Lever::Offload)
                     .is_some_and(|until| *until > now)
             })
     }
@@ -243,13 +243,13 @@ impl Machine {
                 self.keep(now, id);
                 return;
             }
-            Wish::Attach | Wish::Resume => {
+            Wish::Restore | Wish::Resume => {
                 if let Some(granted) = self.claims.get_mut(id) {
-                    granted.run.spared.remove(&Lever::Detach);
+                    granted.run.spared.remove(&Lever::Offload);
                 }
                 return self.wanted(now, id);
             }
-            Wish::Detach => false,
+            Wish::Offload => false,
             Wish::Suspend => true,
         };
         let by = ParkedBy::Person;
@@ -303,7 +303,7 @@ impl Machine {
         let back = self.claims.offload(now, id, host, slices)?;
         if let Some(granted) = self.claims.get_mut(id) {
             // That it did not work before keeps nobody from coming back.
-            granted.run.spared.remove(&Lever::Detach);
+            granted.run.spared.remove(&Lever::Offload);
         }
         self.ledger.remove(id);
         if back {
@@ -344,8 +344,8 @@ impl Machine {
         let (lever, parked) = match self.claims.fail(id)? {
             Phase::Offloading { freeze: true, .. } => (Lever::Suspend, None),
             Phase::Moving => (Lever::Move, None),
-            Phase::Restoring(parked) => (Lever::Detach, Some(parked.back)),
-            _ => (Lever::Detach, None),
+            Phase::Restoring(parked) => (Lever::Offload, Some(parked.back)),
+            _ => (Lever::Offload, None),
         };
         match parked {
             Some(back) => {
@@ -363,9 +363,9 @@ impl Machine {
         if let Some(granted) = self.claims.get_mut(id) {
             granted.run.failures += 1;
             granted.run.spared.insert(lever, until);
-            // Detached and suspended are the same to the driver.
-            if matches!(lever, Lever::Detach | Lever::Suspend) {
-                granted.run.spared.insert(Lever::Detach, until);
+            // Offloaded and suspended are the same to the driver.
+            if matches!(lever, Lever::Offload | Lever::Suspend) {
+                granted.run.spared.insert(Lever::Offload, until);
                 granted.run.spared.insert(Lever::Suspend, until);
             }
         }

@@ -15,11 +15,12 @@ pub enum Lever {
     Caps,
     /// A borrower's request of SMs is lowered for a while.
     Share,
-    /// The GPU memory of a claim goes to the host, its processes live on.
-    Detach,
+    /// The GPU memory of a claim goes to the host, its processes live on. Written as releases before 0.2 know it.
+    #[serde(rename = "detach", alias = "offload")]
+    Offload,
     /// A claim goes to other GPUs with all that it has.
     Move,
-    /// Detached, and its processes frozen.
+    /// Offloaded, and its processes frozen.
     Suspend,
     /// Its command is ended and starts anew when there is room.
     Requeue,
@@ -34,7 +35,7 @@ impl Lever {
         match self {
             Self::Caps => "gets nothing above its request",
             Self::Share => "gets a smaller share of the SMs",
-            Self::Detach => "is detached",
+            Self::Offload => "is offloaded",
             Self::Move => "moves to another GPU",
             Self::Suspend => "is suspended",
             Self::Requeue => "is ended and queued again",
@@ -70,7 +71,7 @@ pub struct Levers {
     /// Nothing is taken from it for others, whatever else is said here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left_alone: bool,
-    /// It has run nothing for so long that it is detached when somebody waits.
+    /// It has run nothing for so long that it is offloaded when somebody waits.
     pub idle: bool,
 }
 
@@ -153,9 +154,9 @@ impl Holding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// Memory to the host, processes live on.
-    Detach,
+    Offload,
     /// Back onto a GPU.
-    Attach,
+    Restore,
     /// Memory to the host, processes frozen.
     Suspend,
     /// Back onto a GPU, processes run again.

@@ -39,7 +39,7 @@ impl Machine {
             Some(_) => return Err("it is on its way elsewhere".to_owned()),
             None => {
                 return Err(format!(
-                    "it is not on a GPU now; gshare attach {id} brings it back"
+                    "it is not on a GPU now; gshare restore {id} brings it back"
                 ));
             }
         };
@@ -149,8 +149,8 @@ mod tests {
             let request = b.w.machine.request_of(ClaimId(1)).unwrap();
             assert_eq!(request.only_gpus, then);
             // It comes back to where it was sent, though the first is idle.
-            wish(&mut b, Wish::Detach);
-            wish(&mut b, Wish::Attach);
+            wish(&mut b, Wish::Offload);
+            wish(&mut b, Wish::Restore);
             if !only.is_empty() {
                 assert_eq!(b.at(1), Some(vec![2]));
             }

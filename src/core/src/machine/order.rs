@@ -388,9 +388,9 @@ impl Machine {
         }
     }
 
-    /// Whether a claim runs in its turn. What else spares a claim spares it from being detached as well.
+    /// Whether a claim runs in its turn. What else spares a claim spares it from being offloaded as well.
     fn has_slot(&self, now: Now, id: ClaimId) -> bool {
-        self.spared(now, id, Lever::Suspend) && !self.spared(now, id, Lever::Detach)
+        self.spared(now, id, Lever::Suspend) && !self.spared(now, id, Lever::Offload)
     }
 
     /// When it is the turn of a claim that waits, whatever its standing.

@@ -207,7 +207,7 @@ impl Machine {
     /// Whether what was announced may be taken now as well: its owner may have ended another claim.
     fn may_still(&self, who: &Who<'_>, step: &Step, held: &[Slice]) -> bool {
         let granted = self.claims.get(step.id);
-        let idle = step.lever == Lever::Detach && granted.is_some_and(|g| g.run.levers.idle);
+        let idle = step.lever == Lever::Offload && granted.is_some_and(|g| g.run.levers.idle);
         idle || self.may_take(who, step.id, held)
     }
 
@@ -226,7 +226,7 @@ impl Machine {
         }
         match lever {
             Lever::Caps | Lever::Share => true,
-            Lever::Detach | Lever::Suspend => granted.run.levers.park.is_ok(),
+            Lever::Offload | Lever::Suspend => granted.run.levers.park.is_ok(),
             Lever::Move => granted.request.movable && granted.run.levers.movable.is_ok(),
             Lever::Requeue => granted.run.levers.requeue && self.reclaim.rules.requeue,
             Lever::Kill => self.reclaim.rules.kill,

@@ -1,4 +1,4 @@
-//! Looking for the gentlest way to make room: lower the shares of borrowers, detach who is idle, move, suspend
+//! Looking for the gentlest way to make room: lower the shares of borrowers, offload who is idle, move, suspend
 //! borrowers, end those that may be started anew, and last (where the administrator lets it) end others.
 
 use super::board::{Leaves, Problem, Rank};
@@ -27,10 +27,10 @@ const STEPS_A_WAITING: u32 = 25;
 const STEPS_A_GPU: u32 = 300;
 /// What looking at all who run counts for among them, whatever comes of it.
 const LOOK: u32 = 150;
-/// What is done to others at most, the gentlest first: idle ones are detached, some are moved, borrowers are
+/// What is done to others at most, the gentlest first: idle ones are offloaded, some are moved, borrowers are
 /// suspended as well.
 const WAYS: [Lever; 5] = [
-    Lever::Detach,
+    Lever::Offload,
     Lever::Move,
     Lever::Suspend,
     Lever::Requeue,
@@ -112,7 +112,7 @@ impl Machine {
             let drops = problem.drops();
             // Nobody more may be asked than in the way before.
             let more = match strongest {
-                Lever::Detach | Lever::Suspend => drops > 0,
+                Lever::Offload | Lever::Suspend => drops > 0,
                 _ => problem.any(strongest),
             };
             if !more {
@@ -121,7 +121,7 @@ impl Machine {
             let budget = Budget {
                 drops: drops.min(BUDGET.drops),
                 least: 1,
-                moves: if strongest == Lever::Detach {
+                moves: if strongest == Lever::Offload {
                     0
                 } else {
                     BUDGET.moves
@@ -184,7 +184,7 @@ impl Machine {
         if room && works(Lever::Suspend) {
             let gentle = granted.run.levers.idle || granted.request.class != Class::Batch;
             return Some(if gentle {
-                Lever::Detach
+                Lever::Offload
             } else {
                 Lever::Suspend
             });
@@ -225,7 +225,7 @@ impl Machine {
         let Some(lever) = self.taking(now, id, granted, room) else {
             return leaves;
         };
-        if granted.run.levers.idle && lever == Lever::Detach {
+        if granted.run.levers.idle && lever == Lever::Offload {
             leaves.idle = Some(bytes.0 >> 20);
         } else if let Some(rank) = self.rank(id, slices) {
             let harm = match lever {
@@ -291,7 +291,7 @@ impl Machine {
         let mut steps: Vec<Step> = drops.collect::<Option<_>>()?;
         let parked = steps
             .iter()
-            .filter(|s| matches!(s.lever, Lever::Detach | Lever::Suspend))
+            .filter(|s| matches!(s.lever, Lever::Offload | Lever::Suspend))
             .fold(Bytes::ZERO, |sum, s| {
                 sum.saturating_add(self.bytes_of(s.id))
             });

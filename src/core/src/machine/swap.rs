@@ -116,7 +116,7 @@ impl Machine {
             let goes = |s: &&Step| match s.lever {
                 // What moves lies in the host for a moment.
                 Lever::Move => self.bytes_of(s.id) <= room && self.way(&later, s).is_some(),
-                Lever::Detach | Lever::Suspend => self.bytes_of(s.id) <= room,
+                Lever::Offload | Lever::Suspend => self.bytes_of(s.id) <= room,
                 _ => true,
             };
             if let Some(step) = left.iter().position(goes).map(|i| left.remove(i)) {
@@ -126,7 +126,7 @@ impl Machine {
                 later.remove(step.id);
                 match (to, step.lever) {
                     (Some(to), _) => later.insert(step.id, to),
-                    (None, Lever::Detach | Lever::Suspend) => {
+                    (None, Lever::Offload | Lever::Suspend) => {
                         room = room.saturating_sub(self.bytes_of(step.id));
                     }
                     _ => {}

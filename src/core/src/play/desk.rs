@@ -342,7 +342,7 @@ impl Desk {
             (30..=37, ..) => Event::Gpus(facts(self.size.gpus)),
             (38..=47, Some(id), ..) => self.levers(id),
             (48..=52, Some(id), ..) => {
-                let wishes = [Wish::Detach, Wish::Suspend, Wish::Keep];
+                let wishes = [Wish::Offload, Wish::Suspend, Wish::Keep];
                 let wish = wishes[self.dice.below(wishes.len())];
                 Event::Wish { id, wish }
             }

@@ -12,19 +12,19 @@ fn chosen(model: &Model) -> Result<&ClaimView, String> {
 }
 
 /// Whether the chosen claim can leave its GPU, else why not.
-pub(crate) fn detachable(model: &Model) -> Result<(), String> {
+pub(crate) fn offloadable(model: &Model) -> Result<(), String> {
     let claim = chosen(model)?;
     let id = &claim.id;
     if let Some(word) = &claim.place.word {
         return Err(format!("{id} is {word}"));
     }
     match &claim.place.levers.not_detachable {
-        Some(why) => Err(format!("{id} cannot be detached: {why}")),
+        Some(why) => Err(format!("{id} cannot be offloaded: {why}")),
         None => Ok(()),
     }
 }
 
-pub(crate) fn ask_detach(model: &mut Model) {
+pub(crate) fn ask_offload(model: &mut Model) {
     let Ok(claim) = chosen(model) else {
         return;
     };
@@ -35,33 +35,33 @@ pub(crate) fn ask_detach(model: &mut Model) {
         |b| format!("GPU memory ({} GiB)", text::gib(b)),
     );
     let text = format!(
-        "Detach {}? Its {memory} goes to host memory and its part of the GPU is free for others; its processes \
+        "Offload {}? Its {memory} goes to host memory and its part of the GPU is free for others; its processes \
          live on, and their next CUDA call waits until there is room again.",
         called(claim, false)
     );
-    let (title, doing) = (format!("Detach {id}"), format!("detaching {id}"));
-    let (id, wish) = (id.into(), LeverWish::Detach);
+    let (title, doing) = (format!("Offload {id}"), format!("offloading {id}"));
+    let (id, wish) = (id.into(), LeverWish::Offload);
     confirm(model, title, text, doing, Call::Lever { id, wish });
 }
 
 /// Whether the chosen claim is off its GPU.
-pub(crate) fn attachable(model: &Model) -> Result<(), String> {
+pub(crate) fn restorable(model: &Model) -> Result<(), String> {
     let claim = chosen(model)?;
     match claim.place.word.as_deref() {
-        Some("detached" | "suspended") => Ok(()),
+        Some("offloaded" | "suspended") => Ok(()),
         Some(word) => Err(format!("{} is {word}", claim.id)),
         None => Err(format!("{} is on its GPU already", claim.id)),
     }
 }
 
-pub(crate) fn attach(model: &mut Model) {
+pub(crate) fn restore(model: &mut Model) {
     let Ok(claim) = chosen(model) else {
         return;
     };
     let id = claim.id.clone();
     let wish = match claim.place.word.as_deref() {
         Some("suspended") => LeverWish::Resume,
-        _ => LeverWish::Attach,
+        _ => LeverWish::Restore,
     };
     model.say(Tone::Plain, format!("bringing {id} back"));
     let id = id.into();

@@ -120,7 +120,7 @@ fn a_claim_leaves_its_gpu_and_comes_back() {
     let mut m = at_work();
     assert!(press(&mut m, "d").is_empty());
     assert!(
-        screen(&m).contains("Detach c12 (vit.ipynb)? Its GPU memory (4.1 GiB)"),
+        screen(&m).contains("Offload c12 (vit.ipynb)? Its GPU memory (4.1 GiB)"),
         "{}",
         screen(&m)
     );
@@ -129,7 +129,7 @@ fn a_claim_leaves_its_gpu_and_comes_back() {
         id: "c12".to_owned().into(),
         wish,
     };
-    assert_eq!(sent[0].1, lever(gshare_proto::LeverWish::Detach));
+    assert_eq!(sent[0].1, lever(gshare_proto::LeverWish::Offload));
     press(&mut m, "a");
     assert!(screen(&m).contains("c12 is on its GPU already"));
     let place = |m: &mut Model, word: &str| {
@@ -137,13 +137,13 @@ fn a_claim_leaves_its_gpu_and_comes_back() {
         next.claims[0].place.word = Some(word.to_owned());
         show(m, next);
     };
-    place(&mut m, "detached");
+    place(&mut m, "offloaded");
     assert_eq!(
         calls(press(&mut m, "a"))[0].1,
-        lever(gshare_proto::LeverWish::Attach)
+        lever(gshare_proto::LeverWish::Restore)
     );
     press(&mut m, "d");
-    assert!(screen(&m).contains("c12 is detached"));
+    assert!(screen(&m).contains("c12 is offloaded"));
     place(&mut m, "suspended");
     assert_eq!(
         calls(press(&mut m, "a"))[0].1,
@@ -154,7 +154,7 @@ fn a_claim_leaves_its_gpu_and_comes_back() {
     next.claims[0].place.levers.not_detachable = Some("it shares memory with c14".to_owned());
     show(&mut m, next);
     assert!(press(&mut m, "d").is_empty());
-    assert!(screen(&m).contains("cannot be detached: it shares memory with c14"));
+    assert!(screen(&m).contains("cannot be offloaded: it shares memory with c14"));
 }
 
 #[test]

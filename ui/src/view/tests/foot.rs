@@ -180,9 +180,9 @@ fn one_row_is_one_row() {
 fn what_is_in_host_memory_is_on_no_gpu() {
     let mut snapshot = canned::workstation();
     let claim = snapshot.claims.iter_mut().find(|c| c.id == "c12").unwrap();
-    claim.place.word = Some("detached".to_owned());
+    claim.place.word = Some("offloaded".to_owned());
     claim.place.host_bytes = Some(4 << 30);
-    claim.state_text = "detached, 4.0 GiB in host RAM".to_owned();
+    claim.state_text = "offloaded, 4.0 GiB in host RAM".to_owned();
     let mut m = model(NLP, (120, 40), snapshot);
     let text = screen(&m);
     let row = text.lines().find(|l| l.starts_with("▌c12")).unwrap();

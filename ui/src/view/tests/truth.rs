@@ -239,7 +239,7 @@ fn any_state(random: &mut Random) -> gshare_proto::Snapshot {
     for claim in &mut s.claims {
         claim.adopted = random.below(12) == 0;
         claim.announced = (random.below(9) == 0).then(|| "moves from GPU 3 to 2 in 3 s".to_owned());
-        claim.place.word = (random.below(9) == 0).then(|| "detached".to_owned());
+        claim.place.word = (random.below(9) == 0).then(|| "offloaded".to_owned());
         claim.refusals = random.below(3) * random.below(2);
         claim.ends_ms = (random.below(3) == 0).then(|| canned::NOW_MS + random.below(90_000_000));
         for part in &mut claim.gpus {

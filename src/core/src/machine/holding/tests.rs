@@ -27,10 +27,10 @@ fn parked(w: &World) -> Parked {
     w.machine.claims.offloaded(ID).cloned().unwrap()
 }
 
-/// Detached by its owner, and in the host.
-fn detached() -> World {
+/// Offloaded by its owner, and in the host.
+fn offloaded() -> World {
     let mut w = world();
-    wish(&mut w, Wish::Detach);
+    wish(&mut w, Wish::Offload);
     let by = ParkedBy::Person;
     let park = Action::Park {
         id: ID,
@@ -53,7 +53,7 @@ fn detached() -> World {
 
 #[test]
 fn a_detached_claim_gives_its_gpu_and_comes_back_when_a_member_needs_it() {
-    let mut w = detached();
+    let mut w = offloaded();
     assert_eq!(w.granted(3), Some(vec![0]), "what it gave is used");
     let is = parked(&w);
     assert_eq!(is.slices[0].charge, Bytes::gib(15));
@@ -101,9 +101,9 @@ fn a_lever_that_fails_leaves_the_claim_where_it_was() {
     failed(&mut w);
     assert!(matches!(w.machine.claims.phase(ID), Some(Phase::Granted)));
     // And the same on the way back.
-    let mut w = detached();
+    let mut w = offloaded();
     w.send(Event::Gone { id: ClaimId(3) });
-    wish(&mut w, Wish::Attach);
+    wish(&mut w, Wish::Restore);
     assert!(matches!(
         w.machine.claims.phase(ID),
         Some(Phase::Restoring(_))

@@ -136,8 +136,8 @@ pub(super) fn admissions() -> impl Strategy<Value = Vec<Do>> {
 
 fn step(restarts: u32) -> impl Strategy<Value = Do> {
     let wish = prop::sample::select(vec![
-        Wish::Detach,
-        Wish::Attach,
+        Wish::Offload,
+        Wish::Restore,
         Wish::Suspend,
         Wish::Resume,
         Wish::Keep,

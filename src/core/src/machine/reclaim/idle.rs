@@ -9,7 +9,7 @@ use crate::units::Bytes;
 
 const NOTEBOOK: Class = Class::Interactive;
 /// Out of the box (`[idle] detach`); the service counts it, and tells the core when it is over.
-const DETACH: Duration = Duration::from_secs(30 * 60);
+const OFFLOAD: Duration = Duration::from_secs(30 * 60);
 /// What a lever takes in these tests, and what passes until the next look.
 const SECONDS: Duration = Duration::from_secs(3);
 
@@ -55,12 +55,12 @@ fn waits(b: &mut Bench, id: u64) -> Duration {
     b.w.now - begun
 }
 
-/// For which moments its detaching was announced.
+/// For which moments its offloading was announced.
 fn announced(b: &Bench, of: u64) -> Vec<Now> {
     let told = b.w.log.iter().filter_map(|a| match a {
         Action::Announce {
             id,
-            lever: Lever::Detach,
+            lever: Lever::Offload,
             at,
             ..
         } if *id == ClaimId(of) => Some(*at),
@@ -75,7 +75,7 @@ fn who_waits_already_has_the_gpu_a_countdown_after_the_notebook_has_idled_for_to
     let mut b = two();
     b.pass(s(600));
     third(&mut b, 3);
-    b.pass(DETACH - s(600));
+    b.pass(OFFLOAD - s(600));
     assert!(b.at(3).is_none() && announced(&b, 1).is_empty());
     idles(&mut b, 1, true);
     assert_eq!(announced(&b, 1), [b.w.now + countdown]);
@@ -90,7 +90,7 @@ fn who_comes_when_it_has_idled_for_too_long_already_waits_for_the_countdown_alon
     let countdown = ReclaimRules::default().countdown;
     for longer in [s(0), s(1), s(7), s(3600)] {
         let mut b = two();
-        b.pass(DETACH);
+        b.pass(OFFLOAD);
         idles(&mut b, 1, true);
         b.pass(longer);
         third(&mut b, 3);
@@ -99,7 +99,7 @@ fn who_comes_when_it_has_idled_for_too_long_already_waits_for_the_countdown_alon
     }
     // Also in the place of one that came back to its GPU and idles again.
     let mut b = two();
-    b.pass(DETACH);
+    b.pass(OFFLOAD);
     idles(&mut b, 1, true);
     third(&mut b, 3);
     waits(&mut b, 3);
@@ -107,7 +107,7 @@ fn who_comes_when_it_has_idled_for_too_long_already_waits_for_the_countdown_alon
     b.send(Event::Wanted { id: ClaimId(1) });
     b.send(Event::Gone { id: ClaimId(3) });
     waits(&mut b, 1);
-    b.pass(DETACH);
+    b.pass(OFFLOAD);
     idles(&mut b, 1, true);
     third(&mut b, 4);
     let waited = waits(&mut b, 4);
@@ -118,7 +118,7 @@ fn who_comes_when_it_has_idled_for_too_long_already_waits_for_the_countdown_alon
 fn the_countdown_does_not_begin_anew_whoever_comes_or_goes_meanwhile() {
     let countdown = ReclaimRules::default().countdown;
     let mut b = two();
-    b.pass(DETACH);
+    b.pass(OFFLOAD);
     idles(&mut b, 1, true);
     third(&mut b, 3);
     let due = b.w.now + countdown;
@@ -144,7 +144,7 @@ fn the_countdown_does_not_begin_anew_whoever_comes_or_goes_meanwhile() {
 fn two_that_idle_make_room_within_one_countdown() {
     let countdown = ReclaimRules::default().countdown;
     let mut b = two();
-    b.pass(DETACH);
+    b.pass(OFFLOAD);
     idles(&mut b, 1, true);
     idles(&mut b, 2, true);
     b.claim(3, 1000, 1, Class::Batch, 20);
@@ -155,7 +155,7 @@ fn two_that_idle_make_room_within_one_countdown() {
 #[test]
 fn nobody_makes_room_for_a_notebook_whose_calls_wait_no_longer() {
     let mut b = two();
-    b.pass(DETACH);
+    b.pass(OFFLOAD);
     idles(&mut b, 1, true);
     third(&mut b, 3);
     waits(&mut b, 3);

@@ -213,7 +213,7 @@ pub(super) fn fits(b: &Bench) -> Checked {
 }
 
 /// No claim within a guarantee is sent away for one that is not, whatever else is in the plan. A claim that uses more
-/// memory than it asked for borrows that, and one that has run nothing for long is detached until it does.
+/// memory than it asked for borrows that, and one that has run nothing for long is offloaded until it does.
 fn no_entitled_claim_goes(deed: &Deed<'_>, watch: &Watch, play: &Play) -> Checked {
     let gone = match deed.action {
         Action::Park { by, .. } => *by != ParkedBy::Idle && !deed.own,
@@ -276,7 +276,7 @@ fn announced(deed: &Deed<'_>, _: &Watch, play: &Play) -> Checked {
     );
     let as_told = match deed.action {
         // Of several that change places one waits in the host.
-        Action::Park { .. } => matches!(lever, Lever::Detach | Lever::Suspend | Lever::Move),
+        Action::Park { .. } => matches!(lever, Lever::Offload | Lever::Suspend | Lever::Move),
         Action::Move { .. } => lever == Lever::Move,
         Action::Kill { .. } => lever == Lever::Kill,
         Action::Requeue { .. } => lever == Lever::Requeue,

@@ -630,7 +630,7 @@ fn a_parked_claim_that_turns_out_to_be_movable_comes_back_elsewhere() {
     let id = ClaimId(1);
     b.send(Event::Wish {
         id,
-        wish: Wish::Detach,
+        wish: Wish::Offload,
     });
     b.pass(s(3));
     let mut request = Request::from_gpus(Share::ONE, Share::ONE, Class::Batch).unwrap();
@@ -640,7 +640,7 @@ fn a_parked_claim_that_turns_out_to_be_movable_comes_back_elsewhere() {
     assert_eq!(b.at(2), Some(vec![own]));
     b.send(Event::Wish {
         id,
-        wish: Wish::Attach,
+        wish: Wish::Restore,
     });
     b.pass(s(3));
     assert_eq!(b.at(1), None, "its own GPU is another's");

@@ -148,7 +148,7 @@ fn nothing_is_lost_when_a_claim_goes_to_the_host() {
             },
         },
         Scene {
-            name: "detached because it is idle",
+            name: "offloaded because it is idle",
             start: || {
                 let mut b = one_waits();
                 let levers = Levers {
@@ -175,9 +175,9 @@ fn nothing_is_lost_when_a_claim_goes_to_the_host() {
             },
         },
         Scene {
-            name: "detached by its owner",
+            name: "offloaded by its owner",
             start: one_waits,
-            cause: Some(|b| wish(b, 1, Wish::Detach)),
+            cause: Some(|b| wish(b, 1, Wish::Offload)),
             is: |a| {
                 matches!(
                     a,
@@ -208,7 +208,7 @@ fn nothing_is_lost_when_a_claim_goes_to_the_host() {
             name: "wanted while it is on its way",
             start: one_waits,
             cause: Some(|b| {
-                wish(b, 1, Wish::Detach);
+                wish(b, 1, Wish::Offload);
                 b.send(Event::Wanted { id: ClaimId(1) });
             }),
             is: park,
@@ -262,7 +262,7 @@ fn nothing_is_lost_when_a_claim_comes_back_from_the_host() {
                 b.pass(s(5));
                 b
             },
-            cause: Some(|b| wish(b, 1, Wish::Attach)),
+            cause: Some(|b| wish(b, 1, Wish::Restore)),
             is,
         },
     ]);
