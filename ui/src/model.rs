@@ -29,7 +29,7 @@ pub(crate) use totals::{
     sm_occupancy, sm_of_gpu, split,
 };
 pub(crate) use tree::{Group, Grouping, TreeRow};
-pub(crate) use words::{Words, words};
+pub(crate) use words::{Words, slowed_by, throttled, words};
 
 /// The user at the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

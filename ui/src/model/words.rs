@@ -1,9 +1,9 @@
 //! What is to be said of a claim in a few words.
 
 use gshare_proto::counts::many;
-use gshare_proto::{Caps, ClaimState, ClaimView, Snapshot};
+use gshare_proto::{Caps, ClaimGpu, ClaimState, ClaimView, Snapshot};
 
-use super::totals::compute_of;
+use super::totals::{compute, compute_of};
 use super::{Viewer, totals};
 use crate::text::{Clock, percent};
 
@@ -25,6 +25,24 @@ pub(crate) fn throttled(claim: &ClaimView) -> Option<f64> {
     let figures = claim.gpus.iter().filter_map(|g| g.throttled);
     let most = figures.map(|f| f.value).fold(0.0, f64::max);
     (most >= THROTTLED).then_some(most)
+}
+
+/// The claim that slows a throttled one: on the GPU where it is throttled most, the one that uses most above its size;
+/// none where all others keep to theirs, and what it lacks is its own size.
+pub(crate) fn slowed_by<'a>(claim: &ClaimView, snapshot: &'a Snapshot) -> Option<&'a ClaimView> {
+    let held = |g: &&ClaimGpu| g.throttled.map_or(0.0, |f| f.value);
+    let gpus = claim.gpus.iter();
+    let gpu = gpus.max_by(|a, b| held(a).total_cmp(&held(b)))?.gpu;
+    let above = |c: &ClaimView| {
+        let part = c.gpus.iter().find(|g| g.gpu == gpu)?;
+        let used = compute(part, snapshot)?.value;
+        Some(used - part.sm_request * 100.0).filter(|above| *above > BURST)
+    };
+    let others = snapshot.claims.iter().filter(|c| c.id != claim.id);
+    let others = others.filter(|c| !c.place.in_host());
+    let others = others.filter_map(|c| Some((above(c)?, c)));
+    let most = others.max_by(|a, b| a.0.total_cmp(&b.0));
+    most.map(|(_, claim)| claim)
 }
 
 pub(crate) fn bursts(claim: &ClaimView, snapshot: &Snapshot) -> bool {
@@ -61,7 +79,9 @@ pub(crate) fn words(claim: &ClaimView, snapshot: &Snapshot, clock: Clock, arrow:
         return look(format!("waits for a kernel of c{}", stuck.claim));
     }
     if let Some(most) = throttled(claim) {
-        return look(format!("throttled {} %", percent(most)));
+        let by = slowed_by(claim, snapshot);
+        let by = by.map_or_else(String::new, |by| format!(" by {}", by.id));
+        return look(format!("throttled {} %{by}", percent(most)));
     }
     if claim.refusals > 0 {
         let n = usize::try_from(claim.refusals).unwrap_or(usize::MAX);

@@ -1,6 +1,7 @@
 //! The first screen: what you can have now, who holds what and uses how much of it, who waits, what to look at. In this
 //! order; what does not fit is counted.
 
+mod answers;
 mod free;
 mod gpus;
 
@@ -74,7 +75,7 @@ impl Parts {
             (WAIT, first_queue),
             (CLAIMS, first_claims),
             (WARN, 1),
-            (FREE, 2),
+            (FREE, 3),
             (GPUS, all),
             (WARN, 2),
             (CLAIMS, 4),

@@ -4,6 +4,7 @@ use gshare_proto::{GpuView, ModelRoomView};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 
+use super::answers::{slows, wasted};
 use crate::model::{Model, split};
 use crate::text::{gib, parts, share, span_width, width};
 use crate::view::{Scene, View, fit, line, span, zero};
@@ -74,7 +75,7 @@ pub(super) fn rows(view: &View<'_>, cols: u16) -> usize {
     let more = all.len() > 1 || !later(view).is_empty();
     match best > 0.0 && usize::from(cols) >= crate::view::WIDE {
         true => 4,
-        false => 1 + usize::from(more),
+        false => 2 + usize::from(more),
     }
 }
 
@@ -152,6 +153,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     }
     scene.line(&fit(head, cols, look), area, 0);
     rest.append(&mut later);
+    let second = u16::from(!rest.is_empty());
     let mut line = Line::from(" ".repeat(indent));
     for (i, next) in rest.into_iter().enumerate() {
         let gap = if i > 0 { ";  " } else { "" };
@@ -161,6 +163,16 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         }
     }
     scene.line(&line, area, 1);
+    let [(slows, by), (wasted, what)] = others(view);
+    let line = line!(view;
+        heading slows, text format!(" {by}   "), heading wasted, text format!(" {what}"),
+    );
+    scene.line(&fit(line, cols, look), area, 1 + second);
+}
+
+/// The two other questions with their answers.
+fn others(view: &View<'_>) -> [(&'static str, String); 2] {
+    [("SLOWS YOU", slows(view)), ("MOST WASTED", wasted(view))]
 }
 
 fn digit(c: char) -> [&'static str; 3] {
@@ -200,17 +212,20 @@ fn large(
     let style = |row| Line::styled(big(row), view.theme.good);
     let mut lines = vec![line!(view; strong all[0].of.clone())];
     lines.extend(all[1..].iter().map(|a| said(view, a)).chain(later));
+    let mut sums = yours(view);
+    let others = others(view).into_iter();
+    sums.extend(others.map(|(what, text)| line!(view; heading format!("{what} "), text text)));
     for (at, lines) in [
         (digits, (0..3).map(style).collect()),
         (words_at, lines),
-        (you, yours(view)),
+        (you, sums),
     ] {
         let below = crate::view::below(at, 1);
         scene.rows(lines, below, view.look);
     }
 }
 
-/// The viewer's claims, and which of them to look at.
+/// The sums of the viewer's claims.
 fn yours(view: &View<'_>) -> Vec<Line<'static>> {
     let claims = &view.snapshot.claims;
     let mine = || claims.iter().filter(|c| c.uid == view.model.viewer.uid);
@@ -230,13 +245,5 @@ fn yours(view: &View<'_>) -> Vec<Line<'static>> {
             text += &format!(", burst {}", gpus(sum.burst));
         }
     }
-    let mut lines = vec![line!(view; heading "YOU ", text text)];
-    for claim in mine() {
-        let words = view.words(claim);
-        if words.sign {
-            let sign = format!("{} ", view.glyphs.sign);
-            lines.push(line!(view; warn sign, text format!("{} {}", claim.id, words.text)));
-        }
-    }
-    lines
+    vec![line!(view; heading "YOU ", text text)]
 }
