@@ -69,7 +69,7 @@ fn answers(view: &View<'_>) -> Option<Vec<Answer>> {
 
 pub(super) fn rows(view: &View<'_>, cols: u16) -> usize {
     let Some(all) = answers(view) else {
-        return 1;
+        return 2;
     };
     let best = all.first().map_or(0.0, |a| a.size);
     let more = all.len() > 1 || !later(view).is_empty();
@@ -132,7 +132,8 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
             Some(_) => "this service does not say",
         };
         head.extend(line!(view; strong format!("{} ", look.glyphs.dash), dim why));
-        return scene.line(&fit(head, cols, look), area, 0);
+        scene.line(&fit(head, cols, look), area, 0);
+        return scene.line(&fit(others_line(view), cols, look), area, 1);
     };
     let mut later: Vec<Line<'static>> = later(view)
         .into_iter()
@@ -163,11 +164,12 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         }
     }
     scene.line(&line, area, 1);
+    scene.line(&fit(others_line(view), cols, look), area, 1 + second);
+}
+
+fn others_line(view: &View<'_>) -> Line<'static> {
     let [(slows, by), (wasted, what)] = others(view);
-    let line = line!(view;
-        heading slows, text format!(" {by}   "), heading wasted, text format!(" {what}"),
-    );
-    scene.line(&fit(line, cols, look), area, 1 + second);
+    line!(view; heading slows, text format!(" {by}   "), heading wasted, text format!(" {what}"))
 }
 
 /// The two other questions with their answers.
