@@ -22,9 +22,6 @@ _gshare() {
             gshare,adopt)
                 cmd="gshare__subcmd__adopt"
                 ;;
-            gshare,attach)
-                cmd="gshare__subcmd__attach"
-                ;;
             gshare,claim)
                 cmd="gshare__subcmd__claim"
                 ;;
@@ -39,9 +36,6 @@ _gshare() {
                 ;;
             gshare,demo)
                 cmd="gshare__subcmd__demo"
-                ;;
-            gshare,detach)
-                cmd="gshare__subcmd__detach"
                 ;;
             gshare,doctor)
                 cmd="gshare__subcmd__doctor"
@@ -70,6 +64,9 @@ _gshare() {
             gshare,move)
                 cmd="gshare__subcmd__move"
                 ;;
+            gshare,offload)
+                cmd="gshare__subcmd__offload"
+                ;;
             gshare,ps)
                 cmd="gshare__subcmd__ps"
                 ;;
@@ -87,6 +84,9 @@ _gshare() {
                 ;;
             gshare,resize)
                 cmd="gshare__subcmd__resize"
+                ;;
+            gshare,restore)
+                cmd="gshare__subcmd__restore"
                 ;;
             gshare,resume)
                 cmd="gshare__subcmd__resume"
@@ -259,9 +259,6 @@ _gshare() {
             gshare__subcmd__help,adopt)
                 cmd="gshare__subcmd__help__subcmd__adopt"
                 ;;
-            gshare__subcmd__help,attach)
-                cmd="gshare__subcmd__help__subcmd__attach"
-                ;;
             gshare__subcmd__help,claim)
                 cmd="gshare__subcmd__help__subcmd__claim"
                 ;;
@@ -276,9 +273,6 @@ _gshare() {
                 ;;
             gshare__subcmd__help,demo)
                 cmd="gshare__subcmd__help__subcmd__demo"
-                ;;
-            gshare__subcmd__help,detach)
-                cmd="gshare__subcmd__help__subcmd__detach"
                 ;;
             gshare__subcmd__help,doctor)
                 cmd="gshare__subcmd__help__subcmd__doctor"
@@ -307,6 +301,9 @@ _gshare() {
             gshare__subcmd__help,move)
                 cmd="gshare__subcmd__help__subcmd__move"
                 ;;
+            gshare__subcmd__help,offload)
+                cmd="gshare__subcmd__help__subcmd__offload"
+                ;;
             gshare__subcmd__help,ps)
                 cmd="gshare__subcmd__help__subcmd__ps"
                 ;;
@@ -324,6 +321,9 @@ _gshare() {
                 ;;
             gshare__subcmd__help,resize)
                 cmd="gshare__subcmd__help__subcmd__resize"
+                ;;
+            gshare__subcmd__help,restore)
+                cmd="gshare__subcmd__help__subcmd__restore"
                 ;;
             gshare__subcmd__help,resume)
                 cmd="gshare__subcmd__help__subcmd__resume"
@@ -455,7 +455,7 @@ _gshare() {
 
     case "${cmd}" in
         gshare)
-            opts="-h -V --socket --help --version top claim run shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help"
+            opts="-h -V --socket --help --version top claim run shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep offload restore suspend resume move doctor admin config daemon setup demo replay completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1498,35 +1498,6 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gshare__subcmd__attach)
-            opts="-q -h --quiet --json --socket --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --socket)
-                    local oldifs
-                    if [ -n "${IFS+x}" ]; then
-                        oldifs="$IFS"
-                    fi
-                    IFS=$'\n'
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    if [ -n "${oldifs+x}" ]; then
-                        IFS="$oldifs"
-                    fi
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o filenames
-                    fi
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         gshare__subcmd__claim)
             opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --index --gpu-ids --model --mode --movable --no-movable --name --project --class --duration --time --immediate --nonblock --wait --quiet --hold --requeue --short --lazy --dry-run --json --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -1955,35 +1926,6 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gshare__subcmd__detach)
-            opts="-q -h --quiet --json --socket --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --socket)
-                    local oldifs
-                    if [ -n "${IFS+x}" ]; then
-                        oldifs="$IFS"
-                    fi
-                    IFS=$'\n'
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    if [ -n "${oldifs+x}" ]; then
-                        IFS="$oldifs"
-                    fi
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o filenames
-                    fi
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         gshare__subcmd__doctor)
             opts="-h --json --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -2084,7 +2026,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help)
-            opts="top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help"
+            opts="top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep offload restore suspend resume move doctor admin config daemon setup demo replay completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2335,20 +2277,6 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gshare__subcmd__help__subcmd__attach)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         gshare__subcmd__help__subcmd__claim)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -2448,20 +2376,6 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__demo)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gshare__subcmd__help__subcmd__detach)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -2657,6 +2571,20 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gshare__subcmd__help__subcmd__offload)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gshare__subcmd__help__subcmd__ps)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -2728,6 +2656,20 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__resize)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__help__subcmd__restore)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -3303,6 +3245,35 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gshare__subcmd__offload)
+            opts="-q -h --quiet --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gshare__subcmd__ps)
             opts="-a -u -w -h --all --csv --user --json --watch --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -3563,6 +3534,35 @@ _gshare() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__restore)
+            opts="-q -h --quiet --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --socket)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then
