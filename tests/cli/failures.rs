@@ -274,3 +274,20 @@ fn wrong_use_exits_64_and_help_exits_0() {
         "{shown}"
     );
 }
+
+/// What was called detach and attach before 0.2 goes by its old name, too, and services of 0.1 understand either.
+#[test]
+fn the_names_of_commands_before_0_2_do_the_same() {
+    let home = Home::new();
+    for (names, wish) in [
+        (["offload", "detach"], "detach"),
+        (["restore", "attach"], "attach"),
+    ] {
+        for name in names {
+            let done = json!({"reply": "done", "message": "it is done"});
+            let (output, call) = run(&home, &[name, "c3"], vec![done]);
+            assert_eq!(code(&output), Some(0), "{}", stderr(&output));
+            assert_eq!((&call["id"], &call["wish"]), (&json!("c3"), &json!(wish)));
+        }
+    }
+}

@@ -60,7 +60,7 @@ def debug(code, line):
                 return answer["content"].get("body", {})
 
     ask("initialize", clientID="test", clientName="test", adapterID="", pathFormat="path", linesStartAt1=True)
-    ask("restore")
+    ask("attach")
     source = ask("dumpCell", code=code)["sourcePath"]
     ask("setBreakpoints", breakpoints=[{"line": line}], source={"path": source}, sourceModified=False)
     ask("configurationDone")

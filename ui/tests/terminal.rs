@@ -13,7 +13,7 @@ use pty::{Canned, example, size};
 
 /// The colour of the first such sign on the row that shows the use of GPU 0.
 fn of_use(screen: &vt100::Screen, sign: &str) -> vt100::Color {
-    let mut cells = (7..80).filter_map(|x| screen.cell(5, x));
+    let mut cells = (7..80).filter_map(|x| screen.cell(6, x));
     let cell = cells.find(|c| c.contents() == sign);
     cell.unwrap_or_else(|| panic!("no {sign}")).fgcolor()
 }
