@@ -149,6 +149,7 @@ impl Claim {
                 time_busy: measured(self.time, Source::Nvml),
                 sm_active: self.active,
                 sm_occupancy: self.occupancy,
+                throttled: measured(0.0, Source::Shim),
                 ..ClaimGpu::default()
             }],
             containers: Vec::new(),
