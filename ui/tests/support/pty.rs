@@ -21,6 +21,15 @@ pub(crate) struct Seen {
     pub(crate) raw: Vec<u8>,
 }
 
+/// Bytes at the end that belong to a synchronized update that has not ended.
+fn unfinished(raw: &[u8]) -> usize {
+    let last = |mark: &[u8]| raw.windows(mark.len()).rposition(|bytes| bytes == mark);
+    match (last(b"\x1b[?2026h"), last(b"\x1b[?2026l")) {
+        (Some(begin), end) if end.is_none_or(|end| end < begin) => raw.len() - begin,
+        _ => 0,
+    }
+}
+
 /// `examples/canned` on a terminal.
 pub(crate) struct Canned {
     pub(crate) seen: Arc<Mutex<Seen>>,
@@ -90,11 +99,17 @@ impl Canned {
         let shared = Arc::clone(&seen);
         thread::spawn(move || {
             let mut buf = [0; 4096];
+            let mut shown = 0;
             // The end of the program is an error or an empty read.
             while let Ok(n @ 1..) = output.read(&mut buf) {
-                let mut seen = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                seen.parser.process(&buf[..n]);
+                let seen = &mut *shared.lock().unwrap_or_else(PoisonError::into_inner);
                 seen.raw.extend_from_slice(&buf[..n]);
+                // What comes as one update is seen at once, as on a terminal.
+                let end = seen.raw.len() - unfinished(&seen.raw);
+                if end > shown {
+                    seen.parser.process(&seen.raw[shown..end]);
+                    shown = end;
+                }
             }
         });
         let out = Self {
