@@ -189,8 +189,8 @@ pub struct Member {
     waited_ns: u64,
     busy: bool,
     counted_ns: u64,
-    /// Nothing was seen to be over since work began: when it really began is not known yet.
-    is_fresh: bool,
+    /// Nothing was seen to be over since work began, which was after this: when it really began is not known yet.
+    fresh_since_ns: Option<u64>,
     used_ns: u64,
     /// When work was launched to an idle GPU, and for how long it was seen to be there.
     busy_since_ns: u64,
@@ -237,7 +237,7 @@ impl Default for Member {
             waited_ns: 0,
             busy: false,
             counted_ns: 0,
-            is_fresh: false,
+            fresh_since_ns: None,
             used_ns: 0,
             busy_since_ns: 0,
             held_ns: 0,
@@ -480,7 +480,7 @@ impl Member {
     fn begin(&mut self, now: u64) {
         self.busy = true;
         self.counted_ns = now;
-        self.is_fresh = true;
+        self.fresh_since_ns = Some(now);
         self.busy_since_ns = now;
         self.head_since_ns = now;
         self.last_done = None;
@@ -592,7 +592,10 @@ impl Member {
             if was_blocked {
                 self.blocked.retain(|other| *other != stream);
                 if !self.busy {
+                    // It may have begun long before it was looked at.
+                    let counted_ns = self.counted_ns;
                     self.begin(now);
+                    self.fresh_since_ns = Some(counted_ns);
                 }
                 self.quiet_since_ns = None;
                 self.end_ns = now.saturating_add(self.scaled(self.left_ns()));
@@ -649,8 +652,10 @@ impl Member {
         let end = ran.map_or(now, |(_, end)| end.min(now));
         if self.busy {
             // It was not on the GPU before it began, nor after it was over: neither is what turns and wake-ups take.
-            if let Some((start, _)) = ran.filter(|(start, end)| self.is_fresh && start < end) {
-                self.counted_ns = self.counted_ns.max(start.min(end));
+            if let Some(since) = self.fresh_since_ns
+                && let Some((start, _)) = ran.filter(|(start, end)| start < end)
+            {
+                self.counted_ns = since.max(start.min(end));
             }
             self.count(end);
         } else {
@@ -660,7 +665,7 @@ impl Member {
             self.begin(now);
             self.counted_ns = end;
         }
-        self.is_fresh = false;
+        self.fresh_since_ns = None;
         self.head_since_ns = now;
         let alone = marker.alone && self.is_alone();
         if let Some(then) = self.last_done.filter(|_| alone && !was_blocked) {
@@ -866,6 +871,21 @@ mod tests {
         let late = 10 * MS + 2 + CALL_NS;
         assert_eq!(member.rest(late, 2, 0), Rest::At(late + GRACE_NS));
         assert_eq!(member.rest(late + GRACE_NS, 2, 0), Rest::Idle);
+    }
+
+    #[test]
+    fn work_that_is_seen_late_behind_a_wait_is_counted_from_its_beginning() {
+        let (mut member, key) = in_second_call();
+        member.returned();
+        assert!(member.mark(18 * MS, 1, Some(key), 0));
+        assert!(member.look(400 * MS, 1, Some(false)), "it waits");
+        assert_eq!(member.rest(400 * MS, 2, 0), Rest::At(400 * MS + GRACE_NS));
+        assert_eq!(member.rest(401 * MS, 2, 0), Rest::Idle);
+        let before = member.signals(401 * MS).used_ns;
+        // It ran from 500 to 503 ms; whoever looks had no processor until 502.
+        assert!(!member.look(502 * MS, 1, Some(true)));
+        member.done(504 * MS, 1, Some((500 * MS, 503 * MS)), Some(3 * MS));
+        assert_eq!(member.signals(504 * MS).used_ns - before - MS, 3 * MS);
     }
 
     #[test]

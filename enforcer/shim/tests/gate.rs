@@ -563,7 +563,8 @@ fn a_stream_that_waits_holds_up_no_other() {
         "the function sleeps"
     );
     // When that one goes on it is seen, and counted.
-    let after = rig.until("at work again", |said| {
+    let again = format!("at work again for 6 ms more than {} ns", quiet.used_ns);
+    let after = rig.until(&again, |said| {
         !said.busy && said.used_ns > quiet.used_ns + 6 * MS
     });
     println!("worst step {worst} ms, {after:?}");
