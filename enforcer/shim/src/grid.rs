@@ -55,18 +55,23 @@ pub(crate) fn local_bytes(function: Handle) -> Option<u64> {
     u64::try_from(bytes).ok().filter(|_| result == SUCCESS)
 }
 
-/// Threads that can be on the GPU of the calling thread's context at a time.
-pub(crate) fn resident_threads(gpu: &Gpu) -> Option<u64> {
+/// An attribute of the GPU of the calling thread's context; `None` where the driver does not say.
+fn attribute(of: i32) -> Option<i32> {
     let helpers = driver::helpers();
-    let (mut device, mut threads) = (-1, 0);
+    let (mut device, mut value) = (-1, 0);
     // SAFETY: valid places for the results.
     let result = unsafe {
         if helpers.ctx_get_device?(&raw mut device) != SUCCESS {
             return None;
         }
-        helpers.device_attribute?(&raw mut threads, THREADS, device)
+        helpers.device_attribute?(&raw mut value, of, device)
     };
-    let threads = u64::try_from(threads).ok().filter(|_| result == SUCCESS)?;
+    (result == SUCCESS).then_some(value)
+}
+
+/// Threads that can be on the GPU of the calling thread's context at a time.
+pub(crate) fn resident_threads(gpu: &Gpu) -> Option<u64> {
+    let threads = u64::try_from(attribute(THREADS)?).ok()?;
     Some(threads * u64::from(sms_of(gpu)?))
 }
 
@@ -76,18 +81,7 @@ fn sms_of(gpu: &Gpu) -> Option<u32> {
     if known > 0 {
         return Some(known);
     }
-    let helpers = driver::helpers();
-    let (mut device, mut sms) = (-1, 0);
-    // SAFETY: valid places for the results.
-    let result = unsafe {
-        if helpers.ctx_get_device?(&raw mut device) != SUCCESS {
-            return None;
-        }
-        helpers.device_attribute?(&raw mut sms, SMS, device)
-    };
-    let sms = u32::try_from(sms)
-        .ok()
-        .filter(|n| result == SUCCESS && *n > 0)?;
+    let sms = u32::try_from(attribute(SMS)?).ok().filter(|n| *n > 0)?;
     gpu.sms.store(sms, Ordering::Relaxed);
     Some(sms)
 }
