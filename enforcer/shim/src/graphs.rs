@@ -14,6 +14,8 @@ pub(crate) struct Work {
     pub(crate) bytes: u64,
     /// The claim's GPU on which they are.
     pub(crate) gpu: usize,
+    /// Bytes of local memory of each thread, of the kernel that needs most.
+    pub(crate) local: u64,
     /// What its kernels fill on average; absent where that cannot be told.
     pub(crate) fill: Option<Fill>,
 }

@@ -2,7 +2,12 @@
 
 use gshare_gate::Key;
 
-use crate::{cuda::Handle, gpu::Gpu, grid::Grid, process::Process};
+use crate::{
+    cuda::Handle,
+    gpu::Gpu,
+    grid::{self, Grid},
+    process::Process,
+};
 
 /// A launch.
 #[derive(Debug, Clone, Copy)]
@@ -58,11 +63,12 @@ impl Work {
         }
     }
 
-    /// Its kernel, where it is one of a known shape.
-    pub(crate) fn function(&self) -> Option<Handle> {
+    /// Bytes of local memory that each thread of its kernels needs; `None` where nobody says.
+    pub(crate) fn local_bytes(&self, process: &Process) -> Option<u64> {
         match self.kind {
-            Kind::Grid(grid) => Some(grid.function),
-            _ => None,
+            Kind::Grid(grid) => grid::local_bytes(grid.function),
+            Kind::Graph(exec) => Some(process.graphs().of(exec)?.local),
+            Kind::Unknown | Kind::Move => None,
         }
     }
 

@@ -140,11 +140,29 @@ fn stack_and_local_memory_are_charged_before_they_are_taken() {
     assert_eq!(launch(&mut client, 48 << 10), OOM, "it would be 12 GiB");
     assert_eq!(launch(&mut client, 4 << 10), 0);
     check(of(8));
+    // Also for one in a graph: when that is launched.
+    let graph = |client: &mut Client, local: u64| {
+        let kernel = client.must(&format!("local_kernel {local}"));
+        let stream = client.must("stream");
+        client.must(&format!("capture {stream}"));
+        client.must(&format!("launch_on {kernel} {stream}"));
+        let graph = client.must(&format!("captured {stream}"));
+        let exec = client.must(&format!("instantiate {graph}"));
+        (exec, stream)
+    };
+    let (exec, stream) = graph(&mut client, 12 << 10);
+    check(of(8));
+    client.must(&format!("graph_launch {exec} {stream}"));
+    check(of(12));
+    let (exec, stream) = graph(&mut client, 48 << 10);
+    let launched = client.ask(&format!("graph_launch {exec} {stream}")).0;
+    assert_eq!(launched, OOM, "it would be 12 GiB");
+    check(of(12));
     // So does a heap for kernels.
     assert_eq!(client.ask(&format!("limit 2 {}", GIB)).0, 0);
-    check(of(8) + GIB - 8 * MIB);
+    check(of(12) + GIB - 8 * MIB);
     // What is left is for allocations, to the byte; and all goes with the context.
-    let left = 6 * GIB - (of(8) - rig.overhead) - (GIB - 8 * MIB);
+    let left = 6 * GIB - (of(12) - rig.overhead) - (GIB - 8 * MIB);
     client.must(&format!("alloc {left}"));
     assert_eq!(client.ask(&format!("alloc {}", 2 * MIB)).0, OOM);
     client.must("reset 0");

@@ -91,17 +91,15 @@ pub(crate) unsafe fn set_limit(
     }
 }
 
-/// Charges the local memory of a kernel that was not launched before. An error is the code for the program.
+/// Charges the local memory of a kernel or graph that was not launched before. An error is the code for the program.
 #[cold]
 pub(super) fn charge_local(process: &Process, gpu: &Gpu, work: &Work) -> Result<(), CuResult> {
-    let Some(function) = work
-        .function()
-        .filter(|_| gpu.tally.known(work.key).is_none())
-    else {
+    if gpu.tally.known(work.key).is_some() {
         return Ok(());
-    };
+    }
     let take = || {
-        let local = grid::local_bytes(function).filter(|bytes| *bytes > Needs::LEAST.stack)?;
+        let local = work.local_bytes(process);
+        let local = local.filter(|bytes| *bytes > Needs::LEAST.stack)?;
         hold(process, false, |needs| needs.local = needs.local.max(local))
     };
     let taken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(take));

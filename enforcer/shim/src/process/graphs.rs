@@ -12,7 +12,7 @@ use crate::{
     },
     driver,
     graphs::{Graphs, Work},
-    grid::Grid,
+    grid::{self, Grid},
     ledger::Refusal,
     reservation::Reservation,
 };
@@ -80,7 +80,17 @@ impl Work {
             match kind {
                 NODE_KERNEL => {
                     self.kernels += 1;
-                    mean.add(process, node);
+                    let mut params = KernelNode::default();
+                    let ask = helpers.kernel_node;
+                    // SAFETY: a kernel node, and room for more than its parameters.
+                    let told =
+                        ask.is_some_and(|ask| unsafe { ask(node, &raw mut params) } == SUCCESS);
+                    let params = told.then_some(params);
+                    let local = params
+                        .as_ref()
+                        .and_then(|p| grid::local_bytes(p.function()));
+                    self.local = self.local.max(local.unwrap_or(0));
+                    mean.add(process, params);
                 }
                 NODE_ALLOC => self.add_memory(process, node),
                 NODE_GRAPH if deeper > 0 => {
@@ -116,16 +126,12 @@ impl Work {
 
 impl Mean {
     /// Adds a kernel: for as long as it was seen to take outside graphs, else by its rounds of blocks.
-    fn add(&mut self, process: &Process, node: Handle) {
+    fn add(&mut self, process: &Process, params: Option<KernelNode>) {
         let gpu = match process.gpus.as_slice() {
             [gpu] => Some(gpu),
             gpus => process.here().and_then(|(gpu, _)| gpus.get(gpu)),
         };
-        let mut params = KernelNode::default();
-        let ask = driver::helpers().kernel_node;
-        // SAFETY: a kernel node, and room for more than its parameters.
-        let told = ask.is_some_and(|ask| unsafe { ask(node, &raw mut params) } == SUCCESS);
-        let Some(gpu) = gpu.filter(|_| told) else {
+        let Some((gpu, params)) = gpu.zip(params) else {
             self.unknown = true;
             return;
         };

@@ -153,9 +153,6 @@ impl Driver {
         if l.cooperative && volume(l.grid) > u64::from(resident) * u64::from(model.sms) {
             return Err(COOPERATIVE_LAUNCH_TOO_LARGE);
         }
-        let local = u64::from(f.facts.local);
-        let grow = |hidden: &mut Hidden| hidden.stack = hidden.stack.max(local);
-        self.hide(&mut self.tables(), context, grow)?;
         let bytes = match &f.ptx {
             Some(_) => gather(&f.facts, l.params, l.extra)?,
             None => Vec::new(),
@@ -185,7 +182,19 @@ impl Driver {
         if self.captured(stream, &op)?.is_some() {
             return Ok(());
         }
+        if let Op::Kernel(kernel) = &op {
+            self.grow_stack(kernel)?;
+        }
         self.push(&Place::Stream(stream), op).map(drop)
+    }
+
+    /// Makes the stack of a kernel's context as large as the kernel needs it: when it runs, not when it is recorded.
+    pub(crate) fn grow_stack(&self, k: &Kernel) -> R {
+        let mut t = self.tables();
+        let f = t.functions.get(&k.function).ok_or(INVALID_HANDLE)?;
+        let local = u64::from(f.facts.local);
+        let grow = |hidden: &mut Hidden| hidden.stack = hidden.stack.max(local);
+        self.hide(&mut t, k.context, grow)
     }
 
     /// Computes a kernel's results; gives what it takes. `None` after an error on the GPU: as in

@@ -213,6 +213,13 @@ impl Driver {
             return self.captured(s, &Op::Child(inner)).map(drop);
         }
         let context = self.tables().stream(s)?.context;
+        let mut grown = Ok(());
+        each(&nodes, &mut |op| {
+            if let (Op::Kernel(kernel), Ok(())) = (op, grown) {
+                grown = self.grow_stack(kernel);
+            }
+        });
+        grown?;
         self.take_memory(exec, &nodes, context)?;
         let start = {
             let mut t = self.tables();
