@@ -7,13 +7,19 @@ const ROWS: usize = 2048;
 /// No kernel takes less.
 const LEAST_NS: u64 = 500;
 
-/// Lowest bit of a duration that was never measured alone.
-const CROWD: u64 = 1;
+/// The lowest bits of a row say how its duration is known.
+const HOW: u64 = 3;
+const HOW_BITS: u32 = 2;
 
-/// A duration with its lowest bit.
-fn marked(ns: u64, alone: bool, before: u64) -> u64 {
-    let crowd = if alone { 0 } else { before & CROWD };
-    ns.max(LEAST_NS) & !CROWD | crowd
+/// How a duration was measured; what is better replaces what is worse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Measure {
+    /// Most of the time between the events may not be the launch's, or it is a guess.
+    Rough = 2,
+    /// With nothing else of its stream between the events, maybe with others on the GPU.
+    Crowd = 1,
+    /// With nobody else on the GPU.
+    Alone = 0,
 }
 
 /// What is launched: a function with its shape, or a graph as a whole.
@@ -59,7 +65,8 @@ pub(crate) fn place(key: Key) -> usize {
 #[derive(Debug)]
 struct Row {
     key: AtomicU64,
-    ns: AtomicU64,
+    /// Nanoseconds above [`HOW`].
+    known: AtomicU64,
 }
 
 /// Learnt durations. Threads may read and write at once: a figure that belongs to another kernel, which
@@ -78,7 +85,7 @@ impl Default for Durations {
             rows: [const {
                 Row {
                     key: AtomicU64::new(0),
-                    ns: AtomicU64::new(0),
+                    known: AtomicU64::new(0),
                 }
             }; ROWS],
         }
@@ -89,31 +96,39 @@ impl Durations {
     /// What a launch will take alone on the GPU, in nanoseconds; `None` if it was not seen yet.
     #[inline]
     pub fn get(&self, key: Key) -> Option<u64> {
+        self.known(key).map(|known| known >> HOW_BITS)
+    }
+
+    #[inline]
+    fn known(&self, key: Key) -> Option<u64> {
         let at = place(key);
         [at, at ^ 1].into_iter().find_map(|at| {
             let row = &self.rows[at];
-            (row.key.load(Ordering::Relaxed) == key.0).then(|| row.ns.load(Ordering::Relaxed))
+            (row.key.load(Ordering::Relaxed) == key.0).then(|| row.known.load(Ordering::Relaxed))
         })
     }
 
-    /// Takes in a measurement in nanoseconds. Beside others (not `alone`) a launch is never shorter than alone, and
-    /// often longer.
-    pub fn learn(&self, key: Key, ns: u64, alone: bool) {
+    /// Takes in a measurement in nanoseconds. Beside others a launch is never shorter than alone, and often longer.
+    pub fn learn(&self, key: Key, ns: u64, how: Measure) {
         let ns = ns.max(LEAST_NS);
+        let known = |ns: u64, how: u64| ns << HOW_BITS | how;
+        let how = how as u64;
         let at = place(key);
         for at in [at, at ^ 1] {
             let row = &self.rows[at];
             if row.key.load(Ordering::Relaxed) == key.0 {
-                let old = row.ns.load(Ordering::Relaxed);
-                let new = match alone {
+                let before = row.known.load(Ordering::Relaxed);
+                let (old, was) = (before >> HOW_BITS, before & HOW);
+                let new = match how.cmp(&was) {
                     // Now it is known better.
-                    true if old & CROWD != 0 => ns,
-                    false if ns > old => old + (ns - old).min(old / 16),
+                    std::cmp::Ordering::Less => ns,
+                    std::cmp::Ordering::Greater if how == Measure::Rough as u64 => return,
+                    _ if how == Measure::Crowd as u64 && ns > old => old + (ns - old).min(old / 16),
                     // What suddenly takes much longer is believed sooner than noise.
-                    true if ns > old.saturating_mul(2) => old / 2 + ns / 2,
+                    _ if ns > old.saturating_mul(2) => old / 2 + ns / 2,
                     _ => old - old / 4 + ns / 4,
                 };
-                row.ns.store(marked(new, alone, old), Ordering::Relaxed);
+                row.known.store(known(new, how.min(was)), Ordering::Relaxed);
                 return;
             }
         }
@@ -124,8 +139,14 @@ impl Durations {
         } else {
             one
         };
-        row.ns.store(marked(ns, alone, CROWD), Ordering::Relaxed);
+        row.known.store(known(ns, how), Ordering::Relaxed);
         row.key.store(key.0, Ordering::Relaxed);
+    }
+
+    /// Whether a launch was measured, and not only roughly.
+    pub fn is_sure(&self, key: Key) -> bool {
+        self.known(key)
+            .is_some_and(|known| known & HOW != Measure::Rough as u64)
     }
 
     /// Forgets what was learnt of a launch: its handle may come to mean something else.
@@ -151,17 +172,34 @@ mod tests {
         assert_ne!(a, b, "the shape counts");
         assert_ne!(Key::graph(0x5000), a);
         assert_eq!(table.get(a), None);
-        table.learn(a, 1_000_000, true);
+        table.learn(a, 1_000_000, Measure::Alone);
         assert_eq!((table.get(a), table.get(b)), (Some(1_000_000), None));
-        table.learn(a, 9_000_000, true);
+        table.learn(a, 9_000_000, Measure::Alone);
         assert_eq!(table.get(a), Some(5_000_000), "a jump is believed soon");
         for _ in 0..40 {
-            table.learn(a, 2_000_000, true);
+            table.learn(a, 2_000_000, Measure::Alone);
         }
         let now = table.get(a).unwrap_or(0);
         assert!((1_999_000..2_002_000).contains(&now), "{now}");
         table.forget(a);
         assert_eq!(table.get(a), None);
+    }
+
+    #[test]
+    fn what_is_known_better_replaces_what_is_rough() {
+        let table = Durations::default();
+        let key = Key::kernel(0x5000, 64, 256);
+        let about = |us: u64| table.get(key) == Some(us * 1000);
+        table.learn(key, 0, Measure::Rough);
+        assert!(table.get(key).is_some() && !table.is_sure(key));
+        table.learn(key, 20_000, Measure::Crowd);
+        assert!(about(20) && table.is_sure(key), "at once");
+        table.learn(key, 500, Measure::Rough);
+        assert!(about(20), "that says nothing");
+        table.learn(key, 2_000_000, Measure::Crowd);
+        assert!(table.get(key) < Some(22_000), "a neighbour's slice");
+        table.learn(key, 10_000, Measure::Alone);
+        assert!(about(10));
     }
 
     #[test]
@@ -171,7 +209,7 @@ mod tests {
             .map(|i| Key::kernel(0x7f00_0000 + i * 16, 132, 256))
             .collect();
         for (i, key) in keys.iter().enumerate() {
-            table.learn(*key, 1000 + 2 * i as u64, true);
+            table.learn(*key, 1000 + 2 * i as u64, Measure::Alone);
         }
         let kept = keys
             .iter()

@@ -165,6 +165,11 @@ impl Pair {
         record(self.end, stream)
     }
 
+    /// Whether the GPU is past the first event.
+    pub(crate) fn has_started(&self) -> bool {
+        query(self.start) == Some(SUCCESS)
+    }
+
     /// Whether the launch between the two is over, on a thread that has no context of the program's; `current` is the
     /// one that it has.
     pub(crate) fn look(&self, current: &mut Handle) -> Progress {
@@ -181,7 +186,7 @@ impl Pair {
         }
         match query(self.end) {
             Some(NOT_READY) => Progress::Under {
-                started: query(self.start) == Some(SUCCESS),
+                started: self.has_started(),
             },
             Some(SUCCESS) => Progress::Over,
             Some(_) | None => Progress::Failed,

@@ -19,9 +19,9 @@ use std::{
 };
 
 use gshare_abi::{Reach, futex_wait, futex_wait_either, futex_wake, monotonic_ns};
-use gshare_gate::{Cells, Durations, Key, Load, MARKERS, Member, Timeline, Verdict, Word};
+use gshare_gate::{Cells, Durations, Key, Load, MARKERS, Measure, Member, Timeline, Verdict, Word};
 
-use self::clock::{ANCHORS, Anchor, Seen};
+use self::clock::{ANCHORS, Anchor, Call, Seen};
 pub(crate) use self::pass::{Quick, closer, quick};
 use crate::{
     cuda::{CuResult, Handle, SUCCESS},
@@ -113,8 +113,8 @@ struct Flight {
     /// What was measured, where that counts.
     measured: Option<Key>,
     issued_ns: u64,
-    /// From when to when the program's thread was in the call of the launch.
-    call_ns: Option<(u64, u64)>,
+    /// Where there is an event before it.
+    call: Option<Call>,
 }
 
 impl Flight {
@@ -489,7 +489,11 @@ impl Gate {
             thread,
         } = trial.launch;
         let number = thread.number();
-        let call_ns = trial.pair.map(|(_, _, began)| (began, monotonic_ns()));
+        let call = trial.pair.map(|(pair, _, began_ns)| Call {
+            began_ns,
+            ended_ns: monotonic_ns(),
+            behind: !pair.has_started(),
+        });
         let key = (result == SUCCESS).then_some(work.key);
         let recorded = trial
             .pair
@@ -507,7 +511,7 @@ impl Gate {
             if marked || (recorded && trial.grant_ns.is_none()) {
                 let before = gpu.tally.begin(stream, number);
                 let key = key.filter(|_| trial.fills);
-                inner.fly(gpu, pair, marked, (stream, number), before, key, call_ns);
+                inner.fly(gpu, pair, marked, (stream, number), before, key, call);
             } else {
                 inner.spare.push(pair);
             }
@@ -520,7 +524,7 @@ impl Gate {
         }
         if let Some(grant_ns) = trial.grant_ns {
             if !marked && let Some(ns) = inner.member.unmeasured(work.key) {
-                self.durations.learn(work.key, ns, false);
+                self.durations.learn(work.key, ns, Measure::Rough);
             }
             if grant_ns > 0 {
                 self.cells.grant(word, stream, number, grant_ns);
@@ -584,7 +588,7 @@ impl Inner {
         lane: (Handle, usize),
         before: Load,
         measured: Option<Key>,
-        call_ns: Option<(u64, u64)>,
+        call: Option<Call>,
     ) {
         let place = place(lane.0, lane.1);
         let id = self.next_flight;
@@ -594,7 +598,7 @@ impl Inner {
         let fill = known.map(|(fill, _)| fill);
         let expected_ns = known.and_then(|(_, ns)| ns);
         let is_head = self.flights.iter().all(|flight| flight.place != place);
-        let takes_ns = match (expected_ns, call_ns) {
+        let takes_ns = match (expected_ns, &call) {
             (None, Some(_)) => None,
             (own, _) => Some(before.busy_ns + own.unwrap_or(0)),
         };
@@ -602,7 +606,7 @@ impl Inner {
             id,
             place,
             lane,
-            has_start: call_ns.is_some(),
+            has_start: call.is_some(),
             is_head,
             takes_ns,
             over_ns: 0,
@@ -612,7 +616,7 @@ impl Inner {
             marked,
             measured,
             issued_ns,
-            call_ns,
+            call,
         });
         if is_head && let Some(flight) = self.flights.back_mut() {
             flight.expect(issued_ns);

@@ -26,7 +26,7 @@ fn client() {
     support::client::run();
 }
 
-/// A claim on a simulated GPU on which the kernel `idle` takes 2 ms.
+/// A claim on a simulated GPU with the kernel `idle`.
 struct Rig {
     desk: Desk,
     _board: Board,
@@ -34,11 +34,16 @@ struct Rig {
 }
 
 impl Rig {
+    /// The kernel takes 2 ms.
     fn new() -> Self {
+        Self::with_kernel("2ms")
+    }
+
+    fn with_kernel(length: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let sim: PathBuf = directory.path().join("sim");
         gshare_artifacts::stage_sim(&sim).unwrap();
-        std::fs::write(sim.join("costs"), "idle 2ms\n").unwrap();
+        std::fs::write(sim.join("costs"), format!("idle {length}\n")).unwrap();
         let board = Board::create(&sim.join("board"), &BoardSpec::new(&["h100"])).unwrap();
         let gpu = &board.snapshot().gpus[0];
         let overhead = gpu.model.context_overhead;
@@ -300,6 +305,36 @@ fn a_claim_that_is_alone_for_the_moment_runs_through() {
     let end = rig.until("idle", |said| !said.busy);
     let used = end.used_ns / MS;
     assert!((195..600).contains(&used), "{used} ms");
+}
+
+/// What short kernels need is told as it is, also by programs that are always ahead of the GPU and share it.
+#[test]
+fn short_launches_need_as_much_as_they_take() {
+    let rig = Rig::with_kernel("20us");
+    let mut members = [rig.member(), rig.member()];
+    {
+        let held = rig.desk.held.lock().unwrap();
+        let word = Word::default().next(Mode::Open);
+        held[0].limits.set_turn(word.0, 0, 4 * MS, 1);
+    }
+    let demand = || -> u64 {
+        let held = rig.desk.held.lock().unwrap();
+        held[0].usage.gates().map(|(.., said)| said.demand_ns).sum()
+    };
+    for round in 0..5 {
+        let before = demand();
+        for (client, kernel, stream) in &mut members {
+            client.tell(&format!("flood {kernel} {stream} 9600 24"));
+        }
+        let took: Vec<u64> = members.iter_mut().map(|m| rig.hear(&mut m.0).1).collect();
+        std::thread::sleep(Duration::from_millis(20));
+        let needs = (demand() - before) / MS;
+        // 384 ms of kernels, and what recording an event adds to each that is measured.
+        assert!(
+            (350..=440).contains(&needs),
+            "round {round}: {needs} ms in {took:?} us"
+        );
+    }
 }
 
 #[test]

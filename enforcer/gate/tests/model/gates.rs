@@ -1,7 +1,7 @@
 //! The gates under test: the real one, and two like those that others have.
 
 use gshare_gate::{
-    Arbiter, CHUNK_NS, Cells, Claim, Durations, Flags, Frame, Key, Member, Order, Rest,
+    Arbiter, CHUNK_NS, Cells, Claim, Durations, Flags, Frame, Key, Measure, Member, Order, Rest,
     Verdict as Answer, View,
 };
 
@@ -281,7 +281,12 @@ impl Gate for Turns {
             let ran = ran.map(|(start, end)| (if is_pair { start } else { end }, end));
             let stream = thread as u64 + 1;
             if let Some(learnt) = g.member.done(sim.now, stream, ran, elapsed) {
-                g.durations.learn(learnt.key, learnt.ns, learnt.alone);
+                let how = if learnt.alone {
+                    Measure::Alone
+                } else {
+                    Measure::Crowd
+                };
+                g.durations.learn(learnt.key, learnt.ns, how);
             }
         }
         for (thread, started) in sim.heads_of(p) {

@@ -20,6 +20,27 @@ pub(super) struct Anchor {
     least_ns: u64,
 }
 
+/// The program's call of a launch that is measured.
+#[derive(Clone, Copy)]
+pub(super) struct Call {
+    /// When the first event was recorded.
+    pub(super) began_ns: u64,
+    pub(super) ended_ns: u64,
+    /// The GPU was not past the first event by the end: its stream had work, so nothing but the launch lies between the two.
+    pub(super) behind: bool,
+}
+
+impl Call {
+    /// The launch begins no earlier.
+    pub(super) fn least_ns(&self) -> u64 {
+        if self.behind {
+            self.ended_ns
+        } else {
+            self.began_ns
+        }
+    }
+}
+
 /// What the watcher found out about a flight.
 #[derive(Clone, Copy)]
 pub(super) struct Seen {
@@ -32,45 +53,46 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// The same for the launch alone, which began then at the earliest. Where its stream had nothing to do, the first event
-    /// is over as soon as it is recorded, and the time until the launch is called lies between the two. `known`: such a
-    /// launch was measured before; then one whose thread lost its processor in the call says nothing.
+    /// The same for the launch alone, which began then at the earliest, and whether that is rough. Where its stream had
+    /// nothing to do, the first event is over as soon as it is recorded, and the time until the launch is called lies between
+    /// the two. `known`: such a launch was measured before; then one whose thread lost its processor in the call, or of which
+    /// little is left, says nothing.
     pub(super) fn without_gap(
         mut self,
         start_ns: Option<u64>,
-        call_ns: Option<(u64, u64)>,
+        call: Option<Call>,
         known: bool,
-    ) -> Self {
+    ) -> (Self, bool) {
+        let mut rough = false;
         if let Some(start) = start_ns
-            && let Some((began, ended)) = call_ns
-            && start < ended
+            && let Some(elapsed) = self.elapsed_ns
+            && let Some(call) = call.filter(|call| !call.behind)
+            && start < call.ended_ns
         {
-            let gap = ended - start.max(began);
-            self.elapsed_ns = self.elapsed_ns.map(|ns| ns.saturating_sub(gap));
-            if known && gap > LOST_NS {
-                self.elapsed_ns = None;
-            }
+            let gap = call.ended_ns - start.max(call.began_ns);
+            rough = gap > LOST_NS.min(elapsed / 2);
+            self.elapsed_ns = (!known || !rough).then(|| elapsed.saturating_sub(gap));
         }
-        self
+        (self, rough)
     }
 }
 
 impl Inner {
-    /// When a flight ran that was issued then and was just seen to be over; its call `began` then. Its pair of events is
-    /// used again, or kept as its context's anchor.
+    /// When a flight ran that was issued then and was just seen to be over. Its pair of events is used again, or kept as
+    /// its context's anchor.
     pub(super) fn time(
         &mut self,
         now: u64,
         pair: Pair,
         issued_ns: u64,
-        began_ns: Option<u64>,
+        call: Option<Call>,
         seen: &Seen,
     ) -> Option<(u64, u64)> {
         if !seen.came {
             self.spare.push(pair);
             return None;
         }
-        let least_ns = began_ns.map_or(0, |began| began + seen.elapsed_ns.unwrap_or(0));
+        let least_ns = call.map_or(0, |call| call.least_ns() + seen.elapsed_ns.unwrap_or(0));
         let anchor = self
             .anchors
             .iter_mut()
@@ -146,17 +168,20 @@ mod tests {
             since_anchor_ns: None,
         };
         // Called from 1 ms to 19 ms, over at 21 ms, seen at 40 ms: it may have begun at 1 ms.
-        let call = Some((ms, 19 * ms));
+        let call = |behind| {
+            Some(Call {
+                began_ns: ms,
+                ended_ns: 19 * ms,
+                behind,
+            })
+        };
         let (start, _) = ran(40 * ms, &seen);
         let earliest = start - 19 * ms;
-        let alone = seen.without_gap(Some(earliest), call, false);
-        assert_eq!(alone.elapsed_ns, Some(2 * ms));
-        assert_eq!(
-            seen.without_gap(Some(earliest), call, true).elapsed_ns,
-            None
-        );
-        // Behind others it began when they were over.
-        let behind = seen.without_gap(Some(20 * ms), call, true);
-        assert_eq!(behind.elapsed_ns, Some(20 * ms));
+        let after = |start, behind, known| seen.without_gap(Some(start), call(behind), known).0;
+        assert_eq!(after(earliest, false, false).elapsed_ns, Some(2 * ms));
+        assert_eq!(after(earliest, false, true).elapsed_ns, None);
+        // Behind others it began when they were over, also where nobody knows when that was.
+        assert_eq!(after(20 * ms, false, true).elapsed_ns, Some(20 * ms));
+        assert_eq!(after(earliest, true, true).elapsed_ns, Some(20 * ms));
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::{MutexGuard, atomic::Ordering};
 
 use gshare_abi::{Flight, Reach, WorkView, futex_wait, futex_wake, monotonic_ns};
-use gshare_gate::{Rest, Word};
+use gshare_gate::{Measure, Rest, Word};
 
 use super::{Anchor, BLOCKED_NS, Gate, Inner, PATIENCE_NS, SOON_NS, Seen, Watcher};
 use crate::{
@@ -207,8 +207,7 @@ impl Gate {
         let Some(flight) = at.and_then(|at| inner.flights.remove(at)) else {
             return false;
         };
-        let began_ns = flight.call_ns.map(|(began, _)| began);
-        let ran = inner.time(now, head.pair, flight.issued_ns, began_ns, &seen);
+        let ran = inner.time(now, head.pair, flight.issued_ns, flight.call, &seen);
         let over_ns = ran.map_or(now, |(_, end)| end);
         let place = flight.place;
         if let Some(next) = inner.flights.iter_mut().find(|next| next.place == place) {
@@ -220,14 +219,22 @@ impl Gate {
         let usual = flight.measured.and_then(|key| self.durations.get(key));
         let unsure = inner.timeline.unsure_ns();
         let earliest = ran.map(|(start, _)| start.saturating_sub(unsure));
-        let mut seen = seen.without_gap(earliest, flight.call_ns, usual.is_some());
+        let known = flight
+            .measured
+            .is_some_and(|key| self.durations.is_sure(key));
+        let (mut seen, rough) = seen.without_gap(earliest, flight.call, known);
         // Where the call says nothing about the launch, it took as long as others of its kind.
         let of = |ns: Option<u64>| ran.map(|(start, end)| (latest(start, end, ns.or(usual)), end));
         let mut ran = of(seen.elapsed_ns);
         if flight.marked
             && let Some(learnt) = inner.member.done(now, place, ran, seen.elapsed_ns)
         {
-            self.durations.learn(learnt.key, learnt.ns, learnt.alone);
+            let how = match (rough, learnt.alone) {
+                (true, _) => Measure::Rough,
+                (false, true) => Measure::Alone,
+                (false, false) => Measure::Crowd,
+            };
+            self.durations.learn(learnt.key, learnt.ns, how);
             if !learnt.alone {
                 // The neighbours' slices in between are not its own.
                 let alone = self.durations.get(learnt.key);

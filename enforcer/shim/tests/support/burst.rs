@@ -29,6 +29,37 @@ pub(super) fn burst(cuda: &Library, function: u64, stream: u64, count: u64, to: 
     code
 }
 
+/// Launches so many times, with at most two batches in flight as a program that reads results has; gives the microseconds
+/// that it took.
+pub(super) fn flood(
+    cuda: &Library,
+    function: u64,
+    stream: u64,
+    (count, batch): (u64, u64),
+    to: *mut u64,
+) -> i32 {
+    let begun = Instant::now();
+    let mut events = [0_u64; 2];
+    for event in &mut events {
+        call!(cuda, "cuEventCreate", (&raw mut *event => *mut u64, 1 => u32));
+    }
+    let mut code = 0;
+    for turn in 0..(count / batch) as usize {
+        let event = events[turn % 2];
+        if turn >= 2 {
+            code = code.max(call!(cuda, "cuEventSynchronize", (event => u64)));
+        }
+        for _ in 0..batch {
+            code = code.max(launch(cuda, function, stream));
+        }
+        code = code.max(call!(cuda, "cuEventRecord", (event => u64, stream => u64)));
+    }
+    code = code.max(call!(cuda, "cuStreamSynchronize", (stream => u64)));
+    // SAFETY: the caller's own number.
+    unsafe { *to = begun.elapsed().as_micros() as u64 };
+    code
+}
+
 /// The same by several threads, each on a stream of its own; gives the microseconds of all together.
 pub(super) fn threads(
     cuda: &Library,

@@ -472,6 +472,7 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
         "hold" => burst::hold(cuda, number(1), number(2)),
         "exit_by" => burst::exit_by(cuda, *context, words[1], number(2), number(3)),
         "burst" => burst::burst(cuda, number(1), number(2), number(3), to),
+        "flood" => burst::flood(cuda, number(1), number(2), (number(3), number(4)), to),
         "burst_threads" => burst::threads(cuda, *context, number(1), number(2), number(3), to),
         "heed" => burst::heed(),
         "heard" => {
