@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -149,6 +150,10 @@ impl Drop for Target {
 }
 
 const WORDS: usize = 1 << 20;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const POSIX_DESCRIPTOR: u32 = 1;
+/// Calls of the thread that polls.
+static POLLED: AtomicU64 = AtomicU64::new(0);
 
 fn sum(p: u64, words: usize) -> u64 {
     let all: Vec<u32> = download(p, words);
@@ -215,6 +220,40 @@ pub(super) fn target() {
                 let mut handle = [0u8; 64];
                 cu!(cuIpcGetMemHandle(handle.as_mut_ptr(), plain)).to_string()
             }
+            // As PyTorch's expandable segments: memory that could be handed to others as a descriptor.
+            "expandable" => {
+                let prop = vmm::prop(POSIX_DESCRIPTOR);
+                let size = vmm::granularity(&prop);
+                let mut handle = 0u64;
+                let code = cu!(cuMemCreate(&raw mut handle, size, &raw const prop, 0u64));
+                if code == 0 {
+                    upload(vmm::map(handle, size), &filled[5..1029]);
+                }
+                code.to_string()
+            }
+            // As a DataLoader does: a child that never calls the driver.
+            "worker" => {
+                // SAFETY: the child calls async-signal-safe functions only, and ends with its parent.
+                let pid = unsafe { libc::fork() };
+                if pid == 0 {
+                    // SAFETY: see above.
+                    unsafe {
+                        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                        libc::sleep(60);
+                        libc::_exit(0);
+                    }
+                }
+                pid.to_string()
+            }
+            "poll" => {
+                std::thread::spawn(|| {
+                    while cu!(cuStreamQuery(0u64)) != INVALID_VALUE {
+                        POLLED.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+                "polls".to_owned()
+            }
+            "polled" => POLLED.load(Ordering::Relaxed).to_string(),
             "shut" => {
                 gate = Some(Gate::close(own));
                 "shut".to_owned()
@@ -539,6 +578,45 @@ super::list! {
             skip("no sharing of memory");
         }
         refused_or_works(t, &mut target, false);
+    }
+    "checkpoint.expandable", "cuda-checkpoint: no memory that is shared; PyTorch's expandable segments only ask for handles that could be", |t| {
+        begin();
+        let mut target = Target::new(None);
+        if attribute(102) == 0 || target.ask("expandable") != "0" {
+            skip("no virtual memory with descriptors");
+        }
+        refused_or_works(t, &mut target, false);
+    }
+    "checkpoint.worker", "cuda-checkpoint issue 28: a child of fork that never calls the driver, as a DataLoader's workers", |t| {
+        begin();
+        let mut target = Target::new(None);
+        let before = target.ask("sum");
+        let (pid, worker) = (target.pid(), target.ask("worker").parse().unwrap_or(-1));
+        t.holds("it has a worker", worker > 0, worker);
+        let mut s = u32::MAX;
+        // Either it is none that uses CUDA, or one that runs.
+        let code = cu!(cuCheckpointProcessGetState(worker, &raw mut s));
+        t.holds("the worker's state", code != 0 || s == RUNNING, format!("code {code}, state {s}"));
+        park(t, pid);
+        // SAFETY: asks whether a process is there.
+        t.same("the worker lives", 0, unsafe { libc::kill(worker, 0) });
+        resume(t, pid);
+        t.same("contents", before, target.ask("sum"));
+    }
+    "checkpoint.polls", "CUDA Checkpointing, cuCheckpointProcessLock: also a thread that asks all the time waits, and goes on", |t| {
+        begin();
+        let mut target = Target::new(None);
+        let (pid, before) = (target.pid(), target.ask("sum"));
+        target.ask("poll");
+        let polled = |target: &mut Target| target.ask("polled").parse().unwrap_or(0u64);
+        t.comes("it polls", SOON, || polled(&mut target) > 100);
+        park(t, pid);
+        let at_first = polled(&mut target);
+        std::thread::sleep(Duration::from_millis(100));
+        t.same("it waits", at_first, polled(&mut target));
+        resume(t, pid);
+        t.comes("it goes on", SOON, || polled(&mut target) > at_first + 100);
+        t.same("contents", before, target.ask("sum"));
     }
     "checkpoint.map", "CUDA Checkpointing, CUcheckpointRestoreArgs: a map names every GPU that the process sees; partial ones are INVALID_VALUE", |t| {
         let all = several();
