@@ -48,6 +48,10 @@ const SOON_NS: u64 = 200_000;
 /// for one of which nobody knows how long it takes.
 const LOOK_NS: (u64, u64) = (40_000, 20_000_000);
 const LATE_PART: (u64, u64) = (16, 4);
+/// Launches of one kind do not all take as long: one that lasts at least so long is looked at from the last quarter of its
+/// time on, in steps of this part of it.
+const EARLY_NS: u64 = 4_000_000;
+const EARLY_PART: u64 = 32;
 /// A launch that is in no account of the gate and has not begun so long after it was expected to be over stands behind
 /// something other than the GPU.
 const BLOCKED_NS: u64 = 5_000_000;
@@ -121,19 +125,20 @@ impl Flight {
     /// It is the oldest of its stream from then on.
     fn expect(&mut self, from_ns: u64) {
         self.is_head = true;
-        self.over_ns = from_ns + self.takes_ns.unwrap_or(0);
-        self.due_ns = self.over_ns.max(from_ns + LOOK_NS.0);
+        let takes_ns = self.takes_ns.unwrap_or(0);
+        self.over_ns = from_ns + takes_ns;
+        let early_ns = if takes_ns < EARLY_NS { 0 } else { takes_ns / 4 };
+        self.due_ns = (self.over_ns - early_ns).max(from_ns + LOOK_NS.0);
     }
 
     /// It was looked at and is not over: the later it is, the longer until the next look.
     fn put_off(&mut self, now: u64) {
-        let late = now.saturating_sub(self.over_ns);
-        let part = if self.takes_ns.is_some() {
-            LATE_PART.0
-        } else {
-            LATE_PART.1
+        let step_ns = match (self.over_ns.checked_sub(now), self.takes_ns) {
+            (Some(left), Some(takes)) => left.min(takes / EARLY_PART),
+            (_, Some(_)) => (now - self.over_ns) / LATE_PART.0,
+            (_, None) => now.saturating_sub(self.over_ns) / LATE_PART.1,
         };
-        self.due_ns = now + (late / part).clamp(LOOK_NS.0, LOOK_NS.1);
+        self.due_ns = now + step_ns.clamp(LOOK_NS.0, LOOK_NS.1);
     }
 }
 
@@ -474,7 +479,7 @@ impl Gate {
         {
             // What the stream was given is over with it.
             let before = gpu.tally.take(stream, thread);
-            inner.fly(gpu, pair, true, (stream, thread), before, None, None);
+            inner.fly(gpu, pair, true, (stream, thread), before, None, None, None);
         } else {
             inner.spare.push(pair);
         }
@@ -511,7 +516,17 @@ impl Gate {
             if marked || (recorded && trial.grant_ns.is_none()) {
                 let before = gpu.tally.begin(stream, number);
                 let key = key.filter(|_| trial.fills);
-                inner.fly(gpu, pair, marked, (stream, number), before, key, call);
+                let usual = trial.grant_ns.and_then(|_| self.durations.get(work.key));
+                inner.fly(
+                    gpu,
+                    pair,
+                    marked,
+                    (stream, number),
+                    before,
+                    key,
+                    call,
+                    usual,
+                );
             } else {
                 inner.spare.push(pair);
             }
@@ -589,6 +604,7 @@ impl Inner {
         before: Load,
         measured: Option<Key>,
         call: Option<Call>,
+        usual_ns: Option<u64>,
     ) {
         let place = place(lane.0, lane.1);
         let id = self.next_flight;
@@ -598,7 +614,7 @@ impl Inner {
         let fill = known.map(|(fill, _)| fill);
         let expected_ns = known.and_then(|(_, ns)| ns);
         let is_head = self.flights.iter().all(|flight| flight.place != place);
-        let takes_ns = match (expected_ns, &call) {
+        let takes_ns = match (usual_ns.or(expected_ns), &call) {
             (None, Some(_)) => None,
             (own, _) => Some(before.busy_ns + own.unwrap_or(0)),
         };

@@ -337,6 +337,45 @@ fn short_launches_need_as_much_as_they_take() {
     }
 }
 
+/// What a kernel took beside a neighbour says nothing about when it is over in a turn.
+#[test]
+fn the_end_of_a_long_kernel_is_seen_soon() {
+    let rig = Rig::with_kernel("40ms");
+    let mut members = [rig.member(), rig.member()];
+    {
+        let held = rig.desk.held.lock().unwrap();
+        let word = Word::default().next(Mode::Open);
+        held[0].limits.set_turn(word.0, 0, 4 * MS, 1);
+        rig.word.set(word);
+    }
+    for (client, kernel, stream) in &mut members {
+        client.tell(&format!("burst {kernel} {stream} 1"));
+    }
+    for (client, ..) in &mut members {
+        assert_eq!(rig.hear(client).0, 0);
+    }
+    rig.decide(Mode::Turn, 60_000);
+    let (client, kernel, stream) = &mut members[0];
+    let mut late = Vec::new();
+    for _ in 0..4 {
+        client.tell(&format!("burst {kernel} {stream} 1"));
+        assert_eq!(rig.hear(client).0, 0);
+        let over = Instant::now();
+        let busy = || -> bool {
+            let held = rig.desk.held.lock().unwrap();
+            held[0].usage.gates().any(|(.., said)| said.busy)
+        };
+        while busy() {
+            rig.beat();
+            std::thread::yield_now();
+            assert!(over.elapsed() < Duration::from_secs(5), "never over");
+        }
+        late.push(over.elapsed().as_millis());
+    }
+    println!("seen {late:?} ms after the end");
+    assert!(late.iter().min() < Some(&4), "{late:?} ms after the end");
+}
+
 #[test]
 fn all_threads_of_a_process_come_through() {
     let rig = Rig::new();
