@@ -15,6 +15,8 @@ pub(super) struct Page<'a> {
     shown: BTreeMap<&'a str, String>,
     /// Whether users and what they run are named.
     names: bool,
+    /// When the first figures of the period are from, in ms since 1970: the drawings begin there.
+    begun_ms: u64,
 }
 
 /// From this part of its time on a throttled claim is not told to shrink.
@@ -100,7 +102,8 @@ svg{display:block;width:100%;background:none}.axis{display:flex;justify-content:
 td,th{padding:.3rem .6rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}\
 th{color:var(--dim);font-weight:600}td:first-child,th:first-child,.left{text-align:left}\
 .bar{width:9rem;min-width:6rem}.bar svg{height:.9rem}.small{display:grid;\
-grid-template-columns:repeat(auto-fit,minmax(15rem,1fr));gap:1rem}";
+grid-template-columns:repeat(auto-fit,minmax(15rem,1fr));gap:1rem}\
+@media(max-width:36rem){td,th{padding:.3rem}.more{display:none}}";
 
 /// The unit of the drawings.
 const WIDTH: f64 = 600.0;
@@ -115,10 +118,13 @@ impl<'a> Page<'a> {
             let name = if names { user.to_owned() } else { alias };
             shown.entry(user).or_insert(name);
         }
+        let points = report.users.iter().flat_map(|u| &u.series);
+        let begun = points.map(|p| p.at_ms).min().unwrap_or(report.from_ms);
         Self {
             report,
             shown,
             names,
+            begun_ms: begun.clamp(report.from_ms, report.to_ms),
         }
     }
 
@@ -191,8 +197,8 @@ impl<'a> Page<'a> {
     /// Used and claimed over time as areas, the waiting as a line; what is not known is a gap.
     fn chart(&self, points: &[HistoryPoint], height: f64, top: f64) -> String {
         let report = self.report;
-        let span = report.to_ms.saturating_sub(report.from_ms).max(1) as f64;
-        let x = |ms: u64| ms.saturating_sub(report.from_ms) as f64 / span * WIDTH;
+        let span = report.to_ms.saturating_sub(self.begun_ms).max(1) as f64;
+        let x = |ms: u64| ms.saturating_sub(self.begun_ms) as f64 / span * WIDTH;
         let step = report.step_ms.max(1) as f64 / span * WIDTH;
         let y = |gpus: f64| height - (gpus / top.max(1e-9)).min(1.0) * height;
         let mut paths: [String; 5] = Default::default();
@@ -236,7 +242,7 @@ impl<'a> Page<'a> {
         let used = part(usage.used_gpu_s.unwrap_or(0.0));
         let (within, over) = (used.min(claimed), (used - claimed).max(0.0));
         format!(
-            "<td class=\"bar\"><svg viewBox=\"0 0 100 10\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect \
+            "<td class=\"bar more\"><svg viewBox=\"0 0 100 10\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect \
              width=\"{claimed:.1}\" height=\"10\" fill=\"var(--claimed)\"/><rect width=\"{within:.1}\" height=\"10\" \
              fill=\"var(--used)\"/><rect x=\"{claimed:.1}\" width=\"{over:.1}\" height=\"10\" fill=\"var(--over)\"/></svg>"
         )
@@ -249,13 +255,13 @@ impl<'a> Page<'a> {
             .map(|(_, u)| u.claimed_gpu_s.max(u.used_gpu_s.unwrap_or(0.0)));
         let most = most.fold(0.0, f64::max);
         let mut out = format!(
-            "<div class=\"wide\"><table><tr><th>{title}<th>claimed<th>used<th>of it<th>idle<th>burst<th>waited<th \
-             class=\"left\">idle mostly<th class=\"bar\">"
+            "<div class=\"wide\"><table><tr><th>{title}<th>claimed<th>used<th>used %<th>idle<th class=\"more\">burst<th>waited\
+             <th class=\"left more\">idle mostly<th class=\"bar more\">"
         );
         for (name, usage) in rows {
             let _ = write!(
                 out,
-                "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td class=\"left\">{}{}",
+                "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td class=\"more\">{}<td>{}<td class=\"left more\">{}{}",
                 safe(name),
                 hours(usage.claimed_gpu_s),
                 known(usage.used_gpu_s, usage.estimate),
@@ -315,7 +321,8 @@ impl<'a> Page<'a> {
         let top = f64::from(report.gpu_count).max(most(&all));
         let axis = |top: f64| {
             format!(
-                "<div class=\"axis\"><span>{from}</span><span>0 to {} GPUs</span><span>{to}</span></div>",
+                "<div class=\"axis\"><span>{}</span><span>0 to {} GPUs</span><span>{to}</span></div>",
+                time(self.begun_ms),
                 gpus(top)
             )
         };
@@ -353,7 +360,7 @@ impl<'a> Page<'a> {
         }
         if !report.worst.is_empty() {
             out += "<h2>Most wasted</h2><div class=\"wide\"><table><tr><th>claim<th class=\"left\">user<th>claimed<th>idle\
-                    <th>used of it<th class=\"left\">idle mostly";
+                    <th>used %<th class=\"left\">idle mostly";
             if self.names {
                 out += "<th class=\"left\">runs";
             }
@@ -418,7 +425,7 @@ impl<'a> Page<'a> {
         };
         out.push(row(
             "user",
-            ["claimed", "used", "of it", "idle"],
+            ["claimed", "used", "used %", "idle"],
             "idle mostly",
         ));
         let shown = if report.users.len() > 8 { 7 } else { 8 };
