@@ -120,7 +120,9 @@ fn checksums(station: &Station, name: &str) -> Vec<String> {
 
 pub(super) fn busy_but_idle(s: &Snapshot, _: &Story) -> Option<String> {
     let gpu = s.gpus.iter().find(|g| {
-        g.time_busy.is_some_and(|f| f.value > 80.0) && g.sm_active.is_some_and(|f| f.value < 50.0)
+        let (busy, active) = (g.time_busy.map(|f| f.value), g.sm_active.map(|f| f.value));
+        busy.zip(active)
+            .is_some_and(|(busy, active)| busy > 50.0 && active < busy / 2.0)
     })?;
     let (busy, active, sms) = (gpu.time_busy?.value, gpu.sm_active?.value, gpu.sms?);
     let idle = (f64::from(sms) * (1.0 - active / 100.0)).round();

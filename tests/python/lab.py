@@ -39,8 +39,7 @@ def start(play, folder):
     log = open(pathlib.Path(folder) / "server.log", "wb")
     command = [sys.executable, "-m", "jupyterlab", *options]
     server = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    told = wait("the server", lambda: list(runtime.glob("jpserver-*.json")))
-    about = json.loads(told[0].read_text())
+    about = wait("the server", lambda: written(runtime))
     browser = play.chromium.launch(
         executable_path=os.environ["CHROMIUM"], args=["--no-sandbox", "--disable-gpu"]
     )
@@ -50,6 +49,15 @@ def start(play, folder):
     page.wait_for_selector(".jp-LauncherCard")
     # The news question and other boxes in the corner are in nobody's way then.
     page.add_style_tag(content=".Toastify { display: none }")
+
+
+def written(runtime):
+    """What the server says of itself; None until it has written all of it."""
+    for file in runtime.glob("jpserver-*.json"):
+        try:
+            return json.loads(file.read_text())
+        except ValueError:
+            return None
 
 
 def idle():
