@@ -45,6 +45,7 @@ mod overuse;
 mod places;
 mod queue;
 mod real;
+mod recipes;
 mod recordings;
 mod release;
 mod resize;

@@ -25,8 +25,10 @@ pub(super) struct Errors {
     user: Vec<f64>,
     under: u32,
     oracle_under: u32,
+    simple_under: u32,
     over: Vec<f64>,
     oracle_over: Vec<f64>,
+    simple_over: Vec<f64>,
 }
 
 /// The same in a line: percent.
@@ -40,8 +42,10 @@ pub(super) struct Judge {
     pub(super) user: f64,
     pub(super) under: f64,
     oracle_under: f64,
+    pub(super) simple_under: f64,
     over: f64,
     oracle_over: f64,
+    simple_over: f64,
 }
 
 impl Errors {
@@ -57,6 +61,9 @@ impl Errors {
         self.oracle_under += u32::from(said.oracle_bound < truth);
         self.over.push(above(said.bound));
         self.oracle_over.push(above(said.oracle_bound));
+        let simple = simple(said.highest);
+        self.simple_under += u32::from(simple < truth);
+        self.simple_over.push(above(simple));
     }
 
     pub(super) fn judge(&self) -> Judge {
@@ -75,6 +82,8 @@ impl Errors {
             oracle_under: part(self.oracle_under),
             over: mean(&self.over),
             oracle_over: mean(&self.oracle_over),
+            simple_under: part(self.simple_under),
+            simple_over: mean(&self.simple_over),
         }
     }
 }
@@ -87,7 +96,7 @@ impl Judge {
 
     pub(super) fn line(&self) -> String {
         format!(
-            "{:>6} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1} | {:>7.2} {:>9.1} {:>7.2} {:>9.1}",
+            "{:>6} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1} | {:>7.2} {:>9.1} {:>7.2} {:>9.1} {:>7.2} {:>9.1}",
             self.runs,
             self.gshare,
             self.oracle,
@@ -98,6 +107,8 @@ impl Judge {
             self.over,
             self.oracle_under,
             self.oracle_over,
+            self.simple_under,
+            self.simple_over,
         )
     }
 
@@ -107,8 +118,19 @@ impl Judge {
             "of_oracle": self.ratio(), "last_percent": self.last, "highest_percent": self.highest,
             "user_median_percent": self.user, "under_percent": self.under, "over_percent": self.over,
             "oracle_under_percent": self.oracle_under, "oracle_over_percent": self.oracle_over,
+            "simple_under_percent": self.simple_under, "simple_over_percent": self.simple_over,
         })
     }
+}
+
+/// The highest peak of the last [`RUNS`] runs of the program.
+fn highest(own: &[f64]) -> f64 {
+    own.iter().rev().take(RUNS).copied().fold(0.0, f64::max)
+}
+
+/// The rule that needs no model: so much is asked for after that peak.
+fn simple(highest: f64) -> f64 {
+    1.2 * highest
 }
 
 /// What is said of a run before it.
@@ -144,7 +166,7 @@ fn play(
                 oracle,
                 oracle_bound: oracle * (NORMAL_99 * family.noise).exp(),
                 last: *last,
-                highest: own.iter().copied().fold(0.0, f64::max),
+                highest: highest(own),
                 user: Times::new(user.clone()).median().unwrap_or(*last),
             };
             each(run, family, said);
@@ -188,28 +210,38 @@ pub(super) fn durations(seed: u64, many: usize, said: &mut Vec<f64>, of_user: &m
 }
 
 /// The runs of a seed with the sizes that people ask for: what the family needs, times 1.2 to 2.5 by family, in
-/// quarters of a GPU. That is made up.
-pub(super) fn sized(seed: u64, many: usize, mem: u64) -> Vec<SizedRun> {
+/// quarters of a GPU. That is made up. The second list has the sizes of the simple rule as those that are learnt.
+pub(super) fn sized(seed: u64, many: usize, mem: u64) -> [Vec<SizedRun>; 2] {
     let (families, runs) = families::draw(seed, many, Change::None);
     let mut dice = Dice::new(seed ^ 0x5125);
     let factors: Vec<f64> = families.iter().map(|_| dice.scale(1.2, 2.5)).collect();
     let mut memory = Memory::default();
+    let mut seen: Vec<Vec<f64>> = vec![Vec::new(); families.len()];
     let all = runs.iter().map(|run| {
         let family = &families[run.family];
         let peak = run.peak.min(mem);
         let said = memory.meet(family.user, Shape::of(&run.command), peak as f64);
         let guess = family.median(run.batch, run.number) * factors[run.family];
         let quarters = (guess * 4.0 / mem as f64).ceil().clamp(1.0, 4.0);
-        SizedRun {
+        let own = &mut seen[run.family];
+        let rule = (!own.is_empty()).then(|| simple(highest(own)) as u64);
+        own.push(peak as f64);
+        let learnt = SizedRun {
             arrival_s: run.at_s,
             run_s: run.run_s,
             asked: (quarters * mem as f64 / 4.0) as u64,
             said: said.map(|(_, bound)| bound as u64),
             peak,
             mean: peak,
-        }
+        };
+        let simple = SizedRun {
+            said: rule,
+            ..learnt
+        };
+        (learnt, simple)
     });
-    all.collect()
+    let (learnt, simple) = all.unzip();
+    [learnt, simple]
 }
 
 /// Families that each change once: the run before, the first after, and so on.

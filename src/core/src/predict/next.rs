@@ -1,7 +1,8 @@
 //! What a claim that runs will need in the next minutes: the highest of the last two hours and a tenth above. A
 //! program that holds nothing now is between two lives, and what it needed before says nothing of when it comes back.
 //!
-//! The two constants were chosen on the trace that `gshare bench predict` names (and are printed beside the baselines).
+//! Both constants are from the trace that `gshare bench predict` names: each of five folds of its programs chooses them
+//! when it is left out (144 programs, 14,404 windows; 2.0 to 2.7 % of the windows held out are under, 28 to 33 % is over).
 
 use std::collections::VecDeque;
 use std::time::Duration;
