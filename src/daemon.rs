@@ -235,7 +235,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
     manager::stopping();
     service.end_history();
     service.recorder.end();
-    tracing::info!("gshared stops; members run on under their caps");
+    tracing::info!("gshared stops; programs in claims keep running under their limits");
     let _ = std::fs::remove_file(&socket);
     Ok(())
 }
@@ -250,12 +250,12 @@ fn warmer(tree: Option<Tree>) -> impl Fn() {
             .spawn(move || {
                 while wake_rx.recv().is_ok() {
                     if let Err(error) = tree.warm_up() {
-                        tracing::debug!(%error, "the tree of claims could not be warmed up");
+                        tracing::debug!(%error, "cannot prepare the cgroups of claims");
                     }
                 }
             });
         if let Err(error) = started {
-            tracing::warn!(%error, "no thread to warm the tree of claims up");
+            tracing::warn!(%error, "no thread to prepare cgroups: a claim after a pause starts slower");
         }
     }
     // Full means that a warm-up is under way: nothing to add.
@@ -294,14 +294,14 @@ fn own_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {
         .recursive(true)
         .mode(mode)
         .create(dir)
-        .with_context(|| format!("cannot make the directory {}", dir.display()))?;
+        .with_context(|| format!("cannot create the directory {}", dir.display()))?;
     let meta = dir
         .symlink_metadata()
-        .with_context(|| format!("cannot look at {}", dir.display()))?;
+        .with_context(|| format!("cannot stat {}", dir.display()))?;
     let me = nix::unistd::Uid::effective().as_raw();
     anyhow::ensure!(
         meta.mode() & 0o002 == 0,
-        "{} is for everybody to write\nhint: name a directory below it as state-dir or runtime-dir in the config",
+        "{} is world-writable\nhint: set state-dir or runtime-dir in the config to a directory below it",
         dir.display()
     );
     anyhow::ensure!(

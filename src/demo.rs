@@ -55,7 +55,7 @@ impl Drop for Cast {
 /// When the simulated workstation cannot be set up.
 pub fn run(args: DemoArgs) -> anyhow::Result<i32> {
     let stop = Arc::new(AtomicBool::new(false));
-    let program = std::env::current_exe().context("cannot find the program itself")?;
+    let program = std::env::current_exe().context("cannot find gshare's own executable")?;
     let options = Options {
         costs: COSTS.to_owned(),
         config: format!("{RULES}{}", projects()),

@@ -46,7 +46,7 @@ fn lab(name: &str, args: &[String]) -> Option<Result<(), String>> {
     use crate::demo::{JOB_ARGUMENT, Job};
     Some(match name {
         JOB_ARGUMENT => Job::parse(args)
-            .ok_or_else(|| "this is no job of the demo".to_owned())
+            .ok_or_else(|| "this is not a job of the demo".to_owned())
             .and_then(|job| job.run().map_err(|e| e.to_string())),
         bench::WORKER_ARGUMENT => bench::program(args).map_err(|e| format!("{e:#}")),
         bench::FLOOD_ARGUMENT => bench::flood(args).map_err(|e| format!("{e:#}")),

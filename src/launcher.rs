@@ -60,7 +60,7 @@ pub fn check(path: &Path) -> Result<PathBuf, String> {
     let shown = path.display();
     let found = fs::metadata(&path).map_err(|error| format!("{shown}: {error}"))?;
     if !found.is_file() || found.mode() & 0o111 != 0o111 {
-        return Err(format!("{shown} cannot be run by everybody"));
+        return Err(format!("{shown} is not a file that all users can run"));
     }
     let attribute = xattr::get(&path, ATTRIBUTE).map_err(|error| format!("{shown}: {error}"))?;
     if !attribute.is_some_and(|value| permits(&value)) {
@@ -69,7 +69,7 @@ pub fn check(path: &Path) -> Result<PathBuf, String> {
     let nosuid = nix::sys::statvfs::statvfs(&path)
         .is_ok_and(|fs| fs.flags().contains(nix::sys::statvfs::FsFlags::ST_NOSUID));
     if nosuid {
-        return Err(format!("{shown} lies on a file system mounted nosuid"));
+        return Err(format!("{shown} is on a file system mounted nosuid"));
     }
     Ok(path)
 }

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &SetupArgs) -> Outcome {
     if live && !gshare_enforcer::systemd::booted() {
         return Err(Failure::new(
             failure::NO_SERVICE,
-            "systemd does not run this machine: setup has nobody to start the service",
+            "systemd is not running here, so setup cannot start the service",
         )
         .with_hint(
             "gshare setup --root / installs the files only; then have your init system run gshared",
@@ -69,10 +69,10 @@ fn packaged(args: &SetupArgs) -> Outcome {
         if !by_dpkg {
             return Err(Failure::new(
                 failure::USAGE,
-                "this gshare belongs to a package, which also takes it away",
+                "gshare was installed from a package: remove it with the package manager",
             )
             .with_hint(
-                "apt remove gshare keeps configuration and history, apt purge gshare takes all",
+                "apt remove gshare keeps configuration and history, apt purge gshare deletes them",
             ));
         }
         if gshare_enforcer::systemd::booted() {
@@ -99,7 +99,7 @@ fn packaged(args: &SetupArgs) -> Outcome {
     if by_dpkg {
         return Ok(0);
     }
-    out::print("gshare is installed by its package: no other file changes\n")?;
+    out::print("gshare was installed from a package: setup changed none of its files\n")?;
     units::start(false)?;
     doctor(Path::new("/usr/bin/gshare"))
 }
@@ -126,7 +126,7 @@ fn observe(tree: &mut Tree, dry: bool) -> Result<(), Failure> {
 fn install(root: &Path, prefix: &Path, exe: &Path, dry: bool, live: bool) -> Outcome {
     #[cfg(feature = "lab")]
     out::note(
-        "note: this gshare carries the simulator and the demo; `packaging/build` makes what is meant to be installed",
+        "note: this build includes the simulator and the demo; `packaging/build` makes the one to install",
     );
     let layout = Layout::new(prefix)?;
     let targets = plan::targets(&layout, exe)?;
@@ -180,13 +180,13 @@ fn undo(root: &Path, dry: bool, live: bool) -> Outcome {
                 known.tree().shown(memory).display()
             ),
         )
-        .with_hint("gshare setup keeps there what it changed"));
+        .with_hint("gshare setup records its changes there"));
     }
     if live {
         let members = units::members();
         if members > 0 {
             out::print(&format!(
-                "note     {members} processes of claims run on; without the service nobody holds or frees what they have\n"
+                "note     {members} processes of claims keep running; without the service nothing manages their claims\n"
             ))?;
         }
         out::print("run      systemctl disable --now gshared.service\n")?;

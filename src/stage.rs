@@ -94,7 +94,7 @@ pub(crate) fn effect(old: Stage, new: Stage, above: bool) -> Option<&'static str
 pub(crate) fn read(state_dir: &Path) -> Option<Stages> {
     off::read_line(state_dir, FILE).map(|line| {
         line.unwrap_or_else(|| {
-            tracing::error!("the stage cannot be read and is 1 (observe): gshare admin stage N");
+            tracing::error!("the stage cannot be read, so stage 1 (observe) is used; set it: gshare admin stage N");
             Stages::all(Stage::Observe)
         })
     })

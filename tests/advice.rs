@@ -149,7 +149,7 @@ fn a_claim_that_was_refused_far_below_its_cap_gets_what_it_asked_for() {
     let piece = free / 3 * 2 / (2 << 20) * (2 << 20);
     assert_eq!(raw.ask(&format!("alloc {piece}")), "ok 0");
     assert!(raw.ask(&format!("alloc {piece}")).starts_with("error"));
-    let words = "at its cap of";
+    let words = "at its limit of";
     let found = until("it is said", SOON, || advice(&station, words));
     run(&station, &found);
     goes(&station, words);

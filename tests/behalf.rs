@@ -109,7 +109,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
     own.args(job.words("job-7", &size));
     let said = ends(&as_user(own, ada).output().expect("runs"), 77);
     assert!(
-        said.contains("only root makes claims on behalf of others"),
+        said.contains("only root can make claims for others"),
         "{said}"
     );
     let top = Mount::find().expect("mounted").point;
@@ -214,7 +214,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
         as_user(command, ada).output().expect("runs")
     };
     let said = ends(&as_ada(&["join", "job-7", "--", "true"]), 77);
-    assert!(said.contains("are those below"), "{said}");
+    assert!(said.contains("is for the programs below"), "{said}");
     for words in [
         &["release", "job-7"][..],
         &["resize", "c1", "-g", "1"],
@@ -225,7 +225,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
     }
     for word in ["suspend", "offload"] {
         let said = ends(&run(&station, &[word, "c1"]), 75);
-        assert!(said.contains("leaves where they are"), "{said}");
+        assert!(said.contains("which gshare does not move"), "{said}");
     }
 
     // A service that was killed knows it, its members and its cap.
@@ -242,7 +242,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
 
     // Killed by an administrator or released: the claim ends at once, and its programs get no signal.
     let said = ends(&run(&station, &["admin", "kill", "c1", "--grace", "0s"]), 0);
-    assert!(said.contains("run on without it"), "{said}");
+    assert!(said.contains("keep running: stop them"), "{said}");
     assert!(claims(&station).is_empty());
     assert_eq!(joined.ask("ping"), "ok pong");
     assert!(

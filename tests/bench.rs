@@ -580,7 +580,7 @@ fn bench_attribution_prints_what_it_drew_and_a_small_set_meets_the_goals() {
     let wrong = run(&["--seeds", "9..3"]);
     let errors = String::from_utf8_lossy(&wrong.stderr).into_owned();
     assert_eq!(wrong.status.code(), Some(64), "{errors}");
-    assert!(errors.contains("no range of seeds"), "{errors}");
+    assert!(errors.contains("not a range of seeds"), "{errors}");
 }
 
 #[test]

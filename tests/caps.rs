@@ -19,7 +19,7 @@ fn overhead(station: &gshare::station::Station) -> u64 {
         Duration::from_secs(20),
         || {
             let log = std::fs::read_to_string(station.log_path()).ok()?;
-            (log.matches("a context on GPU").count() >= 2).then_some(())
+            (log.matches("a CUDA context on GPU").count() >= 2).then_some(())
         },
     );
     let mut probe = Raw::claim(station, &["-q", "-g", "0.25", "--gpu-ids", "0"]);

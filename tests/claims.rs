@@ -151,7 +151,7 @@ fn models_and_modes_bind_a_claim_and_what_is_not_here_is_refused_with_what_is() 
     for (args, words) in [
         (vec!["--model", "b200"], "RTX 4090"),
         (vec!["--model", "h100", "--gpu-ids", "0"], "h100"),
-        (vec!["--mode", "mps"], "shared as `mps`"),
+        (vec!["--mode", "mps"], "offers mode `mps`"),
     ] {
         let mut all = vec!["claim", "-g", "0.1"];
         all.extend(args);
@@ -173,7 +173,7 @@ fn a_class_starts_at_its_hours_and_a_changed_configuration_lets_it_start() {
         station.snapshot().ok()?.queue.first().cloned()
     });
     assert!(
-        queued.reason.contains("start at no hour"),
+        queued.reason.contains("may not start at any hour"),
         "{}",
         queued.reason
     );
@@ -227,8 +227,8 @@ fn a_lease_is_told_on_the_terminal_put_off_and_ends_after_a_grace_with_124() {
     let after = claim().expect("listed");
     let added = after.ends_ms.zip(before.ends_ms).map(|(a, b)| a - b);
     assert_eq!(added, Some(2000));
-    terminal.shows(&["its lease ends in", "gshare extend"], SOON);
-    terminal.shows(&["its lease is over", "to save what they have"], SOON);
+    terminal.shows(&["its time limit ends in", "gshare extend"], SOON);
+    terminal.shows(&["its time limit is over", "to save their work"], SOON);
     // Its GPU is its own while it saves.
     terminal.send("alloc 1048576\n");
     terminal.shows(&["ok 0"], SOON);
@@ -245,7 +245,7 @@ fn a_lease_is_told_on_the_terminal_put_off_and_ends_after_a_grace_with_124() {
     });
     let log = text(&run(&station, &["log", &before.id]));
     assert!(
-        log.contains("lease ended") && log.contains("later than it did"),
+        log.contains("time limit ended") && log.contains("later than before"),
         "{log}"
     );
 }
@@ -263,14 +263,17 @@ fn a_lease_that_ends_beside_the_gpu_is_told_and_so_is_each_later_call() {
     command.args(["claim", "-g", "0.25", "-t", "1s", "--", "sh", "-c", &line]);
     let mut terminal = Terminal::start(&command, 24, 200);
     terminal.shows(
-        &["c1 has ended: its lease is over", "gshare claim -- CMD"],
+        &[
+            "c1 has ended: its time limit is over",
+            "gshare claim -- CMD",
+        ],
         SOON,
     );
     terminal.send("now\n");
     terminal.shows(
         &[
             "gshare: c1 ended",
-            "ago (lease ended); this program has no GPU",
+            "ago (time limit ended); this program has no GPU",
         ],
         SOON,
     );

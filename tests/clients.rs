@@ -29,7 +29,7 @@ fn quarter(station: &Station, client: &[&Path], uncharged: u64) {
         Duration::from_secs(20),
         || {
             let log = std::fs::read_to_string(station.log_path()).ok()?;
-            (log.matches("a context on GPU").count() >= 2).then_some(())
+            (log.matches("a CUDA context on GPU").count() >= 2).then_some(())
         },
     );
     let mut command: Command = station.command();

@@ -405,7 +405,7 @@ fn a_shell_on_the_simulated_workstation_ends_with_its_terminal() {
         let mut terminal = Terminal::start(&command, 30, 120);
         terminal.shows(&["A shell on a SIMULATED workstation"], SOON);
         terminal.send("gshare claim -g 0.25 --short; gshare admin mode 1 mps\n");
-        terminal.shows(&["c1", "GPU 1 is now shared as mps"], SOON);
+        terminal.shows(&["c1", "GPU 1 is now in mode mps"], SOON);
         let dir = directory(tmp.path()).expect("its directory");
         match ends {
             None => terminal.send("exit 7\n"),

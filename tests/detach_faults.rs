@@ -151,7 +151,7 @@ fn late(how: CheckpointHow, driver: &str) {
             gone.then_some(())
         });
         until("it is told", SOON, || {
-            log(&station, &id).contains("tried again").then_some(())
+            log(&station, &id).contains("tries again").then_some(())
         });
         assert!(asking.try_wait().expect("waited").is_none(), "it is open");
         fault(&station, None, None);

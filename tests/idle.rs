@@ -77,7 +77,7 @@ fn who_waits_is_told_when_an_idle_claim_makes_room_once_that_is_known() {
     let line = until("it is told when it starts", SOON, || {
         let text = std::fs::read_to_string(&told).ok()?;
         let mut lines = text.lines().map(str::to_owned);
-        lines.find(|l| l.contains("which idles, is offloaded"))
+        lines.find(|l| l.contains("which is idle, is offloaded"))
     });
     assert!(line.contains("; expected start in 59m, when c1"), "{line}");
 }
@@ -111,7 +111,7 @@ fn an_idle_notebook_makes_room_for_a_third_and_its_next_cell_has_everything_back
     );
     assert!(said["seconds"].as_f64().is_some_and(|s| s < 1.0), "{said}");
     // Warned where its person sees it: under the cell that ran last, although no cell runs.
-    let warned = idle.act(&json!({ "do": "rest", "until": "To put it off" }));
+    let warned = idle.act(&json!({ "do": "rest", "until": "To postpone: " }));
     let text = warned["printed"].as_str().unwrap_or_default();
     assert!(
         text.contains(&format!("gshare: {id} launched nothing for")),
@@ -179,7 +179,7 @@ fn who_keeps_what_idles_is_left_alone_once_and_the_rule_is_shown() {
     assert!(
         warned["printed"]
             .as_str()
-            .is_some_and(|p| p.contains("if somebody waits")),
+            .is_some_and(|p| p.contains("if others wait")),
         "{warned}"
     );
     let view = until("it is shown as idle", SOON, || {
@@ -253,7 +253,7 @@ fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
         let words = [
             "waiting for it: wants",
             "; expected start in ",
-            ", when the lease of c",
+            ", when the time limit of c",
         ];
         assert!(words.iter().all(|w| printed.contains(w)), "{round}: {said}");
         let waits = claim_of(&station, &idle).and_then(|c| c.place.waits);
@@ -296,8 +296,8 @@ fn a_notebook_that_cannot_be_detached_is_told_so_when_it_starts() {
     // Under the cell that took the GPU, or under it when it has ended.
     let mut printed = notebook.run(ARRAYS);
     assert!(printed.contains("right"), "{printed}");
-    if !printed.contains("you are only warned") {
-        let told = notebook.act(&json!({ "do": "rest", "until": "you are only warned" }));
+    if !printed.contains("gshare only warns you") {
+        let told = notebook.act(&json!({ "do": "rest", "until": "gshare only warns you" }));
         printed += told["printed"].as_str().unwrap_or_default();
     }
     let id = claim_of(&station, &notebook).expect("listed").id;

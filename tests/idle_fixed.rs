@@ -72,10 +72,10 @@ fn who_is_only_warned_keeps_everything_while_others_wait() {
     let mut idle = managed(&station);
     let id = claim(&station, idle.pid()).id;
     let first = says(&station, &id, "cannot be offloaded: it uses managed memory");
-    assert!(first.contains("you are only warned"), "{first}");
+    assert!(first.contains("gshare only warns you"), "{first}");
     let _hog = hog(&station);
     let waits = waiter(&station, &["-g", "0.5"]);
-    says(&station, &id, "please give back what you do not need");
+    says(&station, &id, "please release what you do not need");
     stays(&station, idle.pid(), Duration::from_secs(4));
     assert_eq!(idle.ask("launch 1"), "ok 2");
     end(waits);
@@ -90,7 +90,7 @@ fn a_claim_is_made_as_small_as_what_it_uses_and_others_start() {
     let (id, before) = (view.id, view.gpus[0].mem_request);
     let first = says(&station, &id, "cannot be offloaded");
     assert!(
-        first.contains("only what it uses stays guaranteed"),
+        first.contains("its size shrinks to what it uses"),
         "{first}"
     );
     stays(&station, idle.pid(), Duration::from_secs(4));
@@ -104,7 +104,7 @@ fn a_claim_is_made_as_small_as_what_it_uses_and_others_start() {
     let (mem, sm) = (now.gpus[0].mem_request, now.gpus[0].sm_request);
     assert!((GIB..3 * GIB).contains(&mem), "{mem} of {before}");
     assert!(sm > 0.0 && sm <= 0.1, "{sm}");
-    let words = says(&station, &id, "is guaranteed what it uses");
+    let words = says(&station, &id, "its size is now what it uses");
     assert!(
         words.contains(&format!("gshare resize {id} --gpu-mem")),
         "{words}"
@@ -230,7 +230,7 @@ fn memory_that_processes_share_is_told_too_and_an_instance_keeps_its_size() {
     let instance = Raw::claim(&station, &["-q", "-g", "0.25", "--class", "interactive"]);
     let id = claim(&station, instance.pid()).id;
     let words = says(&station, &id, "cannot be offloaded: it has a MIG instance");
-    assert!(words.contains("you are only warned"), "{words}");
+    assert!(words.contains("gshare only warns you"), "{words}");
 }
 
 /// A kernel that Jupyter starts, on memory that cannot be saved.

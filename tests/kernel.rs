@@ -160,7 +160,7 @@ fn the_wait_goes_on_when_the_service_was_killed() {
     assert!(
         said["printed"]
             .as_str()
-            .is_some_and(|p| p.contains("the service is away")),
+            .is_some_and(|p| p.contains("the service does not answer")),
         "{said}"
     );
     station.start_service().expect("started");
@@ -215,7 +215,7 @@ fn a_lazy_claim_that_may_not_wait_or_no_longer_is_told_so() {
             &["kernel", "exec", "--no-wait", "-g", "0.5", "--"],
             "gets no GPU now: wants",
         ),
-        (&lazy("--wait=2s"), "s in vain; wants"),
+        (&lazy("--wait=2s"), "not available within "),
     ];
     for (way, how) in ways {
         let mut command = station.command();
@@ -237,7 +237,7 @@ fn a_lazy_claim_that_may_not_wait_or_no_longer_is_told_so() {
     let output = command.output().expect("runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(75), "{said}");
-    let words = ["gshare: waited ", "s in vain; wants", "held by c1"];
+    let words = ["gshare: not available within ", "s; wants", "held by c1"];
     assert!(words.iter().all(|w| said.contains(w)), "{said}");
 }
 

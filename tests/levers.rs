@@ -97,9 +97,9 @@ fn a_share_that_was_lowered_is_given_back() {
     let log = ok(&station, &["log", &claim(&station, raw.pid()).id]);
     for said in [
         "gets a smaller share of the SMs in 1s",
-        "it gets them back when nobody needs them",
-        "has 50 % of the SMs for sure now; it asked for 80 %",
-        "has 80 % of the SMs for sure now; it asked for 80 %",
+        "gets them back when nobody needs them",
+        "is now guaranteed 50 % of the SMs; it asked for 80 %",
+        "is now guaranteed 80 % of the SMs; it asked for 80 %",
     ] {
         assert!(log.contains(said), "{said}: {log}");
     }
@@ -227,7 +227,7 @@ fn a_requeued_command_is_asked_to_end_and_starts_anew_when_there_is_room() {
     for said in [
         "is ended and queued again in 1s",
         "is ended and queued again: c2 of root came first",
-        "to save what they have",
+        "to save their work",
     ] {
         assert!(log.contains(said), "{said}: {log}");
     }
@@ -277,7 +277,7 @@ fn what_was_not_claimed_with_requeue_is_ended_last_and_only_where_that_is_allowe
                 assert_eq!(snapshot.claims[0].announced, None);
             }
             let why = ok(&station, &["why", &waiting]);
-            assert!(why.contains("is not known"), "{why}");
+            assert!(why.contains("start time unknown"), "{why}");
             assert_eq!(raw.ask("launch 1"), "ok 2", "it runs on");
             end(other);
             assert_eq!(notes(&path), ["start"]);
@@ -310,8 +310,8 @@ fn people_are_told_on_their_terminal_before_anything_is_taken() {
     let whom = waits(&station);
     // The user who wants it, what, when, what is done, what becomes of the contents, and how to keep it.
     let announced = format!(
-        "gshare: {id} is suspended in 7s: {whom} of root waits for room, which is within what project p2 is guaranteed; \
-         what is in its memory is kept. To put it off: gshare keep {id}"
+        "gshare: {id} is suspended in 7s: {whom} of root waits for room, within the guarantee of project p2; \
+         the memory of {id} is kept. To postpone: gshare keep {id}"
     );
     let on_screen = |text: &str, wanted: &str| {
         let flat: String = text.split_whitespace().collect();
@@ -329,7 +329,7 @@ fn people_are_told_on_their_terminal_before_anything_is_taken() {
     let why = ok(&station, &["why", &id]);
     assert!(why.contains("announced: it is suspended in"), "{why}");
     // It comes nearer.
-    let reminder = format!("for {whom}; gshare keep {id} puts it off");
+    let reminder = format!("for {whom}; to postpone: gshare keep {id}");
     terminal.wait("a reminder", SOON, |text| on_screen(text, &reminder));
     assert_eq!(on_gpus(&station, pid), held, "still nothing has been taken");
     starts(&station, other.id());
@@ -376,7 +376,7 @@ fn keep_puts_off_what_was_announced_once() {
     // Once for each that waits.
     announced();
     let said = refused(&station, &["keep", &id]);
-    assert!(said.contains("was kept once already"), "{said}");
+    assert!(said.contains("was already postponed once"), "{said}");
     starts(&station, other.id());
     settles(&station, pid, Some("suspended"));
     end(other);

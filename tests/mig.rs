@@ -363,7 +363,7 @@ fn the_doctor_prints_what_would_divide_a_gpu_and_nothing_is_divided_by_itself() 
     let station = workstation();
     let output = station.command().arg("doctor").output().expect("runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("rung C1 (mig)"), "{text}");
+    assert!(text.contains("mig: claims get its instances"), "{text}");
     let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         flat.contains("sudo gshare admin mig 1 3g.40gb+2g.20gb+1g.10gb"),

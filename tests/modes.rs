@@ -56,13 +56,13 @@ fn doctor_says_which_way_a_gpu_on_auto_is_shared_now() {
             flat.contains(what).then_some(flat)
         })
     };
-    let text = says("auto, nobody there: rung C4 (mps, one user at a time): 0 servers, 0 clients");
-    assert!(text.contains("others take turns (C5)"), "{text}");
+    let text = says("auto, no claims now: mps, one user at a time: 0 servers, 0 clients");
+    assert!(text.contains("other claims take turns"), "{text}");
     let mut batch = Raw::claim(&station, &["-q", "-g", "0.25", "--class", "batch"]);
     assert_eq!(batch.ask("mps"), "ok 1");
-    let text = says("auto, now rung C4 (mps, one user at a time): 1 server, 1 client;");
+    let text = says("auto, now mps, one user at a time: 1 server, 1 client;");
     assert!(
-        text.contains("mend: several users side by side: [mps] multi-user = \"accept\""),
+        text.contains("fix: to run several users side by side: [mps] multi-user = \"accept\""),
         "{text}"
     );
     drop(batch);
@@ -71,5 +71,5 @@ fn doctor_says_which_way_a_gpu_on_auto_is_shared_now() {
     });
     let mut shell = Raw::claim(&station, &["-q", "-g", "0.25", "--class", "interactive"]);
     assert_eq!(shell.ask("mps"), "ok 0");
-    says("auto, now rung C5 (timeslice): claims take turns");
+    says("auto, now timeslice: claims take turns");
 }

@@ -218,7 +218,7 @@ fn a_dead_server_is_noticed_and_its_claims_are_kept_by_policy() {
     assert_eq!(server.uid, ADA, "the server runs as its clients' user");
     kill(Pid::from_raw(server.pid.cast_signed()), Signal::SIGKILL).expect("killed");
     let words = said(&station, "c1: GPU 0: its MPS server died");
-    assert!(words.contains("the claim is held"), "{words}");
+    assert!(words.contains("the claim stays"), "{words}");
     until("its program has ended", SOON, || {
         ada.child.try_wait().ok().flatten()
     });
@@ -509,7 +509,7 @@ fn a_resize_says_what_it_means_for_programs_that_run_and_sets_the_next_ones_memo
     // What the program has is what the driver showed it, however often its claim has changed since.
     let text = resize(&["--sm", "40"]);
     assert!(
-        text.contains("those that run keep 32 SMs, those started from now on get 52"),
+        text.contains("running ones keep 32 SMs, those started from now on get 52"),
         "{text}"
     );
     let listed = || {
@@ -521,17 +521,17 @@ fn a_resize_says_what_it_means_for_programs_that_run_and_sets_the_next_ones_memo
     assert!(ps.contains(had), "{ps}");
     let text = resize(&["--limit", "0.8"]);
     assert!(
-        text.contains("the limit of SMs counts for nothing through MPS"),
+        text.contains("the SM limit has no effect with MPS"),
         "{text}"
     );
     let text = resize(&["--gpu-mem", "10G"]);
     assert!(
-        text.contains("the memory limit holds at once") && !text.contains("that run keep"),
+        text.contains("the memory limit applies at once") && !text.contains("running ones keep"),
         "{text}"
     );
     let text = resize(&["-g", "0.5", "--gpu-mem", "12G"]);
     assert!(
-        text.contains("those that run keep 32 SMs, those started from now on get 66"),
+        text.contains("running ones keep 32 SMs, those started from now on get 66"),
         "{text}"
     );
     shell.tell("quit");
@@ -592,12 +592,12 @@ fn after_a_dead_server_a_command_is_started_again_by_policy() {
     kill(Pid::from_raw(server.pid.cast_signed()), Signal::SIGKILL).expect("killed");
     let words = said(
         &station,
-        "its MPS server died; its command is ended, and started again",
+        "its MPS server died; its command is ended and queued again",
     );
     assert!(words.starts_with("c1:"), "{words}");
     said(
         &station,
-        "its MPS server died; its programs on the GPU are ended, and with them the claim",
+        "its MPS server died; its programs on the GPU are ended, and so is the claim",
     );
     // The one that may be started again is, through a new server; the other has ended.
     assert_eq!(again.line(), "ok ready");
@@ -633,6 +633,6 @@ fn a_program_that_misses_the_pipe_is_told_and_listed_as_what_it_is() {
     assert_eq!((part.mps_sms, &part.beside_mps), (None, &vec![raw.pid()]));
     let listed = station.command().arg("ps").output().expect("runs");
     let text = String::from_utf8_lossy(&listed.stdout).into_owned();
-    let line = format!("pid {} runs on GPU 0 beside MPS", raw.pid());
+    let line = format!("pid {} runs on GPU 0 outside MPS", raw.pid());
     assert!(text.contains(&line), "{text}");
 }

@@ -57,7 +57,7 @@ fn a_reset_is_refused_while_gshared_has_the_gpu_open_and_done_once_it_is_release
         Some(())
     });
     let said = ok(&station, &["admin", "release", "1"]);
-    assert!(said.contains("nothing of gshare has it open now"), "{said}");
+    assert!(said.contains("gshare no longer has it open"), "{said}");
     assert!(
         said.contains("undo: gshare admin release 1 --take"),
         "{said}"

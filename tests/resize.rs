@@ -192,7 +192,7 @@ fn what_does_not_fit_is_refused_with_what_would_and_a_patient_one_waits() {
     );
     assert!(only.status.success(), "{}", text(&only));
     assert!(
-        text(&only).contains("more than it is guaranteed"),
+        text(&only).contains("more than its new size"),
         "{}",
         text(&only)
     );

@@ -815,6 +815,6 @@ fn a_state_directory_of_somebody_else_is_not_used() {
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).expect("opened");
         let error = station.start_service().expect_err("refused");
         let said = format!("{error:#}");
-        assert!(said.contains("for everybody to write"), "{name}: {said}");
+        assert!(said.contains("is world-writable"), "{name}: {said}");
     }
 }

@@ -249,7 +249,7 @@ fn the_hosts_memory_bounds_what_is_suspended() {
     let why = ok(&station, &["why", &whom.id]);
     assert!(why.contains("is not known"), "{why}");
     let id = claim(&station, raw.pid()).id;
-    let stands = format!("{id} (root) cannot make room: the host has none for its ");
+    let stands = format!("{id} (root) cannot make room: not enough host memory for its ");
     assert!(why.contains(&stands), "{why}");
     // With more of it the same claims are served at once.
     let file = station.dir().join("gshare.toml");
@@ -282,7 +282,7 @@ fn nothing_is_taken_from_a_claim_before_it_has_run_for_what_its_class_says_at_th
     let victim = claim(&station, raw.pid());
     let other = waiter(&station, &["-g", "0.9", "--project", "p2"]);
     let whom = waits(&station, 0);
-    let stands = format!("{} (root) may be asked to make room in ", victim.id);
+    let stands = format!("{} (root) can be asked to make room in ", victim.id);
     until("it is told from when on", least, || {
         let alone = waits(&station, 0).alone;
         alone
@@ -319,7 +319,7 @@ fn nothing_is_taken_from_a_claim_before_it_has_run_for_what_its_class_says_at_th
         );
     }
     let why = format!(
-        "{} of root waits for room, which is within what project p2 is guaranteed",
+        "{} of root waits for room, within the guarantee of project p2",
         whom.id
     );
     assert!(after[0].contains(&why), "{}", after[0]);
@@ -529,7 +529,7 @@ fn a_borrowers_lease_is_not_put_off_while_somebody_entitled_waits() {
     assert_eq!(said.status.code(), Some(75));
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(
-        said.contains("keeps its end") && said.contains(&waiting.id),
+        said.contains("is not extended") && said.contains(&waiting.id),
         "{said}"
     );
     end(other);

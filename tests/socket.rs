@@ -86,7 +86,7 @@ fn garbage_gets_an_error_and_others_are_served() {
         Request::Register(asked).bytes()
     };
     check(&register(gshare_abi::ABI_VERSION), "no_claim");
-    check(&register(1), "the service knows version 3");
+    check(&register(1), "versions differ: the service has 3");
     check(&register(3)[..20], "");
     let changed = |at: usize, to: u8| {
         let mut bytes = register(3);
@@ -95,7 +95,7 @@ fn garbage_gets_an_error_and_others_are_served() {
     };
     check(&changed(3, b'x'), "does not begin as a message does");
     check(&changed(4, 9), "it has version 9, this side knows 2");
-    check(&changed(6, 99), "nothing is asked by kind 99");
+    check(&changed(6, 99), "unknown request kind 99");
     check(&changed(9, 5), "longer than");
     check(b"{\"op\":\"register\",\"abi\":2}\n", "bad_request");
     check(

@@ -177,7 +177,7 @@ fn in_stage_2_claims_have_limits_and_a_queue_and_nothing_is_taken() {
     said(&station, &["admin", "stage", "2"]);
     let told = said(&station, &["claim", "-g", "0.25", "--", "true"]);
     assert!(
-        told.contains("not protected from programs without a claim"),
+        told.contains("does not protect it from programs without a claim"),
         "{told}"
     );
     let (mut idle, sum) = detach::holder(
@@ -292,7 +292,7 @@ fn a_dry_run_names_whom_a_stage_would_affect_and_its_plan_holds_only_while_that_
     let refusal = "1 run: could not open a GPU without a claim";
     assert!(dry("4").0.contains(refusal), "{}", dry("4").0);
     assert!(
-        dry("4").0.contains("were without a claim"),
+        dry("4").0.contains("were used without a claim"),
         "{}",
         dry("4").0
     );
@@ -305,13 +305,13 @@ fn a_dry_run_names_whom_a_stage_would_affect_and_its_plan_holds_only_while_that_
     });
     let (code, text) = refused(&station, &["admin", "stage", "2", "--plan", &plan]);
     assert_eq!(code, Some(75), "{text}");
-    assert!(text.contains("no longer so"), "{text}");
+    assert!(text.contains("the plan is out of date"), "{text}");
     let plan = dry("2").1;
     said(&station, &["admin", "stage", "2", "--plan", &plan]);
     assert_eq!(said(&station, &["admin", "stage"]), "stage 2 (opt-in)\n");
     let (text, _) = dry("1");
     assert!(
-        text.contains("nobody would be treated differently"),
+        text.contains("no run would be treated differently"),
         "{text}"
     );
 }

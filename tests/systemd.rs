@@ -78,7 +78,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
         "install  /etc/gshare/gshare.toml",
         "stage    1 (observe), /var/lib/gshare/stage",
         "systemctl start gshared.service",
-        "claims live below /sys/fs/cgroup/gshare.slice/gshare-claims.slice",
+        "claims are cgroups below /sys/fs/cgroup/gshare.slice/gshare-claims.slice",
     ] {
         assert!(said.contains(line), "{line}: {said}");
     }
@@ -121,7 +121,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
         .contains("memory");
     let told = machine.ok("gshare doctor --json || true");
     assert_eq!(
-        told.contains("MemoryMax and MemoryHigh of users' slices do not hold"),
+        told.contains("MemoryMax and MemoryHigh of users' slices do not apply"),
         !bound,
         "{told}"
     );
@@ -221,7 +221,7 @@ fn refuses_where_it_cannot_work(machine: &Machine) {
         (
             "unshare -m sh -c 'mount -t tmpfs tmpfs /run && /root/gshare setup'".to_owned(),
             69,
-            "systemd does not run this machine",
+            "systemd is not running here",
         ),
         (
             "/root/gshare setup --undo".to_owned(),
@@ -402,7 +402,7 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
     assert_eq!(claims(&machine)[0]["members"], serde_json::json!([member]));
     assert_eq!(claim("ada").status().expect("runs").code(), Some(0));
     let log = machine.ok("journalctl -u gshared -o cat --no-pager");
-    assert!(log.contains("get a tree beside systemd's"), "{log}");
+    assert!(log.contains("get a cgroup tree outside systemd's"), "{log}");
 
     // Users may have systemd move programs of theirs to their own manager's units, so out of the claim's cgroup: members they
     // stay, also for a service that starts afterwards, and end with the claim.

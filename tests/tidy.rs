@@ -329,7 +329,7 @@ fn documented(page: &str, mechanism: &str) -> Option<String> {
     row.get(2).map(|s| (*s).to_owned())
 }
 
-/// The mechanism of a row of the doctor: `memory cap (shim, rung M2)`, `compute cap GPU 0`.
+/// The mechanism of a row of the doctor: `memory limit (library)`, `compute limit GPU 0`.
 fn mechanism(row: &str) -> &str {
     if row.starts_with("GPU ") {
         return "GPU figures";
@@ -361,10 +361,10 @@ fn the_doctor_claims_what_the_hardware_page_claims() {
         );
         assert_ne!(status, "", "{name} has no status");
         let mechanism = match name.as_str().expect("a name") {
-            n if n.starts_with("compute cap") => match check["detail"].as_str() {
+            n if n.starts_with("compute limit") => match check["detail"].as_str() {
                 Some(d) if d.contains("mig") => "MIG:",
                 Some(d) if d.contains("exclusive") => "MPS: claims",
-                Some(d) if d.contains("timeslice") => "compute cap",
+                Some(d) if d.contains("timeslice") => "compute limit",
                 _ => "MPS: control",
             },
             // What is there unless the administrator says `deny`.

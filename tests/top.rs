@@ -112,7 +112,7 @@ fn what_was_recorded_is_replayed() {
     let mut screen = Terminal::start(&show, 24, 100);
     screen.shows(&["recorded", "RECORDING", "at its end"], SOON);
     screen.send(" ");
-    screen.shows(&["stopped", "Space goes on"], SOON);
+    screen.shows(&["stopped", "Space resumes"], SOON);
     screen.send("<");
     screen.send(" ");
     screen.shows(&["at its end"], SOON);
@@ -131,7 +131,7 @@ fn what_was_recorded_is_replayed() {
     other.args(["top", "--once", "--replay", "/etc/hostname"]);
     let output = other.output().expect("gshare starts");
     assert_eq!(output.status.code(), Some(64));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("is no recording of gshare"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is not a gshare recording"));
 }
 
 /// A mouse report: button 0 is the left one, 64 and 65 are the wheel; cells count from 1.

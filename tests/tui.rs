@@ -245,7 +245,7 @@ fn the_demo_says_that_it_is_simulated_tells_its_scenes_and_cleans_up() {
     });
     // Space stops the captions.
     screen.send(" ");
-    screen.shows(&["Space goes on"], SOON);
+    screen.shows(&["Space resumes"], SOON);
     screen.send("q");
     assert_eq!(screen.ended(LATE), 0);
     assert!(screen.restored());

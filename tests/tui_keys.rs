@@ -85,7 +85,7 @@ fn a_claim_is_detached_attached_resized_extended_and_killed_by_keys() {
     });
     closed(&screen, "Another size for");
     screen.send("e");
-    screen.shows(&[&format!("{id} has no end")], SOON);
+    screen.shows(&[&format!("{id} has no time limit")], SOON);
     ok(&station, &["claim", "-q", "-g", "0.1", "--time", "2h"]);
     let held = || {
         let claims = station.snapshot().expect("served").claims;
@@ -133,7 +133,7 @@ fn what_is_announced_is_put_off_by_a_key() {
     let mut screen = screen(&station);
     screen.shows(&[&id], SOON);
     screen.send("p");
-    screen.shows(&["nothing was announced for any claim of yours"], SOON);
+    screen.shows(&["nothing is announced for your claims"], SOON);
 
     let other = waiter(&station, &["-g", "0.9", "--project", "p2"]);
     let announced = until("it is announced", SOON, || claim(&station, pid).announced);
@@ -167,7 +167,7 @@ fn gpus_are_drained_and_change_their_mode_by_keys() {
     ready(&station, raw.pid());
     let mut screen = screen(&station);
     screen.send("5");
-    screen.shows(&["WHAT HOLDS A CLAIM"], SOON);
+    screen.shows(&["ENFORCEMENT"], SOON);
     // From the page of the second GPU; from the list the key does nothing.
     screen.send("\x1b[B");
     yes(&mut screen, "\rD", "Drain GPU 1");

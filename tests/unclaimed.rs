@@ -161,7 +161,7 @@ fn the_services_own_measurement_is_nobodys_use() {
             "{snapshot:?}"
         );
         let log = std::fs::read_to_string(station.log_path()).ok()?;
-        (log.matches("a context on GPU").count() >= 2).then_some(())
+        (log.matches("a CUDA context on GPU").count() >= 2).then_some(())
     });
 }
 
@@ -201,7 +201,7 @@ fn a_running_process_becomes_a_claim_and_is_told_what_that_means() {
     for part in [
         "has a claim now",
         "counted:",
-        "cap: none until its next start",
+        "limit: none until its next start",
         "what it starts belongs to",
     ] {
         assert!(text.contains(part), "{text}");
@@ -255,7 +255,10 @@ fn an_adopted_process_opens_no_other_gpu_and_neither_does_what_it_starts() {
     assert_eq!(shell.ask("1"), "No such device or address");
     let pid = shell.pid().to_string();
     let (code, text) = gshare(&station, &["adopt", &pid]);
-    assert!(code == Some(64) && text.contains("on no GPU yet"), "{text}");
+    assert!(
+        code == Some(64) && text.contains("does not use a GPU yet"),
+        "{text}"
+    );
     let (code, text) = gshare(&station, &["adopt", &pid, "-g", "0.25", "--json"]);
     assert_eq!(code, Some(0), "{text}");
     let snapshot = station.snapshot().expect("served");

@@ -68,7 +68,7 @@ pub(crate) fn serialize<S: Serializer>(quotas: &[Quota], out: S) -> Result<S::Ok
     out.collect_map(quotas.iter().map(|q| (Name(q.party.clone()), keys(q))))
 }
 
-/// What keeps the guarantees of a file from being had at the same time on `gpus` GPUs, at its place in the file.
+/// Why the guarantees of a file do not fit together on `gpus` GPUs, at its place in the file.
 #[must_use]
 pub fn unpackable(text: &str, file: &Path, quotas: &[Quota], gpus: usize) -> Option<Problem> {
     let why = unpackable_quotas(gpus, quotas)?;
@@ -76,9 +76,12 @@ pub fn unpackable(text: &str, file: &Path, quotas: &[Quota], gpus: usize) -> Opt
     let at = text.find(&name).unwrap_or(0);
     let span = at..at + if at > 0 { name.len() } else { 0 };
     let expected = if why.most > Share::ZERO {
-        format!("at most {} for it, or less for another", why.most.as_f64())
+        format!(
+            "guarantee it at most {}, or lower another guarantee",
+            why.most.as_f64()
+        )
     } else {
-        "guarantee less to another".to_owned()
+        "lower another guarantee".to_owned()
     };
     Some(Problem::at(
         file,

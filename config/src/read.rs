@@ -39,7 +39,7 @@ impl Config {
         if memory.display_reserve < memory.reserve {
             let (display, reserve) = (memory.display_reserve, memory.reserve);
             let what = format!(
-                "`display-reserve` ({display}) is below `reserve` ({reserve}), but a display needs memory besides"
+                "`display-reserve` ({display}) is below `reserve` ({reserve}), but a GPU with a display needs more"
             );
             let hint = "raise display-reserve to at least reserve".to_owned();
             complain((&["memory", "display-reserve"], what, Some(hint)));
@@ -58,7 +58,7 @@ impl Config {
         for quota in &self.quotas {
             let party = quota.party.to_string();
             if quota.gpus.is_none() && quota.weight_milli.is_none() && quota.max.is_none() {
-                let what = format!("the quota of {party} says nothing");
+                let what = format!("the quota of {party} is empty");
                 complain((
                     &["quotas", &party],
                     what,
@@ -77,7 +77,7 @@ impl Config {
         for name in self.gpus.keys() {
             if name != "all" && !name.starts_with("GPU-") && name.parse::<u32>().is_err() {
                 let hint = "an index such as 0, a UUID such as GPU-..., or all".to_owned();
-                complain((&["gpu", name], format!("`{name}` is no GPU"), Some(hint)));
+                complain((&["gpu", name], format!("`{name}` is not a GPU"), Some(hint)));
             }
         }
         for (name, project) in &self.projects {

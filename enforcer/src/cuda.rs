@@ -46,7 +46,7 @@ pub enum CudaError {
     #[error("cannot ask NVML for this process's memory")]
     Nvml(#[source] nvml_wrapper::error::NvmlError),
     /// NVML does not tell what this process uses.
-    #[error("NVML does not tell what a process uses on {0}")]
+    #[error("NVML does not report what a process uses on {0}")]
     Untold(String),
 }
 

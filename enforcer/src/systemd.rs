@@ -51,8 +51,8 @@ const CAPS: [&str; 14] = [
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SystemdError {
-    /// It is not what runs this machine.
-    #[error("systemd does not run this machine ({BOOTED} is not there)")]
+    /// The machine was not booted with systemd.
+    #[error("systemd is not running here ({BOOTED} is missing)")]
     NotBooted,
     /// The bus does not answer.
     #[error("systemd cannot be reached: {0}")]
@@ -317,7 +317,7 @@ impl Bus {
         loop {
             let mut get = |interface: &str, property: &str| {
                 let value = self.get(&unit, interface, property);
-                value.map_err(|e| refused("look at", name, &e.to_string()))
+                value.map_err(|e| refused("query", name, &e.to_string()))
             };
             let state = answer::state(get(UNIT, "ActiveState")?).unwrap_or_default();
             let cgroup = answer::cgroup(get(kind, "ControlGroup")?);
@@ -399,14 +399,14 @@ impl Bus {
         let service = "org.freedesktop.systemd1.Service";
         let mut get = |interface: &str, property: &str| {
             let value = self.get(&unit, interface, property);
-            value.map_err(|e| refused("look at", "a unit", &e.to_string()))
+            value.map_err(|e| refused("query", "a unit", &e.to_string()))
         };
         // It may be no service at all.
         let main = get(service, "MainPID").ok().and_then(answer::process);
         if main != Some(pid) {
             return Ok(None);
         }
-        let odd = || refused("look at", "a unit", "its name or cgroup is none");
+        let odd = || refused("query", "a unit", "its name or cgroup is not valid");
         Ok(Some(MainOf {
             unit: answer::unit(get(UNIT, "Id")?).ok_or_else(odd)?,
             cgroup: answer::cgroup(get(service, "ControlGroup")?).ok_or_else(odd)?,

@@ -33,7 +33,7 @@ pub(crate) fn claim(
                 failure::USAGE,
                 "--short prints the id of a claim without a command",
             )
-            .with_hint("take --short away, or the command"));
+            .with_hint("drop --short, or the command"));
         }
     }
     let defaults = project_defaults(args.size.quiet)?;
@@ -49,11 +49,10 @@ pub(crate) fn claim(
     spec.hold = args.hold || args.command.is_empty();
     spec.lazy = args.lazy;
     if spec.auto && spec.command.is_empty() {
-        return Err(Failure::new(
-            failure::USAGE,
-            "-g auto says the size of a command, and there is none",
-        )
-        .with_hint("gshare claim -g auto -- python train.py"));
+        return Err(
+            Failure::new(failure::USAGE, "-g auto needs a command to size")
+                .with_hint("gshare claim -g auto -- python train.py"),
+        );
     }
     if args.dry_run && spec.auto {
         let mut client = connect::connect(socket)?;
@@ -240,9 +239,9 @@ fn await_grant(
 /// The service went away and did not come back.
 fn gone_for_good(lost: &ClientError) -> Failure {
     let waited = gshare_core::units::show_duration(connect::patience());
-    let text = format!("{lost}, and none was there again within {waited}");
+    let text = format!("{lost}, and no service answered within {waited}");
     Failure::new(failure::NO_SERVICE, text).with_hint(
-        "claims that run keep their GPUs; gshare doctor looks for the service, GSHARE_RECONNECT=5m waits longer for it",
+        "running claims keep their GPUs; gshare doctor checks the service, GSHARE_RECONNECT=5m waits longer for it",
     )
 }
 
@@ -259,7 +258,7 @@ pub(crate) fn unexpected(reply: &Reply) -> Failure {
     let head: String = text.chars().take(120).collect();
     Failure::new(
         failure::INTERNAL,
-        format!("the gshare service answered something else than was asked: {head}"),
+        format!("unexpected reply from the gshare service: {head}"),
     )
 }
 
@@ -359,7 +358,7 @@ pub(crate) fn shown_command(command: &[OsString]) -> Vec<String> {
 fn ends_with_parent(child: bool) {
     if child && let Err(error) = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL) {
         out::note(&format!(
-            "gshare: the command will outlive a killed gshare: {error}"
+            "gshare: if gshare is killed, the command keeps running: {error}"
         ));
     }
 }

@@ -82,7 +82,7 @@ fn check(socket: Option<&Path>, file: Option<&Path>, gpus: Option<u8>, json: boo
                 },
                 None => {
                     out::note(&format!(
-                        "{}: whether the quotas can be had at the same time was not checked: no service says how many GPUs there are; --gpus N does",
+                        "{}: could not check that the guarantees fit together: no service reports the number of GPUs; give it with --gpus N",
                         file.display()
                     ));
                     fine.push(file);

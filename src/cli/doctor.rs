@@ -1,4 +1,4 @@
-//! `gshare doctor`: what is enforced here, how far it was seen to work, and what would mend the rest.
+//! `gshare doctor`: what is enforced here, where it has been tested, and how to fix the rest.
 
 use std::path::Path;
 
@@ -109,7 +109,7 @@ fn page(checks: &[Check], width: Option<usize>, colour: bool) -> String {
         heading = Some(&check.group);
         text.push_str(&row(check, width, colour));
     }
-    text.push_str("\nafter each name: how far it was seen to work\n");
+    text.push_str("\nafter each name: where it has been tested\n");
     text
 }
 
@@ -162,7 +162,7 @@ fn row(check: &Check, width: Option<usize>, colour: bool) -> String {
     for line in wrapped(&plain(&check.detail), width) {
         text.push_str(&format!("{:STATE$}{line}\n", ""));
     }
-    let fix = check.fix.iter().map(|fix| format!("mend: {}", plain(fix)));
+    let fix = check.fix.iter().map(|fix| format!("fix: {}", plain(fix)));
     for line in fix.flat_map(|fix| wrapped(&fix, width)) {
         text.push_str(&format!("{:STATE$}{line}\n", ""));
     }

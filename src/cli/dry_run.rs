@@ -91,16 +91,16 @@ fn text(tried: &Tried, now_ms: u64) -> String {
             .as_ref()
             .map(|expected| format!("it would start {}", expected.text())),
         Some(at) if tried.takings.is_empty() => Some(format!(
-            "it would start in {} at the earliest, when leases end",
+            "it would start in {} at the earliest, when time limits end",
             span(at)
         )),
         Some(at) => Some(format!(
             "it would start in {}, as soon as that is done",
             span(at)
         )),
-        None if !tried.alone.is_empty() => Some("when it would start is not known".to_owned()),
+        None if !tried.alone.is_empty() => Some("start time unknown".to_owned()),
         None if tried.takings.is_empty() && !tried.never => {
-            Some("when it would start is not known: what it waits for has no known end".to_owned())
+            Some("start time unknown: what it waits for has no known end".to_owned())
         }
         None => None,
     };

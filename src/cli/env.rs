@@ -69,7 +69,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &EnvArgs) -> Outcome {
         let Some(changed) = Changed::of_this_shell() else {
             let text = "nothing to restore: `gshare env` has not changed this shell";
             return Err(Failure::new(failure::USAGE, text).with_hint(
-                "a shell that `gshare shell` or `gshare claim` started is left by ending it",
+                "to leave a shell that `gshare shell` or `gshare claim` started: exit",
             ));
         };
         out::print(&changed.restored()?)?;
@@ -98,7 +98,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &EnvArgs) -> Outcome {
         out::print(&format!("export {CHANGED}={}\n", quoted(&record)))?;
         if granted.launcher.is_some() {
             out::print(&format!(
-                "# caps are strict: programs are started with gshare join {} -- CMD\n",
+                "# limits are strict: programs are started with gshare join {} -- CMD\n",
                 granted.id
             ))?;
         } else if terminal && !args.print_only {

@@ -240,7 +240,7 @@ fn program() -> Result<PathBuf, Failure> {
     let program = std::env::current_exe()?;
     if program.to_str().is_none() {
         let text = format!(
-            "{} is not UTF-8, which a kernelspec cannot say",
+            "{} is not UTF-8, so a kernelspec cannot name it",
             program.display()
         );
         return Err(Failure::new(failure::INTERNAL, text));
@@ -301,7 +301,7 @@ fn remove(args: &RemoveArgs) -> Outcome {
     // All or none: the names are looked at before anything is taken away.
     if let Some(foreign) = chosen.iter().find(|k| k.made_from().is_none()) {
         let text = InstallError::Foreign(foreign.dir.clone()).to_string();
-        return Err(usage(text).with_hint("`jupyter kernelspec remove` takes away any kernel"));
+        return Err(usage(text).with_hint("`jupyter kernelspec remove` removes any kernel"));
     }
     for kernel in &chosen {
         install::remove(kernel)?;
@@ -309,7 +309,7 @@ fn remove(args: &RemoveArgs) -> Outcome {
     if args.json {
         out::json(&chosen.iter().map(|k| &k.name).collect::<Vec<_>>())?;
     } else if chosen.is_empty() {
-        out::print("nothing to take away\n")?;
+        out::print("nothing to remove\n")?;
     } else {
         for kernel in chosen {
             out::print(&format!(

@@ -64,7 +64,7 @@ impl Drop for Progress {
 
 fn waits(queued: &Queued) {
     out::note(&format!(
-        "{} waits for room ({} in the queue): {}; Ctrl-C ends this command, not the wish",
+        "{} waits for room ({} in the queue): {}; Ctrl-C ends this command, but the request stays queued",
         queued.id,
         ordinal(queued.position),
         plain(&queued.reason)

@@ -44,7 +44,7 @@ fn by_driver(snapshot: &Snapshot) -> String {
         let bytes: u64 = claim.gpus.iter().filter_map(|g| g.mem_driver).sum();
         (bytes >= 1 << 20).then(|| {
             format!(
-                "{} driver: {} (modules, graphs, stack) of its limit\n",
+                "{}: the driver uses {} of its limit (modules, graphs, stack)\n",
                 claim.id,
                 Bytes(bytes)
             )
@@ -79,7 +79,7 @@ fn through_mps(snapshot: &Snapshot) -> String {
                     _ => ("pids", "run"),
                 };
                 text.push_str(&format!(
-                    "{id}: {pid} {} {run} on GPU {} beside MPS: nothing limits its SMs\n",
+                    "{id}: {pid} {} {run} on GPU {} outside MPS: its SMs are not limited\n",
                     pids.join(", "),
                     part.gpu
                 ));
@@ -157,10 +157,10 @@ fn come_back(snapshot: &Snapshot) -> String {
     match ids.as_slice() {
         [] => String::new(),
         [one] => format!(
-            "{one} is in host RAM and waits in the same queue to come back: gshare why tells for what\n"
+            "{one} is in host RAM and waits in the same queue to come back: gshare why shows the reason\n"
         ),
         _ => format!(
-            "{} are in host RAM and wait in the same queue to come back: gshare why tells for what\n",
+            "{} are in host RAM and wait in the same queue to come back: gshare why shows the reason\n",
             ids.join(", ")
         ),
     }
@@ -379,7 +379,7 @@ mod tests {
         snapshot.claims[0].gpus[0].beside_mps = vec![7, 8];
         assert_eq!(
             through_mps(&snapshot),
-            "c1: pids 7, 8 run on GPU 0 beside MPS: nothing limits its SMs\n"
+            "c1: pids 7, 8 run on GPU 0 outside MPS: its SMs are not limited\n"
         );
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn on(socket: Option<&Path>, args: &OnArgs) -> Outcome {
             let state_dir = config.paths(Mode::System).state_dir;
             off::remove(&state_dir).map_err(|e| failed("switch on", &state_dir, &e))?;
             AdminDone {
-                message: "no service answers; it is on as soon as one runs".to_owned(),
+                message: "no service answers; gshare will be on when one starts".to_owned(),
                 undo: Some("gshare admin off".to_owned()),
             }
         }
@@ -80,7 +80,7 @@ fn config_of(file: Option<&Path>) -> Result<Config, Failure> {
         None => Config::load(Mode::System),
     };
     Ok(read.unwrap_or_else(|error| {
-        out::note(&format!("gshare: the usual places are used: {error}"));
+        out::note(&format!("gshare: using the default paths: {error}"));
         Config::default()
     }))
 }
@@ -98,8 +98,8 @@ fn off_without(args: &OffArgs, for_ms: Option<u64>) -> Result<AdminDone, Failure
     let until = off::span(for_ms);
     Ok(AdminDone {
         message: format!(
-            "gshare is off {until}. No service answers, so this command opened {} pages of claims and {} device filters; \
-             a service that runs again stays off\nOffloaded and suspended claims come back when a service runs",
+            "gshare is off {until}. No service answers, so this command lifted {} limits of claims and {} device filters. \
+             A restarted service stays off\nOffloaded and suspended claims come back when a service runs",
             opened.pages, opened.filters
         ),
         undo: Some("gshare admin on".to_owned()),

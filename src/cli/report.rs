@@ -23,7 +23,7 @@ const GIB: f64 = 1_073_741_824.0;
 pub(crate) fn run(socket: Option<&Path>, args: &ReportArgs) -> Outcome {
     if args.until.is_some_and(|until| until >= args.since) {
         let text = "the time asked for ends before it begins";
-        let hint = "--until is a time back from now as --since is, and shorter: gshare report --since 2w --until 1w";
+        let hint = "--until counts back from now like --since and must be shorter: gshare report --since 2w --until 1w";
         return Err(Failure::new(super::failure::USAGE, text).with_hint(hint));
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -86,7 +86,7 @@ fn text(report: &ReportView, user: Option<&str>, width: Option<usize>, bold: boo
     };
     let gpus = report.gpu_count;
     let mut text = format!(
-        "{} to {}, {gpus} GPU{}; a service looked during {looked} % of it\n\n",
+        "{} to {}, {gpus} GPU{}; data for {looked} % of this period\n\n",
         day(report.from_ms),
         day(report.to_ms),
         if gpus == 1 { "" } else { "s" }
@@ -99,7 +99,7 @@ fn text(report: &ReportView, user: Option<&str>, width: Option<usize>, bold: boo
         return text;
     }
     text.push_str(&users(report).text(width, bold));
-    text.push_str("\nGPU hours; idle is claimed and without use, by cause\n");
+    text.push_str("\nGPU hours; idle: claimed but not used, by cause\n");
     if report.gpus.iter().any(|g| g.usage.claimed_gpu_s > 0.0) {
         text.push('\n');
         text.push_str(&gpu_table(report).text(width, bold));
@@ -107,7 +107,7 @@ fn text(report: &ReportView, user: Option<&str>, width: Option<usize>, bold: boo
     text.push('\n');
     text.push_str(&charts(report, width));
     if !report.worst.is_empty() {
-        text.push_str("\nheld and idle most\n");
+        text.push_str("\nclaims with the most idle time\n");
         text.push_str(&worst(report).text(width, bold));
     }
     text
@@ -215,7 +215,7 @@ fn charts(report: &ReportView, width: Option<usize>) -> String {
         .max(10);
     let columns = usize::try_from(steps).unwrap_or(1).min(room);
     let mut text = format!(
-        "over time: a column is {}, full height {most:.1} GPUs, a blank is not known\n",
+        "over time: each column is {}, full height is {most:.1} GPUs, blank is unknown\n",
         show_duration(Duration::from_millis(
             report.step_ms * steps.div_ceil(columns as u64)
         ))
@@ -369,7 +369,7 @@ mod tests {
     fn a_little_is_not_nothing() {
         assert_eq!(
             [0.0, 1.0, 179.0, 181.0, 3600.0].map(hours),
-            ["0.0", "<0.1", "<0.1", "0.1", "1.0"]
+            ["0.0", "<0.01", "0.05", "0.05", "1.0"]
         );
         let mut seen = report();
         (seen.to_ms, seen.known_s) = (604_800_000, 30.0);

@@ -35,7 +35,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &SuggestArgs) -> Outcome {
     }
     if view.suggestions.is_empty() {
         let text = if args.running {
-            "you have no claim that runs\n"
+            "you have no running claim\n"
         } else {
             "no run of yours is recorded yet\nhint: gshare suggest -- CMD says what a command would get\n"
         };

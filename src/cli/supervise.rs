@@ -73,13 +73,13 @@ pub(crate) fn run(socket: Option<&Path>) -> Outcome {
         let id = became.id.unwrap_or_default();
         if became.requeued {
             out::note(&format!(
-                "gshare: {id} was ended for others; its command waits for room and starts anew"
+                "gshare: {id} was ended to make room; its command waits in the queue and will restart"
             ));
             continue;
         }
         if became.over || (became.told && status.as_if_told()) {
             out::note(&format!(
-                "gshare: the lease of {id} ended before its command"
+                "gshare: the time limit of {id} ended before its command"
             ));
             return Ok(failure::ENDED);
         }

@@ -157,7 +157,7 @@ fn looked(feed: Feed) -> Result<Frame, Failure> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    let text = "the driver has said nothing for ten seconds";
+    let text = "the driver has not answered for ten seconds";
     Err(Failure::new(failure::NOT_AVAILABLE, text))
 }
 
@@ -225,9 +225,7 @@ fn feed(socket: Option<&Path>, interval: Option<Duration>) -> Result<Feed, Failu
             let why = text.split("; looked at").next().unwrap_or_default();
             Failure::new(
                 failure::NO_SERVICE,
-                format!(
-                    "no gshare service on this machine, and nothing to look at without one: {why}"
-                ),
+                format!("no gshare service on this machine, and no GPU to show without one: {why}"),
             )
             .with_hint("to see gshare without a GPU: gshare demo")
         }),

@@ -48,7 +48,7 @@ pub(crate) fn why(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
     else {
         let text = format!("there is no claim `{wanted}`");
         return Err(Failure::new(failure::USAGE, text).with_hint(
-            "gshare queue lists those that wait; gshare log ID tells of those that have ended",
+            "gshare queue lists waiting claims; gshare log ID explains one that has ended",
         ));
     };
     if args.json {
@@ -99,12 +99,10 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
     )];
     let user = plain(waiting.party.as_ref().unwrap_or(&waiting.user));
     let standing = if waiting.entitled {
-        format!(
-            "it is within what {user} is guaranteed, so it goes before those who are above that"
-        )
+        format!("it is within the guarantee of {user}, so it goes before claims above a guarantee")
     } else {
         format!(
-            "with it {user} would have more than is guaranteed: those who have less go first, then who has had less lately"
+            "it is above the guarantee of {user}: claims within a guarantee go first, then those of users with less recent use"
         )
     };
     // Whose turn it is counts from that hour on.
@@ -119,7 +117,7 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
     }
     lines.extend(waiting.alone.iter().map(|text| plain(text)));
     lines.push(match waiting.expected_ms {
-        Some(at) if at <= snapshot.taken_ms => "it starts at any moment".to_owned(),
+        Some(at) if at <= snapshot.taken_ms => "it starts any moment now".to_owned(),
         Some(at) if waiting.plan.is_some() => format!(
             "it starts in {}, as soon as that is done",
             left(snapshot.taken_ms, at)
@@ -133,11 +131,11 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
             format!("it starts {}", expected.unwrap_or_default())
         }
         Some(at) => format!(
-            "it starts in {} at the earliest, when leases end",
+            "it starts in {} at the earliest, when time limits end",
             left(snapshot.taken_ms, at)
         ),
-        None if !waiting.alone.is_empty() => "when it starts is not known".to_owned(),
-        None => "when it starts is not known: what it waits for has no known end".to_owned(),
+        None if !waiting.alone.is_empty() => "start time unknown".to_owned(),
+        None => "start time unknown: what it waits for has no known end".to_owned(),
     });
     lines.join("\n") + "\n"
 }
@@ -168,7 +166,7 @@ fn away(claim: &ClaimView, now_ms: u64) -> Option<String> {
             claim.id
         ),
     };
-    text += &format!("gshare log {} tells how it came to that\n", claim.id);
+    text += &format!("gshare log {} shows what happened\n", claim.id);
     Some(text)
 }
 
@@ -195,7 +193,7 @@ fn runs(claim: &ClaimView, now_ms: u64) -> String {
     }
     if let Some(announced) = &claim.announced {
         text += &format!(
-            "announced: it {}; gshare keep {} puts that off\n",
+            "announced: it {}; to postpone it: gshare keep {}\n",
             plain(announced),
             claim.id
         );
@@ -228,7 +226,7 @@ pub(crate) fn log(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
         };
         let code = super::list::ps(socket, &all)?;
         if !args.json {
-            out::print("gshare log ID tells what happened to one; also to one that has ended\n")?;
+            out::print("gshare log ID shows what happened to a claim, even after its end\n")?;
         }
         return Ok(code);
     };
@@ -284,12 +282,12 @@ mod tests {
         let said = waits(&waiting, &snapshot);
         assert!(said.contains("(2nd of 2): wants"), "{said}");
         assert!(
-            said.contains("within what project vision is guaranteed"),
+            said.contains("within the guarantee of project vision"),
             "{said}"
         );
         (waiting.by_hours, waiting.expected_ms) = (true, Some(65_000));
         let said = waits(&waiting, &snapshot);
-        assert!(!said.contains("guaranteed"), "its turn is not yet: {said}");
+        assert!(!said.contains("guarantee"), "its turn is not yet: {said}");
         assert!(
             said.ends_with("it starts in 1m at the earliest\n"),
             "{said}"

@@ -32,23 +32,24 @@ use setup::SetupArgs;
 use sizes::{ClaimIdArgs, ExtendArgs, KeepArgs, PartArgs, ReplayArgs, ResizeArgs};
 
 const EXIT_CODES: &str = "\
-Exit codes: the command's own; 64 usage, 69 no service, 70 internal error, 75 not available now,
-77 not permitted, 78 configuration, 124 time limit, 126 command cannot run, 127 command not found.";
+Exit codes: the command's own; 64 usage, 69 no service, 70 internal error,
+75 not available now, 77 not permitted, 78 configuration, 124 time limit,
+126 command cannot run, 127 command not found.";
 
-/// Share the GPUs of one workstation: claim parts of GPUs, be held to them, see what is really used.
+/// Share the GPUs of one workstation: claim parts of GPUs, with enforced limits, and see actual use.
 #[derive(Debug, Parser)]
 #[command(
     name = "gshare",
     version,
     about = "Share the GPUs of one workstation",
-    long_about = "Share the GPUs of one workstation: claim parts of GPUs, be held to them, and see what is \
-                  really used.\n\nWithout a command, gshare opens the screen: allocation beside use, per GPU, \
-                  user and claim.",
+    long_about = "Share the GPUs of one workstation: claim parts of GPUs, with enforced limits, and see actual \
+                  use.\n\nWithout a command, gshare opens the screen: claimed and actual use, per GPU, user and \
+                  claim.",
     after_long_help = EXIT_CODES,
     max_term_width = 100
 )]
 pub struct Cli {
-    /// Socket of the service [default: $GSHARE_SOCKET, else the machine's, else your own]
+    /// Socket of the service [default: $GSHARE_SOCKET, else the system service's, else your own service's]
     #[arg(
         long,
         global = true,
@@ -70,27 +71,28 @@ pub struct Cli {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Open the screen; or print it once, record it, show a recording
+    /// Open the screen, print it once, record it, or play a recording
     #[command(after_long_help = "Examples:\n  \
             gshare top --screen claims\n  \
             gshare top --once --size 100x30            the screen as text\n  \
-            gshare top --record night.jsonl --for 8h   without a terminal: nothing is shown\n  \
+            gshare top --record night.jsonl --for 8h   record 8 hours, needs no terminal\n  \
             gshare top --replay night.jsonl --speed 60\n\n\
-            On a slow line: gshare top --interval 5s. A recording tells what everybody ran; only you can read it.")]
+            On a slow connection: gshare top --interval 5s. A recording shows what all users ran; only you can read \
+            the file.")]
     Top(top::TopArgs),
     /// Claim a part of a GPU and run a command in it
     #[command(
         visible_alias = "run",
         override_usage = "gshare claim [OPTIONS] [-- CMD...]",
         after_long_help = "Examples:\n  \
-            gshare claim -g 0.5 -- python train.py         half a GPU, freed at the command's end\n  \
-            gshare claim -g 2 -t 4h -- torchrun train.py   two whole GPUs, for at most four hours\n  \
+            gshare claim -g 0.5 -- python train.py         half a GPU while train.py runs\n  \
+            gshare claim -g 2 -t 4h -- torchrun train.py   two whole GPUs, at most 4 hours\n  \
             gshare claim -g 2x0.5 --model h100 -- ./job    half of each of two H100\n  \
             gshare claim --gpu-mem 8G --sm 30% -- ./infer  by memory and SMs\n  \
             gshare claim -g 0.5 --nonblock -- ./job        exit 75 instead of waiting\n  \
             gshare claim -g 0.25 --short                   print the id, run no command\n\n\
-            The command takes gshare's place: same process, terminal, job control, signals and exit status. \
-            Defaults come from .gshare.toml, then from the service."
+            The command replaces gshare: same process, terminal, job control, signals and exit status. With -t or \
+            --requeue it is a child of gshare. Defaults come from .gshare.toml, then from the service."
     )]
     Claim(ClaimArgs),
     /// Open a shell in a new claim
@@ -99,78 +101,79 @@ pub enum Command {
             gshare shell -g 0.5 -t 2h    half a GPU for two hours\n\n\
             The claim ends when the shell has exited and nothing in it uses the GPU any more.")]
     Shell(ShellArgs),
-    /// Run a command, or a shell, in a claim that exists
+    /// Run a command or a shell in an existing claim
     #[command(
         override_usage = "gshare join [OPTIONS] ID [-- CMD...]",
         after_long_help = "Examples:\n  \
             gshare join c3 -- nvidia-smi    in claim c3\n  \
-            gshare join sweep               a shell in the claim with the name sweep"
+            gshare join sweep               a shell in the claim named sweep"
     )]
     Join(JoinArgs),
-    /// Print a claim's environment for eval, and put the calling shell into the claim
+    /// Put the calling shell into a claim, and print the claim's environment for eval
     #[command(after_long_help = "Examples:\n  \
             eval \"$(gshare env c3)\"         put this shell into claim c3\n  \
-            eval \"$(gshare env --unset)\"    restore the variables that it had before\n\n\
-            To a terminal, or with --print-only, it only prints.")]
+            eval \"$(gshare env --unset)\"    restore the shell's earlier variables\n\n\
+            If stdout is a terminal, or with --print-only, gshare does not put the shell into the claim.")]
     Env(EnvArgs),
-    /// List claims, beside what they really use
+    /// List claims with their actual use
     #[command(after_long_help = "Examples:\n  \
-            gshare ps            running claims of everybody\n  \
-            gshare ps -a         also waiting ones and GPU processes outside claims\n  \
+            gshare ps                running claims of all users\n  \
+            gshare ps -a             also waiting claims, and processes without a claim\n  \
             gshare ps -u ada -w 2    claims of ada, every 2 seconds\n\n\
-            A figure that is not known is shown as \u{2014}, an estimate with ~.")]
+            Unknown figures are shown as \u{2014}, estimates with ~.")]
     Ps(PsArgs),
-    /// List waiting claims, with what each waits for
+    /// List waiting claims and what each of them waits for
     Queue(ListArgs),
-    /// Show GPUs and users: what is claimed beside what is used
+    /// Show GPUs and users: claimed and actual use
     Status(ListArgs),
-    /// Report what was claimed and what was used over time, by user
+    /// Report claimed and actual use over time, by user
     #[command(after_long_help = "Examples:\n  \
-            gshare report --since 5w               the last five weeks, everybody\n  \
+            gshare report --since 5w               the last five weeks, all users\n  \
             gshare report --since 3d --user ada    three days of one user\n  \
             gshare report --since 5w --csv         for a spreadsheet\n  \
             gshare report --html week.html         a page for a browser, users by alias\n\n\
-            Use is SM activity; times are GPU hours. A figure that is not known is shown as \u{2014}, an estimate with ~.")]
+            Use is SM activity; times are GPU hours. Unknown figures are shown as \u{2014}, estimates with ~.")]
     Report(ReportArgs),
-    /// Show a claim's share as nvidia-smi would show GPUs of its own
+    /// Show a claim in the style of nvidia-smi, as if its share were a whole GPU
     #[command(after_long_help = "Examples:\n  \
-            gshare smi          of the claim that this shell is in\n  \
-            gshare smi c3 -w    of claim c3, every 2 seconds\n\n\
-            Memory is what the claim is charged of its cap; processes are the claim's own.")]
+            gshare smi          the claim that this shell is in\n  \
+            gshare smi c3 -w    claim c3, every 2 seconds\n\n\
+            Memory shows what is counted for the claim, and its limit. Only processes of the claim are listed.")]
     Smi(SmiArgs),
     /// Give claims back
     #[command(after_long_help = "Examples:\n  \
             gshare release c3 sweep    by id and by name\n  \
-            gshare release --all       all of your own\n\n\
+            gshare release --all       all of your claims\n\n\
             Releasing the claim of a notebook ends its kernel, and its variables are lost: on a terminal gshare asks \
             first. gshare offload frees the GPU memory and keeps the variables.")]
     Release(ReleaseArgs),
-    /// Make a running process a claim
+    /// Create a claim for a running process
     #[command(after_long_help = "Examples:\n  \
-            gshare adopt 4242              claim what it has, on the GPUs that it has\n  \
+            gshare adopt 4242              what it has, on the GPUs that it has\n  \
             gshare adopt 4242 -g 0.5       half of its GPU\n\n\
-            Its memory and GPU time are counted at once, and it moves into the claim's control group. What it has \
-            open stays usable until it exits; only what it opens from now on is restricted. A cap holds from its \
-            next start in a claim: a program that runs cannot be given one.")]
+            gshare counts the memory and GPU time of the process at once, and moves it into the claim's control group. \
+            GPUs that it has open stay usable until it exits; only GPUs that it opens later are restricted. A running \
+            program cannot be given a memory limit: limits apply once it is started again in a claim.")]
     Adopt(AdoptArgs),
-    /// Say why a claim waits, what would start now, and when it starts at the earliest
+    /// Say why a claim waits, its earliest start, and which size would start now
     #[command(after_long_help = "Example:\n  gshare why c22")]
     Why(ClaimIdArgs),
-    /// Show what happened to a claim, also to one that has ended
+    /// Show the history of a claim, running or ended
     #[command(after_long_help = "Example:\n  gshare log c3")]
     Log(ClaimIdArgs),
-    /// Say what a command will need, from the runs before it
+    /// Estimate what a command will need, from earlier runs
     #[command(after_long_help = suggest::EXAMPLES)]
     Suggest(suggest::SuggestArgs),
     /// Make a claim larger or smaller while its programs run
     #[command(after_long_help = "Examples:\n  \
             gshare resize c3 -g 0.5               half the GPU, memory and SMs alike\n  \
-            gshare resize c3 --gpu-mem 8G         8 GiB guaranteed, the SMs stay\n  \
-            gshare resize c3 -g 0.25 --limit 0.8  a quarter guaranteed, up to 80 % of the SMs while they are free\n  \
-            gshare resize c3 -g 1 --wait          wait until the rest is free\n\n\
-            What no flag names stays; a memory limit that was the guaranteed memory goes with it. Growing needs room \
-            that nobody holds or waits for; without --wait it is refused with what would fit. A limit below what the \
-            programs have is refused too, so nothing is ever taken from a program.")]
+            gshare resize c3 --gpu-mem 8G         8 GiB guaranteed, SMs unchanged\n  \
+            gshare resize c3 -g 0.25 --limit 0.8  a quarter, and up to 80 % of idle SMs\n  \
+            gshare resize c3 -g 1 --wait          wait until there is room\n\n\
+            Anything that you do not name is unchanged. A memory limit equal to the guaranteed memory changes with it. \
+            Growing needs room that nobody holds or waits for. Otherwise gshare refuses and says what would fit; with \
+            --wait it waits. gshare also refuses a limit below what the programs have: a resize takes nothing from \
+            them.")]
     Resize(ResizeArgs),
     /// Extend a claim's time limit (-t)
     #[command(after_long_help = sizes::EXTEND)]
@@ -178,16 +181,16 @@ pub enum Command {
     /// Jupyter kernels that claim a part of a GPU
     #[command(after_long_help = kernel::EXAMPLES)]
     Kernel(kernel::KernelArgs),
-    /// Postpone an announced action on your claim, once
+    /// Postpone an announced move, offload or suspension of your claim, once
     #[command(after_long_help = sizes::KEEP)]
     Keep(KeepArgs),
-    /// Free a claim's GPU memory while its programs live on
+    /// Move a claim's GPU memory to host RAM while its programs keep running
     #[command(alias = "detach", after_long_help = levers::OFFLOAD)]
     Offload(LeverArgs),
     /// Bring an offloaded claim back onto a GPU
     #[command(alias = "attach", after_long_help = levers::RESTORE)]
     Restore(LeverArgs),
-    /// Offload a claim and stop its processes
+    /// Offload a claim and freeze its processes
     #[command(after_long_help = levers::SUSPEND)]
     Suspend(LeverArgs),
     /// Let a suspended claim run again
@@ -196,50 +199,54 @@ pub enum Command {
     /// Move a claim to another GPU while its programs run
     #[command(after_long_help = levers::MOVE)]
     Move(MoveArgs),
-    /// Show what this machine and this service can enforce, and how to mend the rest
+    /// Show what gshare can enforce on this machine, and how to fix what it cannot
     Doctor(DoctorArgs),
     /// For administrators: drain GPUs, end claims, read the audit log
     #[command(
-        after_long_help = "Root may, and members of the groups in [admin] groups of gshare.toml.\n\
-            Every act is in the audit log with who, when, on what, before and after."
+        after_long_help = "For root, and for members of the groups in [admin] groups of gshare.toml. The audit log \
+            records every act except claim-for: user, time, target, and the state before and after."
     )]
     Admin(admin::AdminArgs),
     /// Check and show the configuration
     Config(ConfigArgs),
     /// Run the service in the foreground
     #[command(after_long_help = "Examples:\n  \
-            sudo gshare daemon        the service of the machine\n  \
-            gshare daemon --user      your own, without privileges (no control groups unless delegated)")]
+            sudo gshare daemon        the system service\n  \
+            gshare daemon --user      your own, without privileges\n\n\
+            Without privileges, claims have no control groups unless systemd delegates them.")]
     Daemon(DaemonArgs),
-    /// Install gshare on this machine and start its service; or take it away again
+    /// Install gshare on this machine and start its service, or uninstall it
     #[command(after_long_help = setup::EXAMPLES)]
     Setup(SetupArgs),
     /// See gshare at work on a simulated workstation; needs no GPU and no root
     #[command(after_long_help = "Examples:\n  \
             gshare demo\n  \
             gshare demo --headless --for 10s --json    the final state as one JSON object\n  \
-            gshare demo --shell                        a shell there, for commands and programs of your own\n  \
-            gshare demo --shell --gpus a100-80gb:3g.40gb+2g.20gb+1g.10gb,h100    with an A100 that MIG divides")]
+            gshare demo --shell                        a shell to try your own programs\n  \
+            gshare demo --shell --gpus a100-80gb:3g.40gb+2g.20gb,h100    an A100 with MIG")]
     Demo(DemoArgs),
     /// Replay a list of claims under other policies: what would the waits have been?
     #[command(after_long_help = "Examples:\n  \
-            gshare replay claims.csv                    as the service would do it, beside first come, first served\n  \
-            gshare replay claims.csv --policy gshare --policy fgd --gpus 4 --load 0.7 --json\n  \
-            gshare replay runs.jsonl --gpus 4           your runs with other sizes\n\n\
-            The list has a header and the columns arrival_s, duration_s, num_gpu and gpu_milli (thousandths of each \
-            GPU), and may have user. Nothing is run: the same decisions are made in virtual time.\n\n\
-            WAIT is the mean time from a request to the run that lasts for as long as every claim may (min-run), P95 is of \
-            the same times; DONE is the mean time to its end. USE is the part of the machine that did useful work until the \
-            last request. MOVES and OFFLOADED count what was done to claims that ran, AWAY is the longest time from one run \
-            of a claim to its next, JAIN says how equal the speeds of users are (1: all the same).\n\n\
-            gshare is the service itself, as it is shipped, where all can be offloaded and moved; gshare-no-move and \
-            gshare-no-offload are the same where that cannot be done. Beside it, taking nothing from claims that run: easy \
-            (who delays the first in the queue by nothing is let past), exact+quota (who is within an equal part first), and \
-            in the strict order of requests exact (packed, with moves), fgd (least fragmentation), best-fit, first-fit, \
-            static (a fixed part for each user), exclusive (whole GPUs) and pooled (one sum without GPUs: a bound). easy knows \
-            how long each claim will run; gshare does not.\n\n\
-            Records of runs (gshare suggest --records > runs.jsonl) are replayed with the sizes that were asked for, with \
-            those that experience says (as with auto-shrink = \"request\"), and with what each run needed.")]
+            gshare replay claims.csv             the service and first come, first served\n  \
+            gshare replay claims.csv --policy gshare --policy fgd --gpus 4 --load 0.7\n  \
+            gshare replay runs.jsonl --gpus 4    your runs with other sizes\n\n\
+            The list has a header, the columns arrival_s, duration_s, num_gpu and gpu_milli (thousandths of each GPU), \
+            and optionally user. Nothing is run: gshare makes the same decisions in virtual time.\n\n\
+            WAIT is the mean time from a request to its first run of at least min-run, and P95 the 95th percentile of \
+            these times. DONE is the mean time from a request to its end. USE is the part of the machine that did \
+            useful work until the last request. MOVES and OFFLOADED count the moves and offloads of running claims. \
+            AWAY is the longest time from one run of a claim to its next. JAIN is Jain's index of the users' speeds: \
+            1 means all equal.\n\n\
+            gshare is the service as shipped, on a machine where every claim can be offloaded and moved. \
+            gshare-no-move moves no claims; gshare-no-offload neither moves nor offloads them.\n\n\
+            The other policies offload nothing, and only exact and exact+quota move claims. easy (EASY backfill) \
+            serves in order of arrival; a claim may pass the first in the queue if that does not delay the first. easy \
+            knows how long each claim will run; gshare does not. exact+quota serves users within an equal share first. \
+            The others serve in strict order of arrival: exact (packed), fgd (least fragmentation), best-fit, \
+            first-fit, static (fixed GPUs for each user), exclusive (whole GPUs) and pooled (all GPUs as one: a \
+            bound).\n\n\
+            Records of runs (gshare suggest --records > runs.jsonl) are replayed with the requested sizes, with the \
+            sizes that earlier runs suggest (as with auto-shrink = \"request\"), and with what each run needed.")]
     Replay(ReplayArgs),
     /// Measure gshare on this machine
     #[command(hide = true)]
@@ -264,10 +271,10 @@ pub enum Command {
 #[derive(Args, Clone, Debug, Default)]
 pub struct SizeArgs {
     /// GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5), or auto: what earlier runs of
-    /// the command needed
+    /// the command (or shell) needed
     #[arg(short, long, value_name = "N")]
     pub gpus: Option<suggest::Wanted>,
-    /// Memory and SMs apart.
+    /// Memory and SMs separately.
     #[command(flatten)]
     pub part: PartArgs,
     /// Only these GPUs: indices or UUIDs, separated by commas
@@ -281,13 +288,13 @@ pub struct SizeArgs {
     /// Only GPUs whose name contains this: h100, "RTX 4090"; several are separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub model: Vec<String>,
-    /// Only GPUs that are shared so: timeslice, mps, exclusive or mig
+    /// Only GPUs in this sharing mode: timeslice, mps, exclusive or mig
     #[arg(long, value_name = "MODE", value_parser = mode)]
     pub mode: Option<ModeWish>,
-    /// It may be moved to other GPUs while it runs, which is so unless said otherwise
+    /// Allow gshare to move the claim to other GPUs while it runs (the default)
     #[arg(long, overrides_with = "no_movable")]
     pub movable: bool,
-    /// It stays on the GPUs where it starts: nothing makes room by moving it
+    /// Never move the claim from the GPUs where it starts
     #[arg(long)]
     pub no_movable: bool,
     /// Name of the claim
@@ -299,7 +306,7 @@ pub struct SizeArgs {
         value_name = "NAME"
     )]
     pub name: Option<String>,
-    /// Project that the claim counts for
+    /// Project that the claim belongs to
     #[arg(long, short_alias = 'A', alias = "account", value_name = "PROJECT")]
     pub project: Option<String>,
     /// Class of work: interactive, batch or inference
@@ -308,7 +315,7 @@ pub struct SizeArgs {
     /// End the claim after this time: 90m, 2h, 1-12:00:00; a bare number is minutes
     #[arg(short, long, visible_alias = "duration", value_name = "TIME", value_parser = value::time)]
     pub time: Option<Duration>,
-    /// Do not wait: exit 75 when it is not available now
+    /// Do not wait: exit 75 if the claim cannot start now
     #[arg(
         long,
         short_alias = 'I',
@@ -319,7 +326,7 @@ pub struct SizeArgs {
     /// Wait at most this long, then exit 75; or forever [default: the service's, normally forever]
     #[arg(long, value_name = "TIME", value_parser = wait)]
     pub wait: Option<Wait>,
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(short, long)]
     pub quiet: bool,
 
@@ -340,10 +347,10 @@ pub struct ClaimArgs {
     /// Size and conditions.
     #[command(flatten)]
     pub size: SizeArgs,
-    /// Keep the claim after the command has ended, until it is released or its time is over
+    /// Keep the claim after the command has ended, until its release or the end of its time limit
     #[arg(long)]
     pub hold: bool,
-    /// Allow gshare to end the command for other claims and to restart it later
+    /// Allow gshare to stop the command to make room for other claims, and to restart it later
     #[arg(long, requires = "command", conflicts_with = "hold")]
     pub requeue: bool,
     /// Print only the id (without a command)
@@ -352,8 +359,8 @@ pub struct ClaimArgs {
     /// Start the command at once, and claim at its first CUDA call, which waits for the GPU
     #[arg(long, conflicts_with_all = ["hold", "dry_run", "short"], requires = "command")]
     pub lazy: bool,
-    /// Claim nothing: say where it would start (exit 0), or why it would wait, when it would start, and what would
-    /// be done to others for it (exit 75)
+    /// Claim nothing; print where the claim would start (exit 0), or why it would wait, when it would start, and which
+    /// other claims would make room, and how (exit 75)
     #[arg(long)]
     pub dry_run: bool,
     /// Print the grant as JSON: to stdout without a command, else to stderr
@@ -381,7 +388,7 @@ pub struct ShellArgs {
 pub struct JoinArgs {
     /// Claim: its id (c3) or name
     pub id: String,
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(short, long)]
     pub quiet: bool,
     /// Command to run [default: your shell]
@@ -399,10 +406,10 @@ pub struct EnvArgs {
     /// Claim: its id (c3) or name
     #[arg(required_unless_present = "unset")]
     pub id: Option<String>,
-    /// Print what takes the claim's environment out of this shell again
+    /// Print the commands that remove the claim's environment from this shell
     #[arg(long, conflicts_with_all = ["id", "print_only", "json"])]
     pub unset: bool,
-    /// Only print: leave the calling shell where it is
+    /// Only print: do not put the calling shell into the claim
     #[arg(long)]
     pub print_only: bool,
     /// Print a JSON object instead (implies --print-only)
@@ -474,14 +481,14 @@ pub struct DaemonArgs {
 /// `gshare demo`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DemoArgs {
-    /// Without the screen
+    /// Run without the screen
     #[arg(long)]
     pub headless: bool,
     /// Open a shell on the simulated workstation instead, to try commands and programs of your own
     #[arg(long, conflicts_with_all = ["headless", "duration"])]
     pub shell: bool,
-    /// Models of the simulated GPUs with --shell: rtx4090, rtxa6000, a100-80gb, h100, h200, rtxpro6000; one that is
-    /// divided by MIG has its instances behind a colon: a100-80gb:3g.40gb+2g.20gb
+    /// Models of the simulated GPUs with --shell: rtx4090, rtxa6000, a100-80gb, h100, h200, rtxpro6000; add MIG
+    /// instances after a colon: a100-80gb:3g.40gb+2g.20gb
     #[arg(long, value_name = "MODELS", value_delimiter = ',', requires = "shell")]
     pub gpus: Vec<String>,
     /// How long it runs [default: until you quit; 30s without the screen]

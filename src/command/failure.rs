@@ -18,7 +18,7 @@ pub const NOT_AVAILABLE: u8 = 75;
 pub const NOT_PERMITTED: u8 = 77;
 /// The configuration is not valid.
 pub const CONFIG: u8 = 78;
-/// The claim or its lease ended.
+/// The claim ended, or its time limit was reached.
 pub const ENDED: u8 = 124;
 /// The command exists but cannot be run.
 pub const CANNOT_RUN: u8 = 126;
@@ -114,11 +114,11 @@ impl From<ClientError> for Failure {
                 _ => START.to_owned(),
             }),
             ClientError::Closed | ClientError::Io(_) => Some(
-                "the service stopped or restarted; running members are not affected. Look with `gshare doctor`"
+                "the service stopped or restarted; running programs are not affected. To check: gshare doctor"
                     .to_owned(),
             ),
             ClientError::Garbled(_) => Some(
-                "is the socket that of another program, or of another version of gshare?".to_owned(),
+                "does the socket belong to another program, or to another version of gshare?".to_owned(),
             ),
             ClientError::Refused(_) => None,
         };
@@ -130,7 +130,7 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// How a service comes to be.
+/// How to get a service.
 pub(crate) const START: &str = "ask your administrator to install it (`sudo gshare setup`), \
                                 or start your own: `gshare daemon --user`";
 

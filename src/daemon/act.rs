@@ -92,7 +92,7 @@ impl Service {
                             let waited = unix_ms().saturating_sub(asked.since_ms) / 1000;
                             if for_now && waited > 0 {
                                 let waited = show_duration(Duration::from_secs(waited));
-                                text = format!("waited {waited} in vain; {text}");
+                                text = format!("not available within {waited}; {text}");
                             }
                             let late = self.claims.contains_key(&id);
                             let code = if for_now {
@@ -102,7 +102,8 @@ impl Service {
                             };
                             let mut error = WireError::new(code, text);
                             if let Some(share) = reason.would_start() {
-                                error = error.with_hint(format!("-g {} starts now", share.short()));
+                                error = error
+                                    .with_hint(format!("-g {} would start now", share.short()));
                             }
                             if late {
                                 self.refuse_wanting(id, &error);
@@ -163,7 +164,7 @@ impl Service {
         };
         if !std::mem::replace(&mut asked.told, true) {
             if let Err(error) = self.journal.set_meta("told", &id.0.to_string()) {
-                tracing::warn!(%id, %error, "a restarted service may use this number again");
+                tracing::warn!(%id, %error, "after a restart, the service may reuse this claim id");
             }
             self.write_down(id, &format!("waits: {}", self.waits_text(id, reason)));
         }

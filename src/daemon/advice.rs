@@ -281,7 +281,8 @@ impl AdviceState {
         let time = gshare_core::units::show_duration(seen.since.elapsed());
         Some(Advice {
             text: format!(
-                "{id} asked for {has:.2} of each GPU; in {time} it used at most {} and {:.0} % of the time",
+                "{id} asked for {has:.2} of each GPU; in {time} it used at most {} of memory and {:.0} % of the GPU's \
+                 time",
                 Bytes(seen.peak),
                 seen.busiest()
             ),
@@ -332,7 +333,7 @@ impl AdviceState {
         );
         Some(Advice {
             text: format!(
-                "{id} was refused {what} at its cap of {}; {} of GPU {} is unclaimed",
+                "{id} was refused {what} at its limit of {}; {} of GPU {} is free",
                 Bytes(part.mem_limit),
                 Bytes(free),
                 part.gpu
@@ -381,7 +382,8 @@ fn side_by_side(
     let (n, user) = (gpu.index, &first.user);
     Some(Advice {
         text: format!(
-            "GPU {n}: {:.0} % busy, but {about}{idle:.0} of {sms} SMs are idle on average; all of it is {user}'s and could run side by side",
+            "GPU {n}: {:.0} % busy, but {about}{idle:.0} of {sms} SMs are idle on average; all claims there are \
+             {user}'s and could run side by side",
             busy.value
         ),
         command: Some(format!("{}gshare admin mode {n} mps --wait", sudo(world))),

@@ -56,21 +56,21 @@ impl Service {
     ) -> Result<Option<ClaimId>, WireError> {
         if !peer.is_root() {
             let user = self.names.user(peer.uid);
-            tracing::warn!("{user} tried to claim on behalf of others");
-            let text = format!("only root makes claims on behalf of others, and you are {user}");
+            tracing::warn!("{user} tried to use gshare admin claim-for");
+            let text = format!("only root can make claims for others, and you are {user}");
             return Err(WireError::new(ErrorCode::NotPermitted, text)
                 .with_hint("sudo gshare admin claim-for ..."));
         }
         let Some(tree) = &self.tree else {
             let why = self.no_tree.as_deref().unwrap_or("none was found");
-            let text = format!("a claim on behalf needs cgroups, and there are none here: {why}");
+            let text = format!("claim-for needs cgroups, and this machine has none: {why}");
             return Err(WireError::new(ErrorCode::NotAvailable, text));
         };
         let usage = |text: String| WireError::new(ErrorCode::Usage, text);
         let name = convert::clean(&asked.name, 64).trim().to_owned();
         if name.is_empty() {
-            return Err(usage("a claim on behalf needs a name".to_owned())
-                .with_hint("the same name again gives the same claim: --name job-4711"));
+            return Err(usage("claim-for needs a name".to_owned())
+                .with_hint("the same name returns the same claim: --name job-4711"));
         }
         let cgroup = tree
             .foreign_name(Path::new(&*asked.cgroup))
@@ -134,20 +134,20 @@ impl Service {
                     record.uid == uid && behalf.cgroup == asked.cgroup && behalf.spec == asked.spec;
                 return match (same, self.claims.contains_key(&id)) {
                     (true, true) => Ok(Some(id)),
-                    (true, false) => Err(taken(format!("`{name}` waits already, as {id}"))),
+                    (true, false) => Err(taken(format!("`{name}` already waits, as {id}"))),
                     (false, _) => Err(taken(format!(
-                        "`{name}` is {id} already, for another user, size or cgroup ({} of {})",
+                        "`{name}` is already {id}, for another user, size or cgroup ({} of {})",
                         behalf.cgroup.display(),
                         self.names.user(record.uid)
                     ))
-                    .with_hint(format!("gshare release {id} ends that one"))),
+                    .with_hint(format!("to end that one: gshare release {id}"))),
                 };
             }
             if overlap(&behalf.cgroup, &asked.cgroup) {
                 let (asked, other) = (asked.cgroup.display(), behalf.cgroup.display());
                 let text =
-                    format!("{asked} overlaps with {other}, which {id} ({label}) stands for");
-                return Err(taken(text).with_hint("a process belongs to one claim"));
+                    format!("{asked} overlaps with {other}, which belongs to {id} ({label})");
+                return Err(taken(text).with_hint("a process can belong to one claim only"));
             }
         }
         Ok(None)
@@ -177,7 +177,7 @@ impl Service {
         }
         die::at("behalf-seen");
         if let Err(error) = filtered {
-            let text = format!("{id}: other GPUs are not closed to its programs: {error}");
+            let text = format!("{id}: its programs can still open other GPUs: {error}");
             self.notice(Some(id), text);
         }
         // Outside the tree it is exempt from `deny` by its own id.
@@ -190,7 +190,7 @@ impl Service {
     /// The same later: what cannot be done is told, and tried again at the next look.
     pub(crate) fn enter_now(&mut self, id: ClaimId) {
         if let Err(error) = self.enter(id) {
-            tracing::error!(%id, "the cgroup of a claim on behalf cannot be used yet: {error:#}");
+            tracing::error!(%id, "cannot set up the cgroup of a claim-for claim yet: {error:#}");
         }
     }
 
@@ -244,8 +244,7 @@ impl Service {
         let record = self.claims.get(&id).map(|l| &l.record);
         let cgroup = record.and_then(|r| r.behalf.as_ref()).map(|b| &b.cgroup);
         let cgroup = cgroup.map_or_else(String::new, |c| c.display().to_string());
-        let text =
-            format!("the programs of {id} are those below {cgroup}, and no other can join it");
+        let text = format!("{id} is for the programs below {cgroup}; no other can join it");
         WireError::new(ErrorCode::NotPermitted, text)
             .with_hint("claim your own: gshare claim -g 0.25 -- COMMAND")
     }
@@ -262,7 +261,7 @@ impl Service {
         if let (Some(filters), Some(cgroup)) = (&self.filters, &live.cgroup)
             && let Err(error) = filters.clear_dir(cgroup.dir())
         {
-            tracing::warn!(%id, %error, "the cgroup of a claim on behalf keeps its filter");
+            tracing::warn!(%id, %error, "cannot remove the device filter from the cgroup of a claim-for claim");
         }
         die::at("behalf-open");
         self.dismantle(id, cause);

@@ -63,7 +63,7 @@ impl Service {
         };
         let Some(cgroup) = &live.cgroup else {
             return Err(not_now(
-                "without cgroups nobody could say which claim a container belongs to".to_owned(),
+                "without cgroups gshare cannot tell which claim a container belongs to".to_owned(),
             )
             .with_hint("containers need the machine's service, run as root"));
         };
@@ -312,7 +312,9 @@ impl Service {
             return Err("switched off in the config ([containers] cdi-dir)".to_owned());
         };
         if self.tree.is_none() {
-            return Err("without cgroups nobody could say whose a container is".to_owned());
+            return Err(
+                "without cgroups gshare cannot tell which claim a container belongs to".to_owned(),
+            );
         }
         let programs = ["podman", "docker"].into_iter().filter(|name| {
             let dirs = ["/usr/bin", "/usr/local/bin", "/bin"];

@@ -88,7 +88,8 @@ pub(crate) fn request(
     request.lease = spec.lease_s.map(Duration::from_secs);
     if spec.lease_s.is_some_and(|s| !(1..=MOST_S).contains(&s)) {
         return Err(
-            usage("a lease is at least a second and at most a year").with_hint("for example -t 8h")
+            usage("a time limit (-t) is at least a second and at most a year")
+                .with_hint("for example -t 8h"),
         );
     }
     if spec.mem.is_some_and(|bytes| bytes < LEAST_MEM) {
@@ -110,7 +111,7 @@ pub(crate) fn request(
     let process = peer.process.ok_or_else(|| {
         WireError::new(
             ErrorCode::Internal,
-            "the kernel does not say which process asks",
+            "the kernel does not report which process asks",
         )
         .with_hint("the client must run in the service's pid namespace")
     })?;
@@ -171,8 +172,8 @@ fn bind(world: &World<'_>, spec: &ClaimSpec, request: &mut Request) -> Result<()
         request.mode = Some(mode);
         let gpus = world.machine.ledger().gpus();
         if !gpus.iter().any(|g| mode.possible(g.sharing)) {
-            return Err(usage(format!("no GPU here is shared as `{word}`"))
-                .with_hint("gshare status shows how each is shared"));
+            return Err(usage(format!("no GPU here offers mode `{word}`"))
+                .with_hint("gshare status shows the mode of each GPU"));
         }
     }
     if spec.models.is_empty() {
@@ -200,8 +201,10 @@ fn bind(world: &World<'_>, spec: &ClaimSpec, request: &mut Request) -> Result<()
         known.dedup();
         let models: Vec<&str> = spec.models.iter().map(AsRef::as_ref).collect();
         let wanted = clean(&models.join(","), 64);
-        return Err(usage(format!("no GPU that may be used is a `{wanted}`"))
-            .with_hint(format!("the models of this machine: {}", known.join(", "))));
+        return Err(
+            usage(format!("none of the GPUs you may use is a `{wanted}`"))
+                .with_hint(format!("the models of this machine: {}", known.join(", "))),
+        );
     }
     request.only_gpus = found;
     Ok(())
@@ -235,7 +238,7 @@ pub(crate) fn gpu_ids(
         };
         let [index] = matches.as_slice() else {
             let what = if matches.is_empty() {
-                "is no GPU of this machine"
+                "is not a GPU of this machine"
             } else {
                 "fits several GPUs"
             };

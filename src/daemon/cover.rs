@@ -135,7 +135,7 @@ impl Service {
             &self.lib_dirs,
         );
         if let Err(error) = watch(&dirs, self.events.clone()) {
-            tracing::error!(%error, "the driver's files are not watched: a driver that is replaced is noticed at the next start");
+            tracing::error!(%error, "cannot watch the driver's files: a replaced driver is noticed at the next start");
         }
     }
 
@@ -152,7 +152,7 @@ impl Service {
         if let Ok(libcuda) = &self.libcuda
             && let Err(error) = stage_preload(&self.lib_dirs, libcuda, &self.paths.socket)
         {
-            tracing::error!(%error, "the CUDA shim cannot be staged for the driver that is there now");
+            tracing::error!(%error, "cannot install gshare's CUDA library for the driver that is now installed");
         }
         if !self.strict.on {
             return;
@@ -197,7 +197,7 @@ impl Service {
         }
         for pid in bare {
             if let Err(error) = self.cover(pid) {
-                tracing::warn!(%id, pid, "its libraries cannot be laid over the driver again: {error:#}");
+                tracing::warn!(%id, pid, "cannot mount gshare's libraries over the driver's again: {error:#}");
             }
         }
         if self.bare_members(id, expected).is_empty() {
@@ -237,12 +237,13 @@ impl Service {
         if let (Some(filters), Some(cgroup)) = (&mut self.filters, &live.cgroup)
             && let Err(error) = filters.set(cgroup, &rules)
         {
-            tracing::error!(%id, %error, "its GPUs cannot be closed");
+            tracing::error!(%id, %error, "cannot deny it new access to its GPUs");
         }
         self.tell_owner(
             id,
             &format!(
-                "the NVIDIA driver was replaced while {id} runs: new programs in it get no GPU; what has one goes on"
+                "the NVIDIA driver was replaced while {id} runs: new programs in it get no GPU; those that have one \
+                 continue"
             ),
         );
     }
@@ -263,12 +264,14 @@ impl Service {
             live.and_then(|live| live.cgroup.as_ref()),
         ) && let Err(error) = filters.set(cgroup, &rules)
         {
-            tracing::error!(%id, %error, "its GPUs cannot be opened again");
+            tracing::error!(%id, %error, "cannot allow it access to its GPUs again");
             return;
         }
         self.tell_owner(
             id,
-            &format!("{id} is held on the replaced driver: new programs in it get their GPU again"),
+            &format!(
+                "{id} has its limits with the new driver: new programs in it get their GPU again"
+            ),
         );
     }
 
@@ -278,7 +281,7 @@ impl Service {
         let space = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/user")).map(|m| m.ino());
         anyhow::ensure!(
             space(&pid.to_string())? == space("self")?,
-            "process {pid} made a view of its own"
+            "process {pid} is in a user namespace of its own"
         );
         let view = File::open(format!("/proc/{pid}/ns/mnt"))?;
         let bind = |b: &Bind| {
@@ -320,9 +323,9 @@ pub fn cover(arguments: &[String]) -> anyhow::Result<()> {
         })
     };
     let (binds, rest) = arguments.as_chunks();
-    anyhow::ensure!(rest.is_empty(), "no plan");
+    anyhow::ensure!(rest.is_empty(), "wrong number of arguments");
     let binds: Vec<Bind> = binds.iter().map(bind).collect::<anyhow::Result<_>>()?;
-    setns(std::io::stdin(), CloneFlags::CLONE_NEWNS).context("cannot enter the view")?;
+    setns(std::io::stdin(), CloneFlags::CLONE_NEWNS).context("cannot enter the mount namespace")?;
     let is = |bind: &Bind, path: &str| -> bool {
         fs::symlink_metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == (bind.device, bind.inode))
     };
@@ -345,7 +348,7 @@ pub fn cover(arguments: &[String]) -> anyhow::Result<()> {
                 Ok(()) => {}
                 Err(Errno::EINVAL) => break,
                 Err(error) => {
-                    return Err(error).with_context(|| format!("cannot free {}", bind.on));
+                    return Err(error).with_context(|| format!("cannot unmount {}", bind.on));
                 }
             }
         }
@@ -354,7 +357,11 @@ pub fn cover(arguments: &[String]) -> anyhow::Result<()> {
         if is(bind, &bind.on) {
             continue;
         }
-        anyhow::ensure!(is(bind, &bind.from), "{} is another file there", bind.from);
+        anyhow::ensure!(
+            is(bind, &bind.from),
+            "{} is a different file in that mount namespace",
+            bind.from
+        );
         let none: Option<&str> = None;
         mount(
             Some(bind.from.as_str()),
@@ -363,7 +370,7 @@ pub fn cover(arguments: &[String]) -> anyhow::Result<()> {
             MsFlags::MS_BIND,
             none,
         )
-        .with_context(|| format!("cannot lay {} over {}", bind.from, bind.on))?;
+        .with_context(|| format!("cannot mount {} over {}", bind.from, bind.on))?;
     }
     Ok(())
 }

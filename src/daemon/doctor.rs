@@ -40,13 +40,13 @@ const GROUPS: &[(&str, &[&str])] = &[
     ),
     ("driver and GPUs", &["driver", "GPU ", "health"]),
     (
-        "who opens which GPU",
+        "GPU access",
         &[
             "device filter",
             "strict",
             "deny",
             "unclaimed",
-            "reconcile",
+            "over-use",
             "adopt",
         ],
     ),
@@ -57,7 +57,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "compute", "MPS", "mps", "MIG", "mig", "gate", "mode", "offload", "moving",
         ],
     ),
-    ("around it", &["containers", "metrics"]),
+    ("containers and metrics", &["containers", "metrics"]),
 ];
 
 /// The status of a row that has none of its own.
@@ -74,7 +74,7 @@ fn unbound_memory(dir: &std::path::Path) -> Option<String> {
     let known = std::fs::read_to_string(mount.point.join("cgroup.controllers")).ok()?;
     let bound = known.split_whitespace().any(|name| name == "memory");
     (!bound && dir.starts_with(&mount.point)).then(|| {
-        "MemoryMax and MemoryHigh of users' slices do not hold in claims: the memory controller is on cgroup v1 here"
+        "MemoryMax and MemoryHigh of users' slices do not apply to claims: the memory controller is on cgroup v1 here"
             .to_owned()
     })
 }
@@ -180,7 +180,7 @@ impl Service {
         };
         Check {
             fix: self.libcuda.is_err().then(|| {
-                "name libcuda in the config: [driver] libcuda = \"/path/libcuda.so.1\"".to_owned()
+                "set the path of libcuda in the config: [driver] libcuda = \"/path/libcuda.so.1\"".to_owned()
             }),
             ..check(
                 "driver",
@@ -209,7 +209,7 @@ impl Service {
             Mode::User => Check {
                 state: "limited".to_owned(),
                 detail: format!(
-                    "{}; a user's own service sees only its own claims as claims",
+                    "{}; a user's own service knows only its own claims",
                     row.detail
                 ),
                 fix: Some("sudo gshare setup".to_owned()),
@@ -236,7 +236,7 @@ impl Service {
                 &format!("GPU {g}"),
                 state,
                 format!(
-                    "{}; {activity}; a context costs {} ({overhead})",
+                    "{}; {activity}; a CUDA context takes {} ({overhead})",
                     gpu.model,
                     Bytes(gpu.overhead)
                 ),
@@ -250,16 +250,17 @@ impl Service {
             Ok(_) => Check {
                 status: SIMULATION.to_owned(),
                 ..check(
-                    "memory cap (shim, rung M2)",
+                    "memory limit (library)",
                     "ok",
                     if self.strict.on {
-                        "laid over the driver by the launcher: also for programs that try to get around it"
+                        "mounted over the driver by the launcher: programs cannot bypass it by loading the driver \
+                         themselves"
                     } else {
-                        "preload: cooperative, for programs that do not try to get around it"
+                        "preloaded: cooperative, a program can bypass it on purpose"
                     },
                 )
             },
-            Err(why) => check("memory cap (shim, rung M2)", "missing", why.clone()),
+            Err(why) => check("memory limit (library)", "missing", why.clone()),
         }
     }
 
@@ -276,7 +277,8 @@ impl Service {
                     name,
                     "limited",
                     format!(
-                        "caps are cooperative: a program that means to can load the driver past the shim; {}",
+                        "limits are cooperative: a program can deliberately load the driver without gshare's library; \
+                         {}",
                         self.strict.off_because
                     ),
                 )
@@ -289,7 +291,7 @@ impl Service {
                     name,
                     "ok",
                     format!(
-                        "{} lays the proxies over {} files of the driver in each command's own view",
+                        "{} mounts gshare's libraries over {} driver files in each command's own mount namespace",
                         path.display(),
                         self.strict
                             .binds()
@@ -316,14 +318,16 @@ impl Service {
             .as_ref()
             .map(|path| gshare_artifacts::unknown_names(path))
         {
-            Ok(Ok(unknown)) if unknown.is_empty() => {
-                check(name, "ok", "the shim knows every function of this driver")
-            }
+            Ok(Ok(unknown)) if unknown.is_empty() => check(
+                name,
+                "ok",
+                "gshare's library knows every function of this driver",
+            ),
             Ok(Ok(unknown)) => check(
                 name,
                 "limited",
                 format!(
-                    "{} functions of this driver are younger than the shim and reach it uncounted: {}",
+                    "{} functions of this driver are newer than gshare's library, which does not count them: {}",
                     unknown.len(),
                     unknown.join(" ")
                 ),
@@ -348,11 +352,11 @@ impl Service {
                     format!("{dir}; starts so far: {}", self.epoch),
                 );
             }
-            (0, Err(error)) => format!("{dir} takes nothing, so no claim starts: {error}"),
-            _ => format!("{dir} does not take the ends of {waiting} claims"),
+            (0, Err(error)) => format!("cannot write to {dir}, so no claim can start: {error}"),
+            _ => format!("cannot write the ends of {waiting} claims to {dir}"),
         };
         Check {
-            fix: Some(format!("make room: df -h {dir}")),
+            fix: Some(format!("free disk space: df -h {dir}")),
             ..check("journal", "limited", trouble)
         }
     }
@@ -361,7 +365,7 @@ impl Service {
         let name = "history";
         let dir = self.paths.state_dir.display();
         let Some(status) = self.history_status() else {
-            return check(name, "missing", "there is no thread to keep it");
+            return check(name, "missing", "its thread could not be started");
         };
         let max = self.config.history.max_size;
         match &status.trouble {
@@ -371,12 +375,12 @@ impl Service {
                 format!("{dir}/history.db, {} of at most {max}", Bytes(status.bytes)),
             ),
             Some(why) => Check {
-                fix: Some(format!("make room: df -h {dir}")),
+                fix: Some(format!("free disk space: df -h {dir}")),
                 ..check(
                     name,
                     "limited",
                     format!(
-                        "{dir}/history.db takes nothing: {why}; {} steps of 10 s wait, {} are lost",
+                        "cannot write {dir}/history.db: {why}; {} points of 10 s wait to be written, {} were lost",
                         status.waiting, status.lost
                     ),
                 )
@@ -438,7 +442,7 @@ impl Service {
             },
             Ok(None) => check(name, "ok", "not exported (the default)"),
             Err(why) => Check {
-                fix: Some("name another place in the config: [metrics] listen".to_owned()),
+                fix: Some("set another address in the config: [metrics] listen".to_owned()),
                 ..check(name, "missing", why.clone())
             },
         }
@@ -451,7 +455,7 @@ impl Service {
                 ..check(
                     "cgroups",
                     "limited",
-                    format!("claims live below {}, beside systemd's units: {why}", tree.dir().display()),
+                    format!("claims are cgroups below {}, outside systemd's units: {why}", tree.dir().display()),
                 )
             },
             (Some(tree), _) if tree.units().is_some() && unbound_memory(tree.dir()).is_some() => Check {
@@ -462,7 +466,7 @@ impl Service {
                     "cgroups",
                     "limited",
                     format!(
-                        "claims live below {}, under the limits of their users' slices; {}",
+                        "claims are cgroups below {}, under the limits of their users' slices; {}",
                         tree.dir().display(),
                         unbound_memory(tree.dir()).unwrap_or_default()
                     ),
@@ -472,8 +476,8 @@ impl Service {
                 status: KERNEL.to_owned(),
                 fix: slow_mount(tree.dir()).map(|mount| {
                     format!(
-                        "optional, a claim after a pause starts some 10 ms sooner and forks get a little slower: \
-                         mount -o remount,favordynmods {mount}"
+                        "optional: claims after a pause start about 10 ms faster, forks get slightly slower: mount -o \
+                         remount,favordynmods {mount}"
                     )
                 }),
                 ..check(
@@ -481,10 +485,10 @@ impl Service {
                     "ok",
                     match tree.units() {
                         Some(_) => format!(
-                            "claims live below {}, under the limits of their users' slices",
+                            "claims are cgroups below {}, under the limits of their users' slices",
                             tree.dir().display()
                         ),
-                        None => format!("claims live below {}", tree.dir().display()),
+                        None => format!("claims are cgroups below {}", tree.dir().display()),
                     },
                 )
             },
@@ -502,12 +506,12 @@ impl Service {
     fn filter_row(&self) -> Check {
         match (&self.filters, &self.no_filter) {
             (Some(_), _) => Check {
-                status: "seen with stand-in device nodes only".to_owned(),
+                status: "tested only with stand-in device nodes".to_owned(),
                 ..check(
                     "device filter (BPF)",
                     "ok",
                     format!(
-                        "members open only their GPUs (major {})",
+                        "programs in claims open only their own GPUs (major {})",
                         self.majors.nvidia
                     ),
                 )

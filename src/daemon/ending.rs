@@ -30,7 +30,7 @@ impl Service {
                 .journal
                 .end(&end.record, end.ended_ms, &end.cause, peak, launches);
             if let Err(error) = done {
-                tracing::error!(claim = end.record.id, %error, "the end of a claim could not be journaled yet");
+                tracing::error!(claim = end.record.id, %error, "could not journal the end of a claim yet");
                 break;
             }
             ends.remove(0);
@@ -50,7 +50,7 @@ impl Service {
         }
         if self.is_on_behalf(id) {
             let text =
-                format!("root has made {id} for the programs of a cgroup; only root can {verb} it");
+                format!("root made {id} for the programs of a cgroup; only root can {verb} it");
             return Err(
                 WireError::new(ErrorCode::NotPermitted, text).with_hint("ask your administrator")
             );
@@ -161,7 +161,7 @@ impl Service {
         live.record.kill_all |= ending.all;
         live.ending = Some(ending);
         if let Err(error) = self.journal.put(&live.record) {
-            tracing::error!(%id, %error, "that a claim ends could not be journaled");
+            tracing::error!(%id, %error, "could not record in the journal that a claim is ending");
         }
         self.todo.push_back(Event::Ending { id });
     }
@@ -227,7 +227,7 @@ impl Service {
         };
         let inside = cgroup.procs().unwrap_or_default();
         if let Err(error) = cgroup.kill() {
-            tracing::warn!(%id, %error, "the cgroup cannot be killed as a whole");
+            tracing::warn!(%id, %error, "cannot kill the whole cgroup at once");
             return self.signal(members, libc::SIGKILL);
         }
         let outside = members.iter().filter(|p| !inside.contains(&p.pid));
@@ -247,7 +247,7 @@ impl Service {
                 && proc::key(process.pid) == Some(*process)
                 && let Err(error) = fd.signal(signal)
             {
-                tracing::warn!(pid = process.pid, %error, "cannot signal a member");
+                tracing::warn!(pid = process.pid, %error, "cannot signal a process of a claim");
             }
         }
     }
@@ -347,7 +347,7 @@ impl Service {
                 if let Some(filters) = &mut self.filters
                     && let Err(error) = filters.set(&cgroup, &rules)
                 {
-                    tracing::error!(%id, %error, "the filter of an ended claim could not be closed");
+                    tracing::error!(%id, %error, "cannot deny GPU access to what is left of an ended claim");
                 }
                 self.lingering.push(cgroup);
             }
@@ -394,7 +394,7 @@ impl Service {
         if let (Some(filters), false) = (&self.filters, taken)
             && let Err(error) = filters.clear_dir(dir)
         {
-            tracing::debug!(%error, "the cgroup of a service keeps its filter");
+            tracing::debug!(%error, "cannot remove the device filter from the cgroup of a service");
         }
     }
 }

@@ -36,7 +36,7 @@ impl Service {
         for reading in &sample.gpus {
             let uuid = reading.uuid.clone().unwrap_or_else(|| {
                 tracing::warn!(
-                    "GPU {} does not tell its UUID and cannot be claimed",
+                    "GPU {} does not report a UUID and cannot be claimed",
                     reading.index
                 );
                 format!("unknown-{}", reading.index)
@@ -51,7 +51,8 @@ impl Service {
         }
         anyhow::ensure!(
             self.gpus.iter().any(|g| g.uuid.starts_with("GPU-")),
-            "the driver lists GPUs but none of them answers\nhint: look at nvidia-smi and dmesg; a lost GPU needs a restart of the machine"
+            "the driver lists GPUs but none of them answers\nhint: check nvidia-smi and dmesg; a lost GPU needs a \
+             restart of the machine"
         );
         Ok(())
     }

@@ -218,7 +218,7 @@ impl Service {
 
     pub(crate) fn adopt_command(&mut self, id: ClaimId, peer: &Peer) -> anyhow::Result<()> {
         let (Some(process), Some(pidfd)) = (peer.process, &peer.pidfd) else {
-            anyhow::bail!("the kernel does not say which process asks");
+            anyhow::bail!("the kernel does not report which process asks");
         };
         let Some(live) = self.claims.get_mut(&id) else {
             return Ok(());
@@ -420,8 +420,8 @@ impl Service {
         let but = match (self.is_off(), record.stage) {
             (true, _) => "gshare is off: nothing limits or protects this claim",
             (_, Stage::Observe) if record.plain => {
-                "stage 1 (observe): it is only counted; gshare sets, limits and protects nothing for its programs, and they \
-                 see all GPUs"
+                "stage 1 (observe): it is only counted; its programs see all GPUs, without limits, protection or \
+                 variables set by gshare"
             }
             (_, Stage::Observe) => {
                 "stage 1 (observe): it is only counted; nothing limits or protects it"
@@ -430,7 +430,7 @@ impl Service {
                 "made while gshare was off: nothing limits or protects it until it ends"
             }
             (_, Stage::OptIn) => {
-                "stage 2 (opt-in): nothing is taken from it, and it is not protected from programs without a claim"
+                "stage 2 (opt-in): gshare does not reclaim it, and does not protect it from programs without a claim"
             }
             (_, Stage::Reclaim | Stage::Require) => return self.grant_text(id, live),
         };
@@ -441,7 +441,7 @@ impl Service {
         let record = &live.record;
         let Some(size) = self.size_text(record) else {
             return match live.record.lazy {
-                Some(_) => format!("{id}: holds nothing until the first CUDA call"),
+                Some(_) => format!("{id}: holds no GPU until its first CUDA call"),
                 None => format!("{id}: granted"),
             };
         };
@@ -458,7 +458,7 @@ impl Service {
         let mixed = gpus.any(|g| self.is_mixed(g));
         let caps = match self.gate_in_force() {
             Ok(()) if mixed => {
-                format!("{way} (SM share not held between claims through MPS and others there)")
+                format!("{way} (SM share not enforced between MPS claims and other claims there)")
             }
             Ok(()) => way.to_owned(),
             Err(_) if side_by_side && self.libcuda.is_ok() => way.to_owned(),
@@ -538,9 +538,9 @@ impl Service {
             if parent {
                 return Err(WireError::new(
                     ErrorCode::NotPermitted,
-                    "caps are strict here: a shell that runs already cannot be put into a claim",
+                    "limits are strict here: a running shell cannot be moved into a claim",
                 )
-                .with_hint(format!("a new one can: gshare join {id}")));
+                .with_hint(format!("to start a new shell in it: gshare join {id}")));
             }
             // The caller becomes the launcher, and that one is moved.
             if let Some(process) = peer.process {
@@ -551,7 +551,7 @@ impl Service {
         let internal = |text: String| WireError::new(ErrorCode::Internal, text);
         let mut process = peer
             .process
-            .ok_or_else(|| internal("the kernel does not say which process asks".to_owned()))?;
+            .ok_or_else(|| internal("the kernel does not report which process asks".to_owned()))?;
         if parent {
             let up = proc::stat(process.pid).map(|s| s.ppid).and_then(proc::key);
             let own = up.filter(|p| {

@@ -21,15 +21,15 @@ pub(super) fn rows<'a>(models: impl Iterator<Item = &'a str>) -> Vec<(&'static s
 
 fn rows_of<'a>(is_wsl: bool, models: impl Iterator<Item = &'a str>) -> Vec<(&'static str, String)> {
     let wsl = is_wsl.then(|| {
-        let detail = "WSL: Windows shares its GPUs out, so there are no device filter, no memory per process, no offload, \
-                      no MPS and no MIG; memory caps and turns hold for programs that do not try to get around them";
+        let detail = "WSL: Windows manages the GPUs, so there is no device filter, memory per process, offload, MPS or \
+                      MIG; limits of memory and GPU time are cooperative only";
         ("driver on WSL", detail.to_owned())
     });
     let parts: Vec<&str> = models.filter(|model| is_vgpu(model)).collect();
     let vgpu = (!parts.is_empty()).then(|| {
         let detail = format!(
-            "{}: a vGPU of a host that shares the GPU out itself, so counters of SM activity, resets, MIG and offload \
-             are the host's, and compute shares hold only within this guest",
+            "{}: a vGPU, so the host controls SM activity counters, resets, MIG and offload; compute shares apply only \
+             within this guest",
             parts.join(", ")
         );
         ("driver in a vGPU guest", detail)

@@ -68,7 +68,8 @@ fn unconfirmed(meaning: &Meaning, source: &str) -> bool {
 fn tell(meaning: &Meaning, source: &str, gpu: usize) -> String {
     match unconfirmed(meaning, source) {
         true => format!(
-            "only the kernel's log has it, so the GPU still takes claims; compare nvidia-smi -i {gpu} and sudo dmesg"
+            "only the kernel log reports this error, so the GPU still takes claims; compare nvidia-smi -i {gpu} and \
+             sudo dmesg"
         ),
         false => meaning.act.tell(gpu),
     }
@@ -85,7 +86,7 @@ pub(super) fn known(journal: &Journal) -> Vec<XidRecord> {
     let from = clock::unix_ms().saturating_sub(clock::millis(LATELY));
     let known = journal.xids(&boot_id(), from);
     known.unwrap_or_else(|error| {
-        tracing::warn!(%error, "errors of before are not known");
+        tracing::warn!(%error, "earlier errors are unknown");
         Vec::new()
     })
 }
@@ -209,7 +210,7 @@ impl Health {
                 self.take_xid(world, g, (xid.code, xid.pid, KERNEL_LOG), claim, out);
                 self.tell_of_sickness(world, g, out);
             }
-            None => tracing::warn!(code = xid.code, "an Xid of a GPU that is not known here"),
+            None => tracing::warn!(code = xid.code, "an Xid of an unknown GPU"),
         }
     }
 
@@ -339,12 +340,12 @@ impl Health {
             GpuState::Ok | GpuState::Released => {}
             GpuState::Lost => found.push((
                 Grade::Sick,
-                "the driver has lost it".to_owned(),
+                "the driver has lost the GPU".to_owned(),
                 Act::Restart.tell(g),
             )),
             GpuState::Hung => found.push((
                 Grade::Sick,
-                "calls on it do not return".to_owned(),
+                "driver calls for it do not return".to_owned(),
                 Act::Restart.tell(g),
             )),
         }
@@ -354,7 +355,7 @@ impl Health {
             if !unconfirmed(&meaning, &xid.source) {
                 found.push((meaning.act.grade(), text, meaning.act.tell(g)));
             } else if world.now.unix_ms.saturating_sub(xid.at_ms) <= UNCONFIRMED {
-                let text = format!("{text} (by the kernel's log alone)");
+                let text = format!("{text} (reported only by the kernel log)");
                 found.push((Grade::Warned, text, xid.tell.clone()));
             }
         }
@@ -396,11 +397,11 @@ fn tell_of_reset(world: &World<'_>, g: usize, pages: &Pages, out: &mut Vec<Comma
         return;
     }
     out.push(Command::Notice(format!(
-        "GPU {g} was reset: what programs had on it is lost"
+        "GPU {g} was reset: all programs lost their data on it"
     )));
     for id in hit {
         let text = format!(
-            "GPU {g} was reset: what {id} had on it is lost, and CUDA calls of its programs fail; start them anew"
+            "GPU {g} was reset: {id} lost its data there, and CUDA calls of its programs fail; restart them"
         );
         out.push(Command::TellOwner { id, text });
     }
@@ -413,7 +414,7 @@ fn of_seen(seen: &Seen, g: usize) -> Vec<(Grade, String, String)> {
     if let Some((text, act)) = table::recovery(seen.recovery) {
         found.push((
             act.grade(),
-            format!("the driver says that it needs a {text}"),
+            format!("the driver reports that it needs a {text}"),
             act.tell(g),
         ));
     }
@@ -423,18 +424,18 @@ fn of_seen(seen: &Seen, g: usize) -> Vec<(Grade, String, String)> {
     }
     if let Some(rows) = seen.remapped {
         if rows.failed {
-            let text = "a row of memory could not be replaced".to_owned();
-            found.push((Grade::Sick, text, "the GPU has to be replaced".to_owned()));
+            let text = "remapping of a memory row failed".to_owned();
+            found.push((Grade::Sick, text, "replace the GPU".to_owned()));
         } else if rows.pending {
-            let text = "the replacement of a row of memory waits for a reset".to_owned();
+            let text = "remapping of a memory row waits for a reset".to_owned();
             found.push((Grade::Warned, text, reset()));
         }
     }
     for text in seen.clock_reasons.map(table::throttled).unwrap_or_default() {
-        let what = "look at cooling and power supply".to_owned();
+        let what = "check cooling and power supply".to_owned();
         found.push((
             Grade::Warned,
-            format!("its clocks are held down: {text}"),
+            format!("its clocks are throttled: {text}"),
             what,
         ));
     }

@@ -208,7 +208,7 @@ fn unit_of(live: &Live, containers: &[String]) -> Option<Named> {
         let name = lodging.file_name()?.to_string_lossy();
         return Some(Named {
             value: figures::printable(&name).collect(),
-            source: "the unit whose main process claimed".to_owned(),
+            source: "unit whose main process made the claim".to_owned(),
         });
     }
     (!containers.is_empty()).then(|| Named {

@@ -367,7 +367,7 @@ mod tests {
         assert!(idles(&mut idle, &mut scene, 19 * 60, false).is_empty());
         let said = idles(&mut idle, &mut scene, 20 * 60, false);
         assert!(
-            told(&said).contains("is offloaded in 10m if somebody waits"),
+            told(&said).contains("is offloaded in 10m if others wait"),
             "{said:?}"
         );
         assert!(

@@ -97,7 +97,7 @@ impl Journal {
         // Others may pass through the directory; SQLite gives the files beside it the same mode.
         let own = std::fs::Permissions::from_mode(0o600);
         if let Err(error) = std::fs::set_permissions(path, own) {
-            tracing::warn!(%error, "the journal keeps the mode that it has");
+            tracing::warn!(%error, "cannot set the journal's file mode to 0600");
         }
         db.busy_timeout(Duration::from_secs(2)).map_err(failed)?;
         let found: i64 = db
@@ -160,7 +160,7 @@ impl Journal {
                 "INSERT OR IGNORE INTO main.{table} ({columns}) SELECT {columns} FROM newer.{table}"
             );
             if let Err(error) = db.execute(&sql, []) {
-                tracing::warn!(table, %error, "a table of the newer journal cannot be read");
+                tracing::warn!(table, %error, "cannot read a table of the newer journal");
             }
         }
         db.execute("DETACH DATABASE newer", [])?;

@@ -37,9 +37,9 @@ impl Service {
         if let Err(why) = self.strict.launcher() {
             return Err(WireError::new(
                 ErrorCode::NotPermitted,
-                format!("caps are strict here, and commands cannot be held now: {why}"),
+                format!("limits are strict here, but cannot be enforced on commands now: {why}"),
             )
-            .with_hint("ask your administrator to look at gshare doctor"));
+            .with_hint("ask your administrator to run gshare doctor"));
         }
         let Some(process) = peer.process else {
             return Ok(());
@@ -49,10 +49,12 @@ impl Service {
         if field(&status, "NoNewPrivs:") == Some("1") && peer.uid != 0 {
             return Err(WireError::new(
                 ErrorCode::NotPermitted,
-                "caps are strict here, and no_new_privs is set for this process: the launcher gets no right to hold it",
+                "limits are strict here, and no_new_privs is set for this process: the launcher cannot get the \
+                 privilege to enforce them",
             )
             .with_hint(
-                "a sandbox, a container or a systemd unit with NoNewPrivileges= sets it; claim outside and start it in the claim",
+                "a sandbox, a container or a systemd unit with NoNewPrivileges= sets it; claim outside of it, and \
+                 start it in the claim",
             ));
         }
         Ok(())
@@ -82,12 +84,12 @@ impl Service {
         let denied = |why: String| ("not_permitted", why);
         let unavailable = |why: String| ("unavailable", why);
         if !self.strict.on {
-            return Err(unavailable("caps are not strict here".to_owned()));
+            return Err(unavailable("limits are not strict here".to_owned()));
         }
         let launcher = self.strict.launcher().map_err(unavailable)?.to_owned();
         let (Some(process), Some(pidfd)) = (peer.process, &peer.pidfd) else {
             return Err(denied(
-                "the kernel does not say which process asks".to_owned(),
+                "the kernel does not report which process asks".to_owned(),
             ));
         };
         let live = self

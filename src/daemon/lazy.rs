@@ -47,7 +47,7 @@ impl Service {
         record.lazy = Some(Box::new(spec));
         match self.try_lay_by(id, peer, record) {
             Ok(()) => {
-                self.write_down(id, "made: holds nothing until its first CUDA call");
+                self.write_down(id, "made: holds no GPU until its first CUDA call");
                 out.reply(&self.granted(id, Vec::new()));
             }
             Err(error) => {
@@ -97,7 +97,9 @@ impl Service {
                 out.reply(&self.granted(id, Vec::new()));
             }
             Err(error) => {
-                let text = format!("{id}: its kernel could not be taken in again: {error:#}");
+                let text = format!(
+                    "{id}: could not put its restarted kernel back into the claim: {error:#}"
+                );
                 out.error(WireError::new(ErrorCode::Internal, text));
             }
         }
@@ -134,7 +136,8 @@ impl Service {
             return;
         }
         if own.len() >= COPIES {
-            let why = format!("this process waits {COPIES} times for the GPU of {id} already");
+            let why =
+                format!("this process already has {COPIES} requests waiting for the GPU of {id}");
             return out.refuse_member("not_available", why);
         }
         live.wanting.push(Wanting {
@@ -336,10 +339,10 @@ impl Service {
             }
         }
         if let Err(error) = self.journal.put(&record) {
-            tracing::error!(%id, %error, "that a claim holds nothing could not be journaled");
+            tracing::error!(%id, %error, "could not record in the journal that a claim holds nothing");
         }
         if let Err(error) = self.open_gpus(id, &[]) {
-            tracing::error!(%id, "the filter of a claim could not be closed: {error:#}");
+            tracing::error!(%id, "could not deny a claim access to its GPUs: {error:#}");
         }
     }
 

@@ -14,7 +14,9 @@ use super::service::{Ending, Service};
 use crate::clock::{millis, unix_ms};
 
 /// Cause of the end of a claim whose lease is over.
-pub(crate) const LEASE_ENDED: &str = "lease ended";
+pub(crate) const LEASE_ENDED: &str = "time limit ended";
+/// The same in journals of versions before 0.2.
+pub(crate) const LEASE_ENDED_BEFORE: &str = "lease ended";
 /// A process that asks about its claim has just ended.
 const JUST_NOW: Duration = Duration::from_secs(600);
 
@@ -46,36 +48,37 @@ impl Service {
         let id = self.find(peer, word)?;
         self.may(peer, id, "extend")?;
         if !(1..=MOST_S).contains(&by_s) {
-            let text = "a lease is extended by at least a second and at most a year";
+            let text = "a time limit is extended by at least a second and at most a year";
             return Err(WireError::new(ErrorCode::Usage, text));
         }
         let Some(live) = self.claims.get(&id) else {
-            let text = format!("{id} still waits: its lease begins when it is granted");
+            let text = format!("{id} still waits: its time limit begins when it is granted");
             return Err(WireError::new(ErrorCode::NotAvailable, text));
         };
         if let Some(ending) = live.ending.as_ref().filter(|e| e.kill_at.is_some()) {
-            let text = format!("{id} is ending already: {}", ending.cause);
+            let text = format!("{id} is already ending: {}", ending.cause);
             return Err(WireError::new(ErrorCode::Ended, text));
         }
         let (Some(ends_ms), Some(ends)) = (live.record.ends_ms, self.machine.lease_end(id)) else {
-            let text = format!("{id} has no lease: it ends when its command does, or is released");
+            let text =
+                format!("{id} has no time limit: it ends when its command does, or is released");
             return Err(WireError::new(ErrorCode::Usage, text));
         };
         if let (Err(ahead), false) = (self.machine.may_extend(id), peer.is_root()) {
             let text = format!(
-                "{id} keeps its end: {} waits for its GPU and is within what is guaranteed, and {} has more than that",
+                "{id} is not extended: {} waits for its GPU within its owner's guarantee, and {} is above theirs",
                 ahead,
                 self.names.user(live.record.uid),
             );
             return Err(WireError::new(ErrorCode::NotAvailable, text)
-                .with_hint(format!("gshare why {ahead} tells more")));
+                .with_hint(format!("see gshare why {ahead}")));
         }
         let by = Duration::from_secs(by_s);
         let mut record = live.record.clone();
         let stands = ends_ms.saturating_add(millis(self.machine.stood_still(id)));
         record.ends_ms = Some(stands.saturating_add(millis(by)));
         self.journal.put(&record).map_err(|error| {
-            let text = format!("{id} keeps its end: {:#}", anyhow::Error::from(error));
+            let text = format!("{id} is not extended: {:#}", anyhow::Error::from(error));
             WireError::new(ErrorCode::Internal, text)
         })?;
         if let Some(live) = self.claims.get_mut(&id) {
@@ -87,10 +90,10 @@ impl Service {
             ends: Some(ends),
         });
         let left = show_duration(ends.saturating_sub(self.now()));
-        let message = format!("{id}: its lease ends in {left}");
+        let message = format!("{id}: its time limit ends in {left}");
         self.notice(
             Some(id),
-            format!("{message}, {} later than it did", show_duration(by)),
+            format!("{message}, {} later than before", show_duration(by)),
         );
         Ok(Reply::Done { message })
     }
@@ -102,7 +105,7 @@ impl Service {
         }
         let left = at.saturating_sub(self.now());
         let text = format!(
-            "{id}: its lease ends in {}; gshare extend {id} -t 1h puts that off",
+            "{id}: its time limit ends in {}; to extend it: gshare extend {id} -t 1h",
             show_duration(left)
         );
         self.tell_owner(id, &text);
@@ -114,7 +117,7 @@ impl Service {
         if let Some(live) = self.claims.get_mut(&id) {
             live.record.ends_ms = Some(ends_ms);
             if let Err(error) = self.journal.put(&live.record) {
-                tracing::error!(%id, %error, "that a lease ends later could not be journaled");
+                tracing::error!(%id, %error, "could not record the extended time limit in the journal");
             }
         }
     }
@@ -133,8 +136,8 @@ impl Service {
         }
         if holders.is_empty() {
             let text = format!(
-                "{id} has ended: its lease is over. A program of it that still runs has no GPU from now on; \
-                 gshare claim -- CMD starts it again"
+                "{id} has ended: its time limit is over. Its programs that still run have no GPU from now on; to start \
+                 one again: gshare claim -- CMD"
             );
             self.tell_owner(id, &text);
         }
@@ -150,7 +153,7 @@ impl Service {
         }
         if !holders.is_empty() {
             let text = format!(
-                "{id}: its lease is over; its programs on the GPU have {} to save what they have",
+                "{id}: its time limit is over; its programs on the GPU have {} to save their work",
                 show_duration(grace)
             );
             self.tell_owner(id, &text);
@@ -165,12 +168,13 @@ impl Service {
         if let Some(live) = self.claims.get_mut(&id) {
             live.record.ends_ms = None;
             if let Err(error) = self.journal.put(&live.record) {
-                tracing::error!(%id, %error, "that a claim has no lease any more could not be journaled");
+                tracing::error!(%id, %error, "could not record in the journal that a claim has no time limit any more");
             }
         }
         self.drive(Event::Lease { id, ends: None });
-        let text =
-            format!("{id}: its time limit is over, and it goes on without one: gshare is off");
+        let text = format!(
+            "{id}: its time limit is over; it continues without one, because gshare is off"
+        );
         self.tell_owner(id, &text);
     }
 
@@ -223,7 +227,7 @@ impl Service {
                 let process = (pid, start_ticks);
                 let ended = self.journal.ended_of(peer.uid, process, from);
                 let ended = ended.unwrap_or_else(|error| {
-                    tracing::warn!(%error, "what has ended is not known");
+                    tracing::warn!(%error, "cannot read the ended claims from the journal");
                     None
                 });
                 ended.map_or_else(LeaseView::default, |record| LeaseView {

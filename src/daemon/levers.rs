@@ -58,7 +58,7 @@ impl Service {
             let _ = engine.start();
         });
         if let Err(error) = ending {
-            tracing::error!(%error, "the checkpoint engine keeps its GPUs");
+            tracing::error!(%error, "no thread to end the checkpoint engine: it keeps its GPUs open");
         }
         Some(ended_rx)
     }
@@ -109,7 +109,8 @@ impl Service {
                 self.tell_reclaim_rules();
             }
             LeverMsg::Stuck { id, why } => {
-                let text = format!("{id} is between its GPU and the host, tried again: {why}");
+                let text =
+                    format!("{id} is only partly offloaded or restored; gshare tries again: {why}");
                 self.tell_owner(id, &text);
             }
             LeverMsg::Done { id, outcome, lost } => {
@@ -161,7 +162,11 @@ impl Service {
                     parked: parked.clone(),
                 }
             }
-            _ => return Err(refused("the claim is on its way elsewhere")),
+            _ => {
+                return Err(refused(
+                    "the claim is already being offloaded, restored or moved",
+                ));
+            }
         };
         self.set_holding(id, holding)
             .map_err(|e| (Failure::Refused, format!("{e:#}")))?;
@@ -299,7 +304,7 @@ impl Service {
             && cgroup.events().is_ok_and(|e| e.frozen == Some(true))
             && let Err(error) = cgroup.thaw(FREEZE)
         {
-            tracing::warn!(claim = live.record.id, %error, "a claim could not be thawed");
+            tracing::warn!(claim = live.record.id, %error, "could not resume the processes of a claim");
         }
     }
 
@@ -401,7 +406,7 @@ impl Service {
     /// What has happened has happened, also where the disk is full: the next change is journaled with it.
     fn keep_holding(&mut self, id: ClaimId, holding: HoldingRecord) {
         if let Err(error) = self.set_holding(id, holding.clone()) {
-            tracing::error!(%id, "where the claim is could not be journaled: {error:#}");
+            tracing::error!(%id, "could not record in the journal where the claim's memory is: {error:#}");
             if let Some(live) = self.claims.get_mut(&id) {
                 live.record.holding = holding;
             }
@@ -413,7 +418,7 @@ impl Service {
         if let (true, Some(cgroup)) = (freeze, cgroup)
             && let Err(error) = cgroup.freeze(FREEZE)
         {
-            tracing::warn!(%id, %error, "not all processes of a suspended claim stand still");
+            tracing::warn!(%id, %error, "not all processes of a suspended claim are stopped");
         }
     }
 

@@ -37,7 +37,7 @@ impl Service {
             if let (Some(filters), Some(cgroup)) = (&mut self.filters, cgroup)
                 && let Err(error) = filters.set(cgroup, &rules)
             {
-                tracing::error!(%id, %error, "its filter is as it was before");
+                tracing::error!(%id, %error, "cannot update its device filter");
             }
         }
         let rules = self.rules(None, []);
@@ -45,7 +45,7 @@ impl Service {
             if let Some(filters) = &mut self.filters
                 && let Err(error) = filters.set(cgroup, &rules)
             {
-                tracing::error!(%error, "the filter of a claim that has ended is as it was before");
+                tracing::error!(%error, "cannot update the device filter of an ended claim");
             }
         }
         self.places_changed();

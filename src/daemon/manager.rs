@@ -50,7 +50,7 @@ pub(super) fn set_level(level: &str) {
     if let Some(handle) = FILTER.get()
         && let Err(error) = handle.reload(filter(level))
     {
-        tracing::warn!(%error, "the level of the log stays as it was");
+        tracing::warn!(%error, "cannot change the log level");
     }
 }
 
@@ -99,6 +99,6 @@ pub(super) fn alive() {
 
 fn tell(what: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(what) {
-        tracing::debug!(%error, "the service manager cannot be told");
+        tracing::debug!(%error, "cannot notify the service manager");
     }
 }

@@ -89,7 +89,7 @@ impl Service {
             return Err((
                 "abi",
                 format!(
-                    "the service knows version {known} of the pages, the shim {}",
+                    "versions differ: the service has {known}, gshare's library in this program {}",
                     register.abi
                 ),
             ));
@@ -146,7 +146,7 @@ impl Service {
             let uuid = self.gpus[seat.gpu]
                 .uuid
                 .parse()
-                .map_err(|_| internal(&"a GPU has a strange UUID"))?;
+                .map_err(|_| internal(&"a GPU has a malformed UUID"))?;
             gpus.push(WireSeat {
                 uuid,
                 slot: assigned.slot,
@@ -337,7 +337,7 @@ impl Service {
         if let (true, Some((_, bytes, gpu))) = (new, last) {
             let free = self.machine.ledger().mem_free(gpu);
             let text = format!(
-                "{id} was refused {} at its cap on GPU {gpu}; {free} there is unclaimed",
+                "{id} was refused {} at its limit on GPU {gpu}; {free} there is free",
                 Bytes(bytes)
             );
             self.notice(Some(id), text);

@@ -189,7 +189,7 @@ fn bind(path: &Path, mode: Mode) -> anyhow::Result<UnixListener> {
             path.display()
         );
         let served = std::os::unix::net::UnixStream::connect(path).is_ok();
-        anyhow::ensure!(!served, "somebody else listens at {}", path.display());
+        anyhow::ensure!(!served, "another program listens at {}", path.display());
         std::fs::remove_file(path)?;
     }
     let listener =

@@ -131,7 +131,7 @@ impl Service {
         let caps = minor.and_then(|m| list.of_instance(m, instance.gi, instance.ci));
         if caps.is_none() {
             tracing::warn!(
-                "{}: its capabilities are not in {}: members cannot open it",
+                "{}: its MIG capabilities are not listed in {}: programs in claims cannot open it",
                 instance.uuid,
                 self.config.devices.mig_minors.display()
             );

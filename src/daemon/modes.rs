@@ -89,7 +89,7 @@ impl Service {
                 if let Err(error) = self.journal.set_meta(&meta_key(&uuid), next.name()) {
                     tracing::error!(%error, "the mode of GPU {g} could not be journaled");
                 }
-                self.notice(None, format!("GPU {g} is now shared as {}", next.name()));
+                self.notice(None, format!("GPU {g} is now in mode {}", next.name()));
                 self.tend_mps();
                 self.refresh_facts();
             }

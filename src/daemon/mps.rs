@@ -110,7 +110,7 @@ impl Service {
                 // A user who runs through it goes on.
                 Ok(Access::Everybody) => self.config.mps.multi_user || !users.is_empty(),
                 Err(error) => {
-                    tracing::warn!("MPS on GPU {g} begins anew: {error}");
+                    tracing::warn!("MPS on GPU {g} restarts: {error}");
                     false
                 }
             };
@@ -149,7 +149,7 @@ impl Service {
             false => Access::of_user(uid),
         };
         if let Err(error) = on.control.open_to(access) {
-            tracing::error!("no way to MPS on GPU {g} for uid {uid}: {error}");
+            tracing::error!("cannot give uid {uid} access to MPS on GPU {g}: {error}");
         }
     }
 
@@ -240,7 +240,7 @@ impl Service {
                 }
                 self.notice(
                     None,
-                    format!("the MPS daemon of GPU {g} answers no more; it is started again"),
+                    format!("the MPS daemon of GPU {g} no longer answers; gshare restarts it"),
                 );
             }
             MpsEvent::Fault { clients, .. } => {
@@ -269,7 +269,7 @@ impl Service {
         });
         let named: Vec<String> = named.collect();
         if named.is_empty() {
-            "nobody's claim".to_owned()
+            "no claim".to_owned()
         } else {
             named.join(" or ")
         }
@@ -296,15 +296,13 @@ impl Service {
             .collect();
         for id in hit {
             let then = match self.config.mps.on_fault {
-                OnFault::End => "its programs on the GPU are ended, and with them the claim",
+                OnFault::End => "its programs on the GPU are ended, and so is the claim",
                 OnFault::Keep => {
-                    "its programs on the GPU are ended; the claim is held, start them anew in it"
+                    "its programs on the GPU are ended; the claim stays: restart them in it"
                 }
-                OnFault::Requeue if self.may_requeue(id) => {
-                    "its command is ended, and started again in its turn"
-                }
+                OnFault::Requeue if self.may_requeue(id) => "its command is ended and queued again",
                 OnFault::Requeue => {
-                    "its programs on the GPU are ended, and with them the claim (it was made without --requeue)"
+                    "its programs on the GPU are ended, and so is the claim (it was made without --requeue)"
                 }
             };
             self.tell_owner(id, &format!("{id}: GPU {g}: {what}; {then}"));
@@ -319,7 +317,7 @@ impl Service {
                     if let Some(live) = self.claims.get_mut(&id) {
                         live.record.hold = true;
                         if let Err(error) = self.journal.put(&live.record) {
-                            tracing::error!(%id, %error, "that a claim is held could not be journaled");
+                            tracing::error!(%id, %error, "could not record in the journal that a claim is held");
                         }
                     }
                     let holders = self.holders(id);
@@ -436,21 +434,19 @@ impl Service {
             let runners = if keep.is_empty() {
                 String::new()
             } else {
-                format!("those that run keep {} SMs, ", keep.join(" and "))
+                format!("running ones keep {} SMs, ", keep.join(" and "))
             };
             words.push(format!(
-                "through MPS a program has its SMs from its start: {runners}those started from now on get {next}"
+                "MPS sets a program's SMs when it starts: {runners}those started from now on get {next}"
             ));
         }
         if slice.sm_limit_milli != old.sm_limit_milli && self.config.mps.share == MpsShare::Request
         {
-            words.push(
-                "the limit of SMs counts for nothing through MPS ([mps] share = \"request\")"
-                    .to_owned(),
-            );
+            words
+                .push("the SM limit has no effect with MPS ([mps] share = \"request\")".to_owned());
         }
         if slice.mem_limit != old.mem_limit {
-            words.push("the memory limit holds at once".to_owned());
+            words.push("the memory limit applies at once".to_owned());
         }
         (!words.is_empty()).then(|| words.join("; "))
     }

@@ -115,7 +115,7 @@ impl Service {
             match off::remove(&self.paths.state_dir) {
                 Ok(()) => line = None,
                 Err(error) => {
-                    tracing::error!(%error, "gshare stays off: its line cannot be removed");
+                    tracing::error!(%error, "gshare stays off: cannot remove `off` from the state directory");
                 }
             }
         }
@@ -123,7 +123,7 @@ impl Service {
         if let (true, true, false) = (soon, line.is_some(), self.off.warned) {
             let left = show_duration(left.unwrap_or_default());
             let text =
-                format!("gshare will be on again in {left}; sudo gshare admin off keeps it off");
+                format!("gshare will be on again in {left}; to keep it off: sudo gshare admin off");
             self.notice(None, text);
         }
         self.off.warned = soon && line.is_some();
@@ -231,13 +231,13 @@ impl Service {
         };
         let away: Vec<ClaimId> = self.claims.keys().filter_map(away).collect();
         lines.extend(away.iter().map(|id| {
-            format!("{id} is not on its GPU yet; it comes back when its memory fits, or: gshare restore {id}")
+            format!("{id} is not on its GPU yet; gshare restores it when its memory fits, or: gshare restore {id}")
         }));
         let fixed = |id: &ClaimId| {
             let slices = &self.claims.get(id)?.record.slices;
             let parts = slices.iter().any(|s| s.held == gshare_core::Held::Mps);
             parts.then(|| {
-                format!("{id}: programs that run keep their part through MPS until they start anew")
+                format!("{id}: running MPS programs keep their SM limit until they are restarted")
             })
         };
         lines.extend(self.claims.keys().filter_map(fixed));
@@ -259,7 +259,7 @@ impl Service {
             });
             over.then(|| format!("{id} has more than its limit and may not grow; nothing is ended"))
         };
-        let mut lines = vec!["gshare is on: limits, queue and filters hold again".to_owned()];
+        let mut lines = vec!["gshare is on: limits, queue and filters apply again".to_owned()];
         lines.extend(self.claims.iter().filter_map(above));
         Ok(Reply::Admin(AdminDone {
             message: lines.join("\n"),

@@ -45,7 +45,7 @@ impl Service {
             return;
         }
         tracing::info!(
-            "measuring what a CUDA context costs on {} GPU models, once per driver version",
+            "measuring the memory of a CUDA context on {} GPU models, once per driver version",
             models.len()
         );
         let nvml = &self.nvml_path;
@@ -76,7 +76,7 @@ impl Service {
             match result {
                 Ok(bytes) => self.learnt(&uuid, bytes),
                 Err(error) => tracing::warn!(
-                    "what a context costs on {uuid} could not be measured, {} MiB are assumed: {error:#}",
+                    "could not measure the memory of a CUDA context on {uuid}, so gshare assumes {} MiB: {error:#}",
                     super::gpus::UNKNOWN_OVERHEAD >> 20
                 ),
             }
@@ -90,11 +90,11 @@ impl Service {
         };
         let model = self.gpus[index].model.clone();
         tracing::info!(
-            "a context on GPU {index} ({model}) costs {}",
+            "a CUDA context on GPU {index} ({model}) takes {}",
             gshare_core::Bytes(bytes)
         );
         if let Err(error) = self.journal.learn_overhead(&model, &driver, bytes) {
-            tracing::warn!(%error, "what a context costs could not be remembered");
+            tracing::warn!(%error, "could not save the measured memory of a CUDA context");
         }
         for gpu in self.gpus.iter_mut().filter(|g| g.model == model) {
             gpu.overhead = bytes;

@@ -74,7 +74,7 @@ impl Peer {
             let uid = cred.uid();
             return Ok(Err(WireError::new(
                 ErrorCode::NotPermitted,
-                format!("user id {uid} of this container belongs to no user of the machine"),
+                format!("user id {uid} of this container is not mapped to a user of this machine"),
             )
             .with_hint("the administrator can name its owner in /etc/subuid")));
         };

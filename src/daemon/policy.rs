@@ -42,9 +42,10 @@ impl Service {
         let (pid, user) = (auto.pid(), self.names.user(auto.uid()));
         WireError::new(
             ErrorCode::NotAvailable,
-            format!("{word} is process {pid} of {user}, outside claims: it has no cap and ends with the process"),
+            format!("{word} is process {pid} of {user}, which runs outside claims: it has no limit and ends with the \
+                     process"),
         )
-        .with_hint(format!("gshare adopt {pid} makes it a claim; kill {pid} ends it"))
+        .with_hint(format!("to make it a claim: gshare adopt {pid}; to end it: kill {pid}"))
     }
 
     /// A process that gshare itself runs: a probe, a server of its own.

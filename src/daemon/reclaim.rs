@@ -24,8 +24,8 @@ const REMINDERS: [Duration; 3] = [
     Duration::from_secs(10),
     Duration::from_secs(3),
 ];
-/// What is said of the start of a claim of which nobody knows when that is.
-const UNKNOWN_START: &str = "when it starts is not known: nobody has said how long";
+/// For a claim whose start time is unknown.
+const UNKNOWN_START: &str = "start time unknown: what it waits for has no known end";
 /// An announcement that is not older than this was heard.
 const HEARD: Duration = Duration::from_secs(2);
 /// How the cause of the end of a claim begins whose command is to be started anew.
@@ -81,20 +81,22 @@ impl Service {
                 } else if cause.entitled {
                     let party = self.party_of(waiter);
                     let whose = party.as_deref().unwrap_or(&who);
-                    format!("which is within what {whose} is guaranteed")
+                    format!("within the guarantee of {whose}")
                 } else {
-                    format!("and {who} has had less")
+                    format!("and {who} has used less recently")
                 };
                 format!("{waiter} of {who} waits for room, {standing}")
             }
             None => "another GPU is idle".to_owned(),
         };
         let keeps = match lever {
-            Lever::Share => "; it gets them back when nobody needs them",
-            Lever::Offload | Lever::Suspend | Lever::Move => "; what is in its memory is kept",
-            _ => "",
+            Lever::Share => format!("; {id} gets them back when nobody needs them"),
+            Lever::Offload | Lever::Suspend | Lever::Move => {
+                format!("; the memory of {id} is kept")
+            }
+            _ => String::new(),
         };
-        let text = format!("{id} {what} {when}: {why}{keeps}. To put it off: gshare keep {id}");
+        let text = format!("{id} {what} {when}: {why}{keeps}. To postpone: gshare keep {id}");
         self.tell_owner(id, &text);
         self.tell_waiter(cause.waiter);
     }
@@ -129,7 +131,7 @@ impl Service {
             );
             let waiter = plan.waiter.map(|w| format!(" for {w}"));
             let text = format!(
-                "{id} {what} in {when}{}; gshare keep {id} puts it off",
+                "{id} {what} in {when}{}; to postpone: gshare keep {id}",
                 waiter.unwrap_or_default()
             );
             self.tell_owner(id, &text);
@@ -217,7 +219,7 @@ impl Service {
             .map(|s| self.step_of(s))
             .collect();
         if open.is_empty() {
-            return Some("its room is made; it starts in a moment".to_owned());
+            return Some("room has been made for it; it starts in a moment".to_owned());
         }
         let when = if left.is_zero() {
             "now".to_owned()
@@ -227,23 +229,23 @@ impl Service {
         Some(format!("{} {when}", open.join(" and ")))
     }
 
-    /// Why others who would give way are left alone: `c5 (mail) may be asked to make room in 22s: ...`.
+    /// Why others who would give way are left alone: `c5 (mail) can be asked to make room in 22s: ...`.
     pub(crate) fn alone_texts(&self, alone: &[(ClaimId, Alone)]) -> Vec<String> {
         let now = self.now();
         let left = |until: &Now| show_duration(whole(until.saturating_sub(now)));
         let text = |(id, alone): &(ClaimId, Alone)| {
             let why = match alone {
                 Alone::Young { until } => format!(
-                    "may be asked to make room in {}: it has not run for long enough (min-run)",
+                    "can be asked to make room in {}: until then its minimum run time (min-run) protects it",
                     left(until)
                 ),
                 Alone::PutOff { until } => format!(
-                    "makes no room for {}: that was put off (gshare log {id})",
+                    "is not asked to make room for another {}: that was postponed or failed (gshare log {id})",
                     left(until)
                 ),
                 Alone::Fixed(why) => format!("cannot make room: {why}"),
                 Alone::NoHostRam(bytes) => {
-                    format!("cannot make room: the host has none for its {bytes} (host-ram)")
+                    format!("cannot make room: not enough host memory for its {bytes} (host-ram)")
                 }
             };
             format!("{id} ({}) {why}", self.owner_of(*id))
@@ -265,11 +267,11 @@ impl Service {
         let leases = holders.iter().filter_map(|h| {
             let ends = self.claims.get(h)?.record.ends_ms?;
             let left = Duration::from_millis(ends.saturating_sub(unix_ms()));
-            Some((left, format!("when the lease of {h} ends")))
+            Some((left, format!("when the time limit of {h} ends")))
         });
         let idle = holders.iter().filter_map(|h| {
             let left = self.features.idle.promise(&self.world(), *h)?;
-            Some((left, format!("when {h}, which idles, is offloaded")))
+            Some((left, format!("when {h}, which is idle, is offloaded")))
         });
         let (left, how) = leases.chain(idle).min()?;
         let left = show_duration(Duration::from_secs(left.as_secs()));
@@ -330,11 +332,11 @@ impl Service {
         }
         // After a restart a share that was not written down is as it was before: nobody loses by that.
         if let Err(error) = self.journal.put(&record) {
-            tracing::error!(%id, %error, "that a claim's share is lowered could not be journaled");
+            tracing::error!(%id, %error, "could not record a claim's lowered share in the journal");
         }
         live.record = record;
         let text = format!(
-            "{id} has {} % of the SMs for sure now; it asked for {} %",
+            "{id} is now guaranteed {} % of the SMs; it asked for {} %",
             now / 10,
             full / 10
         );
@@ -348,7 +350,7 @@ impl Service {
             live.record.requeued = true;
         }
         let text = format!(
-            "{id} is ended and queued again: {why}. Its programs have {} to save what they have",
+            "{id} is ended and queued again: {why}. Its programs have {} to save their work",
             show_duration(GRACE)
         );
         self.tell_owner(id, &text);
@@ -371,7 +373,7 @@ impl Service {
             self.requeue(id, &why);
         } else {
             let text = format!(
-                "{id} is ended: {why}. Its programs have {} to save what they have",
+                "{id} is ended: {why}. Its programs have {} to save their work",
                 show_duration(GRACE)
             );
             self.tell_owner(id, &text);
@@ -402,14 +404,14 @@ impl Service {
         let announced = self.machine.announced(id).map(|(_, step)| step.stage);
         match announced {
             Some(Stage::Announced) => {}
-            Some(_) => return refused(format!("it is too late: {id} is on its way")),
+            Some(_) => return refused(format!("too late: what was announced for {id} has begun")),
             None if self.features.idle.is_warned(id) => {
                 self.tell(Fact::Kept { claim: id });
                 self.tell_levers();
                 let long = show_duration(self.config.reclaim.keep);
                 return Ok(Reply::Done {
                     message: format!(
-                        "{id} counts as used for {long}: nothing is taken from it for being idle"
+                        "{id} counts as in use for {long}: until then gshare does not reclaim it as idle"
                     ),
                 });
             }
@@ -419,12 +421,12 @@ impl Service {
         self.drive(Event::Wish { id, wish });
         if self.machine.announced(id).is_some() {
             return refused(format!(
-                "{id} was kept once already for the claim that waits"
+                "{id} was already postponed once for this waiting claim"
             ));
         }
         let long = show_duration(self.config.reclaim.keep);
         Ok(Reply::Done {
-            message: format!("{id} keeps what it has for {long}; others make room, or wait"),
+            message: format!("{id} keeps what it has for {long}; other claims make room or wait"),
         })
     }
 }

@@ -55,19 +55,19 @@ impl Service {
         let mut store = match opened {
             Ok(store) => store,
             Err(error) => {
-                tracing::error!(%error, path = %path.display(), "no history is kept for now");
+                tracing::error!(%error, path = %path.display(), "cannot open the history: nothing is recorded for now");
                 return;
             }
         };
         if let Err(error) = self.move_samples(&mut store) {
-            tracing::warn!(%error, "the history of an older version stays where it is");
+            tracing::warn!(%error, "cannot import the history of an older version");
         }
         let now = unix_ms();
         let from = now.saturating_sub(millis(STEP) * POINTS as u64);
         for g in 0..self.gpus.len() {
             match store.activity_since(&self.lasting_name(g), from) {
                 Ok(points) => self.gpus[g].history = spread(&points, now),
-                Err(error) => tracing::warn!(%error, "the last minutes are not known"),
+                Err(error) => tracing::warn!(%error, "cannot read the last minutes of the history"),
             }
         }
         self.history.store = Some(store);
@@ -116,7 +116,9 @@ impl Service {
         });
         match Worker::start(&path, max, store, claims, tell) {
             Ok(worker) => self.history.worker = Some(worker),
-            Err(error) => tracing::error!(%error, "no history is kept: no thread for it"),
+            Err(error) => {
+                tracing::error!(%error, "no history is recorded: its thread could not be started")
+            }
         }
     }
 

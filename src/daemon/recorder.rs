@@ -24,11 +24,11 @@ impl Recorder {
             return;
         };
         let text = match recording.play() {
-            Ok((steps, decided)) => format!("same: {steps} steps, {decided} decided\n"),
+            Ok((steps, decided)) => format!("same: {steps} steps, {decided} decisions\n"),
             Err(differs) => format!("differs: {differs:?}\n"),
         };
         if let Err(error) = std::fs::write(file, text) {
-            tracing::error!(%error, "what was recorded could not be written");
+            tracing::error!(%error, "cannot write the result of the recording");
         }
     }
 }

@@ -91,14 +91,14 @@ impl Service {
                         false => out.error(
                             WireError::new(
                                 ErrorCode::NotAvailable,
-                                "a call into the driver does not return, so that NVML cannot be closed",
+                                "a driver call does not return, so gshare cannot close NVML",
                             )
                             .with_hint(done.undo.unwrap_or_default()),
                         ),
                     }
                 });
                 if let Err(error) = waiting {
-                    tracing::error!(%error, "nobody waits until GPUs are let go");
+                    tracing::error!(%error, "no thread to wait for released GPUs: gshare admin release gets no answer");
                 }
             }
             Err(error) => out.error(error),
@@ -143,10 +143,10 @@ impl Service {
         let names = list(&gpus);
         let undo = format!("gshare admin release {} --take", words_of(&gpus));
         let back = match for_ms {
-            None => format!("`{undo}` takes it back"),
+            None => format!("to take it back: {undo}"),
             Some(ms) => format!("taken back in {} s", ms / 1000),
         };
-        let mut message = format!("{names}: nothing of gshare has it open now; {back}");
+        let mut message = format!("{names}: gshare no longer has it open; {back}");
         for g in &gpus {
             let others = self.users_without_claim(*g);
             if !others.is_empty() {
@@ -222,7 +222,7 @@ impl Service {
         }
         self.released.retain(|g, _| !over.contains(g));
         if let Err(error) = self.journal.set_meta(META, &text(&self.released)) {
-            tracing::error!(%error, "that GPUs are taken back could not be journaled");
+            tracing::error!(%error, "could not record in the journal that GPUs were taken back");
         }
         self.took_back(&over);
     }
@@ -267,7 +267,7 @@ impl Service {
         if !held.is_empty() {
             return Err(
                 refuse(format!("GPU {g} is held by {}", held.join(", "))).with_hint(format!(
-                    "gshare admin drain {g} --wait returns when they have ended"
+                    "to wait until they have ended: gshare admin drain {g} --wait"
                 )),
             );
         }
@@ -279,7 +279,7 @@ impl Service {
             .last_reading(g)
             .is_some_and(|r| r.state == GpuState::Hung)
         {
-            return Err(refuse(format!("calls on GPU {g} do not return")));
+            return Err(refuse(format!("driver calls for GPU {g} do not return")));
         }
         Ok(())
     }

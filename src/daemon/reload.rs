@@ -38,7 +38,7 @@ impl Change {
         }
         if !self.later.is_empty() {
             parts.push(format!(
-                "changes when the service restarts: {}",
+                "takes effect when the service restarts: {}",
                 self.later.join(", ")
             ));
         }
@@ -82,10 +82,10 @@ impl Service {
             Ok(new) => new,
             Err(error) => {
                 let error = anyhow::Error::from(error);
-                tracing::error!("the configuration stays as it was: {error:#}");
+                tracing::error!("the configuration is unchanged: {error:#}");
                 self.notice(
                     None,
-                    "the configuration has mistakes and stays as it was; gshare config check"
+                    "the configuration file has mistakes, so nothing changed; see gshare config check"
                         .to_owned(),
                 );
                 return;

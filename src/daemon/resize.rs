@@ -117,13 +117,13 @@ impl Service {
             && of_the_gpu
         {
             let why = if whole.uuid.starts_with("GPU-") {
-                "it has its GPU for itself (mode exclusive), and nobody gets what it gives back"
+                "it has its GPU for itself (mode exclusive), so a smaller size would free nothing for others"
             } else {
-                "a MIG instance has its size for good"
+                "the size of a MIG instance cannot change"
             };
             let text = format!("{id} keeps its size: {why}");
             return Err(WireError::new(ErrorCode::Usage, text).with_hint(format!(
-                "to have another one: gshare release {id}, then claim again; --gpu-mem alone lowers what it has of the memory"
+                "for another size: gshare release {id}, then claim again; --gpu-mem alone can still lower its memory"
             )));
         }
         Ok((id, change))
@@ -223,7 +223,7 @@ impl Service {
             .collect();
         if !over.is_empty() {
             message = format!(
-                "{message}\n{id} has {} more than it is guaranteed now: it keeps that, and grows no more while others wait",
+                "{message}\n{id} has {} more than its new size: it keeps that, but cannot grow while others wait",
                 over.join(", ")
             );
         }
@@ -290,7 +290,7 @@ impl Service {
             // Up to the next MiB, so that what is printed is enough.
             let mib = charge.0.div_ceil(Bytes::MIB);
             told = told.with_hint(format!(
-                "free memory in the program, or lower only what is guaranteed: add --gpu-mem-limit {mib}M"
+                "free memory in the program, or lower only the size: add --gpu-mem-limit {mib}M"
             ));
         } else if error.for_now() {
             told = told.with_hint("--wait waits until there is room");
@@ -344,7 +344,8 @@ impl Service {
         };
         let now = self.size_text(record).unwrap_or_default();
         let text = format!(
-            "{id} is idle and others wait, so it is guaranteed what it uses: {now}; was {before}. To have it back: gshare resize {id} {}",
+            "{id} is idle and others wait, so its size is now what it uses: {now}; was {before}. To get it back: \
+             gshare resize {id} {}",
             arguments(&back)
         );
         self.tell_owner(id, &text);

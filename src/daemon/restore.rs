@@ -18,7 +18,7 @@ use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use super::convert;
 use super::grant::claim_cgroup;
 use super::journal::{ClaimRecord, HoldingRecord};
-use super::lease::LEASE_ENDED;
+use super::lease::{LEASE_ENDED, LEASE_ENDED_BEFORE};
 use super::service::{Ending, Live, Seat, Service};
 use crate::clock::unix_ms;
 
@@ -65,7 +65,7 @@ impl Service {
         for id in &found.unread {
             let id = ClaimId(*id);
             let text = format!(
-                "{id} ended: its record in the journal cannot be read; it is kept there as it is"
+                "{id} ended: its record in the journal cannot be read, and stays there unchanged"
             );
             tracing::error!("{text}");
             self.notice(Some(id), text);
@@ -111,7 +111,9 @@ impl Service {
         for slice in slices.iter_mut().filter(|_| !live.record.plain) {
             match self.restored_seat(&live.record, slice, &members, searches) {
                 Ok(seat) => live.seats.push(seat),
-                Err(error) => tracing::error!(%id, "its pages cannot be made again: {error:#}"),
+                Err(error) => {
+                    tracing::error!(%id, "cannot recreate its shared memory with programs: {error:#}")
+                }
             }
         }
         let watched = find_processes(&mut live, &members);
@@ -123,7 +125,7 @@ impl Service {
             }
         }
         live.ending = match &live.record.ending {
-            Some(cause) if cause == LEASE_ENDED && !live.record.kill_all => {
+            Some(cause) if [LEASE_ENDED, LEASE_ENDED_BEFORE].contains(&cause) && !live.record.kill_all => {
                 let left = self.grace_left(live.record.ends_ms);
                 Some(left.map_or_else(|| Ending::killing(cause, false), Ending::lease))
             }
@@ -183,7 +185,7 @@ impl Service {
         let cgroup = match claim_cgroup(self.tree.as_ref()?, record) {
             Ok(cgroup) => cgroup?,
             Err(error) => {
-                tracing::error!(claim = record.id, %error, "the cgroup of a claim cannot be found again");
+                tracing::error!(claim = record.id, %error, "cannot find the cgroup of a claim");
                 return None;
             }
         };
@@ -192,7 +194,7 @@ impl Service {
             && let Err(error) = filters.set(&cgroup, &rules)
         {
             // The one of the service before is attached still.
-            tracing::error!(claim = record.id, %error, "the filter of a claim cannot be set again");
+            tracing::error!(claim = record.id, %error, "cannot set the device filter of a claim again");
         }
         Some(cgroup)
     }
@@ -201,7 +203,7 @@ impl Service {
         let slice = |s: &super::journal::SliceRecord| {
             let Some(gpu) = self.gpu_index(&s.uuid) else {
                 tracing::error!(
-                    "claim c{} holds a part of {}, which is not here any more",
+                    "claim c{} holds a part of {}, which is no longer in this machine",
                     record.id,
                     s.uuid
                 );
@@ -350,7 +352,7 @@ impl Service {
         let found = match tree.claims() {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(%error, "the tree of claims cannot be listed");
+                tracing::warn!(%error, "cannot list the cgroups of claims");
                 return;
             }
         };
@@ -373,7 +375,7 @@ impl Service {
             if let Some(filters) = &mut self.filters
                 && let Err(error) = filters.set(&cgroup, &rules)
             {
-                tracing::error!(%error, "the filter of a cgroup without a claim could not be closed");
+                tracing::error!(%error, "cannot deny GPU access to a cgroup without a claim");
             }
             self.lingering.push(cgroup);
         }

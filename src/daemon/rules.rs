@@ -59,9 +59,9 @@ impl Service {
         }
         Err(WireError::new(
             ErrorCode::NotAvailable,
-            format!("you hold and await {own} claims, the most that one user may"),
+            format!("you have {own} running and waiting claims, the maximum for one user"),
         )
-        .with_hint("gshare queue shows what waits; gshare release gives claims back"))
+        .with_hint("to list waiting claims: gshare queue; to end claims: gshare release"))
     }
 }
 

@@ -135,7 +135,7 @@ pub(crate) fn bind(path: &Path, everybody: bool) -> anyhow::Result<UnixListener>
     let mode = if everybody { 0o666 } else { 0o600 };
     std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(mode))
         .and_then(|()| std::fs::rename(&hidden, path))
-        .with_context(|| format!("cannot put the socket at {}", path.display()))?;
+        .with_context(|| format!("cannot create the socket {}", path.display()))?;
     Ok(listener)
 }
 
@@ -284,7 +284,7 @@ async fn connection(
                     break Ok(());
                 }
                 Ok(Err(Stop::TooMany)) => {
-                    let message = format!("uid {uid} has too many requests that are not whole");
+                    let message = format!("uid {uid} has too many incomplete requests");
                     sender.error(WireError::new(ErrorCode::NotAvailable, message));
                     break Ok(());
                 }

@@ -22,14 +22,14 @@ pub(super) fn open_tree(config: &Config, mode: Mode) -> (Option<Tree>, Option<St
                 let why = silent.map(|error| format!("{:#}", anyhow::Error::from(error)));
                 if let Some(why) = &why {
                     tracing::warn!(
-                        "claims of users without units get a tree beside systemd's: {why}"
+                        "claims of users without a systemd unit get a cgroup tree outside systemd's: {why}"
                     );
                 }
                 return (Some(tree.into()), why);
             }
             Err(error) => {
                 let why = format!("{:#}", anyhow::Error::from(error));
-                tracing::warn!("claims get a tree of their own beside systemd's units: {why}");
+                tracing::warn!("claims get a cgroup tree outside systemd's units: {why}");
                 let (tree, none) = own_tree(config, mode);
                 return (tree, none.or(Some(why)));
             }
@@ -46,7 +46,9 @@ fn own_tree(config: &Config, mode: Mode) -> (Option<Tree>, Option<String>) {
     match OwnTree::open(&parent, &config.cgroup.root) {
         Ok(tree) => (Some(tree.into()), None),
         Err(error) => {
-            tracing::warn!("no cgroups, members are known by descent: {error}");
+            tracing::warn!(
+                "no cgroups, so gshare finds a claim's processes by their parent: {error}"
+            );
             (None, Some(error.to_string()))
         }
     }
@@ -71,7 +73,7 @@ fn majors_with(config: &Config, modprobe: &str) -> Majors {
     match load.status() {
         Ok(status) if status.success() => majors_now(config),
         Ok(status) => {
-            tracing::warn!(%status, "nvidia-uvm is not loaded: its number is not known before a program loads it");
+            tracing::warn!(%status, "nvidia-uvm is not loaded: its device number is unknown until a program loads it");
             majors
         }
         // Not every driver's package has the program.
@@ -81,7 +83,7 @@ fn majors_with(config: &Config, modprobe: &str) -> Majors {
 
 pub(super) fn majors_now(config: &Config) -> Majors {
     let mut majors = Majors::of_this_machine().unwrap_or_else(|error| {
-        tracing::warn!(%error, "device numbers are the usual ones");
+        tracing::warn!(%error, "cannot read the driver's device numbers, so gshare uses the usual ones");
         Majors::parse("")
     });
     let devices = &config.devices;

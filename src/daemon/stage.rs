@@ -36,7 +36,7 @@ impl Service {
         let new = stage::in_force(self.configured(), line);
         if unset {
             tracing::info!(
-                "stage {}: none was set; gshare admin stage changes it",
+                "no stage is set, so stage {} applies; to change it: gshare admin stage",
                 new.machine
             );
         }
@@ -60,7 +60,7 @@ impl Service {
             };
             live.record.stage = *stage;
             if let Err(error) = self.journal.put(&live.record) {
-                tracing::error!(%id, %error, "its lower stage is forgotten when the service restarts");
+                tracing::error!(%id, %error, "cannot record its lower stage: a restart of the service forgets it");
             }
             self.limits_anew(*id);
         }
@@ -247,16 +247,18 @@ impl Service {
         let unclaimed = self.part_without_claims(&past);
         if *stage >= Stage::Reclaim && unclaimed > MUCH {
             lines.push(format!(
-                "{:.0} % of the GPU hours of the last 7 days were without a claim: taking back will only affect those who claim",
+                "{:.0} % of the GPU hours of the last 7 days were used without a claim; gshare can reclaim only from \
+                 claims",
                 unclaimed * 100.0
             ));
         }
         if dry_run {
             lines.push(match affected.is_empty() {
                 true => {
-                    "by the runs of the last 7 days, nobody would be treated differently".to_owned()
+                    "judging by the last 7 days, no run would be treated differently".to_owned()
                 }
-                false => "by the runs of the last 7 days, this would be different:".to_owned(),
+                false => "judging by the last 7 days, these runs would be treated differently:"
+                    .to_owned(),
             });
             let row = |((who, how), runs): (&(String, &str), &u32)| {
                 let s = if *runs == 1 { "" } else { "s" };
@@ -273,9 +275,9 @@ impl Service {
             }));
         }
         if plan.is_some_and(|plan| plan != id) {
-            let text = "what this plan says is no longer so; nothing was changed";
+            let text = "the plan is out of date; nothing was changed";
             return Err(WireError::new(ErrorCode::NotAvailable, text.to_owned())
-                .with_hint("look again with --dry-run"));
+                .with_hint("plan again with --dry-run"));
         }
         let act = Act {
             action: "stage",
@@ -290,9 +292,7 @@ impl Service {
                 .with_hint("is there room on the disk of the state directory (gshare config path)?")
         })?;
         self.notice(None, lines[0].clone());
-        lines.push(
-            "programs that run are neither limited, paused, moved nor ended by this".to_owned(),
-        );
+        lines.push("this does not limit, pause, move or end running programs".to_owned());
         self.follow_stages(change.new);
         Ok(Reply::Admin(AdminDone {
             message: lines.join("\n"),
@@ -404,9 +404,9 @@ fn meaning(stage: Stage) -> &'static str {
         Stage::Observe => {
             "gshare records; claims start at once and are only counted; no program is touched"
         }
-        Stage::OptIn => "claims have a queue and limits; nothing is taken from anybody",
+        Stage::OptIn => "claims have a queue and limits; gshare reclaims nothing",
         Stage::Reclaim => {
-            "claims have guarantees; what is not used or is on loan may be taken back, announced"
+            "users have guarantees; gshare may reclaim what is unused or on loan, after a warning"
         }
         Stage::Require => "as stage 3, and programs without a claim cannot open GPUs",
     }

@@ -78,7 +78,7 @@ impl Service {
         let (filters, no_filter) = setup::probe_filters(&config, tree.as_ref(), &majors);
         if let Ok(real) = &libcuda {
             cover::stage_preload(&lib_dirs, real, &paths.socket)
-                .context("cannot stage the CUDA shim")?;
+                .context("cannot install gshare's CUDA library")?;
         }
         let strict = Strict::decide(&config, mode, tree.is_some(), libcuda.is_ok());
         let simulated = crate::figures::is_simulated(&nvml_path);
@@ -129,7 +129,7 @@ impl Service {
             levers,
             helpers: Helpers::default(),
             gates: Gates::start()
-                .inspect_err(|error| tracing::error!(%error, "shares of GPU time are not held"))
+                .inspect_err(|error| tracing::error!(%error, "shares of GPU time are not enforced"))
                 .ok(),
             unwritten: Vec::new(),
             watchers: HashMap::new(),

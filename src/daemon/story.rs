@@ -113,7 +113,7 @@ impl Service {
         if events.is_empty() {
             let text = format!("nothing is known of {id}");
             return Err(WireError::new(ErrorCode::NoClaim, text)
-                .with_hint("what happened is kept for 30 days; gshare ps lists the claims"));
+                .with_hint("events are kept for 30 days; to list claims: gshare ps"));
         }
         let entries = events.into_iter().map(|(at_ms, text)| Notice {
             at_ms,
@@ -183,7 +183,7 @@ impl Service {
     /// The same of a claim that has gone.
     pub(crate) fn write_down_for(&mut self, uid: u32, id: ClaimId, text: &str) {
         if let Err(error) = self.journal.add_event(unix_ms(), id, uid, text) {
-            tracing::warn!(%id, %error, "what happened to a claim could not be written down");
+            tracing::warn!(%id, %error, "could not record an event of a claim");
         }
     }
 
@@ -198,7 +198,7 @@ impl Service {
             Ok(false) => self.forget_ms = now + 3_600_000,
             Err(error) => {
                 self.forget_ms = now + 60_000;
-                tracing::warn!(%error, "what happened long ago could not be forgotten");
+                tracing::warn!(%error, "could not delete old events");
             }
         }
     }
@@ -224,7 +224,7 @@ impl Service {
         let ended = match self.journal.ended_since(before(REMEMBERED)) {
             Ok(ended) => ended,
             Err(error) => {
-                tracing::warn!(%error, "what users held lately is not known");
+                tracing::warn!(%error, "cannot read the recent use per user");
                 return;
             }
         };

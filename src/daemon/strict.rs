@@ -101,14 +101,14 @@ impl Strict {
         };
         let found = launcher::find(config.launch.launcher.as_deref());
         match (config.launch.caps, found) {
-            (LaunchCaps::Preload, _) => off("the config says preload ([launch] caps)"),
+            (LaunchCaps::Preload, _) => off("the config sets preload ([launch] caps)"),
             (LaunchCaps::Strict, found) => Self {
                 on: true,
                 off_because: String::new(),
                 plan: match &found {
                     Err(why) => Err(why.clone()),
                     Ok(_) if mode == Mode::User => {
-                        Err("a user's own service cannot hold anybody".to_owned())
+                        Err("a user's own service cannot enforce strict limits".to_owned())
                     }
                     Ok(_) if !cgroups => Err("there are no cgroups".to_owned()),
                     Ok(_) => Err(NOT_STAGED.to_owned()),
@@ -117,7 +117,7 @@ impl Strict {
                 launcher: found.unwrap_or_default(),
             },
             (LaunchCaps::Auto, _) if mode == Mode::User => {
-                off("a user's own service has no right to hold anybody")
+                off("a user's own service lacks the privilege to enforce strict limits")
             }
             (LaunchCaps::Auto, _) if !cgroups => off("there are no cgroups"),
             (LaunchCaps::Auto, _) if !libcuda => off("there is no libcuda"),
@@ -213,7 +213,7 @@ fn plan(found: &Found<'_>) -> Result<Vec<Bind>, String> {
         found.socket,
         gshare_artifacts::Mode::Strict,
     )
-    .map_err(|e| format!("the proxies cannot be staged: {e}"))?;
+    .map_err(|e| format!("cannot install gshare's libraries: {e}"))?;
     for (library, real, configured) in &libraries {
         let proxy = dirs.strict.join(library.file_name());
         for place in search(configured.as_deref(), dirs).installed(*library, real) {
@@ -266,7 +266,8 @@ pub(super) fn is_launcher(pid: i32, launcher: &Path) -> Result<(), String> {
     let space = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/user")).map(|m| m.ino());
     if space(&pid.to_string()).map_err(gone)? != space("self").map_err(|e| e.to_string())? {
         return Err(
-            "the process runs in a user namespace of its own, where nobody can be held".to_owned(),
+            "the process runs in a user namespace of its own, where limits cannot be enforced"
+                .to_owned(),
         );
     }
     let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(gone)?;

@@ -55,7 +55,7 @@ impl Service {
             .collect();
         for terminal in terminals {
             if let Err(error) = terminal.say(&format!("gshare: {text}")) {
-                tracing::debug!(%id, %error, "the owner's terminal takes no text");
+                tracing::debug!(%id, %error, "cannot write to the owner's terminal");
             }
         }
         self.notice(Some(id), text.to_owned());

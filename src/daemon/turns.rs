@@ -25,8 +25,9 @@ fn standing(class: &str, excess: ExcessTime) -> (u8, u32) {
 impl Seat {
     /// A claim's pages on a GPU, for the service and for its arbiter.
     pub(crate) fn new(gpu: usize, limits: LimitsFile, usage: UsageMemfd) -> Self {
-        let turning = Turning::new(limits.path(), &usage)
-            .inspect_err(|error| tracing::error!(%error, "a share of GPU time is not held"));
+        let turning = Turning::new(limits.path(), &usage).inspect_err(
+            |error| tracing::error!(%error, "a claim's share of GPU time is not enforced"),
+        );
         Self {
             gpu,
             turning: turning.ok().map(Arc::new),
@@ -98,7 +99,7 @@ impl Service {
         }
         match &self.gates {
             Some(gates) if gates.is_running() => Ok(()),
-            _ => Err("the service's arbiter does not run".to_owned()),
+            _ => Err("the service's scheduler of GPU time does not run".to_owned()),
         }
     }
 

@@ -112,7 +112,7 @@ impl Service {
             match serde_json::to_string(&memory) {
                 Ok(text) => changes.memory = Some((KEY.to_owned(), text)),
                 Err(error) => {
-                    tracing::error!(%error, "what a service started anew must know cannot be written");
+                    tracing::error!(%error, "cannot encode the queue for a restart of the service");
                     return;
                 }
             }
@@ -122,7 +122,7 @@ impl Service {
         }
         // A full disk costs those who wait their places if the service ends just then, and nothing else.
         if let Err(error) = self.journal.put_queue(&changes) {
-            tracing::warn!(%error, "what a service started anew must know could not be written down");
+            tracing::warn!(%error, "cannot save the queue for a restart of the service");
             return;
         }
         if changes.memory.is_some() {
@@ -187,7 +187,7 @@ impl Service {
         let mut memory = match memory {
             Ok(memory) => memory.by(|unix| self.now_at(crate::clock::millis(unix))),
             Err(error) => {
-                tracing::error!(%error, "what the service before knew of claims that wait is damaged");
+                tracing::error!(%error, "the saved queue of the previous service is damaged");
                 return Ok(());
             }
         };

@@ -22,7 +22,7 @@ pub enum Outcome {
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     /// Jupyter would not find it.
-    #[error("`{0}` is no name for a kernel: letters, digits, `-`, `.` and `_`")]
+    #[error("`{0}` is not a name for a kernel: use letters, digits, `-`, `.` and `_`")]
     Name(String),
     /// Somebody else's kernel has the name.
     #[error("{} is a kernel that gshare has not made", .0.display())]

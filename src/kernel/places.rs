@@ -124,7 +124,7 @@ impl Target {
             Self::Default if root => PathBuf::from("/usr/local/share/jupyter"),
             Self::Default | Self::User => around
                 .user_dir()
-                .ok_or("there is no home directory: say where with --prefix")?,
+                .ok_or("there is no home directory: name a place with --prefix")?,
             Self::SysPrefix => around
                 .prefix
                 .as_ref()

@@ -131,7 +131,7 @@ impl Server {
         patience: Duration,
     ) -> io::Result<Vec<T>> {
         let address = Address::read(&self.url, &self.sock, self.secure)
-            .ok_or_else(|| io::Error::other("its address is not one"))?;
+            .ok_or_else(|| io::Error::other("its address is not valid"))?;
         let path = format!("/api/{what}?no_track_activity=1");
         let text = address.get(&path, token, patience.min(PATIENCE), LONGEST)?;
         Ok(serde_json::from_slice(&text)?)

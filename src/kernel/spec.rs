@@ -79,7 +79,7 @@ impl Kernel {
         };
         let argv = json.get("argv").and_then(Value::as_array);
         if !argv.is_some_and(|a| !a.is_empty() && a.iter().all(Value::is_string)) {
-            return Err(invalid("has no `argv` of words".to_owned()));
+            return Err(invalid("has no `argv` list of strings".to_owned()));
         }
         let name = dir.file_name().unwrap_or_default().to_string_lossy();
         Ok(Self {

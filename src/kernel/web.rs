@@ -98,7 +98,7 @@ impl Address {
         longest: usize,
     ) -> io::Result<Vec<u8>> {
         if token.bytes().any(|b| b.is_ascii_control()) {
-            return Err(io::Error::other("its token is not one"));
+            return Err(io::Error::other("its token is not valid"));
         }
         let end = Instant::now() + patience;
         let plain = Bounded {
@@ -213,7 +213,7 @@ fn ask(mut stream: impl Read + Write, question: &str, longest: usize) -> io::Res
         }
     }
     let Some((head, start)) = head(&answer) else {
-        return Err(io::Error::other("that is no answer"));
+        return Err(io::Error::other("that is not an HTTP response"));
     };
     let status = head.split_ascii_whitespace().nth(1).unwrap_or("none");
     if status != "200" {

@@ -102,7 +102,7 @@ impl Installed {
             Ok(bytes) => {
                 let manifest = serde_json::from_slice(&bytes).map_err(|e| {
                     Failure::new(failure::CONFIG, format!("{} is damaged: {e}", file.display()))
-                        .with_hint("its backups lie beside it; put them back by hand, then remove the directory")
+                        .with_hint("its backups are beside it; put them back by hand, then remove the directory")
                 })?;
                 (manifest, false)
             }
@@ -213,10 +213,10 @@ impl Installed {
             let shown = shown.clone();
             move |e: io::Error| cannot(verb, &shown, &e)
         };
-        let place = self.tree.place(path).map_err(failed("look at"))?;
+        let place = self.tree.place(path).map_err(failed("read"))?;
         let meta = match place.symlink_metadata() {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Before::Nothing),
-            other => other.map_err(failed("look at"))?,
+            other => other.map_err(failed("read"))?,
         };
         if meta.is_symlink() {
             let to = fs::read_link(&*place).map_err(failed("read"))?;
@@ -405,7 +405,7 @@ fn place(path: &Path, what: &What, mode: u32) -> io::Result<()> {
 }
 
 /// What somebody else wrote is no memory of ours: it would have root write files of their choice.
-const NOT_OURS: &str = "it belongs to somebody else, or others can write it";
+const NOT_OURS: &str = "it belongs to another user, or others can write it";
 
 fn is_own(meta: &fs::Metadata) -> bool {
     let own = [0, nix::unistd::geteuid().as_raw()].contains(&meta.uid());

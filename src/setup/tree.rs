@@ -137,7 +137,9 @@ pub(super) fn read(place: &Path) -> io::Result<Vec<u8>> {
     let file = fs::File::from(file);
     let meta = file.metadata()?;
     if !meta.is_file() || meta.len() > LONGEST {
-        return Err(io::Error::other("it is no file of at most 1 GiB"));
+        return Err(io::Error::other(
+            "it is not a regular file, or is larger than 1 GiB",
+        ));
     }
     let mut bytes = Vec::new();
     file.take(LONGEST).read_to_end(&mut bytes)?;

@@ -39,8 +39,8 @@ pub(super) fn plan(changed: bool) -> Result<Vec<String>, Failure> {
         format!("systemctl enable {UNIT}"),
     ];
     lines.push(match (is_active()?, changed) {
-        (true, true) => format!("systemctl restart {UNIT} (members of claims run on)"),
-        (true, false) => format!("nothing: {UNIT} runs already"),
+        (true, true) => format!("systemctl restart {UNIT} (programs in claims keep running)"),
+        (true, false) => format!("nothing: {UNIT} is already running"),
         (false, _) => format!("systemctl start {UNIT}"),
     });
     Ok(lines)
@@ -73,7 +73,7 @@ pub(super) fn start(changed: bool) -> Result<(), Failure> {
         failure::NO_SERVICE,
         format!("everything is installed, but the service does not start:\n{log}"),
     )
-    .with_hint("mend that, then: sudo systemctl start gshared && gshare doctor"))
+    .with_hint("fix that, then: sudo systemctl start gshared && gshare doctor"))
 }
 
 /// Stops the service, and what it leaves.
@@ -86,7 +86,9 @@ pub(super) fn stop() -> Result<(), Failure> {
 pub(super) fn leave() -> Result<(), Failure> {
     // Nobody would let anybody through them any more.
     if let Err(error) = gshare_enforcer::device::Guard::lift_all() {
-        out::note(&format!("filters of `deny` may be left: {error}"));
+        out::note(&format!(
+            "device filters of `deny` may still be in place: {error}"
+        ));
     }
     if members() == 0 {
         end_mps();
@@ -108,7 +110,9 @@ fn end_mps() {
         let ended =
             Control::new(&program, &dir.path()).and_then(|control| control.quit(MPS_QUIT_S));
         if let Err(error) = ended {
-            out::note(&format!("an MPS control daemon may be left: {error}"));
+            out::note(&format!(
+                "an MPS control daemon may still be running: {error}"
+            ));
         }
     }
 }

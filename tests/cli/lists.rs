@@ -195,7 +195,7 @@ fn doctor_speaks_also_without_a_service() {
         "{text}"
     );
     assert!(
-        text.contains("           mend: sudo gshare daemon\n"),
+        text.contains("           fix: sudo gshare daemon\n"),
         "{text}"
     );
 }

@@ -100,7 +100,7 @@ impl Form {
     }
 
     pub(crate) fn extend(claim: &ClaimView, ends: &str) -> Self {
-        let entries = vec![text("By", "1h", format!("30m, 2h, 1d; it ends {ends} now"))];
+        let entries = vec![text("By", "1h", format!("30m, 2h, 1d; now until {ends}"))];
         let id = claim.id.clone();
         Self::new(Kind::Extend { id }, entries)
     }
@@ -113,12 +113,12 @@ impl Form {
         }
     }
 
-    /// What holds whatever is typed.
+    /// A note that is true whatever is typed.
     pub(crate) fn note(&self) -> &'static str {
         match self.kind {
             Kind::Claim => "",
-            Kind::Resize { .. } => "Its programs run on; what they have is not taken from them.",
-            Kind::Extend { .. } => "Users who wait for it are told the new time.",
+            Kind::Resize { .. } => "Its programs keep running and keep the memory that they use.",
+            Kind::Extend { .. } => "Users who wait for it are notified of the new time.",
         }
     }
 
@@ -179,9 +179,7 @@ impl Form {
         let size = self.share("Size")?;
         let size = size.ok_or("size: write 0.25, or 2 for two GPUs")?;
         if size > Share::ONE && !size.milli().is_multiple_of(1000) {
-            return Err(format!(
-                "size {size}: from one GPU on, write a whole number"
-            ));
+            return Err(format!("size {size}: above one GPU, write a whole number"));
         }
         let hold = self.get("Hold for").map(|t| parse_duration(&t));
         let hold = hold.transpose().map_err(|e| e.to_string())?;

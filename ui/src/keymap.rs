@@ -35,7 +35,7 @@ impl Context {
         (Self::Palette, "While looking for a command"),
         (Self::Confirm, "In a question"),
         (Self::Warnings, "In the list of warnings"),
-        (Self::Detail, "On the page of a row"),
+        (Self::Detail, "On a detail page"),
         (Self::Reading, "While reading"),
         (Self::Any, "Everywhere"),
     ];

@@ -211,7 +211,7 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
 fn refuse(model: &mut Model, request: crate::feed::Request) {
     if let crate::feed::Request::Call { seq, .. } = request {
         let failure = crate::feed::Failure {
-            message: "nobody takes requests here: no gshare service".to_owned(),
+            message: "not possible without a gshare service".to_owned(),
             hint: None,
         };
         let outcome = Err(failure);

@@ -135,9 +135,9 @@ fn check_of(place: &str, keys: &str) -> Option<Check> {
         ("On the screens", ",") => (RECORDED, START, &[","], Text("Replay(Back)")),
         ("On the screens", "!") => (PLAIN, START, &["!"], Text("Warnings (")),
         ("On the screens", "m") => (PLAIN, START, &["m"], Text("CLAIMS 1 ")),
-        ("On the page of a row", "K") => (ROOT, CLAIM, &["K"], Text("Kill c12")),
-        ("On the page of a row", "D") => (ROOT, GPU, &["D"], Text("Drain GPU 0")),
-        ("On the page of a row", "M") => (ROOT, GPU, &["M"], Text("GPU 0: mps")),
+        ("On a detail page", "K") => (ROOT, CLAIM, &["K"], Text("Kill c12")),
+        ("On a detail page", "D") => (ROOT, GPU, &["D"], Text("Drain GPU 0")),
+        ("On a detail page", "M") => (ROOT, GPU, &["M"], Text("GPU 0: mps")),
         ("In the list of warnings", "Down j") => {
             (EVENTFUL, WARNINGS, &[DOWN, "j"], Text("gshare release c12"))
         }

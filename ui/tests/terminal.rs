@@ -130,7 +130,7 @@ const PAGES: [(&str, &str, &str); 5] = [
     ("2", "[2 Claims]", "by user  v by notebook"),
     ("3", "[3 Queue (1)]", "HELD UNTIL"),
     ("4", "[4 History]", "burst"),
-    ("5", "[5 Health]", "WHAT HOLDS A CLAIM"),
+    ("5", "[5 Health]", "ENFORCEMENT"),
 ];
 
 #[test]

@@ -31,7 +31,7 @@ pub struct NotHandover(&'static str);
 
 impl fmt::Display for NotHandover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the handed over environment {}", self.0)
+        write!(f, "the environment passed to gshare-exec {}", self.0)
     }
 }
 

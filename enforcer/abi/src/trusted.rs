@@ -24,7 +24,7 @@ pub fn trusted(path: &Path) -> Result<(), String> {
         }
         so_far.push(part);
         let found = fs::symlink_metadata(&so_far)
-            .map_err(|error| format!("{} cannot be looked at: {error}", so_far.display()))?;
+            .map_err(|error| format!("cannot stat {}: {error}", so_far.display()))?;
         if found.is_symlink() {
             return Err(format!("{} is a link", so_far.display()));
         }

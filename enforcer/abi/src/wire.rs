@@ -102,7 +102,7 @@ impl Request {
             kind::LAUNCH => Ok(Self::Launch(Launch {
                 claim: body.u64("claim")?,
             })),
-            other => Err(Malformed(format!("nothing is asked by kind {other}"))),
+            other => Err(Malformed(format!("unknown request kind {other}"))),
         }
     }
 
@@ -133,7 +133,7 @@ pub fn want(socket: &str, hint: Option<u64>, timeout: Duration) -> io::Result<St
     match Answer::read(&Messages::new(&mut stream).next(deadline)?)? {
         Answer::Wanted { message } => Ok(message),
         Answer::Refused { message, .. } => Err(io::Error::other(message)),
-        _ => Err(Malformed("it answers something else".to_owned()).into()),
+        _ => Err(Malformed("unexpected reply kind".to_owned()).into()),
     }
 }
 
@@ -229,7 +229,7 @@ impl Answer {
                 code: body.text("code")?,
                 message: body.text("message")?,
             }),
-            other => Err(Malformed(format!("nothing is answered by kind {other}"))),
+            other => Err(Malformed(format!("unknown reply kind {other}"))),
         }
     }
 

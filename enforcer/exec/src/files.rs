@@ -19,7 +19,7 @@ pub(crate) fn own_file() -> Result<PathBuf, Refusal> {
             if std::fs::metadata("/").is_ok_and(|root| root.uid() != 0) {
                 return Refusal::new(
                 NOT_PERMITTED,
-                "caps are strict here, and in a user namespace of its own no process can be held",
+                "limits are strict here, but cannot be enforced in a user namespace of your own",
             )
             .hint("claim outside and make the namespace in the claim: gshare claim -- unshare ...");
             }
@@ -43,7 +43,12 @@ pub(crate) fn own_file() -> Result<PathBuf, Refusal> {
 
 /// What the command line handed over. Sealed, so that what was checked is what is used.
 pub(crate) fn handover(fd: RawFd) -> Result<Handover, Refusal> {
-    let damaged = |why: &str| Refusal::new(USAGE, format!("the handed over environment {why}"));
+    let damaged = |why: &str| {
+        Refusal::new(
+            USAGE,
+            format!("the environment passed to gshare-exec {why}"),
+        )
+    };
     let file = sys::inherited(fd).ok_or_else(|| damaged("is not there"))?;
     let wanted = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
     if !sys::seals(file.as_raw_fd()).is_ok_and(|seals| seals & wanted == wanted) {
@@ -55,7 +60,7 @@ pub(crate) fn handover(fd: RawFd) -> Result<Handover, Refusal> {
         .and_then(|()| (&file).take(HANDOVER_LIMIT + 1).read_to_end(&mut bytes))
         .map_err(|error| damaged(&format!("cannot be read: {error}")))?;
     if bytes.len() as u64 > HANDOVER_LIMIT {
-        return Err(damaged("is longer than the kernel takes"));
+        return Err(damaged("is longer than the kernel allows"));
     }
     Handover::from_bytes(&bytes).map_err(|error| Refusal::new(USAGE, error.to_string()))
 }

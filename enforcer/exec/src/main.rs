@@ -104,7 +104,7 @@ impl Asked {
 fn exec(command: Vec<CString>, handover: &Handover) -> Refusal {
     let environment: Result<Vec<CString>, _> = handover.entries().map(CString::new).collect();
     let Ok(environment) = environment else {
-        return Refusal::new(USAGE, "the handed over environment is damaged");
+        return Refusal::new(USAGE, "the environment passed to gshare-exec is damaged");
     };
     sys::default_signals();
     let Err(error) = nix::unistd::execvpe(&command[0], &command, &environment);

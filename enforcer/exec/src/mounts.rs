@@ -24,16 +24,16 @@ pub(crate) fn trust(bind: &Bind) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether the files are those that the service means.
+/// Checks that the files are the same here as for the service.
 pub(crate) fn check(bind: &Bind) -> Result<(), Refusal> {
     if is(bind, &bind.on)? || is(bind, &bind.from)? {
         return Ok(());
     }
     Err(Refusal::new(
         NOT_PERMITTED,
-        format!("{} is not the file here that the service means", bind.from),
+        format!("{} is not the same file here as for the service", bind.from),
     )
-    .hint("the driver was changed, or this shell runs in a view of files of its own: try again from a new login"))
+    .hint("the driver was changed, or this shell has a mount namespace of its own: try again from a new login"))
 }
 
 /// Makes the namespace and the mounts. Mounts made elsewhere later (a home, a stick) still come in; these do
@@ -48,7 +48,7 @@ pub(crate) fn make(binds: &[Bind]) -> Result<(), Refusal> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(|e| kernel("cannot make a mount namespace", e))?;
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
-        .map_err(|e| kernel("cannot part the mounts", e))?;
+        .map_err(|e| kernel("cannot set mount propagation to slave", e))?;
     for bind in binds {
         // Inside another claim's shell it lies there already.
         if is(bind, &bind.on)? {
@@ -61,11 +61,11 @@ pub(crate) fn make(binds: &[Bind]) -> Result<(), Refusal> {
             MsFlags::MS_BIND,
             none,
         )
-        .map_err(|e| kernel(&format!("cannot lay {} over {}", bind.from, bind.on), e))?;
+        .map_err(|e| kernel(&format!("cannot mount {} over {}", bind.from, bind.on), e))?;
         if !is(bind, &bind.on)? {
             return Err(Refusal::new(
                 INTERNAL,
-                format!("{} does not lie over {}", bind.from, bind.on),
+                format!("{} is not mounted over {}", bind.from, bind.on),
             ));
         }
     }
@@ -74,11 +74,7 @@ pub(crate) fn make(binds: &[Bind]) -> Result<(), Refusal> {
 
 /// Whether a path is the file that is to be laid over another.
 fn is(bind: &Bind, path: &str) -> Result<bool, Refusal> {
-    let found: Metadata = std::fs::symlink_metadata(path).map_err(|error| {
-        Refusal::new(
-            NOT_PERMITTED,
-            format!("{path} cannot be looked at: {error}"),
-        )
-    })?;
+    let found: Metadata = std::fs::symlink_metadata(path)
+        .map_err(|error| Refusal::new(NOT_PERMITTED, format!("cannot stat {path}: {error}")))?;
     Ok((found.dev(), found.ino()) == (bind.device, bind.inode))
 }

@@ -24,7 +24,7 @@ pub(crate) fn check_privilege() -> Result<(), Refusal> {
     if prctl::get_no_new_privs().unwrap_or(false) {
         return Err(Refusal::new(
             NOT_PERMITTED,
-            "caps are strict here, and no_new_privs is set for this process: the launcher gets no right to hold it",
+            "limits are strict here, but no_new_privs is set for this process, so the launcher cannot enforce them",
         )
         .hint("a sandbox, a container or a systemd unit with NoNewPrivileges= sets it; claim outside and start it in the claim"));
     }
@@ -36,11 +36,11 @@ pub(crate) fn check_privilege() -> Result<(), Refusal> {
     let why = if traced {
         "it is being traced (strace, gdb)"
     } else {
-        "its file has no capability, lies on a file system mounted nosuid, or was run in a user namespace"
+        "its file has no capability, is on a file system mounted nosuid, or was run in a user namespace"
     };
     Err(Refusal::new(
         NOT_PERMITTED,
-        format!("caps are strict here, and the launcher has no right to hold this process: {why}"),
+        format!("limits are strict here, but the launcher lacks the capability to enforce them: {why}"),
     )
     .hint("gshare doctor says what is missing; trace the command inside the claim: gshare claim -- strace CMD"))
 }

@@ -134,9 +134,7 @@ fn knock(wait: Duration, waiting: &mut Waiting) -> Result<Joined, Unheld> {
         } => (claim, name, gpus, env),
         Answer::Refused { code, message } => return Err(Unheld::Word { code, message }),
         Answer::Wait { .. } | Answer::Later { .. } | Answer::Wanted { .. } => {
-            return Err(garbled(
-                "the service answered what was not asked".to_owned(),
-            ));
+            return Err(garbled("unexpected reply from the service".to_owned()));
         }
     };
     let pages = 2 * gpus.len();
@@ -152,7 +150,7 @@ fn knock(wait: Duration, waiting: &mut Waiting) -> Result<Joined, Unheld> {
         let usage = UsageMap::new(usage).map_err(|error| garbled(error.to_string()))?;
         if usage.page().slot(gpu.slot).is_none() || limits.page().uuid() != gpu.uuid {
             return Err(garbled(format!(
-                "the service's pages for {} do not match",
+                "the service sent shared memory that is not for {}",
                 gpu.uuid
             )));
         }
@@ -266,7 +264,7 @@ pub(crate) fn ask() -> Standing {
     if let Some(claim) = claim {
         let claim = claim.display();
         say::line(&format!(
-            "this process is not held to claim {claim}: {reason}"
+            "the limits of claim {claim} do not apply to this process: {reason}"
         ));
     }
     Standing::Open

@@ -174,7 +174,7 @@ impl Waiting {
         {
             let claim = *claim;
             say::line(&format!(
-                "claim c{claim}: the service is away; the wait goes on when it is back"
+                "claim c{claim}: the service does not answer; the wait continues once it is back"
             ));
             self.told = Some((claim, 0, String::new(), Instant::now()));
         }

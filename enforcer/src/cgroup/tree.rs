@@ -273,7 +273,7 @@ fn check_writable(parent: &Path) -> Result<(), CgroupError> {
     match statfs(parent) {
         Ok(fs) if fs.filesystem_type() == CGROUP2_SUPER_MAGIC => {}
         Ok(_) => return Err(refuse("it is not on a cgroup v2 file system".into())),
-        Err(e) => return Err(refuse(format!("it cannot be looked at ({e})"))),
+        Err(e) => return Err(refuse(format!("it cannot be read ({e})"))),
     }
     access(parent, AccessFlags::W_OK | AccessFlags::X_OK)
         .map_err(|e| refuse(format!("no cgroup can be made in it ({e})")))?;

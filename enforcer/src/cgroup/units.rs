@@ -136,7 +136,7 @@ impl UnitTree {
         let systemd = Systemd::connect()?;
         let path = systemd.slice(
             names.top(),
-            "Claims of GPUs".to_owned(),
+            "GPU claims".to_owned(),
             Some("user.slice".to_owned()),
             Patience::Long,
         )?;
@@ -262,7 +262,7 @@ impl UnitTree {
         let slice = self.names.slice(uid);
         systemd.slice(
             slice.clone(),
-            format!("Claims of GPUs of {name}"),
+            format!("GPU claims of {name}"),
             Some(format!("user-{uid}.slice")),
             patience,
         )?;

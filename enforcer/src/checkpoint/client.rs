@@ -97,7 +97,7 @@ impl Engine {
         let (program, arguments) = self
             .command
             .split_first()
-            .ok_or_else(|| no_engine("it has no program".to_owned()))?;
+            .ok_or_else(|| no_engine("its command is empty".to_owned()))?;
         let mut command = Command::new(program);
         command
             .args(arguments)
@@ -132,7 +132,7 @@ impl Engine {
             Ok(Outcome::Done) => Ok(running),
             Ok(Outcome::NoSuchDriver) => Err(CheckpointError::NoSuchDriver),
             Ok(Outcome::Unusable(why)) => Err(no_engine(why)),
-            Ok(_) => Err(no_engine("it speaks another language".to_owned())),
+            Ok(_) => Err(no_engine("its first reply is not valid".to_owned())),
             Err(RecvTimeoutError::Timeout) => {
                 Err(no_engine(format!("cuInit took more than {START:?}")))
             }

@@ -178,7 +178,7 @@ impl Control {
     pub fn open_to(&self, wanted: Access) -> Result<(), MpsError> {
         match self.access()? {
             now if now == wanted => Ok(()),
-            Access::One(_) => Err(self.untrusted("another user could pass into it")),
+            Access::One(_) => Err(self.untrusted("another user has access to it")),
             _ => access::set(&self.pipe, wanted)
                 .map_err(failed("set the access list of", &self.pipe)),
         }
@@ -235,7 +235,7 @@ impl Control {
         let own = geteuid();
         if own.is_root() {
             let real = self.pipe.canonicalize();
-            let real = real.map_err(failed("look at", &self.pipe))?;
+            let real = real.map_err(failed("read", &self.pipe))?;
             gshare_abi::trusted(&real).map_err(|why| self.untrusted(&why))?;
         }
         let socket = self.pipe.join("control");

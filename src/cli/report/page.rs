@@ -155,8 +155,8 @@ impl<'a> Page<'a> {
             let (waited, idle_h) = (total.waited_gpu_s, hours(idle));
             out.push(match waited > 0.0 {
                 true => format!(
-                    "Idle claims that make room: users waited for {} GPU h while claims held {idle_h} GPU h idle; \
-                     at most {} GPU h of the waiting could have been served.",
+                    "Users waited for {} GPU h while claims held {idle_h} GPU h idle. Had idle claims made room, \
+                     at most {} GPU h of waiting would have been avoided.",
                     hours(waited),
                     hours(idle.min(waited))
                 ),
@@ -654,7 +654,7 @@ mod tests {
         assert_eq!(hours(changes[0].freed()), "4.5");
         let text = page.advice().join("\n");
         assert!(
-            text.contains("users waited for 2.0 GPU h while claims held 42.0 GPU h idle"),
+            text.contains("Users waited for 2.0 GPU h while claims held 42.0 GPU h idle"),
             "{text}"
         );
         assert!(text.contains("at most 2.0 GPU h"), "{text}");

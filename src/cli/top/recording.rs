@@ -146,7 +146,7 @@ impl Recording {
         let mut line = Vec::new();
         file.read_until(b'\n', &mut line).map_err(read)?;
         let header: Header =
-            serde_json::from_slice(&line).map_err(|_| strange("is no recording of gshare"))?;
+            serde_json::from_slice(&line).map_err(|_| strange("is not a gshare recording"))?;
         if header.gshare_recording != VERSION {
             return Err(strange("was made by another version of gshare"));
         }
@@ -163,7 +163,7 @@ impl Recording {
             place += n as u64;
         }
         if places.is_empty() {
-            return Err(strange("has nothing in it"));
+            return Err(strange("is empty"));
         }
         Ok(Self { file, places })
     }
@@ -222,6 +222,9 @@ mod tests {
         assert_eq!(recording.find(u64::MAX), 1);
         std::fs::write(&path, "something\n").expect("written");
         let error = Recording::open(&path).expect_err("refused");
-        assert!(error.message.contains("is no recording"), "{error}");
+        assert!(
+            error.message.contains("is not a gshare recording"),
+            "{error}"
+        );
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn last(path: &Path) -> Result<Frame, Failure> {
         }
     }
     frame.snapshot = *snapshot.ok_or_else(|| {
-        let text = format!("{} has no moment in it", path.display());
+        let text = format!("{} contains no frames", path.display());
         Failure::new(failure::USAGE, text)
     })?;
     Ok(frame)
@@ -186,7 +186,7 @@ impl Player {
                     _ => None,
                 };
                 let outcome = answer.ok_or_else(|| Answer {
-                    message: "this is a recording, and that is not in it".to_owned(),
+                    message: "a recording cannot answer that".to_owned(),
                     hint: None,
                 });
                 return Some(Update::CallResult { seq, outcome });

@@ -21,7 +21,7 @@ pub struct AdminArgs {
 /// Subcommands of `gshare admin`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum AdminCommand {
-    /// Start no new claims on GPUs; what runs there runs on
+    /// Start no new claims on GPUs; running claims continue
     #[command(after_long_help = "Examples:\n  \
             gshare admin drain 1 --reason \"new fan at noon\"\n  \
             gshare admin drain 0 1 --wait          return when both are empty\n  \
@@ -30,87 +30,94 @@ pub enum AdminCommand {
     Drain(DrainArgs),
     /// Undo a drain, and clear old errors of a GPU
     Undrain(UndrainArgs),
-    /// End claims with all their processes, whoever they belong to
+    /// End claims of any user, with all their processes
     #[command(
         override_usage = "gshare admin kill [OPTIONS] <ID...|--user USER|--gpu GPU>",
         after_long_help = "Examples:\n  \
             gshare admin kill c3 --reason \"fills the disk\"\n  \
-            gshare admin kill --user ada --grace 1m    waiting claims of ada, too\n  \
+            gshare admin kill --user ada --grace 1m    also waiting claims of ada\n  \
             gshare admin kill --gpu 1 --grace 0s       at once\n\n\
-            Every process of the claims gets SIGTERM, and SIGKILL after the grace time, also those that do not \
-            use the GPU. The owners read the reason on their terminals and on the screen."
+            Every process of the claims gets SIGTERM, and SIGKILL after the grace time, whether it uses the GPU or \
+            not. The owners read the reason on their terminals and on the screen."
     )]
     Kill(KillArgs),
-    /// Guarantee parts of the machine to users, groups and projects, and bound what they hold
+    /// Guarantee parts of the machine to users, groups and projects, and limit what they hold
     Quota(QuotaArgs),
-    /// Change how claims share a GPU: in turns, side by side, one at a time
+    /// Change how claims share a GPU: in turns, side by side, or one at a time
     #[command(after_long_help = "Examples:\n  \
-            gshare admin mode 1 mps              side by side; refused (75) while claims are on GPU 1\n  \
-            gshare admin mode 1 mps --wait       take no new claims there, change when the last has ended\n  \
+            gshare admin mode 1 mps              refused (75) while claims are on GPU 1\n  \
+            gshare admin mode 1 mps --wait       change when its last claim has ended\n  \
             gshare admin mode 0 exclusive --wait=2h\n  \
             gshare admin mode 1 timeslice\n\n\
-            It stays so over restarts and overrides [gpu] in the configuration. MIG instances are made and \
-            removed by gshare admin mig.")]
+            While --wait waits, no new claims start there. The mode survives restarts and overrides [gpu] in the \
+            configuration. gshare admin mig makes and removes MIG instances.")]
     Mode(ModeArgs),
-    /// Close GPUs, so that they can be reset or their driver's settings changed
+    /// Let go of GPUs, so that they can be reset or their driver settings changed
     #[command(after_long_help = "Examples:\n  \
             gshare admin release 1 --for 60s && nvidia-smi -i 1 --gpu-reset\n  \
             gshare admin release 1            until it is taken back\n  \
             gshare admin release 1 --take\n\n\
-            The driver resets a GPU only while nobody has it open, and gshared has all of them open. Refused (75) while \
-            claims hold a part of the GPU: gshare admin drain GPU --wait. Claims on other GPUs run on.")]
+            The driver resets a GPU only while no process has it open, and gshared has all GPUs open. Refused (75) \
+            while claims hold a part of the GPU: gshare admin drain GPU --wait waits for them. Claims on other GPUs \
+            continue.")]
     Release(ReleaseArgs),
-    /// Stop acting: no limit, no taking back, no refusal, until gshare admin on
+    /// Suspend all enforcement (limits, reclaiming, refusals) until gshare admin on
     #[command(after_long_help = "Examples:\n  \
             sudo gshare admin off             now, until gshare admin on\n  \
-            sudo gshare admin off --for 2h    and on again by itself, announced 10 minutes before\n\n\
-            Root can do so within a second also when the service hangs or is dead: this command then opens the limits and \
-            device filters of all claims itself. It lasts over restarts of the service and of the machine. What programs \
-            do to each other meanwhile is as without gshare.")]
+            sudo gshare admin off --for 2h    for two hours\n\n\
+            Root can do this within a second, even if the service hangs or is dead: the command itself then lifts the \
+            limits and device filters of all claims. gshare stays off over restarts of the service and of the machine. \
+            With --for it is on again after that time, announced 10 minutes before. Meanwhile programs can disturb \
+            each other as without gshare.")]
     Off(OffArgs),
-    /// Act again after gshare admin off; nothing is ended by that
+    /// Resume enforcement after gshare admin off; ends no program
     #[command(after_long_help = "Examples:\n  \
             sudo gshare admin on\n\n\
-            Limits, queue and filters hold again. A claim that has more than its limit keeps it and may not grow.")]
+            Limits, queue and device filters apply again. A claim above its limit keeps what it has, and may not \
+            grow.")]
     On(OnArgs),
     /// Show or set how much gshare does: 1 observe, 2 opt-in, 3 reclaim, 4 require
     #[command(after_long_help = "Examples:\n  \
-            gshare admin stage                       what is in force; everybody may ask\n  \
+            gshare admin stage                       show the stage; all users may\n  \
             sudo gshare admin stage 2                claims have a queue and limits\n  \
             sudo gshare admin stage 3 --gpus 6,7     only on these GPUs\n  \
             sudo gshare admin stage 1 --group students\n  \
-            sudo gshare admin stage 4 --dry-run      whom it would affect, by the runs of the last 7 days\n  \
-            sudo gshare admin stage 4 --plan 3f9a0c51d27be684    only if that has not changed\n\n\
-            1 observe: gshare records, and claims start at once and are only counted. 2 opt-in: claims have a queue and limits; \
-            nothing is taken from anybody. 3 reclaim: also guarantees, idle rules and taking back, always announced. 4 require: \
-            also programs without a claim cannot open GPUs.\n\n\
-            The lower of a GPU's and a group's stage counts. Without --gpus and --group it holds for everything, and exceptions \
-            go. A running program is never limited, paused, moved or ended by a change: a claim keeps its stage until it \
-            ends, or gets a lower one. The stage survives restarts; [stage] in the configuration overrides it.")]
+            sudo gshare admin stage 4 --dry-run      who would be affected\n  \
+            sudo gshare admin stage 4 --plan 3f9a0c51d27be684    if that is unchanged\n\n\
+            1 observe: gshare only records; claims start at once and are counted. 2 opt-in: claims have a queue and \
+            limits; gshare takes nothing from them. 3 reclaim: guarantees and idle rules apply too, and gshare may \
+            offload, move or suspend claims to make room, always announced. 4 require: in addition, programs without \
+            a claim cannot open GPUs.\n\n\
+            If a GPU and a group have different stages, the lower one applies. Without --gpus and --group the stage \
+            applies everywhere, and earlier exceptions are removed. A change never limits, pauses, moves or ends a \
+            running program: a claim keeps its stage until it ends, but gets a lower stage at once. The stage survives \
+            restarts; [stage] in the configuration overrides it.")]
     Stage(StageArgs),
-    /// Claim for a user, for all programs below a cgroup that gshare does not own
+    /// Create a claim for a user that covers all programs in a cgroup that gshare does not own
     #[command(after_long_help = "Examples:\n  \
-            gshare admin claim-for --user ada --name job-4711 -g 0.5 --cgroup /sys/fs/cgroup/system.slice/job-4711.scope\n  \
-            gshare admin claim-for --user ada --name nightly --gpu-mem 8G --gpu-ids 1 --cgroup /system.slice/nightly.service --json\n  \
+            gshare admin claim-for --user ada --name job-4711 -g 0.5 \\\n    \
+            --cgroup /sys/fs/cgroup/system.slice/job-4711.scope\n  \
+            gshare admin claim-for --user ada --name nightly --gpu-mem 8G --gpu-ids 1 \\\n    \
+            --cgroup /system.slice/nightly.service --json\n  \
             gshare release job-4711\n\n\
-            For batch systems, hubs, services and containers. Only root may. The same name again gives the same claim; the \
-            cgroup need not be there yet. gshare moves nobody into it or out of it, freezes and kills nothing there, and \
-            sends no signal. The claim ends when root releases it or when the cgroup is gone, not when it is empty. Its \
-            programs are limited where they have the environment that --json prints.")]
+            For batch systems, hubs, services and containers; only root may use it. The same name again gives the same \
+            claim. The cgroup may be created later. gshare never moves, freezes, kills or signals processes there. The \
+            claim ends when root releases it or when the cgroup is removed; an empty cgroup does not end it. Memory \
+            and compute are limited only for programs that have the environment that --json prints.")]
     ClaimFor(ClaimForArgs),
     /// Divide a GPU into instances (MIG), or make it whole again
     #[command(after_long_help = "Examples:\n  \
             gshare admin mig 1 3g.40gb+2g.20gb+1g.10gb\n  \
             gshare admin mig 1 7g.80gb --dry-run     what would be made and removed\n  \
             gshare admin mig 1 off\n\n\
-            Refused (75) while claims are on GPU 1. Instances that are there already and belong to the layout stay. It stays \
-            so over restarts and boots, and overrides mig in [gpu] of the configuration.")]
+            Refused (75) while the GPU is in use. Existing instances that belong to the layout stay. The layout \
+            survives restarts and reboots, and overrides mig in [gpu] of the configuration.")]
     Mig(MigArgs),
     /// Show what administrators did
     #[command(after_long_help = "Examples:\n  \
-            gshare admin log            the last 50 acts\n  \
+            gshare admin log            the last 50 entries\n  \
             gshare admin log -n 1000 --json\n\n\
-            Entries can be added, never changed or removed.")]
+            gshare only adds entries; it never changes or removes them.")]
     Log(LogArgs),
 }
 
@@ -120,10 +127,10 @@ pub struct DrainArgs {
     /// GPUs: indices or UUIDs
     #[arg(required = true, value_name = "GPU", value_delimiter = ',')]
     pub gpus: Vec<String>,
-    /// Why, for those who wait
+    /// Reason, shown to users who wait
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// Return when no claim is left there, or exit 75 after this time [default: no end]
+    /// Return when no claim is left there, or exit 75 after this time [default: no limit]
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = value::time)]
     pub wait: Option<Option<Duration>>,
     /// Print JSON
@@ -158,10 +165,10 @@ pub struct KillArgs {
     /// All claims on this GPU: index or UUID (with --user: those of the user there)
     #[arg(long, value_name = "GPU")]
     pub gpu: Option<String>,
-    /// Time between SIGTERM and SIGKILL, looked at once a tick [default: 10s]
+    /// Time between SIGTERM and SIGKILL; the service checks about once a second [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = grace)]
     pub grace: Option<Duration>,
-    /// Why, for the owners
+    /// Reason, shown to the owners
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
     /// Print JSON
@@ -180,11 +187,11 @@ pub struct QuotaArgs {
 /// Subcommands of `gshare admin quota`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum QuotaCommand {
-    /// Set a quota, in the place of what was set or configured
+    /// Set a quota, replacing an earlier or configured one
     #[command(after_long_help = "Examples:\n  \
             gshare admin quota set user:ada --max 2\n  \
             gshare admin quota set group:lab --gpus 1.5 --weight 2 --max 3\n\n\
-            Claims within the guaranteed part are served first; the weight counts among those above it.")]
+            Claims within the guarantee are served first; those above it by least recent use per weight.")]
     Set {
         /// user:NAME, group:NAME or project:NAME
         #[arg(value_name = "PARTY")]
@@ -192,17 +199,17 @@ pub enum QuotaCommand {
         /// Guaranteed GPUs
         #[arg(long, value_name = "N", value_parser = value::milli)]
         gpus: Option<u32>,
-        /// Weight in what nobody is guaranteed [default: 1]
+        /// Weight when sharing what is guaranteed to nobody [default: 1]
         #[arg(long, value_name = "N", value_parser = value::milli)]
         weight: Option<u32>,
-        /// The most GPUs held at a time
+        /// Most GPUs that may be held at a time
         #[arg(long, value_name = "N", value_parser = value::milli)]
         max: Option<u32>,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Remove a quota that was set; what is configured holds again
+    /// Remove a quota that was set with this command; the configured one applies again
     Remove {
         /// user:NAME, group:NAME or project:NAME
         #[arg(value_name = "PARTY")]
@@ -211,7 +218,7 @@ pub enum QuotaCommand {
         #[arg(long)]
         json: bool,
     },
-    /// List the quotas in force; everybody may
+    /// List the quotas in force (all users may do this)
     List {
         /// Print JSON
         #[arg(long)]
@@ -224,10 +231,11 @@ pub enum QuotaCommand {
 pub struct ModeArgs {
     /// GPU: index or UUID
     pub gpu: String,
-    /// How claims share it
+    /// timeslice: claims take turns; mps: side by side; auto: mps for batch and inference of one user, else timeslice;
+    /// exclusive: one claim at a time; mig: one instance each
     #[arg(value_parser = ["timeslice", "mps", "auto", "exclusive", "mig"])]
     pub mode: String,
-    /// Wait until no claim is left there, or exit 75 after this time and leave the mode [default: no end]
+    /// Wait until no claim is left there, or exit 75 after this time with the mode unchanged [default: no limit]
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = value::time)]
     pub wait: Option<Option<Duration>>,
     /// Print JSON
@@ -241,7 +249,7 @@ pub struct ReleaseArgs {
     /// GPUs: indices or UUIDs
     #[arg(required = true, value_name = "GPU", value_delimiter = ',')]
     pub gpus: Vec<String>,
-    /// Take them back after this time [default: when told to]
+    /// Take the GPUs back after this time [default: only with --take]
     #[arg(long = "for", value_name = "TIME", value_parser = value::time)]
     pub back_after: Option<Duration>,
     /// Take released GPUs back
@@ -255,10 +263,10 @@ pub struct ReleaseArgs {
 /// `gshare admin off`.
 #[derive(Args, Clone, Debug)]
 pub struct OffArgs {
-    /// Be on again after this time [default: when told to]
+    /// Switch on again after this time [default: only by gshare admin on]
     #[arg(long = "for", value_name = "TIME", value_parser = value::time)]
     pub until: Option<Duration>,
-    /// The service's configuration, for when the service does not answer [default: /etc/gshare/gshare.toml]
+    /// Configuration of the service, used if the service does not answer [default: /etc/gshare/gshare.toml]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub config: Option<PathBuf>,
     /// Print JSON
@@ -269,7 +277,7 @@ pub struct OffArgs {
 /// `gshare admin on`.
 #[derive(Args, Clone, Debug)]
 pub struct OnArgs {
-    /// The service's configuration, for when the service does not answer [default: /etc/gshare/gshare.toml]
+    /// Configuration of the service, used if the service does not answer [default: /etc/gshare/gshare.toml]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub config: Option<PathBuf>,
     /// Print JSON
@@ -297,7 +305,7 @@ pub struct StageArgs {
     /// Print whose runs of the last 7 days would be treated differently, and a plan id; change nothing
     #[arg(long, requires = "stage", conflicts_with = "plan")]
     pub dry_run: bool,
-    /// Change it only if the dry run with this id would say the same now
+    /// Change the stage only if the dry run with this id would still print the same
     #[arg(long, value_name = "ID", requires = "stage")]
     pub plan: Option<String>,
     /// Print JSON
@@ -320,13 +328,13 @@ pub struct ClaimForArgs {
     /// GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5)
     #[arg(short, long, value_name = "N", value_parser = value::claim_size)]
     pub gpus: Option<Size>,
-    /// Memory and SMs apart.
+    /// Memory and SMs separately.
     #[command(flatten)]
     pub part: PartArgs,
     /// Only these GPUs: indices or UUIDs, separated by commas
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub gpu_ids: Vec<String>,
-    /// Project that the claim counts for
+    /// Project that the claim belongs to
     #[arg(long, value_name = "PROJECT")]
     pub project: Option<String>,
     /// Class of work: interactive, batch or inference
@@ -367,7 +375,7 @@ pub struct LogArgs {
     pub json: bool,
 }
 
-/// Unlike a lease, a grace time may be nothing.
+/// Unlike a time limit, a grace time may be zero.
 fn grace(text: &str) -> Result<Duration, String> {
     match text {
         "0" | "0s" => Ok(Duration::ZERO),

@@ -11,7 +11,7 @@ use super::ClassParser;
 /// `gshare adopt`.
 #[derive(Args, Clone, Debug)]
 pub struct AdoptArgs {
-    /// Process: yours, or anybody's as root
+    /// Process: one of yours, or any process as root
     #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(2..))]
     pub pid: u32,
     /// GPUs: a part of one (0.5) or a whole number (2) [default: what it has]
@@ -26,7 +26,7 @@ pub struct AdoptArgs {
     /// Name of the claim
     #[arg(short, long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Project that the claim counts for
+    /// Project that the claim belongs to
     #[arg(long, value_name = "PROJECT")]
     pub project: Option<String>,
     /// Class of work: interactive, batch or inference

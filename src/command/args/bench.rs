@@ -45,5 +45,5 @@ fn seeds(text: &str) -> Result<(u64, u64), String> {
     // More than anybody runs, and few enough to count.
     parse()
         .filter(|(from, to)| from <= to && to - from < 1_000_000)
-        .ok_or_else(|| format!("`{text}` is no range of seeds such as 1000..1023"))
+        .ok_or_else(|| format!("`{text}` is not a range of seeds such as 1000..1023"))
 }

@@ -20,25 +20,25 @@ pub enum ConfigCommand {
         /// File: a gshare.toml or a .gshare.toml [default: the ones in force here]
         #[arg(value_hint = ValueHint::FilePath)]
         file: Option<PathBuf>,
-        /// GPUs on which the quotas are to be had [default: those of the service that answers]
+        /// Number of GPUs to check the quotas against [default: those of the running service]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
         gpus: Option<u8>,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Print every key with the value in force
+    /// Print every key with its value in force
     Show {
         /// File instead of the one in force
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: Option<PathBuf>,
-        /// Of your own service, also as root
+        /// Show the configuration of your own service, even as root
         #[arg(long)]
         user: bool,
     },
     /// Print where files, sockets and state are
     Path {
-        /// Of your own service, also as root
+        /// Print the paths of your own service, even as root
         #[arg(long)]
         user: bool,
         /// Print JSON

@@ -11,12 +11,12 @@ use super::sizes::PartArgs;
 
 /// Examples of `gshare kernel`.
 pub const EXAMPLES: &str = "Examples:\n  \
-    gshare kernel install                        python3 with a quarter of a GPU, for you\n  \
-    gshare kernel install -g 0.5 --limit 1.0     half a GPU; all of its SMs while they are free\n  \
+    gshare kernel install                        python3 with a quarter of a GPU\n  \
+    gshare kernel install -g 0.5 --limit 1.0     half a GPU, up to all SMs\n  \
     gshare kernel install ir julia-1.11 -g 1     two kernels with a whole GPU\n  \
-    gshare kernel list                           what Jupyter offers here, and which are gshare's\n  \
-    gshare kernel remove --all                   take gshare's away again\n\n\
-    A kernel is copied under a name of its own, so one kernel can be offered in several sizes. \
+    gshare kernel list                           all kernels that Jupyter offers\n  \
+    gshare kernel remove --all                   remove gshare's kernels\n\n\
+    Each install copies a kernel under a new name, so one kernel can be offered in several sizes. \
     Choose it in Jupyter's launcher, or in VS Code under \"Jupyter Kernel...\".";
 
 /// `gshare kernel`.
@@ -38,13 +38,14 @@ pub enum KernelCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Take away kernels that gshare has made
+    /// Remove kernels that gshare installed
     Remove(RemoveArgs),
-    /// Start a kernel; what installed kernels run
+    /// Start a kernel (installed kernels call this)
     #[command(
         override_usage = "gshare kernel exec [OPTIONS] -- CMD...",
-        after_long_help = "The command is started at once, in this process, with a claim that holds nothing until its first CUDA call. \
-            That call waits for the GPU and says what it waits for. Without a service the kernel runs all the same."
+        after_long_help = "gshare starts the command at once, in this process, with a claim that holds nothing until \
+            the first CUDA call. That call waits for the GPU and says what it waits for. If no service answers, the \
+            kernel starts without a claim."
     )]
     Exec(ExecArgs),
 }
@@ -55,10 +56,10 @@ pub struct KernelSize {
     /// GPUs: a part of one (0.5) or a whole number (2) [default: 0.25]
     #[arg(short, long, value_name = "N", value_parser = value::claim_size)]
     pub gpus: Option<Size>,
-    /// Memory and SMs apart.
+    /// Memory and SMs separately.
     #[command(flatten)]
     pub part: PartArgs,
-    /// Project that the claim counts for
+    /// Project that the claim belongs to
     #[arg(long, value_name = "PROJECT")]
     pub project: Option<String>,
 }
@@ -75,10 +76,10 @@ pub struct InstallArgs {
     /// Size of each kernel's claim.
     #[command(flatten)]
     pub size: KernelSize,
-    /// Name of the new kernel [default: that of the old one, with the size]
+    /// Name of the new kernel [default: the old name with the size]
     #[arg(long, value_name = "NAME", conflicts_with = "all")]
     pub name: Option<String>,
-    /// What Jupyter shows [default: as the old one, with the size]
+    /// Name that Jupyter shows [default: the old one with the size]
     #[arg(long, value_name = "TEXT", conflicts_with = "all")]
     pub display_name: Option<String>,
     /// Where it goes.
@@ -93,7 +94,7 @@ pub struct InstallArgs {
 #[derive(Args, Clone, Debug, Default)]
 #[group(multiple = false)]
 pub struct PlaceArgs {
-    /// For yourself, in ~/.local/share/jupyter [default, but for root: /usr/local/share/jupyter, for everybody]
+    /// For yourself, in ~/.local/share/jupyter (the default; root's default is /usr/local/share/jupyter, for all users)
     #[arg(long)]
     pub user: bool,
     /// Into the Python environment in use
@@ -110,7 +111,7 @@ pub struct ExecArgs {
     /// Size of the claim.
     #[command(flatten)]
     pub size: KernelSize,
-    /// Do not wait for the GPU: the first CUDA call fails when it is not free
+    /// Do not wait for the GPU: the first CUDA call fails if the GPU is not free
     #[arg(long)]
     pub no_wait: bool,
     /// Appends times of the phases to a file, for `gshare bench`.
@@ -132,7 +133,7 @@ pub struct RemoveArgs {
     /// Names of the kernels
     #[arg(value_name = "NAME", required_unless_present = "all")]
     pub names: Vec<String>,
-    /// All that gshare has made
+    /// All kernels that gshare installed
     #[arg(long, conflicts_with = "names")]
     pub all: bool,
     /// Print JSON

@@ -7,7 +7,7 @@ use clap::Args;
 pub struct LeverArgs {
     /// Claim: its id (c3) or name
     pub id: String,
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(short, long)]
     pub quiet: bool,
     /// Print JSON
@@ -21,10 +21,10 @@ pub struct ReleaseArgs {
     /// Claims: ids (c3) or names
     #[arg(required_unless_present = "all", value_name = "ID")]
     pub ids: Vec<String>,
-    /// All of your own, waiting ones included
+    /// All of your claims, also waiting ones
     #[arg(short, long, conflicts_with = "ids")]
     pub all: bool,
-    /// Do not ask before the kernel of a notebook is ended
+    /// Do not ask before ending the kernel of a notebook
     #[arg(short, long)]
     pub yes: bool,
     /// Print JSON
@@ -37,10 +37,10 @@ pub struct ReleaseArgs {
 pub struct MoveArgs {
     /// Claim: its id (c3) or name
     pub id: String,
-    /// GPU to move to: index, UUID or the start of one; one for each that the claim has
+    /// Target GPU: index, UUID or start of a UUID; for a claim of several GPUs as many, separated by commas
     #[arg(long, value_name = "GPU", required = true, value_delimiter = ',')]
     pub gpu: Vec<String>,
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(short, long)]
     pub quiet: bool,
     /// Print JSON
@@ -49,21 +49,21 @@ pub struct MoveArgs {
 }
 
 pub(super) const OFFLOAD: &str = "Examples:\n  \
-    gshare offload c3            free its GPU memory; its programs live on\n  \
+    gshare offload c3            its GPU memory moves to host RAM\n  \
     gshare offload sweep --json\n\n\
-    Its memory goes to the host and its place on the GPU to others. The next CUDA call of one of its programs waits until \
-    there is room, and brings it back by itself; calls that only ask (cuMemGetInfo, cuStreamQuery, ...) do so after \
-    10 seconds. Programs that use MPS, MIG, managed memory, memory shared between processes (IPC) or NCCL \
-    cannot be offloaded: gshare ps says why.";
+    Other claims can then use its room on the GPU. The next CUDA call of its programs waits for room and brings the \
+    memory back. Outside a program's first thread, calls that only query (cuMemGetInfo, cuStreamQuery, ...) bring it \
+    back only after 10 seconds. Programs that use MPS, MIG, managed memory, memory shared between processes (IPC) or \
+    NCCL cannot be offloaded: gshare ps says why.";
 pub(super) const RESTORE: &str = "Example:\n  \
     gshare restore c3            bring it back now; waits for room";
 pub(super) const SUSPEND: &str = "Example:\n  \
-    gshare suspend c3           offload it and stop its processes until gshare resume c3";
+    gshare suspend c3           freeze it until gshare resume c3";
 pub(super) const RESUME: &str = "Example:\n  \
-    gshare resume c3            let its processes run again, on a GPU; waits for room";
+    gshare resume c3            run it again; waits for room on a GPU";
 pub(super) const MOVE: &str = "Examples:\n  \
-    gshare move c3 --gpu 1          to another GPU of the same model, while its programs run\n  \
+    gshare move c3 --gpu 1          to another GPU of the same model\n  \
     gshare move big --gpu 2,3       a claim of two GPUs\n\n\
-    Its programs wait meanwhile, their memory is as before. It takes a driver of release 580 or later, and programs that \
-    were not started with CUDA_VISIBLE_DEVICES. Of the GPUs that a claim was bound to (--gpu-ids) the new one takes \
-    the place of the one that it leaves.";
+    Programs pause during the move and keep their memory. A move needs driver release 580 or later, and programs that \
+    were started without CUDA_VISIBLE_DEVICES. If the claim was bound to GPUs with --gpu-ids, the new GPU replaces the \
+    old one in that list.";

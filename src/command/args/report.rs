@@ -9,10 +9,10 @@ use gshare_config::value;
 /// `gshare report`.
 #[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
-    /// How far back: 5w, 3d, 12h, 30m
+    /// Start of the period, this long ago: 5w, 3d, 12h, 30m
     #[arg(long, value_name = "TIME", default_value = "1w", value_parser = back)]
     pub since: Duration,
-    /// Ends this long ago [default: now]
+    /// End of the period, this long ago [default: now]
     #[arg(long, value_name = "TIME", value_parser = back)]
     pub until: Option<Duration>,
     /// Only this user's

@@ -17,21 +17,21 @@ pub struct ClaimIdArgs {
     pub json: bool,
 }
 
-/// The parts of each GPU that a claim is guaranteed, and the most that it may use, beside `-g`: the same for all
-/// commands that say a size.
+/// Guaranteed parts of each GPU and upper limits, besides `-g`: the same for all commands that take a size.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartArgs {
-    /// Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]
+    /// Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same fraction as -g]
     #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem: Option<Bytes>,
-    /// Upper limit on memory per GPU, while it is free [default of a new claim: what is guaranteed; of a notebook:
-    /// the service's]
+    /// Memory per GPU that the claim may use while others leave it free [default of a new claim: the guaranteed
+    /// memory; of a notebook: as the service sets it]
     #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem_limit: Option<Bytes>,
-    /// Guaranteed share of each GPU's SMs, in percent [default: the same part as -g]
+    /// Guaranteed share of each GPU's SMs, in percent [default: the same fraction as -g]
     #[arg(long, value_name = "PERCENT", value_parser = value::sm)]
     pub sm: Option<Share>,
-    /// Upper limit on SMs, while they are idle: 0.8 or 80% [default of a new claim: the service's, normally all]
+    /// Share of each GPU's SMs that the claim may use while others leave them idle: 0.8 or 80% [default of a new claim:
+    /// as the service sets it, normally all]
     #[arg(long, value_name = "PART", value_parser = value::limit)]
     pub limit: Option<Share>,
 }
@@ -41,16 +41,16 @@ pub struct PartArgs {
 pub struct ResizeArgs {
     /// Claim: its id (c3) or name
     pub id: String,
-    /// Part of the GPU, memory and SMs alike: 0.5; of each of its GPUs: 2x0.5
+    /// New fraction of the GPU, for memory and SMs: 0.5; for a claim of two GPUs, of each: 2x0.5
     #[arg(short, long, value_name = "N", value_parser = value::claim_size)]
     pub gpus: Option<Size>,
-    /// Memory and SMs apart.
+    /// Memory and SMs separately.
     #[command(flatten)]
     pub part: PartArgs,
     /// Wait until there is room, at most this long [without TIME: as long as it takes]
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "forever", value_parser = super::wait)]
     pub wait: Option<Wait>,
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(short, long)]
     pub quiet: bool,
     /// Print JSON
@@ -60,9 +60,10 @@ pub struct ResizeArgs {
 
 /// Examples of `gshare keep`.
 pub const KEEP: &str = "Examples:\n  \
-    gshare keep c3    c3 is not moved, offloaded or suspended for the next 10 minutes\n\n\
-    Before anything is taken from a claim its owner is told on the terminal: what, when and for whom. Until then this \
-    puts it off ([reclaim] keep in gshare.toml), once for each claim that waits: others make room, or it waits.";
+    gshare keep c3    c3 is not moved, offloaded or suspended for 10 minutes\n\n\
+    Before gshare takes anything from a claim, it warns the owner on the terminal: what, when and for whom. Until \
+    then, gshare keep postpones the action, once for each waiting claim ([reclaim] keep in gshare.toml sets for how \
+    long). Other claims make room instead, or the waiting claim waits longer.";
 
 /// `gshare keep`.
 #[derive(Args, Clone, Debug)]
@@ -73,22 +74,22 @@ pub struct KeepArgs {
 
 /// Examples of `gshare extend`.
 pub const EXTEND: &str = "Examples:\n  \
-    gshare extend c3 -t 1h    an hour more than it had\n\n\
-    The owner of a claim with a lease is told on the terminal before it ends ([claims] lease-warning in gshare.toml, \
-    10 minutes unless changed). Refused while somebody within what is guaranteed waits for the GPU of an owner who has \
-    more than that. When the lease is over, programs on the GPU get SIGTERM, keep the GPU for the grace time \
-    (lease-grace, 30 seconds) to save what they have, and are killed then; gshare claim exits 124 (0 where a script \
-    goes on without them and succeeds).";
+    gshare extend c3 -t 1h    one hour more\n\n\
+    gshare warns the owner on the terminal before the time limit ([claims] lease-warning in gshare.toml, default 10 \
+    minutes). If the owner has more than their guarantee and a user within theirs waits for the claim's GPU, gshare \
+    refuses to extend it. At the time limit, programs on the GPU get SIGTERM, a grace time to save (lease-grace, \
+    default 30 seconds), and SIGKILL. gshare claim then exits 124, or 0 if its command is a script that continues \
+    without them and succeeds.";
 
 /// `gshare extend`.
 #[derive(Args, Clone, Debug)]
 pub struct ExtendArgs {
     /// Claim: its id (c3) or name
     pub id: String,
-    /// Time that is added: 90m, 2h, 1-12:00:00; a bare number is minutes
+    /// Time to add: 90m, 2h, 1-12:00:00; a bare number is minutes
     #[arg(short, long, visible_alias = "duration", value_name = "TIME", value_parser = value::time)]
     pub time: Duration,
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -99,16 +100,16 @@ pub struct ReplayArgs {
     /// List of claims (CSV)
     #[arg(value_name = "TRACE", value_hint = ValueHint::FilePath)]
     pub trace: PathBuf,
-    /// Policy (below), more than once to compare [default: gshare, gshare-no-offload and fgd]
+    /// Policy (see below); repeat to compare several [default: gshare, gshare-no-offload and fgd]
     #[arg(long, value_name = "NAME")]
     pub policy: Vec<String>,
     /// GPUs of the machine
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=32))]
     pub gpus: u8,
-    /// Memory of each GPU, which is what moves cost
+    /// Memory of each GPU; sets how long moves and offloads take
     #[arg(long, value_name = "SIZE", default_value = "24G", value_parser = value::size)]
     pub mem: Bytes,
-    /// Stretch the times between requests until this part of the machine is asked for [default: as listed]
+    /// Scale the times between requests so that they ask for this fraction of the machine [default: as listed]
     #[arg(long, value_name = "PART")]
     pub load: Option<f64>,
     /// Only the first N claims

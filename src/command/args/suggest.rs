@@ -12,7 +12,7 @@ use super::class::ClassParser;
 /// `-g`: a size, or `auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// That much.
+    /// A named size.
     Size(Size),
     /// As much as earlier runs of the command needed.
     Auto,
@@ -42,27 +42,28 @@ impl Wanted {
 
 /// Examples of `gshare suggest`.
 pub const EXAMPLES: &str = "Examples:\n  \
-    gshare suggest -- python train.py --batch-size 32    what it will need, and why\n  \
-    gshare suggest                                       of what you ran last\n  \
-    gshare suggest --running                             of your claims that run\n  \
-    gshare suggest --running --apply                     and give them these sizes\n  \
-    gshare suggest --records > runs.jsonl                your records, a line of JSON each\n\n\
-    It rests on runs in claims that ended on this machine: your own ones, and with share-runs in gshare.toml those of \
-    your group. Nothing known is said to be a guess. gshare claim -g auto -- CMD claims what is suggested.";
+    gshare suggest -- python train.py --batch-size 32    what it needs, and why\n  \
+    gshare suggest                                       for what you ran last\n  \
+    gshare suggest --running                             for your running claims\n  \
+    gshare suggest --running --apply                     also resize them\n  \
+    gshare suggest --records > runs.jsonl                records as JSON lines\n\n\
+    Estimates are based on finished runs in claims on this machine: yours and, with share-runs in gshare.toml, those \
+    of other users. If there are none, the output says that the size is a guess. gshare claim -g auto -- CMD claims \
+    the suggested size.";
 
 /// `gshare suggest`.
 #[derive(Args, Clone, Debug)]
 pub struct SuggestArgs {
-    /// Of your claims that run
+    /// Suggest sizes for your running claims
     #[arg(long, conflicts_with = "command")]
     pub running: bool,
-    /// Give them these sizes
+    /// Resize the running claims to the suggested sizes
     #[arg(long, requires = "running")]
     pub apply: bool,
-    /// Print the records of your runs, a line of JSON each, oldest first
+    /// Print the records of your runs as JSON lines, oldest first
     #[arg(long, conflicts_with_all = ["running", "command", "apply"])]
     pub records: bool,
-    /// Class of work, whose default size is the guess where no run is known
+    /// Class of work; its default size is the guess if there are no earlier runs
     #[arg(long, value_name = "CLASS", value_parser = ClassParser)]
     pub class: Option<Class>,
     /// Print JSON

@@ -12,18 +12,18 @@ use super::screen_size;
 /// How many colours the screen uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Colours {
-    /// As many as the environment says: `NO_COLOR`, `COLORTERM`, `TERM`
+    /// By the environment: `NO_COLOR`, `COLORTERM`, `TERM`
     #[default]
     Auto,
-    /// None
+    /// No colours
     Mono,
-    /// The 16 named ones
+    /// The 16 named colours
     #[value(name = "16")]
     Ansi,
-    /// 256
+    /// 256 colours
     #[value(name = "256")]
     Indexed,
-    /// All
+    /// 24-bit colours
     Rgb,
 }
 
@@ -45,7 +45,7 @@ pub struct TopArgs {
     /// Print the screen once, as text, and exit; needs no terminal
     #[arg(long, conflicts_with_all = ["record", "interval"])]
     pub once: bool,
-    /// Print what changes as lines, for screen readers and logs, until Ctrl-C; needs no terminal
+    /// Print each change as a line of text, for screen readers and logs, until Ctrl-C; needs no terminal
     #[arg(long, group = "lasting", conflicts_with_all = ["once", "screen", "ascii", "replay"])]
     pub plain: bool,
     /// First screen: overview, claims, queue, history, health, or its number
@@ -63,19 +63,19 @@ pub struct TopArgs {
     /// Only ASCII characters
     #[arg(long)]
     pub ascii: bool,
-    /// Shortest time between two looks, for slow lines [default: 0.2s]
+    /// Minimum time between refreshes, for slow connections [default: 0.2s]
     #[arg(long, value_name = "TIME", value_parser = value::time)]
     pub interval: Option<Duration>,
-    /// Write all that is shown into this file; without a terminal, nothing is shown
+    /// Record to this file what the screens show; without a terminal, show nothing
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, group = "lasting")]
     pub record: Option<PathBuf>,
-    /// Record or print changes for this time, then exit
+    /// With --record or --plain: exit after this time
     #[arg(long = "for", value_name = "TIME", value_parser = value::time, requires = "lasting")]
     pub duration: Option<Duration>,
-    /// Show a recording instead: Space stops it, < and > change its speed, comma and full stop go about
+    /// Play a recording: Space pauses, < and > change the speed, comma and full stop seek back and forward
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["record", "interval"])]
     pub replay: Option<PathBuf>,
-    /// Speed of the replay at its start
+    /// Initial speed of the replay
     #[arg(long, value_name = "N", default_value_t = 1.0, requires = "replay", value_parser = speed)]
     pub speed: f64,
 }

@@ -22,7 +22,7 @@ pub enum Party {
 
 /// What is not a party.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is none of user:NAME, group:NAME and project:NAME")]
+#[error("`{0}` is not user:NAME, group:NAME or project:NAME")]
 pub struct PartyError(String);
 
 impl fmt::Display for Party {

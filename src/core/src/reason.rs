@@ -152,10 +152,13 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Foreign => {
-                f.write_str("another scheduler decides about the GPUs that it may use")
+                f.write_str("another scheduler hands out the GPUs that it may use")
             }
             Self::NotForeign { gpu } => {
-                write!(f, "gshare's queue decides about GPU {gpu}, nobody else")
+                write!(
+                    f,
+                    "GPU {gpu} is scheduled by gshare's queue, not by another scheduler"
+                )
             }
             Self::NoGpu => f.write_str("none of the GPUs that it may use takes claims now"),
             Self::TooManyGpus { wanted, present } => {
@@ -173,7 +176,7 @@ impl fmt::Display for Reason {
                 )
             }
             Self::Instances { gpus: 2.., .. } => f.write_str(
-                "a claim of several GPUs gets no MIG instances, and there is nothing else",
+                "a claim of several GPUs cannot use MIG instances, and all GPUs that it may use are divided into them",
             ),
             Self::Instances {
                 wanted: (Some(mem), sm),
@@ -204,7 +207,11 @@ impl fmt::Display for Reason {
                 write!(f, "claims of class {class} start from {at} on")
             }
             Self::Hours { class, from: None } => {
-                write!(f, "claims of class {} start at no hour now", class.name())
+                write!(
+                    f,
+                    "claims of class {} may not start at any hour of the day",
+                    class.name()
+                )
             }
             Self::Firm { class } => write!(
                 f,

@@ -45,13 +45,13 @@ pub enum ResizeError {
         id: ClaimId,
     },
     /// It is on its way to other GPUs, to the host or back.
-    #[error("{id} is on its way to another place")]
+    #[error("{id} is being moved")]
     OnItsWay {
         /// The claim.
         id: ClaimId,
     },
     /// A later wish took the place of this one.
-    #[error("a later resize of {id} took the place of this one")]
+    #[error("a later resize of {id} replaced this one")]
     Replaced {
         /// The claim.
         id: ClaimId,
@@ -83,7 +83,7 @@ pub enum ResizeError {
         gpu: usize,
     },
     /// More than the GPU could ever give.
-    #[error("wants {wanted} on GPU {gpu}; claims can divide {largest} there")]
+    #[error("wants {wanted} on GPU {gpu}; claims can use at most {largest} there")]
     TooBig {
         /// Asked bytes.
         wanted: Bytes,
@@ -187,11 +187,11 @@ impl fmt::Display for NoRoom {
         match self.short {
             Short::Memory { wanted, most } => write!(
                 f,
-                "wants {wanted} on GPU {gpu} and could have {most} with its own"
+                "wants {wanted} on GPU {gpu}; at most {most} is possible, including what it has"
             ),
             Short::Sms { wanted, most } => write!(
                 f,
-                "wants {} % of the SMs of GPU {gpu} and could have {} % with its own",
+                "wants {} % of the SMs of GPU {gpu}; at most {} % is possible, including what it has",
                 wanted.percent(),
                 most.percent()
             ),

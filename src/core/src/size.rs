@@ -54,7 +54,7 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("`{text}` is no size: 0.5 of a GPU, 2 GPUs, or 2x0.5");
+        let bad = || format!("`{text}` is not a size: write 0.5, 2 or 2x0.5");
         let plain = |e: UnitError| e.to_string();
         let Some((gpus, each)) = text.split_once(['x', 'X', '\u{d7}']) else {
             let share = part(text).map_err(plain)?;

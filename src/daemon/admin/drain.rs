@@ -184,7 +184,7 @@ impl Service {
         self.refresh_facts();
         let sickness = |g: usize| self.features.health.sickness(&self.world(), g);
         lines.extend(closed.iter().map(|g| match sickness(*g) {
-            Some(reason) => format!("GPU {g} is not drained, but sick still: {reason}"),
+            Some(reason) => format!("GPU {g} is no longer drained, but still sick: {reason}"),
             None => format!("GPU {g} takes claims again"),
         }));
         self.notice(None, format!("{} is no longer drained", names(&closed)));
@@ -225,8 +225,8 @@ impl Service {
             .collect();
         let left = match who.len() {
             0 => "it is empty".to_owned(),
-            1 => format!("{} runs on", who[0]),
-            n => format!("{n} claims run on: {}", who.join(", ")),
+            1 => format!("{} still runs", who[0]),
+            n => format!("{n} claims still run: {}", who.join(", ")),
         };
         format!("GPU {gpu} is drained: no new claims start there; {left}")
     }

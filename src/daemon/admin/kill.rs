@@ -136,8 +136,8 @@ impl Service {
             let cgroup = behalf.cgroup.display().to_string();
             self.kill_claim(id, cause, grace);
             return format!(
-                "{id} of {owner} ended; its programs below {cgroup} run on without it: \
-                 end them with what started them"
+                "{id} of {owner} ended; its programs below {cgroup} keep running: stop them from the system that \
+                 started them"
             );
         }
         let members = many(self.members_now(id).len(), "process");
@@ -148,12 +148,12 @@ impl Service {
         };
         self.tell_owner(
             id,
-            &format!("{id} {cause}; what still runs is ended {when}"),
+            &format!("{id} {cause}; its remaining programs are ended {when}"),
         );
         self.kill_claim(id, cause, grace);
         format!(
-            "{id} of {owner}: {members} got SIGTERM; what is left is killed {when}. \
-             This cannot be undone; {owner} can claim again"
+            "{id} of {owner}: {members} got SIGTERM; the rest is killed {when}. This cannot be undone; {owner} can \
+             claim again"
         )
     }
 }

@@ -22,21 +22,21 @@ impl Service {
         let g = found
             .first()
             .map(|g| *g as usize)
-            .ok_or_else(|| usage(format!("GPU {word} is not here")))?;
+            .ok_or_else(|| usage(format!("this machine has no GPU {word}")))?;
         if self.gpus[g].parent.is_some() {
             return Err(usage(format!(
-                "GPU {g} is an instance; the mode is that of the GPU it is a part of"
+                "GPU {g} is an instance; set the mode of its whole GPU"
             )));
         }
         let wanted = GpuMode::from_name(mode)
-            .ok_or_else(|| usage(format!("`{mode}` is no mode of a GPU")))?;
+            .ok_or_else(|| usage(format!("`{mode}` is not a mode of a GPU")))?;
         self.mode_is_possible(g, wanted)?;
         let before = self.gpus[g].modes;
         let holders = self.machine.ledger().holders(g);
         if wanted == before.now {
             self.gpus[g].modes.next = None;
             self.refresh_facts();
-            return Ok(done(format!("GPU {g} is shared as {mode}"), None));
+            return Ok(done(format!("GPU {g} is in mode {mode}"), None));
         }
         if !holders.is_empty() && !when_empty {
             return Err(WireError::new(
@@ -44,7 +44,7 @@ impl Service {
                 format!("GPU {g} is held by {}", self.holders_text(g)),
             )
             .with_hint(format!(
-                "gshare admin mode {g} {mode} --wait changes it when they have ended"
+                "to change it when they have ended: gshare admin mode {g} {mode} --wait"
             )));
         }
         let act = Act {
@@ -63,12 +63,12 @@ impl Service {
         let undo = Some(format!("gshare admin mode {g} {}", before.now.name()));
         if holders.is_empty() {
             self.change_modes();
-            return Ok(done(format!("GPU {g} is now shared as {mode}"), undo));
+            return Ok(done(format!("GPU {g} is now in mode {mode}"), undo));
         }
         self.refresh_facts();
         self.tell_holders(&holders, g, mode);
         let text = format!(
-            "GPU {g} takes no new claims and will be shared as {mode} when it is empty; held by {}",
+            "GPU {g} takes no new claims and changes to mode {mode} when it is empty; held by {}",
             self.holders_text(g)
         );
         Ok(done(text, undo))
@@ -79,8 +79,8 @@ impl Service {
             self.tell_owner(
                 *id,
                 &format!(
-                    "{id}: the administrator waits for your claim to end: GPU {g} will be shared as {mode} then; \
-                     nothing is taken from you"
+                    "{id}: the administrator waits for your claim to end: GPU {g} then changes to mode {mode}; your \
+                     claim is not affected"
                 ),
             );
         }
@@ -95,8 +95,8 @@ impl Service {
             GpuMode::Mps => match self.mps_program() {
                 Ok(_) => Ok(()),
                 Err(why) => refuse(
-                    format!("no MPS here: {why}"),
-                    "install NVIDIA's MPS (Debian: nvidia-cuda-mps), or name it: [mps] control = \"PATH\""
+                    format!("no MPS on this machine: {why}"),
+                    "install NVIDIA's MPS (Debian: nvidia-cuda-mps), or set its path: [mps] control = \"PATH\""
                         .to_owned(),
                 ),
             },

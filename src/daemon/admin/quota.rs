@@ -24,7 +24,7 @@ impl Service {
                 Ok(quota) => {
                     self.quotas.insert(quota.party.clone(), quota);
                 }
-                Err(error) => tracing::error!("a quota of the journal was left out: {error}"),
+                Err(error) => tracing::error!("a quota in the journal was ignored: {error}"),
             }
         }
         self.warn_of_quotas();
@@ -118,13 +118,13 @@ impl Service {
             max: wanted.max_milli.map(Share::from_milli),
         };
         if quota.gpus.is_none() && quota.weight_milli.is_none() && quota.max.is_none() {
-            return Err(usage("a quota says --gpus, --weight or --max".to_owned()));
+            return Err(usage("a quota needs --gpus, --weight or --max".to_owned()));
         }
         if let (Some(gpus), Some(max)) = (quota.gpus, quota.max)
             && gpus > max
         {
             return Err(usage(format!(
-                "{} GPUs are guaranteed, but {} are the most",
+                "the guarantee ({} GPUs) exceeds the maximum ({} GPUs)",
                 gpus.short(),
                 max.short()
             )));
@@ -164,9 +164,9 @@ impl Service {
             let error = usage(format!("no administrator has set a quota of {party}"));
             let configured = self.in_force(&party).is_some();
             return Err(if configured {
-                error.with_hint("the one in the config is removed there: [quotas] in gshare.toml")
+                error.with_hint("remove a quota of the config in gshare.toml: [quotas]")
             } else {
-                error.with_hint("gshare admin quota list shows them")
+                error.with_hint("gshare admin quota list shows all quotas")
             });
         };
         let configured = self.config.quotas.iter().find(|q| q.party == party);

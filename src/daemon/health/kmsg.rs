@@ -69,7 +69,7 @@ pub(crate) fn watch(path: &Path, tell: impl Fn(KernelXid) -> bool + Send + 'stat
     let file = match opened {
         Ok(file) => file,
         Err(error) => {
-            tracing::warn!(%error, path = %path.display(), "the kernel's log is not read for errors of GPUs");
+            tracing::warn!(%error, path = %path.display(), "cannot read the kernel log for GPU errors");
             return;
         }
     };
@@ -77,7 +77,7 @@ pub(crate) fn watch(path: &Path, tell: impl Fn(KernelXid) -> bool + Send + 'stat
         .name("kernel-log".to_owned())
         .spawn(move || read(file, tell));
     if let Err(error) = spawned {
-        tracing::warn!(%error, "no thread to read the kernel's log");
+        tracing::warn!(%error, "no thread to read the kernel log");
     }
 }
 
@@ -106,7 +106,7 @@ fn read(mut file: File, tell: impl Fn(KernelXid) -> bool) {
             Err(e) if e.raw_os_error() == Some(nix::errno::Errno::EPIPE as i32) => continue,
             Err(e) if e.kind() == ErrorKind::Interrupted => continue,
             Err(error) => {
-                tracing::warn!(%error, "the kernel's log cannot be read any more");
+                tracing::warn!(%error, "can no longer read the kernel log");
                 return;
             }
         };

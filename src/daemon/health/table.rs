@@ -42,22 +42,23 @@ impl Act {
     /// What to do, for the holders and the administrator.
     pub(super) fn tell(self, gpu: usize) -> String {
         match self {
-            Self::Nothing => "nothing has to be done".to_owned(),
+            Self::Nothing => "nothing to do".to_owned(),
             Self::Program => {
                 "the GPU is fine: run the program under compute-sanitizer; with MPS all clients of the GPU get the error"
                     .to_owned()
             }
             Self::Later => format!(
-                "work goes on; when nobody holds GPU {gpu}: sudo gshare admin release {gpu} --for 60s && sudo nvidia-smi --gpu-reset -i {gpu}"
+                "work continues; when no claim holds GPU {gpu}: sudo gshare admin release {gpu} --for 60s && sudo \
+                 nvidia-smi --gpu-reset -i {gpu}"
             ),
             Self::Reset => format!(
                 "save what can be saved and end claims on GPU {gpu}; then sudo gshare admin release {gpu} --for 60s && sudo nvidia-smi --gpu-reset -i {gpu}"
             ),
             Self::Restart => format!(
-                "what runs on GPU {gpu} is lost; the machine has to be restarted before it can be used again"
+                "programs on GPU {gpu} are lost; restart the machine to use that GPU again"
             ),
             Self::Links => {
-                "look at nvidia-smi nvlink --status; a cable or bridge may be loose".to_owned()
+                "check nvidia-smi nvlink --status; a cable or bridge may be loose".to_owned()
             }
         }
     }
@@ -67,13 +68,10 @@ impl Act {
 pub(super) fn of(code: u64) -> Meaning {
     let (text, act) = match code {
         13 => (
-            "a program's kernel went wrong (graphics engine exception)",
+            "a program's kernel failed (graphics engine exception)",
             Act::Program,
         ),
-        31 => (
-            "a program used an address that it does not have",
-            Act::Program,
-        ),
+        31 => ("a program accessed an invalid address", Act::Program),
         32 => ("a program's commands were not understood", Act::Program),
         43 => (
             "a program's work was stopped after an error of its own",
@@ -83,12 +81,12 @@ pub(super) fn of(code: u64) -> Meaning {
             "work was cleaned up after a program was killed or another error",
             Act::Nothing,
         ),
-        46 => ("the GPU does not stop its work", Act::Reset),
+        46 => ("the GPU stopped processing", Act::Reset),
         48 => ("an uncorrectable memory error", Act::Reset),
         62 => ("the GPU's own controller has halted", Act::Reset),
-        63 => ("a row of memory is set to be replaced", Act::Later),
+        63 => ("a memory row is recorded for remapping", Act::Later),
         64 => (
-            "a row of memory could not be recorded for replacement",
+            "a memory row could not be recorded for remapping",
             Act::Reset,
         ),
         69 => ("a program's graphics state was wrong", Act::Program),
@@ -97,10 +95,13 @@ pub(super) fn of(code: u64) -> Meaning {
         92 => ("many corrected memory errors", Act::Nothing),
         93 => ("the GPU's settings could not be read in full", Act::Nothing),
         94 => (
-            "a memory error that only the program had that used it",
+            "a memory error contained to the program that used the memory",
             Act::Later,
         ),
-        95 => ("a memory error that may have reached others", Act::Reset),
+        95 => (
+            "a memory error that may have affected other programs",
+            Act::Reset,
+        ),
         109 => ("switching between programs took too long", Act::Reset),
         110 => ("a security fault of the GPU", Act::Reset),
         119 => ("the GPU's system processor does not answer", Act::Reset),
@@ -110,9 +111,9 @@ pub(super) fn of(code: u64) -> Meaning {
             Act::Reset,
         ),
         143 => ("the GPU could not be started", Act::Reset),
-        154 => ("what the GPU needs to recover has changed", Act::Nothing),
+        154 => ("the GPU's recovery action has changed", Act::Nothing),
         _ => (
-            "an error that is not in gshare's table; see NVIDIA's list of Xids",
+            "an error that gshare does not know; see NVIDIA's list of Xids",
             Act::Links,
         ),
     };
@@ -131,15 +132,15 @@ pub(super) fn recovery(action: Option<u64>) -> Option<(&'static str, Act)> {
         0 => return None,
         1 => ("reset", Act::Reset),
         2 => ("restart of the machine", Act::Restart),
-        3 => ("pause of its peers' work", Act::Links),
-        4 => ("pause and a reset", Act::Reset),
+        3 => ("drain of its peer-to-peer work", Act::Links),
+        4 => ("drain and a reset", Act::Reset),
         6 => ("reset of its bus", Act::Reset),
         7 => ("restart of the machine", Act::Restart),
         _ => ("repair", Act::Reset),
     })
 }
 
-/// Why clocks are held down where that is worth a look: not for being idle or at its power limit.
+/// Why clocks are throttled, where that needs attention: not for being idle or at the power limit.
 pub(super) fn throttled(bits: u64) -> Vec<String> {
     [
         (0x8, "hardware slowdown"),

@@ -50,7 +50,7 @@ impl Place {
         if from_ms >= to {
             return Err(WireError::new(
                 ErrorCode::Usage,
-                "the time asked for ends before it begins",
+                "the requested period ends before it begins",
             ));
         }
         // A step that has begun is in.
@@ -63,7 +63,7 @@ fn broken(error: &rusqlite::Error) -> WireError {
         ErrorCode::Internal,
         format!("the history cannot be read: {error}"),
     )
-    .with_hint("gshare doctor has a row about it")
+    .with_hint("gshare doctor says why")
 }
 
 /// Mean use over a time of which `known` of `all` was known.

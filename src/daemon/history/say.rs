@@ -102,10 +102,10 @@ pub(crate) fn reasons(told: &Told) -> Vec<String> {
     let mut said = Vec::new();
     let mut first = match e.level {
         Level::Repeats => format!("{n} of {script}"),
-        Level::Scaled => format!("{n} of {script} with other numbers"),
+        Level::Scaled => format!("{n} of {script} with other numeric arguments"),
         Level::Script => format!("{n} of {script} with other arguments"),
         Level::Shared => format!("{n} of {script} by others of your group"),
-        Level::User | Level::Prior => format!("{n} of yours, of other things"),
+        Level::User | Level::Prior => format!("{n} of your other programs"),
     };
     let _ = write!(first, ": peak {}", from_to(low, high));
     said.push(first);
@@ -118,17 +118,17 @@ pub(crate) fn reasons(told: &Told) -> Vec<String> {
         seen.dedup();
         let seen: Vec<String> = seen.iter().map(f64::to_string).collect();
         said.push(format!(
-            "memory follows {name}, seen with {}",
+            "memory depends on {name}, measured at {}",
             seen.join(", ")
         ));
     }
     if let Some((newest, factor)) = e.changed {
-        said.push(format!("the last {newest} runs needed {factor:.2} times what those before needed; they count more"));
+        said.push(format!("the last {newest} runs needed {factor:.2} times as much as earlier ones, and count more"));
     }
     said.push(format!(
-        "half of such runs need up to {}, all but {:.0} in 100 up to {}",
+        "half of such runs need up to {}, {:.0} % up to {}",
         e.middle,
-        NOMINAL * 100.0,
+        (1.0 - NOMINAL) * 100.0,
         e.bound
     ));
     said.extend(share_reason(records, told.share()));
@@ -154,11 +154,11 @@ fn share_reason(records: &[RunRecord], share: Option<f64>) -> Option<String> {
         "SMs"
     };
     let most = all.most()?;
-    let mut text = format!("{what} above {} never used", percent(most));
+    let mut text = format!("{what} never above {}", percent(most));
     if share < most {
         let _ = write!(
             text,
-            "; with {} nine in ten of the runs would have been no more than 5 % slower",
+            "; with {}, nine in ten runs would have been at most 5 % slower",
             percent(share)
         );
     }
@@ -189,7 +189,8 @@ pub(crate) fn suggest(told: &Told, facts: &Facts, command: &[String]) -> Suggest
             out.mem = (facts.default_mem.0 / STEP).max(1) * STEP;
             out.sm = Some(facts.default_sm);
             out.reasons = vec![format!(
-                "a guess: no earlier run of {}; it gets what its class gets, may use all of the GPU that others leave free, and has its size from its first {}",
+                "a guess: no earlier run of {}; it gets its class's default, may use all free capacity, and is sized \
+                 after its first {}",
                 if out.what.is_empty() { "it" } else { &out.what },
                 show_duration(facts.first_look)
             )];
@@ -237,7 +238,7 @@ pub(crate) fn running(told: &Told, facts: &Facts, claim: &Running) -> Suggestion
     let used = &claim.used;
     (out.next_mem, out.next_sm) = (used.next_mem, used.next_sm);
     let seen = format!(
-        "in its {} so far it had up to {}{}",
+        "in its {} so far it used up to {}{}",
         show_duration(Duration::from_secs(used.seconds as u64)),
         Bytes(used.peak),
         used.most.map_or_else(String::new, |m| format!(
@@ -250,7 +251,7 @@ pub(crate) fn running(told: &Told, facts: &Facts, claim: &Running) -> Suggestion
             out.mem = rounded(used.next_mem.unwrap_or(used.peak).max(used.peak) as f64)
                 .min(facts.largest.0.max(STEP));
             out.sm = used.enough;
-            out.reasons = vec![format!("a guess: {seen}, and nothing else is known of it")];
+            out.reasons = vec![format!("a guess: {seen}, and nothing else is known")];
         } else {
             // Nothing is known yet: it stays as it is.
             out.mem = claim.asked_mem;

@@ -221,7 +221,7 @@ impl Store {
         match Self::try_open(path, max_bytes) {
             Err(error) if is_damage(&error) => {
                 let aside = path.with_extension("db.damaged");
-                tracing::warn!(%error, aside = %aside.display(), "the history is damaged and is put aside");
+                tracing::warn!(%error, aside = %aside.display(), "the history is damaged; gshare starts a new one");
                 for end in ["-wal", "-shm"] {
                     let mut beside = path.as_os_str().to_owned();
                     beside.push(end);

@@ -214,7 +214,7 @@ impl Desk {
                 }
                 Order::Face(face) => {
                     if let Some(Err(error)) = self.store().map(|s| s.name_claim(&face)) {
-                        tracing::debug!(%error, claim = face.claim, "the name of a claim is not kept");
+                        tracing::debug!(%error, claim = face.claim, "cannot store the name of a claim");
                     }
                 }
                 Order::History(spec, place, out, _turn) => {
@@ -314,7 +314,7 @@ impl Desk {
                 let bytes = self.store.as_ref().and_then(|s| s.bytes().ok());
                 self.note(|s| {
                     if s.trouble.take().is_some() {
-                        tracing::info!("the history is written again");
+                        tracing::info!("the history can be written again");
                     }
                     s.bytes = bytes.unwrap_or(s.bytes);
                 });
@@ -324,7 +324,7 @@ impl Desk {
                     let text = error.to_string();
                     self.note(|s| {
                         if s.trouble.as_ref() != Some(&text) {
-                            tracing::warn!("the history takes nothing: {text}");
+                            tracing::warn!("cannot write the history: {text}");
                         }
                         s.trouble = Some(text);
                     });

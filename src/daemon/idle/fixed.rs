@@ -10,10 +10,10 @@ use crate::daemon::world::World;
 /// What is done, as its owner is told at the start.
 const fn words(how: NoDetach) -> &'static str {
     match how {
-        NoDetach::Warn => "you are only warned",
-        NoDetach::Shrink => "only what it uses stays guaranteed to it",
+        NoDetach::Warn => "gshare only warns you",
+        NoDetach::Shrink => "its size shrinks to what it uses",
         NoDetach::Release => {
-            "its programs on the GPU are ended as soon as somebody can start in their place"
+            "its programs on the GPU are ended as soon as another claim can start in their place"
         }
     }
 }

@@ -52,7 +52,8 @@ pub(super) fn count_down(
         None => {
             claim.announced_ns = Some(claim.now_ns);
             let text = format!(
-                "{id} is released in {}: it is idle, cannot be offloaded, and somebody else can start then. Its programs on the GPU are ended, and what they have in memory is lost. To keep it: gshare keep {id}",
+                "{id} is released in {}: it is idle, cannot be offloaded, and another claim can start then. Its \
+                 programs on the GPU are ended and lose their memory. To keep it: gshare keep {id}",
                 show_duration(patience)
             );
             out.push(Command::TellOwner { id, text });

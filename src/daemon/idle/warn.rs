@@ -39,28 +39,26 @@ fn text(claim: &Idling) -> String {
     let then = match (&claim.fixed, claim.rule.always, claim.rule.detach) {
         (Some(_), _, Some(at)) => match claim.rule.no_detach {
             NoDetach::Warn => {
-                "It cannot be offloaded; please give back what you do not need".to_owned()
+                "It cannot be offloaded; please release what you do not need".to_owned()
             }
             NoDetach::Shrink => format!(
-                "If somebody waits only what it uses stays guaranteed to it, {}",
+                "If others wait, its size shrinks to what it uses, {}",
                 left(at)
             ),
             NoDetach::Release => format!(
-                "It cannot be offloaded: {}, its programs on the GPU are ended if somebody can start in their place",
+                "It cannot be offloaded: {}, its programs on the GPU are ended if another claim can start in their \
+                 place",
                 left(at)
             ),
         },
         (None, Some(at), _) => {
-            format!(
-                "It is offloaded {}; what is in its memory is kept",
-                left(at)
-            )
+            format!("It is offloaded {}; its memory is kept", left(at))
         }
         (None, None, Some(at)) => format!(
-            "It is offloaded {} if somebody waits; what is in its memory is kept",
+            "It is offloaded {} if others wait; its memory is kept",
             left(at)
         ),
-        _ => "Please give back what you do not need".to_owned(),
+        _ => "Please release what you do not need".to_owned(),
     };
     format!(
         "{id} launched nothing for {}{kernel}. {then}. To keep it: gshare keep {id}",

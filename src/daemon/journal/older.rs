@@ -26,7 +26,7 @@ pub(super) fn convert(
     let own = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     let laid = std::fs::set_permissions(&part, own).and_then(|()| std::fs::rename(&part, &copy));
     if let Err(error) = laid {
-        tracing::warn!(%error, "no copy of the journal in its old format is kept");
+        tracing::warn!(%error, "cannot keep a copy of the journal in its old format");
     }
     let tx = db.transaction()?;
     let before: Vec<String> = tx
@@ -64,9 +64,9 @@ pub(super) fn convert(
         .pragma_update(None, "auto_vacuum", "INCREMENTAL")
         .and_then(|()| db.execute_batch("VACUUM"));
     if let Err(error) = shrinks {
-        tracing::warn!(%error, "the journal will not shrink");
+        tracing::warn!(%error, "the journal file will not shrink");
     }
-    tracing::info!(copy = %copy.display(), "the journal has the new format; the old one lies beside it");
+    tracing::info!(copy = %copy.display(), "the journal is converted to the new format");
     Ok(())
 }
 

@@ -45,7 +45,8 @@ impl Service {
         let park = park.and_then(|()| match self.refuses_pytorch() {
             false => Ok(()),
             true => Err(format!(
-                "release {} of the driver refuses most programs, so nothing is offloaded unasked; gshare offload tries it",
+                "driver release {} cannot checkpoint most programs, so gshare offloads none by itself; to try it: \
+                 gshare offload",
                 self.driver_version()
             )),
         });
@@ -69,12 +70,11 @@ impl Service {
     fn may_park_now(&self, id: ClaimId, live: &Live, flags: u64) -> Result<(), String> {
         if live.record.behalf.is_some() {
             return Err(
-                "root has made it for the programs of a cgroup, which gshare leaves where they are"
-                    .to_owned(),
+                "root made it for the programs of a cgroup, which gshare does not move".to_owned(),
             );
         }
         if live.record.plain {
-            return Err("gshare only counts it, and touches none of its programs".to_owned());
+            return Err("gshare only counts it, and leaves its programs alone".to_owned());
         }
         match &self.levers.usable {
             Some(Ok(())) => {}
@@ -126,7 +126,8 @@ impl Service {
         let lost = self.levers.lost.get(&id).into_iter().flatten();
         if let Some(pid) = lost.copied().find(|pid| seen(*pid)) {
             return Err(format!(
-                "the driver has lost process {pid} in a checkpoint; without it the others can be"
+                "the driver has lost process {pid} in a checkpoint; the claim can be offloaded again once that process \
+                 has ended"
             ));
         }
         if let Some(pid) = self.processes_of(id).find(|pid| !seen(*pid)) {
@@ -143,7 +144,7 @@ impl Service {
         }
         if self.driver_release().is_some_and(|r| r < MOVES_SINCE) {
             return Err(format!(
-                "this driver moves nothing between GPUs (it takes release {MOVES_SINCE} or later)"
+                "this driver cannot move programs between GPUs (release {MOVES_SINCE} or later can)"
             ));
         }
         if flags & CHOSE_DEVICES != 0 {
@@ -209,9 +210,9 @@ impl Service {
         };
         let release = self.driver_release();
         let moves = match release {
-            Some(r) if r < MOVES_SINCE => Err(format!(
-                "it takes a driver of release {MOVES_SINCE} or later"
-            )),
+            Some(r) if r < MOVES_SINCE => {
+                Err(format!("needs driver release {MOVES_SINCE} or later"))
+            }
             _ if self.filters.is_none() => Ok("without a device filter: ".to_owned()),
             _ => Ok(String::new()),
         };
@@ -224,7 +225,7 @@ impl Service {
                 "moving between GPUs",
                 usable.and(moves).map(|how| {
                     let able = able(|l| l.movable.is_ok());
-                    format!("{how}{able}; never seen on hardware with two GPUs")
+                    format!("{how}{able}; not tested on hardware with two GPUs")
                 }),
             ),
         ]

@@ -430,7 +430,7 @@ impl Job {
             return Ok(());
         }
         let why = format!(
-            "the host has {} left for the {} of the claim and the {} that stay free",
+            "the host has {} free; the claim needs {}, and {} must stay free",
             Bytes(room),
             Bytes(self.bytes),
             Bytes(self.patience.host_reserve)
@@ -441,7 +441,7 @@ impl Job {
     fn restore(&self, pid: i32, maps: Option<&Maps>) -> Done {
         let plain = Maps(vec![Pairs::new()]);
         let maps = maps.unwrap_or(&plain);
-        let mut last = (Failure::Refused, "there is no map of GPUs".to_owned());
+        let mut last = (Failure::Refused, "no GPU to restore to is known".to_owned());
         for pairs in &maps.0 {
             let step = Step::Restore {
                 pairs: pairs.clone(),
@@ -522,7 +522,9 @@ impl Job {
                 return;
             }
             if why != told {
-                tracing::warn!("a claim is neither here nor there, tried again: {why}");
+                tracing::warn!(
+                    "a claim is only partly offloaded or restored; gshare tries again: {why}"
+                );
                 (self.tell.0)(why.clone());
                 told = why;
             }

@@ -25,8 +25,8 @@ impl Service {
             }
             let call = during.map_or_else(String::new, |call| format!(" ({call} failed)"));
             let text = format!(
-                "{id}: the driver has lost process {pid}{call}; its GPU calls fail from now on. \
-                 End it and start it again; the others go on"
+                "{id}: the driver has lost process {pid}{call}; its GPU calls fail from now on. End it and start it \
+                 again; the others continue"
             );
             self.tell_owner(id, &text);
         }

@@ -64,7 +64,7 @@ impl Service {
             && !live.uncovered
             && let Err(error) = filters.set(cgroup, &rules)
         {
-            tracing::error!(%id, %error, "the filter of a claim could not be changed");
+            tracing::error!(%id, %error, "cannot change the device filter of a claim");
         }
     }
 
@@ -94,7 +94,7 @@ impl Service {
                 continue;
             };
             if let Err(error) = seat.limits.relabel(uuid, &path) {
-                tracing::error!(%id, %error, "a page keeps its old name");
+                tracing::error!(%id, %error, "cannot rename the limits file of a moved claim");
             }
             seat.usage.relabel(uuid);
             seat.limits.set_gpu_index(u32::try_from(gpu).ok());

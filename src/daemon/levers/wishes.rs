@@ -48,10 +48,10 @@ impl Service {
         let holding = self.claims.get(&id).map(|l| l.record.holding.clone());
         let wish = match (wish, holding) {
             (LeverWish::Offload, Some(HoldingRecord::Parked(parked))) if !parked.frozen => {
-                return done(format!("{id} is offloaded already"));
+                return done(format!("{id} is already offloaded"));
             }
             (LeverWish::Suspend, Some(HoldingRecord::Parked(parked))) if parked.frozen => {
-                return done(format!("{id} is suspended already"));
+                return done(format!("{id} is already suspended"));
             }
             (wish @ (LeverWish::Offload | LeverWish::Suspend), Some(HoldingRecord::Parked(_))) => {
                 return done(self.refreeze(id, wish == LeverWish::Suspend));
@@ -73,7 +73,8 @@ impl Service {
         if matches!(wish, Wish::Offload | Wish::Suspend) && self.refuses_pytorch() {
             let release = self.driver_version();
             let text = format!(
-                "release {release} of the driver refuses most programs, PyTorch among them; {id} runs on if it does"
+                "driver release {release} cannot checkpoint most programs, including PyTorch; if it refuses, {id} \
+                 keeps running"
             );
             self.tell_owner(id, &text);
         }
@@ -190,7 +191,7 @@ impl Service {
         self.drive(Event::Wanted { id });
         let holding = self.claims.get(&id).map(|l| &l.record.holding);
         let text = match holding {
-            Some(HoldingRecord::Unparking { .. }) => "it is on its way back".to_owned(),
+            Some(HoldingRecord::Unparking { .. }) => "it is being restored".to_owned(),
             Some(HoldingRecord::Parked(_)) => match self.machine.reason(id) {
                 Some(reason) => {
                     let start = self.start_known(id, reason);

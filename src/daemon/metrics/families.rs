@@ -119,13 +119,13 @@ pub(super) fn service(
         (
             "gshare_sample_age_seconds",
             GAUGE,
-            "Age of the newest look at the GPUs.",
+            "Age of the newest reading of the GPUs.",
             world.sample.map(|s| s.taken.elapsed().as_secs_f64()),
         ),
         (
             "gshare_unwritten_ends",
             GAUGE,
-            "Ended claims that the journal has not taken yet; above 0 the disk may be full.",
+            "Ended claims not yet written to the journal; above 0 the disk may be full.",
             Some(about.unwritten as f64),
         ),
         (
@@ -167,19 +167,19 @@ pub(super) fn service(
         (
             "gshare_leases_over_total",
             COUNTER,
-            "Leases that ended since the service started.",
+            "Time limits that ended since the service started.",
             Some(stats.leases_over as f64),
         ),
         (
             "gshare_caps_written_total",
             COUNTER,
-            "Memory caps changed since the service started: lending, and taking back.",
+            "Memory limits changed since the service started, by lending and taking back.",
             Some(stats.caps as f64),
         ),
         (
             "gshare_allocation_refusals_total",
             COUNTER,
-            "Allocations refused at claims' caps since the service started.",
+            "Allocations refused at claims' memory limits since the service started.",
             Some(refusals_ever as f64),
         ),
     ] {
@@ -210,7 +210,7 @@ pub(super) fn quotas(page: &mut Page, quotas: &[Quota]) {
         ),
         (
             "gshare_quota_max_gpus",
-            "The most GPUs that it may hold at a time.",
+            "The most GPUs that a user, group or project may hold at a time.",
             |q| q.max.map(Share::as_f64),
         ),
     ];

@@ -37,7 +37,7 @@ pub(super) fn gpus(page: &mut Page, snapshot: &Snapshot) {
         }),
         (
             "gshare_gpu_drained",
-            "1 while an administrator keeps new claims away.",
+            "1 while an administrator has drained the GPU.",
             |g| Some(f64::from(u8::from(g.drain.is_some()))),
         ),
         ("gshare_gpu_sms", "Streaming multiprocessors.", |g| {
@@ -45,7 +45,7 @@ pub(super) fn gpus(page: &mut Page, snapshot: &Snapshot) {
         }),
         (
             "gshare_gpu_memory_allocatable_bytes",
-            "What claims can divide: less the reserve and what processes outside claims use.",
+            "Memory that claims can have: total minus the reserve and use outside claims.",
             |g| g.mem_allocatable.map(|b| b as f64),
         ),
         (
@@ -60,7 +60,7 @@ pub(super) fn gpus(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_gpu_memory_used_bytes",
-            "Used by everybody, by the driver's word.",
+            "Used by all processes, as the driver reports.",
             |g| g.mem_used.map(|b| b as f64),
         ),
         (
@@ -75,7 +75,7 @@ pub(super) fn gpus(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_gpu_claimable_ratio",
-            "Largest part of the GPU that a claim would get at once.",
+            "Largest part of the GPU that a new claim would get immediately.",
             |g| Some(g.claimable),
         ),
         (
@@ -114,7 +114,7 @@ pub(super) fn claims(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_claim_memory_limit_bytes",
-            "The most it may use.",
+            "The most memory the claim may use.",
             |_, g| Some(g.mem_limit as f64),
         ),
         (
@@ -124,12 +124,12 @@ pub(super) fn claims(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_claim_memory_borrowed_bytes",
-            "Charged above what is guaranteed.",
+            "Charged above the claim's size.",
             |_, g| g.mem_charge.map(|b| b.saturating_sub(g.mem_request) as f64),
         ),
         (
             "gshare_claim_memory_used_bytes",
-            "Used by its processes, by the driver's word.",
+            "Used by its processes, as the driver reports.",
             |_, g| g.mem_used.map(|b| b as f64),
         ),
         (
@@ -139,7 +139,7 @@ pub(super) fn claims(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_claim_sm_limit_ratio",
-            "The most of the SMs it may use.",
+            "The largest part of the SMs the claim may use.",
             |_, g| Some(g.sm_limit),
         ),
         (
@@ -149,12 +149,12 @@ pub(super) fn claims(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_claim_sm_active_ratio",
-            "Part of the SMs active through it; absent where that cannot be told.",
+            "Part of the SMs that the claim keeps active; absent where unknown.",
             |_, g| part(g.sm_active),
         ),
         (
             "gshare_claim_sm_occupancy_ratio",
-            "Part of the warps resident through it; absent where that cannot be told.",
+            "Part of the warps resident for the claim; absent where unknown.",
             |_, g| part(g.sm_occupancy),
         ),
     ];
@@ -216,31 +216,31 @@ fn claims_alone(page: &mut Page, snapshot: &Snapshot) {
         (
             "gshare_claim_allocation_refusals_total",
             COUNTER,
-            "Its allocations that were refused at the cap.",
+            "Its allocations that were refused at the memory limit.",
             |c| Some(c.refusals as f64),
         ),
         (
             "gshare_claim_contended",
             GAUGE,
-            "1 while it takes turns with others on a GPU; absent where nothing holds its share of GPU time.",
+            "1 while it takes turns with others on a GPU; absent where its share of GPU time is not enforced.",
             |c| c.turns.map(|t| f64::from(u8::from(t.contended))),
         ),
         (
             "gshare_claim_turn_seconds_total",
             COUNTER,
-            "Its turns so far; time alone on a GPU is not in it.",
+            "Duration of its turns so far; time alone on a GPU is not counted.",
             |c| c.turns.map(|t| t.turns_ms as f64 / 1000.0),
         ),
         (
             "gshare_claim_throttled_seconds",
             GAUGE,
-            "Time during which launches of its present processes were held back.",
+            "Time during which launches of its present processes were throttled.",
             |c| c.turns.map(|t| t.held_back_ms as f64 / 1000.0),
         ),
         (
             "gshare_claim_overuse",
             GAUGE,
-            "1 while it uses more than is counted for it.",
+            "1 while it uses more than gshare accounts for.",
             |c| Some(f64::from(u8::from(c.overuse.is_some()))),
         ),
     ];
@@ -273,7 +273,7 @@ pub(super) fn users(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_user_sm_used_gpus",
-            "GPUs' worth of SMs used; absent where it cannot be told.",
+            "GPUs' worth of SMs used; absent where unknown.",
             |u| value(u.sm_used),
         ),
         (
@@ -283,7 +283,7 @@ pub(super) fn users(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_user_memory_used_bytes",
-            "Used by the user's claims, by the driver's word.",
+            "Used by the user's claims, as the driver reports.",
             |u| u.mem_used.map(|b| b as f64),
         ),
     ];
@@ -296,7 +296,7 @@ pub(super) fn users(page: &mut Page, snapshot: &Snapshot) {
     page.family(
         "gshare_unclaimed_processes",
         GAUGE,
-        "GPU processes outside claims, graphics apart.",
+        "GPU processes outside claims, excluding graphics.",
     );
     for gpu in &snapshot.gpus {
         let outside = snapshot.unclaimed.iter();

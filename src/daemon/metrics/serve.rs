@@ -64,7 +64,7 @@ pub(super) fn run(listener: Listener, events: mpsc::UnboundedSender<Msg>) {
         Err(error) => Err(error),
     };
     if let Err(error) = served {
-        tracing::error!(%error, "the metrics are not served any more");
+        tracing::error!(%error, "the metrics are no longer served");
     }
 }
 

@@ -157,7 +157,7 @@ pub(crate) fn restore(
             std::thread::sleep(Duration::from_millis(100));
         };
         match result {
-            Ok(_) => tracing::info!("GPU {g} is divided as it was asked for: {layout}"),
+            Ok(_) => tracing::info!("GPU {g} is divided as requested: {layout}"),
             Err(why) => undone.push(format!("GPU {g} is not divided into {layout}: {why}")),
         }
     }
@@ -269,7 +269,7 @@ impl Service {
         });
         if let Err(error) = working {
             self.dividing.remove(&g);
-            return Err(refuse(format!("no thread for it: {error}")));
+            return Err(refuse(format!("its thread could not be started: {error}")));
         }
         Ok(None)
     }
@@ -282,7 +282,7 @@ impl Service {
             self.handle(Msg::Sample(Box::new(sample)));
         }
         if let Err(error) = self.load_overheads() {
-            tracing::warn!("what a context costs on new instances is not known: {error:#}");
+            tracing::warn!("the memory of a CUDA context on new instances is unknown: {error:#}");
         }
         self.tend_mps();
         self.refresh_facts();
@@ -303,7 +303,7 @@ fn undone(g: usize, why: &Undivided, undo: &str) -> WireError {
             "nothing else may have the GPU open: stop other monitors, then gshare admin release {g} --for 60s \
              && nvidia-smi -i {g} --gpu-reset; the instances are made when gshared starts next"
         ),
-        _ => format!("what was done stays; {undo} takes it back"),
+        _ => format!("changes made so far stay; {undo} reverts them"),
     };
     WireError::new(ErrorCode::NotAvailable, format!("GPU {g}: {why}")).with_hint(hint)
 }
@@ -338,7 +338,9 @@ fn would(g: usize, state: &MigState, places: &[Place], layout: &Layout) -> Strin
         lines.push(format!("would switch GPU {g} back to one whole GPU"));
     }
     if lines.is_empty() {
-        lines.push(format!("GPU {g} is like that: nothing would change"));
+        lines.push(format!(
+            "GPU {g} already has this layout: nothing would change"
+        ));
     }
     lines.join("\n")
 }

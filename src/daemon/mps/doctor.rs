@@ -1,4 +1,4 @@
-//! What `gshare doctor` says of compute caps: a row per GPU with its rung, why, and what would raise it.
+//! What `gshare doctor` says of compute limits: a row per GPU with its mechanism, why, and what would improve it.
 
 use crate::daemon::service::Service;
 use gshare_config::GpuMode;
@@ -6,7 +6,7 @@ use gshare_core::Held;
 use gshare_proto::Check;
 
 /// Where MPS has been seen to work so far; docs/hardware.md has the same words.
-const MPS: &str = "real control program only (550.163, without a GPU)";
+const MPS: &str = "tested only with NVIDIA's MPS control program (550.163, without a GPU)";
 const SIMULATION: &str = "simulation only";
 
 impl Service {
@@ -19,27 +19,27 @@ impl Service {
         let row = |state: &str, detail: String, status: &str, fix: Option<String>| Check {
             status: status.to_owned(),
             fix,
-            ..crate::daemon::doctor::check(&format!("compute cap GPU {g}"), state, detail)
+            ..crate::daemon::doctor::check(&format!("compute limit GPU {g}"), state, detail)
         };
         if self.gpus[g].parent.is_some() {
-            let detail = "rung C1 (mig): an instance of its own, one claim at a time".to_owned();
+            let detail = "mig: this instance serves one claim at a time".to_owned();
             return row("ok", detail, SIMULATION, None);
         }
         if self.is_divided(g) {
-            let detail = "rung C1 (mig): claims get its instances".to_owned();
+            let detail = "mig: claims get its instances".to_owned();
             return row("ok", detail, SIMULATION, None);
         }
         let mps = self.mps_words(g);
         match self.gpus[g].modes.now {
             GpuMode::Exclusive => row(
                 "ok",
-                "exclusive: one claim at a time has it whole".to_owned(),
+                "exclusive: one claim at a time has the whole GPU".to_owned(),
                 SIMULATION,
                 None,
             ),
             GpuMode::Mig => row(
                 "missing",
-                "mode mig, but it has no instances: no claim can use it".to_owned(),
+                "mode mig without instances: no claim can use this GPU".to_owned(),
                 SIMULATION,
                 Some(self.mig_commands(g)),
             ),
@@ -56,10 +56,12 @@ impl Service {
             },
             GpuMode::Auto if self.is_mixed(g) => row(
                 "limited",
-                "auto, now some claims run through MPS and others take turns: the driver divides the time between the two kinds, and no share is held there".to_owned(),
+                "auto, now mixed: some claims run through MPS and others take turns; the driver divides the time \
+                 between them, and shares are not enforced".to_owned(),
                 SIMULATION,
                 Some(format!(
-                    "more GPUs with mode auto keep them apart; gshare admin mode {g} timeslice --wait, or mps, has one kind"
+                    "put more GPUs in mode auto to separate them, or set one mode: gshare admin mode {g} timeslice \
+                     --wait (or mps)"
                 )),
             ),
             GpuMode::Auto => match (mps, self.runs_through_mps(g)) {
@@ -69,26 +71,27 @@ impl Service {
                 }
                 (Ok(_), Some(false)) => {
                     let raise =
-                        "side by side while all claims there are batch or inference of one owner";
-                    self.turns_row(g, "auto, now rung C5 (timeslice)", raise.to_owned())
+                        "claims run side by side while all of them are batch or inference of one owner";
+                    self.turns_row(g, "auto, now timeslice", raise.to_owned())
                 }
                 (Ok(detail), None) => {
                     let detail = format!(
-                        "auto, nobody there: {detail}; that is for batch and inference of one owner, others take turns (C5)"
+                        "auto, no claims now: {detail}; batch and inference of one owner use MPS, other claims take \
+                         turns"
                     );
                     row("ok", detail, MPS, self.above_mps())
                 }
                 (Err(why), _) => {
-                    let raise = format!("side by side needs MPS, which is not here: {why}");
-                    self.turns_row(g, "auto, without MPS rung C5 (timeslice)", raise)
+                    let raise = format!("running claims side by side needs MPS, which is missing: {why}");
+                    self.turns_row(g, "auto without MPS, so timeslice", raise)
                 }
             },
             GpuMode::Timeslice => {
                 let raise = match mps {
-                    Ok(_) => format!("side by side instead of in turns: gshare admin mode {g} mps"),
-                    Err(why) => format!("side by side needs MPS, which is not here: {why}"),
+                    Ok(_) => format!("to run claims side by side: gshare admin mode {g} mps"),
+                    Err(why) => format!("running claims side by side needs MPS, which is missing: {why}"),
                 };
-                self.turns_row(g, "rung C5 (timeslice)", raise)
+                self.turns_row(g, "timeslice", raise)
             }
         }
     }
@@ -99,15 +102,18 @@ impl Service {
             Ok(()) => (
                 "ok",
                 format!(
-                    "{rung}: claims take turns, each by its share of GPU time; as firm as the memory cap"
+                    "{rung}: claims take turns, each by its share of GPU time; as firm as the memory limit"
                 ),
             ),
-            Err(why) => ("missing", format!("{rung} does not hold: {why}")),
+            Err(why) => (
+                "missing",
+                format!("{rung}, but shares are not enforced: {why}"),
+            ),
         };
         Check {
             status: SIMULATION.to_owned(),
             fix: Some(raise),
-            ..crate::daemon::doctor::check(&format!("compute cap GPU {g}"), state, detail)
+            ..crate::daemon::doctor::check(&format!("compute limit GPU {g}"), state, detail)
         }
     }
 
@@ -132,25 +138,26 @@ impl Service {
 
     /// What would let more claims run side by side than MPS does now.
     fn above_mps(&self) -> Option<String> {
-        let accept = "several users side by side: [mps] multi-user = \"accept\"; a fault of one program then ends those of all";
+        let accept = "to run several users side by side: [mps] multi-user = \"accept\"; a fault of one program then \
+                      ends the programs of all";
         (!self.config.mps.multi_user).then(|| accept.to_owned())
     }
 
-    /// The rung that MPS gives on a GPU, or why there is none.
+    /// How MPS enforces shares on a GPU, or why it does not.
     fn mps_words(&self, g: usize) -> Result<String, String> {
         let program = self.mps_program()?;
         let multi = self.config.mps.multi_user;
         let rung = if multi {
-            "rung C3 (mps, all users share one server and its faults)"
+            "mps, all users share one server and its faults"
         } else {
-            "rung C4 (mps, one user at a time)"
+            "mps, one user at a time"
         };
         match self.mps.get(&g) {
             Some(on) if on.up => {
                 let servers = on.servers.len();
                 let clients: usize = on.servers.iter().map(|s| s.clients.len()).sum();
                 Ok(format!(
-                    "{rung}: {}, {}; C2 (MPS 3, release 615) is not built",
+                    "{rung}: {}, {}; gshare does not use the namespaces of MPS 3 (release 615) yet",
                     count(servers, "server"),
                     count(clients, "client")
                 ))
@@ -159,7 +166,7 @@ impl Service {
                 .why
                 .clone()
                 .unwrap_or_else(|| "the daemon does not answer yet".to_owned())),
-            None => Ok(format!("{rung} by {}", program.display())),
+            None => Ok(format!("{rung}, by {}", program.display())),
         }
     }
 }

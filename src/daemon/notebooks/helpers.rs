@@ -215,7 +215,7 @@ impl Helper {
                     let mut ready = [PollFd::new(self.input.as_fd(), PollFlags::POLLOUT)];
                     let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
                     if left.is_zero() || poll(&mut ready, timeout)? == 0 {
-                        return Err(std::io::Error::other("it takes nothing"));
+                        return Err(std::io::Error::other("it accepts no input"));
                     }
                 }
                 Err(e) => return Err(e),
@@ -270,7 +270,7 @@ fn serve(rights: &Rights, inbox: &Inbox, events: &mpsc::UnboundedSender<Msg>) {
         let mut running = match helper.take().map_or_else(|| Helper::start(rights), Ok) {
             Ok(running) => running,
             Err(error) => {
-                tracing::warn!(uid, %error, "no helper for the notebooks of a user");
+                tracing::warn!(uid, %error, "could not start the helper for a user's notebooks");
                 continue;
             }
         };
@@ -292,7 +292,7 @@ fn serve(rights: &Rights, inbox: &Inbox, events: &mpsc::UnboundedSender<Msg>) {
                     let _ = events.send(answer);
                 }
             }
-            Err(error) => tracing::debug!(uid, %error, "the helper for notebooks is started anew"),
+            Err(error) => tracing::debug!(uid, %error, "the helper for notebooks is restarted"),
         }
     }
 }
@@ -347,7 +347,7 @@ mod tests {
                 text,
             },
         );
-        assert!(error.unwrap_err().to_string().contains("takes nothing"));
+        assert!(error.unwrap_err().to_string().contains("accepts no input"));
         assert!(begun.elapsed() < TAKES * 3);
     }
 }

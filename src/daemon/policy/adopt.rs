@@ -85,7 +85,7 @@ impl Service {
             self.move_descendants(id, process, uid);
             if peer.uid != uid {
                 let who = self.names.user(peer.uid);
-                self.tell_owner(id, &format!("{who} made process {pid} claim {id}"));
+                self.tell_owner(id, &format!("{who} turned process {pid} into claim {id}"));
             }
             self.look_up_owners();
             self.update_auto_claims();
@@ -116,11 +116,11 @@ impl Service {
             ));
         }
         if let Some(id) = self.claim_of(pid) {
-            let text = format!("process {pid} is in {id} already");
+            let text = format!("process {pid} is already in {id}");
             return Err(WireError::new(ErrorCode::Usage, text));
         }
         if self.is_own_process(pid) || pid == 1 {
-            let text = format!("process {pid} is the system's or gshare's own");
+            let text = format!("process {pid} belongs to the system or to gshare itself");
             return Err(WireError::new(ErrorCode::Usage, text));
         }
         // What was read is of this process: it lived when its handle was taken, and lives still.
@@ -158,16 +158,19 @@ impl Service {
         }
         let size = |message: String| {
             WireError::new(ErrorCode::Usage, message)
-                .with_hint(format!("say what it is to get: gshare adopt {pid} -g 0.25"))
+                .with_hint(format!("give it a size: gshare adopt {pid} -g 0.25"))
         };
         let most = held
             .iter()
             .map(|(_, bytes)| *bytes)
             .collect::<Option<Vec<u64>>>();
-        let most =
-            most.ok_or_else(|| size(format!("the driver does not say what process {pid} has")))?;
+        let most = most.ok_or_else(|| {
+            size(format!(
+                "the driver does not report the memory of process {pid}"
+            ))
+        })?;
         let Some(most) = most.into_iter().max().filter(|b| *b > 0) else {
-            return Err(size(format!("process {pid} is on no GPU yet")));
+            return Err(size(format!("process {pid} does not use a GPU yet")));
         };
         spec.mem = Some(most.next_multiple_of(GRANULARITY));
         let part = |g: usize| {
@@ -234,7 +237,7 @@ impl Service {
         let what = figures::what(None, &record.command);
         let opens = match (&self.tree, &self.filters) {
             (Some(_), Some(_)) => {
-                "it opens no other GPU from now on; what it has open stays usable until it exits"
+                "it cannot open other GPUs from now on; those it has open stay usable until it exits"
             }
             (Some(_), None) => "not restricted: there is no device filter here",
             (None, _) => "not restricted: there are no cgroups here",
@@ -243,8 +246,8 @@ impl Service {
             "{id}: {what} (pid {pid}) has a claim now: {size}\n  \
              counted: its memory and GPU time, from now on; what it starts belongs to {id}\n  \
              GPUs: {opens}\n  \
-             cap: none until its next start, in a claim: gshare claim ... -- {what}\n  \
-             more than {id} holds is over-use; it ends with the process, and gshare release {id} ends both",
+             limit: none until its next start, in a claim: gshare claim ... -- {what}\n  \
+             use above {id} is over-use; {id} ends with the process, and gshare release {id} ends both",
         )
     }
 }

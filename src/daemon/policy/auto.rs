@@ -132,11 +132,11 @@ impl Service {
         }
         self.next_id += 1;
         if let Err(error) = self.journal.put(&record) {
-            tracing::warn!(%id, %error, "an auto-claim could not be journaled");
+            tracing::warn!(%id, %error, "could not record an auto-claim in the journal");
         }
         let gpus: Vec<String> = uses.keys().map(usize::to_string).collect();
         let text = format!(
-            "{id}: {} of {} (pid {}) uses GPU {} outside claims: counted as a claim without a cap",
+            "{id}: {} of {} (pid {}) uses GPU {} outside claims: counted as a claim without a limit",
             figures::what(None, &record.command),
             self.names.user(uid),
             process.pid,

@@ -74,7 +74,7 @@ impl Service {
 
     /// A setting that does not hold is an administrator's first concern: a warning in the log, and on every screen.
     fn notice_open(&mut self, why: &str) {
-        tracing::warn!("`unclaimed = \"deny\"` does not hold: {why}");
+        tracing::warn!("`unclaimed = \"deny\"` has no effect: {why}");
         self.notice(
             None,
             format!("programs outside claims may still open GPUs: {why}"),
@@ -105,7 +105,7 @@ impl Service {
         match places::watch(&dirs, self.events.clone()) {
             Ok(()) => self.policy.watched = dirs,
             Err(error) => {
-                tracing::warn!(%error, "new cgroups are not watched: they get their filter at the next look");
+                tracing::warn!(%error, "cannot watch for new cgroups: they get their filter at the next poll");
             }
         }
     }
@@ -153,7 +153,7 @@ impl Service {
         }
         if set.is_empty() && denial.trouble.is_none() {
             denial.trouble = Some(
-                "no cgroup here can hold the device filter, for example because all programs run in the root cgroup"
+                "no cgroup here can have the device filter, for example because all programs run in the root cgroup"
                     .to_owned(),
             );
         }

@@ -15,7 +15,7 @@ use crate::clock::{millis, unix_ms};
 use crate::figures;
 
 /// The device filter's status; docs/hardware.md has the same words.
-const STAND_IN: &str = "seen with stand-in device nodes only";
+const STAND_IN: &str = "tested only with stand-in device nodes";
 
 impl Service {
     /// All rows of the policy.
@@ -28,10 +28,10 @@ impl Service {
     }
 
     fn reconcile_row(&self) -> Check {
-        let name = "reconcile (rung M4)";
+        let name = "over-use";
         let policy = &self.config.policy;
         let then = match policy.overuse {
-            Overuse::Warn => "owners are warned, nobody is ended".to_owned(),
+            Overuse::Warn => "owners are warned, no process is ended".to_owned(),
             Overuse::Stop => format!(
                 "the offending process is ended after {}",
                 show_duration(policy.overuse_grace)
@@ -43,10 +43,11 @@ impl Service {
             .collect();
         let over = self.policy.over.all().count();
         let now = match over {
-            0 => "nobody is in over-use".to_owned(),
-            n => format!("{n} in over-use now"),
+            0 => "over-use now: none".to_owned(),
+            n => format!("over-use now: {n}"),
         };
-        let detail = format!("NVML against the ledger at every look; {then}; {now}");
+        let detail =
+            format!("NVML's figures are compared with gshare's own at every poll; {then}; {now}");
         match figures.as_slice() {
             [] => check(name, "missing", "NVML gives no list of processes"),
             known if known.contains(&false) => Check {
@@ -54,7 +55,7 @@ impl Service {
                 ..check(
                     name,
                     "limited",
-                    format!("{detail}; the driver does not tell the memory of some processes"),
+                    format!("{detail}; the driver does not report the memory of some processes"),
                 )
             },
             _ => Check {
@@ -109,7 +110,7 @@ impl Service {
         };
         let mut detail = match policy {
             Unclaimed::Observe => "observe: shown, not accounted; no record is kept".to_owned(),
-            Unclaimed::Adopt => "adopt: counted as claims without a cap".to_owned(),
+            Unclaimed::Adopt => "adopt: counted as claims without a limit".to_owned(),
             Unclaimed::Deny => self.denial_text(),
         };
         let verb = if policy == Unclaimed::Deny {
@@ -128,7 +129,7 @@ impl Service {
             ));
         }
         if policy != Unclaimed::Deny && now.is_empty() && past.is_empty() {
-            detail.push_str("; deny would stop nobody that is known");
+            detail.push_str("; deny would stop no known program");
         }
         let denial = self.policy.denial.as_ref();
         let in_force = denial.is_some_and(|d| !d.places.is_empty() && d.trouble.is_none());
@@ -150,7 +151,7 @@ impl Service {
 
     fn denial_text(&self) -> String {
         let Some(denial) = &self.policy.denial else {
-            return "deny is asked for, but there is no device filter".to_owned();
+            return "deny is configured, but there is no device filter".to_owned();
         };
         if let Some(why) = &denial.trouble {
             return format!("deny is not in force everywhere: {why}");

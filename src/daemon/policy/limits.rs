@@ -77,8 +77,9 @@ impl Service {
             };
             let index = u32::try_from(gpu).unwrap_or(u32::MAX);
             if let Err(error) = self.observer.limit(index, order, PATIENCE) {
-                let text =
-                    format!("{id} is not held to its memory by the driver on GPU {gpu}: {error}");
+                let text = format!(
+                    "{id}: the driver does not enforce its memory limit on GPU {gpu}: {error}"
+                );
                 self.notice(Some(id), text);
             }
         }
@@ -100,13 +101,13 @@ impl Service {
             };
             let index = u32::try_from(gpu).unwrap_or(u32::MAX);
             if let Err(error) = self.observer.limit(index, order, PATIENCE) {
-                tracing::warn!(claim = live.record.id, %error, "the driver's memory limit stays until its group goes");
+                tracing::warn!(claim = live.record.id, %error, "the driver's limit stays until the cgroup is removed");
             }
         }
     }
 
     pub(super) fn limits_row(&self) -> Check {
-        let name = "memory limits (driver, rung M1)";
+        let name = "memory limits (driver)";
         let count = |wanted: bool| {
             self.policy
                 .limits
@@ -128,7 +129,7 @@ impl Service {
                     name,
                     if others == 0 { "ok" } else { "limited" },
                     format!(
-                        "the driver holds the claims on {some} of {} GPUs: request guaranteed, limit the most",
+                        "the driver enforces memory on {some} of {} GPUs: size as guarantee, limit as maximum",
                         some + others
                     ),
                 )

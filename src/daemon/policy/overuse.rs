@@ -70,7 +70,7 @@ impl Service {
                 } => self.stop_overuse(claim, gpu, &finding, force),
                 Act::Cured { claim, gpu } => {
                     self.write_caps_of(claim, gpu);
-                    let text = format!("{claim} is back to what is counted on GPU {gpu}");
+                    let text = format!("over-use by {claim} on GPU {gpu} has ended");
                     self.notice(Some(claim), text);
                 }
             }
@@ -171,7 +171,7 @@ impl Service {
         let then = match policy.overuse {
             Overuse::Warn => "it gets no more memory there".to_owned(),
             Overuse::Stop => format!(
-                "it gets no more memory there, and the process is ended in {} if that goes on",
+                "it gets no more memory there, and the process is ended in {} if that continues",
                 show_duration(policy.overuse_grace)
             ),
         };
@@ -200,16 +200,18 @@ impl Service {
         self.signal(&[process], signal);
     }
 
-    /// `c3 uses 3.4 GiB on GPU 1 that nobody counts (python train.py, pid 31)`.
+    /// `c3 uses 3.4 GiB more on GPU 1 than gshare accounts for (python train.py, pid 31)`.
     fn overuse_text(&self, id: ClaimId, gpu: usize, finding: &Finding<ProcessKey>) -> String {
         let pid = finding.process.pid;
         let who = format!("({}, pid {pid})", figures::Face::of(pid).what);
         match finding.kind {
             Kind::Memory { excess } => {
-                format!("{id} uses {excess} on GPU {gpu} beyond what is counted {who}")
+                format!("{id} uses {excess} more on GPU {gpu} than gshare accounts for {who}")
             }
             Kind::Time { excess } => {
-                format!("{id} uses {excess:.0} % of GPU {gpu}'s time beyond what is counted {who}")
+                format!(
+                    "{id} uses {excess:.0} % more of GPU {gpu}'s time than gshare accounts for {who}"
+                )
             }
             Kind::NotGranted => format!("{id} uses GPU {gpu}, which it does not hold {who}"),
         }
@@ -229,7 +231,7 @@ impl Service {
             let left = (since + rules.grace).saturating_sub(self.now());
             let left = Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0));
             text.push_str(&format!(
-                "; ended in {} if that goes on",
+                "; ended in {} if that continues",
                 show_duration(left)
             ));
         }

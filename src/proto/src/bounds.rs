@@ -119,7 +119,7 @@ impl<'de, const N: usize> Deserialize<'de> for Text<N> {
                     return Ok(Text(text.to_owned()));
                 }
                 Err(E::custom(format!(
-                    "text of {} bytes where {N} are taken at most",
+                    "text of {} bytes; at most {N} are allowed",
                     text.len()
                 )))
             }

@@ -38,9 +38,9 @@ pub(super) static COMMANDS: &[Command] = commands! {
     Screen, "O a", "restore" 4, "restore", levers::restorable => levers::restore,
         "bring the chosen claim back onto a GPU";
     Screen, "p", "keep" 9, "keep", levers::keepable => levers::keep,
-        "put off what was announced for the chosen claim, or for your first one that something was announced for";
+        "postpone the action announced for the chosen claim, or for your first claim that has one";
     Screen, "e", "extend" 2, "extend", act::own_claim => act::open_extend,
-        "put the end of the chosen claim's lease off";
+        "extend the chosen claim's time limit";
     Screen, "x Del F9", "release" 7, "release", Model::service => act::ask_release,
         "release the chosen claim of yours, or withdraw it from the queue; asks first";
     Screen, "/ F3", "filter" 5, "filter", act::some_snapshot => |m| m.filtering = true,
@@ -50,11 +50,11 @@ pub(super) static COMMANDS: &[Command] = commands! {
     Screen, "!", "warnings" 5, "warnings", act::some_warning => |m| m.dialog = Some(Dialog::Warnings { chosen: 0 }),
         "all warnings, and what can be done about each";
     Screen, "m", "mine" 1, "mine only", act::some_snapshot => act::mine_only,
-        "show only what is yours, and everything again";
+        "show only your rows, or all rows again";
     Screen, "Tab", "next" 4, "next screen", always => |m| act::turn_page(m, 1),
         "go to the next screen";
-    Screen, "Shift-Tab", "" 0, "screen before", always => |m| act::turn_page(m, 4),
-        "go to the screen before";
+    Screen, "Shift-Tab", "" 0, "previous screen", always => |m| act::turn_page(m, 4),
+        "go to the previous screen";
     Screen, "1", "" 0, "Overview", always => |m| act::open_page(m, Overview),
         "everything at a glance";
     Screen, "2", "" 0, "Claims", always => |m| act::open_page(m, Claims),
@@ -68,7 +68,7 @@ pub(super) static COMMANDS: &[Command] = commands! {
     Screen, "Down j", "" 0, "", act::some_snapshot => |m| act::by_rows(m, 1),
         "choose the next row";
     Screen, "Up k", "" 0, "", act::some_snapshot => |m| act::by_rows(m, -1),
-        "choose the row before";
+        "choose the previous row";
     Screen, "PgDn Ctrl-D", "" 0, "", act::some_snapshot => |m| act::by_pages(m, 1),
         "go down by a page";
     Screen, "PgUp Ctrl-U", "" 0, "", act::some_snapshot => |m| act::by_pages(m, -1),
@@ -78,13 +78,13 @@ pub(super) static COMMANDS: &[Command] = commands! {
     Screen, "End G", "" 0, "", act::some_snapshot => |m| m.choose(usize::MAX),
         "choose the last row";
     Screen, "Esc", "" 0, "", always => act::clear,
-        "choose no row, then show all rows again";
+        "clear the choice, or if there is none, the filter";
     Screen, "Space", "" 0, "pause", act::some_caption => act::pause_captions,
-        "stop the captions of the demo or a replay, and let them go on";
+        "pause or resume the demo's captions or the replay";
     Page(Overview), "Right l", "" 0, "", act::some_snapshot => |m| act::turn_section(m, 1),
         "go to the next part: claims, queue, GPUs";
     Page(Overview), "Left h", "" 0, "", act::some_snapshot => |m| act::turn_section(m, 2),
-        "go to the part before";
+        "go to the previous part";
     Page(Claims), "v F5", "group" 6, "group", always => act::next_grouping,
         "group the claims by user, notebook or GPU";
     Page(Claims), "Right l", "open" 4, "open", act::some_row => |m| act::turn(m, true),
@@ -92,15 +92,15 @@ pub(super) static COMMANDS: &[Command] = commands! {
     Page(Claims), "Left h", "" 0, "fold", act::some_row => |m| act::turn(m, false),
         "hide it again";
     Page(Queue), "+", "zoom" 1, "zoom in", always => |m| act::zoom(m, -1),
-        "show less of the time to come";
+        "show a shorter time ahead";
     Page(Queue), "-", "" 0, "zoom out", always => |m| act::zoom(m, 1),
-        "show more of the time to come";
+        "show a longer time ahead";
     Page(History), "Right l", "longer" 6, "longer", always => |m| act::look_back(m, 1),
         "look further back: an hour, a day, a week";
     Page(History), "Left h", "" 0, "shorter", always => |m| act::look_back(m, -1),
         "look less far back";
     Page(Health), "u", "look again" 6, "look again", Model::service => act::look_again,
-        "ask the service again what it found";
+        "run the service's checks again";
     Screen, ">", "" 0, "replay: faster", act::some_recording => |m| act::seek(m, Seek::Faster),
         "in a recording: twice as fast";
     Screen, "<", "" 0, "replay: slower", act::some_recording => |m| act::seek(m, Seek::Slower),
@@ -120,19 +120,19 @@ pub(super) static COMMANDS: &[Command] = commands! {
     Filter, "Esc", "show all" 7, "", always => act::drop_filter,
         "show all rows again";
     Form, "Enter", "do it" 8, "", always => act::send_form,
-        "ask for what the lines say";
+        "send the form";
     Form, "Tab Down", "next line" 6, "", always => |m| act::step(m, 1),
         "go to the next line";
     Form, "Shift-Tab Up", "" 5, "", always => |m| act::step(m, -1),
-        "go to the line before";
+        "go to the previous line";
     Form, "Esc", "close" 7, "", always => |m| m.dialog = None,
-        "close it; nothing is asked for";
+        "close the form without sending it";
     Palette, "Enter", "run" 8, "", always => act::run_named,
         "run the chosen command";
     Palette, "Down Tab", "" 5, "", always => |m| act::step(m, 1),
         "choose the next command";
     Palette, "Up Shift-Tab", "" 5, "", always => |m| act::step(m, -1),
-        "choose the command before";
+        "choose the previous command";
     Palette, "Esc", "close" 7, "", always => |m| m.dialog = None,
         "run nothing";
     Confirm, "y", "yes" 8, "", always => act::confirmed,
@@ -158,7 +158,7 @@ pub(super) static COMMANDS: &[Command] = commands! {
     Warnings, "Down j", "" 0, "", always => |m| act::step(m, 1),
         "choose the next warning";
     Warnings, "Up k", "" 0, "", always => |m| act::step(m, -1),
-        "choose the warning before";
+        "choose the previous warning";
     Warnings, "Enter", "what to do" 8, "", always => act::open_warning,
         "show the exact command, which y runs";
     Warnings, "Esc q", "close" 7, "", always => |m| m.dialog = None,

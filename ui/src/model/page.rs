@@ -54,7 +54,7 @@ impl FromStr for Page {
         let is =
             |p: &&Self| p.name().to_lowercase() == wanted || (p.place() + 1).to_string() == wanted;
         Self::ALL.iter().find(is).copied().ok_or_else(|| {
-            format!("`{text}` is no screen: overview, claims, queue, history or health")
+            format!("`{text}` is not a screen: overview, claims, queue, history or health")
         })
     }
 }

@@ -34,7 +34,7 @@ impl Sort {
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Need => "need: yours, then what is worth a look",
+            Self::Need => "need: yours, then those that need attention",
             Self::Id => "id",
             Self::User => "user",
             Self::Gpu => "GPU",

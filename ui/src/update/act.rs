@@ -31,7 +31,7 @@ pub(crate) fn some_snapshot(model: &Model) -> Result<(), String> {
 /// Whether the focus has rows.
 pub(crate) fn some_row(model: &Model) -> Result<(), String> {
     if model.keys(model.focus()).is_empty() {
-        return Err("there is no row to look at here".to_owned());
+        return Err("there is no row here".to_owned());
     }
     Ok(())
 }
@@ -52,9 +52,7 @@ fn chosen_claim(model: &Model) -> Result<&ClaimView, String> {
     };
     if claim.adopted {
         let id = &claim.id;
-        return Err(format!(
-            "{id} is a process outside claims: nothing holds it to a size"
-        ));
+        return Err(format!("{id} is a process without a claim: it has no size"));
     }
     if !model.may(claim.uid) {
         let (id, user) = (&claim.id, &claim.user);
@@ -74,17 +72,17 @@ pub(crate) fn some_recording(model: &Model) -> Result<(), String> {
     if model.recorded {
         return Ok(());
     }
-    Err("only a recording can be gone about in (gshare top --replay FILE)".to_owned())
+    Err("you can seek only in a recording (gshare top --replay FILE)".to_owned())
 }
 
 pub(crate) fn seek(model: &mut Model, to: Seek) {
     model.out.push(Cmd::Ask(Request::Replay(to)));
 }
 
-/// Whether there is something to stop.
+/// Whether there is something to pause.
 pub(crate) fn some_caption(model: &Model) -> Result<(), String> {
     let caption = model.caption.as_ref().map(|_| ());
-    caption.ok_or_else(|| "only the demo and a replay have something to stop".to_owned())
+    caption.ok_or_else(|| "only the demo and a replay can be paused".to_owned())
 }
 
 pub(crate) fn open_claim(model: &mut Model) {
@@ -109,7 +107,7 @@ pub(crate) fn open_extend(model: &mut Model) {
             model.dialog = Some(Dialog::Form(Box::new(form)));
         }
         None => {
-            let text = format!("{} has no end: there is nothing to put off", claim.id);
+            let text = format!("{} has no time limit to extend", claim.id);
             model.say(Tone::Bad, text);
         }
     }

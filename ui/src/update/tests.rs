@@ -425,7 +425,7 @@ fn captions_pause_in_the_demo_only() {
     assert!(screen(&m).contains("a hog hits its cap"));
     let pause = |paused| [Cmd::Ask(Request::Captions { paused })];
     assert_eq!(press(&mut m, "<space>"), pause(true));
-    assert!(screen(&m).contains("Space goes on"));
+    assert!(screen(&m).contains("Space resumes"));
     assert_eq!(press(&mut m, "<space>"), pause(false));
 }
 

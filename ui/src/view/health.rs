@@ -172,13 +172,13 @@ fn holds(snapshot: &Snapshot) -> [(&'static str, &'static str); 3] {
                 Caps::Cooperative => {
                     "a program cannot exceed its limit by accident; on purpose it can (cooperative)"
                 }
-                Caps::None => "nothing holds a program to a limit",
+                Caps::None => "no limit is enforced",
             },
         ),
         (
             "compute",
             match (snapshot.caps, mps, mig) {
-                (Caps::None, ..) => "nothing holds a program to a limit",
+                (Caps::None, ..) => "no limit is enforced",
                 (_, true, _) => {
                     "with MPS each claim has its part of the SMs, else of the GPU's time"
                 }
@@ -246,7 +246,7 @@ fn checks(view: &View<'_>, cols: usize, whole: bool) -> Vec<Row> {
         }
     }
     if view.snapshot.service.is_some() && model.filter.text().is_empty() {
-        out.push(line!(view; heading "WHAT HOLDS A CLAIM").into());
+        out.push(line!(view; heading "ENFORCEMENT").into());
         let rows = holds(view.snapshot).into_iter();
         out.extend(
             rows.map(|(what, text)| line!(view; dim format!("  {what:<8} "), text text).into()),

@@ -95,7 +95,7 @@ fn with_caption(view: &View<'_>, (cols, rows): (usize, usize), keys: Row) -> Vec
         return out;
     };
     let hint = match view.model.captions_paused {
-        true => "  Space goes on ",
+        true => "  Space resumes ",
         false => "  Space pauses ",
     };
     let room = cols.saturating_sub(width(hint));

@@ -509,9 +509,12 @@ fn when_a_claim_starts_is_told_with_its_spread_and_its_cause() {
     let overview = shown(at(0), None, "", (120, 40));
     assert!(overview.contains("1 GPU  at once  needs"), "{overview}");
     let queue = shown(at(0), None, "3", (120, 40));
-    assert!(queue.contains("starts at any moment"), "{queue}");
+    assert!(queue.contains("starts any moment now"), "{queue}");
     let queue = shown(None, None, "3", (120, 40));
-    assert!(queue.contains("nobody ahead has an end"), "{queue}");
+    assert!(
+        queue.contains("what it waits for has no known end"),
+        "{queue}"
+    );
     let overview = shown(None, None, "", (120, 40));
     assert!(overview.contains("1 GPU  —  needs"), "{overview}");
 }
@@ -530,7 +533,10 @@ fn why_others_are_left_alone_is_told_who_waits() {
         text.contains("c5 (ada) cannot make room: it uses managed memory"),
         "{text}"
     );
-    assert!(!text.contains("nobody ahead has an end"), "{text}");
+    assert!(
+        !text.contains("what it waits for has no known end"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -685,7 +691,7 @@ fn off_is_said_in_the_first_row_and_nothing_is_promised() {
     assert!(rows[0].contains("no limits"), "{text}");
     let said = "OFF until 15:32 (bob): no limits, no queue";
     assert!(rows[1].ends_with(said), "{text}");
-    let none = "not answered while off: any program may use any GPU";
+    let none = "gshare is off: any program may use any GPU";
     assert!(rows[2].contains(none), "{text}");
     let look = Look::new(Depth::Rgb, true);
     assert_eq!(buffer(&m, &look)[(2, 1)].fg, look.theme.error.fg.unwrap());

@@ -65,7 +65,7 @@ fn waiting(view: &View<'_>, area: Rect) -> Vec<Row> {
     if rows.is_empty() {
         let text = match view.snapshot.service.is_some() {
             true => "nobody waits",
-            false => "no service, so nobody can wait",
+            false => "no service, so no queue",
         };
         out.push(line!(view; dim text).into());
     }
@@ -104,7 +104,7 @@ pub(super) fn detail(model: &Model, id: &str, look: &Look, cols: usize) -> Vec<L
     }
     let clock = model.clock;
     let start = match waiting.expected_ms {
-        Some(at) if at <= clock.now_ms => "starts at any moment".to_owned(),
+        Some(at) if at <= clock.now_ms => "starts any moment now".to_owned(),
         _ if waiting.expected.is_some() && !waiting.by_hours => {
             let expected = waiting.expected.as_ref().map(ExpectedView::text);
             format!("starts {}", expected.unwrap_or_default())
@@ -115,11 +115,11 @@ pub(super) fn detail(model: &Model, id: &str, look: &Look, cols: usize) -> Vec<L
         }
         None if waiting.plan.is_some() => "starts when that is done".to_owned(),
         None if !waiting.alone.is_empty() => format!("start {dash}"),
-        None => format!("start {dash}: nobody ahead has an end"),
+        None => format!("start {dash}: what it waits for has no known end"),
     };
     let party = waiting.party.as_ref().unwrap_or(&waiting.user);
     let within = match waiting.entitled {
-        true => format!("; within what {party} is guaranteed"),
+        true => format!("; within the guarantee of {party}"),
         false => String::new(),
     };
     tell("when", &format!("{start}{within}"), theme.text);
@@ -301,7 +301,7 @@ fn until(view: &View<'_>, area: Rect, each: u16, scene: &mut Scene<'_>) {
     }
 }
 
-/// What is free of a GPU now, for the viewer, and what ends leave later.
+/// The free part of a GPU: now for the viewer, and later when time limits have ended claims.
 fn free_when(view: &View<'_>, gpu: &GpuView, segments: &[Segment], cols: u16) -> Line<'static> {
     if closed(gpu).is_some() {
         return Line::default();
@@ -382,7 +382,7 @@ fn future(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
     let mut out = vec![
         line!(view;
             heading format!("WHAT {whose} COULD START  "),
-            dim format!("{behind}a time with ~ is what ends leave"),
+            dim format!("{behind}~: estimated from time limits"),
         ),
         row("", "now", times.iter().map(time).collect()),
         row(

@@ -73,9 +73,7 @@ impl LaunchAnswer {
                 code: body.text("code")?,
                 message: body.text("message")?,
             }),
-            other => Err(Malformed(format!(
-                "a launch is not answered by kind {other}"
-            ))),
+            other => Err(Malformed(format!("unknown reply kind {other} to a launch"))),
         }
     }
 

@@ -29,7 +29,9 @@ impl Header {
     /// That of the message which begins here; `None` while it is not whole.
     fn read(bytes: &[u8]) -> Result<Option<Self>, Malformed> {
         if !MAGIC.starts_with(&bytes[..bytes.len().min(MAGIC.len())]) {
-            return Err(Malformed("it does not begin as a message does".to_owned()));
+            return Err(Malformed(
+                "it does not start with a message header".to_owned(),
+            ));
         }
         if bytes.len() < HEADER {
             return Ok(None);

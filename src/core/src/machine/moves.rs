@@ -36,7 +36,7 @@ impl Machine {
     fn way_to(&self, id: ClaimId, gpus: &[usize]) -> Result<(Vec<Slice>, Vec<Slice>), String> {
         let from = match self.ledger.slices(id) {
             Some(slices) if !self.on_its_way(id) => slices.to_vec(),
-            Some(_) => return Err("it is on its way elsewhere".to_owned()),
+            Some(_) => return Err("it is already being moved".to_owned()),
             None => {
                 return Err(format!(
                     "it is not on a GPU now; gshare restore {id} brings it back"
@@ -45,11 +45,14 @@ impl Machine {
         };
         let here: Vec<usize> = from.iter().map(|s| s.gpu).collect();
         if !self.ledger.queued(&from) {
-            return Err("gshare's queue does not decide about its GPUs".to_owned());
+            return Err("gshare's queue does not schedule its GPUs".to_owned());
         }
         let apart = |(i, gpu): (usize, &usize)| !gpus[..i].contains(gpu);
         if gpus.len() != from.len() || !gpus.iter().enumerate().all(apart) {
-            return Err(format!("it has {} GPUs, each once", from.len()));
+            return Err(format!(
+                "name as many GPUs as it has ({}), each once",
+                from.len()
+            ));
         }
         if let Some(gpu) = gpus.iter().find(|gpu| here.contains(gpu)) {
             return Err(format!("it is on GPU {gpu} already"));
@@ -59,7 +62,7 @@ impl Machine {
                 return Err(format!("GPU {gpu} is of another model"));
             }
             if self.ledger.admission(gpu) != Admission::Queue {
-                return Err(format!("gshare's queue does not decide about GPU {gpu}"));
+                return Err(format!("gshare's queue does not schedule GPU {gpu}"));
             }
             if self.ledger.is_drained(gpu) {
                 return Err(format!("GPU {gpu} is drained: no claim comes to it"));

@@ -36,7 +36,7 @@ pub(crate) fn kill(model: &Model) -> Asking {
     let id = &claim.id;
     if claim.adopted {
         return Err(format!(
-            "{id} is a process outside claims; end it with kill"
+            "{id} is a process without a claim; end it with kill"
         ));
     }
     let members = match claim.members.len() {
@@ -89,7 +89,7 @@ pub(crate) fn drain(model: &Model) -> Asking {
     } else {
         (
             format!("Drain GPU {n}"),
-            format!("Start no new claims on GPU {n}? What runs there runs on."),
+            format!("Start no new claims on GPU {n}? Its claims keep running."),
             format!("draining GPU {n}"),
             AdminCall::Drain {
                 gpus: gpus.into(),

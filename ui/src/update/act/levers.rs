@@ -77,10 +77,12 @@ fn announced(model: &Model) -> Result<&ClaimView, String> {
         match (claim.announced.is_some(), can_be_kept(claim)) {
             (true, false) if claim.place.on_its_way.is_none() => {
                 return Err(format!(
-                    "this service does not say whether {id} is on its way: gshare keep {id} asks it"
+                    "this service does not report whether {id} can still be kept: try gshare keep {id}"
                 ));
             }
-            (true, false) => return Err(format!("it is too late: {id} is on its way")),
+            (true, false) => {
+                return Err(format!("too late: what was announced for {id} has begun"));
+            }
             (true, true) => return Ok(claim),
             (false, _) if warned => return Ok(claim),
             (false, _) => {}
@@ -89,7 +91,7 @@ fn announced(model: &Model) -> Result<&ClaimView, String> {
     let mut claims = model.snapshot.iter().flat_map(|s| &s.claims);
     let told = |c: &ClaimView| (c.announced.is_some() && can_be_kept(c)) || ends_idle(c);
     let own = claims.find(|c| told(c) && model.may(c.uid));
-    own.ok_or_else(|| "nothing was announced for any claim of yours".to_owned())
+    own.ok_or_else(|| "nothing is announced for your claims".to_owned())
 }
 
 /// Whether something was announced that can be put off, else why not.

@@ -112,7 +112,7 @@ fn a_lease_is_put_off() {
     // What has no end cannot be put off.
     let mut m = at_work();
     press(&mut m, "e");
-    assert!(screen(&m).contains("c12 has no end"));
+    assert!(screen(&m).contains("c12 has no time limit"));
 }
 
 #[test]

@@ -193,7 +193,7 @@ impl Page<'_> {
         if let Some(text) = &claim.announced {
             let id = &claim.id;
             let keep = match can_be_kept(claim) {
-                true => format!("; p, or gshare keep {id}, puts it off"),
+                true => format!("; to postpone it: p, or gshare keep {id}"),
                 false => String::new(),
             };
             self.tell("announced", format!("{id} {text}{keep}"));
@@ -227,9 +227,7 @@ impl Page<'_> {
         );
         let limits = match claim.caps {
             Caps::Strict => "strict",
-            Caps::Cooperative => {
-                "cooperative: hold for programs that do not try to get around them"
-            }
+            Caps::Cooperative => "cooperative: a program can bypass them on purpose",
             Caps::None => "none",
         };
         self.tell("limits", limits);
@@ -306,10 +304,7 @@ impl Page<'_> {
         if !g.beside_mps.is_empty() {
             let pids: Vec<String> = g.beside_mps.iter().map(u32::to_string).collect();
             let pids = pids.join(", ");
-            self.tell(
-                "  MPS",
-                format!("pid {pids} beside it: nothing limits its SMs"),
-            );
+            self.tell("  MPS", format!("pid {pids} outside MPS: SMs not limited"));
         }
         let memory = format!(
             "{} GiB used, {} charged (at most {}), claim {}, limit {}",
@@ -323,7 +318,10 @@ impl Page<'_> {
         if let Some(bytes) = g.mem_driver {
             self.tell(
                 "  driver",
-                format!("{} GiB of the limit: modules, graphs, stack", gib(bytes)),
+                format!(
+                    "uses {} GiB of the limit (modules, graphs, stack)",
+                    gib(bytes)
+                ),
             );
         }
         let copied = |f: Figure| {
@@ -381,7 +379,7 @@ impl Page<'_> {
         self.tell("GPU", program.gpu.to_string());
         let kind = match program.graphics {
             true => "graphics: it needs no claim",
-            false => "no claim: nothing holds it to a limit",
+            false => "no claim: it has no limits",
         };
         self.tell("kind", kind);
         self.tell("command", &program.what);

@@ -48,23 +48,23 @@ pub(super) fn lines(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
         (glyphs.free, "nobody's"),
         (glyphs.tick[0], "in a bar: where the claim ends"),
         (glyphs.mine, "yours"),
-        (glyphs.sign, "worth a look"),
+        (glyphs.sign, "needs attention"),
         (glyphs.broken, "broken"),
         (glyphs.dash, "not known (never drawn as 0)"),
         ("~", "an estimate"),
         (
             "time %",
-            "GPU time in use, as shares of a GPU are shares of its time; with MPS and MIG of its SMs (comp %)",
+            "GPU time in use; named comp % where MPS or MIG divides SMs instead of time",
         ),
         (
             "SM %",
-            "SMs with work on them, and below (occ) resident warps, of the most possible",
+            "SMs with work on them; below (occ): resident warps, in % of the maximum",
         ),
         (
             "% used",
-            "GPU time (with MPS and MIG: SMs) that the claim uses, and its claim, in percent of one GPU",
+            "GPU time (with MPS and MIG: SMs) used and claimed, in % of one GPU",
         ),
-        ("GiB used", "memory in use, and claimed"),
+        ("GiB used", "memory used and claimed"),
         ("u1", "a program without a claim"),
     ];
     for (sign, text) in signs {

@@ -125,10 +125,8 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let cols = usize::from(area.width);
     let Some(all) = answers(view) else {
         let why = match view.snapshot.service {
-            None => "nobody divides these GPUs",
-            Some(_) if view.model.off().is_some() => {
-                "not answered while off: any program may use any GPU"
-            }
+            None => "no gshare service to claim from",
+            Some(_) if view.model.off().is_some() => "gshare is off: any program may use any GPU",
             Some(_) => "this service does not say",
         };
         head.extend(line!(view; strong format!("{} ", look.glyphs.dash), dim why));

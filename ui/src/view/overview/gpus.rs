@@ -258,7 +258,7 @@ impl<'a> Table<'a> {
             n => format!(" +{n}"),
         };
         let first = self.name + 1 + self.map;
-        let held = ["held, and below in use", "held:"].into_iter();
+        let held = ["held above, used below", "held:"].into_iter();
         let mut held = held.skip(usize::from(self.each == 1));
         let mut line = Line::from(vec![span("GPUS", style), span(more, theme.dim)]);
         let legend = [

@@ -47,7 +47,10 @@ fn what_is_on_its_way_cannot_be_kept() {
     );
     assert!(press(&mut m, "p").is_empty());
     let text = screen(&m);
-    assert!(text.contains("it is too late: c12 is on its way"), "{text}");
+    assert!(
+        text.contains("too late: what was announced for c12 has begun"),
+        "{text}"
+    );
 }
 
 #[test]

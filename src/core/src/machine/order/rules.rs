@@ -149,7 +149,7 @@ fn rules_by_hour_hold_at_that_hour() {
     assert_eq!(
         cap,
         Bytes::gib(24),
-        "what is free is lent while it may not start"
+        "free memory is lent while the batch claim may not start"
     );
     w.send(Event::Minute(18 * 60));
     assert!(matches!(
@@ -320,7 +320,7 @@ fn by_default_the_gpus_are_divided_by_those_who_claim_or_wait_and_entries_overri
     w.send(Event::Tick);
     assert!(
         w.machine.is_entitled(ClaimId(2)),
-        "who neither claims nor waits counts not"
+        "users who neither hold nor wait do not count"
     );
 }
 

@@ -198,7 +198,11 @@ fn the_oldest_keep_their_place_beside_one_that_is_fixed_and_of_the_unknown_nothi
         });
     }
     b.claim(11, 1000, 2, Class::Batch, 5);
-    assert_eq!(taken(&b), [], "it is said in a moment");
+    assert_eq!(
+        taken(&b),
+        [],
+        "nothing is taken before their levers are known"
+    );
     levers(&mut b, 3, Ok(()), false);
     b.pass(s(1));
     assert_eq!(taken(&b), [(3, Lever::Suspend)]);

@@ -65,7 +65,7 @@ fn agrees(p: &Play, caller: &Caller, larger: u32) -> Result<(), String> {
         for hundredths in [next, next.max(larger)].into_iter().filter(|n| *n <= 100) {
             if granted(p, caller, &of, part(hundredths), 1) {
                 return Err(format!(
-                    "{hundredths} % of {of:?} is granted, told was {most:?}"
+                    "{hundredths} % of {of:?} is granted, but {most:?} was reported free"
                 ));
             }
         }
@@ -76,7 +76,10 @@ fn agrees(p: &Play, caller: &Caller, larger: u32) -> Result<(), String> {
         }
         let more = model.whole + 1;
         if (more as usize) <= all.len() && granted(p, caller, &all, Share::ONE, more) {
-            return Err(format!("{more} GPUs are granted, told was {}", model.whole));
+            return Err(format!(
+                "{more} GPUs are granted, but {} were reported free",
+                model.whole
+            ));
         }
     }
     // Beside room that nobody holds it is said for whom it is, unless a rule of the caller's own is the cause.

@@ -80,7 +80,7 @@ fn who_waits_already_has_the_gpu_a_countdown_after_the_notebook_has_idled_for_to
     idles(&mut b, 1, true);
     assert_eq!(announced(&b, 1), [b.w.now + countdown]);
     let waited = waits(&mut b, 3);
-    assert!(waited >= countdown, "not before the moment that was told");
+    assert!(waited >= countdown, "not before the announced time");
     assert!(waited <= countdown + SECONDS, "{waited:?}");
     assert!(b.at(2).is_some() && announced(&b, 2).is_empty());
 }

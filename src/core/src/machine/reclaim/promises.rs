@@ -67,7 +67,7 @@ impl Watch {
                 Action::Announce { id, lever, at, .. } => {
                     let rules = &play.b.w.machine.reclaim.rules;
                     let long = *at >= now + rules.countdown || self.told.contains_key(id);
-                    prop_assert!(long, "{id} is told at {now:?} of {at:?}");
+                    prop_assert!(long, "{id} is warned at {now:?} of an action at {at:?}");
                     self.told.insert(*id, (*lever, *at));
                 }
                 Action::Retract { id, .. } => {

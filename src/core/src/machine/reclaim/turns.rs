@@ -263,7 +263,7 @@ fn the_more_wait_the_less_is_searched_for_in_one_decision() {
     };
     assert_eq!(most(1, 50), 12_000);
     assert_eq!(most(1, 100), 10_750);
-    assert_eq!(most(2, 700), 600, "some is searched for however many wait");
+    assert_eq!(most(2, 700), 600, "some steps remain however many wait");
 }
 
 #[test]

@@ -133,7 +133,7 @@ fn nothing_is_lost_when_a_claim_goes_to_the_host() {
     let park = |a: &Action| matches!(a, Action::Park { .. });
     nothing_is_lost(&[
         Scene {
-            name: "suspended for the entitled",
+            name: "suspended for a claim within a guarantee",
             start: a_project_waits,
             cause: None,
             is: |a| {
