@@ -153,7 +153,7 @@ mod tests {
         install(&path, None).expect("again");
         assert!(!beside.exists());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("set");
-        refused("cannot be run");
+        refused("all users can run");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("set");
         xattr::remove(&path, ATTRIBUTE).expect("removed");
         refused("no capability");

@@ -374,7 +374,7 @@ mod tests {
         let mut seen = report();
         (seen.to_ms, seen.known_s) = (604_800_000, 30.0);
         let shown = text(&seen, None, None, false);
-        assert!(shown.contains("looked during <1 % of it"), "{shown}");
+        assert!(shown.contains("data for <1 % of this period"), "{shown}");
         seen.users.clear();
         let of = |user| text(&seen, user, None, false);
         assert!(of(None).ends_with("nobody claimed anything\n"));

@@ -125,7 +125,10 @@ impl Service {
             }
         }
         live.ending = match &live.record.ending {
-            Some(cause) if [LEASE_ENDED, LEASE_ENDED_BEFORE].contains(&cause) && !live.record.kill_all => {
+            Some(cause)
+                if [LEASE_ENDED, LEASE_ENDED_BEFORE].contains(&cause.as_str())
+                    && !live.record.kill_all =>
+            {
                 let left = self.grace_left(live.record.ends_ms);
                 Some(left.map_or_else(|| Ending::killing(cause, false), Ending::lease))
             }

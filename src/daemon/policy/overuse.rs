@@ -200,17 +200,17 @@ impl Service {
         self.signal(&[process], signal);
     }
 
-    /// `c3 uses 3.4 GiB more on GPU 1 than gshare accounts for (python train.py, pid 31)`.
+    /// `c3 uses 3.4 GiB more on GPU 1 than is accounted for (python train.py, pid 31)`.
     fn overuse_text(&self, id: ClaimId, gpu: usize, finding: &Finding<ProcessKey>) -> String {
         let pid = finding.process.pid;
         let who = format!("({}, pid {pid})", figures::Face::of(pid).what);
         match finding.kind {
             Kind::Memory { excess } => {
-                format!("{id} uses {excess} more on GPU {gpu} than gshare accounts for {who}")
+                format!("{id} uses {excess} more on GPU {gpu} than is accounted for {who}")
             }
             Kind::Time { excess } => {
                 format!(
-                    "{id} uses {excess:.0} % more of GPU {gpu}'s time than gshare accounts for {who}"
+                    "{id} uses {excess:.0} % more of GPU {gpu}'s time than is accounted for {who}"
                 )
             }
             Kind::NotGranted => format!("{id} uses GPU {gpu}, which it does not hold {who}"),

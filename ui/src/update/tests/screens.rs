@@ -98,7 +98,7 @@ fn a_lease_is_put_off() {
     let mut m = model(NLP, (80, 24), snapshot);
     press(&mut m, "e");
     assert!(screen(&m).contains("More time for c12"), "{}", screen(&m));
-    assert!(screen(&m).contains("it ends 15:32 now"), "{}", screen(&m));
+    assert!(screen(&m).contains("now until 15:32"), "{}", screen(&m));
     assert!(calls(press(&mut m, "<c-u>soon<enter>")).is_empty());
     let sent = calls(press(&mut m, "<c-u>30m<enter>"));
     let id = "c12".to_owned();
