@@ -673,3 +673,107 @@ fn the_unit_lets_the_service_read_the_kernels_log() {
     assert!(!set("ProtectKernelLogs=yes") && !set("PrivateDevices=yes"));
     assert!(set("CAP_SYSLOG"), "kernel.dmesg_restrict=1 asks for it");
 }
+
+/// The texts of a source file that people may read: string literals of four words or more, outside comments and tests.
+fn texts(source: &str) -> Vec<String> {
+    let product = source.split("#[cfg(test)]").next().unwrap_or_default();
+    let code = |l: &&str| !l.trim_start().starts_with("//");
+    let lines: Vec<&str> = product.lines().filter(code).collect();
+    let (mut found, mut text) = (Vec::new(), String::new());
+    let (mut inside, mut escaped) = (false, false);
+    for c in lines.join("\n").replace("'\"'", "").chars() {
+        match c {
+            _ if escaped => {
+                escaped = false;
+                text.push(if c == 'n' { ' ' } else { c });
+            }
+            '\\' if inside => escaped = true,
+            '"' => {
+                inside = !inside;
+                let words: Vec<&str> = text.split_whitespace().collect();
+                if !inside && words.len() > 3 {
+                    found.push(words.join(" "));
+                }
+                text.clear();
+            }
+            _ if inside => text.push(c),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// All that the program says, on one page for a person who reads it through: `GSHARE_TEXTS=FILE cargo test --test tidy the_texts`.
+/// Words of the code, and those that stand for a usual one, are not on it.
+#[test]
+fn the_texts_are_in_the_words_of_users() {
+    // Each in two parts, so that this file does not have them.
+    let private: Vec<String> = [
+        ["run", "gs"],
+        ["lodg", "ing"],
+        ["entit", "led"],
+        ["arbi", "ter"],
+        ["recon", "cile"],
+        ["men", "ds"],
+        ["in va", "in"],
+        ["put o", "ff"],
+        ["held ba", "ck"],
+        ["who", "ever"],
+        ["goes o", "n"],
+        ["is to", "ld"],
+        ["leas", "e"],
+    ]
+    .map(|word| format!(" {} ", word.concat()))
+    .into();
+    let of_users = |p: &&PathBuf| {
+        let path = p.to_string_lossy();
+        let laboratory = [
+            "src/sim",
+            "src/bench",
+            "src/demo",
+            "src/core/src/play",
+            "src/station",
+        ];
+        path.ends_with(".rs")
+            && ["src/", "enforcer/", "config/", "ui/src/"]
+                .iter()
+                .any(|d| path.starts_with(d))
+            && !laboratory.iter().any(|d| path.starts_with(d))
+            && !["/tests", "test", "/examples/"]
+                .iter()
+                .any(|d| path.contains(d))
+    };
+    let (mut page, mut problems) = (String::new(), Vec::new());
+    for file in files().iter().filter(of_users) {
+        let texts = texts(&text(file));
+        if !texts.is_empty() {
+            page += &format!("\n## {}\n\n{}\n", file.display(), texts.join("\n"));
+        }
+        for text in texts {
+            let plain: String = text
+                .chars()
+                .map(|c| {
+                    if c.is_alphanumeric() || c == '-' {
+                        c
+                    } else {
+                        ' '
+                    }
+                })
+                .collect();
+            let plain = format!(" {} ", plain.to_lowercase());
+            let word = private.iter().find(|w| plain.contains(w.as_str()));
+            problems.extend(word.map(|w| format!("{}: `{}`: {text}", file.display(), w.trim())));
+        }
+    }
+    if let Some(file) = std::env::var_os("GSHARE_TEXTS") {
+        std::fs::write(file, &page).expect("written");
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    assert!(
+        files().is_empty() || page.lines().count() > 1000,
+        "{}",
+        page.lines().count()
+    );
+    let source = "let a = \"Who \\\n   is \\\"there\\\" now\"; // \"not this one here\"\n// \"nor this one here\"\n";
+    assert_eq!(texts(source), ["Who is \"there\" now", "not this one here"]);
+}

@@ -92,7 +92,7 @@ impl Service {
         if !peer.on_machine {
             return Err(WireError::new(
                 ErrorCode::NotPermitted,
-                "gshare admin is not for programs in a container or in a user's claim, whoever they run as".to_owned(),
+                "gshare admin is not for programs in a container or in a user's claim, even as root".to_owned(),
             )
             .with_hint("run it on the machine itself: sudo gshare admin ..."));
         }

@@ -202,7 +202,7 @@ fn who_waits_for_an_hour_is_expected_in_no_place_that_another_waits_for() {
     assert_eq!(
         at,
         Some(Duration::from_secs(240)),
-        "when the first lease ends"
+        "when the first time limit ends"
     );
     // A claim that is still there then would be in its way.
     let there = |seconds| Request {
