@@ -774,6 +774,6 @@ fn the_texts_are_in_the_words_of_users() {
         "{}",
         page.lines().count()
     );
-    let source = "let a = \"Who \\\n   is \\\"there\\\" now\"; // \"not this one here\"\n// \"nor this one here\"\n";
-    assert_eq!(texts(source), ["Who is \"there\" now", "not this one here"]);
+    let source = "let a = \"It \\\n   is \\\"there\\\" now\"; // \"not this one here\"\n// \"nor this one here\"\n";
+    assert_eq!(texts(source), ["It is \"there\" now", "not this one here"]);
 }
