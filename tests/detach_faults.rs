@@ -245,6 +245,44 @@ fn a_process_that_the_driver_loses_is_told_and_keeps_nobody_from_coming_back() {
     }
 }
 
+/// Processes with a communicator in common: while one is locked whatever is asked of the other hangs, and the lock that hung
+/// is done late, once the first runs again. In the end all run as before, and nobody tries that again.
+#[test]
+fn processes_that_wait_for_each_other_are_given_up_and_all_run_on() {
+    let station = station_of(2, "");
+    let (mut first, sum) = holder(&station, &ON_GPU_0);
+    let id = claim(&station, first.pid()).id;
+    let mut others = [join(&station, &id), join(&station, &id)];
+    let sums = others.each_mut().map(|other| fill(other, 0));
+    ready(&station, first.pid());
+    let held = on_gpus(&station, first.pid());
+    let hang = (CheckpointStep::Lock, CheckpointHow::WaitsForPeers);
+    fault(&station, Some(hang), None);
+    let begun = Instant::now();
+    let why = refused(&station, &["offload", &id]);
+    let took = begun.elapsed();
+    println!("given up after {took:?}: {why}");
+    assert!(took < Duration::from_secs(45), "{took:?}");
+    assert!(why.contains("did not end within"), "{why}");
+    assert_eq!(on_gpus(&station, first.pid()), held, "nothing has moved");
+    assert_eq!(first.ask("sum 0"), sum, "it runs");
+    for (other, sum) in others.iter_mut().zip(&sums) {
+        assert_eq!(&other.ask("sum 0"), sum, "and so do the others");
+    }
+    assert_eq!(word(&station, first.pid()), None);
+    assert!(log(&station, &id).contains("could not be offloaded"));
+    let unable = claim(&station, first.pid()).place.levers.not_detachable;
+    let unable = unable.expect("known from now on");
+    assert!(unable.contains("while another is locked"), "{unable}");
+    fault(&station, None, None);
+    // A person may try, and if that works it is taken back.
+    ok(&station, &["offload", &id]);
+    assert_eq!(on_gpus(&station, first.pid()), 0);
+    ok(&station, &["restore", &id]);
+    ready(&station, first.pid());
+    assert_eq!(first.ask("sum 0"), sum);
+}
+
 #[test]
 fn an_engine_that_is_killed_in_the_middle_of_a_step_is_replaced_and_the_step_done() {
     use CheckpointStep::{Checkpoint, Lock, Restore, Unlock};

@@ -1,6 +1,6 @@
 //! The process that asks the driver to offload and restore claims, and what is remembered of those that are on their way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use gshare_enforcer::checkpoint::Engine;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::connection::Sender;
-use super::msg::{LeverMsg, Msg};
+use super::msg::{LeverMsg, Msg, Unable};
 
 /// First argument of the process that talks to the driver.
 pub const ENGINE_ARGUMENT: &str = "__checkpoint-engine";
@@ -25,10 +25,8 @@ pub(crate) struct LeverState {
     pub(crate) usable: Option<Result<(), String>>,
     /// Since when a lever is being pulled.
     pub(super) since: BTreeMap<ClaimId, Instant>,
-    /// Processes that the driver has lost (`FAILED`).
-    pub(super) lost: BTreeMap<ClaimId, BTreeSet<i32>>,
-    /// Processes of claims of several GPUs that had NCCL loaded when they began with CUDA.
-    pub(super) nccl: BTreeMap<ClaimId, BTreeSet<i32>>,
+    /// Processes whose memory stays on its GPU.
+    pub(super) unable: BTreeMap<ClaimId, BTreeMap<i32, Unable>>,
     /// Those who wait for what they asked.
     pub(crate) waiters: BTreeMap<ClaimId, Vec<Sender>>,
     /// When calls of offloaded claims last said that they wait.
@@ -65,8 +63,7 @@ impl LeverState {
             },
             engine,
             since: BTreeMap::new(),
-            lost: BTreeMap::new(),
-            nccl: BTreeMap::new(),
+            unable: BTreeMap::new(),
             waiters: BTreeMap::new(),
             wanted: BTreeMap::new(),
             reminded: BTreeMap::new(),

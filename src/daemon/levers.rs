@@ -25,7 +25,7 @@ use job::{Job, Kind, Maps, Members, Patience};
 use super::engine::LeverState;
 use super::fact::Fact;
 use super::journal::{HoldingRecord, ParkedRecord, SliceRecord};
-use super::msg::{LeverMsg, Msg, Outcome};
+use super::msg::{LeverMsg, Msg, Outcome, Unable};
 use super::restore;
 use super::service::{Live, Service};
 use crate::clock::unix_ms;
@@ -69,7 +69,7 @@ impl LeverState {
     /// cannot be checkpointed, and nothing but its library tells of them before they are made. On one GPU there are none.
     pub(crate) fn look_for_nccl(&mut self, id: ClaimId, pid: i32) {
         if proc::has_mapped(pid, |file| file.starts_with("libnccl.so")) {
-            self.nccl.entry(id).or_default().insert(pid);
+            self.unable.entry(id).or_default().insert(pid, Unable::Nccl);
         }
     }
 }
@@ -113,8 +113,12 @@ impl Service {
                     format!("{id} is only partly offloaded or restored; gshare tries again: {why}");
                 self.tell_owner(id, &text);
             }
-            LeverMsg::Done { id, outcome, lost } => {
-                self.tell_lost(id, lost);
+            LeverMsg::Done {
+                id,
+                outcome,
+                unable,
+            } => {
+                self.note_unable(id, &outcome, unable);
                 self.lever_done(id, outcome);
             }
         }
@@ -268,7 +272,7 @@ impl Service {
                 host_reserve: keys.host_reserve.0,
             },
             tell: self.teller(id),
-            lost: RefCell::default(),
+            unable: RefCell::default(),
             unsure: RefCell::default(),
         };
         let events = self.events.clone();
@@ -276,9 +280,13 @@ impl Service {
         std::thread::Builder::new()
             .name(format!("lever-{id}"))
             .spawn(move || {
-                let (outcome, lost) = job.run();
+                let (outcome, unable) = job.run();
                 super::die::at("lever-worked");
-                let _ = events.send(Msg::Lever(LeverMsg::Done { id, outcome, lost }));
+                let _ = events.send(Msg::Lever(LeverMsg::Done {
+                    id,
+                    outcome,
+                    unable,
+                }));
             })
             .map(drop)
             .map_err(|e| failed(e.to_string()))

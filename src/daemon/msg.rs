@@ -1,6 +1,6 @@
 //! What the task that owns the state is told by connections and threads, and what they say in it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use gshare_abi::wire::{Launch, Register, Want};
 use gshare_core::ClaimId;
@@ -175,17 +175,20 @@ pub(crate) enum LeverMsg {
         id: ClaimId,
         /// What came of it.
         outcome: Outcome,
-        /// Processes that the driver has lost.
-        lost: BTreeSet<Lost>,
+        /// Processes that the driver has lost, or does not answer for.
+        unable: BTreeMap<i32, Unable>,
     },
 }
 
-/// What became of a process that the driver has lost (`FAILED`).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Lost {
-    pub(crate) pid: i32,
-    /// The driver's function that failed; none where the process was found so.
-    pub(crate) during: Option<&'static str>,
+/// Why the memory of a process stays on its GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unable {
+    /// It has NCCL loaded, in a claim of several GPUs.
+    Nccl,
+    /// While another process of the claim was locked the driver gave no answer for it.
+    Silent,
+    /// The driver has lost it (`FAILED`), in this function where that is known.
+    Lost(Option<&'static str>),
 }
 
 /// What came of it.

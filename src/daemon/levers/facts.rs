@@ -11,6 +11,7 @@ use gshare_proto::{Check, LeversView, PlaceView};
 
 use crate::daemon::doctor::check;
 use crate::daemon::journal::{HoldingRecord, SliceRecord};
+use crate::daemon::msg::Unable;
 use crate::daemon::service::{Live, Service};
 
 /// First release of the driver that restores onto other GPUs.
@@ -32,6 +33,10 @@ fn flags(live: &Live) -> u64 {
     seats.fold(0, |all, seat| all | seat.usage.flags())
 }
 
+fn is_member(live: &Live, pid: i32) -> bool {
+    live.members.keys().any(|m| m.pid == pid)
+}
+
 impl Service {
     /// What can be done to a claim now.
     pub(crate) fn levers_of(&self, id: ClaimId) -> Levers {
@@ -39,7 +44,14 @@ impl Service {
             return Levers::default();
         };
         let flags = flags(live);
-        let park = self.may_park_now(id, live, flags);
+        let park = self.may_park_now(id, live, flags).and_then(|()| {
+            let silent = self.unable(id, live).find(|u| u.1 == Unable::Silent);
+            silent.map_or(Ok(()), |(pid, _)| {
+                Err(format!(
+                    "the driver gives no answer for process {pid} while another is locked, so it is not offloaded unasked; gshare offload tries it"
+                ))
+            })
+        });
         let movable = park.clone().and_then(|()| self.may_move(live, flags));
         // What a person asks for is tried.
         let park = park.and_then(|()| match self.refuses_pytorch() {
@@ -116,26 +128,38 @@ impl Service {
                 gshare_abi::MARKS - 1
             ));
         }
-        let seen = |pid: i32| live.members.keys().any(|m| m.pid == pid);
-        let nccl = self.levers.nccl.get(&id).into_iter().flatten();
-        if let Some(pid) = nccl.copied().find(|pid| seen(*pid)) {
-            return Err(format!(
-                "process {pid} has NCCL loaded and several GPUs; the driver cannot checkpoint NCCL's communicators"
-            ));
+        for (pid, why) in self.unable(id, live) {
+            match why {
+                Unable::Silent => {}
+                Unable::Nccl => {
+                    return Err(format!(
+                        "process {pid} has NCCL loaded and several GPUs; the driver cannot checkpoint NCCL's communicators"
+                    ));
+                }
+                Unable::Lost(_) => {
+                    return Err(format!(
+                        "the driver has lost process {pid} in a checkpoint; the claim can be offloaded again once that process has ended"
+                    ));
+                }
+            }
         }
-        let lost = self.levers.lost.get(&id).into_iter().flatten();
-        if let Some(pid) = lost.copied().find(|pid| seen(*pid)) {
-            return Err(format!(
-                "the driver has lost process {pid} in a checkpoint; the claim can be offloaded again once that process \
-                 has ended"
-            ));
-        }
-        if let Some(pid) = self.processes_of(id).find(|pid| !seen(*pid)) {
+        if let Some(pid) = self.processes_of(id).find(|pid| !is_member(live, *pid)) {
             return Err(format!(
                 "process {pid} uses the GPU without gshare's library"
             ));
         }
         Ok(())
+    }
+
+    /// Members of a claim whose memory stays on its GPU, and why.
+    fn unable<'a>(
+        &'a self,
+        id: ClaimId,
+        live: &'a Live,
+    ) -> impl Iterator<Item = (i32, Unable)> + 'a {
+        let unable = self.levers.unable.get(&id).into_iter().flatten();
+        let unable = unable.map(|(pid, why)| (*pid, *why));
+        unable.filter(|(pid, _)| is_member(live, *pid))
     }
 
     fn may_move(&self, live: &Live, flags: u64) -> Result<(), String> {
@@ -252,8 +276,7 @@ impl Service {
     /// Tells the core what has changed.
     pub(crate) fn tell_levers(&mut self) {
         let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
-        self.levers.lost.retain(|id, _| ids.contains(id));
-        self.levers.nccl.retain(|id, _| ids.contains(id));
+        self.levers.unable.retain(|id, _| ids.contains(id));
         self.count_down();
         self.forget_wishes();
         let waiters = self.levers.waiters.keys();

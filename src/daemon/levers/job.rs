@@ -14,7 +14,7 @@ use gshare_core::machine::lever::Failure;
 use gshare_enforcer::checkpoint::{CheckpointError, Engine, ProcessState, Step};
 
 use crate::daemon::die;
-use crate::daemon::msg::{Lost, Outcome};
+use crate::daemon::msg::{Outcome, Unable};
 
 /// A lock of the driver gives up after this: no call of the claim is in the driver by then, only work on the GPU.
 const LOCK_MS: u32 = 3_000;
@@ -94,8 +94,8 @@ pub(super) struct Job {
     pub(super) bytes: u64,
     pub(super) patience: Patience,
     pub(super) tell: Tell,
-    /// Processes that the driver has lost.
-    pub(super) lost: RefCell<BTreeSet<Lost>>,
+    /// Processes that the driver has lost, or does not answer for.
+    pub(super) unable: RefCell<BTreeMap<i32, Unable>>,
     /// Processes of which a step was given up without an answer.
     pub(super) unsure: RefCell<BTreeSet<i32>>,
 }
@@ -169,7 +169,7 @@ fn step_of_death(step: &Step) -> Option<&'static str> {
 
 impl Job {
     /// Does it. Takes as long as it takes; nothing else of the service waits for it.
-    pub(super) fn run(&self) -> (Outcome, BTreeSet<Lost>) {
+    pub(super) fn run(&self) -> (Outcome, BTreeMap<i32, Unable>) {
         let result = match &self.kind {
             Kind::Park => self.out(&BTreeSet::new()).inspect_err(|_| self.undo(None)),
             Kind::Unpark(maps) => self.come_back(maps.as_ref()),
@@ -199,14 +199,14 @@ impl Job {
             Ok(()) => Outcome::Done,
             Err((failure, why)) => Outcome::Failed(failure, why),
         };
-        (outcome, self.lost.take())
+        (outcome, self.unable.take())
     }
 
     /// Notes that the driver has lost a process.
     fn lost(&self, pid: i32, during: Option<&'static str>) -> Fail {
-        let known = self.lost.borrow().iter().any(|l| l.pid == pid);
-        if !known {
-            self.lost.borrow_mut().insert(Lost { pid, during });
+        let mut unable = self.unable.borrow_mut();
+        if !matches!(unable.get(&pid), Some(Unable::Lost(_))) {
+            unable.insert(pid, Unable::Lost(during));
         }
         let why = format!("the driver has lost process {pid} in the middle of a checkpoint");
         (Failure::Refused, why)
@@ -223,21 +223,24 @@ impl Job {
     fn states(&self) -> Done<BTreeMap<i32, ProcessState>> {
         let mut states = BTreeMap::new();
         for pid in self.pids() {
-            match self.rested(pid) {
-                Ok(Some(ProcessState::Busy)) => {
-                    let why =
-                        format!("process {pid} is in the middle of a checkpoint that does not end");
-                    return Err((Failure::TimedOut, why));
-                }
-                Ok(Some(state)) => {
-                    states.insert(pid, state);
-                }
-                Ok(None) => {}
-                Err(_) if is_gone(pid) => {}
-                Err(error) => return Err(fail_of(&error)),
+            if let Some(state) = self.state_of(pid)? {
+                states.insert(pid, state);
             }
         }
         Ok(states)
+    }
+
+    /// How far a process is; none for one that does not use CUDA, or is gone.
+    fn state_of(&self, pid: i32) -> Done<Option<ProcessState>> {
+        match self.rested(pid) {
+            Ok(Some(ProcessState::Busy)) => {
+                let why =
+                    format!("process {pid} is in the middle of a checkpoint that does not end");
+                Err((Failure::TimedOut, why))
+            }
+            Err(_) if is_gone(pid) => Ok(None),
+            state => state.map_err(|error| fail_of(&error)),
+        }
     }
 
     /// How far a process is once no step of it is under way: one that a service or an engine before began comes to its
@@ -314,29 +317,29 @@ impl Job {
         }
     }
 
-    /// A step that was given up may still come to its end. Asks those processes for `step` until none has one under way:
+    /// A step that was given up may still come to its end. Asks such a process for `step` until it has none under way:
     /// either it is done, or it is out of place.
-    fn settle(&self, step: &Step, reaches: ProcessState) -> Done {
-        let unsure: Vec<i32> = self.unsure.borrow().iter().copied().collect();
-        for pid in unsure {
-            match self.engine.step(pid, step, self.moving()) {
-                Ok(()) => {}
-                Err(_) if is_gone(pid) => {}
-                Err(error) if error.is_unanswered() => return Err(fail_of(&error)),
-                Err(error) if error.is_illegal_state() => {
-                    let state = self.engine.state(pid, ASK).map_err(|e| fail_of(&e))?;
-                    if state == Some(ProcessState::Busy) {
-                        return Err(fail_of(&error));
-                    }
-                }
-                Err(error) => match self.engine.state(pid, ASK) {
-                    Ok(Some(state)) if state == reaches => {}
-                    Ok(Some(ProcessState::Failed)) => drop(self.lost(pid, Some(step.call()))),
-                    _ => return Err(fail_of(&error)),
-                },
-            }
-            self.unsure.borrow_mut().remove(&pid);
+    fn settle(&self, pid: i32, step: &Step, reaches: ProcessState) -> Done {
+        if !self.unsure.borrow().contains(&pid) {
+            return Ok(());
         }
+        match self.engine.step(pid, step, self.moving()) {
+            Ok(()) => {}
+            Err(_) if is_gone(pid) => {}
+            Err(error) if error.is_unanswered() => return Err(fail_of(&error)),
+            Err(error) if error.is_illegal_state() => {
+                let state = self.engine.state(pid, ASK).map_err(|e| fail_of(&e))?;
+                if state == Some(ProcessState::Busy) {
+                    return Err(fail_of(&error));
+                }
+            }
+            Err(error) => match self.engine.state(pid, ASK) {
+                Ok(Some(state)) if state == reaches => {}
+                Ok(Some(ProcessState::Failed)) => drop(self.lost(pid, Some(step.call()))),
+                _ => return Err(fail_of(&error)),
+            },
+        }
+        self.unsure.borrow_mut().remove(&pid);
         Ok(())
     }
 
@@ -404,9 +407,15 @@ impl Job {
             if running.is_empty() && round > 0 {
                 break;
             }
+            let mut others = states.values().any(|s| *s == ProcessState::Locked);
             for pid in running {
                 let timeout_ms = LOCK_MS;
-                self.step(pid, &Step::Lock { timeout_ms }, ProcessState::Locked)?;
+                let locked = self.step(pid, &Step::Lock { timeout_ms }, ProcessState::Locked);
+                if let (Err((Failure::TimedOut, _)), true) = (&locked, others) {
+                    self.unable.borrow_mut().insert(pid, Unable::Silent);
+                }
+                locked?;
+                others = true;
             }
         }
         self.nobody_caught()?;
@@ -494,30 +503,41 @@ impl Job {
 
     /// Whatever was brought back goes to the host again: nothing else will do.
     fn park_again(&self) {
-        self.insist(|| {
-            self.settle(&Step::Checkpoint, ProcessState::Checkpointed)?;
-            for pid in self.in_state(ProcessState::Locked)? {
-                self.step(pid, &Step::Checkpoint, ProcessState::Checkpointed)?;
+        let out = (Step::Checkpoint, ProcessState::Checkpointed);
+        self.insist(|pid| {
+            self.settle(pid, &out.0, out.1)?;
+            match self.state_of(pid)? {
+                Some(ProcessState::Locked) => self.step(pid, &out.0, out.1),
+                _ => Ok(()),
             }
-            Ok(())
         });
     }
 
     /// All processes run again, their memory on GPUs: nothing else will do.
     fn undo(&self, maps: Option<&Maps>) {
-        self.insist(|| {
-            self.settle(&Step::Unlock, ProcessState::Running)?;
-            self.restore_all(maps)?;
-            for pid in self.in_state(ProcessState::Locked)? {
-                self.step(pid, &Step::Unlock, ProcessState::Running)?;
+        let open = (Step::Unlock, ProcessState::Running);
+        self.insist(|pid| {
+            self.settle(pid, &open.0, open.1)?;
+            match self.state_of(pid)? {
+                Some(ProcessState::Checkpointed) => self.restore(pid, maps)?,
+                Some(ProcessState::Locked) => {}
+                _ => return Ok(()),
             }
-            Ok(())
+            self.step(pid, &open.0, open.1)
         });
     }
 
-    fn insist(&self, work: impl Fn() -> Done) {
+    /// Has something done to all processes until it is. Those that a step was given up of come last: the driver may answer
+    /// for them only once no other is locked.
+    fn insist(&self, work: impl Fn(i32) -> Done) {
+        let all = || {
+            let mut pids = self.pids();
+            pids.sort_by_key(|pid| self.unsure.borrow().contains(pid));
+            let done: Vec<Done> = pids.into_iter().map(&work).collect();
+            done.into_iter().collect::<Done>()
+        };
         let mut told = String::new();
-        while let Err((_, why)) = work() {
+        while let Err((_, why)) = all() {
             if self.pids().iter().all(|pid| is_gone(*pid)) {
                 return;
             }

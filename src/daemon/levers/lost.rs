@@ -1,11 +1,11 @@
 //! What is told of levers that do not get on, and of processes that the driver has lost.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use gshare_core::ClaimId;
 
 use super::job::Tell;
-use crate::daemon::msg::{LeverMsg, Lost, Msg};
+use crate::daemon::msg::{LeverMsg, Msg, Outcome, Unable};
 use crate::daemon::service::Service;
 
 impl Service {
@@ -17,17 +17,33 @@ impl Service {
         }))
     }
 
-    /// The owner learns that the driver has lost processes.
-    pub(super) fn tell_lost(&mut self, id: ClaimId, lost: BTreeSet<Lost>) {
-        for Lost { pid, during } in lost {
-            if !self.levers.lost.entry(id).or_default().insert(pid) {
-                continue;
-            }
-            let call = during.map_or_else(String::new, |call| format!(" ({call} failed)"));
-            let text = format!(
-                "{id}: the driver has lost process {pid}{call}; its GPU calls fail from now on. End it and start it \
-                 again; the others continue"
-            );
+    /// The owner learns that the driver has lost processes, or does not answer for some.
+    pub(super) fn note_unable(
+        &mut self,
+        id: ClaimId,
+        outcome: &Outcome,
+        unable: BTreeMap<i32, Unable>,
+    ) {
+        let known = self.levers.unable.entry(id).or_default();
+        if matches!(outcome, Outcome::Done) {
+            known.retain(|_, why| *why != Unable::Silent);
+        }
+        let new = unable.into_iter();
+        let new = new.filter(|(pid, why)| known.insert(*pid, *why) != Some(*why));
+        for (pid, why) in new.collect::<Vec<_>>() {
+            let text = match why {
+                Unable::Lost(during) => {
+                    let call = during.map_or_else(String::new, |call| format!(" ({call} failed)"));
+                    format!(
+                        "{id}: the driver has lost process {pid}{call}; its GPU calls fail from now on. \
+                         End it and start it again; the others continue"
+                    )
+                }
+                Unable::Silent | Unable::Nccl => format!(
+                    "{id}: the driver gave no answer for process {pid} while another of the claim was locked. \
+                     All continue, and gshare does not offload the claim on its own while it runs"
+                ),
+            };
             self.tell_owner(id, &text);
         }
     }

@@ -13,6 +13,10 @@ mod save;
 pub(crate) use calls::enter;
 pub(crate) use handler::{hangs, shares, start};
 
+use std::time::Duration;
+
+use gshare_sim_board::{CheckpointHow, CheckpointStep};
+
 use crate::code::{CUresult, INVALID_VALUE, NOT_SUPPORTED, R};
 use crate::device;
 use crate::driver;
@@ -76,6 +80,31 @@ fn on(pid: i32, body: impl FnOnce(&Mailbox) -> R) -> CUresult {
     })
 }
 
+/// The fault of communicators: a process waits while another one is locked.
+fn wait_for_peers(pid: i32) {
+    let Ok(d) = driver::get() else { return };
+    let faulty = || {
+        let how = d
+            .board
+            .checkpoint_fault(CheckpointStep::Lock, pid.cast_unsigned());
+        how == Some(CheckpointHow::WaitsForPeers)
+    };
+    let another_is_locked = || {
+        let seen = d.board.snapshot();
+        let mut pids = seen
+            .gpus
+            .iter()
+            .flat_map(|g| &g.processes)
+            .map(|p| p.pid.cast_signed());
+        pids.any(|other| {
+            other != pid && Mailbox::of(other).is_ok_and(|m| m.state() == state::LOCKED)
+        })
+    };
+    while faulty() && another_is_locked() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn zero(words: &[u64]) -> R {
     match words.iter().all(|w| *w == 0) {
         true => Ok(()),
@@ -97,7 +126,10 @@ extern "C" fn cuCheckpointProcessGetRestoreThreadId(pid: i32, tid: Out<i32>) -> 
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCheckpointProcessGetState(pid: i32, state: Out<u32>) -> CUresult {
-    on(pid, |m| state.set(m.state()))
+    on(pid, |m| {
+        wait_for_peers(pid);
+        state.set(m.state())
+    })
 }
 
 #[unsafe(no_mangle)]

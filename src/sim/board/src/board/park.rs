@@ -43,6 +43,9 @@ pub enum CheckpointHow {
     Dies = 4,
     /// It takes until the fault is taken away, and then works.
     Waits = 5,
+    /// Whatever is asked of the process takes for as long as another one is locked, how far it is included: so do processes
+    /// that have a communicator of NCCL in common (cuda-checkpoint issues 30 and 45).
+    WaitsForPeers = 6,
 }
 
 /// A fault of checkpoints.
@@ -70,10 +73,10 @@ impl CheckpointFault {
     }
 
     fn from_word(word: u64) -> Option<Self> {
-        use CheckpointHow::{Dies, Fails, Hangs, Refused, Waits};
+        use CheckpointHow::{Dies, Fails, Hangs, Refused, Waits, WaitsForPeers};
         use CheckpointStep::{Checkpoint, Lock, Restore, Unlock};
         let step = [Lock, Checkpoint, Restore, Unlock];
-        let how = [Refused, Hangs, Fails, Dies, Waits];
+        let how = [Refused, Hangs, Fails, Dies, Waits, WaitsForPeers];
         let pid = u32::try_from(word & u64::from(u32::MAX)).ok();
         let pid = pid.filter(|pid| *pid != 0);
         let fault = |step, how| Self { step, how, pid };

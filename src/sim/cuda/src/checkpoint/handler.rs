@@ -8,7 +8,7 @@ use gshare_sim_board::{CheckpointHow, CheckpointStep, Opener};
 
 use super::mailbox::{Mailbox, Pair, Request};
 use super::save::Saved;
-use super::{BETWEEN_SINCE, calls, state};
+use super::{BETWEEN_SINCE, calls, state, wait_for_peers};
 use crate::code::{
     ILLEGAL_STATE, INVALID_DEVICE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, R, UNKNOWN,
 };
@@ -67,6 +67,7 @@ impl Handler {
         self.mailbox.begin(thread_id() as u32);
         loop {
             let request = self.mailbox.next();
+            wait_for_peers(std::process::id().cast_signed());
             let result = match &request {
                 Request::Lock { timeout_ms } => self.lock(*timeout_ms),
                 Request::Checkpoint => self.checkpoint(),
@@ -89,7 +90,7 @@ impl Handler {
         let board = &self.driver.board;
         let pid = std::process::id();
         match board.checkpoint_fault(step, pid) {
-            None => Ok(()),
+            None | Some(CheckpointHow::WaitsForPeers) => Ok(()),
             Some(CheckpointHow::Refused) => Err(UNKNOWN),
             Some(CheckpointHow::Hangs) => {
                 while board.checkpoint_fault(step, pid) == Some(CheckpointHow::Hangs) {
