@@ -4,7 +4,7 @@
 //!
 //! Commands: `alloc BYTES`, `free INDEX`, `fill INDEX SEED` and `sum INDEX` (of the first 4 MiB), `fill-all SEED` and
 //! `sum-all` (of every byte that it holds), `managed BYTES`, `module BYTES` (one with a variable of so many), `info`, `launch N`, `start N` (launches
-//! that nobody waits for), `around N`,
+//! that nobody waits for), `around N`, `around alloc BYTES`, `stack BYTES` (of each thread), `graphs KERNELS TIMES` (executable ones),
 //! `count`, `sms`, `mps`, `uuid`, `fault`, `sync`, `ping`, `device N` (what follows is on that one), `share INDEX`,
 //! `multicast`, `watch MS` (from now on another thread asks how many devices there are, so often), `watched` (how often it has),
 //! `quit`. Answers: `ok ...` or `error CODE NAME`.
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use gshare_enforcer::cuda::{Buffer, Context, CudaError, Driver, Function, Sharing};
+use gshare_enforcer::cuda::{Buffer, Context, CudaError, Driver, Function, Sharing, Streams};
 
 const PTX: &std::ffi::CStr = c".version 7.0
 .target sm_50
@@ -26,6 +26,15 @@ ld.param.u64 %rd1, [p];
 ld.global.u64 %rd2, [%rd1];
 add.u64 %rd2, %rd2, 1;
 st.global.u64 [%rd1], %rd2;
+ret;
+}
+";
+
+const NOTHING: &std::ffi::CStr = c".version 7.0
+.target sm_50
+.address_size 64
+.visible .entry nothing()
+{
 ret;
 }
 ";
@@ -162,6 +171,22 @@ impl Client {
                 self.context.kernel(&ptx, c"add_one")?;
                 "ok".to_owned()
             }
+            ["stack", bytes] => {
+                self.context.set_stack(bytes.parse().unwrap_or(0))?;
+                "ok".to_owned()
+            }
+            ["graphs", kernels, times] => {
+                let [kernels, times] = [kernels, times].map(|n| n.parse::<u32>().unwrap_or(0));
+                let nothing = self.context.kernel(NOTHING, c"nothing")?;
+                let streams = Streams::of(&self.context)?;
+                let stream = streams.stream()?;
+                for _ in 0..times {
+                    streams.graph(stream, || {
+                        (0..kernels).try_for_each(|_| streams.launch(nothing, stream))
+                    })?;
+                }
+                "ok".to_owned()
+            }
             ["ping"] => "ok pong".to_owned(),
             ["share", index] => match self.buffer(index) {
                 Some(buffer) => {
@@ -226,7 +251,7 @@ impl Client {
                 self.kernel = None;
                 "ok".to_owned()
             }
-            ["around", times] => {
+            ["around", what @ ..] => {
                 let around = match &mut self.around {
                     Some(around) => around,
                     none => {
@@ -242,7 +267,11 @@ impl Client {
                         }))
                     }
                 };
-                around.obey(driver, &format!("launch {times}"))?
+                let what = match what {
+                    [times] => format!("launch {times}"),
+                    words => words.join(" "),
+                };
+                around.obey(driver, &what)?
             }
             ["sms"] => format!("ok {}", driver.attribute(0, MULTIPROCESSOR_COUNT)?),
             ["mps"] => format!("ok {}", driver.attribute(0, MPS_ENABLED)?),

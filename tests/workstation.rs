@@ -70,3 +70,4 @@ mod turns;
 mod unclaimed;
 mod user_mode;
 mod users;
+mod zoo;

@@ -45,6 +45,7 @@ functions! {
     retain: "cuDevicePrimaryCtxRetain", fn(*mut Handle, c_int);
     release: "cuDevicePrimaryCtxRelease_v2", fn(c_int);
     set_current: "cuCtxSetCurrent", fn(Handle);
+    set_limit: "cuCtxSetLimit", fn(c_int, usize);
     synchronize: "cuCtxSynchronize", fn();
     mem_info: "cuMemGetInfo_v2", fn(*mut usize, *mut usize);
     alloc: "cuMemAlloc_v2", fn(*mut u64, usize);
@@ -252,6 +253,19 @@ impl Context {
         let code = unsafe { (self.driver.functions.mem_info)(&raw mut free, &raw mut total) };
         self.driver.check("cuMemGetInfo", code)?;
         Ok((free, total))
+    }
+
+    /// Sets the bytes of stack that each thread of a kernel has.
+    ///
+    /// # Errors
+    /// Out of memory ([`CudaError::is_out_of_memory`]) and all others.
+    pub fn set_stack(&self, bytes: usize) -> Result<(), CudaError> {
+        /// `CU_LIMIT_STACK_SIZE`.
+        const STACK: c_int = 0;
+        // SAFETY: numbers.
+        self.driver.check("cuCtxSetLimit", unsafe {
+            (self.driver.functions.set_limit)(STACK, bytes)
+        })
     }
 
     /// Allocates device memory.
