@@ -116,6 +116,49 @@ fn two_users_have_a_quarter_and_a_half_side_by_side() {
     assert!(!notices(&snapshot).iter().any(|n| n.contains("beside MPS")));
 }
 
+/// The server has a part of each client's context: what is left is learnt from the first that has nothing else, and known
+/// to the service that starts afterwards.
+#[test]
+fn what_a_context_costs_through_mps_is_learnt_from_its_clients() {
+    if !root("clients of MPS") {
+        return;
+    }
+    let mut station = workstation("");
+    let cost = board(&station).snapshot().gpus[0].model.context_overhead;
+    let charge = |station: &Station, raw: &Raw| {
+        let snapshot = station.snapshot().ok()?;
+        claim_of(&snapshot, raw.pid())?.gpus[0].mem_charge
+    };
+    let first = client(&station, 0, &["-g", "0.25"]);
+    let bytes = process(&station, first.pid()).bytes;
+    assert!(bytes < cost, "it proves nothing");
+    assert_eq!(
+        charge(&station, &first),
+        Some(cost),
+        "what a whole one costs"
+    );
+    let learnt = format!("a CUDA context takes {}", gshare_core::Bytes(cost));
+    let through = format!("{} through MPS", gshare_core::Bytes(bytes));
+    let doctor = |station: &Station| {
+        let output = station.command().arg("doctor").output().expect("runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    until("it is learnt", SOON, || {
+        doctor(&station).contains(&through).then_some(())
+    });
+    let told = doctor(&station);
+    assert!(
+        told.contains(&learnt),
+        "that of a whole one is as it was: {told}"
+    );
+    let second = client(&station, 0, &["-g", "0.25"]);
+    assert_eq!(charge(&station, &second), Some(bytes));
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    station.start_service().expect("starts");
+    let third = client(&station, 0, &["-g", "0.25"]);
+    assert_eq!(charge(&station, &third), Some(bytes));
+}
+
 #[test]
 fn a_fault_reaches_the_other_owner_in_words_and_the_gpu_recovers() {
     if !root("two users through one MPS server") {

@@ -362,6 +362,64 @@ fn gpu_time_beyond_what_a_member_counted_is_seen_at_the_second_look() {
     }
 }
 
+fn ps(station: &Station) -> String {
+    let output = station.command().arg("ps").output().expect("it runs");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// As Ollama does: it loads the driver's own library by its path, and has none of gshare's.
+#[test]
+fn programs_that_load_the_drivers_own_library_are_named() {
+    let station = station("");
+    let row = doctor(&station, "memory cap");
+    assert_ne!(row["state"], "limited", "{row}");
+    let honest = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
+    let past = Raw::start(around(&station, &["-g", "0.5", "--gpu-ids", "0"]));
+    let named = format!("pid {} uses GPU 0 without gshare's library", past.pid());
+    until("ps names it", SOON, || {
+        ps(&station).contains(&named).then_some(())
+    });
+    let row = doctor(&station, "memory cap");
+    let detail = row["detail"].as_str().expect("told");
+    assert!(detail.contains(&past.pid().to_string()), "{row}");
+    assert!(!detail.contains(&honest.pid().to_string()), "{row}");
+    assert_eq!(row["state"], "limited", "{row}");
+    let snapshot = station.snapshot().expect("served");
+    let part = |raw: &Raw| claim_of(&snapshot, raw.pid()).expect("listed").gpus[0].clone();
+    assert_eq!(part(&past).past_library, [past.pid()]);
+    assert!(part(&honest).past_library.is_empty());
+}
+
+/// OptiX launches past everything that counts. Here a copy of the driver has its name.
+#[test]
+fn where_launches_cannot_be_counted_ps_says_that_it_cannot_tell() {
+    let station = station("");
+    let unseen = station.sim_dir().join("lib/libnvoptix.so.1");
+    std::fs::copy(station.sim_dir().join("lib/libcuda.so.1"), &unseen).expect("copied");
+    let mut command = station.command();
+    command.args(["claim", "-q", "-g", "0.5", "--gpu-ids", "0", "--"]);
+    command
+        .arg(example("raw_client"))
+        .arg("libcuda.so.1")
+        .arg(&unseen);
+    let mut raw = Raw::start(command);
+    assert_eq!(raw.ask("launch 10"), "ok 10");
+    let last = looks(&station) + 20;
+    raw.tell("around 3000");
+    let named = format!("cannot tell what pid {} does on GPU 0", raw.pid());
+    until("ps says so", SOON, || {
+        ps(&station).contains(&named).then_some(())
+    });
+    while looks(&station) < last {
+        next_look(&station);
+        assert_eq!(accused(&station, raw.pid()), None);
+    }
+    let snapshot = station.snapshot().expect("served");
+    let part = &claim_of(&snapshot, raw.pid()).expect("listed").gpus[0];
+    assert_eq!(part.cannot_tell, [raw.pid()]);
+    assert_eq!(raw.line(), "ok 3000");
+}
+
 /// NVML as unkind as real drivers were seen to be: the two that share a GPU are honest, alone or not.
 #[test]
 fn samples_that_name_one_process_accuse_nobody_honest() {

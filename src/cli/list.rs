@@ -29,7 +29,13 @@ pub(crate) fn ps(socket: Option<&Path>, args: &PsArgs) -> Outcome {
         }
         let table = rows::claims(snapshot, args.all);
         let text = table.text(out::columns(), out::colour());
-        out::print(&(text + &by_driver(snapshot) + &through_mps(snapshot) + &stay(snapshot)))
+        out::print(
+            &(text
+                + &by_driver(snapshot)
+                + &uncounted(snapshot)
+                + &through_mps(snapshot)
+                + &stay(snapshot)),
+        )
     })
 }
 
@@ -53,6 +59,51 @@ fn by_driver(snapshot: &Snapshot) -> String {
     lines.collect()
 }
 
+/// `pid 7`, `pids 7, 8`.
+fn pids(pids: &[u32]) -> String {
+    let s = if pids.len() == 1 { "" } else { "s" };
+    let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+    format!("pid{s} {}", pids.join(", "))
+}
+
+/// Processes of claims that nothing of gshare counts or limits.
+fn uncounted(snapshot: &Snapshot) -> String {
+    let mut text = String::new();
+    for claim in &snapshot.claims {
+        let id = &claim.id;
+        for part in &claim.gpus {
+            let gpu = part.gpu;
+            if !part.past_library.is_empty() {
+                let (pids, s) = (
+                    pids(&part.past_library),
+                    if part.past_library.len() == 1 {
+                        "s"
+                    } else {
+                        ""
+                    },
+                );
+                text.push_str(&format!(
+                    "{id}: {pids} use{s} GPU {gpu} without gshare's library: neither limit nor turns hold (gshare doctor)\n"
+                ));
+            }
+            if !part.cannot_tell.is_empty() {
+                let (pids, does) = (
+                    pids(&part.cannot_tell),
+                    if part.cannot_tell.len() == 1 {
+                        "does"
+                    } else {
+                        "do"
+                    },
+                );
+                text.push_str(&format!(
+                    "{id}: cannot tell what {pids} {does} on GPU {gpu}: OptiX, OpenCL, Vulkan and OpenGL launch uncounted\n"
+                ));
+            }
+        }
+    }
+    text
+}
+
 /// What MPS made of the SMs that claims asked for, where that is something else, and who runs beside it.
 fn through_mps(snapshot: &Snapshot) -> String {
     let mut text = String::new();
@@ -73,14 +124,14 @@ fn through_mps(snapshot: &Snapshot) -> String {
                 }
             }
             if !part.beside_mps.is_empty() {
-                let pids: Vec<String> = part.beside_mps.iter().map(u32::to_string).collect();
-                let (pid, run) = match pids.len() {
-                    1 => ("pid", "runs"),
-                    _ => ("pids", "run"),
+                let run = if part.beside_mps.len() == 1 {
+                    "runs"
+                } else {
+                    "run"
                 };
                 text.push_str(&format!(
-                    "{id}: {pid} {} {run} on GPU {} outside MPS: its SMs are not limited\n",
-                    pids.join(", "),
+                    "{id}: {} {run} on GPU {} outside MPS: its SMs are not limited\n",
+                    pids(&part.beside_mps),
                     part.gpu
                 ));
             }

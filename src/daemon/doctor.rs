@@ -1,7 +1,7 @@
 //! What this machine and this service can do, a row per mechanism.
 
 use gshare_config::{LaunchCaps, Mode};
-use gshare_core::Bytes;
+use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::gpu::{Health, counters};
 use gshare_proto::{Check, Grade, HealthView};
 
@@ -236,9 +236,11 @@ impl Service {
                 &format!("GPU {g}"),
                 state,
                 format!(
-                    "{}; {activity}; a CUDA context takes {} ({overhead})",
+                    "{}; {activity}; a CUDA context takes {} ({overhead}){}",
                     gpu.model,
-                    Bytes(gpu.overhead)
+                    Bytes(gpu.overhead),
+                    gpu.overhead_mps
+                        .map_or_else(String::new, |b| format!(", {} through MPS", Bytes(b)))
                 ),
             )
         };
@@ -246,7 +248,29 @@ impl Service {
     }
 
     fn shim_row(&self) -> Check {
+        let of = |id: ClaimId, g| self.uncounted(id, g).into_iter().next().unwrap_or_default();
+        let all = self.claims.keys();
+        let all = all.flat_map(|id| (0..self.gpus.len()).map(move |g| (*id, g)));
+        let past: Vec<String> = all
+            .flat_map(|(id, g)| {
+                of(id, g)
+                    .into_iter()
+                    .map(move |pid| format!("{pid} in {id}"))
+            })
+            .collect();
         match &self.libcuda {
+            Ok(_) if !past.is_empty() => Check {
+                fix: (!self.strict.on && self.mode == Mode::System)
+                    .then(|| "strict limits hold for such programs: sudo gshare setup".to_owned()),
+                ..check(
+                    "memory cap (shim, rung M2)",
+                    "limited",
+                    format!(
+                        "processes that loaded the driver past it (as Ollama does) have no limit: {}",
+                        past.join(", ")
+                    ),
+                )
+            },
             Ok(_) => Check {
                 status: SIMULATION.to_owned(),
                 ..check(

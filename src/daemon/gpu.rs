@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use gshare_config::GpuMode;
-use gshare_core::Share;
+use gshare_core::{Held, Share};
 use serde::{Deserialize, Serialize};
 
 /// Time that one point on the screen stands for.
@@ -28,6 +28,8 @@ pub(crate) struct Gpu {
     pub(crate) overhead: u64,
     /// The overhead was measured under this driver.
     pub(crate) overhead_known: bool,
+    /// The same for clients of MPS, whose server has a part of it; absent until one was seen.
+    pub(crate) overhead_mps: Option<u64>,
     /// Mean SM activity (or time busy) of the last ten minutes' points, percent, oldest first.
     pub(crate) history: VecDeque<Option<f32>>,
     /// Bytes that processes outside claims used when that was last known, less what is held back for those that
@@ -59,6 +61,7 @@ impl Gpu {
             total: u64::MAX,
             overhead: UNKNOWN_OVERHEAD,
             overhead_known: false,
+            overhead_mps: None,
             history: VecDeque::new(),
             unclaimed: 0,
             step: Step::default(),
@@ -68,6 +71,24 @@ impl Gpu {
             place: None,
             gone: false,
             modes: Modes::default(),
+        }
+    }
+}
+
+impl Gpu {
+    /// Bytes that a context costs a claim that has the GPU in this way.
+    pub(crate) fn context_cost(&self, held: Held) -> u64 {
+        match (held, self.overhead_mps) {
+            (Held::Mps, Some(bytes)) => bytes,
+            _ => self.overhead,
+        }
+    }
+
+    /// Whether that was measured.
+    pub(crate) fn context_cost_known(&self, held: Held) -> bool {
+        match held {
+            Held::Mps => self.overhead_mps.is_some(),
+            _ => self.overhead_known,
         }
     }
 }

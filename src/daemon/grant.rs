@@ -263,7 +263,7 @@ impl Service {
             epoch: self.epoch,
             memory_cap_bytes: self.cap_now(id, slice.gpu, slice.mem_cap.0),
             memory_request_bytes: slice.mem.0,
-            context_overhead_bytes: gpu.overhead,
+            context_overhead_bytes: gpu.context_cost(slice.held),
             sm_request_permille: slice.sm.milli(),
             sm_limit_permille: slice.sm_limit.milli(),
             ..LimitsInit::default()

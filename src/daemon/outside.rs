@@ -23,6 +23,8 @@ pub(crate) struct Policy {
     pub(crate) looks: u64,
     /// Claims that use more than they are counted.
     pub(crate) over: Reconcile<ProcessKey>,
+    /// Processes on a GPU of which nobody can tell what of their time is counted.
+    pub(crate) untold: BTreeSet<(usize, ProcessKey)>,
     /// Processes outside claims that are accounted as claims of their own.
     pub(crate) auto: BTreeMap<ClaimId, AutoClaim>,
     /// The filter that keeps programs outside claims from GPUs.

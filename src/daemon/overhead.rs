@@ -1,8 +1,11 @@
-//! What a context costs on each GPU: measured once per model and driver by a short-lived process that
-//! makes a context and asks the driver how much it uses, then remembered.
+//! What a context costs on each GPU: measured once per model (an instance of a GPU is one) and driver by a short-lived
+//! process that makes a context and asks the driver how much it uses, then remembered. Learnt again, and for clients of MPS,
+//! from members that have nothing but a context.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use gshare_core::{Bytes, ClaimId, Held};
 
 use super::service::Service;
 
@@ -10,6 +13,14 @@ use super::service::Service;
 pub const PROBE_ARGUMENT: &str = "__probe-context";
 /// Longest time for all GPUs.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Under what it is remembered.
+fn name(model: &str, held: Held) -> String {
+    match held {
+        Held::Mps => format!("{model} (MPS)"),
+        _ => model.to_owned(),
+    }
+}
 
 impl Service {
     /// Takes what earlier services measured.
@@ -20,6 +31,9 @@ impl Service {
                 gpu.overhead = bytes;
                 gpu.overhead_known = true;
             }
+            gpu.overhead_mps = self
+                .journal
+                .overhead(&name(&gpu.model, Held::Mps), &driver)?;
         }
         Ok(())
     }
@@ -74,7 +88,7 @@ impl Service {
         });
         for (uuid, result) in measured {
             match result {
-                Ok(bytes) => self.learnt(&uuid, bytes),
+                Ok(bytes) => self.learnt(&uuid, Held::Timeslice, bytes),
                 Err(error) => tracing::warn!(
                     "could not measure the memory of a CUDA context on {uuid}, so gshare assumes {} MiB: {error:#}",
                     super::gpus::UNKNOWN_OVERHEAD >> 20
@@ -83,22 +97,51 @@ impl Service {
         }
     }
 
-    fn learnt(&mut self, uuid: &str, bytes: u64) {
+    /// A member of this claim that has nothing but a context uses so much of a GPU.
+    pub(crate) fn relearn(&mut self, id: ClaimId, g: usize, bytes: u64) {
+        let uuid = self.gpus[g].uuid.clone();
+        let slices = self.claims.get(&id).map(|live| &live.record.slices);
+        let Some(slice) = slices.and_then(|all| all.iter().find(|s| s.uuid == uuid)) else {
+            return;
+        };
+        let (held, gpu) = (slice.held, &self.gpus[g]);
+        if !gpu.context_cost_known(held) || bytes < gpu.context_cost(held) {
+            self.learnt(&uuid, held, bytes);
+        }
+    }
+
+    fn learnt(&mut self, uuid: &str, held: Held, bytes: u64) {
         let driver = self.driver_version().to_owned();
         let Some(index) = self.gpu_index(uuid) else {
             return;
         };
         let model = self.gpus[index].model.clone();
+        let name = name(&model, held);
         tracing::info!(
-            "a CUDA context on GPU {index} ({model}) takes {}",
-            gshare_core::Bytes(bytes)
+            "a CUDA context on GPU {index} ({name}) takes {}",
+            Bytes(bytes)
         );
-        if let Err(error) = self.journal.learn_overhead(&model, &driver, bytes) {
+        if let Err(error) = self.journal.learn_overhead(&name, &driver, bytes) {
             tracing::warn!(%error, "could not save the measured memory of a CUDA context");
         }
         for gpu in self.gpus.iter_mut().filter(|g| g.model == model) {
-            gpu.overhead = bytes;
-            gpu.overhead_known = true;
+            if held == Held::Mps {
+                gpu.overhead_mps = Some(bytes);
+            } else {
+                gpu.overhead = bytes;
+                gpu.overhead_known = true;
+            }
+        }
+        // Contexts that are made from now on.
+        for live in self.claims.values() {
+            for seat in &live.seats {
+                let gpu = &self.gpus[seat.gpu];
+                let slice = live.record.slices.iter().find(|s| s.uuid == gpu.uuid);
+                if let Some(slice) = slice {
+                    seat.limits
+                        .set_context_overhead(gpu.context_cost(slice.held));
+                }
+            }
         }
     }
 }

@@ -390,6 +390,7 @@ impl Service {
         };
         let measured = |figure: Option<Figure>| figure.filter(|f| alone && f.source == Source::Gpm);
         let beside_mps = self.beside_mps(id, gpu.index as usize);
+        let [past_library, cannot_tell] = self.uncounted(id, gpu.index as usize);
         let mut part = ClaimGpu {
             gpu: gpu.index,
             uuid: slice.uuid.clone(),
@@ -401,6 +402,8 @@ impl Service {
                 // A process that is no client has the SMs of nobody's choice.
                 .filter(|sms| !sms.estimate || beside_mps.is_empty()),
             beside_mps,
+            past_library,
+            cannot_tell,
             mem_request: slice.mem,
             mem_limit: slice.mem_limit,
             mem_charge: Some(

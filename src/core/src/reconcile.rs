@@ -73,6 +73,8 @@ pub struct Look<P> {
     pub peak: Bytes,
     /// What a context costs there.
     pub overhead: Bytes,
+    /// That is a guess: nobody has measured it for the way in which the claim has the GPU.
+    pub guessed: bool,
     /// Claims take turns there: what the driver's samples of a member say is a matter of when they were taken.
     pub turns: bool,
     /// Its processes there.
@@ -128,6 +130,15 @@ pub enum Act<P> {
         /// It did not end when it was asked.
         force: bool,
     },
+    /// A member that has a context and nothing else shows that one costs so much, at two looks.
+    Context {
+        /// The claim.
+        claim: ClaimId,
+        /// Index of the GPU.
+        gpu: usize,
+        /// Bytes.
+        bytes: Bytes,
+    },
     /// The over-use is over: the claim may grow again.
     Cured {
         /// The claim.
@@ -150,11 +161,13 @@ struct Case<P> {
     forced: BTreeSet<P>,
 }
 
-/// What the driver showed of a member beyond its ledger at the last looks, and its charge at the last one.
+/// What the driver showed of a member beyond its ledger at the last looks, its charge at the last one, and what it showed
+/// then of one that has a context and nothing else.
 #[derive(Clone, Copy, Debug)]
 struct Beyond {
     charge: Bytes,
     shown: [Bytes; STEADY],
+    bare: Option<Bytes>,
 }
 
 /// All claims under suspicion, and what their members use beyond their ledgers.
@@ -183,7 +196,15 @@ impl<P: Copy + Ord> Reconcile<P> {
         let mut acts = Vec::new();
         for look in looks {
             let key = (look.claim, look.gpu);
-            self.measure(key, look);
+            if let Some(bytes) = self.measure(key, look)
+                && (bytes < look.overhead || look.guessed)
+            {
+                acts.push(Act::Context {
+                    claim: look.claim,
+                    gpu: look.gpu,
+                    bytes,
+                });
+            }
             match judge(look, rules) {
                 Some(finding) => {
                     let case = self.cases.entry(key).or_insert_with(|| Case {
@@ -217,19 +238,28 @@ impl<P: Copy + Ord> Reconcile<P> {
         acts
     }
 
-    /// Notes what the driver shows of each member beyond its ledger. A member of unknown size keeps what it had.
-    fn measure(&mut self, key: (ClaimId, usize), look: &Look<P>) {
+    /// Notes what the driver shows of each member beyond its ledger. A member of unknown size keeps what it had. Gives the
+    /// least that one showed twice that has a context and nothing else.
+    fn measure(&mut self, key: (ClaimId, usize), look: &Look<P>) -> Option<Bytes> {
         let members = look.seen.iter().filter(|s| s.charge.is_some());
         let used = members.filter_map(|s| s.bytes);
         let used = used.fold(Bytes::ZERO, Bytes::saturating_add);
         self.above_peak.insert(key, used.saturating_sub(look.peak));
         let before = self.beyond.remove(&key).unwrap_or_default();
+        let mut least = None;
         let note = |s: &Seen<P>| {
             let charge = s.charge?;
             let mut member = before.get(&s.process).copied().unwrap_or(Beyond {
                 charge,
                 shown: [Bytes::ZERO; STEADY],
+                bare: None,
             });
+            let is_bare = charge == look.overhead;
+            let bare = s.bytes.filter(|bytes| is_bare && *bytes > Bytes::ZERO);
+            if bare == member.bare {
+                least = least.into_iter().chain(bare).min();
+            }
+            member.bare = bare;
             if let Some(bytes) = s.bytes {
                 member.shown.rotate_right(1);
                 member.shown[0] = bytes.saturating_sub(charge.max(member.charge));
@@ -242,6 +272,7 @@ impl<P: Copy + Ord> Reconcile<P> {
         if !members.is_empty() || !before.is_empty() {
             self.beyond.insert(key, members);
         }
+        least
     }
 
     /// Bytes that a claim's members use on a GPU beyond what the ledger can have: to be charged to the claim.

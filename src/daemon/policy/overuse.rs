@@ -1,13 +1,13 @@
 //! The driver's word against what claims may have, once per look: what members use beyond their ledgers is charged to
 //! the claim; a claim in over-use is refused growth and warned, and by policy ended. `core::reconcile` decides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use gshare_config::Overuse;
 use gshare_core::reconcile::{Act, Finding, Hold, Kind, Look, Rules, Seen};
 use gshare_core::units::show_duration;
-use gshare_core::{Bytes, ClaimId, Slice};
+use gshare_core::{Bytes, ClaimId, Held, Slice};
 use gshare_enforcer::gpu::GpuProcess;
 use gshare_enforcer::proc::{self, ProcessKey};
 
@@ -51,6 +51,7 @@ impl Service {
     /// Compares the newest sample with the ledger.
     pub(super) fn reconcile(&mut self) {
         let counted = self.policy.time.look(&self.claims, &self.gpus);
+        self.policy.untold = self.untold(&counted);
         let looks: Vec<Look<ProcessKey>> = (0..self.gpus.len())
             .flat_map(|g| self.looks(g, &counted))
             .collect();
@@ -68,6 +69,7 @@ impl Service {
                     finding,
                     force,
                 } => self.stop_overuse(claim, gpu, &finding, force),
+                Act::Context { claim, gpu, bytes } => self.relearn(claim, gpu, bytes.0),
                 Act::Cured { claim, gpu } => {
                     self.write_caps_of(claim, gpu);
                     let text = format!("over-use by {claim} on GPU {gpu} has ended");
@@ -78,6 +80,42 @@ impl Service {
         for (id, gpu) in self.policy.over.held_down() {
             self.write_caps_of(id, gpu);
         }
+    }
+
+    /// Processes whose time is not counted, by a library that they have mapped; read where it matters only.
+    fn untold(&self, counted: &Counted) -> BTreeSet<(usize, ProcessKey)> {
+        let unseen = |(g, p): (u32, &GpuProcess)| {
+            let key = (g as usize, self.owners.key(p.pid)?);
+            let counted = counted.get(&key).copied().unwrap_or(0.0);
+            let more = p
+                .time_busy
+                .is_some_and(|busy| busy - counted >= UNCOUNTED_TIME);
+            let is = self.policy.untold.contains(&key) || more && works_unseen(p.pid);
+            is.then_some(key)
+        };
+        self.world().processes().filter_map(unseen).collect()
+    }
+
+    /// Processes of a claim that use a GPU and never registered, and those of which nobody can tell what they do there.
+    pub(crate) fn uncounted(&self, id: ClaimId, gpu: usize) -> [Vec<u32>; 2] {
+        let Some(live) = self.claims.get(&id) else {
+            return Default::default();
+        };
+        let held = self.libcuda.is_ok() && !live.record.adopted && !self.is_unlimited(id);
+        let all = self.reading(gpu).and_then(|r| r.processes.as_ref());
+        let own = all.into_iter().flatten().filter_map(|p| {
+            let key = self.owners.key(p.pid)?;
+            (self.whose(p.pid) == Whose::Claim(id)).then_some(key)
+        });
+        let own: Vec<ProcessKey> = own.filter(|_| held).collect();
+        let pids = |fits: &dyn Fn(&ProcessKey) -> bool| {
+            let found = own.iter().filter(|key| fits(key));
+            found.map(|key| key.pid.cast_unsigned()).collect()
+        };
+        [
+            pids(&|key| !live.members.contains_key(key)),
+            pids(&|key| self.policy.untold.contains(&(gpu, *key))),
+        ]
     }
 
     /// What is known of the claims on a GPU now; nothing where the driver gives no list.
@@ -123,6 +161,7 @@ impl Service {
             .slices
             .iter()
             .find(|s| s.uuid == self.gpus[gpu].uuid);
+        let held = slice.map_or(Held::Timeslice, |slice| slice.held);
         let hold = match slice {
             None => Hold::Nothing,
             // Without a proxy nobody counts.
@@ -148,10 +187,7 @@ impl Service {
                     Some(_) => counted.get(&(gpu, process)).copied(),
                     None => Some(0.0),
                 }
-                // Read where it matters only.
-                .filter(|c| {
-                    p.time_busy.is_none_or(|busy| busy - c < UNCOUNTED_TIME) || !works_unseen(p.pid)
-                }),
+                .filter(|_| !self.policy.untold.contains(&(gpu, process))),
             })
         });
         Look {
@@ -159,7 +195,8 @@ impl Service {
             gpu,
             hold,
             peak: Bytes(peak),
-            overhead: Bytes(self.gpus[gpu].overhead),
+            overhead: Bytes(self.gpus[gpu].context_cost(held)),
+            guessed: !self.gpus[gpu].context_cost_known(held),
             turns: self.take_turns(gpu),
             seen: seen.collect(),
         }

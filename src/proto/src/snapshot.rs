@@ -309,6 +309,13 @@ pub struct ClaimGpu {
     /// Processes that run beside MPS where they should be its clients: nothing limits their SMs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside_mps: Vec<u32>,
+    /// Processes that use the GPU without gshare's library: neither memory limit nor turns hold for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub past_library: Vec<u32>,
+    /// Processes whose launches cannot be counted (OptiX, OpenCL, Vulkan, OpenGL), with more GPU time than was counted:
+    /// what they do is not known, and not held against them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cannot_tell: Vec<u32>,
     /// Guaranteed bytes.
     pub mem_request: u64,
     /// Most bytes (the cap).

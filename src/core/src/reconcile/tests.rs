@@ -31,6 +31,7 @@ fn look(hold: Hold, seen: Vec<Seen<u32>>) -> Look<u32> {
         hold,
         peak: Bytes::mib(1 << 20),
         overhead: Bytes::mib(300),
+        guessed: false,
         turns: false,
         seen,
     }
@@ -393,4 +394,38 @@ fn a_claim_that_has_ended_is_forgotten() {
     assert!(reconcile.over(CLAIM, 1).is_some() && reconcile.all().count() == 1);
     reconcile.forget(CLAIM);
     assert!(reconcile.over(CLAIM, 1).is_none());
+}
+
+/// What a context costs is learnt from members that have nothing else, once they show the same twice: less than is known,
+/// or anything where it was a guess.
+#[test]
+fn what_a_context_costs_is_learnt_from_members_without_allocations() {
+    let learns = |guessed: bool, shown: &[(u64, u64)]| {
+        let looks = shown.iter().map(|(bytes, charge)| {
+            let members = vec![seen(7, *bytes, Some(*charge)), seen(8, 900, Some(800))];
+            Some(Look {
+                guessed,
+                ..look(cap(4096), members)
+            })
+        });
+        run(&rules(false), looks.collect::<Vec<_>>())
+    };
+    let cost = |mib: u64| Act::Context {
+        claim: CLAIM,
+        gpu: 1,
+        bytes: Bytes::mib(mib),
+    };
+    // A context is being made at the first look, and has something more at the last.
+    let shown = [(100, 300), (250, 300), (250, 300), (260, 310)];
+    assert_eq!(
+        learns(false, &shown),
+        [vec![], vec![], vec![cost(250)], vec![]]
+    );
+    // Modules make more of it than is known.
+    let more = [(700, 300); 3];
+    assert_eq!(learns(false, &more).concat(), []);
+    assert_eq!(
+        learns(true, &more),
+        [vec![], vec![cost(700)], vec![cost(700)]]
+    );
 }

@@ -398,7 +398,7 @@ impl Board {
         let held = self.held(gpu);
         self.retry_full(|s| {
             s.check_gpu(gpu)?;
-            let overhead = s.gpus()[gpu].model().context_overhead;
+            let overhead = s.context_cost(slot.id, gpu);
             s.within(held.as_ref(), gpu, overhead)?;
             s.add_context(slot.id, gpu)
         })

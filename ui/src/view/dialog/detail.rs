@@ -306,6 +306,21 @@ impl Page<'_> {
             let pids = pids.join(", ");
             self.tell("  MPS", format!("pid {pids} outside MPS: SMs not limited"));
         }
+        for (pids, what) in [
+            (
+                &g.past_library,
+                "without gshare's library: neither limit nor turns hold",
+            ),
+            (
+                &g.cannot_tell,
+                "launches uncounted (OptiX, OpenCL, Vulkan, OpenGL): cannot tell what it does",
+            ),
+        ] {
+            if !pids.is_empty() {
+                let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+                self.tell("  uncounted", format!("pid {} {what}", pids.join(", ")));
+            }
+        }
         let memory = format!(
             "{} GiB used, {} charged (at most {}), claim {}, limit {}",
             view.gib(g.mem_used),

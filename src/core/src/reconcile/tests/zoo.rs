@@ -201,6 +201,7 @@ fn play(seed: u64, cheat: Option<Cheat>) -> Option<u32> {
                 hold: Hold::Cap(Bytes::mib(program.cap)),
                 peak: Bytes::mib(*peak),
                 overhead: Bytes::mib(CONTEXT),
+                guessed: false,
                 turns: true,
                 seen,
             });

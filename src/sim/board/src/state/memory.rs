@@ -149,11 +149,20 @@ impl State {
         Ok(())
     }
 
+    /// Bytes of a context; of one of a client of MPS the server has a part. That it is half is an assumption.
+    pub(crate) fn context_cost(&self, owner: u64, gpu: usize) -> u64 {
+        let whole = self.gpus[gpu].model().context_overhead;
+        let mut uses = self.uses.iter();
+        let client = uses.any(|u| u.owner == owner && u.gpu == gpu as u64 && u.is_mps_client());
+        let cost = if client { whole / 2 } else { whole };
+        cost.next_multiple_of(GRANULARITY)
+    }
+
     /// Makes a context; gives its id.
     pub(crate) fn add_context(&mut self, owner: u64, gpu: usize) -> Result<u64, BoardError> {
         self.check_gpu(gpu)?;
         self.check_fault(owner, gpu)?;
-        let wanted = self.gpus[gpu].model().context_overhead;
+        let wanted = self.context_cost(owner, gpu);
         let free = self.free_for(owner, gpu);
         let row = self.use_row(owner, gpu)?;
         if wanted > free {
