@@ -371,7 +371,7 @@ fn ps(station: &Station) -> String {
 #[test]
 fn programs_that_load_the_drivers_own_library_are_named() {
     let station = station("");
-    let row = doctor(&station, "memory cap");
+    let row = doctor(&station, "memory limit (");
     assert_ne!(row["state"], "limited", "{row}");
     let honest = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
     let past = Raw::start(around(&station, &["-g", "0.5", "--gpu-ids", "0"]));
@@ -379,7 +379,7 @@ fn programs_that_load_the_drivers_own_library_are_named() {
     until("ps names it", SOON, || {
         ps(&station).contains(&named).then_some(())
     });
-    let row = doctor(&station, "memory cap");
+    let row = doctor(&station, "memory limit (");
     let detail = row["detail"].as_str().expect("told");
     assert!(detail.contains(&past.pid().to_string()), "{row}");
     assert!(!detail.contains(&honest.pid().to_string()), "{row}");

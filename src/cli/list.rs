@@ -83,7 +83,7 @@ fn uncounted(snapshot: &Snapshot) -> String {
                     },
                 );
                 text.push_str(&format!(
-                    "{id}: {pids} use{s} GPU {gpu} without gshare's library: neither limit nor turns hold (gshare doctor)\n"
+                    "{id}: {pids} use{s} GPU {gpu} without gshare's library, so its limits do not apply (see gshare doctor)\n"
                 ));
             }
             if !part.cannot_tell.is_empty() {

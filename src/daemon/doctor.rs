@@ -260,13 +260,14 @@ impl Service {
             .collect();
         match &self.libcuda {
             Ok(_) if !past.is_empty() => Check {
-                fix: (!self.strict.on && self.mode == Mode::System)
-                    .then(|| "strict limits hold for such programs: sudo gshare setup".to_owned()),
+                fix: (!self.strict.on && self.mode == Mode::System).then(|| {
+                    "sudo gshare setup (strict limits hold such programs, too)".to_owned()
+                }),
                 ..check(
-                    "memory cap (shim, rung M2)",
+                    "memory limit (library)",
                     "limited",
                     format!(
-                        "processes that loaded the driver past it (as Ollama does) have no limit: {}",
+                        "these processes loaded the driver without it (as Ollama does) and have no limit: {}",
                         past.join(", ")
                     ),
                 )

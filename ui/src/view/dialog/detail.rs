@@ -309,7 +309,7 @@ impl Page<'_> {
         for (pids, what) in [
             (
                 &g.past_library,
-                "without gshare's library: neither limit nor turns hold",
+                "without gshare's library: limits do not apply",
             ),
             (
                 &g.cannot_tell,
