@@ -180,7 +180,7 @@ fn what_the_driver_needs_for_an_honest_member_is_charged_to_its_claim() {
     });
     let ps = station.command().arg("ps").output().expect("it runs");
     let ps = String::from_utf8_lossy(&ps.stdout).into_owned();
-    assert!(ps.contains("driver: 640 MiB"), "{ps}");
+    assert!(ps.contains("the driver uses 640 MiB"), "{ps}");
     // It has the rest of its limit, and no more.
     let left = part.mem_limit - part.mem_charge.expect("known") - 640 * MIB;
     let more = format!("alloc {}", left + 2 * MIB);
