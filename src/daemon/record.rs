@@ -117,7 +117,7 @@ impl Service {
         match Worker::start(&path, max, store, claims, tell) {
             Ok(worker) => self.history.worker = Some(worker),
             Err(error) => {
-                tracing::error!(%error, "no history is recorded: its thread could not be started")
+                tracing::error!(%error, "no history is recorded: its thread could not be started");
             }
         }
     }
