@@ -30,6 +30,8 @@ mod suggest;
 mod supervise;
 mod table;
 mod top;
+#[cfg(test)]
+mod truth;
 mod waiting;
 mod why;
 

@@ -102,6 +102,8 @@ pub use overhead::PROBE_ARGUMENT;
 use service::Service;
 #[cfg(feature = "lab")]
 pub(crate) use strict::lib_dir;
+#[cfg(test)]
+pub(crate) use view::users;
 
 /// How the service is started.
 #[derive(Clone, Debug, Default)]

@@ -69,7 +69,7 @@ fn what_runs_outside_claims_is_its_owners_claim_without_a_cap() {
         .iter()
         .find(|u| u.uid == claim.uid)
         .expect("listed");
-    assert_eq!((user.claims, user.mem_used), (1, Some(truth)));
+    assert_eq!((user.claims, user.mem_used), (0, Some(truth)));
     let (code, list) = gshare(&station, &["ps"]);
     let row = list
         .lines()

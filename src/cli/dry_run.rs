@@ -52,7 +52,7 @@ pub(crate) fn not_in_vain(socket: Option<&Path>, spec: &ClaimSpec) -> Result<(),
 }
 
 /// Why it would wait, who goes before it, what would be done for it, and when it would start.
-fn text(tried: &Tried, now_ms: u64) -> String {
+pub(super) fn text(tried: &Tried, now_ms: u64) -> String {
     let mut lines = vec![plain(&tried.message)];
     let span = |at: u64| left(now_ms, at);
     if let Some(position) = tried.position {

@@ -20,12 +20,7 @@ pub(crate) fn ps(socket: Option<&Path>, args: &PsArgs) -> Outcome {
             return out::print(&rows::csv(snapshot));
         }
         if args.list.json {
-            let mut object = json!({ "claims": snapshot.claims });
-            if args.all {
-                object["queue"] = json!(snapshot.queue);
-                object["unclaimed"] = json!(snapshot.unclaimed);
-            }
-            return out::json(&object);
+            return out::json(&ps_json(snapshot, args.all));
         }
         let table = rows::claims(snapshot, args.all);
         let text = table.text(out::columns(), out::colour());
@@ -37,6 +32,15 @@ pub(crate) fn ps(socket: Option<&Path>, args: &PsArgs) -> Outcome {
                 + &stay(snapshot)),
         )
     })
+}
+
+pub(super) fn ps_json(snapshot: &Snapshot, all: bool) -> serde_json::Value {
+    let mut object = json!({ "claims": snapshot.claims });
+    if all {
+        object["queue"] = json!(snapshot.queue);
+        object["unclaimed"] = json!(snapshot.unclaimed);
+    }
+    object
 }
 
 /// Whether a user means this claim: by its id (c3), the number of the id, or its name.

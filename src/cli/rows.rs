@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use gshare_core::units::show_duration;
-use gshare_proto::figures::{about, gib, hours, measured};
+use gshare_proto::figures::{about, gib, hours, measured, percent as whole_percent};
 use gshare_proto::{
     ClaimGpu, ClaimView, Figure, GpuState, GpuView, Grade, Identity, Named, Snapshot, Usage,
     UserView,
 };
 
+use gshare_proto::totals::{claimed, compute_of, mem_used, sm_active, sm_occupancy, sm_of_gpu};
+
 use super::report::average;
 use super::table::{Align, Table, UNKNOWN};
-use super::waiting::{left, ordinal};
+use super::waiting::ordinal;
 
 /// Before which column the sums of a claim stand.
 const SUMS_AT: usize = 11;
@@ -29,7 +31,7 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
         ("REQ", Align::Right),
         ("LIM", Align::Right),
         ("MEM GiB", Align::Right),
-        ("TIME/REQ", Align::Right),
+        ("USE/REQ", Align::Right),
         ("SM", Align::Right),
         ("OCC", Align::Right),
         ("AGE", Align::Right),
@@ -54,7 +56,7 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
         );
     }
     // What becomes of a claim is read on any terminal.
-    let mut table = Table::new(&columns).spare("STATE", &["IDLE h", "AVG USE", "OCC", "TIME/REQ"]);
+    let mut table = Table::new(&columns).spare("STATE", &["IDLE h", "AVG USE", "OCC", "USE/REQ"]);
     let with_sums =
         |mut cells: Vec<String>, usage: Option<&Usage>, identity: Option<&Identity>, none: &str| {
             let word = |named: Option<&Named>| match (named, identity) {
@@ -78,7 +80,7 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
             cells
         };
     for claim in &snapshot.claims {
-        let cells = claim_row(claim, snapshot.taken_ms);
+        let cells = claim_row(claim, snapshot);
         let identity = Some(&claim.identity);
         table.row(with_sums(cells, claim.usage.as_ref(), identity, UNKNOWN));
     }
@@ -126,17 +128,13 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
     table
 }
 
-fn claim_row(claim: &ClaimView, now_ms: u64) -> Vec<String> {
+pub(super) fn claim_row(claim: &ClaimView, snapshot: &Snapshot) -> Vec<String> {
     let gpus: Vec<String> = claim.gpus.iter().map(|g| g.gpu.to_string()).collect();
     let first = claim.gpus.first();
-    let used = total(claim.gpus.iter().map(|g| g.mem_used.or(g.mem_charge)));
     let cap: u64 = claim.gpus.iter().map(|g| g.mem_limit).sum();
     let request = |g: &ClaimGpu| many(gpus.len().try_into().unwrap_or(0), g.sm_request);
-    let used = used.map_or_else(unknown, gib);
-    // As on the screen: the driver's figure, else the claim's own counters.
-    let time = |g: &ClaimGpu| g.time_busy.or(g.time_got);
-    let times: Vec<Option<Figure>> = claim.gpus.iter().map(time).collect();
-    let time = mean(times.iter().map(Option::as_ref));
+    let used = mem_used(claim).map_or_else(unknown, gib);
+    let compute = figure(compute_of(claim, snapshot));
     // What has no cap requests nothing and is limited to nothing.
     let nothing = || "-".to_owned();
     vec![
@@ -164,16 +162,13 @@ fn claim_row(claim: &ClaimView, now_ms: u64) -> Vec<String> {
         } else {
             format!("{used}/{}", gib(cap))
         },
-        first.map_or_else(unknown, |g| {
-            if claim.adopted {
-                time
-            } else {
-                format!("{time}/{:.0}", g.sm_request * 100.0)
-            }
-        }),
-        mean(claim.gpus.iter().map(|g| g.sm_active.as_ref())),
-        mean(claim.gpus.iter().map(|g| g.sm_occupancy.as_ref())),
-        age(claim.since_ms, now_ms),
+        match claim.adopted {
+            true => compute,
+            false => format!("{compute}/{}", whole_percent(claimed(claim))),
+        },
+        figure(sm_active(claim)),
+        figure(sm_occupancy(claim)),
+        age(claim.since_ms, snapshot.taken_ms),
         claim.state_text.clone(),
         claim.what.clone(),
     ]
@@ -258,12 +253,7 @@ pub(crate) fn queue(snapshot: &Snapshot) -> Table {
             format!("{:.2}", waiting.sm_limit),
             waiting.mem_request.map_or_else(unknown, gib),
             age(waiting.since_ms, snapshot.taken_ms),
-            match (waiting.expected_ms, &waiting.expected) {
-                (Some(at), _) if at <= snapshot.taken_ms => "now".to_owned(),
-                (_, Some(expected)) if !waiting.by_hours => expected.when(),
-                (Some(at), _) => format!("in {}", left(snapshot.taken_ms, at)),
-                (None, _) => unknown(),
-            },
+            waiting.starts(snapshot.taken_ms).unwrap_or_else(unknown),
             waiting.what.clone(),
         ]);
     }
@@ -286,12 +276,12 @@ pub(crate) fn gpus(snapshot: &Snapshot) -> Table {
         ("HEALTH", Align::Left),
     ]);
     for gpu in &snapshot.gpus {
-        table.row(gpu_row(gpu));
+        table.row(gpu_row(gpu, snapshot));
     }
     table
 }
 
-fn gpu_row(gpu: &GpuView) -> Vec<String> {
+pub(super) fn gpu_row(gpu: &GpuView, snapshot: &Snapshot) -> Vec<String> {
     vec![
         gpu.index.to_string(),
         match gpu.mode_shown() {
@@ -305,12 +295,12 @@ fn gpu_row(gpu: &GpuView) -> Vec<String> {
             gpu.mem_whole().map_or_else(unknown, gib)
         ),
         format!(
-            "{}/{:.0} %",
-            figure(gpu.sm_active.as_ref()),
-            gpu.sm_claimed * 100.0
+            "{}/{} %",
+            sm_of_gpu(gpu, snapshot).text(UNKNOWN, "≥"),
+            whole_percent(gpu.sm_claimed * 100.0)
         ),
-        percent(gpu.sm_occupancy.as_ref()),
-        percent(gpu.time_busy.as_ref()),
+        percent(gpu.sm_occupancy),
+        percent(gpu.time_busy),
         format!("{:.2}", gpu.claimable),
         gpu.temperature_c.map_or_else(unknown, |c| format!("{c} C")),
         gpu.power_w.map_or_else(unknown, |w| format!("{w:.0} W")),
@@ -370,22 +360,26 @@ pub(crate) fn users(users: &[UserView]) -> Table {
         ("waiting", Align::Right),
     ]);
     for user in users {
-        table.row(vec![
-            user.user.clone(),
-            user.claims.to_string(),
-            format!("{:.2}", user.claimed),
-            user.sm_used
-                .as_ref()
-                .map_or_else(unknown, |f| about(f.estimate, format!("{:.2}", f.value))),
-            format!(
-                "{}/{}",
-                user.mem_used.map_or_else(unknown, gib),
-                gib(user.mem_claimed)
-            ),
-            format!("{:.2}", user.waiting),
-        ]);
+        table.row(user_row(user));
     }
     table
+}
+
+pub(super) fn user_row(user: &UserView) -> Vec<String> {
+    vec![
+        user.user.clone(),
+        user.claims.to_string(),
+        format!("{:.2}", user.claimed),
+        user.sm_used
+            .as_ref()
+            .map_or_else(unknown, |f| about(f.estimate, format!("{:.2}", f.value))),
+        format!(
+            "{}/{}",
+            user.mem_used.map_or_else(unknown, gib),
+            gib(user.mem_claimed)
+        ),
+        format!("{:.2}", user.waiting),
+    ]
 }
 
 /// What users claimed and used in the last day, where the service knows it.
@@ -436,35 +430,15 @@ fn many(gpus: u32, share: f64) -> String {
     }
 }
 
-fn figure(figure: Option<&Figure>) -> String {
-    measured(figure.copied(), UNKNOWN)
+fn figure(figure: Option<Figure>) -> String {
+    measured(figure, UNKNOWN)
 }
 
-fn percent(f: Option<&Figure>) -> String {
+fn percent(f: Option<Figure>) -> String {
     match f {
         Some(_) => format!("{} %", figure(f)),
         None => unknown(),
     }
-}
-
-/// The sum, if every part is known.
-fn total(mut parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
-    parts.try_fold(0u64, |sum, part| Some(sum.saturating_add(part?)))
-}
-
-/// The average over a claim's GPUs, if it is known for each of them.
-fn mean<'f>(parts: impl Iterator<Item = Option<&'f Figure>>) -> String {
-    let Some(parts) = parts.collect::<Option<Vec<&Figure>>>() else {
-        return unknown();
-    };
-    let Some(first) = parts.first() else {
-        return unknown();
-    };
-    figure(Some(&Figure {
-        value: parts.iter().map(|f| f.value).sum::<f64>() / parts.len() as f64,
-        estimate: parts.iter().any(|f| f.estimate),
-        source: first.source,
-    }))
 }
 
 fn age(since_ms: u64, now_ms: u64) -> String {
@@ -493,7 +467,7 @@ mod tests {
             mem_used: Some(4 << 30),
             ..GpuView::default()
         };
-        assert_eq!(gpu_row(&gpu)[2], "4.0/0.0/23.0");
+        assert_eq!(gpu_row(&gpu, &Snapshot::default())[2], "4.0/0.0/23.0");
     }
 
     #[test]
@@ -518,15 +492,15 @@ mod tests {
                 gpu(Some(6 << 30), figure_of(40.0, false)),
                 gpu(Some(3 << 30), figure_of(60.0, true)),
             ]),
-            0,
+            &Snapshot::default(),
         );
         assert_eq!(known[5], "2x0.50");
         assert_eq!(known[7], "9.0/24.0");
-        assert_eq!(known[8], "\u{2014}/50");
-        assert_eq!(known[9], "~50");
+        assert_eq!(known[8], "\u{2014}/100");
+        assert_eq!(known[9], "~100");
         let partly = claim_row(
             &claim(vec![gpu(Some(1), figure_of(0.0, false)), gpu(None, None)]),
-            0,
+            &Snapshot::default(),
         );
         assert_eq!(partly[7], "\u{2014}/24.0");
         assert_eq!(partly[9], UNKNOWN);

@@ -10,7 +10,7 @@ use gshare_core::{Bytes, ClaimId, GpuFacts, Request, Share, Size};
 use gshare_proto::{
     Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, ExpectedView, Figure, GpuState, GpuView,
     Identity, ModelRoomView, PlaceView, QueueView, ServiceView, Snapshot, Source, UnclaimedView,
-    UserView,
+    UserView, totals,
 };
 
 use super::gpus::DriverUse;
@@ -573,7 +573,7 @@ fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[Clai
 
 /// What users hold and use, in GPUs: a part of an instance is that part of what the instance is of its GPU, which
 /// `of_a_gpu` says of each GPU or instance.
-fn users(
+pub(crate) fn users(
     claims: &[ClaimView],
     queue: &[QueueView],
     unclaimed: &[UnclaimedView],
@@ -584,6 +584,8 @@ fn users(
         users.entry(uid).or_insert_with(|| UserView {
             uid,
             user: name.to_owned(),
+            // Of somebody without a claim.
+            mem_used: Some(0),
             ..UserView::default()
         });
     };
@@ -592,7 +594,8 @@ fn users(
         let Some(user) = users.get_mut(&claim.uid) else {
             continue;
         };
-        user.claims += 1;
+        // A program that was adopted is none.
+        user.claims += u32::from(!claim.adopted);
         let here = !claim.place.in_host();
         for part in &claim.gpus {
             if here {
@@ -604,8 +607,9 @@ fn users(
     // Only where every part of a user's claims is known, the sum is.
     for user in users.values_mut() {
         let own = claims.iter().filter(|c| c.uid == user.uid);
+        let own = own.filter(|c| !c.place.in_host());
+        user.mem_used = own.clone().map(totals::mem_used).sum();
         let parts: Vec<&ClaimGpu> = own.flat_map(|c| &c.gpus).collect();
-        user.mem_used = parts.iter().map(|part| part.mem_used).sum();
         super::attribution::sum_up(user, &parts, &of_a_gpu);
     }
     for waiting in queue {
@@ -617,6 +621,9 @@ fn users(
     for process in unclaimed.iter().filter(|p| !p.graphics) {
         if let (Some(uid), Some(name)) = (process.uid, &process.user) {
             entry(&mut users, uid, name);
+            if let Some(user) = users.get_mut(&uid) {
+                user.mem_used = user.mem_used.zip(process.mem_used).map(|(a, b)| a + b);
+            }
         }
     }
     users.into_values().collect()

@@ -126,20 +126,13 @@ impl UpdateSender {
         if pending.closed {
             return false;
         }
+        // What a snapshot ends must not be shown after it.
+        if matches!(update, Update::Snapshot(_) | Update::Disconnected(_)) {
+            let others = &mut pending.others;
+            others.retain(|u| !matches!(u, Update::Disconnected(_)));
+        }
         match update {
-            Update::Snapshot(snapshot) => {
-                // What the snapshot ends must not be shown after it.
-                pending
-                    .others
-                    .retain(|u| !matches!(u, Update::Disconnected(_)));
-                pending.snapshot = Some(snapshot);
-            }
-            Update::Disconnected(_) => {
-                pending
-                    .others
-                    .retain(|u| !matches!(u, Update::Disconnected(_)));
-                pending.others.push_back(update);
-            }
+            Update::Snapshot(snapshot) => pending.snapshot = Some(snapshot),
             other => pending.others.push_back(other),
         }
         drop(pending);

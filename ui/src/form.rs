@@ -4,24 +4,17 @@ use gshare_proto::units::{Bytes, Share, parse_duration};
 use gshare_proto::{Call, ClaimSpec, ClaimView, ResizeSpec, Tried, Wait};
 use gshare_proto::{List, Text};
 
-use crate::feed::Failure;
 use crate::input::LineInput;
-
-/// Classes to choose from.
-const CLASSES: &[&str] = &["interactive", "batch", "inference"];
-
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
-    Text(LineInput),
-    Choice(&'static [&'static str], usize),
-}
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) label: &'static str,
     pub(crate) hint: String,
-    pub(crate) value: Value,
+    pub(crate) input: LineInput,
 }
+
+/// What a claim is unless another class is typed.
+const CLASS: &str = "interactive";
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Kind {
@@ -41,9 +34,9 @@ pub(crate) struct Form {
     pub(crate) entries: Vec<Entry>,
     pub(crate) focus: usize,
     pub(crate) sent: Option<u64>,
-    pub(crate) refused: Option<Failure>,
+    pub(crate) refused: Option<String>,
     /// What the service said to this claim when it was tried.
-    pub(crate) tried: Option<(ClaimSpec, Result<Tried, Failure>)>,
+    pub(crate) tried: Option<(ClaimSpec, Result<Tried, String>)>,
     /// A trial on its way, and what is tried.
     pub(crate) trying: Option<(u64, ClaimSpec)>,
 }
@@ -52,7 +45,7 @@ fn text(label: &'static str, value: &str, hint: impl Into<String>) -> Entry {
     Entry {
         label,
         hint: hint.into(),
-        value: Value::Text(LineInput::new(value)),
+        input: LineInput::new(value),
     }
 }
 
@@ -66,11 +59,6 @@ impl Form {
     }
 
     pub(crate) fn claim() -> Self {
-        let class = Entry {
-            label: "Class",
-            hint: "Left and Right choose".to_owned(),
-            value: Value::Choice(CLASSES, 0),
-        };
         let entries = vec![
             text("Size", "0.25", "0.25 of a GPU, or 2 whole GPUs"),
             text("Model", "", "h100; empty: any GPU"),
@@ -78,7 +66,7 @@ impl Form {
             text("Memory", "", "on each GPU: 8G; empty: by size"),
             text("Limit", "", "most compute: 0.8; empty: all"),
             text("Name", "", "for the screen"),
-            class,
+            text("Class", CLASS, "interactive, batch or inference"),
         ];
         Self::new(Kind::Claim, entries)
     }
@@ -122,29 +110,16 @@ impl Form {
         }
     }
 
-    /// The line being typed; a choice is not typed.
+    /// The line being typed.
     pub(crate) fn line(&mut self) -> Option<&mut LineInput> {
-        match &mut self.entries.get_mut(self.focus)?.value {
-            Value::Text(line) => Some(line),
-            Value::Choice(..) => None,
-        }
-    }
-
-    /// The choice with the focus.
-    pub(crate) fn choice(&mut self) -> Option<(usize, &mut usize)> {
-        match &mut self.entries.get_mut(self.focus)?.value {
-            Value::Choice(words, at) => Some((words.len(), at)),
-            Value::Text(_) => None,
-        }
+        Some(&mut self.entries.get_mut(self.focus)?.input)
     }
 
     /// What stands on a line, if anything does.
     pub(crate) fn get(&self, label: &str) -> Option<String> {
         let entry = self.entries.iter().find(|e| e.label == label)?;
-        match &entry.value {
-            Value::Text(line) => Some(line.text().trim().to_owned()).filter(|t| !t.is_empty()),
-            Value::Choice(words, at) => words.get(*at).map(|w| (*w).to_owned()),
-        }
+        let text = entry.input.text().trim();
+        (!text.is_empty()).then(|| text.to_owned())
     }
 
     fn share(&self, label: &str) -> Result<Option<Share>, String> {
@@ -230,7 +205,7 @@ impl Form {
     }
 
     /// What the service said to what is typed now; none until it answers.
-    pub(crate) fn answer(&self) -> Option<&Result<Tried, Failure>> {
+    pub(crate) fn answer(&self) -> Option<&Result<Tried, String>> {
         let spec = self.spec().ok()?;
         let (tried, answer) = self.tried.as_ref()?;
         (*tried == spec).then_some(answer)
@@ -244,7 +219,7 @@ impl Form {
         };
         match &self.kind {
             Kind::Claim => {
-                let class = self.get("Class").filter(|c| c != CLASSES[0]);
+                let class = self.get("Class").filter(|c| c != CLASS);
                 let class = class.map_or_else(String::new, |c| format!(" --class {c}"));
                 format!(
                     "gshare claim{}{}{}{}{}{class}{} --hold",
@@ -276,7 +251,7 @@ mod tests {
     /// A form with these on its lines.
     fn typed(mut form: Form, lines: &[&str]) -> Form {
         for (entry, text) in form.entries.iter_mut().zip(lines) {
-            entry.value = Value::Text(LineInput::new(*text));
+            entry.input = LineInput::new(*text);
         }
         form
     }

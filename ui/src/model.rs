@@ -3,7 +3,6 @@
 mod page;
 mod past;
 mod sort;
-mod totals;
 mod tree;
 mod words;
 
@@ -11,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gshare_proto::{
     Call, Check, ClaimSpec, ClaimView, GpuState, GpuView, Grade, HistorySeries, ModelRoomView,
-    QueueView, Snapshot, UnclaimedView, Wait,
+    QueueView, Snapshot, Tried, UnclaimedView, Wait,
 };
 
 use crate::form::Form;
@@ -19,15 +18,15 @@ use crate::input::LineInput;
 use crate::msg::Cmd;
 use crate::text::Clock;
 
+#[cfg(test)]
+pub(crate) use gshare_proto::totals::Split;
+pub(crate) use gshare_proto::totals::{
+    AtLeast, claimed, compute, compute_of, is_by_sms, mem_claimed, mem_used, sm_active,
+    sm_occupancy, sm_of_gpu, split, sums,
+};
 pub use page::Page;
 pub(crate) use past::{Past, Span};
 pub(crate) use sort::Sort;
-#[cfg(test)]
-pub(crate) use totals::Split;
-pub(crate) use totals::{
-    AtLeast, claimed, compute, compute_of, is_by_sms, least, mem_claimed, mem_used, sm_active,
-    sm_occupancy, sm_of_gpu, split,
-};
 pub(crate) use tree::{Group, Grouping, TreeRow};
 pub(crate) use words::{Words, slowed_by, throttled, words};
 
@@ -129,8 +128,6 @@ pub(crate) enum Dialog {
 pub(crate) struct Question {
     pub(crate) title: String,
     pub(crate) text: String,
-    /// What is said while it happens.
-    pub(crate) doing: String,
     pub(crate) call: Call,
 }
 
@@ -155,8 +152,8 @@ pub(crate) enum Asked {
     Claim,
     Act,
     Try,
-    /// Whether what is free would be the viewer's.
-    Lasts,
+    /// What FREE NOW says.
+    DryRun,
     Checks,
     Past,
     Worst,
@@ -172,38 +169,27 @@ pub(crate) struct Checks {
     pub(crate) asked_ms: u64,
 }
 
-/// What a dry run of the viewer says to what is free of a model.
+/// A dry run of the viewer: of all that is free of a model, or of [`SOME`] where nothing is.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Lasts {
+pub(crate) struct DryRun {
     pub(crate) model: String,
     /// The size that was tried, thousandths of a GPU.
     pub(crate) milli: u32,
     /// When it was tried, Unix milliseconds, and the number of the request.
-    asked: (u64, u64),
-    /// Within the guarantee, not on loan; none until the answer, and where it would not start.
-    pub(crate) yours: Option<bool>,
+    pub(crate) asked: (u64, u64),
+    pub(crate) said: Option<Tried>,
 }
 
-impl Lasts {
-    pub(crate) fn new(model: &str, milli: u32, yours: Option<bool>) -> Self {
-        Self {
-            model: model.to_owned(),
-            milli,
-            asked: (0, 0),
-            yours,
-        }
+impl DryRun {
+    pub(crate) fn call(&self) -> Call {
+        Call::Try(Box::new(ClaimSpec {
+            gpus_milli: Some(self.milli),
+            models: vec![self.model.clone()].into(),
+            wait: Wait::No,
+            hold: true,
+            ..ClaimSpec::default()
+        }))
     }
-}
-
-/// The dry run of so much of a model, in thousandths of a GPU.
-pub(crate) fn free_room(model: &str, milli: u32) -> Call {
-    Call::Try(Box::new(ClaimSpec {
-        gpus_milli: Some(milli),
-        models: vec![model.to_owned()].into(),
-        wait: Wait::No,
-        hold: true,
-        ..ClaimSpec::default()
-    }))
 }
 
 /// A dry run is as good as new for so long, in milliseconds.
@@ -226,7 +212,7 @@ pub(crate) struct Model {
     pub(crate) turned: BTreeSet<String>,
     pub(crate) checks: Checks,
     pub(crate) past: Past,
-    pub(crate) lasts: Vec<Lasts>,
+    pub(crate) dry_runs: Vec<DryRun>,
     /// The chosen row of each section, and where it was last seen; none where the viewer wants none.
     chosen: BTreeMap<Section, Option<(RowKey, usize)>>,
     /// Steps by which the axis of the Queue is longer than it has to be.
@@ -556,43 +542,43 @@ impl Model {
         self.snapshot.as_ref()?.queue.iter().find(|q| q.id == id)
     }
 
-    /// Whether so much of a model would be the viewer's, or on loan; none where that is not known.
-    pub(crate) fn is_yours(&self, room: &ModelRoomView) -> Option<bool> {
-        let is_it = |l: &&Lasts| l.model == room.model && l.milli == milli(room);
-        self.lasts.iter().find(is_it)?.yours
+    /// What a dry run says to what is free of a model; none until its answer.
+    pub(crate) fn dry_run(&self, room: &ModelRoomView) -> Option<(&DryRun, &Tried)> {
+        let is_it = |d: &&DryRun| d.model == room.model && d.milli == milli(room);
+        let run = self.dry_runs.iter().find(is_it)?;
+        Some((run, run.said.as_ref()?))
     }
 
-    /// What is to be tried of what is free, by model and size; `seq` is the number of the first request.
-    pub(crate) fn untried(&mut self, seq: u64) -> Vec<(String, u32)> {
-        let now = self
+    /// The dry runs to ask for; `seq` is the number of the first request.
+    pub(crate) fn untried(&mut self, seq: u64) -> Vec<DryRun> {
+        let now = self.clock.now_ms;
+        self.dry_runs
+            .retain(|d| now.saturating_sub(d.asked.0) < TRIED_MS);
+        let snapshot = self
             .snapshot
-            .as_ref()
-            .and_then(|s| s.claimable_now.as_ref());
-        let rooms = now.map(|now| now.models.clone()).unwrap_or_default();
-        let now_ms = self.clock.now_ms;
-        self.lasts
-            .retain(|l| now_ms.saturating_sub(l.asked.0) < TRIED_MS);
+            .iter()
+            .filter_map(|s| s.claimable_now.as_ref());
+        let rooms = snapshot.flat_map(|room| &room.models);
         let known = |room: &&ModelRoomView| {
-            let mut lasts = self.lasts.iter();
-            milli(room) == 0 || lasts.any(|l| l.model == room.model && l.milli == milli(room))
+            let mut runs = self.dry_runs.iter();
+            runs.any(|d| d.model == room.model && d.milli == milli(room))
         };
-        let new: Vec<ModelRoomView> = rooms.iter().filter(|r| !known(r)).cloned().collect();
-        self.lasts
-            .extend(new.iter().zip(seq..).map(|(room, seq)| Lasts {
-                model: room.model.clone(),
-                milli: milli(room),
-                asked: (now_ms, seq),
-                yours: None,
-            }));
-        new.iter()
-            .map(|room| (room.model.clone(), milli(room)))
-            .collect()
+        let new = rooms.filter(|r| !known(r)).zip(seq..);
+        let new = new.map(|(room, seq)| DryRun {
+            model: room.model.clone(),
+            milli: milli(room),
+            asked: (now, seq),
+            said: None,
+        });
+        let new: Vec<DryRun> = new.collect();
+        self.dry_runs.extend(new.iter().cloned());
+        new
     }
 
     /// The answer to one of these.
-    pub(crate) fn tried(&mut self, seq: u64, yours: Option<bool>) {
-        if let Some(lasts) = self.lasts.iter_mut().find(|l| l.asked.1 == seq) {
-            lasts.yours = yours;
+    pub(crate) fn tried(&mut self, seq: u64, said: Tried) {
+        if let Some(run) = self.dry_runs.iter_mut().find(|d| d.asked.1 == seq) {
+            run.said = Some(said);
         }
     }
 
@@ -606,11 +592,16 @@ impl Model {
     }
 }
 
-/// What could be claimed of a model at once, in thousandths of a GPU: whole GPUs, else the largest part of one.
+/// What is tried where nothing is free, and what the dialog opens with, in thousandths of a GPU.
+pub(crate) const SOME: u32 = 250;
+
+/// What could be claimed of a model at once, in thousandths of a GPU: whole GPUs, else the largest part of one, else
+/// [`SOME`].
 fn milli(room: &ModelRoomView) -> u32 {
-    match room.whole {
-        0 => (room.largest * 1000.0).round() as u32,
-        n => n * 1000,
+    match (room.whole, (room.largest * 1000.0).round() as u32) {
+        (0, 0) => SOME,
+        (0, part) => part,
+        (n, _) => n * 1000,
     }
 }
 

@@ -1,14 +1,15 @@
 //! The screen as text and as cells: for captures, recordings and tests.
 
-use gshare_proto::{
-    Call, Check, Client, ClientError, HistoryBy, HistorySpec, HistoryView, Reply, Snapshot,
-};
+use gshare_proto::{Call, Check, Client, ClientError, HistoryView, Reply, Snapshot, Tried};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::model::{Lasts, Model, Page, RowKey, free_room};
+use crate::feed::{Request, Update};
+use crate::model::{DryRun, Model, Page, Span};
+use crate::msg::{Cmd, Msg};
 use crate::run::Options;
 use crate::text::{self, Clock};
+use crate::update::{act, update};
 use crate::view::draw;
 
 /// What a frame is drawn from.
@@ -20,23 +21,14 @@ pub struct Frame {
     pub history: Option<HistoryView>,
     /// Rows of the doctor, for the Health screen.
     pub checks: Option<Vec<Check>>,
-    /// Whether so much of a model (in thousandths of a GPU) would be the viewer's and not on loan, for the Overview.
-    pub yours: Vec<(String, u32, bool)>,
+    /// What a dry run says to so much of a model (in thousandths of a GPU), for the Overview.
+    pub tried: Vec<(String, u32, Tried)>,
 }
-
-/// The history that is printed and recorded, in milliseconds.
-const DAY_MS: u64 = 24 * 3_600_000;
 
 /// The question for the day before this time.
 #[must_use]
 pub fn last_day(now_ms: u64) -> Call {
-    Call::History(HistorySpec {
-        from_ms: now_ms.saturating_sub(DAY_MS),
-        to_ms: 0,
-        points: 180,
-        by: HistoryBy::User,
-        key: None,
-    })
+    Call::History(Span::Day.spec(now_ms))
 }
 
 impl Frame {
@@ -53,37 +45,25 @@ impl Frame {
             page,
             ..Options::default()
         };
+        // As the screen asks, and takes in the answers.
         let mut model = frame.model(&options, (120, 40), 0);
-        if page == Page::Overview {
-            for (name, milli) in model.untried(0) {
-                if let Ok(Reply::Tried(tried)) = client.call(&free_room(&name, milli))
-                    && tried.starts
-                {
-                    frame.yours.push((name, milli, tried.entitled));
-                }
+        act::refresh(&mut model);
+        for cmd in std::mem::take(&mut model.out) {
+            if let Cmd::Ask(Request::Call { seq, call }) = cmd
+                && let Ok(reply) = client.call(&call)
+            {
+                let outcome = Ok(reply);
+                update(&mut model, Msg::Update(Update::CallResult { seq, outcome }));
             }
         }
-        let question = match (page, model.current()) {
-            (Page::History, _) => Some(last_day(frame.snapshot.taken_ms)),
-            (Page::Claims, Some(RowKey::Claim(id))) => Some(Call::History(HistorySpec {
-                from_ms: model.claim(id).map_or(0, |c| c.since_ms),
-                points: 180,
-                by: HistoryBy::Claim,
-                key: Some(id.clone().into()),
-                ..HistorySpec::default()
-            })),
-            _ => None,
-        };
-        if let Some(call) = question
-            && let Ok(Reply::History(view)) = client.call(&call)
-        {
-            frame.history = Some(*view);
+        frame.history = match page {
+            Page::Claims => model.past.claim,
+            _ => model.past.view.and_then(Result::ok),
         }
-        if page == Page::Health
-            && let Ok(Reply::Doctor { checks }) = client.call(&Call::Doctor)
-        {
-            frame.checks = Some(checks);
-        }
+        .map(|view| *view);
+        frame.checks = model.checks.rows.and_then(Result::ok);
+        let said = |run: DryRun| Some((run.model, run.milli, run.said?));
+        frame.tried = model.dry_runs.into_iter().filter_map(said).collect();
         Ok(frame)
     }
 
@@ -101,9 +81,13 @@ impl Frame {
             _ => model.past.view = history.map(Ok),
         }
         model.checks.rows = self.checks.clone().map(Ok);
-        for (name, milli, yours) in &self.yours {
-            model.lasts.push(Lasts::new(name, *milli, Some(*yours)));
-        }
+        let run = |(name, milli, said): &(String, u32, Tried)| DryRun {
+            model: name.clone(),
+            milli: *milli,
+            asked: (clock.now_ms, 0),
+            said: Some(said.clone()),
+        };
+        model.dry_runs = self.tried.iter().map(run).collect();
         // Nobody will be asked for what a recording does not have.
         if options.recorded && self.snapshot.service.is_some() {
             let nothing = || "that is not known here".to_owned();

@@ -202,7 +202,7 @@ mod tests {
         let first = see(&mut plain, base.clone());
         for text in [
             "14:32:07 FREE NOW for nlp: ",
-            "14:32:07 c12 of nlp, vit.ipynb: idle 41m; .25 of GPU 0 (5.9 GiB)",
+            "14:32:07 c12 of nlp, vit.ipynb: idle 41m; 0.25 of GPU 0 (5.9 GiB)",
             "14:32:07 c22 of bio waits at place 1: needs 23.5 GiB",
             "uses GPU 3 without a claim",
         ] {

@@ -4,7 +4,7 @@ use chrono::{DateTime, FixedOffset};
 use gshare_proto::{Figure, figures};
 use ratatui::text::Span;
 
-pub(crate) use gshare_proto::figures::{about, gib, hours, pad, parts, percent, share, width};
+pub(crate) use gshare_proto::figures::{about, gib, hours, parts, percent, share, width};
 
 use crate::theme::Glyphs;
 
@@ -79,42 +79,54 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
+    fn local(self, ms: u64) -> Option<DateTime<FixedOffset>> {
+        let at = DateTime::from_timestamp_millis(i64::try_from(ms).ok()?)?;
+        Some(at.with_timezone(&FixedOffset::east_opt(self.offset_s)?))
+    }
+
     /// `14:32:07`.
     pub(crate) fn time(self, ms: u64) -> String {
-        let zone = FixedOffset::east_opt(self.offset_s);
-        let at = i64::try_from(ms)
-            .ok()
-            .and_then(DateTime::from_timestamp_millis);
-        match (zone, at) {
-            (Some(zone), Some(at)) => at.with_timezone(&zone).format("%H:%M:%S").to_string(),
-            _ => "--:--:--".to_owned(),
-        }
+        let at = self.local(ms).map(|at| at.format("%H:%M:%S").to_string());
+        at.unwrap_or_else(|| "--:--:--".to_owned())
     }
 
     /// `16:05`, and `Mon 16:05` when it is not today.
     pub(crate) fn short_time(self, ms: u64) -> String {
-        let zone = FixedOffset::east_opt(self.offset_s);
-        let local = |ms: u64| {
-            let at = i64::try_from(ms).ok();
-            let at = at.and_then(DateTime::from_timestamp_millis)?;
-            Some(at.with_timezone(&zone?))
+        let day = |ms| self.local(ms).map(|at| at.date_naive());
+        let form = match day(ms) == day(self.now_ms) {
+            true => "%H:%M",
+            false => "%a %H:%M",
         };
-        match (local(ms), local(self.now_ms)) {
-            (Some(at), Some(now)) if at.date_naive() == now.date_naive() => {
-                at.format("%H:%M").to_string()
-            }
-            (Some(at), _) => at.format("%a %H:%M").to_string(),
-            (None, _) => "--:--".to_owned(),
-        }
+        let at = self.local(ms).map(|at| at.format(form).to_string());
+        at.unwrap_or_else(|| "--:--".to_owned())
     }
 
-    /// How long until `ms`: `3m`, rounded up to minutes; the last minute in seconds.
-    pub(crate) fn until(self, ms: u64) -> String {
-        let left = match ms.saturating_sub(self.now_ms).div_ceil(1000) {
-            left @ 0..60 => left,
-            left => left.div_ceil(60) * 60,
-        };
-        gshare_proto::units::show_duration(std::time::Duration::from_secs(left))
+    /// Times at round hours (or days) in so many columns; now is at one of its ends.
+    pub(crate) fn axis(self, (from, to): (u64, u64), cols: usize) -> String {
+        let length = to.saturating_sub(from).max(1);
+        let minutes = [1, 2, 5, 10, 30, 60, 180, 360, 720, 1440, 2880];
+        let far = |m: &u64| m * 60_000 * cols as u64 / length >= 12;
+        let step = minutes.into_iter().find(far).unwrap_or(2880) * 60_000;
+        let east = i64::from(self.offset_s) * 1000;
+        let local = i64::try_from(from).unwrap_or(0) + east;
+        let first = (local.max(0) as u64).div_ceil(step) * step;
+        let at = |n: u64| (first + n * step).saturating_add_signed(-east);
+        let ahead = from == self.now_ms;
+        let mut out = String::from(if ahead { "now" } else { "" });
+        for ms in (0..40).map(at).take_while(|ms| *ms < to) {
+            let text = self.short_time(ms);
+            let text = text.strip_suffix(" 00:00").unwrap_or(&text);
+            let column = (ms.saturating_sub(from) * cols as u64 / length) as usize;
+            let end = if ahead { 0 } else { 5 };
+            if column + width(text) + end <= cols && (column > width(&out) || out.is_empty()) {
+                out = format!("{out:column$}{text}");
+            }
+        }
+        let last = cols.saturating_sub(3);
+        match ahead {
+            true => out,
+            false => format!("{out:last$}now"),
+        }
     }
 
     /// How long ago `ms` was: `3m`.
@@ -174,8 +186,5 @@ mod tests {
         assert_eq!(clock.since(u64::MAX), "0s");
         assert_eq!(clock.short_time(1_700_000_000_000), "23:13");
         assert_eq!(clock.short_time(1_700_010_000_000), "Wed 02:00");
-        assert_eq!(clock.until(1_700_000_200_000), "20s");
-        assert_eq!(clock.until(1_700_000_250_000), "2m");
-        assert_eq!(clock.until(1_700_000_000_000), "0s");
     }
 }

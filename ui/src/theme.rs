@@ -211,6 +211,19 @@ impl Theme {
             _ => ink(Color::DarkGray, [246, 242], [0x8c_95a0, 0x5c_646e]),
         };
         let bold = |style: Style| style.add_modifier(Modifier::BOLD);
+        // Letters and what is behind them.
+        let block = |named: [Color; 2], numbers: [u8; 2], bits: [u32; 2]| {
+            let [ink, behind] = match depth {
+                Depth::Mono => {
+                    let reversed = Style::new().add_modifier(Modifier::REVERSED);
+                    return bold(reversed.remove_modifier(Modifier::DIM));
+                }
+                Depth::Ansi => named,
+                Depth::Indexed => numbers.map(Color::Indexed),
+                Depth::Rgb => bits.map(Color::from_u32),
+            };
+            bold(Style::new().fg(ink).bg(behind))
+        };
         let accent = ink(Color::Cyan, [37, 53], [0x35_b3b5, 0x32_0f2d]);
         Self {
             text: Style::new(),
@@ -231,28 +244,16 @@ impl Theme {
             error: bold(ink(Color::Red, [203, 88], [0xff_5d5d, 0x8a_0106])),
             key: bold(accent),
             // One colour for the whole row, whatever its figures have and whatever is behind the screen.
-            selected: match depth {
-                Depth::Mono => Style::new()
-                    .add_modifier(Modifier::REVERSED)
-                    .remove_modifier(Modifier::DIM),
-                Depth::Ansi => Style::new().fg(Color::Black).bg(Color::Cyan),
-                Depth::Indexed => {
-                    bold(Style::new().fg(Color::Indexed(255)).bg(Color::Indexed(238)))
-                }
-                Depth::Rgb => bold(
-                    Style::new()
-                        .fg(Color::from_u32(0xee_eeee))
-                        .bg(Color::from_u32(0x30_3a48)),
-                ),
-            },
-            caption: bold(match depth {
-                Depth::Mono => Style::new().add_modifier(Modifier::REVERSED),
-                Depth::Ansi => Style::new().fg(Color::Black).bg(Color::White),
-                Depth::Indexed => Style::new().fg(Color::Indexed(16)).bg(Color::Indexed(253)),
-                Depth::Rgb => Style::new()
-                    .fg(Color::from_u32(0x10_1010))
-                    .bg(Color::from_u32(0xe6_eaee)),
-            }),
+            selected: block(
+                [Color::Black, Color::Cyan],
+                [255, 238],
+                [0xee_eeee, 0x30_3a48],
+            ),
+            caption: block(
+                [Color::Black, Color::White],
+                [16, 253],
+                [0x10_1010, 0xe6_eaee],
+            ),
         }
     }
 }

@@ -3,8 +3,8 @@
 pub(crate) mod act;
 mod mouse;
 
-use crossterm::event::{KeyCode, KeyEvent, KeyEventKind};
-use gshare_proto::{Call, Reply, Tried};
+use crossterm::event::{KeyEvent, KeyEventKind};
+use gshare_proto::{Call, Reply};
 
 use crate::feed::{Failure, Request, Update};
 use crate::form::Kind;
@@ -49,13 +49,6 @@ fn key(model: &mut Model, event: KeyEvent) {
     }
     if let Some(Dialog::Form(form)) = &mut model.dialog {
         form.refused = None;
-        if let Some((n, at)) = form.choice() {
-            match event.code {
-                KeyCode::Right | KeyCode::Char(' ') => *at = (*at + 1) % n,
-                KeyCode::Left => *at = (*at + n - 1) % n,
-                _ => {}
-            }
-        }
     }
     typed(model, |line| line.key(event));
 }
@@ -141,9 +134,9 @@ fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
     match model.asked.remove(&seq) {
         None => {}
         Some(Asked::Try) => tried(model, seq, outcome),
-        Some(Asked::Lasts) => {
+        Some(Asked::DryRun) => {
             if let Ok(Reply::Tried(tried)) = outcome {
-                model.tried(seq, tried.starts.then_some(tried.entitled));
+                model.tried(seq, tried);
             }
         }
         Some(Asked::Checks) => {
@@ -180,7 +173,7 @@ fn done(model: &mut Model, seq: u64, asked: Asked, outcome: Result<Reply, Failur
     match (outcome, form) {
         (Err(failure), Some(form)) => {
             form.sent = None;
-            form.refused = Some(failure);
+            form.refused = Some(failure.sentence());
         }
         (Err(failure), None) => tell(model, failure),
         (Ok(Reply::Granted(granted)), form) if asked == Asked::Claim => {
@@ -228,20 +221,10 @@ fn tried(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
     let Some((_, spec)) = form.trying.take_if(|(asked, _)| *asked == seq) else {
         return;
     };
-    let said = match outcome {
-        Ok(Reply::Tried(tried)) => Ok(tried),
-        // As older services say it.
-        Ok(Reply::Done { message }) => Ok(Tried {
-            starts: true,
-            message,
-            ..Tried::default()
-        }),
-        Ok(_) => Err(Failure {
-            message: STRANGE.to_owned(),
-            hint: None,
-        }),
-        Err(failure) => Err(failure),
-    };
+    let said = part(outcome, |reply| match reply {
+        Reply::Tried(tried) => Some(tried),
+        _ => None,
+    });
     form.tried = Some((spec, said));
     try_claim(model);
 }

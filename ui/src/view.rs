@@ -21,7 +21,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Widget};
+use ratatui::widgets::{Block, Borders, StatefulWidget, Table, TableState, Widget};
 
 pub(crate) use claims::what;
 pub(crate) use overview::SIDE;
@@ -40,9 +40,8 @@ pub(crate) enum Target {
     Page(Page),
     Row(Section, RowKey),
     Sort(Sort),
-    Field(usize),
-    Named(usize),
-    Warning(usize),
+    /// An entry of the box.
+    Entry(usize),
 }
 
 /// A line of texts, each in a style of the theme: `line!(view; heading "QUEUE ", dim "nobody waits")`.
@@ -100,12 +99,8 @@ impl<'a> View<'a> {
         text::figure(figure, self.glyphs)
     }
 
-    /// `61`, `~61`, `≥15`, or a dash.
     fn at_least(&self, sum: AtLeast) -> String {
-        match sum {
-            AtLeast::Known(known) => self.figure(known),
-            AtLeast::Some(sum) => format!("{}{}", self.glyphs.at_least, text::percent(sum)),
-        }
+        sum.text(self.glyphs.dash, self.glyphs.at_least)
     }
 
     fn percent(&self, figure: Option<Figure>) -> String {
@@ -174,6 +169,26 @@ impl Scene<'_> {
                 let (x, width) = (at.x + from, to.saturating_sub(from));
                 self.hit(Rect { x, width, ..at }, target);
             }
+        }
+    }
+
+    /// A table with a heading whose other rows are of a section; the chosen one is marked.
+    fn table(
+        &mut self,
+        view: &View<'_>,
+        table: Table<'_>,
+        area: Rect,
+        (section, keys): (Section, Vec<RowKey>),
+    ) {
+        let model = view.model;
+        let is_chosen = |key| model.focus() == section && model.current() == Some(key);
+        let at = keys.iter().position(is_chosen);
+        let table = table.row_highlight_style(view.theme.selected);
+        let mut state = TableState::default().with_selected(at.map(|at| at + 1));
+        let place = area.intersection(self.buf.area);
+        StatefulWidget::render(table, place, self.buf, &mut state);
+        for (key, at) in keys.into_iter().zip(area.rows().skip(1)) {
+            self.hit(at, Target::Row(section, key));
         }
     }
 
@@ -402,14 +417,6 @@ impl<'a> Facts<'a> {
             let name = span(format!("{}{name}", " ".repeat(indent)), label.1);
             self.lines.push(Line::from(vec![name, span(row, style)]));
         }
-    }
-}
-
-/// A figure below 1 with its zero, for where there is room: `0.25`.
-fn zero(figure: String) -> String {
-    match figure.starts_with('.') {
-        true => format!("0{figure}"),
-        false => figure,
     }
 }
 

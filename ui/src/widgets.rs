@@ -1,7 +1,6 @@
 //! Pieces that several parts of the screen draw with.
 
 pub(crate) mod bullet;
-pub(crate) mod columns;
 pub(crate) mod gantt;
 pub(crate) mod heat;
 pub(crate) mod over_time;

@@ -170,8 +170,8 @@ impl<'a> Page<'a> {
                  more.",
                 held.id,
                 self.user(&held.user),
-                gpus(*needed),
-                gpus(*size),
+                parts(*needed),
+                parts(*size),
                 hours(change.freed())
             ));
         }
@@ -323,7 +323,7 @@ impl<'a> Page<'a> {
             format!(
                 "<div class=\"axis\"><span>{}</span><span>0 to {} GPUs</span><span>{to}</span></div>",
                 time(self.begun_ms),
-                gpus(top)
+                parts(top)
             )
         };
         let _ = writeln!(out, "</p>{}{}", self.chart(&all, 160.0, top), axis(top));
@@ -336,7 +336,7 @@ impl<'a> Page<'a> {
                 let _ = write!(
                     out,
                     "<div>{name} <span class=\"dim\">0 to {} GPUs</span>{chart}</div>",
-                    gpus(top)
+                    parts(top)
                 );
             }
             out += "</div>\n";
@@ -468,8 +468,8 @@ impl<'a> Page<'a> {
             format!(
                 "  {}: {} GPU instead of {} frees {} GPU h",
                 change.held.id,
-                gpus(change.needed),
-                gpus(change.size),
+                parts(change.needed),
+                parts(change.size),
                 hours(change.freed())
             )
         });
@@ -479,15 +479,6 @@ impl<'a> Page<'a> {
             .iter()
             .map(|line| left(line, 78, "…").trim_end().to_owned() + "\n");
         lines.collect()
-    }
-}
-
-/// `0.25`, `1.50`.
-fn gpus(sum: f64) -> String {
-    let text = parts(sum);
-    match text.starts_with('.') {
-        true => format!("0{text}"),
-        false => text,
     }
 }
 
@@ -648,7 +639,7 @@ mod tests {
         let told: Vec<&str> = changes.iter().map(|c| c.held.id.as_str()).collect();
         assert_eq!(told, ["c1"]);
         assert_eq!(
-            (gpus(changes[0].needed), gpus(changes[0].size)),
+            (parts(changes[0].needed), parts(changes[0].size)),
             ("0.05".to_owned(), "0.50".to_owned())
         );
         assert_eq!(hours(changes[0].freed()), "4.5");

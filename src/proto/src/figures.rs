@@ -37,24 +37,23 @@ pub fn hours(seconds: f64) -> String {
     }
 }
 
-/// A part of a GPU: `.25`, `.125`, `1.0`, `1.25`; 0 is `0`.
+/// A part of a GPU: `0.25`, `0.125`, `1.0`, `1.25`; 0 is `0`.
 #[must_use]
 pub fn share(part: f64) -> String {
     let milli = (part * 1000.0).round().max(0.0) as u64;
     match milli {
         0 => "0".to_owned(),
-        1..1000 if milli.is_multiple_of(10) => format!(".{:02}", milli / 10),
-        1..1000 => format!(".{milli:03}"),
+        1..1000 if milli.is_multiple_of(10) => format!("0.{:02}", milli / 10),
+        1..1000 => format!("0.{milli:03}"),
         _ if milli.is_multiple_of(100) => format!("{:.1}", part),
         _ => format!("{:.2}", part),
     }
 }
 
-/// A sum of parts with two decimals: `.25`, `1.50`, `.00`.
+/// A sum of parts with two decimals: `0.25`, `1.50`, `0.00`.
 #[must_use]
 pub fn parts(sum: f64) -> String {
-    let text = format!("{:.2}", positive(sum));
-    text.strip_prefix('0').map(str::to_owned).unwrap_or(text)
+    format!("{:.2}", positive(sum))
 }
 
 /// A percentage without its sign: `61`, `<1` for a little, never 0 for something.
@@ -80,6 +79,16 @@ pub fn measured(figure: Option<Figure>, unknown: &str) -> String {
         || unknown.to_owned(),
         |f| about(f.estimate, percent(f.value)),
     )
+}
+
+/// How long from `now_ms` until `at_ms`, Unix milliseconds: `3m`, rounded up to minutes; the last minute in seconds.
+#[must_use]
+pub fn until(now_ms: u64, at_ms: u64) -> String {
+    let left = match at_ms.saturating_sub(now_ms).div_ceil(1000) {
+        left @ 0..60 => left,
+        left => left.div_ceil(60) * 60,
+    };
+    crate::units::show_duration(std::time::Duration::from_secs(left))
 }
 
 /// A figure, with a tilde if it is an estimate.
@@ -183,7 +192,7 @@ mod tests {
 
     #[test]
     fn only_nothing_is_0() {
-        assert_eq!(parts(-0.0), ".00");
+        assert_eq!(parts(-0.0), "0.00");
         for (bytes, shown) in [
             (0, "0.0"),
             (1 << 20, "<0.1"),
@@ -206,17 +215,24 @@ mod tests {
     fn shares_keep_what_was_asked_for() {
         for (part, want) in [
             (0.0, "0"),
-            (0.25, ".25"),
-            (0.125, ".125"),
-            (0.5, ".50"),
+            (0.25, "0.25"),
+            (0.125, "0.125"),
+            (0.5, "0.50"),
             (1.0, "1.0"),
             (1.25, "1.25"),
             (2.0, "2.0"),
         ] {
             assert_eq!(share(part), want);
         }
-        assert_eq!(parts(0.0), ".00");
+        assert_eq!(parts(0.0), "0.00");
         assert_eq!(parts(1.5), "1.50");
+    }
+
+    #[test]
+    fn the_last_minute_is_told_in_seconds() {
+        for (at, left) in [(0, "0s"), (19_001, "20s"), (60_001, "2m"), (570_000, "10m")] {
+            assert_eq!(until(0, at), left);
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod place;
 mod queue;
 pub mod snapshot;
 pub mod suggest;
+pub mod totals;
 
 pub use gshare_core::units;
 

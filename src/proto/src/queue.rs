@@ -72,6 +72,18 @@ pub struct ExpectedView {
     pub cause: String,
 }
 
+impl QueueView {
+    /// When it starts: `now`, `in 12m`, `in 5m to 12m`; none where nobody knows.
+    #[must_use]
+    pub fn starts(&self, now_ms: u64) -> Option<String> {
+        match (self.expected_ms, &self.expected) {
+            (Some(at), _) if at <= now_ms => Some("now".to_owned()),
+            (_, Some(expected)) if !self.by_hours => Some(expected.when()),
+            (at, _) => at.map(|at| format!("in {}", crate::figures::until(now_ms, at))),
+        }
+    }
+}
+
 impl ExpectedView {
     /// `in 54s`, `in 5m to 12m`, `within 23s`, `in 5m or later`, `at any time`.
     #[must_use]

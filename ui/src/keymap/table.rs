@@ -20,7 +20,7 @@ macro_rules! commands {
             rank: $rank,
             name: $name,
             help: $help,
-            able: $able,
+            able: |m| $able(m).map(|_| ()),
             run: $run,
         }),*]
     };
@@ -33,7 +33,7 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "everything about the chosen row";
     Screen, "r", "resize" 5, "resize", act::own_claim => act::open_resize,
         "give the chosen claim another size while its programs run";
-    Screen, "o d", "offload" 4, "offload", levers::offloadable => levers::ask_offload,
+    Screen, "o d", "offload" 4, "offload", levers::offload => |m| act::put(m, levers::offload(m)),
         "take the chosen claim off its GPU: its memory waits in host memory, its processes live on; asks first";
     Screen, "O a", "restore" 4, "restore", levers::restorable => levers::restore,
         "bring the chosen claim back onto a GPU";
@@ -41,7 +41,7 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "postpone the action announced for the chosen claim, or for your first claim that has one";
     Screen, "e", "extend" 2, "extend", act::own_claim => act::open_extend,
         "extend the chosen claim's time limit";
-    Screen, "x Del F9", "release" 7, "release", Model::service => act::ask_release,
+    Screen, "x Del F9", "release" 7, "release", Model::service => |m| act::put(m, act::release(m)),
         "release the chosen claim of yours, or withdraw it from the queue; asks first";
     Screen, "/ F3", "filter" 5, "filter", act::some_snapshot => |m| m.filtering = true,
         "show only rows with a user, claim, name, command or state that you type";
@@ -149,11 +149,11 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "read back by a page";
     Reading, "Esc Enter q", "close" 8, "", always => |m| m.dialog = None,
         "close the box";
-    Detail, "K", "kill" 3, "", act::can_kill => |m| act::put(m, act::kill(m)),
+    Detail, "K", "kill" 3, "", act::kill => |m| act::put(m, act::kill(m)),
         "for administrators: end the claim of this page with all its processes; asks first";
-    Detail, "D", "drain" 3, "", act::can_drain => |m| act::put(m, act::drain(m)),
+    Detail, "D", "drain" 3, "", act::drain => |m| act::put(m, act::drain(m)),
         "for administrators: start no new claims on the GPU of this page, or let them start again; asks first";
-    Detail, "M", "mode" 2, "", act::can_drain => |m| act::put(m, act::mode(m)),
+    Detail, "M", "mode" 2, "", act::mode => |m| act::put(m, act::mode(m)),
         "for administrators: share this GPU side by side (MPS), or in turns again, once it is empty; asks first";
     Warnings, "Down j", "" 0, "", always => |m| act::step(m, 1),
         "choose the next warning";

@@ -31,6 +31,16 @@ impl Span {
         }
     }
 
+    /// The question for this time.
+    pub(crate) fn spec(self, now_ms: u64) -> HistorySpec {
+        HistorySpec {
+            from_ms: now_ms.saturating_sub(self.ms()),
+            points: POINTS,
+            by: HistoryBy::User,
+            ..HistorySpec::default()
+        }
+    }
+
     /// After how many milliseconds it has changed enough to be asked for again.
     fn fresh_ms(self) -> u64 {
         match self {
@@ -68,13 +78,7 @@ impl Past {
             return None;
         }
         self.asked = Some((self.span, now_ms));
-        Some(HistorySpec {
-            from_ms: now_ms.saturating_sub(self.span.ms()),
-            to_ms: 0,
-            points: POINTS,
-            by: HistoryBy::User,
-            key: None,
-        })
+        Some(self.span.spec(now_ms))
     }
 
     /// What is to be asked of this claim, which began then, if what is known is missing or old.
@@ -92,10 +96,10 @@ impl Past {
         self.asked_claim = Some((id.to_owned(), now_ms));
         Some(HistorySpec {
             from_ms: since_ms,
-            to_ms: 0,
             points: POINTS,
             by: HistoryBy::Claim,
             key: Some(id.to_owned().into()),
+            ..HistorySpec::default()
         })
     }
 

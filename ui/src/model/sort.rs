@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use gshare_proto::{ClaimView, Figure};
 
-use super::totals::{mem_used, sm_active, time_busy};
+use gshare_proto::totals::{mem_used, sm_active, time_busy};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sort {

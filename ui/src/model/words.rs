@@ -3,8 +3,9 @@
 use gshare_proto::counts::many;
 use gshare_proto::{Caps, ClaimGpu, ClaimState, ClaimView, Snapshot};
 
-use super::totals::{compute, compute_of};
-use super::{Viewer, totals};
+use gshare_proto::totals::{self, compute, compute_of};
+
+use super::Viewer;
 use crate::text::{Clock, percent};
 
 /// From so many percent of the time on a claim counts as throttled.

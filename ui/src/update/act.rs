@@ -5,61 +5,83 @@ mod go;
 pub(crate) mod levers;
 
 use gshare_proto::units::{Bytes, Share};
-use gshare_proto::{Call, ClaimView, LeverWish, ReportSpec, ResizeSpec, Wait};
+use gshare_proto::{Call, ClaimGpu, ClaimView, LeverWish, ReportSpec, ResizeSpec, Wait};
 
 use super::{ask, run, try_claim};
-use crate::feed::{Failure, Request, Seek};
+use crate::feed::{Request, Seek};
 use crate::form::{Form, Kind};
 use crate::input::LineInput;
 use crate::keymap;
-use crate::model::{Asked, Dialog, Model, Page, Question, RowKey, Sort, Tone, free_room};
+use crate::model::{Asked, Dialog, Model, Page, Question, RowKey, Sort, Tone};
 use crate::msg::Cmd;
 use crate::text;
 use crate::view;
 
-pub(crate) use admin::{can_drain, can_kill, drain, kill, mode, put};
+pub(crate) use admin::{drain, kill, mode};
 pub(crate) use go::*;
 
 const NO_ROW: &str = "choose a row first: Down or j";
 
+fn need(is: bool, why: &str) -> Result<(), String> {
+    is.then_some(()).ok_or_else(|| why.to_owned())
+}
+
 /// Whether there is something to see.
 pub(crate) fn some_snapshot(model: &Model) -> Result<(), String> {
-    let snapshot = model.snapshot.as_ref().map(|_| ());
-    snapshot.ok_or_else(|| "no figures yet".to_owned())
+    need(model.snapshot.is_some(), "no figures yet")
 }
 
 /// Whether the focus has rows.
 pub(crate) fn some_row(model: &Model) -> Result<(), String> {
-    if model.keys(model.focus()).is_empty() {
-        return Err("there is no row here".to_owned());
-    }
-    Ok(())
+    let some = !model.keys(model.focus()).is_empty();
+    need(some, "there is no row here")
 }
 
-/// Whether the chosen row is a claim that the viewer may change.
-pub(crate) fn own_claim(model: &Model) -> Result<(), String> {
-    model.service()?;
-    chosen_claim(model).map(|_| ())
+/// Whether this is a recording.
+pub(crate) fn some_recording(model: &Model) -> Result<(), String> {
+    let why = "you can seek only in a recording (gshare top --replay FILE)";
+    need(model.recorded, why)
+}
+
+/// Whether there is something to pause.
+pub(crate) fn some_caption(model: &Model) -> Result<(), String> {
+    let why = "only the demo and a replay can be paused";
+    need(model.caption.is_some(), why)
+}
+
+/// Whether anything is worth a look.
+pub(crate) fn some_warning(model: &Model) -> Result<(), String> {
+    need(!view::warnings(model).is_empty(), "no warnings")
+}
+
+/// The claim of the open page or the chosen row; of a process, the one that it is in.
+fn subject(model: &Model) -> Result<&ClaimView, String> {
+    match model.subject() {
+        None => Err(NO_ROW.to_owned()),
+        Some(RowKey::Claim(id)) => model.claim(id).ok_or_else(gone),
+        Some(RowKey::Waiting(id)) => Err(format!("{id} still waits")),
+        Some(RowKey::Process(pid, _)) => model
+            .claim_of(*pid)
+            .ok_or_else(|| format!("process {pid} is in no claim")),
+        Some(_) => Err("choose a claim first".to_owned()),
+    }
+}
+
+/// Whether the viewer may change what belongs to this user.
+fn may(model: &Model, id: &str, (uid, user): (u32, &str)) -> Result<(), String> {
+    let why = format!("{id} belongs to {user}: only {user} or root can change it");
+    need(model.may(uid), &why)
 }
 
 /// The chosen claim, if the viewer may change it.
-fn chosen_claim(model: &Model) -> Result<&ClaimView, String> {
-    let claim = match model.current() {
-        None => return Err(NO_ROW.to_owned()),
-        Some(RowKey::Claim(id)) => model.claim(id).ok_or_else(gone)?,
-        Some(RowKey::Waiting(id)) => return Err(format!("{id} still waits")),
-        Some(_) => return Err("choose a claim first".to_owned()),
-    };
+pub(crate) fn own_claim(model: &Model) -> Result<&ClaimView, String> {
+    model.service()?;
+    let claim = subject(model)?;
     if claim.adopted {
         let id = &claim.id;
         return Err(format!("{id} is a process without a claim: it has no size"));
     }
-    if !model.may(claim.uid) {
-        let (id, user) = (&claim.id, &claim.user);
-        return Err(format!(
-            "{id} belongs to {user}: only {user} or root can change it"
-        ));
-    }
+    may(model, &claim.id, (claim.uid, &claim.user))?;
     Ok(claim)
 }
 
@@ -67,22 +89,8 @@ fn gone() -> String {
     "it has just ended".to_owned()
 }
 
-/// Whether this is a recording.
-pub(crate) fn some_recording(model: &Model) -> Result<(), String> {
-    if model.recorded {
-        return Ok(());
-    }
-    Err("you can seek only in a recording (gshare top --replay FILE)".to_owned())
-}
-
 pub(crate) fn seek(model: &mut Model, to: Seek) {
     model.out.push(Cmd::Ask(Request::Replay(to)));
-}
-
-/// Whether there is something to pause.
-pub(crate) fn some_caption(model: &Model) -> Result<(), String> {
-    let caption = model.caption.as_ref().map(|_| ());
-    caption.ok_or_else(|| "only the demo and a replay can be paused".to_owned())
 }
 
 pub(crate) fn open_claim(model: &mut Model) {
@@ -91,14 +99,14 @@ pub(crate) fn open_claim(model: &mut Model) {
 }
 
 pub(crate) fn open_resize(model: &mut Model) {
-    if let Ok(claim) = chosen_claim(model) {
+    if let Ok(claim) = own_claim(model) {
         let form = Form::resize(claim);
         model.dialog = Some(Dialog::Form(Box::new(form)));
     }
 }
 
 pub(crate) fn open_extend(model: &mut Model) {
-    let Ok(claim) = chosen_claim(model) else {
+    let Ok(claim) = own_claim(model) else {
         return;
     };
     match claim.ends_ms {
@@ -120,24 +128,14 @@ pub(crate) fn open_detail(model: &mut Model) {
     }
 }
 
-pub(crate) fn ask_release(model: &mut Model) {
-    match question(model) {
-        Ok((id, text)) => {
-            let (title, doing) = (format!("Release {id}"), format!("releasing {id}"));
-            confirm(model, title, text, doing, Call::Release { id: id.into() });
-        }
+/// A question to put before something is done, or why it cannot be.
+pub(crate) type Asking = Result<Question, String>;
+
+pub(crate) fn put(model: &mut Model, question: Asking) {
+    match question {
+        Ok(question) => model.dialog = Some(Dialog::Confirm(Box::new(question))),
         Err(why) => model.say(Tone::Bad, why),
     }
-}
-
-fn confirm(model: &mut Model, title: String, text: String, doing: String, call: Call) {
-    let question = Question {
-        title,
-        text,
-        doing,
-        call,
-    };
-    model.dialog = Some(Dialog::Confirm(Box::new(question)));
 }
 
 /// A claim in a question: `c3 of ada (train.py)`; a claim that is only held runs nothing.
@@ -153,58 +151,41 @@ fn called(claim: &ClaimView, owner: bool) -> String {
 }
 
 /// What releasing the chosen row means, or why it cannot be.
-fn question(model: &Model) -> Result<(String, String), String> {
-    let not_yours = |id: &str, user: &str| {
-        format!("{id} belongs to {user}: only {user} or root can release it")
+pub(crate) fn release(model: &Model) -> Asking {
+    let (id, text) = if let Some(RowKey::Waiting(id)) = model.subject() {
+        let waiting = model.waiting(id).ok_or_else(gone)?;
+        may(model, id, (waiting.uid, &waiting.user))?;
+        (
+            id,
+            format!("Withdraw {id} ({}) from the queue?", waiting.what),
+        )
+    } else {
+        let claim = subject(model)?;
+        may(model, &claim.id, (claim.uid, &claim.user))?;
+        let part = |g: &ClaimGpu| format!("{} of GPU {}", text::share(g.sm_request), g.gpu);
+        let gpus: Vec<String> = claim.gpus.iter().map(part).collect();
+        let members = match claim.members.len() {
+            0 => "No process is in it.".to_owned(),
+            1 => "One process is in it and loses the GPU.".to_owned(),
+            n => format!("{n} processes are in it and lose the GPU."),
+        };
+        let called = called(claim, model.viewer.uid != claim.uid);
+        let text = format!("Release {called}, {}? {members}", gpus.join(" and "));
+        (&claim.id, text)
     };
-    let may = |uid: u32| model.may(uid);
-    match model.current() {
-        None => Err(NO_ROW.to_owned()),
-        Some(RowKey::Gpu(index)) => Err(format!("GPU {index} is not a claim")),
-        Some(RowKey::Process(pid, _)) => Err(match model.claim_of(*pid) {
-            Some(_) => {
-                format!("process {pid} is a part of its claim: choose the claim to release it")
-            }
-            None => format!("process {pid} is in no claim, so there is nothing to release"),
-        }),
-        Some(RowKey::Group(_) | RowKey::User(_) | RowKey::Check(_)) => {
-            Err("choose a claim first".to_owned())
-        }
-        Some(RowKey::Waiting(id)) => {
-            let waiting = model.waiting(id).ok_or_else(gone)?;
-            if !may(waiting.uid) {
-                return Err(not_yours(id, &waiting.user));
-            }
-            Ok((
-                id.clone(),
-                format!("Withdraw {id} ({}) from the queue?", waiting.what),
-            ))
-        }
-        Some(RowKey::Claim(id)) => {
-            let claim = model.claim(id).ok_or_else(gone)?;
-            if !may(claim.uid) {
-                return Err(not_yours(id, &claim.user));
-            }
-            let gpus: Vec<String> = claim
-                .gpus
-                .iter()
-                .map(|g| format!("{} of GPU {}", text::share(g.sm_request), g.gpu))
-                .collect();
-            let members = match claim.members.len() {
-                0 => "No process is in it.".to_owned(),
-                1 => "One process is in it and loses the GPU.".to_owned(),
-                n => format!("{n} processes are in it and lose the GPU."),
-            };
-            let claim = called(claim, model.viewer.uid != claim.uid);
-            let text = format!("Release {claim}, {}? {members}", gpus.join(" and "));
-            Ok((id.clone(), text))
-        }
-    }
+    let title = format!("Release {id}");
+    let call = Call::Release {
+        id: id.clone().into(),
+    };
+    Ok(Question { title, text, call })
 }
 
 pub(crate) fn confirmed(model: &mut Model) {
     if let Some(Dialog::Confirm(question)) = model.dialog.take() {
-        model.say(Tone::Plain, question.doing);
+        model.say(
+            Tone::Plain,
+            format!("{}: the service is asked", question.title),
+        );
         ask(model, Asked::Act, question.call);
     }
 }
@@ -238,14 +219,6 @@ pub(crate) fn mine_only(model: &mut Model) {
         false => "everything",
     };
     model.say(Tone::Plain, words);
-}
-
-/// Whether anything is worth a look.
-pub(crate) fn some_warning(model: &Model) -> Result<(), String> {
-    match view::warnings(model).is_empty() {
-        true => Err("no warnings".to_owned()),
-        false => Ok(()),
-    }
 }
 
 /// The call that a command of advice means, where the screen can make it.
@@ -283,14 +256,15 @@ pub(crate) fn open_warning(model: &mut Model) {
     let Some((text, command)) = view::warnings(model).into_iter().nth(chosen) else {
         return;
     };
-    let title = "What to do".to_owned();
     match call_of(&command) {
         Some(call) => {
             let shown = &command[command.find("gshare ").unwrap_or(0)..];
+            let title = format!("What to do: {shown}");
             let text = format!("{text}. Run: {shown}");
-            confirm(model, title, text, shown.to_owned(), call);
+            put(model, Ok(Question { title, text, call }));
         }
         None => {
+            let title = "What to do".to_owned();
             let lines = vec![text, String::new(), command];
             model.dialog = Some(Dialog::Message { title, lines });
         }
@@ -314,8 +288,7 @@ pub(crate) fn send_form(model: &mut Model) {
     let call = match able.and_then(|()| form.call()) {
         Ok(call) => call,
         Err(message) => {
-            let hint = None;
-            form.refused = Some(Failure { message, hint });
+            form.refused = Some(message);
             return;
         }
     };
@@ -400,11 +373,11 @@ pub(crate) fn refresh(model: &mut Model) {
             ask(model, Asked::Checks, Call::Doctor);
         }
         Page::Overview => {
-            for (name, milli) in model.untried(model.next_seq) {
-                ask(model, Asked::Lasts, free_room(&name, milli));
+            for run in model.untried(model.next_seq) {
+                ask(model, Asked::DryRun, run.call());
             }
-            // Large screens show the chosen claim since it began.
-            if model.size.0 >= view::SIDE {
+            // Large screens and its page show the chosen claim since it began.
+            if model.size.0 >= view::SIDE || model.dialog.is_some() {
                 ask_claim(model);
             }
         }
@@ -425,7 +398,7 @@ pub(crate) fn refresh(model: &mut Model) {
 
 /// Asks for what was recorded of the claim that is shown on Claims.
 fn ask_claim(model: &mut Model) {
-    let Some(RowKey::Claim(id)) = model.current().cloned() else {
+    let Some(RowKey::Claim(id)) = model.subject().cloned() else {
         return;
     };
     let since = model.claim(&id).map(|c| c.since_ms);

@@ -44,20 +44,19 @@ fn click(model: &mut Model, at: (u16, u16)) {
             }
         }
         Some(Target::Sort(sort)) => act::sort_by(model, sort),
-        Some(Target::Field(index)) => {
-            if let Some(Dialog::Form(form)) = &mut model.dialog {
+        Some(Target::Entry(index)) => match &mut model.dialog {
+            Some(Dialog::Form(form)) => {
                 form.focus = index.min(form.entries.len().saturating_sub(1));
             }
-        }
-        Some(Target::Named(index)) => {
-            if let Some(Dialog::Palette { chosen, .. }) = &mut model.dialog {
+            Some(Dialog::Palette { chosen, .. }) => {
                 *chosen = index;
+                act::run_named(model);
             }
-            act::run_named(model);
-        }
-        Some(Target::Warning(chosen)) => {
-            model.dialog = Some(Dialog::Warnings { chosen });
-            act::open_warning(model);
-        }
+            Some(Dialog::Warnings { chosen }) => {
+                *chosen = index;
+                act::open_warning(model);
+            }
+            _ => {}
+        },
     }
 }

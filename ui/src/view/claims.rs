@@ -1,20 +1,21 @@
 //! The claims, and the processes that are in none: what each uses beside what it has claimed.
 
-use std::ops::Range;
-
-use gshare_proto::{ClaimState, ClaimView, GpuView, UnclaimedView};
+use gshare_proto::{ClaimState, ClaimView, GpuView, Snapshot, UnclaimedView};
+use ratatui::layout::{Constraint, Rect};
 use ratatui::text::Line;
+use ratatui::widgets::{Cell, Row as Cells, Table};
 
-use super::{Row, Target, View, line, place, span, window};
+use super::{Row, Scene, Target, View, below, cells, fit, line, place, span, window};
 use crate::model::{
     ClaimRow, Model, Section, Sort, claimed, compute_of, mem_claimed, mem_used, sm_active,
 };
 use crate::text::{gib, percent, seconds, width};
 use crate::widgets::bullet::Bullet;
-use crate::widgets::columns::{Column, GAP, row, total};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Col {
+    /// Before claims in their groups.
+    Indent,
     Id,
     User,
     What,
@@ -29,22 +30,30 @@ pub(super) enum Col {
     State,
 }
 
+/// The columns that are shown, and how wide they are.
+pub(super) type Columns = [(Col, usize)];
+
 #[derive(Clone, Copy)]
-pub(super) struct Table<'a> {
+pub(super) struct Claims<'a> {
     pub(super) view: View<'a>,
     pub(super) width: usize,
-    /// Whether SM activity and occupancy are shown instead of bars.
-    pub(super) figures: bool,
+    /// Whether they stand in groups, with SM activity.
+    pub(super) groups: bool,
 }
 
-/// Heading and rows, in `room` rows.
-pub(super) fn lines(table: Table<'_>, room: usize) -> Vec<Row> {
-    let model = table.view.model;
+/// The table of the first screen.
+pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
+    let model = view.model;
     let rows = model.claim_rows();
+    let table = Claims {
+        view: *view,
+        width: area.width.into(),
+        groups: false,
+    };
     let columns = table.columns(&rows);
     let focus = model.section == Section::Claims;
     let at = model.chosen_index(Section::Claims).filter(|_| focus);
-    let shown = window(rows.len(), room.saturating_sub(1), at);
+    let shown = window(rows.len(), usize::from(area.height).saturating_sub(1), at);
     let is_claim = |r: &&ClaimRow<'_>| matches!(r, ClaimRow::Claim(_));
     let held = rows.iter().filter(is_claim).count();
     let place = match (shown.len() < rows.len(), rows.len() - held) {
@@ -52,21 +61,20 @@ pub(super) fn lines(table: Table<'_>, room: usize) -> Vec<Row> {
         (false, 0) => held.to_string(),
         (false, n) => format!("{held}, no claim {n}"),
     };
-    let mut out = vec![table.heading(&columns, &place, focus)];
-    for claim in &rows[shown] {
-        let line = table.row(claim, &columns);
-        out.push(
-            table
-                .view
-                .row(line, table.width, Section::Claims, claim.key()),
-        );
-    }
+    let lines = rows[shown]
+        .iter()
+        .map(|row| (row.key(), table.row(row, &columns)));
+    let (keys, lines): (Vec<_>, Vec<_>) = lines.unzip();
     // What to do where nobody has a claim yet.
     if held == 0 {
-        let room = room.saturating_sub(out.len());
-        out.extend(hints(&table.view).take(room));
+        scene.rows(
+            hints(view).collect(),
+            below(area, 1 + cells(keys.len())),
+            view.look,
+        );
     }
-    out
+    let table = table.table(&columns, (&place, focus), lines, area, scene);
+    scene.table(view, table, area, (Section::Claims, keys));
 }
 
 /// What to do, a row for each line.
@@ -100,7 +108,28 @@ pub(super) fn nothing(model: &Model) -> Vec<String> {
 impl Col {
     /// Whether it says whose a claim is and what it runs; the heading of the table stands above these.
     pub(super) fn is_name(self) -> bool {
-        matches!(self, Self::Id | Self::User | Self::What)
+        matches!(self, Self::Indent | Self::Id | Self::User | Self::What)
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Gpu => "GPU",
+            Self::Compute => "  % of a GPU",
+            Self::Used => "% used",
+            Self::Claim | Self::MemClaim => "claim",
+            Self::Sm => "SM %",
+            Self::Memory => "  of the GPU",
+            Self::MemUsed => "GiB used",
+            Self::State => " state",
+            Self::Indent | Self::Id | Self::User | Self::What => "",
+        }
+    }
+
+    /// Figures stand at the right edge; what does not fit is cut with a sign.
+    fn cell(self, cols: usize, view: &View<'_>, line: Line<'static>) -> Cell<'static> {
+        let words = self.is_name() || matches!(self, Self::Compute | Self::Memory | Self::State);
+        let line = fit(line, cols, view.look);
+        Cell::from(if words { line } else { line.right_aligned() })
     }
 
     /// The order that it is for.
@@ -117,93 +146,108 @@ impl Col {
     }
 }
 
-/// The columns of names, and those of figures, which stand behind them.
-pub(super) fn halves(columns: &[Column<Col>]) -> (&[Column<Col>], &[Column<Col>]) {
-    columns.split_at(columns.iter().take_while(|c| c.key.is_name()).count())
+/// Columns of the terminal that they take.
+fn total(columns: &Columns) -> usize {
+    let all: usize = columns.iter().map(|(_, cols)| cols + 1).sum();
+    all.saturating_sub(1)
+}
+
+/// A row of which the first columns have one cell together.
+pub(super) fn joined(
+    columns: &Columns,
+    view: &View<'_>,
+    (is_first, name): (fn(Col) -> bool, Line<'static>),
+    cell: impl Fn(Col) -> Line<'static>,
+) -> Cells<'static> {
+    let n = columns.iter().take_while(|c| is_first(c.0)).count();
+    let (first, figures) = columns.split_at(n);
+    let name = Cell::from(fit(name, total(first), view.look)).column_span(cells(n));
+    let figures = figures.iter().map(|c| c.0.cell(c.1, view, cell(c.0)));
+    Cells::new([name].into_iter().chain(figures))
 }
 
 const COMPUTE: usize = 18;
 const MEMORY: usize = 10;
 
-impl Table<'_> {
-    /// The heading, and what a click on each of its columns sorts by.
-    pub(super) fn heading(&self, columns: &[Column<Col>], place: &str, focus: bool) -> Row {
+impl Claims<'_> {
+    /// These rows below the heading, on which a click sorts.
+    pub(super) fn table(
+        &self,
+        columns: &Columns,
+        (place, focus): (&str, bool),
+        rows: Vec<Cells<'static>>,
+        area: Rect,
+        scene: &mut Scene<'_>,
+    ) -> Table<'static> {
+        let mut x = area.x;
+        for (col, cols) in columns {
+            let title = Rect::new(x, area.y, cells(*cols), 1).intersection(area);
+            if let Some(sort) = col.sorted() {
+                scene.hit(title, Target::Sort(sort));
+            }
+            x += title.width + 1;
+        }
+        let widths = columns.iter().map(|c| Constraint::Length(cells(c.1)));
+        let head = self.heading(columns, place, focus);
+        Table::new([head].into_iter().chain(rows), widths)
+    }
+
+    fn heading(&self, columns: &Columns, place: &str, focus: bool) -> Cells<'static> {
         let (theme, glyphs) = (self.view.theme, self.view.glyphs);
         let sort = self.view.model.sort;
-        let (names, figures) = halves(columns);
-        let cols = total(names);
         let by = match sort {
             Sort::Id | Sort::User => format!("by {}{} ", sort.name(), glyphs.sorted),
             _ => String::new(),
         };
         let style = if focus { theme.focus } else { theme.heading };
-        let rest = self
-            .view
-            .cut(&format!(" {by}{place}"), cols.saturating_sub(6));
-        let gap = cols.saturating_sub(6 + width(&rest)) + GAP;
-        let mut line = Line::from(span("CLAIMS", style));
-        line.push_span(span(format!("{rest}{}", " ".repeat(gap)), theme.dim));
-        let title = |c: &Column<Col>| {
-            let is_sorted = c.key.sorted() == Some(sort);
+        let head = vec![
+            span("CLAIMS", style),
+            span(format!(" {by}{place}"), theme.dim),
+        ];
+        joined(columns, &self.view, (Col::is_name, head.into()), |col| {
+            let is_sorted = col.sorted() == Some(sort);
             let mark = if is_sorted { glyphs.sorted } else { "" };
-            Line::styled(format!("{}{mark}", c.title), theme.dim)
-        };
-        line.extend(row(figures, self.view.look, title));
-        let mut from = 0;
-        let mut hits: Vec<(Range<usize>, Target)> = Vec::new();
-        for column in columns {
-            let to = from + column.width;
-            let by = column.key.sorted();
-            hits.extend(by.map(|sort| (from..to, Target::Sort(sort))));
-            from = to + GAP;
-        }
-        Row { line, hits }
+            line!(self.view; dim format!("{}{mark}", col.title()))
+        })
     }
 
     /// The columns for the width: figures get what they need, words share the rest, and where there is too little room
     /// what matters less goes.
-    pub(super) fn columns(&self, rows: &[ClaimRow<'_>]) -> Vec<Column<Col>> {
+    pub(super) fn columns(&self, rows: &[ClaimRow<'_>]) -> Vec<(Col, usize)> {
         let longest = |col: Col| rows.iter().map(|r| self.cell(r, col).width()).max();
         let longest = |col: Col| longest(col).unwrap_or(0);
         let wide = self.width >= super::WIDE;
         let user = longest(Col::User).clamp(4, if wide { 12 } else { 8 });
-        let mut columns = vec![
-            Column::words(Col::Id, "", longest(Col::Id).clamp(4, 7)),
-            Column::words(Col::User, "", user),
-            Column::words(Col::What, "", 0),
-            Column::figures(Col::Gpu, "GPU", longest(Col::Gpu).clamp(3, 8)),
+        let state = longest(Col::State).clamp(7, if wide { 40 } else { 23 });
+        let all = [
+            (Col::Indent, 1),
+            (Col::Id, longest(Col::Id).clamp(4, 7)),
+            (Col::User, user),
+            (Col::What, 0),
+            (Col::Gpu, longest(Col::Gpu).clamp(3, 8)),
+            (Col::Compute, COMPUTE + 2),
+            (Col::Used, 6),
+            (Col::Claim, 5),
+            (Col::Sm, 6),
+            (Col::Memory, MEMORY + 2),
+            (Col::MemUsed, 8),
+            (Col::MemClaim, 5),
+            (Col::State, state + 1),
         ];
-        if self.width >= 110 {
-            columns.push(Column::words(Col::Compute, "  % of a GPU", COMPUTE + 2));
-        }
-        columns.extend([
-            Column::figures(Col::Used, "% used", 6),
-            Column::figures(Col::Claim, "claim", 5),
-        ]);
-        if self.figures {
-            columns.push(Column::figures(Col::Sm, "SM %", 6));
-        }
-        if self.width >= if self.figures { 130 } else { 110 } {
-            columns.push(Column::words(Col::Memory, "  of the GPU", MEMORY + 2));
-        }
-        columns.extend([
-            Column::figures(Col::MemUsed, "GiB used", 8),
-            Column::figures(Col::MemClaim, "claim", 5),
-            Column::words(
-                Col::State,
-                " state",
-                longest(Col::State).clamp(7, if wide { 40 } else { 23 }) + 1,
-            ),
-        ]);
+        let mut columns = all.to_vec();
+        columns.retain(|(col, _)| match col {
+            Col::Indent | Col::Sm => self.groups,
+            Col::Compute => self.width >= 110,
+            Col::Memory => self.width >= if self.groups { 130 } else { 110 },
+            _ => true,
+        });
         // The sign of the order stands behind a whole word.
-        for column in &mut columns {
-            if column.key.sorted() == Some(self.view.model.sort) {
-                let sign = width(self.view.glyphs.sorted);
-                column.width = column.width.max(width(column.title) + sign);
+        for (col, cols) in &mut columns {
+            if col.sorted() == Some(self.view.model.sort) {
+                *cols = (*cols).max(width(col.title()) + width(self.view.glyphs.sorted));
             }
         }
         // Words have 8 columns at least.
-        let least = |columns: &[Column<Col>]| total(columns) + 8;
         for drop in [
             Col::Sm,
             Col::State,
@@ -212,22 +256,22 @@ impl Table<'_> {
             Col::Claim,
             Col::MemClaim,
         ] {
-            if least(&columns) <= self.width {
+            if total(&columns) + 8 <= self.width {
                 break;
             }
             // What is to be said of it may be cut, down to a word.
-            columns.retain(|c| c.key != drop || drop == Col::State);
-            let state = columns.iter_mut().find(|c| c.key == drop);
-            if let Some(state) = state {
-                state.width = state.width.min(13);
+            columns.retain(|(col, _)| *col != drop || drop == Col::State);
+            let state = columns.iter_mut().find(|(col, _)| *col == drop);
+            if let Some((_, cols)) = state {
+                *cols = (*cols).min(13);
             }
         }
         let rest = self.width.saturating_sub(total(&columns));
         let wanted = longest(Col::What).clamp(8, if wide { 36 } else { 24 });
-        for column in &mut columns {
-            match column.key {
-                Col::What => column.width = rest.min(wanted),
-                Col::State => column.width += rest - rest.min(wanted),
+        for (col, cols) in &mut columns {
+            match col {
+                Col::What => *cols = rest.min(wanted),
+                Col::State => *cols += rest - rest.min(wanted),
                 _ => {}
             }
         }
@@ -235,8 +279,9 @@ impl Table<'_> {
     }
 
     /// A claim, or a program without one.
-    pub(super) fn row(&self, of: &ClaimRow<'_>, columns: &[Column<Col>]) -> Line<'static> {
-        row(columns, self.view.look, |c| self.cell(of, c.key))
+    pub(super) fn row(&self, of: &ClaimRow<'_>, columns: &Columns) -> Cells<'static> {
+        let cells = columns.iter();
+        Cells::new(cells.map(|(col, cols)| col.cell(*cols, &self.view, self.cell(of, *col))))
     }
 
     /// A bar behind two blanks.
@@ -264,8 +309,8 @@ impl Table<'_> {
             true => line!(view; dim "-"),
             false => line!(view; dim text),
         };
-        let gpus_of = claim.gpus.len().max(1) as f64;
         match col {
+            Col::Indent => Line::default(),
             Col::Id => {
                 let mark = if mine { view.glyphs.mine } else { " " };
                 name(format!("{mark}{}", claim.id))
@@ -287,24 +332,15 @@ impl Table<'_> {
                     false => format!(" {}", words.text).into(),
                 }
             }
-            Col::Compute => {
-                let bullet = Bullet {
-                    used: compute_of(claim, snapshot).map(|f| f.value / gpus_of),
-                    claim: claimed(claim) / gpus_of,
-                    whole: 100.0,
-                };
-                self.bar(bullet, COMPUTE)
-            }
+            Col::Compute => self.bar(compute(claim, snapshot), COMPUTE),
             Col::Memory => {
                 let on = |g: &&GpuView| claim.gpus.iter().any(|p| p.gpu == g.index);
                 let gpus = snapshot.gpus.iter().filter(on);
                 let whole: Option<u64> = gpus.map(GpuView::mem_whole).sum();
-                let bullet = Bullet {
-                    used: mem_used(claim).map(|b| b as f64),
-                    claim: mem_claimed(claim) as f64,
-                    whole: whole.unwrap_or(0) as f64,
-                };
-                self.bar(bullet, MEMORY)
+                self.bar(
+                    Bullet::bytes(mem_used(claim), mem_claimed(claim), whole),
+                    MEMORY,
+                )
             }
         }
     }
@@ -327,8 +363,17 @@ impl Table<'_> {
             Col::Used => known(None),
             Col::State if program.graphics => line!(view; dim " desktop"),
             Col::State => line!(view; text " ", warn view.glyphs.sign, text " no claim"),
-            Col::Compute | Col::Memory => Line::default(),
+            Col::Indent | Col::Compute | Col::Memory => Line::default(),
         }
+    }
+}
+
+/// Use beside the claim on the scale of its GPUs.
+pub(super) fn compute(claim: &ClaimView, snapshot: &Snapshot) -> Bullet {
+    Bullet {
+        used: compute_of(claim, snapshot).map(|f| f.value),
+        claim: claimed(claim),
+        whole: 100.0 * claim.gpus.len().max(1) as f64,
     }
 }
 

@@ -7,12 +7,13 @@ mod help;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
-use ratatui::symbols::border;
+use ratatui::symbols::{border, scrollbar};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Clear, Padding, Widget};
+use ratatui::widgets::{Block, Clear, Padding, Scrollbar, ScrollbarOrientation, ScrollbarState};
+use ratatui::widgets::{StatefulWidget, Widget};
 
 use super::{Cursor, Scene, Target, View, at, cells, fit, line, row_of, span, window};
-use crate::form::{Form, Kind, Value};
+use crate::form::{Form, Kind};
 use crate::input::LineInput;
 use crate::keymap;
 use crate::model::{Dialog, Model};
@@ -45,9 +46,14 @@ const INSIDE: usize = 96;
 /// Columns that the frame and its margins take.
 const FRAME: usize = 4;
 
-fn drawn(widget: impl Widget, (cols, rows): (u16, u16)) -> Vec<Line<'static>> {
+fn widget(widget: impl Widget) -> impl FnOnce(Rect, &mut Buffer) {
+    |area, buf| widget.render(area, buf)
+}
+
+/// What is drawn into so many columns and rows, as lines.
+fn drawn(draw: impl FnOnce(Rect, &mut Buffer), (cols, rows): (u16, u16)) -> Vec<Line<'static>> {
     let mut buf = Buffer::empty(Rect::new(0, 0, cols, rows));
-    widget.render(buf.area, &mut buf);
+    draw(buf.area, &mut buf);
     let cell = |x: u16, y: u16| span(buf[(x, y)].symbol().to_owned(), buf[(x, y)].style());
     let line = |y| (0..cols).map(|x| cell(x, y)).collect::<Line<'static>>();
     (0..rows).map(line).collect()
@@ -132,7 +138,8 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) -> Option
     Clear.render(frame, scene.buf);
     let shown = usize::from(frame.height).saturating_sub(2);
     let scroll = content.scrolled(shown);
-    let hides = content.lines.len() > scroll + shown || scroll > 0;
+    let total = content.lines.len();
+    let hides = total > scroll + shown || scroll > 0;
     // A dialog with lines goes with the line that is typed.
     let foot = match hides && content.focus.is_none() {
         true => format!("{} Down, Up: more ", look.glyphs.rule),
@@ -148,6 +155,20 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) -> Option
         if (scroll..scroll + shown).contains(&line) {
             scene.hit(row_of(frame, cells(line - scroll + 1)), target);
         }
+    }
+    if hides && look.glyphs.lines {
+        let past = total.saturating_sub(shown) + 1;
+        let mut bar = ScrollbarState::new(past).position(scroll);
+        let edge = super::below(frame, 1);
+        let edge = Rect {
+            height: edge.height.saturating_sub(1),
+            ..edge
+        };
+        let signs =
+            Scrollbar::new(ScrollbarOrientation::VerticalRight).symbols(scrollbar::VERTICAL);
+        let signs = signs.begin_symbol(None).end_symbol(None);
+        let signs = signs.track_symbol(None).style(look.theme.heading);
+        signs.render(edge, scene.buf, &mut bar);
     }
     let cursor = content.cursor;
     Some(cursor.map(|(column, line)| at(frame, column + 2, (line + 1).saturating_sub(scroll))))
@@ -203,32 +224,43 @@ fn filled(form: &Form, view: &View<'_>, cols: usize) -> Content {
     let (mut cursor, mut hits) = (None, Vec::new());
     for (i, entry) in form.entries.iter().enumerate() {
         let focus = form.focus == i;
-        hits.push((lines.len(), Target::Field(i)));
+        hits.push((lines.len(), Target::Entry(i)));
         let style = if focus { theme.key } else { theme.text };
         let pointer = if focus { glyphs.pointer } else { " " };
         let label = format!("{pointer} {}", view.left(entry.label, LABEL));
-        let value = match &entry.value {
-            Value::Text(input) => {
-                let (text, at) = field(view, input, FIELD, focus);
-                if focus {
-                    cursor = Some((2 + LABEL + at, lines.len()));
-                }
-                text
-            }
-            Value::Choice(words, at) => {
-                let word = words.get(*at).unwrap_or(&"");
-                let style = if focus { theme.selected } else { theme.text };
-                span(view.left(&format!("< {word} >"), FIELD), style)
-            }
-        };
+        let (value, at) = field(view, &entry.input, FIELD, focus);
+        if focus {
+            cursor = Some((2 + LABEL + at, lines.len()));
+        }
         let hint = span(format!("  {}", entry.hint), theme.dim);
         lines.push(Line::from(vec![span(label, style), value, hint]));
     }
     lines.push(Line::default());
-    if form.kind == Kind::Claim {
-        lines.extend(claim::lines(form, view, cols));
-    } else {
-        change(form, view, cols, &mut lines);
+    let (wrong, style) = wrong(form, view).unwrap_or_default();
+    let mut rows = wrap(&wrong, cols.saturating_sub(2), 3, view.glyphs);
+    let answer = form.answer().filter(|_| wrong.is_empty());
+    let told = match answer {
+        Some(Ok(tried)) => claim::lines(tried, view, cols),
+        // The box keeps its height while somebody types.
+        _ => {
+            rows.resize(
+                if form.kind == Kind::Claim {
+                    claim::ROWS
+                } else {
+                    3
+                },
+                String::new(),
+            );
+            Vec::new()
+        }
+    };
+    lines.extend(
+        rows.into_iter()
+            .map(|l| Line::styled(format!("  {l}"), style)),
+    );
+    lines.extend(told);
+    if form.kind != Kind::Claim {
+        lines.push(line!(view; dim format!("  {}", form.note())));
     }
     Content {
         title: format!("{}  {}", form.title(), form.command()),
@@ -240,28 +272,27 @@ fn filled(form: &Form, view: &View<'_>, cols: usize) -> Content {
     }
 }
 
-/// What is wrong with a change that is typed, or was refused.
-fn change(form: &Form, view: &View<'_>, cols: usize, lines: &mut Vec<Line<'static>>) {
+/// What stands in the way of what is typed, or was refused; none where nothing does.
+fn wrong(form: &Form, view: &View<'_>) -> Option<(String, Style)> {
     let theme = view.theme;
-    let (text, style) = match (&form.refused, form.call()) {
-        _ if form.sent.is_some() => ("asking the service".to_owned(), theme.dim),
-        (Some(refused), _) => (refused.sentence(), theme.error),
-        (None, Err(wrong)) => (wrong, theme.text),
-        (None, Ok(_)) => (String::new(), theme.text),
-    };
-    let mut rows = wrap(&text, cols.saturating_sub(2), 3, view.glyphs);
-    // The box keeps its height while somebody types.
-    rows.resize(3, String::new());
-    let rows = rows.into_iter();
-    lines.extend(rows.map(|l| Line::styled(format!("  {l}"), style)));
-    lines.push(line!(view; dim format!("  {}", form.note())));
+    let asking = || Some(("asking the service".to_owned(), theme.dim));
+    match (&form.refused, form.call(), form.answer()) {
+        _ if form.sent.is_some() => asking(),
+        (Some(refused), ..) => Some((refused.clone(), theme.error)),
+        (_, Err(wrong), _) => Some((wrong, theme.text)),
+        (_, _, Some(Err(wrong))) => Some((wrong.clone(), theme.text)),
+        (_, _, None) if form.kind == Kind::Claim => match view.model.service() {
+            Err(why) => Some((why, theme.dim)),
+            Ok(()) => asking(),
+        },
+        _ => None,
+    }
 }
 
 /// The entries of a list that are shown, the chosen one marked.
 fn listed(
     view: &View<'_>,
     (n, at, cols): (usize, usize, usize),
-    target: fn(usize) -> Target,
     line: impl Fn(usize) -> Line<'static>,
 ) -> (Vec<Line<'static>>, Vec<(usize, Target)>) {
     let shown = window(n, LISTED, Some(at));
@@ -269,7 +300,7 @@ fn listed(
         (true, line) => super::chosen(line, cols, view.look),
         (false, line) => line,
     };
-    let hits = shown.clone().map(target).enumerate().collect();
+    let hits = shown.clone().map(Target::Entry).enumerate().collect();
     (shown.map(row).collect(), hits)
 }
 
@@ -278,7 +309,7 @@ fn warnings(at: usize, view: &View<'_>, cols: usize) -> Content {
     let all = super::warnings(view.model);
     let sign = format!("{} ", view.glyphs.sign);
     let row = |i: usize| line!(view; warn sign.clone(), text all[i].0.clone());
-    let (mut lines, hits) = listed(view, (all.len(), at, cols), Target::Warning, row);
+    let (mut lines, hits) = listed(view, (all.len(), at, cols), row);
     lines.push(Line::default());
     let (text, command) = all.get(at).cloned().unwrap_or_default();
     let words = wrap(&text, cols, 3, view.glyphs);
@@ -310,7 +341,7 @@ fn palette(input: &LineInput, at: usize, view: &View<'_>, cols: usize) -> Conten
         });
         line
     };
-    let (rows, hits) = listed(view, (found.len(), at, cols), Target::Named, row);
+    let (rows, hits) = listed(view, (found.len(), at, cols), row);
     let mut lines = line!(view; key ":");
     lines.push_span(text);
     let mut lines = vec![lines];

@@ -1,13 +1,13 @@
 //! The health of the GPUs, and what this machine and its service can do.
 
 use gshare_proto::{Caps, Check, GpuState, GpuView, Grade, HealthView, Snapshot};
-use ratatui::layout::Rect;
+use ratatui::layout::{Constraint, Rect};
 use ratatui::text::Line;
+use ratatui::widgets::{Row as Cells, Table};
 
-use super::{Row, Scene, View, line, place, span, window};
+use super::{Row, Scene, View, cells, line, place, span, window};
 use crate::model::{RowKey, Section, Weight, condition, trouble, weight};
 use crate::text::width;
-use crate::widgets::columns::{Column, row};
 
 /// How many things are wrong with the GPUs.
 pub(super) fn troubles(snapshot: &Snapshot) -> usize {
@@ -29,23 +29,17 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let room = usize::from(area.height);
     let shown = n.min((room / 2).saturating_sub(2)).max(1);
     let shown = window(n, shown, at.filter(|at| *at < n));
-    let columns = columns(cols);
-    let heading = format!("GPU {}", place(&shown, n));
-    let titles = row(&columns, look, |c| match c.key {
-        'n' => line!(view; heading heading.clone()),
-        _ => line!(view; heading c.title),
-    });
-    let mut out = vec![service(view).into(), Row::from(titles)];
-    for gpu in &gpus[shown] {
-        let line = gpu_line(view, gpu, &columns);
-        out.push(view.row(line, cols, Section::Health, RowKey::Gpu(gpu.index)));
-    }
+    let part = place(&shown, n);
+    let [head, table, rest] = super::parts(area, [1, shown.len() + 1, usize::MAX]);
+    scene.line(&service(view), head, 0);
+    draw_gpus(view, &gpus[shown], &part, table, scene);
+    let area = rest;
     let rule = match cols >= super::WIDE {
         true => line!(view; free look.glyphs.rule.repeat(cols)),
         false => Line::default(),
     };
-    out.push(rule.into());
-    let room = room.saturating_sub(out.len());
+    scene.line(&rule, area, 0);
+    let room = usize::from(area.height).saturating_sub(1);
     let mut rows = checks(view, cols, true);
     if rows.len() > room {
         rows = checks(view, cols, false);
@@ -60,8 +54,8 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     };
     let at = rows.iter().position(is_chosen);
     let shown = window(rows.len(), room, at.filter(|at| *at >= room));
-    out.extend(rows.into_iter().skip(shown.start).take(shown.len()));
-    scene.rows(out, area, look);
+    let rows = rows.into_iter().skip(shown.start).take(shown.len());
+    scene.rows(rows.collect(), super::below(area, 1), look);
 }
 
 /// What is wrong with a GPU, and what to do; or what is known to be right.
@@ -112,51 +106,74 @@ fn service(view: &View<'_>) -> Line<'static> {
     line!(view; heading "SERVICE ", text text)
 }
 
-/// Columns of the table of GPUs; those that matter less go where there is little room.
-fn columns(cols: usize) -> Vec<Column<char>> {
-    let wide = cols >= super::WIDE;
-    let mut columns = vec![
-        Column::words('n', "GPU", if wide { 22 } else { 14 }),
-        Column::words('s', "state", 8),
-        Column::words('m', "mode", if wide { 18 } else { 10 }),
-        Column::figures('g', "mem GiB", 10),
-        Column::figures('t', "temp", 5),
-        Column::figures('w', "power W", 9),
-        Column::words('h', " health", 7),
-    ];
-    columns.retain(|c| (c.key != 'm' || cols >= 80) && (c.key != 'w' || cols >= 70));
-    columns
+/// Without the columns that matter less, where there is little room.
+fn kept<T>(cols: usize, all: [T; 7]) -> impl Iterator<Item = T> {
+    let goes = move |i| (i == 2 && cols < 80) || (i == 5 && cols < 70);
+    let kept = all.into_iter().enumerate().filter(move |(i, _)| !goes(*i));
+    kept.map(|(_, one)| one)
 }
 
-fn gpu_line(view: &View<'_>, gpu: &GpuView, columns: &[Column<char>]) -> Line<'static> {
-    let state = condition(gpu);
-    let style = match state {
-        "ok" | "drained" | "warned" => view.theme.text,
-        _ => view.theme.error,
+fn draw_gpus(view: &View<'_>, gpus: &[&GpuView], part: &str, area: Rect, scene: &mut Scene<'_>) {
+    let cols = usize::from(area.width);
+    let (names, modes) = if cols >= super::WIDE {
+        (22, 18)
+    } else {
+        (14, 10)
     };
-    let watts = |w: Option<f64>| view.or_dash(w.map(|w| format!("{w:.0}")));
-    let (held, rest) = columns.split_at(columns.len() - 1);
-    let mut line = row(held, view.look, |c| {
-        let text = match c.key {
-            'n' => format!("{} {}", gpu.index, gpu.short),
-            's' => state.to_owned(),
-            'm' => gpu.mode_shown().unwrap_or_else(|| gpu.mode.clone()),
-            'g' => format!("{}/{}", view.gib(gpu.mem_used), view.gib(gpu.mem_whole())),
-            't' => view.or_dash(gpu.temperature_c.map(|t| format!("{t}C"))),
-            _ => format!("{}/{}", watts(gpu.power_w), watts(gpu.power_limit_w)),
+    let sizes = [names, 8, modes, 10, 5, 9, 0];
+    let rest = cols.saturating_sub(kept(cols, sizes).map(|n| n + 1).sum::<usize>() - 1);
+    let figures = |text: &str| Line::from(text.to_owned()).right_aligned();
+    let row = |gpu: &&GpuView| {
+        let state = condition(gpu);
+        let style = match state {
+            "ok" | "drained" | "warned" => view.theme.text,
+            _ => view.theme.error,
         };
-        Line::styled(text, style)
-    });
-    let note = match (trouble(gpu), &gpu.drain) {
-        (Some(trouble), _) => trouble.to_owned(),
-        (_, Some(drain)) => {
-            let why = drain.reason.as_ref().map(|r| format!(": {r}"));
-            format!("by {}{}", drain.by, why.unwrap_or_default())
-        }
-        _ => view.or_dash(gpu.health.as_ref().map(|h| health(view, h))),
+        let watts = |w: Option<f64>| view.or_dash(w.map(|w| format!("{w:.0}")));
+        let note = match (trouble(gpu), &gpu.drain) {
+            (Some(trouble), _) => trouble.to_owned(),
+            (_, Some(drain)) => {
+                let why = drain.reason.as_ref().map(|r| format!(": {r}"));
+                format!("by {}{}", drain.by, why.unwrap_or_default())
+            }
+            _ => view.or_dash(gpu.health.as_ref().map(|h| health(view, h))),
+        };
+        let mode = gpu.mode_shown().unwrap_or_else(|| gpu.mode.clone());
+        let (used, whole) = (view.gib(gpu.mem_used), view.gib(gpu.mem_whole()));
+        let (power, most) = (watts(gpu.power_w), watts(gpu.power_limit_w));
+        let degrees = view.or_dash(gpu.temperature_c.map(|t| format!("{t}C")));
+        let cells = [
+            view.cut(&format!("{} {}", gpu.index, gpu.short), names)
+                .into(),
+            state.into(),
+            view.cut(&mode, modes).into(),
+            figures(&format!("{used}/{whole}")),
+            figures(&degrees),
+            figures(&format!("{power}/{most}")),
+            view.cut(&format!(" {note}"), rest).into(),
+        ];
+        Cells::new(kept(cols, cells)).style(style)
     };
-    line.push_span(span(format!("{}{note}", " ".repeat(rest.len() + 1)), style));
-    line
+    let [memory, heat, power] = ["mem GiB", "temp", "power W"].map(figures);
+    let gpu = format!("GPU {part}").into();
+    let head = [
+        gpu,
+        "state".into(),
+        "mode".into(),
+        memory,
+        heat,
+        power,
+        " health".into(),
+    ];
+    let head = Cells::new(kept(cols, head)).style(view.theme.heading);
+    let width = |n| match n {
+        0 => Constraint::Fill(1),
+        n => Constraint::Length(cells(n)),
+    };
+    let rows = [head].into_iter().chain(gpus.iter().map(row));
+    let table = Table::new(rows, kept(cols, sizes).map(width));
+    let keys = gpus.iter().map(|g| RowKey::Gpu(g.index)).collect();
+    scene.table(view, table, area, (Section::Health, keys));
 }
 
 /// What holds a claim here, a sentence for each.

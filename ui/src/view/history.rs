@@ -3,13 +3,12 @@
 use gshare_proto::{HistoryPoint, HistorySeries, HistoryView, Usage};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
-use ratatui::widgets::Widget;
+use ratatui::widgets::{Row as Cells, Table, Widget};
 
-use super::{Row, Scene, View, line, span, window};
+use super::{Scene, View, cells, line, span, window};
 use crate::model::{Model, RowKey, Section, Span};
-use crate::text::{Clock, about, hours, percent, span_width, width};
+use crate::text::{about, hours, percent, span_width, width};
 use crate::widgets::bullet::Bullet;
-use crate::widgets::columns::{Column, row, total};
 use crate::widgets::heat::{self, Week};
 use crate::widgets::over_time::{Moment, OverTime, per_cell};
 use crate::widgets::spark::spark;
@@ -25,16 +24,18 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     };
     // Without a record: the last ten minutes of each GPU, which come with every snapshot.
     let title = "LAST TEN MINUTES  SM activity, where it is known";
-    let mut out = vec![line!(view; strong why), line!(view; heading title)];
+    let head = vec![line!(view; strong why), line!(view; heading title)];
+    scene.rows(head, area, view.look);
     let gpus = &view.snapshot.gpus;
     let names = gpus.iter().map(|g| width(&g.short) + 4).max();
-    let names = names.unwrap_or(0);
-    let cols = usize::from(area.width).saturating_sub(names + 2).min(60);
-    for gpu in gpus {
-        let name = view.left(&format!("{} {}", gpu.index, gpu.short), names);
-        out.push(line!(view; text name, used spark(&gpu.history, cols, view.glyphs)));
+    let names = cells(names.unwrap_or(0));
+    for (gpu, at) in gpus.iter().zip(area.rows().skip(2)) {
+        let name = format!("{} {}", gpu.index, gpu.short);
+        scene.line(&line!(view; text name), at, 0);
+        let x = at.x + names.min(at.width);
+        let width = (at.right() - x).min(60);
+        spark(&gpu.history, 1, view.look).render(Rect { x, width, ..at }, scene.buf);
     }
-    scene.rows(out, area, view.look);
 }
 
 /// The series of the chosen user, else of the whole machine.
@@ -74,7 +75,7 @@ fn recorded(view: &View<'_>, past: &HistoryView, area: Rect, scene: &mut Scene<'
     let rest = room.saturating_sub(table + worst_rows + week_rows + 1);
     let chart = rest.clamp(2, 30);
     let sizes = [1, chart, table, worst_rows, week_rows];
-    let sizes = sizes.map(|n| Constraint::Length(super::cells(n)));
+    let sizes = sizes.map(|n| Constraint::Length(cells(n)));
     let [head, plot, sums, claims, hours_at] = Layout::vertical(sizes).areas(area);
     let (who, series) = shown(model);
     scene.rows(vec![title(view, &who, area.width.into())], head, look);
@@ -84,7 +85,7 @@ fn recorded(view: &View<'_>, past: &HistoryView, area: Rect, scene: &mut Scene<'
         true => Layout::horizontal(columns).spacing(2).areas(sums),
         false => [sums, hours_at],
     };
-    scene.rows(table_rows(view, &users, left), left, look);
+    draw_users(view, &users, left, scene);
     if let Some(heat) = past.heat.as_ref().filter(|_| !right.is_empty()) {
         Week { heat, look }.render(right, scene.buf);
     }
@@ -168,32 +169,6 @@ pub(super) fn moments(
 /// Columns before the chart.
 const AXIS: usize = 4;
 
-/// Times at round hours (or days), the column of each, so that none touches another.
-fn ticks(view: &HistoryView, clock: Clock, cols: usize) -> Vec<(usize, String)> {
-    let length = view.to_ms.saturating_sub(view.from_ms).max(1);
-    let minutes = [1, 2, 5, 10, 30, 60, 180, 360, 720, 1440, 2880];
-    let far = |m: &u64| m * 60_000 * cols as u64 / length >= 12;
-    let step = minutes.into_iter().find(far).unwrap_or(2880) * 60_000;
-    let east = i64::from(clock.offset_s) * 1000;
-    let local = i64::try_from(view.from_ms).unwrap_or(0) + east;
-    let first = (local.max(0) as u64).div_ceil(step) * step;
-    let at = |n: u64| (first + n * step).saturating_add_signed(-east);
-    let times = (0..40).map(at).take_while(|ms| *ms < view.to_ms);
-    let column = |ms: u64| (ms.saturating_sub(view.from_ms) * cols as u64 / length) as usize;
-    let mut out: Vec<(usize, String)> = Vec::new();
-    for ms in times {
-        let text = clock.short_time(ms);
-        let text = text
-            .strip_suffix(" 00:00")
-            .map_or(text.clone(), str::to_owned);
-        if column(ms) + width(&text) + 5 <= cols {
-            out.push((column(ms), text));
-        }
-    }
-    out.push((cols.saturating_sub(3), "now".to_owned()));
-    out
-}
-
 fn draw_chart(
     view: &View<'_>,
     past: &HistoryView,
@@ -222,7 +197,7 @@ fn draw_chart(
     let below = 1 + u16::from(waited && area.height >= 6);
     let plot = Rect {
         x: area.x + AXIS as u16,
-        width: super::cells(cols),
+        width: cells(cols),
         height: area.height.saturating_sub(below),
         ..area
     };
@@ -251,48 +226,22 @@ fn draw_chart(
         let level = |m: Option<Moment>| m.map(|m| (m.waiting / top * 100.0) as f32);
         let each = moments.iter().step_by(per_cell(look));
         let levels: Vec<Option<f32>> = each.map(|m| level(*m).filter(|l| *l > 0.0)).collect();
-        let line = line!(view; dim "wait", text spark(&levels, cols, glyphs));
-        scene.line(&line, area, plot.height);
+        scene.line(&line!(view; dim "wait"), area, plot.height);
+        let at = super::row_of(plot, plot.height);
+        let waits = spark(&levels, 1, look).style(theme.text);
+        waits.render(
+            Rect { height: 1, ..at }.intersection(scene.buf.area),
+            scene.buf,
+        );
     }
-    let mut axis = String::new();
-    for (at, text) in ticks(past, model.clock, cols) {
-        let gap = at.saturating_sub(width(&axis));
-        if gap > 0 || axis.is_empty() {
-            axis = format!("{axis}{}{text}", " ".repeat(gap));
-        }
-    }
+    let axis = model.clock.axis((past.from_ms, past.to_ms), cols);
     let y = plot.height + below - 1;
     scene.line(&line!(view; dim format!("    {axis}")), area, y);
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Col {
-    User,
-    Claimed,
-    Used,
-    Average,
-    Idle,
-    Waited,
-    Why,
-}
-
-fn cell(view: &View<'_>, col: Col, label: &str, usage: &Usage) -> String {
-    let hours_of = |s: f64| about(usage.estimate, hours(s));
-    let average = |p: f64| about(usage.estimate, percent(p) + "%");
-    match col {
-        Col::User => label.to_owned(),
-        Col::Claimed => hours(usage.claimed_gpu_s),
-        Col::Used => view.or_dash(usage.used_gpu_s.map(hours_of)),
-        Col::Average => view.or_dash(usage.average_use().map(average)),
-        Col::Idle => view.or_dash(usage.idle_gpu_s().map(hours)),
-        Col::Waited => hours(usage.waited_gpu_s),
-        Col::Why => format!(" {}", usage.idle.main().unwrap_or_default()),
-    }
-}
-
 /// Users with their sums in GPU hours, the whole machine last.
-fn table_rows(view: &View<'_>, users: &[&HistorySeries], area: Rect) -> Vec<Row> {
-    let (model, look) = (view.model, view.look);
+fn draw_users(view: &View<'_>, users: &[&HistorySeries], area: Rect, scene: &mut Scene<'_>) {
+    let (model, theme) = (view.model, view.theme);
     let (cols, rows) = (usize::from(area.width), usize::from(area.height));
     // Users for whom there is no row are counted in the last one.
     // The causes have the last row where there is one.
@@ -305,56 +254,62 @@ fn table_rows(view: &View<'_>, users: &[&HistorySeries], area: Rect) -> Vec<Row>
     };
     let names = users.iter().map(|u| width(&u.label));
     let names = names.chain([width(&everybody)]).max().unwrap_or(0);
-    let mut columns = vec![
-        Column::words(Col::User, "GPU HOURS", names.clamp(9, 14)),
-        Column::figures(Col::Claimed, "claimed", 8),
-        Column::figures(Col::Used, "used", 7),
-        Column::figures(Col::Average, "average", 8),
-        Column::figures(Col::Idle, "idle", 7),
-        Column::figures(Col::Waited, "waited", 7),
-    ];
-    if total(&columns) + 14 <= cols {
-        columns.push(Column::words(Col::Why, " idle mostly", 13));
-    }
-    let bar = cols.saturating_sub(total(&columns) + 2);
-    let bar = if bar >= 12 { bar.min(60) } else { 0 };
-    let head = row(&columns, look, |c| line!(view; heading c.title));
-    let mut out = vec![Row::from(head)];
+    let names = names.clamp(9, 14);
+    // The causes and the bars where there is room.
+    let figures = names + 42;
+    let bar = cols.saturating_sub(figures + 16).min(60);
+    let shown = match (bar, figures + 14 <= cols) {
+        (12.., _) => 8,
+        (_, true) => 7,
+        _ => 6,
+    };
     // One scale for all users, on which the largest use has room as well as the largest claim.
     let most = |u: &&HistorySeries| u.usage.claimed_gpu_s.max(u.usage.used_gpu_s.unwrap_or(0.0));
     let whole = users.iter().map(most).fold(1.0, f64::max);
     let line = |label: &str, usage: &Usage, bar: usize| {
-        let mut line = row(&columns, look, |c| {
-            let text = cell(view, c.key, label, usage);
-            match c.key {
-                Col::Why | Col::Waited => line!(view; dim text),
-                _ => line!(view; text text),
-            }
-        });
-        if bar > 0 {
-            line.push_span("  ");
-            let bullet = Bullet {
-                used: usage.used_gpu_s,
-                claim: usage.claimed_gpu_s,
-                whole,
-            };
-            line.extend(bullet.spans(bar, look));
-        }
-        line
+        let hours_of = |s: f64| about(usage.estimate, hours(s));
+        let average = |p: f64| about(usage.estimate, percent(p) + "%");
+        let bullet = Bullet {
+            used: usage.used_gpu_s,
+            claim: usage.claimed_gpu_s,
+            whole,
+        };
+        let mut bullet = bullet.spans(bar, view.look);
+        bullet.insert(0, span(" ", theme.text));
+        let idle = format!(" {}", usage.idle.main().unwrap_or_default());
+        let cells = [
+            line!(view; text view.cut(label, names)),
+            line!(view; text hours(usage.claimed_gpu_s)).right_aligned(),
+            line!(view; text view.or_dash(usage.used_gpu_s.map(hours_of))).right_aligned(),
+            line!(view; text view.or_dash(usage.average_use().map(average))).right_aligned(),
+            line!(view; text view.or_dash(usage.idle_gpu_s().map(hours))).right_aligned(),
+            line!(view; dim hours(usage.waited_gpu_s)).right_aligned(),
+            line!(view; dim view.cut(&idle, 13)),
+            Line::from(bullet),
+        ];
+        Cells::new(cells.into_iter().take(shown))
     };
-    for user in &users[window(users.len(), room, model.chosen_index(Section::Users))] {
-        let Some(uid) = user.uid else { continue };
-        let line = line(&user.label, &user.usage, bar);
-        out.push(view.row(line, cols, Section::Users, RowKey::User(uid)));
+    let titles = ["claimed", "used", "average", "idle", "waited"];
+    let titles = titles.map(|title| Line::from(title).right_aligned());
+    let first = [Line::from("GPU HOURS")].into_iter().chain(titles);
+    let titles = first.chain([Line::from(" idle mostly")]).take(shown);
+    let window = window(users.len(), room, model.chosen_index(Section::Users));
+    let of = |user: &&HistorySeries| line(&user.label, &user.usage, bar);
+    let mut lines: Vec<Cells<'_>> = users[window.clone()].iter().map(of).collect();
+    // The bars of users are on another scale, so the sum has none.
+    let all = model.past.all();
+    lines.extend(all.map(|all| line(&everybody, &all.usage, 0)));
+    let widths = [names, 8, 7, 8, 7, 7, 13, bar + 1].into_iter();
+    let widths = widths.take(shown).map(|n| Constraint::Length(cells(n)));
+    let head = Cells::new(titles).style(theme.heading);
+    let table = Table::new([head].into_iter().chain(lines), widths);
+    let keys = users[window].iter().filter_map(|u| u.uid);
+    let keys = keys.map(RowKey::User).collect();
+    scene.table(view, table, area, (Section::Users, keys));
+    if let Some(all) = all.filter(|_| causes > 0) {
+        let y = users.len().min(room) + 2;
+        scene.line(&idle_by(view, &all.usage, cols), area, cells(y));
     }
-    if let Some(all) = model.past.all() {
-        // Their bars are on another scale, so the sum has none.
-        out.push(line(&everybody, &all.usage, 0).into());
-        if causes > 0 {
-            out.push(idle_by(view, &all.usage, cols).into());
-        }
-    }
-    out
 }
 
 /// Why claims idled: one bar, and the causes with their hours in its order.

@@ -21,8 +21,8 @@ const LEFT: u16 = 122;
 /// Warnings at most.
 const WARNINGS: usize = 3;
 
-/// Waiting claims at most.
-const QUEUE: usize = 5;
+/// Waiting claims at most, or rows on what off means.
+const QUEUE: usize = 6;
 
 /// The parts, from the top; rules take what stands between them.
 const FREE: usize = 0;
@@ -54,7 +54,7 @@ impl Parts {
         let free = free::rows(view, area.width);
         let whole = notes::whole(view, area.width.min(LEFT).into(), WARNINGS);
         // What each could fill.
-        let queue = at_side(model.queue_rows().len().min(QUEUE));
+        let queue = at_side(queue::wanted(view).min(QUEUE));
         let news = at_side(snapshot.notices.len());
         let wanted = [free, gpus, claims, queue, warnings, news, 4];
         let mut left = usize::from(area.height);
@@ -167,12 +167,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let gpus = scene.ruled(gpus, parts.ruled(1), look);
     gpus::draw(view, gpus, parts.each, scene);
     let claims = scene.ruled(claims, parts.ruled(2), look);
-    let table = claims::Table {
-        view: *view,
-        width: claims.width.into(),
-        figures: false,
-    };
-    scene.rows(claims::lines(table, claims.height.into()), claims, look);
+    claims::draw(view, claims, scene);
     let queue = scene.ruled(queue, parts.ruled(3), look);
     let (cols, rows) = (usize::from(queue.width), usize::from(queue.height));
     scene.rows(queue::list(view, cols, rows), queue, look);
@@ -197,7 +192,7 @@ fn beside(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         Some(RowKey::Claim(id)) => view.model.claim(id),
         _ => None,
     };
-    let waiting = view.model.queue_rows().len().clamp(1, 12);
+    let waiting = queue::wanted(view).clamp(1, 12);
     let news = view.snapshot.notices.len().min(6);
     let sheet = claim.map_or(0, |_| area.height.saturating_sub(12).min(24));
     let rows = [waiting + 2, sheet.into(), news, usize::MAX];

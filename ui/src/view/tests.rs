@@ -507,7 +507,7 @@ fn when_a_claim_starts_is_told_with_its_spread_and_its_cause() {
     assert!(overview.contains("1 GPU  in 5m  needs"), "{overview}");
     // Its time has come.
     let overview = shown(at(0), None, "", (120, 40));
-    assert!(overview.contains("1 GPU  at once  needs"), "{overview}");
+    assert!(overview.contains("1 GPU  now  needs"), "{overview}");
     let queue = shown(at(0), None, "3", (120, 40));
     assert!(queue.contains("starts any moment now"), "{queue}");
     let queue = shown(None, None, "3", (120, 40));
@@ -693,6 +693,23 @@ fn off_is_said_in_the_first_row_and_nothing_is_promised() {
     assert!(rows[1].ends_with(said), "{text}");
     let none = "gshare is off: any program may use any GPU";
     assert!(rows[2].contains(none), "{text}");
+    // What that means stands in place of a queue.
+    m.size.1 = 30;
+    let text = screen(&m);
+    let means = [
+        "WHAT OFF MEANS",
+        "limits    none",
+        "5 claims kept; nothing enforces",
+    ];
+    for said in means
+        .into_iter()
+        .chain(["claims start at once", "at 15:32  limits return"])
+    {
+        assert!(
+            text.contains(said) && !text.contains("QUEUE"),
+            "{said}: {text}"
+        );
+    }
     let look = Look::new(Depth::Rgb, true);
     assert_eq!(buffer(&m, &look)[(2, 1)].fg, look.theme.error.fg.unwrap());
 }

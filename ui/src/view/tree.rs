@@ -3,23 +3,19 @@
 use std::collections::BTreeSet;
 
 use gshare_proto::counts::many;
-use gshare_proto::{ClaimView, Figure, HistoryPoint, ProcessView};
+use gshare_proto::{ClaimView, HistoryPoint, ProcessView};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::Line;
-use ratatui::widgets::Widget;
+use ratatui::widgets::{Cell, Row as Cells, Widget};
 
-use super::{Facts, Row, Scene, View, claims, dialog, history, line, window};
+use super::{Facts, Scene, View, claims, dialog, fit, history, line, window};
 use crate::model::{
-    AtLeast, Group, Grouping, RowKey, Section, TreeRow, can_be_kept, claimed, compute_of,
-    is_by_sms, least, mem_claimed, mem_used, sm_active, sm_occupancy,
+    AtLeast, Group, RowKey, Section, TreeRow, can_be_kept, claimed, compute_of, is_by_sms,
+    mem_claimed, mem_used, sm_active, sm_occupancy, sums,
 };
 use crate::text::{gib, hours, percent, width};
-use crate::widgets::columns::{Column, GAP, row, total};
 use crate::widgets::over_time::{OverTime, per_cell};
-
-/// Columns before a claim.
-const INDENT: usize = 2;
 
 /// From so many rows on there is room for the chosen claim.
 const TALL: u16 = 14;
@@ -31,7 +27,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let most = area.height / if claim.is_some() { 2 } else { 1 };
     let parts = [Constraint::Length(needed.min(most)), Constraint::Fill(1)];
     let [tree, below] = Layout::vertical(parts).areas(area);
-    scene.rows(tree_rows(view, tree), tree, view.look);
+    draw_tree(view, tree, scene);
     if let Some(claim) = claim {
         sheet(view, claim, below, scene);
     }
@@ -40,7 +36,8 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
 /// `by user  v by notebook   sorted by need   20 claims of 8 users, 5.25 GPUs claimed`.
 fn about(view: &View<'_>) -> Line<'static> {
     let (model, snapshot) = (view.model, view.snapshot);
-    let sum = claimed_by(snapshot.claims.iter().filter(|c| !c.adopted)) / 100.0;
+    let claims = snapshot.claims.iter().filter(|c| !c.adopted);
+    let sum = sums(claims, snapshot).claimed / 100.0;
     let uids: BTreeSet<u32> = snapshot.claims.iter().map(|c| c.uid).collect();
     let sorted = model.sort.name();
     let sorted = sorted.split([':', ',']).next().unwrap_or(sorted);
@@ -49,7 +46,7 @@ fn about(view: &View<'_>) -> Line<'static> {
         "  {} of {}, {} GPUs claimed",
         many(snapshot.claims.len(), "claim"),
         many(uids.len(), "user"),
-        super::zero(crate::text::parts(sum))
+        crate::text::parts(sum)
     );
     line!(view;
         heading format!("{mine}by {}", model.grouping.name()),
@@ -59,46 +56,38 @@ fn about(view: &View<'_>) -> Line<'static> {
     )
 }
 
-/// Percent of one GPU that claims have on GPUs.
-fn claimed_by<'a>(claims: impl Iterator<Item = &'a ClaimView>) -> f64 {
-    claims.filter(|c| !c.place.in_host()).map(claimed).sum()
-}
-
-fn tree_rows(view: &View<'_>, area: Rect) -> Vec<Row> {
-    let cols = usize::from(area.width);
+fn draw_tree(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let tree = view.model.tree();
     let rows = view.model.claim_rows();
-    let table = claims::Table {
+    let table = claims::Claims {
         view: *view,
-        width: cols.saturating_sub(INDENT),
-        figures: true,
+        width: area.width.into(),
+        groups: true,
     };
     let columns = table.columns(&rows);
     let room = usize::from(area.height).saturating_sub(2);
     let shown = window(tree.len(), room, view.model.chosen_index(Section::Tree));
-    let indented = |line: Line<'static>| {
-        let mut out = Line::from(" ".repeat(INDENT));
-        out.extend(line);
-        out
-    };
-    let mut head = table.heading(&columns, &rows.len().to_string(), true);
-    head.line = indented(head.line);
-    for (cols, _) in &mut head.hits {
-        *cols = cols.start + INDENT..cols.end + INDENT;
-    }
-    let mut out = vec![about(view).into(), head];
+    scene.line(&fit(about(view), area.width.into(), view.look), area, 0);
+    let area = super::below(area, 1);
     if tree.is_empty() {
-        out.extend(claims::hints(view));
+        scene.rows(
+            claims::hints(view).collect(),
+            super::below(area, 1),
+            view.look,
+        );
     }
-    for item in &tree[shown] {
-        let line = match item {
-            TreeRow::Group(group, open) => group_line(view, group, *open, &columns),
-            TreeRow::Row(row) => indented(table.row(row, &columns)),
-            TreeRow::Process(p) => process(view, p),
-        };
-        out.push(view.row(line, cols, Section::Tree, item.key()));
-    }
-    out
+    let keys = tree[shown.clone()].iter().map(TreeRow::key).collect();
+    let lines = tree[shown].iter().map(|item| match item {
+        TreeRow::Group(group, open) => group_line(view, group, *open, &columns),
+        TreeRow::Row(row) => table.row(row, &columns),
+        TreeRow::Process(p) => {
+            let line = fit(process(view, p), area.width.into(), view.look);
+            Cells::new([Cell::from(line).column_span(super::cells(columns.len()))])
+        }
+    });
+    let (lines, n) = (lines.collect(), rows.len().to_string());
+    let table = table.table(&columns, (&n, true), lines, area, scene);
+    scene.table(view, table, area, (Section::Tree, keys));
 }
 
 /// The sums of a group, in the columns of its claims.
@@ -106,8 +95,8 @@ fn group_line(
     view: &View<'_>,
     group: &Group<'_>,
     open: bool,
-    columns: &[Column<claims::Col>],
-) -> Line<'static> {
+    columns: &claims::Columns,
+) -> Cells<'static> {
     use claims::Col;
     let (snapshot, glyphs) = (view.snapshot, view.glyphs);
     let sign = if open { glyphs.open } else { glyphs.pointer };
@@ -116,32 +105,31 @@ fn group_line(
         (n, 0) => many(n, "claim"),
         (n, more) => format!("{}, {more} without", many(n, "claim")),
     };
-    let (names, figures) = claims::halves(columns);
     let name = format!("{sign} {}", group.title);
-    let cols = (INDENT + total(names) + GAP).saturating_sub(width(&name));
-    let held = || group.claims.iter().filter(|c| !c.place.in_host());
-    let programs: Option<u64> = group.unclaimed.iter().map(|(_, u)| u.mem_used).sum();
-    let bytes: Option<u64> = held().map(|c| mem_used(c)).sum();
-    let bytes = bytes.zip(programs).map(|(a, b)| a + b);
+    let sum = sums(group.claims.iter().copied(), snapshot);
+    let programs = group.unclaimed.iter().filter(|(_, u)| !u.graphics);
+    let programs: Option<u64> = programs.map(|(_, u)| u.mem_used).sum();
+    let bytes = sum.mem_used.zip(programs).map(|(a, b)| a + b);
     let worst = || {
         let mut words = group.claims.iter().map(|c| (&c.id, view.words(c)));
         words.find(|(_, words)| words.sign)
     };
     // What is on no GPU uses nothing of one.
-    let of_held = |sum: AtLeast| match held().next() {
-        None => "0".to_owned(),
-        Some(_) => view.at_least(sum),
+    let in_host = group.claims.iter().all(|c| c.place.in_host());
+    let of_held = |sum: AtLeast| match in_host {
+        true => "0".to_owned(),
+        false => view.at_least(sum),
     };
-    let cell = |c: &Column<Col>| {
-        let text = match c.key {
+    let cell = |col: Col| {
+        let text = match col {
             Col::Used | Col::Claim | Col::MemClaim | Col::Sm if group.claims.is_empty() => {
                 "-".to_owned()
             }
-            Col::Used => of_held(least(held().map(|c| compute_of(c, snapshot)))),
-            Col::Claim => percent(claimed_by(held().copied())),
-            Col::Sm => of_held(sm_of(view, group)),
+            Col::Used => of_held(sum.compute),
+            Col::Claim => percent(sum.claimed),
+            Col::Sm => of_held(sum.sm),
             Col::MemUsed => view.gib(bytes),
-            Col::MemClaim => gib(held().map(|c| mem_claimed(c)).sum()),
+            Col::MemClaim => gib(sum.mem_claimed),
             Col::State if !open => {
                 return worst().map_or_else(
                     Line::default,
@@ -152,23 +140,10 @@ fn group_line(
         };
         line!(view; dim text)
     };
-    let mut line = line!(view; heading name, dim view.left(&format!("  {n}"), cols));
-    line.extend(row(figures, view.look, cell));
-    line
-}
-
-/// SM activity of a group: the service's own sum where there is one.
-fn sm_of(view: &View<'_>, group: &Group<'_>) -> AtLeast {
-    let mut users = view.snapshot.users.iter();
-    let user = users.find(|u| u.user == group.title);
-    let user = user.filter(|_| view.model.grouping == Grouping::User);
-    match user.and_then(|u| u.sm_used) {
-        Some(known) => AtLeast::Known(Some(Figure {
-            value: known.value * 100.0,
-            ..known
-        })),
-        None => least(group.claims.iter().map(|c| sm_active(c))),
-    }
+    let name = line!(view; heading name, dim format!("  {n}"));
+    // A group is on no GPU of its own.
+    let is_first = |col: Col| col.is_name() || col == Col::Gpu;
+    claims::joined(columns, view, (is_first, name), cell)
 }
 
 fn process(view: &View<'_>, process: &ProcessView) -> Line<'static> {
@@ -220,34 +195,40 @@ pub(super) fn sheet(view: &View<'_>, claim: &ClaimView, area: Rect, scene: &mut 
     let inner = block.inner(area);
     block.render(area, scene.buf);
     scene.buf.set_style(inner, Style::reset());
-    let facts = facts(view, claim, inner.width.into());
+    let facts = facts(view, claim, (inner.width.into(), 9));
     // The plots have what the facts leave, five rows at least where there are as many.
     let plots = inner.height.saturating_sub(super::cells(facts.len() + 1));
     let plots = plots.clamp(5.min(inner.height / 2), 20);
-    let [figures, plots, rest] = super::parts(inner, [1, plots.into(), usize::MAX]);
+    let [plots, rest] = super::parts(inner, [(plots + 1).into(), usize::MAX]);
+    pictures(view, claim, plots, scene);
+    scene.rows(facts, rest, view.look);
+}
+
+/// Compute and memory of a claim: figures, and below them what they were since it began.
+pub(super) fn pictures(view: &View<'_>, claim: &ClaimView, area: Rect, scene: &mut Scene<'_>) {
     let halves = Layout::horizontal([Constraint::Percentage(50); 2]).spacing(2);
-    let halves = |area| -> [Rect; 2] { halves.areas(area) };
-    let ([left, right], [compute_at, memory_at]) = (halves(figures), halves(plots));
-    let [compute, memory] = figures_of(view, claim, left.width >= 50);
-    scene.rows(vec![compute], left, view.look);
-    scene.rows(vec![memory], right, view.look);
-    let by_sms = view.snapshot.gpus.iter();
-    let by_sms = by_sms
-        .filter(|g| super::overview::is_on(claim, g.index))
-        .any(is_by_sms);
+    let [left, right] = halves.areas(area);
+    for (line, at) in figures_of(view, claim, left.width >= 50)
+        .into_iter()
+        .zip([left, right])
+    {
+        scene.rows(vec![line], at, view.look);
+    }
+    let mut gpus = view.snapshot.gpus.iter();
+    let by_sms = gpus.any(|g| is_by_sms(g) && super::overview::is_on(claim, g.index));
     let used = |p: &HistoryPoint| if by_sms { p.used } else { p.busy.or(p.used) };
     let gpus = claim.gpus.len().max(1) as f64;
     let scale = (gpus, format!("0 to {:.0} %", gpus * 100.0));
+    let compute_at = super::below(left, 1);
     plot(view, claim, compute_at, scale, scene, |p| {
         (p.claimed, used(p))
     });
     let most = claim.gpus.iter().map(|g| g.mem_limit.max(g.mem_request));
     let most = most.sum::<u64>();
     let scale = (most as f64, format!("0 to {} GiB", gib(most)));
-    plot(view, claim, memory_at, scale, scene, |p| {
+    plot(view, claim, super::below(right, 1), scale, scene, |p| {
         (p.mem_claimed, p.mem_used)
     });
-    scene.rows(facts, rest, view.look);
 }
 
 /// Compute, and memory, in a line each.
@@ -302,10 +283,14 @@ fn plot(
 }
 
 /// What is known of it beside its figures.
-fn facts(view: &View<'_>, claim: &ClaimView, cols: usize) -> Vec<Line<'static>> {
+pub(super) fn facts(
+    view: &View<'_>,
+    claim: &ClaimView,
+    (cols, label): (usize, usize),
+) -> Vec<Line<'static>> {
     let (model, glyphs, style) = (view.model, view.glyphs, view.theme.text);
     let (id, clock) = (&claim.id, model.clock);
-    let mut out = Facts::new(view.look, cols, (0, 9));
+    let mut out = Facts::new(view.look, cols, (0, label));
     let mut tell = |label: &str, text: &str| out.tell(label, text, style, 2);
     let now = view.words(claim);
     let sign = format!("{} ", glyphs.sign);

@@ -1,11 +1,11 @@
 //! Waiting claims: why each waits and when it starts; how long the GPUs are held; what could be started when.
 
-use gshare_proto::{ClaimView, ExpectedView, GpuView, Snapshot};
+use gshare_proto::{ClaimView, GpuView, Snapshot};
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 use ratatui::widgets::Widget;
 
-use super::{Facts, Row, Scene, View, below, line, place, queue, row_of, span, window, zero};
+use super::{Facts, Row, Scene, View, below, line, place, queue, row_of, span, window};
 use crate::model::{Model, RowKey, Section, condition, trouble};
 use crate::text::{gib, share, width};
 use crate::theme::Look;
@@ -103,16 +103,15 @@ pub(super) fn detail(model: &Model, id: &str, look: &Look, cols: usize) -> Vec<L
         tell("", text, theme.text);
     }
     let clock = model.clock;
-    let start = match waiting.expected_ms {
-        Some(at) if at <= clock.now_ms => "starts any moment now".to_owned(),
-        _ if waiting.expected.is_some() && !waiting.by_hours => {
-            let expected = waiting.expected.as_ref().map(ExpectedView::text);
-            format!("starts {}", expected.unwrap_or_default())
-        }
-        Some(at) => {
-            let (time, left) = (clock.short_time(at), clock.until(at));
-            format!("starts about {time} at the earliest (in {left})")
-        }
+    let start = match waiting.starts(clock.now_ms) {
+        Some(when) if when == "now" => "starts any moment now".to_owned(),
+        Some(when) => match (&waiting.expected, waiting.expected_ms) {
+            (Some(expected), _) if !waiting.by_hours => format!("starts {}", expected.text()),
+            (_, at) => {
+                let time = clock.short_time(at.unwrap_or_default());
+                format!("starts about {time} at the earliest ({when})")
+            }
+        },
         None if waiting.plan.is_some() => "starts when that is done".to_owned(),
         None if !waiting.alone.is_empty() => format!("start {dash}"),
         None => format!("start {dash}: what it waits for has no known end"),
@@ -184,7 +183,7 @@ fn segments(view: &View<'_>, gpu: &GpuView, ahead: u64) -> Vec<Segment> {
         out.push(Segment {
             from,
             to,
-            label: format!("{names} {}", zero(share(size))),
+            label: format!("{names} {}", share(size)),
             planned: false,
             limit: end.is_some_and(|at| part(at) < 1.0),
         });
@@ -262,19 +261,8 @@ fn until(view: &View<'_>, area: Rect, each: u16, scene: &mut Scene<'_>) {
     let legend = format!("  next {hours} h  {held} held  {planned} planned  {wall} time limit  ");
     let head = line!(view; heading "HELD UNTIL", dim legend, good "0.25", dim " free for you now");
     scene.line(&head, area, 0);
-    let ticks = if axis.width >= 70 { 5 } else { 4 };
     let now = view.model.clock.now_ms;
-    let times = (0..ticks).fold(String::new(), |times, n| {
-        let column = usize::from(Gantt::column(n as f64 / ticks as f64, axis.width));
-        let gap = " ".repeat(column.saturating_sub(width(&times)));
-        match n {
-            0 => "now".to_owned(),
-            n => format!(
-                "{times}{gap}{}",
-                view.model.clock.short_time(now + ahead * n / ticks)
-            ),
-        }
-    });
+    let times = view.model.clock.axis((now, now + ahead), axis.width.into());
     scene.line(&line!(view; dim times), axis, 1);
     for (i, gpu) in gpus.iter().enumerate() {
         let y = 2 + i as u16 * each;
@@ -307,7 +295,7 @@ fn free_when(view: &View<'_>, gpu: &GpuView, segments: &[Segment], cols: u16) ->
         return Line::default();
     }
     let mut line = match view.snapshot.service.is_some() && gpu.claimable > 0.0 {
-        true => line!(view; good zero(share(gpu.claimable))),
+        true => line!(view; good share(gpu.claimable)),
         false => Line::default(),
     };
     let held = holders(gpu, view.snapshot);
@@ -316,7 +304,7 @@ fn free_when(view: &View<'_>, gpu: &GpuView, segments: &[Segment], cols: u16) ->
     for (segment, end) in segments.iter().filter(|s| s.limit).zip(ends) {
         let left = left_after(&held, end);
         let column = usize::from(Gantt::column(segment.to, cols));
-        let free = format!("~{}", zero(share(left)));
+        let free = format!("~{}", share(left));
         let gap = column.saturating_sub(line.width());
         if gap > 0 {
             let text = format!("{}{free}", " ".repeat(gap));
@@ -362,7 +350,7 @@ fn future(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
     let whole = |rooms: &[f64]| rooms.iter().filter(|r| **r >= 0.9995).count();
     let or_none = |text: String| if text == "0" { "none".to_owned() } else { text };
     let figure = |part: f64| match part > 0.0 {
-        true => zero(share(part)),
+        true => share(part),
         false => "none".to_owned(),
     };
     let now_part = now.models.iter().map(|m| m.largest).fold(0.0, f64::max);

@@ -23,6 +23,15 @@ pub(super) fn eighths(part: f64, whole: f64, cells: usize) -> usize {
 }
 
 impl Bullet {
+    /// Of memory.
+    pub(crate) fn bytes(used: Option<u64>, claim: u64, whole: Option<u64>) -> Self {
+        Self {
+            used: used.map(|bytes| bytes as f64),
+            claim: claim as f64,
+            whole: whole.unwrap_or(0) as f64,
+        }
+    }
+
     /// In `cells` columns: used, then unused up to the tick or burst past it, then nobody's. Without a tick where the
     /// claim is nothing or everything.
     pub(crate) fn spans(&self, cells: usize, look: &Look) -> Vec<Span<'static>> {

@@ -1,10 +1,11 @@
 //! Snapshots to draw: workstations as they could be, at a fixed moment. Shared by the tests and by
 //! `examples/canned.rs`.
-#![allow(dead_code, reason = "each user draws some of them")]
+#![allow(dead_code, unused_imports, reason = "each user draws some of them")]
 
 mod crowd;
 mod lab;
 mod recorded;
+pub(crate) mod states;
 
 pub(crate) use crowd::{crowd, monitor};
 pub(crate) use lab::{first_day, lab, mig, nothing_free};

@@ -88,7 +88,7 @@ fn a_claim_gets_another_size() {
     press(&mut m, "jr");
     assert!(screen(&m).contains("c14 belongs to vis"));
     press(&mut m, "<end>r");
-    assert!(screen(&m).contains("choose a claim first"));
+    assert!(screen(&m).contains("process 48211 is in no claim"));
 }
 
 #[test]

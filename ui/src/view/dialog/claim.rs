@@ -3,8 +3,7 @@
 use gshare_proto::{GpuView, Tried};
 use ratatui::text::Line;
 
-use super::drawn;
-use crate::form::Form;
+use super::{drawn, widget};
 use crate::model::{Model, is_by_sms};
 use crate::text::{gib, percent};
 use crate::view::{Facts, View, cells, overview, span};
@@ -60,63 +59,48 @@ fn start(tried: &Tried, model: &Model) -> String {
 }
 
 /// Rows that it always takes, so that the box keeps its height while somebody types.
-const ROWS: usize = 9;
+pub(super) const ROWS: usize = 9;
 
-pub(super) fn lines(form: &Form, view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
+pub(super) fn lines(tried: &Tried, view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
     let theme = view.theme;
     let mut out = Facts::new(view.look, cols, (2, LABEL - 2));
-    let asking = || match view.model.service() {
-        Err(why) => why,
-        Ok(()) => "asking the service".to_owned(),
+    let mut gpus = view.snapshot.gpus.iter();
+    let first = tried.gpus.first();
+    let gpu = first.and_then(|first| gpus.find(|g| g.index == first.gpu));
+    if let Some(text) = gpu.and_then(|gpu| part(tried, gpu)) {
+        out.tell("you get", &text, theme.text, 1);
+    }
+    let style = if tried.starts { theme.good } else { theme.text };
+    out.tell("starts", &start(tried, view.model), style, 3);
+    if let Some(args) = &tried.would_start {
+        out.tell("or", &format!("{args} starts now"), theme.key, 1);
+    }
+    let keeps = match tried.entitled {
+        true => "yours: within your guarantee",
+        false => "on loan: above your guarantee, so it may be taken back",
     };
-    let wrong = match (&form.refused, form.spec(), form.answer()) {
-        (Some(refused), ..) => Some((refused.sentence(), theme.error)),
-        (None, Err(wrong), _) => Some((wrong, theme.text)),
-        (None, Ok(_), Some(Err(failure))) => Some((failure.sentence(), theme.text)),
-        (None, Ok(_), Some(Ok(_))) if form.sent.is_none() => None,
-        _ => Some((asking(), theme.dim)),
-    };
-    if let Some((text, style)) = wrong {
-        out.tell("", &text, style, 3);
-    } else if let Some(Ok(tried)) = form.answer() {
-        let mut gpus = view.snapshot.gpus.iter();
-        let first = tried.gpus.first();
-        let gpu = first.and_then(|first| gpus.find(|g| g.index == first.gpu));
-        if let Some(text) = gpu.and_then(|gpu| part(tried, gpu)) {
-            out.tell("you get", &text, theme.text, 1);
-        }
-        let style = if tried.starts { theme.good } else { theme.text };
-        out.tell("starts", &start(tried, view.model), style, 3);
-        if let Some(args) = &tried.would_start {
-            out.tell("or", &format!("{args} starts now"), theme.key, 1);
-        }
-        let keeps = match tried.entitled {
-            true => "yours: within your guarantee",
-            false => "on loan: above your guarantee, so it may be taken back",
+    if !tried.never {
+        out.tell("keeps", keeps, theme.text, 1);
+    }
+    let then = "gshare join ID -- CMD; released with x";
+    out.tell("then", then, theme.dim, 1);
+    if let Some((gpu, first)) = gpu.zip(first) {
+        // The GPU with the part that would be the viewer's.
+        let slices = overview::slices_with(view, gpu, first.sm);
+        let map = SliceMap {
+            slices,
+            look: view.look,
         };
-        if !tried.never {
-            out.tell("keeps", keeps, theme.text, 1);
-        }
-        let then = "gshare join ID -- CMD; released with x";
-        out.tell("then", then, theme.dim, 1);
-        if let Some((gpu, first)) = gpu.zip(first) {
-            // The GPU with the part that would be the viewer's.
-            let slices = overview::slices_with(view, gpu, first.sm);
-            let map = SliceMap {
-                slices,
-                look: view.look,
+        let size = (cells(cols.saturating_sub(LABEL).min(60)), 2);
+        for (i, mut line) in drawn(widget(map), size).into_iter().enumerate() {
+            let label = if i == 0 {
+                format!("GPU {}", gpu.index)
+            } else {
+                String::new()
             };
-            let size = (cells(cols.saturating_sub(LABEL).min(60)), 2);
-            for (i, mut line) in drawn(map, size).into_iter().enumerate() {
-                let label = if i == 0 {
-                    format!("GPU {}", gpu.index)
-                } else {
-                    String::new()
-                };
-                line.spans
-                    .insert(0, span(format!("  {label:<9}"), theme.dim));
-                out.lines.push(line);
-            }
+            line.spans
+                .insert(0, span(format!("  {label:<9}"), theme.dim));
+            out.lines.push(line);
         }
     }
     out.lines.resize(ROWS.max(out.lines.len()), Line::default());

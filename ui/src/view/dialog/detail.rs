@@ -2,21 +2,20 @@
 
 use gshare_proto::units::show_duration;
 use gshare_proto::{
-    Caps, Check, ClaimView, Figure, GpuView, Grade, HealthView, HistoryPoint, ProcessView,
-    QueueView, Source, UnclaimedView, UserView,
+    Caps, Check, ClaimView, Figure, GpuView, Grade, HealthView, ProcessView, QueueView, Source,
+    UnclaimedView, UserView,
 };
+use ratatui::buffer::Buffer;
 use ratatui::text::Line;
-use ratatui::widgets::{RenderDirection, Sparkline};
+use ratatui::widgets::Widget;
 
-use super::drawn;
-use crate::model::{
-    AtLeast, ClaimRow, RowKey, can_be_kept, claimed, compute_of, least, mem_claimed, mem_used,
-};
+use super::{drawn, widget};
+use crate::model::{AtLeast, ClaimRow, RowKey, sums};
 use crate::text::{about, gib, hours, percent, share};
-use crate::view::{Facts, View, cells, claims, health, history, line, overview, waiting, zero};
+use crate::view::{Facts, Scene, View, cells, claims, health, line, overview, tree, waiting};
 use crate::widgets::bullet::Bullet;
-use crate::widgets::over_time::{OverTime, per_cell};
 use crate::widgets::slice_map::SliceMap;
+use crate::widgets::spark::spark;
 
 const LABEL: usize = 13;
 
@@ -129,10 +128,10 @@ impl Page<'_> {
 
     /// Claims in the columns of their table.
     fn claims(&mut self, of: impl Fn(&ClaimView) -> bool) {
-        let table = claims::Table {
+        let table = claims::Claims {
             view: self.view,
             width: self.cols,
-            figures: false,
+            groups: false,
         };
         let claims = self.view.snapshot.claims.iter().filter(|c| of(c));
         let rows: Vec<ClaimRow<'_>> = claims.map(ClaimRow::Claim).collect();
@@ -140,67 +139,32 @@ impl Page<'_> {
             return;
         }
         let columns = table.columns(&rows);
-        let place = rows.len().to_string();
+        let size = (cells(self.cols), cells(rows.len() + 1));
+        let draw = |at, buf: &mut Buffer| {
+            let lines = rows.iter().map(|row| table.row(row, &columns)).collect();
+            let head = (rows.len().to_string(), false);
+            let hits = Vec::new();
+            let mut scene = Scene { buf, hits };
+            let table = table.table(&columns, (&head.0, head.1), lines, at, &mut scene);
+            Widget::render(table, at, scene.buf);
+        };
         self.facts.lines.push(Line::default());
-        let heading = table.heading(&columns, &place, false);
-        self.facts.lines.push(heading.line);
-        let lines = rows.iter().map(|row| table.row(row, &columns));
-        self.facts.lines.extend(lines);
+        self.facts.lines.extend(drawn(draw, size));
     }
 
     fn claim(&mut self, claim: &ClaimView) {
         let view = self.view;
         let clock = view.model.clock;
-        let gpus = claim.gpus.len().max(1) as f64;
         if !claim.adopted && !claim.gpus.is_empty() {
-            let used = compute_of(claim, view.snapshot);
-            let compute = Bullet {
-                used: used.map(|f| f.value / gpus),
-                claim: claimed(claim) / gpus,
-                whole: 100.0,
-            };
-            let words = format!(
-                "uses {}, claim {}%",
-                view.percent(used),
-                percent(claimed(claim))
-            );
-            self.bullet("compute", compute, words);
-            let limit: u64 = claim.gpus.iter().map(|g| g.mem_limit).sum();
-            let memory = Bullet {
-                used: mem_used(claim).map(|b| b as f64),
-                claim: mem_claimed(claim) as f64,
-                whole: limit.max(mem_claimed(claim)) as f64,
-            };
-            let (used, size) = (view.gib(mem_used(claim)), gib(mem_claimed(claim)));
-            self.bullet("memory", memory, format!("uses {used} GiB, claim {size}"));
+            let known = view.model.past.of_claim(&claim.id).is_some();
+            let size = (cells(self.cols), if known { 8 } else { 1 });
+            let hits = Vec::new();
+            let draw =
+                |at, buf: &mut Buffer| tree::pictures(&view, claim, at, &mut Scene { buf, hits });
+            self.facts.lines.extend(drawn(draw, size));
         }
-        if let Some(past) = view.model.past.of_claim(&claim.id) {
-            let points = past.series.first().map(|s| s.points.as_slice());
-            let cols = self.cols.saturating_sub(LABEL);
-            let cols_of = cols * per_cell(view.look);
-            let of = |p: &HistoryPoint| (p.claimed, p.busy.or(p.used), 0.0);
-            let moments = history::moments(points.unwrap_or_default(), past, cols_of, of);
-            let plot = OverTime {
-                moments: &moments,
-                top: gpus,
-                look: view.look,
-            };
-            let label = format!("from {}", clock.short_time(past.from_ms));
-            self.picture(&label, drawn(plot, (cells(cols), 5)));
-        }
-        let state = view.words(claim).text;
-        self.tell("state", if state.is_empty() { "runs" } else { &state });
-        if let Some(text) = &claim.announced {
-            let id = &claim.id;
-            let keep = match can_be_kept(claim) {
-                true => format!("; to postpone it: p, or gshare keep {id}"),
-                false => String::new(),
-            };
-            self.tell("announced", format!("{id} {text}{keep}"));
-        }
-        if let Some(text) = claims::idle(claim) {
-            self.tell("idle", text);
-        }
+        let facts = tree::facts(&view, claim, (self.cols, LABEL));
+        self.facts.lines.extend(facts);
         if let Some(overuse) = &claim.overuse {
             self.tell("over-use", overuse);
         }
@@ -412,11 +376,7 @@ impl Page<'_> {
     }
 
     fn memory(&mut self, used: Option<u64>, claim: u64, whole: Option<u64>) {
-        let bullet = Bullet {
-            used: used.map(|b| b as f64),
-            claim: claim as f64,
-            whole: whole.unwrap_or(0) as f64,
-        };
+        let bullet = Bullet::bytes(used, claim, whole);
         let (used, whole) = (self.view.gib(used), self.view.gib(whole));
         let claim = match claim {
             0 => String::new(),
@@ -441,21 +401,20 @@ impl Page<'_> {
         let view = self.view;
         // Like with like: use is of the kind that sizes are in.
         let claims = view.snapshot.claims.iter();
-        let held = claims.filter(|c| c.uid == user.uid && !c.place.in_host());
-        let used = least(held.map(|c| compute_of(c, view.snapshot)));
+        let sum = sums(claims.filter(|c| c.uid == user.uid), view.snapshot);
         let bullet = Bullet {
-            used: match used {
+            used: match sum.compute {
                 AtLeast::Known(known) => known.map(|f| f.value),
                 AtLeast::Some(sum) => Some(sum),
             },
-            claim: user.claimed * 100.0,
+            claim: sum.claimed,
             whole: view.snapshot.gpus.len() as f64 * 100.0,
         };
-        let (used, claimed) = (view.at_least(used), percent(user.claimed * 100.0));
+        let (used, claimed) = (view.at_least(sum.compute), percent(sum.claimed));
         let words = format!("uses {used}, claims {claimed} % of a GPU");
         self.bullet("compute", bullet, words);
         let whole: Option<u64> = view.snapshot.gpus.iter().map(GpuView::mem_whole).sum();
-        self.memory(user.mem_used, user.mem_claimed, whole);
+        self.memory(sum.mem_used, sum.mem_claimed, whole);
         if user.waiting > 0.0 {
             self.tell("waits for", format!("{:.2} GPUs", user.waiting));
         }
@@ -527,24 +486,11 @@ impl Page<'_> {
         let look = view.look;
         let cols = cells(self.cols.saturating_sub(LABEL).min(60));
         let slices = overview::slices(&view, gpu);
-        self.picture("held", drawn(SliceMap { slices, look }, (cols, 2)));
+        self.picture("held", drawn(widget(SliceMap { slices, look }), (cols, 2)));
         self.memory(gpu.mem_used, gpu.mem_claimed, gpu.mem_whole());
-        if look.glyphs.lines && gpu.history.iter().any(Option::is_some) {
-            let level = |v: f32| v.is_finite().then(|| v.clamp(0.0, 100.0) as u64);
-            let values: Vec<Option<u64>> = gpu
-                .history
-                .iter()
-                .rev()
-                .map(|v| v.and_then(level))
-                .collect();
-            let plot = Sparkline::default()
-                .data(values)
-                .max(100)
-                .style(view.theme.used);
-            let plot = plot
-                .direction(RenderDirection::RightToLeft)
-                .absent_value_symbol(" ");
-            self.picture("10 minutes", drawn(plot, (cols, 3)));
+        if gpu.history.iter().any(Option::is_some) {
+            let plot = spark(&gpu.history, 3, look);
+            self.picture("10 minutes", drawn(widget(plot), (cols, 3)));
         }
         let (time, sm) = (view.percent(gpu.time_busy), self.measured(gpu.sm_active));
         let occupancy = self.measured(gpu.sm_occupancy);
@@ -556,7 +502,7 @@ impl Page<'_> {
             let of = view.gib(gpu.mem_allocatable);
             let (held, sms) = (gib(gpu.mem_claimed), percent(gpu.sm_claimed * 100.0));
             self.tell("claimed", format!("{held} of {of} GiB, {sms}% of compute"));
-            let free = zero(share(gpu.claimable));
+            let free = share(gpu.claimable);
             self.tell("free for you", format!("{free} of the GPU"));
             self.tell("shared by", &gpu.mode);
             if let Some(drain) = &gpu.drain {

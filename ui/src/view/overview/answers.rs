@@ -6,7 +6,7 @@ use gshare_proto::{ClaimState, ClaimView, GpuView};
 
 use crate::model::{slowed_by, split, throttled};
 use crate::text::{parts, percent, share};
-use crate::view::{View, zero};
+use crate::view::View;
 
 /// Less than this part of a GPU is no waste.
 const WASTE: f64 = 0.05;
@@ -42,7 +42,7 @@ pub(super) fn wasted(view: &View<'_>) -> String {
             return "nothing".to_owned();
         }
         let size: f64 = claim.gpus.iter().map(|g| g.sm_request).sum();
-        let (unused, size) = (zero(parts(unused)), zero(parts(size)));
+        let (unused, size) = (parts(unused), parts(size));
         return format!("{} {}: {unused} of {size} unused", claim.id, claim.user);
     }
     let programs = |gpu: &GpuView| {
@@ -56,7 +56,7 @@ pub(super) fn wasted(view: &View<'_>) -> String {
     match known.max_by(|a, b| a.0.total_cmp(&b.0)) {
         Some((unused, gpu)) if unused >= WASTE => {
             let users = Vec::from_iter(programs(gpu)).join(", ");
-            let unused = zero(share(unused));
+            let unused = share(unused);
             format!("GPU {} ({users}): {unused} of its time", gpu.index)
         }
         Some(_) => "nothing".to_owned(),

@@ -1,13 +1,13 @@
 //! FREE NOW: what the viewer could claim at this moment, by model.
 
-use gshare_proto::{GpuView, ModelRoomView};
+use gshare_proto::{GpuView, ModelRoomView, Tried};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 
 use super::answers::{slows, wasted};
 use crate::model::{Model, split};
-use crate::text::{gib, parts, share, span_width, width};
-use crate::view::{Scene, View, fit, line, span, zero};
+use crate::text::{gib, parts, seconds, share, span_width, width};
+use crate::view::{Scene, View, fit, line, span};
 
 /// What there is of one model.
 struct Answer {
@@ -21,14 +21,13 @@ struct Answer {
 
 fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
     let snapshot = view.snapshot;
-    let lasts = match view.model.is_yours(room) {
-        Some(true) => ": yours",
-        Some(false) => ": on loan",
-        None => "",
+    let lasts = match view.model.dry_run(room) {
+        Some((_, tried)) if tried.starts => keeps(tried),
+        _ => "",
     };
     let is_one = |g: &&GpuView| g.model == room.model || g.short == room.model;
     let gpus = || snapshot.gpus.iter().filter(is_one);
-    let short = gpus().next().map_or(room.model.as_str(), |g| &g.short);
+    let short = short(view, room);
     if room.whole > 0 {
         let part = gpus().any(GpuView::is_instance);
         let words = match (part, room.whole) {
@@ -52,9 +51,24 @@ fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
         format!("{bytes}, GPU {}", g.index)
     });
     Answer {
-        amount: zero(share(room.largest)),
+        amount: share(room.largest),
         of: format!("{short}{place}{lasts}"),
         size: room.largest,
+    }
+}
+
+/// The model as it is called beside its GPUs.
+fn short<'a>(view: &View<'a>, room: &'a ModelRoomView) -> &'a str {
+    let mut gpus = view.snapshot.gpus.iter();
+    let gpu = gpus.find(|g| g.model == room.model || g.short == room.model);
+    gpu.map_or(&room.model, |g| &g.short)
+}
+
+/// Whether it lasts.
+fn keeps(tried: &Tried) -> &'static str {
+    match tried.entitled {
+        true => ": yours",
+        false => ": on loan",
     }
 }
 
@@ -72,7 +86,7 @@ pub(super) fn rows(view: &View<'_>, cols: u16) -> usize {
         return 2;
     };
     let best = all.first().map_or(0.0, |a| a.size);
-    let more = all.len() > 1 || !later(view).is_empty();
+    let more = all.len() > 1 || !made(view).is_empty() || !later(view).is_empty();
     match best > 0.0 && usize::from(cols) >= crate::view::WIDE {
         true => 4,
         false => 2 + usize::from(more),
@@ -105,6 +119,21 @@ pub(in crate::view) fn free_now(view: &View<'_>) -> String {
     format!("FREE NOW{}: {}", whose(view.model), said.join("; "))
 }
 
+/// When others make room where nothing is free.
+fn made(view: &View<'_>) -> Vec<String> {
+    let now = view.snapshot.claimable_now.iter();
+    let rooms = now.flat_map(|now| &now.models);
+    let made = rooms.filter_map(|room| {
+        let (run, tried) = view.model.dry_run(room)?;
+        let at = tried.expected_ms.filter(|_| !tried.takings.is_empty())?;
+        let (size, model) = (share(f64::from(run.milli) / 1000.0), short(view, room));
+        let wait = seconds(at.saturating_sub(run.asked.0).div_ceil(1000));
+        let keeps = keeps(tried);
+        Some(format!("{size} {model} in {wait}, others make room{keeps}"))
+    });
+    made.collect()
+}
+
 /// When there may be more, and who comes first.
 fn later(view: &View<'_>) -> Vec<String> {
     let claims = view.snapshot.claims.iter();
@@ -133,10 +162,9 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         scene.line(&fit(head, cols, look), area, 0);
         return scene.line(&fit(others_line(view), cols, look), area, 1);
     };
-    let mut later: Vec<Line<'static>> = later(view)
-        .into_iter()
-        .map(|text| line!(view; dim text))
-        .collect();
+    let made = made(view).into_iter().map(|text| line!(view; good text));
+    let others = later(view).into_iter().map(|text| line!(view; dim text));
+    let mut later: Vec<Line<'static>> = made.chain(others).collect();
     let has = all.first().is_some_and(|a| a.size > 0.0);
     if area.height >= 4 && look.glyphs.lines && has {
         scene.line(&head, area, 0);
@@ -233,7 +261,7 @@ fn yours(view: &View<'_>) -> Vec<Line<'static>> {
         return Vec::new();
     }
     let on_gpus = mine().filter(|c| !c.place.in_host()).flat_map(|c| &c.gpus);
-    let gpus = |sum: f64| zero(parts(sum));
+    let gpus = |sum: f64| parts(sum);
     // Each as it is written: used and unused are what is claimed, to the last digit.
     let written = |sum: f64| (sum * 100.0).round() / 100.0;
     let claimed = written(on_gpus.map(|g| g.sm_request).sum());

@@ -3,14 +3,15 @@
 use gshare_proto::{ClaimGpu, ClaimView, GpuView, Grade};
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{RenderDirection, Sparkline, Widget};
+use ratatui::widgets::Widget;
 
 use crate::model::{Model, RowKey, Section, compute, condition, is_by_sms, sm_of_gpu, trouble};
 use crate::text::{share, width};
 use crate::view::claims::what;
-use crate::view::{Scene, Target, View, fit, line, span, window, zero};
+use crate::view::{Scene, Target, View, fit, line, span, window};
 use crate::widgets::bullet::Bullet;
 use crate::widgets::slice_map::{Kind, Slice, SliceMap};
+use crate::widgets::spark::spark;
 
 /// Whether a claim holds a part of a GPU.
 pub(in crate::view) fn is_on(claim: &ClaimView, gpu: u32) -> bool {
@@ -21,14 +22,14 @@ pub(in crate::view) fn is_on(claim: &ClaimView, gpu: u32) -> bool {
 pub(in crate::view) fn slices_with(view: &View<'_>, gpu: &GpuView, size: f64) -> Vec<Slice> {
     let mut out = slices(view, gpu);
     let free = out.pop_if(|s| matches!(s.kind, Kind::Free | Kind::Rest));
-    let mine = [format!("yours {}", zero(share(size))), "yours".to_owned()];
+    let mine = [format!("yours {}", share(size)), "yours".to_owned()];
     out.push(Slice {
         used: Some(0.0),
         ..Slice::new(Kind::Mine, size, mine)
     });
     let rest = free.map_or(0.0, |f| f.size) - size;
     if rest > 0.005 {
-        out.push(Slice::new(Kind::Rest, rest, [zero(share(rest))]));
+        out.push(Slice::new(Kind::Rest, rest, [share(rest)]));
     }
     out
 }
@@ -109,8 +110,9 @@ fn left(view: &View<'_>, gpu: &GpuView, rest: f64) -> Slice {
         }
         _ if condition(gpu) == "sick" => vec!["sick: no new claims".to_owned(), "sick".to_owned()],
         _ if claimable > 0.0 => {
-            let full = zero(share(claimable));
-            let names = [format!("free {full}"), full, share(claimable)];
+            let full = share(claimable);
+            let short = full.trim_start_matches('0').to_owned();
+            let names = [format!("free {full}"), full, short];
             return Slice::new(Kind::Free, size, names);
         }
         (None, Some(who)) => {
@@ -407,11 +409,7 @@ impl<'a> Table<'a> {
             false => format!("{:>COMPUTE$}", format!("SM {}", self.sm_active(gpu))),
         };
         let room = usize::from(figures.width).saturating_sub(width(&second) + 1);
-        let bullet = Bullet {
-            used: gpu.mem_used.map(|b| b as f64),
-            claim: gpu.mem_claimed as f64,
-            whole: gpu.mem_whole().unwrap_or(0) as f64,
-        };
+        let bullet = Bullet::bytes(gpu.mem_used, gpu.mem_claimed, gpu.mem_whole());
         let mut line = line!(view; dim second, text " ");
         line.spans.extend(bullet.spans((2 * GIB).min(room), look));
         scene.line(&line, figures, 1);
@@ -454,21 +452,12 @@ impl<'a> Table<'a> {
     /// The last minutes, at the right of both rows.
     fn plot(&self, gpu: &GpuView, from: Rect, scene: &mut Scene<'_>) {
         let cols = self.rest.saturating_sub(9);
-        if !self.sm || cols < 6 || !self.view.glyphs.lines {
+        if !self.sm || cols < 6 {
             return;
         }
         let x = from.right().saturating_sub(cols as u16);
         let area = Rect::new(x, from.y, cols as u16, 2).intersection(scene.buf.area);
-        let level = |v: f32| v.is_finite().then(|| v.clamp(0.0, 100.0) as u64);
-        let newest = gpu.history.iter().rev();
-        let values: Vec<Option<u64>> = newest.map(|v| v.and_then(level)).collect();
-        Sparkline::default()
-            .data(values)
-            .max(100)
-            .direction(RenderDirection::RightToLeft)
-            .style(self.view.theme.used)
-            .absent_value_symbol(" ")
-            .render(area, scene.buf);
+        spark(&gpu.history, 2, self.view.look).render(area, scene.buf);
     }
 }
 

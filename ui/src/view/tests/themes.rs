@@ -101,7 +101,8 @@ fn what_is_announced_is_told_on_every_screen_that_shows_claims() {
     // Enter shows both.
     let mut m = full(Page::Overview);
     press(&mut m, "<home><enter>");
-    assert!(screen(&m).contains("announced"), "{}", screen(&m));
+    let announced = "▲ c12 moves from GPU 0 to GPU 3 in 12s for c22; p, or: gshare";
+    assert!(screen(&m).contains(announced), "{}", screen(&m));
 }
 
 #[test]

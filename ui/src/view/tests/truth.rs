@@ -4,6 +4,7 @@ use gshare_proto::{Figure, Source};
 
 use super::*;
 use crate::model::{Split, split};
+use crate::testing::canned::states::{Random, any_state};
 
 fn row(text: &str, start: &str) -> String {
     let found = text.lines().find(|l| l.trim_start().starts_with(start));
@@ -190,70 +191,35 @@ fn free_now_is_yours_or_on_loan_by_a_dry_run() {
     }
 }
 
-/// Numbers that follow from a seed: the multiplier and the shifts of splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
+/// Where nothing is free FREE NOW has what a dry run says: when others make room for a quarter, and whether it lasts.
+#[test]
+fn where_nothing_is_free_it_is_said_when_others_make_room() {
+    for size in [(80, 24), (120, 40)] {
+        let mut m = model(NLP, size, canned::nothing_free());
+        let clock = m.clock;
+        let asked = crate::update::update(&mut m, crate::msg::Msg::Tick(clock));
+        let [crate::msg::Cmd::Ask(crate::feed::Request::Call { seq, call })] = &asked[..] else {
+            panic!("{asked:?}");
+        };
+        assert!(
+            matches!(call.as_ref(), gshare_proto::Call::Try(spec) if spec.gpus_milli == Some(250))
+        );
+        let mut said = |takings: Vec<gshare_proto::TakingView>| {
+            let tried = gshare_proto::Tried {
+                entitled: true,
+                takings,
+                expected_ms: Some(canned::NOW_MS + 30_000),
+                ..Default::default()
+            };
+            m.tried(*seq, tried);
+            screen(&m)
+        };
+        let text = said(vec![gshare_proto::TakingView::default()]);
+        let made = "0.25 RTX 4090 in 30s, others make room: yours";
+        assert!(row(&text, "0.25 RTX").contains(made), "{text}");
+        // What ends by itself is not made.
+        assert!(!said(Vec::new()).contains("make room"));
     }
-
-    fn part(&mut self) -> f64 {
-        self.below(10_001) as f64 / 10_000.0
-    }
-
-    fn figure(&mut self, most: f64) -> Option<Figure> {
-        (self.below(6) > 0).then(|| Figure {
-            value: self.part() * most,
-            source: Source::Shim,
-            estimate: self.below(3) == 0,
-        })
-    }
-}
-
-/// A machine in any state: known or not, shared in turns or not, burst, idle, in host memory, adopted, drained, sick.
-fn any_state(random: &mut Random) -> gshare_proto::Snapshot {
-    let bases = [
-        canned::workstation,
-        canned::lab,
-        canned::nothing_free,
-        canned::mig,
-        canned::demo,
-    ];
-    let mut s = bases[random.below(5) as usize]();
-    for gpu in &mut s.gpus {
-        let whole = gpu.mem_whole().unwrap_or(0) as f64;
-        gpu.mem_used = (random.below(6) > 0).then(|| (random.part() * whole) as u64);
-        gpu.mem_claimed = (random.part() * whole) as u64;
-        gpu.claimable = [0.0, (random.part() * 100.0).round() / 100.0][random.below(2) as usize];
-        gpu.time_busy = random.figure(100.0);
-        gpu.sm_active = random.figure(100.0);
-        gpu.sm_occupancy = random.figure(100.0);
-        if !gpu.is_instance() {
-            gpu.mode = ["timeslice", "mps"][random.below(2) as usize].to_owned();
-        }
-    }
-    for claim in &mut s.claims {
-        claim.adopted = random.below(12) == 0;
-        claim.announced = (random.below(9) == 0).then(|| "moves from GPU 3 to 2 in 3 s".to_owned());
-        claim.place.word = (random.below(9) == 0).then(|| "offloaded".to_owned());
-        claim.refusals = random.below(3) * random.below(2);
-        claim.ends_ms = (random.below(3) == 0).then(|| canned::NOW_MS + random.below(90_000_000));
-        for part in &mut claim.gpus {
-            part.sm_request = (random.part() * 100.0).round() / 100.0;
-            part.mem_request = (random.part() * canned::gib(23.0) as f64) as u64;
-            part.mem_used = (random.below(6) > 0).then(|| (random.part() * 3e10) as u64);
-            part.mem_charge = None;
-            part.time_got = None;
-            part.time_busy = random.figure(100.0);
-            part.sm_active = random.figure(100.0);
-            part.throttled = random.figure(40.0);
-        }
-    }
-    s
 }
 
 /// The figure of a whole that may not be known, as every screen writes it.
@@ -293,7 +259,7 @@ fn what_is_drawn_is_what_the_snapshot_has_in_any_state() {
             let size = gshare_proto::figures::share(largest);
             let head = row(&text, "FREE NOW");
             assert!(
-                head.contains(&format!("  0{size} ")),
+                head.contains(&format!("  {size} ")),
                 "{state}: {size}: {head}"
             );
         }

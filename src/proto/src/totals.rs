@@ -1,0 +1,194 @@
+//! Figures of claims over their GPUs, for every command and screen: bytes and parts of GPUs add up, and what is not known
+//! on one GPU is not known. Percentages are of one GPU, so those of several may be above 100.
+
+use crate::figures::{measured, percent};
+use crate::{ClaimGpu, ClaimView, Figure, GpuView, Snapshot, Source};
+
+/// Bytes used: as the driver says, else as charged.
+#[must_use]
+pub fn mem_used(claim: &ClaimView) -> Option<u64> {
+    let used = |g: &ClaimGpu| g.mem_used.or(g.mem_charge);
+    claim.gpus.iter().map(used).sum()
+}
+
+/// Bytes claimed.
+#[must_use]
+pub fn mem_claimed(claim: &ClaimView) -> u64 {
+    claim.gpus.iter().map(|g| g.mem_request).sum()
+}
+
+/// The parts of GPUs claimed, in percent of one.
+#[must_use]
+pub fn claimed(claim: &ClaimView) -> f64 {
+    claim.gpus.iter().map(|g| g.sm_request * 100.0).sum()
+}
+
+/// A figure of a part. Without memory on the GPU nothing runs there, and that is known.
+fn known(part: &ClaimGpu, figure: Option<Figure>) -> Option<Figure> {
+    let nothing = || {
+        (part.mem_used == Some(0)).then_some(Figure {
+            value: 0.0,
+            source: Source::Nvml,
+            estimate: false,
+        })
+    };
+    figure.or_else(nothing)
+}
+
+fn sum(claim: &ClaimView, of: impl Fn(&ClaimGpu) -> Option<Figure>) -> Option<Figure> {
+    let figures: Vec<Figure> = claim.gpus.iter().map(of).collect::<Option<_>>()?;
+    let first = figures.first()?;
+    Some(Figure {
+        value: figures.iter().map(|f| f.value).sum::<f64>(),
+        source: first.source,
+        estimate: figures.iter().any(|f| f.estimate),
+    })
+}
+
+/// Percent of GPU time, all GPUs together.
+#[must_use]
+pub fn time_busy(claim: &ClaimView) -> Option<Figure> {
+    sum(claim, |g| known(g, g.time_busy.or(g.time_got)))
+}
+
+/// Percent of the SMs, all GPUs together.
+#[must_use]
+pub fn sm_active(claim: &ClaimView) -> Option<Figure> {
+    sum(claim, |g| known(g, g.sm_active))
+}
+
+/// Percent of the warps, all GPUs together.
+#[must_use]
+pub fn sm_occupancy(claim: &ClaimView) -> Option<Figure> {
+    sum(claim, |g| known(g, g.sm_occupancy))
+}
+
+/// Percent of the SMs of a GPU: its own figure, else what the claims that are known use of it, which is the least.
+#[must_use]
+pub fn sm_of_gpu(gpu: &GpuView, snapshot: &Snapshot) -> AtLeast {
+    if gpu.sm_active.is_some() {
+        return AtLeast::Known(gpu.sm_active);
+    }
+    let parts = snapshot.claims.iter().flat_map(|c| &c.gpus);
+    least(parts.filter(|g| g.gpu == gpu.index).map(|g| g.sm_active))
+}
+
+/// A sum of which a part may not be known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum AtLeast {
+    /// All of it, or nothing.
+    Known(Option<Figure>),
+    /// So much is.
+    Some(f64),
+}
+
+impl AtLeast {
+    /// `61`, `~61`, `≥15` with this sign before what is known at least, or `unknown`.
+    #[must_use]
+    pub fn text(self, unknown: &str, sign: &str) -> String {
+        match self {
+            Self::Known(known) => measured(known, unknown),
+            Self::Some(sum) => format!("{sign}{}", percent(sum)),
+        }
+    }
+}
+
+/// The sum of what is known.
+#[must_use]
+pub fn least(figures: impl Iterator<Item = Option<Figure>>) -> AtLeast {
+    let (mut sum, mut all): (Option<Figure>, bool) = (None, true);
+    for figure in figures {
+        match (figure, &mut sum) {
+            (None, _) => all = false,
+            (Some(f), None) => sum = Some(f),
+            (Some(f), Some(s)) => {
+                s.value += f.value;
+                s.estimate |= f.estimate;
+            }
+        }
+    }
+    match sum {
+        Some(s) if !all => AtLeast::Some(s.value),
+        sum => AtLeast::Known(sum),
+    }
+}
+
+/// Whether parts of a GPU are parts of its SMs, as with MPS and in an instance; in turns they are parts of its time.
+#[must_use]
+pub fn is_by_sms(gpu: &GpuView) -> bool {
+    gpu.is_instance() || matches!(gpu.mode.as_str(), "mps" | "mig")
+}
+
+/// What a claim uses of a GPU, in percent and of the kind that its size is in.
+#[must_use]
+pub fn compute(part: &ClaimGpu, snapshot: &Snapshot) -> Option<Figure> {
+    let gpu = snapshot.gpus.iter().find(|g| g.index == part.gpu);
+    known(
+        part,
+        match gpu.is_some_and(is_by_sms) {
+            true => part.sm_active,
+            false => part.time_busy.or(part.time_got),
+        },
+    )
+}
+
+/// The same of all its GPUs together.
+#[must_use]
+pub fn compute_of(claim: &ClaimView, snapshot: &Snapshot) -> Option<Figure> {
+    sum(claim, |g| compute(g, snapshot))
+}
+
+/// What claims use and have claimed on GPUs, together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sums {
+    /// Of the kind that sizes are in, percent of one GPU.
+    pub compute: AtLeast,
+    /// Sizes, percent of one GPU.
+    pub claimed: f64,
+    /// SM activity, percent of one GPU.
+    pub sm: AtLeast,
+    /// Bytes in use.
+    pub mem_used: Option<u64>,
+    /// Bytes claimed.
+    pub mem_claimed: u64,
+}
+
+/// Of those of these claims that are on GPUs.
+#[must_use]
+pub fn sums<'a>(claims: impl Iterator<Item = &'a ClaimView>, snapshot: &Snapshot) -> Sums {
+    let held: Vec<&ClaimView> = claims.filter(|c| !c.place.in_host()).collect();
+    Sums {
+        compute: least(held.iter().map(|c| compute_of(c, snapshot))),
+        claimed: held.iter().map(|c| claimed(c)).sum(),
+        sm: least(held.iter().map(|c| sm_active(c))),
+        mem_used: held.iter().map(|c| mem_used(c)).sum(),
+        mem_claimed: held.iter().map(|c| mem_claimed(c)).sum(),
+    }
+}
+
+/// GPUs: used up to the size, unused, and burst on top. The first two are what is claimed, to the last digit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Split {
+    /// Up to the size.
+    pub used: f64,
+    /// The rest of the size.
+    pub unused: f64,
+    /// Above it.
+    pub burst: f64,
+}
+
+/// Of these claims; absent as soon as the use of one is.
+#[must_use]
+pub fn split<'a>(
+    claims: impl Iterator<Item = &'a ClaimView>,
+    snapshot: &Snapshot,
+) -> Option<Split> {
+    let mut all = Split::default();
+    for part in claims.filter(|c| !c.place.in_host()).flat_map(|c| &c.gpus) {
+        let used = compute(part, snapshot)?.value / 100.0;
+        all.used += used.min(part.sm_request);
+        all.unused += (part.sm_request - used).max(0.0);
+        all.burst += (used - part.sm_request).max(0.0);
+    }
+    Some(all)
+}
