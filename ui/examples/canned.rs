@@ -32,9 +32,12 @@ fn answer(snapshot: &mut Snapshot, call: Call) -> Result<Reply, Failure> {
             let message = format!("{id} released");
             Ok(Reply::Done { message })
         }
-        Call::Try(_) => Ok(Reply::Done {
+        Call::Try(_) => Ok(Reply::Tried(gshare_proto::Tried {
+            starts: true,
+            entitled: true,
             message: "would start now".to_owned(),
-        }),
+            ..gshare_proto::Tried::default()
+        })),
         Call::Resize(spec) => Ok(Reply::Resized(gshare_proto::Resized {
             message: format!("{} has another size", spec.id),
             id: spec.id.to_string(),
