@@ -1,10 +1,12 @@
-//! The arbiter: one thread that says whose turn it is on each GPU that claims share in time.
+//! The arbiter: one thread that says whose turn it is on each GPU that claims share in time. GPUs with the same claims on
+//! them are shared out together: a claim that has the turn has it on all of them, because its work on one may wait for its
+//! work on another.
 //!
 //! It sleeps until a member rings its claim's doorbell, the set of claims changes, or, while claims take
 //! turns, a period is over. It has mappings of its own of the pages, reads what members write as
 //! untrusted input, and shares nothing with the rest of the service but the list of who is where.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
@@ -23,6 +25,8 @@ use nix::sys::time::TimeSpec;
 const CALLS: u32 = 200;
 /// Shortest place in the frame, in thousandths, for a claim that was guaranteed nothing.
 const LEAST_PLACE: u32 = 10;
+/// More slots than a page has, to tell those of a claim's several pages apart.
+const SLOTS: usize = 1 << 16;
 /// No work lasts longer, whatever a member says.
 const LONGEST_WORK_NS: u64 = 60_000_000_000;
 
@@ -54,11 +58,12 @@ impl Turning {
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) claim: u64,
+    /// Index of the GPU, and how many the claim holds.
+    pub(crate) gpu: usize,
+    pub(crate) gpus: usize,
     pub(crate) turning: Arc<Turning>,
     /// It holds the GPU, and shares it in time.
     pub(crate) by_time: bool,
-    /// The claim holds other GPUs too.
-    pub(crate) is_spread: bool,
     pub(crate) tier: u8,
     pub(crate) weight_milli: u32,
     pub(crate) request_permille: u32,
@@ -73,8 +78,9 @@ impl PartialEq for Entry {
         let key = |e: &Self| {
             (
                 e.claim,
+                e.gpu,
+                e.gpus,
                 e.by_time,
-                e.is_spread,
                 e.tier,
                 e.weight_milli,
                 e.request_permille,
@@ -163,10 +169,11 @@ impl Gates {
     }
 }
 
-/// One GPU in the thread.
+/// GPUs that are shared out together, most often one.
 #[derive(Default)]
-struct Gpu {
+struct Set {
     arbiter: Arbiter,
+    gpus: Vec<usize>,
     claims: Vec<Entry>,
     /// When it looks again without being called.
     next_ns: Option<u64>,
@@ -175,62 +182,78 @@ struct Gpu {
 }
 
 fn run(shared: &Shared, woken: &UnixDatagram) {
-    let mut gpus: BTreeMap<usize, Gpu> = BTreeMap::new();
+    let mut sets: BTreeMap<usize, Set> = BTreeMap::new();
     let mut period_ends = 0;
     // An ordinary user's service may not; its arbiter then waits with the others.
     gshare_abi::host::Priority::Arbiter.take();
     loop {
-        let (called, rang) = wait(&mut gpus, woken, period_ends);
+        let (called, rang) = wait(&mut sets, woken, period_ends);
         let mut byte = [0; 1];
         while called && woken.recv(&mut byte).is_ok() {}
         let now = monotonic_ns();
         if now >= period_ends {
             period_ends = now + PERIOD_NS;
-            for gpu in gpus.values_mut() {
-                gpu.calls.clear();
+            for set in sets.values_mut() {
+                set.calls.clear();
             }
         }
         let table = shared.table.lock();
         let table = table.unwrap_or_else(PoisonError::into_inner).take();
         let is_new = table.is_some();
-        if let Some(mut table) = table {
-            for (index, gpu) in &mut gpus {
+        if let Some(table) = table {
+            let table = together(table);
+            for (index, set) in &mut sets {
                 if !table.contains_key(index) {
-                    gpu.set_claims(Vec::new());
+                    set.set_claims(Vec::new());
                 }
             }
-            gpus.retain(|index, _| table.contains_key(index));
-            for (index, claims) in std::mem::take(&mut table) {
-                gpus.entry(index).or_default().set_claims(claims);
+            sets.retain(|index, _| table.contains_key(index));
+            for (index, claims) in table {
+                sets.entry(index).or_default().set_claims(claims);
             }
             let mut done = shared.done.lock().unwrap_or_else(PoisonError::into_inner);
-            done.retain(|(index, claim), _| {
-                let gpu = gpus.get(index);
-                gpu.is_some_and(|g| g.claims.iter().any(|e| e.claim == *claim))
+            done.retain(|(gpu, claim), _| {
+                let mut entries = sets.values().flat_map(|set| &set.claims);
+                entries.any(|e| (e.gpu, e.claim) == (*gpu, *claim))
             });
         }
-        for (index, gpu) in &mut gpus {
-            let due = gpu.next_ns.is_some_and(|at| now >= at);
+        for (index, set) in &mut sets {
+            let due = set.next_ns.is_some_and(|at| now >= at);
             if is_new || due || rang.contains(index) {
-                gpu.look();
-                gpu.report(*index, shared);
+                set.look();
+                set.report(shared);
             }
         }
     }
 }
 
-/// Sleeps until something has to be looked at; gives whether the service called, and the GPUs whose doorbells rang.
+/// Claims by the lowest GPU of those that are shared out together.
+fn together(table: Table) -> Table {
+    let who = |claims: &[Entry]| -> Vec<(u64, bool)> {
+        let mut who: Vec<_> = claims.iter().map(|e| (e.claim, e.by_time)).collect();
+        who.sort_unstable();
+        who
+    };
+    let mut sets: BTreeMap<_, (usize, Vec<Entry>)> = BTreeMap::new();
+    for (gpu, claims) in table {
+        let (_, set) = sets.entry(who(&claims)).or_insert((gpu, Vec::new()));
+        set.extend(claims);
+    }
+    sets.into_values().collect()
+}
+
+/// Sleeps until something has to be looked at; gives whether the service called, and the sets whose doorbells rang.
 fn wait(
-    gpus: &mut BTreeMap<usize, Gpu>,
+    sets: &mut BTreeMap<usize, Set>,
     woken: &UnixDatagram,
     period_ends: u64,
 ) -> (bool, Vec<usize>) {
-    let mut next = gpus.values().filter_map(|g| g.next_ns).min();
+    let mut next = sets.values().filter_map(|g| g.next_ns).min();
     let mut fds = vec![PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
     let mut whose = Vec::new();
-    for (index, gpu) in gpus.iter() {
-        for (at, entry) in gpu.claims.iter().enumerate() {
-            if gpu.calls.get(&entry.claim).is_some_and(|n| *n >= CALLS) {
+    for (index, set) in sets.iter() {
+        for (at, entry) in set.claims.iter().enumerate() {
+            if set.calls.get(&entry.claim).is_some_and(|n| *n >= CALLS) {
                 next = Some(next.map_or(period_ends, |n| n.min(period_ends)));
                 continue;
             }
@@ -250,18 +273,18 @@ fn wait(
     let called: Vec<bool> = fds[1..].iter().map(is_ready).collect();
     let mut rang = Vec::new();
     for ((index, at), _) in whose.iter().zip(called).filter(|(_, called)| *called) {
-        if let Some(gpu) = gpus.get_mut(index)
-            && let Some(entry) = gpu.claims.get(*at)
+        if let Some(set) = sets.get_mut(index)
+            && let Some(entry) = set.claims.get(*at)
         {
             let calls = entry.turning.bell.drain();
-            *gpu.calls.entry(entry.claim).or_default() += calls;
+            *set.calls.entry(entry.claim).or_default() += calls;
             rang.push(*index);
         }
     }
     (by_service, rang)
 }
 
-impl Gpu {
+impl Set {
     fn set_claims(&mut self, claims: Vec<Entry>) {
         // Threads that wait for a claim which is gone are not to sleep on.
         for old in &self.claims {
@@ -272,58 +295,63 @@ impl Gpu {
             }
         }
         self.claims = claims;
+        let gpus: BTreeSet<usize> = self.claims.iter().map(|e| e.gpu).collect();
+        if !gpus.iter().eq(&self.gpus) {
+            self.gpus = gpus.into_iter().collect();
+            self.arbiter = Arbiter::default();
+            self.agree();
+        }
         self.place();
     }
 
-    /// Gives every claim its place in the frame, for when nobody decides.
+    /// From here on all pages of a claim are told the same: the next decision is to be new to each of them.
+    fn agree(&self) {
+        let word = |e: &Entry| e.turning.limits.turn_word();
+        for entry in &self.claims {
+            let pages = || self.claims.iter().filter(|e| e.claim == entry.claim);
+            let newest = pages().map(word).max().unwrap_or(0);
+            for page in pages().filter(|e| word(e) != newest) {
+                page.turning.limits.set_turn(newest, 0, 0, 0);
+            }
+        }
+    }
+
+    /// Gives every claim its place in each GPU's frame, for when nobody decides.
     fn place(&self) {
         let part = |permille: u32| u64::from(permille) * Frame::LENGTH_NS / 1000;
-        let gated: Vec<&Entry> = self.claims.iter().filter(|e| e.by_time).collect();
-        let promised: u32 = gated.iter().map(|e| e.request_permille).sum();
-        let mut spare = 1000u32.saturating_sub(promised);
-        let mut at = 0;
-        for entry in gated {
-            let more = LEAST_PLACE
-                .saturating_sub(entry.request_permille)
-                .min(spare);
-            spare -= more;
-            let permille = (entry.request_permille + more).min(1000 - at);
-            entry.turning.limits.set_frame(part(at), part(permille));
-            at += permille;
+        for gpu in &self.gpus {
+            let here = self.claims.iter().filter(|e| e.gpu == *gpu && e.by_time);
+            let promised: u32 = here.clone().map(|e| e.request_permille).sum();
+            let mut spare = 1000u32.saturating_sub(promised);
+            let mut at = 0;
+            for entry in here {
+                let more = LEAST_PLACE
+                    .saturating_sub(entry.request_permille)
+                    .min(spare);
+                spare -= more;
+                let permille = (entry.request_permille + more).min(1000 - at);
+                entry.turning.limits.set_frame(part(at), part(permille));
+                at += permille;
+            }
         }
     }
 
     /// One look, and what follows from it.
     fn look(&mut self) {
         let now = monotonic_ns();
-        let said: Vec<Vec<Process>> = self
-            .claims
+        let gpus = &self.gpus;
+        let place = |gpu| gpus.iter().position(|other| *other == gpu).unwrap_or(0);
+        // A claim once, with its processes on all of the GPUs.
+        let mut said: Vec<(&Entry, Vec<Process>)> = Vec::new();
+        for entry in &self.claims {
+            let processes = entry.said(now, place(entry.gpu));
+            match said.iter_mut().find(|(e, _)| e.claim == entry.claim) {
+                Some((_, known)) => known.extend(processes),
+                None => said.push((entry, processes.collect())),
+            }
+        }
+        let claims: Vec<Claim<'_>> = said
             .iter()
-            .map(|e| {
-                let processes = e.members.iter().map(|(slot, _)| {
-                    let said = e.turning.gates.view(*slot);
-                    Process {
-                        slot: *slot,
-                        waiting: said.waiting,
-                        busy: said.busy,
-                        expected_ns: said.expected_ns.min(now.saturating_add(LONGEST_WORK_NS)),
-                        used_ns: said.used_ns,
-                        // Proxies before 0.2 do not say it.
-                        held_ns: said.held_ns.max(said.used_ns),
-                        demand_ns: said.demand_ns,
-                        waited_ns: said.waited_ns,
-                        said_ns: said.said_ns.min(now),
-                        since_ns: said.since_ns,
-                        stamp: said.stamp,
-                    }
-                });
-                processes.collect()
-            })
-            .collect();
-        let claims: Vec<Claim<'_>> = self
-            .claims
-            .iter()
-            .zip(&said)
             .map(|(e, processes)| Claim {
                 id: e.claim,
                 request_permille: e.request_permille,
@@ -331,15 +359,16 @@ impl Gpu {
                 tier: e.tier,
                 weight_milli: e.weight_milli,
                 is_gated: e.by_time,
-                is_spread: e.is_spread,
+                is_spread: e.gpus > gpus.len(),
                 word: Word(e.turning.limits.turn_word()),
                 processes,
             })
             .collect();
         let entries = &self.claims;
         let mut is_alive = |claim: u64, slot: usize| {
-            let entry = entries.iter().find(|e| e.claim == claim);
-            entry.is_some_and(|e| e.is_alive(slot))
+            let here = |e: &&Entry| e.claim == claim && place(e.gpu) == slot / SLOTS;
+            let entry = entries.iter().find(here);
+            entry.is_some_and(|e| e.is_alive(slot % SLOTS))
         };
         let mut orders: Vec<Order> = Vec::new();
         self.next_ns = self.arbiter.step(now, &claims, &mut is_alive, &mut orders);
@@ -350,7 +379,7 @@ impl Gpu {
             }
         }
         for order in orders {
-            if let Some(entry) = self.claims.iter().find(|e| e.claim == order.id) {
+            for entry in self.claims.iter().filter(|e| e.claim == order.id) {
                 let limits = &entry.turning.limits;
                 limits.set_turn(
                     order.word.0,
@@ -362,13 +391,13 @@ impl Gpu {
         }
     }
 
-    fn report(&self, index: usize, shared: &Shared) {
+    fn report(&self, shared: &Shared) {
         let contended = self.arbiter.is_contended();
         let mut done = shared.done.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in &self.claims {
             let turns_ns = self.arbiter.used_ns(entry.claim);
             done.insert(
-                (index, entry.claim),
+                (entry.gpu, entry.claim),
                 Done {
                     turns_ns,
                     contended,
@@ -380,6 +409,28 @@ impl Gpu {
 }
 
 impl Entry {
+    /// What its members have said, as those of that GPU of the set.
+    fn said(&self, now: u64, gpu: usize) -> impl Iterator<Item = Process> {
+        self.members.iter().map(move |(slot, _)| {
+            let said = self.turning.gates.view(*slot);
+            Process {
+                slot: gpu * SLOTS + slot,
+                gpu,
+                waiting: said.waiting,
+                busy: said.busy,
+                expected_ns: said.expected_ns.min(now.saturating_add(LONGEST_WORK_NS)),
+                used_ns: said.used_ns,
+                // Proxies before 0.2 do not say it.
+                held_ns: said.held_ns.max(said.used_ns),
+                demand_ns: said.demand_ns,
+                waited_ns: said.waited_ns,
+                said_ns: said.said_ns.min(now),
+                since_ns: said.since_ns,
+                stamp: said.stamp,
+            }
+        })
+    }
+
     /// Whether the process in a slot could go on with its work: not dead, stopped or frozen.
     fn is_alive(&self, slot: usize) -> bool {
         let Some((_, pid)) = self.members.iter().find(|(s, _)| *s == slot) else {

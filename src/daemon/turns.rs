@@ -62,10 +62,11 @@ impl Service {
                 let Some(slice) = slice else { continue };
                 table.entry(seat.gpu).or_default().push(Entry {
                     claim: *claim,
+                    gpu: seat.gpu,
+                    gpus: live.seats.len(),
                     turning: turning.clone(),
                     by_time: slice.held == Held::Timeslice
                         && seat.limits.page().state() == State::Granted,
-                    is_spread: live.seats.len() > 1,
                     tier,
                     weight_milli,
                     request_permille: slice.sm_milli,

@@ -31,11 +31,13 @@ const LATE_NS: u64 = 10_000_000;
 /// Work that lasts so long beyond its turn runs on beside the next turn.
 const DRAIN_AT_MOST_NS: u64 = 500_000_000;
 /// The same for work that was queued while nobody shared the GPU, because one that wakes does not wait longer; and
-/// for work of claims of several GPUs, which may wait for a turn on another one.
+/// for work that may wait for a turn on another GPU.
 const BACKLOG_AT_MOST_NS: u64 = 70_000_000;
 /// A turn is longer than the work in it by the time that messages take; so much of it a claim may leave
 /// out of its own account.
 const HAND_OVER_NS: u64 = 2_000_000;
+/// Work on one GPU that lasts so long beyond its time waits for the claim's work on another one.
+const TORN_NS: u64 = 300_000;
 /// With so little left a turn that is through goes on.
 const REST_NS: u64 = 100_000;
 /// Time, as if a claim had the whole GPU, that it may be ahead after it was away for a moment.
@@ -60,6 +62,8 @@ const STUCK_NS: u64 = 5_000_000_000;
 pub struct Process {
     /// Number by which the arbiter's owner knows it.
     pub slot: usize,
+    /// Which of the GPUs that are shared out together this is about.
+    pub gpu: usize,
     /// Whether a thread waits to launch.
     pub waiting: bool,
     /// Whether work is on the GPU.
@@ -97,7 +101,7 @@ pub struct Claim<'a> {
     pub weight_milli: u32,
     /// Whether it takes part: it holds the GPU, and shares it in time.
     pub is_gated: bool,
-    /// Whether it holds other GPUs too: its work here may wait for work there.
+    /// Whether it holds GPUs that are not shared out together with these: its work here may wait for work there.
     pub is_spread: bool,
     /// What its page says, from which a new arbiter counts on.
     pub word: Word,
@@ -465,7 +469,7 @@ impl Arbiter {
         let Phase::Turn {
             holder,
             began_ns,
-            ends_ns,
+            mut ends_ns,
             empty_since_ns,
             stamps,
             used_ns,
@@ -507,6 +511,9 @@ impl Arbiter {
                 DRAIN_AT_MOST_NS
             };
             lingers = state.busy && now >= ends_ns.saturating_add(most);
+            if now >= ends_ns && is_torn(now, claim) {
+                ends_ns = now + REST_NS;
+            }
         }
         let taken = taken || state.busy || stamps != stamps_of(claim);
         let empty_since = if state.busy {
@@ -906,8 +913,23 @@ impl Arbiter {
             beat
         };
         let empty = empty_since_ns.map_or(beat, |since| (since + TAKE_NS).max(now + 1));
-        Some(next.min(empty))
+        let of_holder = claims.iter().filter(|c| holder == Holder::Claim(c.id));
+        let torn = of_holder.flat_map(|c| c.processes).any(|p| p.gpu > 0);
+        let torn = if torn {
+            ends_ns.max(now) + TORN_NS
+        } else {
+            beat
+        };
+        Some(next.min(empty).min(torn))
     }
+}
+
+/// What it has on one GPU waits for what its turn does not let it launch on another one.
+fn is_torn(now: u64, claim: &Claim<'_>) -> bool {
+    let idle = |gpu| claim.processes.iter().all(|p| p.gpu != gpu || !p.busy);
+    let mut processes = claim.processes.iter();
+    let late = |p: &Process| p.busy && now >= p.expected_ns.saturating_add(TORN_NS);
+    processes.clone().any(late) && processes.any(|p| p.waiting && idle(p.gpu))
 }
 
 fn stamps_of(claim: &Claim<'_>) -> u64 {
@@ -938,4 +960,76 @@ fn filter_slots(claim: &Claim<'_>, mut which: impl FnMut(&Process) -> bool) -> V
         .filter(|p| which(p))
         .map(|p| p.slot)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn process(gpu: usize, waiting: bool, expected_ns: u64) -> Process {
+        Process {
+            slot: gpu,
+            gpu,
+            waiting,
+            busy: expected_ns > 0,
+            expected_ns,
+            used_ns: 0,
+            held_ns: 0,
+            demand_ns: 0,
+            waited_ns: 0,
+            said_ns: 0,
+            since_ns: 0,
+            stamp: 1,
+        }
+    }
+
+    fn claim(id: u64, processes: &[Process]) -> Claim<'_> {
+        Claim {
+            id,
+            request_permille: 500,
+            limit_permille: 1000,
+            tier: 0,
+            weight_milli: 1000,
+            is_gated: true,
+            is_spread: false,
+            word: Word::default(),
+            processes,
+        }
+    }
+
+    /// A kernel on one GPU waits for its twin, which the end of the turn holds back on the other one.
+    #[test]
+    fn what_a_claims_own_work_waits_for_goes_at_the_end_of_its_turn() {
+        let began = 1000 * MS;
+        let mut arbiter = Arbiter::default();
+        let mut orders = Vec::new();
+        let waits = [process(0, true, 0), process(1, true, 0)];
+        let first = [claim(0, &waits), claim(1, &waits)];
+        arbiter.keep_records(began, &first);
+        (arbiter.looked_ns, arbiter.low_since_ns) = (began, began);
+        arbiter.is_scarce = true;
+        for record in &mut arbiter.records {
+            record.demand.heavy = true;
+        }
+        let mut step = |now, mine: &[Process]| {
+            orders.clear();
+            let claims = [claim(0, mine), claim(1, &waits)];
+            arbiter.step(now, &claims, &mut |_, _| true, &mut orders);
+            let own = orders.iter().find(|order| order.id == 0);
+            own.map(|order| (order.word.mode(), order.turn_ends_ns))
+        };
+        let turn = step(began, &waits);
+        let (mode, ends_ns) = turn.expect("a turn");
+        assert_eq!(mode, Mode::Turn);
+        let over = ends_ns + MS / 10;
+        let torn = [process(0, false, ends_ns), process(1, true, 0)];
+        assert_eq!(step(over, &torn), None, "it may be over soon");
+        let late = ends_ns + TORN_NS;
+        assert_eq!(step(late, &torn), Some((Mode::Turn, late + REST_NS)));
+        let through = [process(0, true, 0), process(1, true, 0)];
+        let mode = step(late + MS, &through).map(|(mode, _)| mode);
+        assert_eq!(mode, Some(Mode::Closed));
+    }
 }

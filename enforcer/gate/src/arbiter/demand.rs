@@ -60,6 +60,22 @@ impl Demand {
         (self.excused_ns, self.way_ns) = (0, 0);
     }
 
+    /// Over a window that ends now, parts of it that its launches took and that it had the GPU: of several GPUs the one where
+    /// that is most. `None` where that is not known.
+    fn over_window(&self, now: u64, processes: &[Process], window_ns: u64) -> Option<(f64, f64)> {
+        let mut most = None;
+        for gpu in gpus_of(processes) {
+            let here = processes.iter().filter(|p| p.gpu == gpu);
+            let parts = here.filter_map(|p| self.since(now, p, window_ns));
+            let sum = parts.reduce(|(a, b), (ran, used)| (a + ran, b + used));
+            most = sum.map_or(most, |(ran, used)| {
+                let (a, b) = most.unwrap_or((0.0, 0.0));
+                Some((ran.max(a), used.max(b)))
+            });
+        }
+        most
+    }
+
     fn since(&self, at: u64, now: &Process, window_ns: u64) -> Option<(f64, f64)> {
         let before = self.before.iter().find(|p| p.slot == now.slot)?;
         let waited = waited(at, now).saturating_sub(before.waited_ns);
@@ -74,6 +90,12 @@ impl Demand {
         }
         Some(((ran / open).min(1.0), (used / open).min(1.0)))
     }
+}
+
+/// The GPUs of these processes, each once.
+fn gpus_of(processes: &[Process]) -> impl Iterator<Item = usize> {
+    let most = processes.iter().map(|p| p.gpu + 1).max();
+    (0..most.unwrap_or(0)).filter(|gpu| processes.iter().any(|p| p.gpu == *gpu))
 }
 
 /// What a process's launches take alone, without what is still expected to run.
@@ -137,11 +159,10 @@ impl Arbiter {
         let alone = claims.iter().find(|c| Some(c.id) == open);
         let record = self.records.iter().find(|r| Some(r.id) == open);
         let (part, backlog) = alone.zip(record).map_or((0.0, false), |(claim, record)| {
-            let parts = claim.processes.iter();
-            let parts = parts.filter_map(|p| record.demand.since(now, p, window));
+            let part = record.demand.over_window(now, claim.processes, window);
             let backlog = |p: &Process| p.busy && p.expected_ns > now + BACKLOG_NS;
             let backlog = claim.processes.iter().any(backlog);
-            (parts.map(|(ran, _)| ran).sum(), backlog)
+            (part.map_or(0.0, |(ran, _)| ran), backlog)
         });
         self.count_demand_from(now, claims);
         if window >= FIRST_NS && part >= SCARCE && backlog {
@@ -163,25 +184,28 @@ impl Arbiter {
             return;
         }
         let is_first = self.low_since_ns == u64::MAX;
-        let (mut sum, mut takes_more, mut at_limit) = (0.0, false, false);
+        let (mut takes_more, mut at_limit) = (false, false);
+        let mut sums: Vec<f64> = Vec::new();
+        let mut add = |claim: &Claim<'_>, part: f64| {
+            for gpu in gpus_of(claim.processes) {
+                sums.resize(sums.len().max(gpu + 1), 0.0);
+                sums[gpu] += part;
+            }
+        };
         for claim in claims.iter().filter(|c| c.is_gated) {
             let is_scarce = self.is_scarce;
             let Some(record) = self.record(claim.id) else {
                 continue;
             };
             let demand = &mut record.demand;
-            let parts = claim.processes.iter();
-            let parts: Vec<_> = parts.filter_map(|p| demand.since(now, p, window)).collect();
-            let held = parts.is_empty() && claim.processes.iter().any(|p| p.waiting);
-            let (ran, used) = parts
-                .iter()
-                .fold((0.0, 0.0), |(a, b), (ran, used)| (a + ran, b + used));
-            if held {
+            let parts = demand.over_window(now, claim.processes, window);
+            if parts.is_none() && claim.processes.iter().any(|p| p.waiting) {
                 demand.begin(now, claim.processes);
                 takes_more |= demand.heavy;
-                sum += demand.part;
+                add(claim, demand.part);
                 continue;
             }
+            let (ran, used) = parts.unwrap_or((0.0, 0.0));
             demand.earlier = if is_first { ran } else { demand.part };
             demand.part = ran;
             let part = f64::midpoint(demand.part, demand.earlier).min(1.0);
@@ -197,8 +221,9 @@ impl Arbiter {
             takes_more |= demand.heavy;
             at_limit |= claim.limit_permille < 1000
                 && part >= f64::from(claim.limit_permille) / 1000.0 * HEAVY;
-            sum += part;
+            add(claim, part);
         }
+        let sum = sums.into_iter().fold(0.0, f64::max);
         self.looked_ns = now;
         if is_first {
             self.low_since_ns = now;

@@ -2,6 +2,7 @@
 
 use super::{
     Arbiter, CREDIT_NS, CYCLE_NS, Claim, Holder, LEAST_TURN_NS, MOST_TURN_NS, Phase, State, divide,
+    is_torn,
     long::{self, Candidate},
     of_holder, stamps_of, used_by,
 };
@@ -162,7 +163,8 @@ impl Arbiter {
         else {
             return;
         };
-        if *ends_ns <= now {
+        let torn = |(c, _): &(&Claim<'_>, State)| holder == Holder::Claim(c.id) && is_torn(now, c);
+        if *ends_ns <= now || wanting.iter().any(torn) {
             return;
         }
         let ahead = |id: u64| {

@@ -326,6 +326,7 @@ impl Gate for Turns {
                         let slot = &self.gated[p].slot;
                         gshare_gate::Process {
                             slot: p,
+                            gpu: 0,
                             waiting: slot.waiting,
                             busy: slot.busy,
                             expected_ns: slot.expected_ns,
