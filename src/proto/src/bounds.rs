@@ -344,7 +344,7 @@ mod tests {
         }
         assert_eq!(read::<Text<3>>("\"abc\"").expect("fits"), *"abc");
         let error = read::<Text<3>>("\"abcd\"").expect_err("too long");
-        assert!(error.contains("4 bytes where 3 are taken"), "{error}");
+        assert!(error.contains("4 bytes; at most 3 are allowed"), "{error}");
         assert_eq!(&*read::<List<u8, 2>>("[1, 2]").expect("fits"), [1, 2]);
         let error = read::<List<u8, 2>>("[1, 2, 3]").expect_err("too long");
         assert!(error.contains("more than 2"), "{error}");
