@@ -242,7 +242,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
     Ok(())
 }
 
-/// The first move into a cgroup after a pause waits for the kernel for some milliseconds. A thread of its
+/// The first move into a cgroup after idle time waits for the kernel for some milliseconds. A thread of its
 /// own takes that wait on itself while a client that has just connected still states its request.
 fn warmer(tree: Option<Tree>) -> impl Fn() {
     let (wake_tx, wake_rx) = std::sync::mpsc::sync_channel(1);
@@ -257,7 +257,7 @@ fn warmer(tree: Option<Tree>) -> impl Fn() {
                 }
             });
         if let Err(error) = started {
-            tracing::warn!(%error, "no thread to prepare cgroups: a claim after a pause starts slower");
+            tracing::warn!(%error, "cannot start the thread that prepares cgroups: after idle time, claims start slower");
         }
     }
     // Full means that a warm-up is under way: nothing to add.

@@ -82,7 +82,7 @@ pub(crate) fn in_force(config: &Config, line: Option<Stages>) -> Stages {
 pub(crate) fn effect(old: Stage, new: Stage, above: bool) -> Option<&'static str> {
     if old == Stage::Observe && new > Stage::Observe {
         return Some(match above {
-            true => "would have met its memory limit",
+            true => "would have reached its memory limit",
             false => "would have limits, and wait for room",
         });
     }

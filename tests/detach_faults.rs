@@ -448,7 +448,7 @@ fn a_thread_found_in_the_driver_after_the_lock_means_that_all_run_again_at_once(
     assert_eq!(asking.wait().expect("ends").code(), Some(75));
     mark(raw.pid(), 0);
     let told = log(&station, &id);
-    assert!(told.contains("was caught in the driver"), "{told}");
+    assert!(told.contains("is still in a driver call"), "{told}");
     assert_eq!(on_gpus(&station, raw.pid()), held, "nothing has moved");
     assert_eq!(raw.ask("sum 0"), sum, "it runs");
     ok(&station, &["offload", &id]);

@@ -285,7 +285,7 @@ fn a_dry_run_names_whom_a_stage_would_affect_and_its_plan_holds_only_while_that_
     };
     let (text, plan) = dry("2");
     assert!(
-        text.contains("1 run: would have met its memory limit"),
+        text.contains("1 run: would have reached its memory limit"),
         "{text}"
     );
     assert!(!text.contains("without a claim"), "{text}");

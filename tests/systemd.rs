@@ -278,7 +278,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
     machine.ok("systemctl stop gshared && systemctl start --job-mode=ignore-dependencies vllm");
     until("it says that it waits", Duration::from_secs(10), || {
         journal(&machine)
-            .contains("no service yet; this unit waits")
+            .contains("no service yet; waiting up to")
             .then_some(())
     });
     machine.ok("systemctl start gshared");

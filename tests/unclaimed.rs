@@ -230,7 +230,7 @@ fn a_running_process_becomes_a_claim_and_is_told_what_that_means() {
             .cloned()
     });
     assert!(
-        claim.state_text.starts_with("over: 51"),
+        claim.state_text.starts_with("over-use: 51"),
         "half a gibibyte is tolerated: {}",
         claim.state_text
     );

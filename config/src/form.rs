@@ -283,7 +283,7 @@ fn cgroups(value: &Value) -> Result<Vec<String>, String> {
         let below = path.strip_prefix('/').unwrap_or_default();
         if below.is_empty() || below.split('/').any(|p| ["", ".", ".."].contains(&p)) {
             return Err(format!(
-                "`{path}` is not a cgroup below the top; expected a path such as \"/user.slice\""
+                "`{path}` is not a cgroup below the root; expected a path such as \"/user.slice\""
             ));
         }
         Ok(path.to_owned())

@@ -81,7 +81,7 @@ pub enum CheckpointError {
     #[error("the checkpoint engine cannot start: {0}")]
     NoEngine(String),
     /// The driver is older than CUDA 12.8.
-    #[error("this driver cannot checkpoint processes (it takes one of release 570 or later)")]
+    #[error("this driver cannot checkpoint processes (needs release 570 or later)")]
     NoSuchDriver,
     /// The driver refused.
     #[error("{call} on process {pid} failed: {name} ({code})")]

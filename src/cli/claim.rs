@@ -358,7 +358,7 @@ pub(crate) fn shown_command(command: &[OsString]) -> Vec<String> {
 fn ends_with_parent(child: bool) {
     if child && let Err(error) = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL) {
         out::note(&format!(
-            "gshare: if gshare is killed, the command keeps running: {error}"
+            "gshare: cannot tie the command to gshare, so it keeps running if gshare is killed: {error}"
         ));
     }
 }

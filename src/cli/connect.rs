@@ -123,7 +123,7 @@ fn expect_service(flag: Option<&Path>) -> Result<Client, Failure> {
                     told = true;
                     let most = gshare_core::units::show_duration(patience());
                     out::note(&format!(
-                        "gshare: no service yet; this unit waits for it, up to {most} (After=gshared.service orders them)"
+                        "gshare: no service yet; waiting up to {most} (After=gshared.service in this unit avoids the wait)"
                     ));
                 }
                 std::thread::sleep(BETWEEN_TRIES);

@@ -132,7 +132,10 @@ fn verdict(checks: &[Check]) -> String {
     let mut text = match (service, limited.len() + missing.len()) {
         (true, _) => "gshare does not run here".to_owned(),
         (false, 0) => format!("gshare works here, all {} checks passed", ok.len()),
-        (false, _) => format!("gshare works here, with limits: {} checks passed", ok.len()),
+        (false, _) => format!(
+            "gshare works here, but not fully: {} checks passed",
+            ok.len()
+        ),
     };
     for (word, checks) in [("limited", limited), ("missing", missing)] {
         if !checks.is_empty() {
@@ -225,8 +228,7 @@ mod tests {
         assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
         assert_eq!(text.matches("\nmemory\n").count(), 1, "{text}");
         assert!(text.contains("\n\nservice\n  ok       cgroups: simulation only\n"));
-        let verdict =
-            "gshare works here, with limits: 1 checks passed; 2 missing: memory cap, memory limits";
+        let verdict = "gshare works here, but not fully: 1 checks passed; 2 missing: memory cap, memory limits";
         assert_eq!(page(&rows, None, false).lines().next(), Some(verdict));
         let words = |t: &str| t.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(

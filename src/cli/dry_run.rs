@@ -100,7 +100,7 @@ pub(super) fn text(tried: &Tried, now_ms: u64) -> String {
         )),
         None if !tried.alone.is_empty() => Some("start time unknown".to_owned()),
         None if tried.takings.is_empty() && !tried.never => {
-            Some("start time unknown: what it waits for has no known end".to_owned())
+            Some("start time unknown: gshare cannot tell when room will be free".to_owned())
         }
         None => None,
     };

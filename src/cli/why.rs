@@ -102,7 +102,8 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
         format!("it is within the guarantee of {user}, so it goes before claims above a guarantee")
     } else {
         format!(
-            "it is above the guarantee of {user}: claims within a guarantee go first, then those of users with less recent use"
+            "it is above the guarantee of {user}: claims within a guarantee go first, then those of users who \
+             used the GPUs least lately"
         )
     };
     // Whose turn it is counts from that hour on.
@@ -135,7 +136,7 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
             left(snapshot.taken_ms, at)
         ),
         None if !waiting.alone.is_empty() => "start time unknown".to_owned(),
-        None => "start time unknown: what it waits for has no known end".to_owned(),
+        None => "start time unknown: gshare cannot tell when room will be free".to_owned(),
     });
     lines.join("\n") + "\n"
 }

@@ -131,7 +131,7 @@ pub enum Command {
             gshare report --since 5w               the last five weeks, all users\n  \
             gshare report --since 3d --user ada    three days of one user\n  \
             gshare report --since 5w --csv         for a spreadsheet\n  \
-            gshare report --html week.html         a page for a browser, users by alias\n\n\
+            gshare report --html week.html         a page for a browser, without user names\n\n\
             Use is SM activity; times are GPU hours. Unknown figures are shown as \u{2014}, estimates with ~.")]
     Report(ReportArgs),
     /// Show a claim in the style of nvidia-smi, as if its share were a whole GPU
@@ -149,7 +149,7 @@ pub enum Command {
     Release(ReleaseArgs),
     /// Create a claim for a running process
     #[command(after_long_help = "Examples:\n  \
-            gshare adopt 4242              what it has, on the GPUs that it has\n  \
+            gshare adopt 4242              a claim as large as its current use, on the same GPUs\n  \
             gshare adopt 4242 -g 0.5       half of its GPU\n\n\
             gshare counts the memory and GPU time of the process at once, and moves it into the claim's control group. \
             GPUs that it has open stay usable until it exits; only GPUs that it opens later are restricted. A running \
@@ -168,9 +168,9 @@ pub enum Command {
     #[command(after_long_help = "Examples:\n  \
             gshare resize c3 -g 0.5               half the GPU, memory and SMs alike\n  \
             gshare resize c3 --gpu-mem 8G         8 GiB guaranteed, SMs unchanged\n  \
-            gshare resize c3 -g 0.25 --limit 0.8  a quarter, and up to 80 % of idle SMs\n  \
+            gshare resize c3 -g 0.25 --limit 0.8  a quarter, and up to 80 % of the SMs if idle\n  \
             gshare resize c3 -g 1 --wait          wait until there is room\n\n\
-            Anything that you do not name is unchanged. A memory limit equal to the guaranteed memory changes with it. \
+            Anything that you do not name is unchanged. If the memory limit equals the guaranteed memory, both change. \
             Growing needs room that nobody holds or waits for. Otherwise gshare refuses and says what would fit; with \
             --wait it waits. gshare also refuses a limit below what the programs have: a resize takes nothing from \
             them.")]
@@ -227,26 +227,28 @@ pub enum Command {
     Demo(DemoArgs),
     /// Replay a list of claims under other policies: what would the waits have been?
     #[command(after_long_help = "Examples:\n  \
-            gshare replay claims.csv             the service and first come, first served\n  \
+            gshare replay claims.csv             compare the default policies\n  \
             gshare replay claims.csv --policy gshare --policy fgd --gpus 4 --load 0.7\n  \
             gshare replay runs.jsonl --gpus 4    your runs with other sizes\n\n\
             The list has a header, the columns arrival_s, duration_s, num_gpu and gpu_milli (thousandths of each GPU), \
             and optionally user. Nothing is run: gshare makes the same decisions in virtual time.\n\n\
-            WAIT is the mean time from a request to its first run of at least min-run, and P95 the 95th percentile of \
-            these times. DONE is the mean time from a request to its end. USE is the part of the machine that did \
-            useful work until the last request. MOVES and OFFLOADED count the moves and offloads of running claims. \
+            WAIT is the mean time from a request to its first run of at least min-run (set in gshare.toml), and P95 \
+            the 95th percentile of these times. DONE is the mean time from a request to its end. USE is the part of \
+            the machine that did useful work until the last request. MOVES and OFFLOADED count the moves and offloads \
+            of running claims. \
             AWAY is the longest time from one run of a claim to its next. JAIN is Jain's index of the users' speeds: \
             1 means all equal.\n\n\
-            gshare is the service as shipped, on a machine where every claim can be offloaded and moved. \
+            The policy gshare is the service as shipped, on a machine where every claim can be offloaded and moved. \
             gshare-no-move moves no claims; gshare-no-offload neither moves nor offloads them.\n\n\
             The other policies offload nothing, and only exact and exact+quota move claims. easy (EASY backfill) \
             serves in order of arrival; a claim may pass the first in the queue if that does not delay the first. easy \
             knows how long each claim will run; gshare does not. exact+quota serves users within an equal share first. \
             The others serve in strict order of arrival: exact (packed), fgd (least fragmentation), best-fit, \
             first-fit, static (fixed GPUs for each user), exclusive (whole GPUs) and pooled (all GPUs as one: a \
-            bound).\n\n\
-            Records of runs (gshare suggest --records > runs.jsonl) are replayed with the requested sizes, with the \
-            sizes that earlier runs suggest (as with auto-shrink = \"request\"), and with what each run needed.")]
+            lower bound of the waits).\n\n\
+            Records of runs (gshare suggest --records > runs.jsonl) are replayed three times: with the requested \
+            sizes, with the sizes that earlier runs suggest (as with auto-shrink = \"request\"), and with what each \
+            run needed.")]
     Replay(ReplayArgs),
     /// Measure gshare on this machine
     #[command(hide = true)]
@@ -359,8 +361,8 @@ pub struct ClaimArgs {
     /// Start the command at once, and claim at its first CUDA call, which waits for the GPU
     #[arg(long, conflicts_with_all = ["hold", "dry_run", "short"], requires = "command")]
     pub lazy: bool,
-    /// Claim nothing; print where the claim would start (exit 0), or why it would wait, when it would start, and which
-    /// other claims would make room, and how (exit 75)
+    /// Claim nothing. Print where the claim would start (exit 0); if it would wait, print the reason, the start time,
+    /// and which other claims would make room and how (exit 75)
     #[arg(long)]
     pub dry_run: bool,
     /// Print the grant as JSON: to stdout without a command, else to stderr
@@ -420,7 +422,7 @@ pub struct EnvArgs {
 /// What every listing takes.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ListArgs {
-    /// Only this user's
+    /// Show only this user
     #[arg(short, long, value_name = "USER")]
     pub user: Option<String>,
     /// Print JSON

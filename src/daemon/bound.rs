@@ -31,11 +31,12 @@ fn refusal(pid: i32, bound: &Bound) -> WireError {
             "start the container in a claim: gshare claim -g 0.5 -- podman run ..."
         }
         _ => {
-            "claim from a login session without that limit, or ask the administrator to set it on your user slice: \
-             with systemd, claims stay within that slice"
+            "claim from a login session without that limit, or ask the administrator to set the limit on your user \
+             slice: with systemd, claims stay within that slice"
         }
     };
-    let message =
-        format!("refused: a claim would move process {pid} out of limits that others set: {bound}");
+    let message = format!(
+        "refused: a claim would move process {pid} out of limits that gshare did not set: {bound}"
+    );
     WireError::new(ErrorCode::NotPermitted, message).with_hint(next)
 }

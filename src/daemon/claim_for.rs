@@ -124,7 +124,10 @@ impl Service {
             let Some(behalf) = &record.behalf else {
                 let lodging = record.lodging.as_ref();
                 if lodging.is_some_and(|at| overlap(at, &asked.cgroup)) {
-                    let text = format!("{} holds {id} ({label})", asked.cgroup.display());
+                    let text = format!(
+                        "{} overlaps with the cgroup of {id} ({label})",
+                        asked.cgroup.display()
+                    );
                     return Err(taken(text));
                 }
                 continue;
@@ -136,7 +139,7 @@ impl Service {
                     (true, true) => Ok(Some(id)),
                     (true, false) => Err(taken(format!("`{name}` already waits, as {id}"))),
                     (false, _) => Err(taken(format!(
-                        "`{name}` is already {id}, for another user, size or cgroup ({} of {})",
+                        "`{name}` already exists as {id}, with another user, size or cgroup ({} of {})",
                         behalf.cgroup.display(),
                         self.names.user(record.uid)
                     ))

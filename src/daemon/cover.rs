@@ -270,7 +270,7 @@ impl Service {
         self.tell_owner(
             id,
             &format!(
-                "{id} has its limits with the new driver: new programs in it get their GPU again"
+                "the limits of {id} now apply with the new driver: new programs in it get their GPU again"
             ),
         );
     }

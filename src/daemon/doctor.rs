@@ -378,7 +378,7 @@ impl Service {
                 );
             }
             (0, Err(error)) => format!("cannot write to {dir}, so no claim can start: {error}"),
-            _ => format!("cannot write the ends of {waiting} claims to {dir}"),
+            _ => format!("cannot record in {dir} that {waiting} claims ended"),
         };
         Check {
             fix: Some(format!("free disk space: df -h {dir}")),
@@ -405,7 +405,7 @@ impl Service {
                     name,
                     "limited",
                     format!(
-                        "cannot write {dir}/history.db: {why}; {} points of 10 s wait to be written, {} were lost",
+                        "cannot write {dir}/history.db: {why}; {} samples of 10 s are not written yet, {} were lost",
                         status.waiting, status.lost
                     ),
                 )
@@ -501,7 +501,7 @@ impl Service {
                 status: KERNEL.to_owned(),
                 fix: slow_mount(tree.dir()).map(|mount| {
                     format!(
-                        "optional: claims after a pause start about 10 ms faster, forks get slightly slower: mount -o \
+                        "optional: after idle time, claims start about 10 ms faster; forks get slightly slower: mount -o \
                          remount,favordynmods {mount}"
                     )
                 }),

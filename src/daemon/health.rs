@@ -414,7 +414,7 @@ fn of_seen(seen: &Seen, g: usize) -> Vec<(Grade, String, String)> {
     if let Some((text, act)) = table::recovery(seen.recovery) {
         found.push((
             act.grade(),
-            format!("the driver reports that it needs a {text}"),
+            format!("the driver reports that the GPU needs a {text}"),
             act.tell(g),
         ));
     }

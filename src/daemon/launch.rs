@@ -53,8 +53,8 @@ impl Service {
                  privilege to enforce them",
             )
             .with_hint(
-                "a sandbox, a container or a systemd unit with NoNewPrivileges= sets it; claim outside of it, and \
-                 start it in the claim",
+                "a sandbox, a container or a systemd unit with NoNewPrivileges= sets this: run gshare claim outside, \
+                 and the sandbox or container in the claim",
             ));
         }
         Ok(())

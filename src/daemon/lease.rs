@@ -66,7 +66,7 @@ impl Service {
         };
         if let (Err(ahead), false) = (self.machine.may_extend(id), peer.is_root()) {
             let text = format!(
-                "{id} is not extended: {} waits for its GPU within its owner's guarantee, and {} is above theirs",
+                "{id} is not extended: {} waits for the same GPU within its owner's guarantee, but {} is above theirs",
                 ahead,
                 self.names.user(live.record.uid),
             );

@@ -58,7 +58,7 @@ impl Service {
             let _ = engine.start();
         });
         if let Err(error) = ending {
-            tracing::error!(%error, "no thread to end the checkpoint engine: it keeps its GPUs open");
+            tracing::error!(%error, "cannot start the thread that ends the checkpoint engine: the engine keeps its GPUs open");
         }
         Some(ended_rx)
     }

@@ -127,7 +127,7 @@ impl Service {
                     (
                         "full",
                         format!(
-                            "{id} has {} processes on one GPU, more than gshare counts",
+                            "{id} has {} processes on one GPU, more than gshare can count",
                             gshare_abi::SLOTS
                         ),
                     )
@@ -337,7 +337,7 @@ impl Service {
         if let (true, Some((_, bytes, gpu))) = (new, last) {
             let free = self.machine.ledger().mem_free(gpu);
             let text = format!(
-                "{id} was refused {} at its limit on GPU {gpu}; {free} there is free",
+                "{id} was refused {} at its limit on GPU {gpu}, which has {free} free",
                 Bytes(bytes)
             );
             self.notice(Some(id), text);

@@ -174,7 +174,7 @@ fn begin(
     std::thread::Builder::new()
         .name("metrics".to_owned())
         .spawn(move || serve::run(listener, events))
-        .context("no thread for the metrics")?;
+        .context("cannot start the thread for the metrics")?;
     tracing::info!("metrics at {place}");
     Ok(Some(place))
 }

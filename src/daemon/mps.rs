@@ -246,7 +246,7 @@ impl Service {
             MpsEvent::Fault { clients, .. } => {
                 let who = self.who(&clients);
                 let text = format!(
-                    "a program of {who} had a fatal fault, and MPS ended the work of all of them"
+                    "a program of {who} had a fatal fault, and MPS ended all programs of these claims"
                 );
                 self.mps_loss(g, &clients, &text);
             }

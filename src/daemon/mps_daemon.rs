@@ -86,7 +86,7 @@ impl Worker {
                 work.run(&orders, tick);
             });
         if let Err(error) = started {
-            tracing::error!("no thread for MPS on GPU {gpu}: {error}");
+            tracing::error!("cannot start the thread for MPS on GPU {gpu}: {error}");
         }
         Self(sender)
     }

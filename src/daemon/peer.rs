@@ -76,7 +76,9 @@ impl Peer {
                 ErrorCode::NotPermitted,
                 format!("user id {uid} of this container is not mapped to a user of this machine"),
             )
-            .with_hint("the administrator can name its owner in /etc/subuid")));
+            .with_hint(
+                "the administrator can map this id to a user in /etc/subuid",
+            )));
         };
         let gids = if uid == cred.uid() {
             let mut gids = proc::peer_groups(stream.as_fd()).unwrap_or_default();

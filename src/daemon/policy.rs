@@ -42,8 +42,8 @@ impl Service {
         let (pid, user) = (auto.pid(), self.names.user(auto.uid()));
         WireError::new(
             ErrorCode::NotAvailable,
-            format!("{word} is process {pid} of {user}, which runs outside claims: it has no limit and ends with the \
-                     process"),
+            format!("{word} is process {pid} of {user}, which has no claim: the process has no limit, and {word} ends \
+                     when it exits"),
         )
         .with_hint(format!("to make it a claim: gshare adopt {pid}; to end it: kill {pid}"))
     }

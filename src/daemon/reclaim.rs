@@ -25,7 +25,7 @@ const REMINDERS: [Duration; 3] = [
     Duration::from_secs(3),
 ];
 /// For a claim whose start time is unknown.
-const UNKNOWN_START: &str = "start time unknown: what it waits for has no known end";
+const UNKNOWN_START: &str = "start time unknown: gshare cannot tell when room will be free";
 /// An announcement that is not older than this was heard.
 const HEARD: Duration = Duration::from_secs(2);
 /// How the cause of the end of a claim begins whose command is to be started anew.
@@ -83,7 +83,7 @@ impl Service {
                     let whose = party.as_deref().unwrap_or(&who);
                     format!("within the guarantee of {whose}")
                 } else {
-                    format!("and {who} has used less recently")
+                    format!("and {who} has used the GPUs less lately")
                 };
                 format!("{waiter} of {who} waits for room, {standing}")
             }
@@ -240,7 +240,7 @@ impl Service {
                     left(until)
                 ),
                 Alone::PutOff { until } => format!(
-                    "is not asked to make room for another {}: that was postponed or failed (gshare log {id})",
+                    "can be asked again to make room in {}: the last time was postponed or failed (gshare log {id})",
                     left(until)
                 ),
                 Alone::Fixed(why) => format!("cannot make room: {why}"),

@@ -98,7 +98,7 @@ impl Service {
                     }
                 });
                 if let Err(error) = waiting {
-                    tracing::error!(%error, "no thread to wait for released GPUs: gshare admin release gets no answer");
+                    tracing::error!(%error, "cannot start the thread that waits for released GPUs: gshare admin release gets no answer");
                 }
             }
             Err(error) => out.error(error),

@@ -117,7 +117,7 @@ impl Service {
             && of_the_gpu
         {
             let why = if whole.uuid.starts_with("GPU-") {
-                "it has its GPU for itself (mode exclusive), so a smaller size would free nothing for others"
+                "it has its GPU to itself (mode exclusive), so a smaller size would free nothing for others"
             } else {
                 "the size of a MIG instance cannot change"
             };
@@ -290,7 +290,7 @@ impl Service {
             // Up to the next MiB, so that what is printed is enough.
             let mib = charge.0.div_ceil(Bytes::MIB);
             told = told.with_hint(format!(
-                "free memory in the program, or lower only the size: add --gpu-mem-limit {mib}M"
+                "free memory in the program, or keep the limit and lower only the guarantee: add --gpu-mem-limit {mib}M"
             ));
         } else if error.for_now() {
             told = told.with_hint("--wait waits until there is room");

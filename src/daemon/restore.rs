@@ -112,7 +112,7 @@ impl Service {
             match self.restored_seat(&live.record, slice, &members, searches) {
                 Ok(seat) => live.seats.push(seat),
                 Err(error) => {
-                    tracing::error!(%id, "cannot recreate its shared memory with programs: {error:#}");
+                    tracing::error!(%id, "cannot recreate the memory that it shares with its programs: {error:#}");
                 }
             }
         }

@@ -262,7 +262,7 @@ impl Service {
                 Until::MinRun(id) => format!("minimum run time of {id}"),
                 Until::Limit(id) => format!("time limit of {id}"),
                 Until::Ends(id) => format!("earlier runs such as {id}"),
-                Until::Turn => "long wait: others make room for up to an hour".to_owned(),
+                Until::Turn => "after a long wait, others make room for up to an hour".to_owned(),
             },
         }
     }

@@ -101,7 +101,9 @@ impl Strict {
         };
         let found = launcher::find(config.launch.launcher.as_deref());
         match (config.launch.caps, found) {
-            (LaunchCaps::Preload, _) => off("the config sets preload ([launch] caps)"),
+            (LaunchCaps::Preload, _) => {
+                off("the config chooses cooperative limits ([launch] caps = \"preload\")")
+            }
             (LaunchCaps::Strict, found) => Self {
                 on: true,
                 off_because: String::new(),

@@ -68,7 +68,7 @@ fn a_driver_that_is_renamed_over_leaves_no_member_without_its_cap() {
             station.start_service().expect("starts again");
         }
         told(&station, "the NVIDIA driver was replaced while");
-        told(&station, "has its limits with the new driver");
+        told(&station, "now apply with the new driver");
         // At every moment a new program is held or gets no GPU.
         until(
             "new programs get their GPU again",

@@ -63,8 +63,8 @@ impl Form {
             text("Size", "0.25", "0.25 of a GPU, or 2 whole GPUs"),
             text("Model", "", "h100; empty: any GPU"),
             text("Hold for", "", "2h; empty: until released"),
-            text("Memory", "", "on each GPU: 8G; empty: by size"),
-            text("Limit", "", "most compute: 0.8; empty: all"),
+            text("Memory", "", "on each GPU: 8G; empty: from the size"),
+            text("Limit", "", "compute limit: 0.8; empty: all"),
             text("Name", "", "for the screen"),
             text("Class", CLASS, "interactive, batch or inference"),
         ];
@@ -77,7 +77,7 @@ impl Form {
         let size = first.map(|g| format!("now {:.2}; empty: as it is", g.sm_request));
         let memory =
             first.map(|g| format!("now {} GiB on each GPU", crate::text::gib(g.mem_request)));
-        let limit = first.map(|g| format!("most SMs, now {:.2}", g.sm_limit));
+        let limit = first.map(|g| format!("SM limit, now {:.2}", g.sm_limit));
         let entries = vec![
             text("Size", "", size.unwrap_or_default()),
             text("Memory", "", memory.unwrap_or_default()),
@@ -194,7 +194,7 @@ impl Form {
             Kind::Claim => Ok(Call::Claim(Box::new(self.spec()?))),
             Kind::Resize { id } => Ok(Call::Resize(Box::new(self.change(id)?))),
             Kind::Extend { id } => {
-                let by = self.get("By").ok_or("by: write 30m, 2h or 1d")?;
+                let by = self.get("By").ok_or("extend by: write 30m, 2h or 1d")?;
                 let by = parse_duration(&by).map_err(|e| e.to_string())?;
                 Ok(Call::Extend {
                     id: id.clone().into(),

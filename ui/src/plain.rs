@@ -67,7 +67,7 @@ impl Plain {
                 .is_some_and(|id| facts.contains_key(&format!("claim {id}")));
             match key.split_once(' ') {
                 Some(("claim", id)) => out.push(format!("{now} {id} has ended")),
-                Some(("queue", id)) if !started => out.push(format!("{now} {id} waits no more")),
+                Some(("queue", id)) if !started => out.push(format!("{now} {id} no longer waits")),
                 _ => {}
             }
         }
@@ -238,7 +238,7 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }
-        assert!(!text.contains("waits no more"), "{text}");
+        assert!(!text.contains("no longer waits"), "{text}");
         next.gpus[2].state = gshare_proto::GpuState::Ok;
         assert_eq!(see(&mut plain, next.clone()), "14:33:07 GPU 2 is ok again");
         assert_eq!(see(&mut plain, next), "");

@@ -17,8 +17,9 @@ use crate::rights;
 pub(crate) fn trust(bind: &Bind) -> Result<(), Refusal> {
     for path in [&bind.from, &bind.on] {
         trusted(Path::new(path)).map_err(|why| {
-            Refusal::new(NOT_PERMITTED, format!("a library cannot be trusted: {why}"))
-                .hint("ask your administrator: only root may be able to write the driver's and gshare's libraries")
+            Refusal::new(NOT_PERMITTED, format!("a library cannot be trusted: {why}")).hint(
+                "ask your administrator to let only root write the driver's and gshare's libraries",
+            )
         })?;
     }
     Ok(())
@@ -43,7 +44,7 @@ pub(crate) fn make(binds: &[Bind]) -> Result<(), Refusal> {
     let kernel = |what: &str, error: nix::errno::Errno| {
         let error = io::Error::from(error);
         Refusal::new(NOT_PERMITTED, format!("{what}: {error}"))
-            .hint("a sandbox or a limit (sysctl user.max_mnt_namespaces, fs.mount-max) may stand in the way; gshare doctor")
+            .hint("a sandbox or a limit (sysctl user.max_mnt_namespaces, fs.mount-max) may prevent this: see gshare doctor")
     };
     unshare(CloneFlags::CLONE_NEWNS).map_err(|e| kernel("cannot make a mount namespace", e))?;
     let none: Option<&str> = None;

@@ -89,7 +89,7 @@ fn way_out(what: &AtCap<'_>) -> String {
         return format!("; {free}: {}", resize(&size));
     }
     match size_between(needed, what.total.unwrap_or(u64::MAX)) {
-        Some(size) => format!("; {free}, too little for this: {} --wait", resize(&size)),
+        Some(size) => format!("; {free}; to wait for more: {} --wait", resize(&size)),
         None => format!("; {free}"),
     }
 }
@@ -240,8 +240,8 @@ mod tests {
         what.reach = Some(6 * GIB);
         assert_eq!(
             at_cap(&what),
-            "claim c3 is at its cap: 6.0 of 6.0 GiB on GPU 1; no more is free there, too little for \
-             this: gshare resize c3 --gpu-mem 8G --wait"
+            "claim c3 is at its cap: 6.0 of 6.0 GiB on GPU 1; no more is free there; to wait for \
+             more: gshare resize c3 --gpu-mem 8G --wait"
         );
         what.asked = 30 * GIB;
         what.whole = 30 * GIB;
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(
             at_cap(&what),
             "claim c3: 3.0 GiB asked, 1.0 GiB left of its cap of 6.0 GiB on GPU 1; 2 MiB more is \
-             free there, too little for this: gshare resize c3 --gpu-mem 8G --wait"
+             free there; to wait for more: gshare resize c3 --gpu-mem 8G --wait"
         );
         what.charged += 1;
         what.asked = GIB;

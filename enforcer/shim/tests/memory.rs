@@ -85,7 +85,7 @@ fn a_refusal_names_the_command_that_makes_room() {
         (
             GIB - 1,
             GIB,
-            "1023.9 MiB more is free there, too little for this: gshare resize c3 --gpu-mem 5G --wait\n",
+            "1023.9 MiB more is free there; to wait for more: gshare resize c3 --gpu-mem 5G --wait\n",
         ),
         (0, 80 * GIB, "the GPU has 64.0 GiB in all: ask for less\n"),
     ] {

@@ -95,26 +95,26 @@ pub fn probe(source: CounterSource, gpu: &GpuReading, found: &Found) -> Result<(
     match source {
         CounterSource::Gpm => match gpu.gpm_supported {
             Some(true) => Ok(()),
-            Some(false) => Err("this GPU has none (Hopper and later have)".to_owned()),
+            Some(false) => Err("this GPU has none (Hopper and later do)".to_owned()),
             None => Err("the driver did not say whether this GPU has it".to_owned()),
         },
         CounterSource::Dcgm => Err(match &found.dcgm {
-            None => "this gshare does not read it (nor is libdcgm here)".to_owned(),
+            None => "not read by this gshare, and libdcgm is not installed".to_owned(),
             Some(_) if is_geforce(gpu) == Some(true) => {
-                "DCGM has no counters of GeForce before Blackwell".to_owned()
+                "DCGM has no counters for GeForce before Blackwell".to_owned()
             }
             Some(path) => format!(
-                "{} is here, but this gshare does not read it: it would keep profilers out",
+                "{} is installed, but this gshare does not read it, because that would block profilers",
                 path.display()
             ),
         }),
         CounterSource::PmSampling => Err(match (&found.cupti, gpu.compute_capability) {
-            (None, _) => "this gshare does not read it (nor is libcupti here)".to_owned(),
+            (None, _) => "not read by this gshare, and libcupti is not installed".to_owned(),
             (Some(_), Some(capability)) if capability < (7, 5) => {
                 "needs compute capability 7.5".to_owned()
             }
             (Some(path), _) => format!(
-                "{} is here{}, but this gshare does not read it: a session locks the clocks",
+                "{} is installed{}, but this gshare does not read it: a session locks the clocks",
                 path.display(),
                 match found.admin_only {
                     Some(true) => " for administrators",
@@ -189,13 +189,13 @@ mod tests {
         for words in [
             "from the claims' own launches",
             "GPM: this GPU has none",
-            "DCGM: this gshare does not read it (nor is libdcgm here)",
-            "PM sampling: this gshare does not read it (nor is libcupti here)",
+            "DCGM: not read by this gshare, and libdcgm is not installed",
+            "PM sampling: not read by this gshare, and libcupti is not installed",
         ] {
             assert!(text.contains(words), "{text}");
         }
         let (_, text) = chosen(&geforce, &all());
-        assert!(text.contains("no counters of GeForce"), "{text}");
+        assert!(text.contains("no counters for GeForce"), "{text}");
         assert!(text.contains("here for administrators"), "{text}");
         let a100 = gpu("NVIDIA A100-SXM4-80GB", (8, 0), None);
         let (_, text) = chosen(&a100, &all());

@@ -166,8 +166,8 @@ impl<'a> Page<'a> {
         for change in self.changes().into_iter().take(5) {
             let Enough { held, size, needed } = &change;
             out.push(format!(
-                "{} of {}: {} GPU instead of {} would have been enough on average, and frees {} GPU h. Peaks may need \
-                 more.",
+                "{} of {}: {} GPU instead of {} would have been enough on average and would have freed {} GPU h. \
+                 Peaks may need more.",
                 held.id,
                 self.user(&held.user),
                 parts(*needed),

@@ -66,9 +66,9 @@ pub enum AdminCommand {
             sudo gshare admin off             now, until gshare admin on\n  \
             sudo gshare admin off --for 2h    for two hours\n\n\
             Root can do this within a second, even if the service hangs or is dead: the command itself then lifts the \
-            limits and device filters of all claims. gshare stays off over restarts of the service and of the machine. \
-            With --for it is on again after that time, announced 10 minutes before. Meanwhile programs can disturb \
-            each other as without gshare.")]
+            limits and device filters of all claims. gshare stays off across restarts of the service and of the \
+            machine. With --for it is on again after that time, announced 10 minutes before. Meanwhile programs can \
+            disturb each other as if gshare were not installed.")]
     Off(OffArgs),
     /// Resume enforcement after gshare admin off; ends no program
     #[command(after_long_help = "Examples:\n  \
@@ -83,17 +83,17 @@ pub enum AdminCommand {
             sudo gshare admin stage 3 --gpus 6,7     only on these GPUs\n  \
             sudo gshare admin stage 1 --group students\n  \
             sudo gshare admin stage 4 --dry-run      who would be affected\n  \
-            sudo gshare admin stage 4 --plan 3f9a0c51d27be684    if that is unchanged\n\n\
+            sudo gshare admin stage 4 --plan 3f9a0c51d27be684    apply that plan if nothing changed\n\n\
             1 observe: gshare only records; claims start at once and are counted. 2 opt-in: claims have a queue and \
             limits; gshare takes nothing from them. 3 reclaim: guarantees and idle rules apply too, and gshare may \
             offload, move or suspend claims to make room, always announced. 4 require: in addition, programs without \
             a claim cannot open GPUs.\n\n\
             If a GPU and a group have different stages, the lower one applies. Without --gpus and --group the stage \
             applies everywhere, and earlier exceptions are removed. A change never limits, pauses, moves or ends a \
-            running program: a claim keeps its stage until it ends, but gets a lower stage at once. The stage survives \
+            running program: a running claim never gets a higher stage, but a lower one at once. The stage survives \
             restarts; [stage] in the configuration overrides it.")]
     Stage(StageArgs),
-    /// Create a claim for a user that covers all programs in a cgroup that gshare does not own
+    /// For a user, create a claim on all programs in a cgroup that gshare does not own
     #[command(after_long_help = "Examples:\n  \
             gshare admin claim-for --user ada --name job-4711 -g 0.5 \\\n    \
             --cgroup /sys/fs/cgroup/system.slice/job-4711.scope\n  \
@@ -162,7 +162,7 @@ pub struct KillArgs {
     /// All claims of this user: login name or uid
     #[arg(short, long, value_name = "USER")]
     pub user: Option<String>,
-    /// All claims on this GPU: index or UUID (with --user: those of the user there)
+    /// All claims on this GPU: index or UUID; with --user, only that user's claims there
     #[arg(long, value_name = "GPU")]
     pub gpu: Option<String>,
     /// Time between SIGTERM and SIGKILL; the service checks about once a second [default: 10s]
@@ -191,7 +191,8 @@ pub enum QuotaCommand {
     #[command(after_long_help = "Examples:\n  \
             gshare admin quota set user:ada --max 2\n  \
             gshare admin quota set group:lab --gpus 1.5 --weight 2 --max 3\n\n\
-            Claims within the guarantee are served first; those above it by least recent use per weight.")]
+            Claims within the guarantee are served first, then the others: lowest recent use \
+            divided by weight first.")]
     Set {
         /// user:NAME, group:NAME or project:NAME
         #[arg(value_name = "PARTY")]
@@ -199,7 +200,7 @@ pub enum QuotaCommand {
         /// Guaranteed GPUs
         #[arg(long, value_name = "N", value_parser = value::milli)]
         gpus: Option<u32>,
-        /// Weight when sharing what is guaranteed to nobody [default: 1]
+        /// Weight when sharing capacity that is guaranteed to nobody [default: 1]
         #[arg(long, value_name = "N", value_parser = value::milli)]
         weight: Option<u32>,
         /// Most GPUs that may be held at a time
@@ -249,7 +250,7 @@ pub struct ReleaseArgs {
     /// GPUs: indices or UUIDs
     #[arg(required = true, value_name = "GPU", value_delimiter = ',')]
     pub gpus: Vec<String>,
-    /// Take the GPUs back after this time [default: only with --take]
+    /// Take the GPUs back after this time [default: not until --take]
     #[arg(long = "for", value_name = "TIME", value_parser = value::time)]
     pub back_after: Option<Duration>,
     /// Take released GPUs back

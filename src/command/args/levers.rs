@@ -37,7 +37,7 @@ pub struct ReleaseArgs {
 pub struct MoveArgs {
     /// Claim: its id (c3) or name
     pub id: String,
-    /// Target GPU: index, UUID or start of a UUID; for a claim of several GPUs as many, separated by commas
+    /// Target GPU: index, UUID or start of a UUID; one for each GPU of the claim, separated by commas
     #[arg(long, value_name = "GPU", required = true, value_delimiter = ',')]
     pub gpu: Vec<String>,
     /// Print errors only
@@ -52,7 +52,7 @@ pub(super) const OFFLOAD: &str = "Examples:\n  \
     gshare offload c3            its GPU memory moves to host RAM\n  \
     gshare offload sweep --json\n\n\
     Other claims can then use its room on the GPU. The next CUDA call of its programs waits for room and brings the \
-    memory back. Outside a program's first thread, calls that only query (cuMemGetInfo, cuStreamQuery, ...) bring it \
+    memory back. In threads other than the main one, query calls (cuMemGetInfo, cuStreamQuery, ...) bring it \
     back only after 10 seconds. Programs that use MPS, MIG, managed memory, memory shared between processes (IPC) or \
     NCCL cannot be offloaded: gshare ps says why.";
 pub(super) const RESTORE: &str = "Example:\n  \

@@ -21,13 +21,13 @@ pub struct ReportArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Print comma-separated values: a line per user, and one for all
+    /// Print comma-separated values: a line per user, and one with the totals
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
-    /// Write one page for a browser, without scripts; users by alias
+    /// Write one HTML page without scripts, with aliases instead of user names
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "csv"])]
     pub html: Option<PathBuf>,
-    /// Print at most 25 lines for a mail; users by alias
+    /// Print at most 25 lines for a mail, with aliases instead of user names
     #[arg(long, conflicts_with_all = ["json", "csv", "html"])]
     pub text: bool,
     /// Name users and their programs with --html or --text
@@ -42,7 +42,7 @@ fn back(text: &str) -> Result<Duration, String> {
     let weeks = text.trim().strip_suffix(['w', 'W']);
     match weeks.map(str::parse::<f64>) {
         Some(Ok(n)) if n > 0.0 && n <= 200.0 => Ok(Duration::from_secs_f64(n * WEEK)),
-        Some(Ok(n)) if n > 200.0 => Err("at most 200w; the history has two years".to_owned()),
+        Some(Ok(n)) if n > 200.0 => Err("at most 200w; the history goes back two years".to_owned()),
         Some(_) => Err(WRITE.to_owned()),
         None => value::time(text).map_err(|_| WRITE.to_owned()),
     }

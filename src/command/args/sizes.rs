@@ -23,15 +23,15 @@ pub struct PartArgs {
     /// Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same fraction as -g]
     #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem: Option<Bytes>,
-    /// Memory per GPU that the claim may use while others leave it free [default of a new claim: the guaranteed
-    /// memory; of a notebook: as the service sets it]
+    /// Most memory per GPU that the claim may use while others leave it free [default for new claims: the guaranteed
+    /// memory; for notebooks: set by the service]
     #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem_limit: Option<Bytes>,
     /// Guaranteed share of each GPU's SMs, in percent [default: the same fraction as -g]
     #[arg(long, value_name = "PERCENT", value_parser = value::sm)]
     pub sm: Option<Share>,
-    /// Share of each GPU's SMs that the claim may use while others leave them idle: 0.8 or 80% [default of a new claim:
-    /// as the service sets it, normally all]
+    /// Share of each GPU's SMs that the claim may use while others leave them idle: 0.8 or 80% [default for new claims:
+    /// set by the service, normally all]
     #[arg(long, value_name = "PART", value_parser = value::limit)]
     pub limit: Option<Share>,
 }
@@ -41,7 +41,7 @@ pub struct PartArgs {
 pub struct ResizeArgs {
     /// Claim: its id (c3) or name
     pub id: String,
-    /// New fraction of the GPU, for memory and SMs: 0.5; for a claim of two GPUs, of each: 2x0.5
+    /// New fraction of each GPU of the claim, for memory and SMs: 0.5, or 2x0.5 for two GPUs
     #[arg(short, long, value_name = "N", value_parser = value::claim_size)]
     pub gpus: Option<Size>,
     /// Memory and SMs separately.
@@ -61,9 +61,9 @@ pub struct ResizeArgs {
 /// Examples of `gshare keep`.
 pub const KEEP: &str = "Examples:\n  \
     gshare keep c3    c3 is not moved, offloaded or suspended for 10 minutes\n\n\
-    Before gshare takes anything from a claim, it warns the owner on the terminal: what, when and for whom. Until \
-    then, gshare keep postpones the action, once for each waiting claim ([reclaim] keep in gshare.toml sets for how \
-    long). Other claims make room instead, or the waiting claim waits longer.";
+    Before gshare takes anything from a claim, it warns the owner on the terminal: what, when and for whom. Before \
+    that time, gshare keep postpones the action, once for each waiting claim ([reclaim] keep in gshare.toml sets for \
+    how long). Other claims make room instead, or the waiting claim waits longer.";
 
 /// `gshare keep`.
 #[derive(Args, Clone, Debug)]
@@ -76,10 +76,10 @@ pub struct KeepArgs {
 pub const EXTEND: &str = "Examples:\n  \
     gshare extend c3 -t 1h    one hour more\n\n\
     gshare warns the owner on the terminal before the time limit ([claims] lease-warning in gshare.toml, default 10 \
-    minutes). If the owner has more than their guarantee and a user within theirs waits for the claim's GPU, gshare \
-    refuses to extend it. At the time limit, programs on the GPU get SIGTERM, a grace time to save (lease-grace, \
-    default 30 seconds), and SIGKILL. gshare claim then exits 124, or 0 if its command is a script that continues \
-    without them and succeeds.";
+    minutes). gshare refuses to extend a claim if its owner is above their guarantee and a user below their own waits \
+    for the same GPU. At the time limit, programs on the GPU get SIGTERM, a grace time to save (lease-grace, \
+    default 30 seconds), and SIGKILL. gshare claim then exits 124, or 0 if its command is a script that survives \
+    this and succeeds.";
 
 /// `gshare extend`.
 #[derive(Args, Clone, Debug)]
@@ -109,7 +109,7 @@ pub struct ReplayArgs {
     /// Memory of each GPU; sets how long moves and offloads take
     #[arg(long, value_name = "SIZE", default_value = "24G", value_parser = value::size)]
     pub mem: Bytes,
-    /// Scale the times between requests so that they ask for this fraction of the machine [default: as listed]
+    /// Scale the times between requests so that the load is this fraction of the machine [default: as listed]
     #[arg(long, value_name = "PART")]
     pub load: Option<f64>,
     /// Only the first N claims

@@ -63,7 +63,7 @@ pub struct SuggestArgs {
     /// Print the records of your runs as JSON lines, oldest first
     #[arg(long, conflicts_with_all = ["running", "command", "apply"])]
     pub records: bool,
-    /// Class of work; its default size is the guess if there are no earlier runs
+    /// Class of work: without earlier runs, its default size is suggested
     #[arg(long, value_name = "CLASS", value_parser = ClassParser)]
     pub class: Option<Class>,
     /// Print JSON

@@ -152,7 +152,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Foreign => {
-                f.write_str("another scheduler hands out the GPUs that it may use")
+                f.write_str("another scheduler hands out the GPUs that this claim may use")
             }
             Self::NotForeign { gpu } => {
                 write!(

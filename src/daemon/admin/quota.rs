@@ -164,7 +164,8 @@ impl Service {
             let error = usage(format!("no administrator has set a quota of {party}"));
             let configured = self.in_force(&party).is_some();
             return Err(if configured {
-                error.with_hint("remove a quota of the config in gshare.toml: [quotas]")
+                error
+                    .with_hint("this quota comes from gshare.toml: remove it there, under [quotas]")
             } else {
                 error.with_hint("gshare admin quota list shows all quotas")
             });

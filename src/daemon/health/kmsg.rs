@@ -77,7 +77,7 @@ pub(crate) fn watch(path: &Path, tell: impl Fn(KernelXid) -> bool + Send + 'stat
         .name("kernel-log".to_owned())
         .spawn(move || read(file, tell));
     if let Err(error) = spawned {
-        tracing::warn!(%error, "no thread to read the kernel log");
+        tracing::warn!(%error, "cannot start the thread that reads the kernel log");
     }
 }
 

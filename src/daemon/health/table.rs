@@ -78,7 +78,7 @@ pub(super) fn of(code: u64) -> Meaning {
             Act::Program,
         ),
         45 => (
-            "work was cleaned up after a program was killed or another error",
+            "work was cleaned up after a program was killed or failed",
             Act::Nothing,
         ),
         46 => ("the GPU stopped processing", Act::Reset),

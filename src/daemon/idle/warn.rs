@@ -46,8 +46,8 @@ fn text(claim: &Idling) -> String {
                 left(at)
             ),
             NoDetach::Release => format!(
-                "It cannot be offloaded: {}, its programs on the GPU are ended if another claim can start in their \
-                 place",
+                "It cannot be offloaded. If another claim can start in its place, its programs on the GPU are ended, \
+                 {}",
                 left(at)
             ),
         },

@@ -173,7 +173,7 @@ impl Service {
         }
         if flags & CHOSE_DEVICES != 0 {
             let how = if self.filters.is_none() && !self.config.claims.hide_by_library {
-                ", with which a service without a device filter hides the other GPUs (hide-gpus in [claims])"
+                ", which a service without a device filter sets to hide the other GPUs (hide-gpus in [claims])"
             } else {
                 ""
             };

@@ -350,7 +350,7 @@ impl Job {
             return Ok(());
         };
         if let Err(error) = gshare_abi::barrier() {
-            let why = format!("the kernel offers no barrier over all threads: {error}");
+            let why = format!("the kernel does not support membarrier: {error}");
             return Err((Failure::Refused, why));
         }
         let until = Instant::now() + self.patience.drain;
@@ -383,7 +383,7 @@ impl Job {
                 return Ok(());
             };
             if look + 1 == CAUGHT_LOOKS {
-                let why = format!("a thread of process {pid} was caught in the driver");
+                let why = format!("a thread of process {pid} is still in a driver call");
                 return Err((Failure::Busy, why));
             }
             // One that has just marked itself sees the state word and steps out again.

@@ -59,7 +59,7 @@ pub(super) fn dcgm(page: &mut Page, world: &World<'_>, snapshot: &Snapshot) {
         ),
         (
             "DCGM_FI_PROF_SM_OCCUPANCY",
-            "Resident warps over the most possible; absent where the GPU does not count it.",
+            "Resident warps as a fraction of the maximum; absent where the GPU does not count it.",
             Box::new(|_, v| part(v.sm_occupancy.filter(|f| !f.estimate))),
         ),
     ];

@@ -90,7 +90,7 @@ pub(super) fn gpus(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_gpu_sm_occupancy_ratio",
-            "Resident warps over the most possible; absent where the GPU does not count it.",
+            "Resident warps as a fraction of the maximum; absent where the GPU does not count it.",
             |g| part(g.sm_occupancy.filter(|f| !f.estimate)),
         ),
     ];

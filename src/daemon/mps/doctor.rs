@@ -102,7 +102,7 @@ impl Service {
             Ok(()) => (
                 "ok",
                 format!(
-                    "{rung}: claims take turns, each by its share of GPU time; as firm as the memory limit"
+                    "{rung}: claims take turns, each by its share of GPU time; enforced as strictly as the memory limit"
                 ),
             ),
             Err(why) => (

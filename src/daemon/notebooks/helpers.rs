@@ -96,7 +96,7 @@ impl Helpers {
             let inbox = Arc::clone(&desk.0);
             let started = std::thread::Builder::new().name(format!("notebooks-{uid}"));
             if let Err(error) = started.spawn(move || serve(&rights, &inbox, &events)) {
-                tracing::warn!(%error, uid, "no thread for the notebooks of a user");
+                tracing::warn!(%error, uid, "cannot start the thread for a user's notebooks");
             }
             desk
         });

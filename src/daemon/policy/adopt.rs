@@ -247,7 +247,7 @@ impl Service {
              counted: its memory and GPU time, from now on; what it starts belongs to {id}\n  \
              GPUs: {opens}\n  \
              limit: none until its next start, in a claim: gshare claim ... -- {what}\n  \
-             use above {id} is over-use; {id} ends with the process, and gshare release {id} ends both",
+             use above the size of {id} is over-use; {id} ends with the process, and gshare release {id} ends both",
         )
     }
 }

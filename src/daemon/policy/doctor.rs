@@ -116,7 +116,7 @@ impl Service {
         let verb = if policy == Unclaimed::Deny {
             "started before, and kept until they exit"
         } else {
-            "deny would stop now"
+            "programs that deny would stop now"
         };
         if !now.is_empty() {
             detail.push_str(&format!("; {verb}: {}", list(&now)));

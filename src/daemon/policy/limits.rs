@@ -129,7 +129,7 @@ impl Service {
                     name,
                     if others == 0 { "ok" } else { "limited" },
                     format!(
-                        "the driver enforces memory on {some} of {} GPUs: size as guarantee, limit as maximum",
+                        "the driver enforces memory on {some} of {} GPUs: the size is guaranteed, the limit is the most",
                         some + others
                     ),
                 )

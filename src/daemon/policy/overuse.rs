@@ -237,17 +237,17 @@ impl Service {
         self.signal(&[process], signal);
     }
 
-    /// `c3 uses 3.4 GiB more on GPU 1 than is accounted for (python train.py, pid 31)`.
+    /// `c3 uses 3.4 GiB more on GPU 1 than gshare has counted (python train.py, pid 31)`.
     fn overuse_text(&self, id: ClaimId, gpu: usize, finding: &Finding<ProcessKey>) -> String {
         let pid = finding.process.pid;
         let who = format!("({}, pid {pid})", figures::Face::of(pid).what);
         match finding.kind {
             Kind::Memory { excess } => {
-                format!("{id} uses {excess} more on GPU {gpu} than is accounted for {who}")
+                format!("{id} uses {excess} more on GPU {gpu} than gshare has counted {who}")
             }
             Kind::Time { excess } => {
                 format!(
-                    "{id} uses {excess:.0} % more of GPU {gpu}'s time than is accounted for {who}"
+                    "{id} uses {excess:.0} % more of GPU {gpu}'s time than gshare has counted {who}"
                 )
             }
             Kind::NotGranted => format!("{id} uses GPU {gpu}, which it does not hold {who}"),
@@ -258,9 +258,9 @@ impl Service {
     pub(crate) fn overuse_of(&self, id: ClaimId) -> Option<(String, String)> {
         let (_, gpu, since, finding) = self.policy.over.all().find(|(c, ..)| *c == id)?;
         let short = match finding.kind {
-            Kind::Memory { excess } => format!("over: {excess} uncounted"),
-            Kind::Time { excess } => format!("over: {excess:.0} % uncounted"),
-            Kind::NotGranted => format!("over: GPU {gpu} not its own"),
+            Kind::Memory { excess } => format!("over-use: {excess}"),
+            Kind::Time { excess } => format!("over-use: {excess:.0} % of time"),
+            Kind::NotGranted => format!("over-use: GPU {gpu} not its own"),
         };
         let mut text = self.overuse_text(id, gpu, &finding);
         let rules = self.overuse_rules();

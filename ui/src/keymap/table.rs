@@ -160,7 +160,7 @@ pub(super) static COMMANDS: &[Command] = commands! {
     Warnings, "Up k", "" 0, "", always => |m| act::step(m, -1),
         "choose the previous warning";
     Warnings, "Enter", "what to do" 8, "", always => act::open_warning,
-        "show the exact command, which y runs";
+        "show the exact command; y runs it";
     Warnings, "Esc q", "close" 7, "", always => |m| m.dialog = None,
         "close the list";
     Any, "Ctrl-C", "" 0, "", always => |m| m.out.push(Cmd::Quit),

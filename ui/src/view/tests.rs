@@ -512,7 +512,7 @@ fn when_a_claim_starts_is_told_with_its_spread_and_its_cause() {
     assert!(queue.contains("starts any moment now"), "{queue}");
     let queue = shown(None, None, "3", (120, 40));
     assert!(
-        queue.contains("what it waits for has no known end"),
+        queue.contains("gshare cannot tell when room will be free"),
         "{queue}"
     );
     let overview = shown(None, None, "", (120, 40));
@@ -534,7 +534,7 @@ fn why_others_are_left_alone_is_told_who_waits() {
         "{text}"
     );
     assert!(
-        !text.contains("what it waits for has no known end"),
+        !text.contains("gshare cannot tell when room will be free"),
         "{text}"
     );
 }

@@ -114,7 +114,7 @@ pub(super) fn detail(model: &Model, id: &str, look: &Look, cols: usize) -> Vec<L
         },
         None if waiting.plan.is_some() => "starts when that is done".to_owned(),
         None if !waiting.alone.is_empty() => format!("start {dash}"),
-        None => format!("start {dash}: what it waits for has no known end"),
+        None => format!("start {dash}: gshare cannot tell when room will be free"),
     };
     let party = waiting.party.as_ref().unwrap_or(&waiting.user);
     let within = match waiting.entitled {

@@ -47,7 +47,7 @@ pub enum LimitOrder {
 #[non_exhaustive]
 pub enum LimitError {
     /// The driver has no such limits, for this GPU at least.
-    #[error("this driver has no memory limits for control groups (release 615 and later have)")]
+    #[error("this driver has no memory limits for control groups (needs release 615 or later)")]
     Unsupported,
     /// NVML refused.
     #[error("NVML does not {verb} the memory limit of {cgroup}: error {code}")]

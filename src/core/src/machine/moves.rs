@@ -65,11 +65,11 @@ impl Machine {
                 return Err(format!("gshare's queue does not schedule GPU {gpu}"));
             }
             if self.ledger.is_drained(gpu) {
-                return Err(format!("GPU {gpu} is drained: no claim comes to it"));
+                return Err(format!("GPU {gpu} is drained: no claim can move there"));
             }
             let other = self.ledger.on(gpu).any(|(_, s)| s.held != Held::Timeslice);
             if other || slice.held != Held::Timeslice {
-                return Err(format!("GPU {gpu} is shared in another way"));
+                return Err(format!("GPU {gpu} has another sharing mode"));
             }
             let (needs, free) = (slice.mem.max(slice.charge), self.ledger.mem_free(gpu));
             if needs > free {
@@ -173,7 +173,7 @@ mod tests {
         b.send(Event::Drain { uuid, on: true });
         move_to(&mut b, 1);
         assert_eq!(b.at(1), Some(vec![0]));
-        let refused = |a: &Action| matches!(a, Action::MoveRefused { why, .. } if why == "GPU 1 is drained: no claim comes to it");
+        let refused = |a: &Action| matches!(a, Action::MoveRefused { why, .. } if why == "GPU 1 is drained: no claim can move there");
         assert!(b.w.log.iter().any(refused));
     }
 

@@ -54,7 +54,7 @@ pub(super) fn lines(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
         ("~", "an estimate"),
         (
             "time %",
-            "GPU time in use; named comp % where MPS or MIG divides SMs instead of time",
+            "GPU time in use; shown as comp % where MPS or MIG divides SMs instead of time",
         ),
         (
             "SM %",
