@@ -146,7 +146,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
         "{again}"
     );
     let other = ends(&job.claim(&station, "job-7", &["-g", "0.25"]), 75);
-    assert!(other.contains("`job-7` is c1 already"), "{other}");
+    assert!(other.contains("`job-7` already exists as c1"), "{other}");
     let below = ends(&job.claim(&station, "job-8", &["-g", "0.25"]), 75);
     assert!(below.contains("overlaps"), "{below}");
     assert_eq!(claims(&station).len(), 1);

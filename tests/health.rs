@@ -249,7 +249,7 @@ fn the_kernels_log_names_the_process_and_one_error_is_told_once() {
     board.set_lost(0, true).expect("lost");
     let gone = graded(&station, 0, Grade::Sick);
     assert!(
-        gone.tell.is_some_and(|t| t.contains("restarted")),
+        gone.tell.is_some_and(|t| t.contains("restart")),
         "{:?}",
         gone.reasons
     );

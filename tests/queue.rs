@@ -93,7 +93,7 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
     for words in [
         "wants",
         &held_id,
-        "guaranteed",
+        "guarantee of",
         "-g 0.25 starts now",
         "time limit of",
     ] {

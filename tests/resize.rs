@@ -160,7 +160,7 @@ fn what_does_not_fit_is_refused_with_what_would_and_a_patient_one_waits() {
     assert_eq!(refused.status.code(), Some(75), "{}", text(&refused));
     let other_id = view(&station, &other).id;
     assert!(
-        text(&refused).contains("could have") && text(&refused).contains(&other_id),
+        text(&refused).contains("is possible") && text(&refused).contains(&other_id),
         "{}",
         text(&refused)
     );
@@ -232,7 +232,7 @@ fn wrong_use_is_told_apart() {
         (
             vec![id.as_str(), "--gpu-mem", "900G", "--wait"],
             64,
-            "can divide",
+            "claims can use at most",
         ),
     ] {
         let refused = resize(&station, &args);

@@ -247,7 +247,7 @@ fn the_hosts_memory_bounds_what_is_suspended() {
     nothing_is_planned(&station, 4);
     assert_eq!(on_gpus(&station, raw.pid()), held, "it runs on");
     let why = ok(&station, &["why", &whom.id]);
-    assert!(why.contains("is not known"), "{why}");
+    assert!(why.contains("start time unknown"), "{why}");
     let id = claim(&station, raw.pid()).id;
     let stands = format!("{id} (root) cannot make room: not enough host memory for its ");
     assert!(why.contains(&stands), "{why}");

@@ -93,7 +93,7 @@ fn garbage_gets_an_error_and_others_are_served() {
         bytes[at] = to;
         bytes
     };
-    check(&changed(3, b'x'), "does not begin as a message does");
+    check(&changed(3, b'x'), "does not start with a message header");
     check(&changed(4, 9), "it has version 9, this side knows 2");
     check(&changed(6, 99), "unknown request kind 99");
     check(&changed(9, 5), "longer than");

@@ -118,7 +118,7 @@ fn what_was_recorded_is_replayed() {
     screen.shows(&["at its end"], SOON);
     // Nothing can be asked of a recording.
     screen.send("n\r");
-    screen.shows(&["this is a recording"], SOON);
+    screen.shows(&["a recording cannot answer that"], SOON);
     screen.send("\x1b");
     screen.wait("it closes", SOON, |text| {
         (!text.contains("Hold for")).then_some(())
