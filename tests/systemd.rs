@@ -22,7 +22,7 @@ fn machine(test: &str, hybrid: bool) -> Option<Machine> {
 
 /// Everything on the machine that a reboot keeps: kind, mode, owner, and of files size, time and, where
 /// anything is installed, contents. What systemd itself writes is left out.
-fn tree(machine: &Machine) -> String {
+pub(crate) fn tree(machine: &Machine) -> String {
     machine.ok(
         "cd / && skip='-path var/lib/systemd -prune -o -path var/cache/ldconfig -prune -o' && \
          find etc usr root home var/lib var/cache -xdev $skip \
@@ -32,7 +32,7 @@ fn tree(machine: &Machine) -> String {
 }
 
 /// The lines that two trees do not share.
-fn difference(before: &str, after: &str) -> Vec<String> {
+pub(crate) fn difference(before: &str, after: &str) -> Vec<String> {
     let only = |a: &str, b: &str, mark: char| -> Vec<String> {
         let known: std::collections::BTreeSet<&str> = b.lines().collect();
         let new = a.lines().filter(|l| !known.contains(l));
@@ -445,6 +445,7 @@ fn package(test: &str) -> Option<std::path::PathBuf> {
     let _ = std::fs::remove_file(&program);
     std::fs::hard_link(GSHARE, &program).expect("linked");
     gshare_artifacts::lay_out(&installed.join(gshare_artifacts::BESIDE)).expect("laid out");
+    std::fs::write(installed.with_file_name("licences.txt"), "").expect("written");
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gshare.deb");
     let made = Command::new("cargo")
         .args([

@@ -42,6 +42,7 @@ mod mps;
 mod mps_control;
 mod off;
 mod overuse;
+mod packages;
 mod places;
 mod queue;
 mod real;

@@ -12,9 +12,9 @@ use gshare_sim_board::{Board, BoardSpec};
 use super::until;
 
 /// What the machine has beside Debian's required packages.
-const PACKAGES: &str = "systemd,systemd-sysv,dbus,libpam-systemd,libcap2-bin,cron,at";
+const PACKAGES: &str = "systemd,systemd-sysv,dbus,libpam-systemd,libcap2-bin,cron,at,python3-venv";
 /// Changes when the packages do: an old directory is not used.
-const ROOT: &str = "systemd-root-2";
+const ROOT: &str = "systemd-root-3";
 
 /// Debian's packages, from where this machine has its own; else from where `debootstrap` looks by itself.
 fn mirror() -> Option<String> {
@@ -44,10 +44,15 @@ impl Machine {
     /// Starts one, with control groups of version 2 only or (`hybrid`) beside version 1; `None`, and the
     /// reason on stdout, where that is not possible.
     pub fn boot(test: &str, hybrid: bool) -> Option<Self> {
+        Self::boot_debian("bookworm", test, hybrid)
+    }
+
+    /// The same with a release of Debian of one's choice.
+    pub fn boot_debian(release: &str, test: &str, hybrid: bool) -> Option<Self> {
         if !super::root(test) {
             return None;
         }
-        let root = match debian() {
+        let root = match debian(release) {
             Ok(root) => root,
             Err(why) => {
                 println!("skipped: {test} needs a machine with systemd: {why}");
@@ -241,22 +246,23 @@ fn remove_below(dir: &Path) {
     let _ = fs::remove_dir(dir);
 }
 
-/// The directory with Debian in it, made if need be: a minute, and some 300 MiB.
-fn debian() -> Result<PathBuf, String> {
+/// The directory with this Debian in it, made if need be: a minute, and some 300 MiB.
+fn debian(release: &str) -> Result<PathBuf, String> {
     let base = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let root = base.join(ROOT);
+    let name = format!("{ROOT}-{release}");
+    let root = base.join(&name);
     let lock = fs::File::create(base.join("systemd-root.lock")).map_err(|e| e.to_string())?;
     lock.lock().map_err(|e| e.to_string())?;
     if root.exists() {
         return Ok(root);
     }
-    let half = base.join(format!("{ROOT}.half"));
+    let half = base.join(format!("{name}.half"));
     let _ = fs::remove_dir_all(&half);
     let made = Command::new("debootstrap")
         .args([
             "--variant=minbase",
             &format!("--include={PACKAGES}"),
-            "bookworm",
+            release,
         ])
         .arg(&half)
         .args(mirror())
