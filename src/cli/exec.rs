@@ -9,8 +9,7 @@ use std::path::Path;
 
 use gshare_abi::Handover;
 use gshare_proto::Granted;
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::fcntl::{FcntlArg, FdFlag, SealFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::{personality, prctl};
 
@@ -105,6 +104,18 @@ fn environment(own: &Environment, granted: &Granted) -> Environment {
         }
     }
     environment
+}
+
+/// Leaves out the library that the claim would bring along, and the one of a claim in which this command was typed.
+pub(super) fn without_library(granted: &mut Granted) {
+    for (name, dir) in std::mem::take(&mut granted.env_prepend) {
+        let own = std::env::var(&name).unwrap_or_default();
+        let left: Vec<&str> = own.split(':').filter(|at| *at != dir).collect();
+        match left.join(":") {
+            rest if rest.is_empty() => granted.env_remove.push(name),
+            rest => granted.env.push((name, rest)),
+        }
+    }
 }
 
 fn is_below(path: &[u8], dir: &str) -> bool {
@@ -206,7 +217,8 @@ fn handover(environment: &Environment) -> io::Result<std::os::fd::OwnedFd> {
             "files are limited to {most} bytes here (ulimit -f)"
         )));
     }
-    let fd = memfd_create(c"gshare-environment", MFdFlags::MFD_ALLOW_SEALING)?;
+    let fd = gshare_abi::memfd("gshare-environment")?;
+    fcntl(fd.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;
     let mut file = File::from(fd);
     file.write_all(&bytes)?;
     fcntl(file.as_fd(), FcntlArg::F_ADD_SEALS(SealFlag::all()))?;

@@ -39,7 +39,7 @@ pub use ledger::{CONFLICT_ROUNDS, Outcome, Slots, most_charged, reserve};
 pub use member::{LimitsMap, UsageMap};
 pub use places::{LATER, filled, place};
 pub use sys::{
-    Reach, barrier, futex_wait, futex_wait_either, futex_wake, monotonic_ns, move_fd_up,
+    Reach, barrier, futex_wait, futex_wait_either, futex_wake, memfd, monotonic_ns, move_fd_up,
     recv_with_fds, send_with_fds,
 };
 pub use trusted::trusted;

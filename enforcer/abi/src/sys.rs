@@ -85,28 +85,23 @@ pub(crate) fn file_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::try_from(stat.st_size).unwrap_or(0))
 }
 
-pub(crate) fn memfd(name: &str) -> io::Result<OwnedFd> {
+/// A memory file that can be sealed. Closed at exec. Asked by the call's number: glibc 2.17 has no function for it.
+///
+/// # Errors
+/// What the kernel says.
+pub fn memfd(name: &str) -> io::Result<OwnedFd> {
     let name = CString::new(name)?;
-    // SAFETY: `name` is a NUL-terminated string.
-    let fd = unsafe {
-        libc::memfd_create(
-            name.as_ptr(),
-            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_NOEXEC_SEAL,
-        )
-    };
-    if fd >= 0 {
-        // SAFETY: the kernel just gave this descriptor to us alone.
-        return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
-    }
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // Kernels before 6.3 do not know MFD_NOEXEC_SEAL.
-    // SAFETY: as above.
-    let fd =
-        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
+    for flags in [flags | libc::MFD_NOEXEC_SEAL, flags] {
+        // SAFETY: `name` is a NUL-terminated string.
+        let fd = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) };
+        if let Ok(fd @ 0..) = i32::try_from(fd) {
+            // SAFETY: the kernel just gave this descriptor to us alone.
+            return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
     }
-    // SAFETY: as above.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Err(io::Error::last_os_error())
 }
 
 /// The seals that keep a usage page from changing its length or losing its seals.

@@ -15,6 +15,7 @@ use crate::code::{INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, MAP_FAILED, OU
 use crate::driver::Driver;
 use crate::event::Event;
 use crate::ffi::{Out, export};
+use crate::memory::memory_file;
 use crate::memory::{self, Kind};
 
 /// What other processes have shared with this one.
@@ -127,10 +128,9 @@ impl Cell {
     pub(crate) const SOON: u64 = u64::MAX;
 
     pub(crate) fn new() -> R<Cell> {
-        // SAFETY: the name is a C string.
-        let file = unsafe { libc::memfd_create(c"simulated-event".as_ptr(), libc::MFD_CLOEXEC) };
-        // SAFETY: the descriptor is the new file, or -1, which ftruncate refuses.
-        if file < 0 || unsafe { libc::ftruncate(file, PAGE as i64) } != 0 {
+        let file = memory_file(c"simulated-event")?;
+        // SAFETY: the descriptor is the new file's.
+        if unsafe { libc::ftruncate(file, PAGE as i64) } != 0 {
             return Err(OUT_OF_MEMORY);
         }
         let mut cell = Cell::map(file)?;
