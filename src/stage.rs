@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use gshare_config::{Config, Stage, Unclaimed};
+use gshare_config::{Config, Overuse, Stage, Unclaimed};
 use serde::{Deserialize, Serialize};
 
 use crate::off;
@@ -76,6 +76,28 @@ pub(crate) fn in_force(config: &Config, line: Option<Stages>) -> Stages {
         Some((_, stage)) => Stages::all(stage),
         None => line.unwrap_or_default(),
     }
+}
+
+/// Keys of the configuration that say otherwise than a stage does, and which of the two counts.
+pub(crate) fn contradictions(config: &Config, stage: Stage) -> Vec<String> {
+    let (reclaims, idle) = (stage >= Stage::Reclaim, &config.idle);
+    let told = [
+        (
+            reclaims && !config.reclaim.enabled,
+            "`enabled = false` in [reclaim] counts: claims are not moved, offloaded or suspended for others",
+        ),
+        (
+            reclaims && idle.rules.is_empty() && idle.detach.is_none(),
+            "`detach = \"never\"` in [idle] counts: idle claims keep their memory on the GPU",
+        ),
+        (
+            !reclaims && config.policy.overuse == Overuse::Stop,
+            "the stage counts, not `overuse = \"stop\"` in [policy]: a process above its claim is warned and never ended",
+        ),
+    ];
+    let said = told.into_iter().filter(|(so, _)| *so);
+    said.map(|(_, text)| format!("gshare.toml: {text}"))
+        .collect()
 }
 
 /// What would be different for a run of a claim; `above` its limit if it had more memory than that at some time.

@@ -220,6 +220,32 @@ fn programs_outside_claims_cannot_open_a_gpu_and_claims_and_the_desktop_can() {
 }
 
 #[test]
+fn stage_4_may_hold_for_single_gpus() {
+    let Some(places) = Places::make() else { return };
+    let Some(station) = station(&places, "auto") else {
+        return;
+    };
+    let stage = |words: &[&str]| {
+        let output = station
+            .command()
+            .args(["admin", "stage"])
+            .args(words)
+            .output();
+        assert!(
+            output.as_ref().is_ok_and(|o| o.status.success()),
+            "{output:?}"
+        );
+        opens(&places, "user.slice", &station)
+    };
+    assert_eq!(stage(&["3"]), [OPEN; 4]);
+    assert_eq!(stage(&["4", "--gpus", "2"]), [OPEN, DENIED, OPEN, OPEN]);
+    assert_eq!(stage(&["4", "--gpus", "0"]), [DENIED, DENIED, OPEN, OPEN]);
+    assert_eq!(stage(&["3", "--gpus", "2"]), [DENIED, OPEN, OPEN, OPEN]);
+    assert_eq!(stage(&["4"]), [DENIED, DENIED, OPEN, OPEN]);
+    assert_eq!(stage(&["3"]), [OPEN; 4]);
+}
+
+#[test]
 fn jobs_of_cron_are_covered_and_cgroups_that_come_later_too() {
     let Some(places) = Places::make() else { return };
     let Some(station) = station(&places, "deny") else {

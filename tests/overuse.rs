@@ -278,6 +278,39 @@ fn by_policy_the_offender_is_ended_after_the_grace_time_and_his_siblings_live() 
 }
 
 #[test]
+fn in_stage_2_no_policy_ends_a_process_and_the_command_says_so() {
+    let station =
+        station("overuse = \"stop\"\noveruse-grace = \"0s\"\n[reclaim]\nenabled = false\n");
+    let stage = |number: &str| {
+        let output = station.command().args(["admin", "stage", number]).output();
+        String::from_utf8(output.expect("runs").stdout).expect("text")
+    };
+    let said = stage("3");
+    assert!(
+        said.contains("`enabled = false` in [reclaim] counts"),
+        "{said}"
+    );
+    assert!(!said.contains("overuse"), "{said}");
+    let said = stage("2");
+    assert!(
+        said.contains("the stage counts, not `overuse = \"stop\"`"),
+        "{said}"
+    );
+    assert!(!said.contains("[reclaim]"), "{said}");
+    let mut bypass = Raw::start(around(&station, &["-g", "0.5", "--gpu-ids", "0"]));
+    assert_eq!(bypass.ask(&format!("alloc {}", 4096 * MIB)), "ok 0");
+    until("it is accused", SOON, || accused(&station, bypass.pid()));
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(bypass.ask("ping"), "ok pong");
+    let notices = station.snapshot().expect("served").notices;
+    assert!(
+        notices.iter().all(|n| !n.text.contains("ended in")),
+        "{notices:?}"
+    );
+    assert_eq!(bypass.finish(), Some(0));
+}
+
+#[test]
 fn gpu_time_without_a_counted_launch_is_seen() {
     let station = station("");
     let mut bypass = Raw::start(around(&station, &["-g", "0.25", "--gpu-ids", "0"]));

@@ -3,7 +3,7 @@
 //! A claim keeps the stage that it was granted in, or a lower one that came later: no change of stage limits, pauses,
 //! moves or ends a program that runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use gshare_config::{Stage, Unclaimed};
@@ -122,22 +122,22 @@ impl Service {
 
     /// What is done about processes outside claims, by the stage where the configuration does not say.
     pub(crate) fn unclaimed_by_stage(&self) -> Unclaimed {
-        match self.denied_everywhere(&self.stages) {
-            Ok(()) => Unclaimed::Deny,
-            Err(_) => Unclaimed::Adopt,
+        match self.denied(&self.stages).is_empty() {
+            true => Unclaimed::Adopt,
+            false => Unclaimed::Deny,
         }
     }
 
-    /// Whether programs without a claim are to open no GPU. The filter knows no single GPU: all have to be at stage 4.
-    fn denied_everywhere(&self, stages: &Stages) -> Result<(), String> {
-        let below = |g: &usize| self.gpu_in(stages, &self.gpus[*g].uuid) < Stage::Require;
-        match (0..self.gpus.len()).find(below) {
-            None if !self.gpus.is_empty() => Ok(()),
-            gpu => Err(format!(
-                "programs without a claim are refused once all GPUs are at stage 4; GPU {} is not",
-                gpu.unwrap_or(0)
-            )),
-        }
+    /// The GPUs that programs without a claim are not to open.
+    pub(crate) fn denied(&self, stages: &Stages) -> BTreeSet<usize> {
+        let closed = |g: &usize| self.gpu_in(stages, &self.gpus[*g].uuid) == Stage::Require;
+        (0..self.gpus.len()).filter(closed).collect()
+    }
+
+    /// Whether a claim above its size may be ended for it: in stages 1 and 2 nothing is.
+    pub(crate) fn may_be_stopped(&self, id: ClaimId) -> bool {
+        let live = self.claims.get(&id);
+        live.is_none_or(|l| l.record.stage >= Stage::Reclaim)
     }
 
     /// For the screen.
@@ -239,11 +239,7 @@ impl Service {
         let affected = self.affected(&past, new);
         let id = plan_id(&(&self.stages, new, affected.keys().collect::<Vec<_>>()));
         let mut lines = vec![format!("stage {stage} for {target}: {}", meaning(*stage))];
-        if *stage == Stage::Require
-            && let Err(why) = self.denied_everywhere(new)
-        {
-            lines.push(why);
-        }
+        lines.extend(stage::contradictions(self.configured(), *stage));
         let unclaimed = self.part_without_claims(&past);
         if *stage >= Stage::Reclaim && unclaimed > MUCH {
             lines.push(format!(
@@ -335,6 +331,7 @@ impl Service {
 
     /// Whose runs would be treated differently with these stages, and how; with the number of runs.
     fn affected(&self, past: &[Run], new: &Stages) -> BTreeMap<(String, &'static str), u32> {
+        let closed = self.denied(&self.stages);
         let mut found = BTreeMap::new();
         for run in past {
             let record = &run.record;
@@ -342,11 +339,10 @@ impl Service {
                 let uuids = record.slices.iter().map(|s| s.uuid.as_str());
                 self.stage_in(stages, record.uid, uuids)
             };
-            let denied = |stages: &Stages| self.denied_everywhere(stages).is_ok();
             let most = |s: &SliceRecord| s.mem_limit.max(s.mem);
             let most = record.slices.iter().map(most).fold(0, u64::saturating_add);
             let how = if record.uncapped {
-                (denied(new) && !denied(&self.stages))
+                (!self.denied(new).is_subset(&closed))
                     .then_some("could not open a GPU without a claim")
             } else {
                 stage::effect(stage(&self.stages), stage(new), run.peak > most)

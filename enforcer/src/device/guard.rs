@@ -37,12 +37,15 @@ const EXEMPT: usize = 256;
 pub struct GuardRules {
     /// The device numbers of this machine.
     pub majors: Majors,
+    /// Minors N of the `/dev/nvidia<N>` that everybody may open.
+    pub open: BTreeSet<u32>,
     /// The kernel's ids (inode numbers) of cgroups; who is in or below one may open everything.
     pub exempt: BTreeSet<u64>,
 }
 
 /// The program. GPU nodes and MIG capabilities are refused; `nvidiactl`, `nvidia-modeset` and
-/// `nvidia-uvm`, which give nobody a GPU, are not, so that monitors can still say what they may not open.
+/// `nvidia-uvm`, which give nobody a GPU, are not, so that monitors can still say what they may not open. Nor are the
+/// capabilities where some GPUs are open: they open no instance without the node of its GPU.
 #[must_use]
 pub fn guard_program(rules: &GuardRules) -> Vec<Insn> {
     let exempt: Vec<u64> = rules.exempt.iter().copied().take(EXEMPT).collect();
@@ -64,8 +67,11 @@ pub fn guard_program(rules: &GuardRules) -> Vec<Insn> {
             *insn = Insn::skip_if_same(Reg::R0, Reg::R1, length - at);
         }
     }
-    let mut table = vec![(rules.majors.nvidia, vec![MINOR_CONTROL, MINOR_MODESET])];
-    table.extend(rules.majors.caps.map(|major| (major, Vec::new())));
+    let minors = [MINOR_CONTROL, MINOR_MODESET].into_iter();
+    let minors = minors.chain(rules.open.iter().copied()).collect();
+    let mut table = vec![(rules.majors.nvidia, minors)];
+    let caps = rules.majors.caps.filter(|_| rules.open.is_empty());
+    table.extend(caps.map(|major| (major, Vec::new())));
     let mut head = vec![
         Insn::load_word(Reg::R2, Reg::R1, 0),
         Insn::load_word(Reg::R3, Reg::R1, 4),
@@ -328,7 +334,13 @@ mod tests {
                         uvm: Some(508),
                         caps,
                     },
+                    open: BTreeSet::new(),
                     exempt: exempt.iter().copied().collect(),
+                };
+                // GPU 7 is everybody's.
+                let mixed = GuardRules {
+                    open: [7].into(),
+                    ..rules.clone()
                 };
                 for (below, free) in callers {
                     let free = free && below.iter().any(|id| exempt.contains(id));
@@ -346,6 +358,9 @@ mod tests {
                         let case = format!("{rules:?} {below:?} {kind} {major}:{minor}");
                         let found = allowed(&rules, below, kind, major, minor);
                         assert_eq!(found, free || !gpu, "{case}");
+                        let found = allowed(&mixed, below, kind, major, minor);
+                        let refused = gpu && (major, minor) == (195, 0);
+                        assert_eq!(found, free || !refused, "but for GPU 7: {case}");
                     }
                 }
             }

@@ -129,8 +129,11 @@ impl Service {
                 .and_then(|dir| std::fs::metadata(dir).ok())
                 .map(|m| m.ino()),
         );
+        let closed = self.denied(&self.stages);
+        let minor = |g: usize| self.gpus[g].minor.filter(|_| !closed.contains(&g));
         let rules = GuardRules {
             majors: self.majors.clone(),
+            open: (0..self.gpus.len()).filter_map(minor).collect(),
             exempt: ids,
         };
         let mut set = BTreeSet::new();

@@ -63,6 +63,7 @@ impl Service {
                     gpu,
                     finding,
                 } => self.warn_of_overuse(claim, gpu, &finding),
+                Act::Stop { claim, .. } if !self.may_be_stopped(claim) => {}
                 Act::Stop {
                     claim,
                     gpu,
@@ -165,7 +166,7 @@ impl Service {
         let hold = match slice {
             None => Hold::Nothing,
             // Without a proxy nobody counts.
-            Some(slice) if self.libcuda.is_err() || live.record.adopted => {
+            Some(slice) if self.libcuda.is_err() || live.record.has_no_library() => {
                 Hold::Most(Bytes(slice.mem_limit))
             }
             Some(slice) => Hold::Cap(Bytes(slice.mem_limit)),
@@ -207,6 +208,7 @@ impl Service {
         let policy = &self.config.policy;
         let then = match policy.overuse {
             Overuse::Warn => "it gets no more memory there".to_owned(),
+            Overuse::Stop if !self.may_be_stopped(id) => "it gets no more memory there".to_owned(),
             Overuse::Stop => format!(
                 "it gets no more memory there, and the process is ended in {} if that continues",
                 show_duration(policy.overuse_grace)
