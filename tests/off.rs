@@ -6,9 +6,13 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use gshare::station::Station;
+use gshare_abi::host::LimitsFile;
+use gshare_gate::{Mode, Word};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use support::{Raw, detach, root, station_with, until};
+use support::{Random, Raw, detach, root, station_with, until};
+
+use crate::turns::Flood;
 
 const SOON: Duration = Duration::from_secs(10);
 const MORE: &str = "alloc 9663676416";
@@ -232,4 +236,188 @@ fn what_was_taken_comes_back_where_it_fits() {
     assert_eq!(second.ask("sum 0"), other);
     said(&station, &["admin", "on"]);
     assert_eq!([first.finish(), second.finish()], [Some(0); 2]);
+}
+
+#[test]
+fn that_gshare_will_be_on_again_is_told_ten_minutes_before() {
+    let station = quick();
+    let line = station.dir().join("state/off");
+    let told = || {
+        let notices = station.snapshot().expect("served").notices;
+        let texts = notices.into_iter().map(|n| n.text);
+        texts
+            .filter(|t| t.contains("will be on again in"))
+            .collect::<Vec<_>>()
+    };
+    said(&station, &["admin", "off", "--for", "20m"]);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(told(), [""; 0]);
+    // Time passes.
+    let text = std::fs::read_to_string(&line).expect("there");
+    let mut value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let until_ms = value["until_ms"].as_u64().expect("a time");
+    value["until_ms"] = (until_ms - 10 * 60_000).into();
+    std::fs::write(&line, value.to_string()).expect("written");
+    let texts = until("it is told", SOON, || {
+        Some(told()).filter(|t| !t.is_empty())
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(told(), texts, "once");
+    let [text] = texts.as_slice() else {
+        panic!("{texts:?}")
+    };
+    assert!(
+        text.contains("in 9m") && text.ends_with("sudo gshare admin off keeps it off"),
+        "{text}"
+    );
+    assert!(
+        said(&station, &["status"]).starts_with("gshare is OFF"),
+        "and not before"
+    );
+}
+
+/// How the service is when an administrator switches gshare off.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Service {
+    Serves,
+    Hangs,
+    Dead,
+    CannotStart,
+}
+
+/// Whether the pages of all claims let everybody launch.
+fn no_turns(station: &Station) -> bool {
+    let pages = std::fs::read_dir(station.dir().join("run/claims")).expect("pages");
+    let pages = pages
+        .flatten()
+        .filter(|e| e.path().extension().is_some_and(|e| e == "limits"));
+    let pages: Vec<LimitsFile> = pages
+        .filter_map(|e| LimitsFile::open(&e.path()).ok())
+        .collect();
+    assert!(!pages.is_empty());
+    pages
+        .iter()
+        .all(|page| Word(page.turn_word()).mode() == Mode::Free)
+}
+
+#[test]
+fn off_at_twenty_random_moments_opens_all_within_a_second_and_on_puts_it_back() {
+    if !root("off at twenty random moments") {
+        return;
+    }
+    let mut random = Random::new("off at twenty random moments");
+    let mut station = station_with(|o| {
+        o.tick = "0.1s".to_owned();
+        o.costs = "spin_1ms 1000000ns\n".to_owned();
+        o.config = "[claims]\nleftover-grace = \"1s\"\n".to_owned();
+    });
+    let filtered = is_filtered(&station);
+    let config = station.dir().join("gshare.toml").display().to_string();
+    let journal = station.dir().join("state/gshare.db");
+    let mut raw = half(&station);
+    let floods = [(); 2].map(|()| Flood::claim(&station, "0.25 --gpu-ids 0"));
+    let node = station.sim_dir().join("dev/nvidia1").display().to_string();
+    let opens = format!("(exec 3<{node}) 2>&1 | sed 's/.*: //'");
+    let mut shell = station.command();
+    shell.args(["claim", "-q", "-g", "0.1", "--gpu-ids", "0", "--", "sh"]);
+    let mut shell = Raw::spawn(&mut shell);
+    let held = |raw: &mut Raw, shell: &mut Raw, station: &Station| {
+        until("turns are taken", SOON, || {
+            (!no_turns(station)).then_some(())
+        });
+        assert_eq!(raw.ask(MORE), FULL);
+        assert!(!filtered || shell.ask(&opens) == DENIED);
+    };
+    held(&mut raw, &mut shell, &station);
+
+    let kinds = [
+        Service::Serves,
+        Service::Hangs,
+        Service::Dead,
+        Service::CannotStart,
+    ];
+    for moment in 0..20 {
+        let kind = kinds[random.below(4) as usize];
+        // Claims come and go meanwhile, so that a moment may be in the middle of anything.
+        let mut others = [(); 3].map(|()| {
+            let mut command = station.command();
+            command.args([
+                "claim",
+                "-q",
+                "-g",
+                "0.1",
+                "--gpu-ids",
+                "1",
+                "--nonblock",
+                "--",
+                "true",
+            ]);
+            command.env("GSHARE_RECONNECT", "0s");
+            command
+                .stderr(std::process::Stdio::null())
+                .spawn()
+                .expect("gshare runs")
+        });
+        std::thread::sleep(Duration::from_millis(random.below(60)));
+        let pid = Pid::from_raw(station.service_pid().expect("it runs").cast_signed());
+        let kept = journal.with_extension("kept");
+        match kind {
+            Service::Serves => {}
+            Service::Hangs => nix::sys::signal::kill(pid, Signal::SIGSTOP).expect("stopped"),
+            Service::Dead | Service::CannotStart => {
+                station.stop_service(Signal::SIGKILL).expect("killed");
+            }
+        }
+        if kind == Service::CannotStart {
+            std::fs::rename(&journal, &kept).expect("moved");
+            std::fs::create_dir(&journal).expect("made");
+            assert!(station.start_service().is_err());
+        }
+        let busy = floods.each_ref().map(|f| f.busy(&station));
+        let begun = Instant::now();
+        said(&station, &["admin", "off", "--config", &config]);
+        let answer = raw.ask(MORE);
+        assert!(answer.starts_with("ok"), "{moment}, {kind:?}: {answer}");
+        assert!(!filtered || shell.ask(&opens) == OPEN, "{moment}, {kind:?}");
+        assert!(no_turns(&station), "{moment}, {kind:?}");
+        let took = begun.elapsed();
+        println!("{moment}: {kind:?} {took:?}");
+        assert!(
+            took < Duration::from_secs(1),
+            "{moment}, {kind:?}: {took:?}"
+        );
+        until("both go on", SOON, || {
+            let now = floods.each_ref().map(|f| f.busy(&station));
+            (now[0] > busy[0] && now[1] > busy[1]).then_some(())
+        });
+
+        match kind {
+            Service::Serves => {}
+            Service::Hangs => nix::sys::signal::kill(pid, Signal::SIGCONT).expect("goes on"),
+            Service::Dead => station.start_service().expect("starts again"),
+            Service::CannotStart => {
+                std::fs::remove_dir(&journal).expect("removed");
+                std::fs::rename(&kept, &journal).expect("moved back");
+                station.start_service().expect("starts again");
+            }
+        }
+        until("the service follows", SOON, || {
+            said(&station, &["status"])
+                .starts_with("gshare is OFF")
+                .then_some(())
+        });
+        said(&station, &["admin", "on"]);
+        assert_eq!(raw.ask(&answer.replace("ok", "free")), "ok");
+        held(&mut raw, &mut shell, &station);
+        for other in &mut others {
+            other.wait().expect("ends");
+        }
+    }
+    for mut flood in floods {
+        assert!(
+            flood.0.try_wait().expect("known").is_none(),
+            "nothing is ended"
+        );
+    }
+    assert_eq!(raw.finish(), Some(0));
 }

@@ -22,12 +22,14 @@ fn workstation() -> Station {
 }
 
 /// A program that launches kernels of 1 ms without end; it dies with the test.
-struct Flood(Child);
+pub(crate) struct Flood(pub(crate) Child);
 
 impl Flood {
-    fn claim(station: &Station, share: &str) -> Self {
+    /// On the first GPU, with such a share, and other flags after that.
+    pub(crate) fn claim(station: &Station, share: &str) -> Self {
         let mut command: Command = station.command();
-        command.args(["claim", "-q", "-g", share, "--", GSHARE]);
+        command.args(["claim", "-q", "-g"]).args(share.split(' '));
+        command.args(["--", GSHARE]);
         command.args(["__bench-gate", "flood", "spin_1ms"]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let flood = Self(child.expect("starts"));
@@ -38,7 +40,7 @@ impl Flood {
     }
 
     /// GPU time so far in nanoseconds.
-    fn busy(&self, station: &Station) -> u64 {
+    pub(crate) fn busy(&self, station: &Station) -> u64 {
         let seen = board(station).snapshot();
         let mut all = seen.gpus[0].processes.iter();
         all.find(|p| p.pid == self.0.id()).map_or(0, |p| p.busy_ns)
