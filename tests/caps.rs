@@ -329,3 +329,52 @@ fn a_program_outside_claims_is_left_alone_and_its_memory_counts_as_unclaimed() {
         assert_eq!(half.ask(&format!("alloc {room}")), "ok 0");
     }
 }
+
+#[test]
+fn a_command_without_the_library_is_counted_and_filtered_and_not_limited() {
+    let station = station();
+    let limited = ["claim", "-q", "-g", "0.25", "--gpu-ids", "0"];
+    let mut command = station.command();
+    command.args(limited).args(["--no-library", "--"]);
+    command.arg(support::example("raw_client"));
+    let mut raw = Raw::start(command);
+    assert!(raw.info().1 > 20 * 1024 * MIB, "it sees the whole GPU");
+    assert_eq!(raw.ask(&format!("alloc {}", 12 * 1024 * MIB)), "ok 0");
+    let shown = until(
+        "the driver's word is its figure",
+        Duration::from_secs(10),
+        || {
+            let snapshot = station.snapshot().ok()?;
+            let claim = claim_of(&snapshot, raw.pid())?;
+            let used = claim.gpus[0].mem_used?;
+            (used > 12 * 1024 * MIB).then_some((claim.clone(), snapshot.service?))
+        },
+    );
+    let (claim, service) = shown;
+    assert_eq!(claim.caps, gshare_proto::Caps::None);
+    assert!(claim.members.contains(&raw.pid()));
+    let other = station.sim_dir().join("dev/nvidia1").display().to_string();
+    let opens = |command: &mut Command| {
+        let script = format!("(exec 3<{other}) 2>&1 | sed 's/.*: //'");
+        let output = command.args(["sh", "-c", &script]).output().expect("runs");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    if service.device_filter {
+        let mut alone = station.command();
+        alone.args(limited).args(["--no-library", "--"]);
+        assert_eq!(opens(&mut alone), "Operation not permitted");
+    }
+    assert_eq!(raw.finish(), Some(0));
+
+    // Typed in a claim, it has the library of that one no more.
+    let path = |words: &[&str]| {
+        let mut command = station.command();
+        command.args(limited).arg("--").arg(station.program());
+        command.args(limited).args(words);
+        let output = command.args(["--", "printenv", "LD_LIBRARY_PATH"]).output();
+        String::from_utf8(output.expect("runs").stdout).expect("text")
+    };
+    let own = station.libraries().display().to_string() + "\n";
+    assert_eq!(path(&["--no-library"]), own);
+    assert_ne!(path(&[]), own);
+}

@@ -1499,7 +1499,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__claim)
-            opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --index --gpu-ids --model --mode --movable --no-movable --name --project --class --duration --time --immediate --nonblock --wait --quiet --hold --requeue --short --lazy --dry-run --json --socket --help"
+            opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --index --gpu-ids --model --mode --movable --no-movable --name --project --class --duration --time --immediate --nonblock --wait --quiet --hold --requeue --short --lazy --no-library --dry-run --json --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

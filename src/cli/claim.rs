@@ -48,6 +48,7 @@ pub(crate) fn claim(
     // Nothing would end a claim without a command but its owner.
     spec.hold = args.hold || args.command.is_empty();
     spec.lazy = args.lazy;
+    spec.no_library = args.no_library;
     if spec.auto && spec.command.is_empty() {
         return Err(
             Failure::new(failure::USAGE, "-g auto needs a command to size")
@@ -83,9 +84,12 @@ pub(crate) fn claim(
     if spec.lazy && !spec.auto {
         dry_run::not_in_vain(socket, &spec)?;
     }
-    let granted = request(socket, spec, args.size.quiet, &mut phases, own)?;
+    let mut granted = request(socket, spec, args.size.quiet, &mut phases, own)?;
     if args.command.is_empty() {
         return report(args, &granted);
+    }
+    if args.no_library {
+        exec::without_library(&mut granted);
     }
     if args.json {
         out::note(out::json_text(&granted, false)?.trim_end());

@@ -361,6 +361,10 @@ pub struct ClaimArgs {
     /// Start the command at once, and claim at its first CUDA call, which waits for the GPU
     #[arg(long, conflicts_with_all = ["hold", "dry_run", "short"], requires = "command")]
     pub lazy: bool,
+    /// Run the command without gshare's library, for a program that the library breaks: it is counted and kept to the claim's
+    /// GPUs, but not limited. Where limits are strict, it takes whole GPUs (-g 1)
+    #[arg(long, conflicts_with = "lazy", requires = "command")]
+    pub no_library: bool,
     /// Claim nothing. Print where the claim would start (exit 0); if it would wait, print the reason, the start time,
     /// and which other claims would make room and how (exit 75)
     #[arg(long)]

@@ -160,6 +160,7 @@ pub(crate) fn request(
         behalf: None,
         stage: gshare_config::Stage::default(),
         plain: false,
+        no_library: spec.no_library,
     };
     Ok((request, patience, record))
 }

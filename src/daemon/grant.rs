@@ -110,7 +110,7 @@ impl Service {
         let uuids = slices.iter().map(|s| self.gpus[s.gpu].uuid.as_str());
         record.stage = self.stage_of(record.uid, uuids);
         record.plain = record.is_observed() && !behalf && record.lazy.is_none();
-        record.strict = self.strict.on && !behalf && !record.plain;
+        record.strict = self.strict.on && !behalf && !record.plain && !record.no_library;
         record.ends_ms = ends.map(|at| {
             record
                 .granted_ms
@@ -340,7 +340,7 @@ impl Service {
         }
         env.extend(self.mps_env(record));
         let mut env_prepend = Vec::new();
-        let strict = self.strict.on && record.behalf.is_none();
+        let strict = self.strict.on && record.behalf.is_none() && !record.no_library;
         let launcher = strict.then(|| self.strict.launcher().ok()).flatten();
         if self.libcuda.is_ok() && !strict {
             env_prepend.push(var(
@@ -457,6 +457,7 @@ impl Service {
         let mut gpus = record.slices.iter().filter_map(|s| self.gpu_index(&s.uuid));
         let mixed = gpus.any(|g| self.is_mixed(g));
         let caps = match self.gate_in_force() {
+            _ if record.no_library => "counted, not limited (no library)".to_owned(),
             Ok(()) if mixed => {
                 format!("{way} (SM share not enforced between MPS claims and other claims there)")
             }

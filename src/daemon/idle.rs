@@ -238,7 +238,7 @@ impl Idle {
         let (mut look, mut ask) = (Vec::new(), BTreeSet::new());
         for (id, live) in world.claims {
             let record = &live.record;
-            let spared = record.adopted || record.behalf.is_some() || !watched(live);
+            let spared = record.has_no_library() || record.behalf.is_some() || !watched(live);
             if !has_its_gpu(live) || spared {
                 if let Some(claim) = self.claims.get_mut(id) {
                     (claim.warned_ns, claim.done) = (None, false);

@@ -450,6 +450,7 @@ pub(super) mod tests {
             behalf: None,
             stage: gshare_config::Stage::default(),
             plain: false,
+            no_library: false,
         }
     }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use gshare_abi::wire::{Launch, LaunchAnswer, Plan};
-use gshare_core::ClaimId;
+use gshare_core::{ClaimId, Request, Share};
 use gshare_enforcer::proc::PidFd;
 use gshare_proto::{Caps, ErrorCode, WireError};
 
@@ -18,7 +18,7 @@ use super::{bound, convert, die};
 impl Service {
     /// How a claim's members are held.
     pub(crate) fn caps_of(&self, live: &Live) -> Caps {
-        if live.record.is_observed() {
+        if live.record.is_observed() || live.record.no_library {
             Caps::None
         } else if live.record.strict {
             Caps::Strict
@@ -27,6 +27,17 @@ impl Service {
         } else {
             Caps::None
         }
+    }
+
+    /// Strict limits are no promise if a part of a GPU can be had without them.
+    pub(crate) fn may_go_without_library(&self, request: &Request) -> Result<(), WireError> {
+        let whole = request.sm == Share::ONE && request.mem.is_none();
+        if !self.strict.on || whole {
+            return Ok(());
+        }
+        let text =
+            "limits are strict here, and without the library nothing would hold a part of a GPU";
+        Err(WireError::new(ErrorCode::NotPermitted, text).with_hint("take whole GPUs: -g 1"))
     }
 
     /// Refuses early what the launcher would have to refuse after an hour in the queue.

@@ -173,7 +173,7 @@ impl Service {
         let Some(live) = self.claims.get(&id) else {
             return;
         };
-        if live.record.adopted {
+        if live.record.has_no_library() {
             return;
         }
         // Once its command has ended, nothing says it any more.
@@ -218,7 +218,7 @@ impl Service {
             return;
         };
         let record = &live.record;
-        if record.command.is_empty() || record.adopted || record.uncapped {
+        if record.command.is_empty() || record.has_no_library() || record.uncapped {
             return;
         }
         let model = record.slices.first().and_then(|s| self.gpu_index(&s.uuid));

@@ -56,9 +56,10 @@ impl Service {
         if self.kernel_again(&peer, &spec, &out) {
             return;
         }
-        let may = match observed {
-            true => Ok(()),
-            false => self.may_launch(&peer),
+        let may = match (observed, spec.no_library) {
+            (true, _) => Ok(()),
+            (false, true) => self.may_go_without_library(&request),
+            (false, false) => self.may_launch(&peer),
         };
         if let Err(error) = may.and_then(|()| self.room_for(&peer)) {
             out.error(error);

@@ -261,7 +261,7 @@ impl Service {
                 && !self.features.attribution.counts_who_left(g);
             parts.push(self.claim_part(id, slice, &shown.gpus[g], used, &slots, alone));
         }
-        if live.record.adopted || live.record.plain {
+        if live.record.has_no_library() || live.record.plain {
             // Nobody counts in it: the driver's word is all there is.
             for part in &mut parts {
                 part.mem_charge = None;
@@ -319,6 +319,7 @@ impl Service {
                 _ if place.word.is_some() && live.ending.is_none() => place_text(&place),
                 Some((short, _)) => short.clone(),
                 None if record.adopted && live.ending.is_none() => "no cap yet".to_owned(),
+                None if record.no_library && live.ending.is_none() => "not limited".to_owned(),
                 None => match self.announced_text(id) {
                     Some(text) if live.ending.is_none() => text,
                     _ => state_text(live, state, idle_s, &parts),

@@ -173,3 +173,34 @@ fn a_launch_waits_for_a_service_that_is_being_restarted() {
     let members = &claim_of(&snapshot, held.pid()).expect("listed").members;
     assert!(members.contains(&pid), "{members:?}");
 }
+
+#[test]
+fn without_the_library_strict_limits_give_whole_gpus_alone() {
+    let Some((users, station)) = desk("without_the_library_strict_limits_give_whole_gpus_alone")
+    else {
+        return;
+    };
+    let claim = |size: &str| {
+        let mut command = station.command();
+        command.args([
+            "claim",
+            "-q",
+            "-g",
+            size,
+            "--gpu-ids",
+            "0",
+            "--no-library",
+            "--",
+            "true",
+        ]);
+        as_user(command, users.uid(0)).output().expect("runs")
+    };
+    let refused = claim("0.5");
+    assert_eq!(refused.status.code(), Some(77));
+    let (_, why) = said(&refused);
+    assert!(
+        why.contains("nothing would hold a part of a GPU") && why.contains("-g 1"),
+        "{why}"
+    );
+    assert_eq!(claim("1").status.code(), Some(0));
+}

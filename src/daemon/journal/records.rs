@@ -134,6 +134,9 @@ pub(crate) struct ClaimRecord {
     /// Its programs were started with nothing of gshare: no cgroup, library or environment.
     #[serde(default)]
     pub(crate) plain: bool,
+    /// Its command starts without the library, as its owner asked.
+    #[serde(default)]
+    pub(crate) no_library: bool,
 }
 
 /// What a claim on behalf stands for.
@@ -148,6 +151,11 @@ pub(crate) struct BehalfRecord {
 }
 
 impl ClaimRecord {
+    /// Whether its command runs without the library, so that nobody but the driver counts what it uses.
+    pub(crate) fn has_no_library(&self) -> bool {
+        self.adopted || self.no_library
+    }
+
     /// Whether gshare records what it uses and does nothing else.
     pub(crate) fn is_observed(&self) -> bool {
         self.stage == Stage::Observe

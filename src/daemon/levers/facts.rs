@@ -93,7 +93,7 @@ impl Service {
             Some(Err(why)) => return Err(why.clone()),
             None => return Err("the checkpoint engine is starting".to_owned()),
         }
-        if live.record.adopted {
+        if live.record.has_no_library() {
             return Err("its processes run without gshare's library".to_owned());
         }
         let held = |held| live.record.slices.iter().any(|s| s.held == held);

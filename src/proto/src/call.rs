@@ -99,6 +99,9 @@ pub struct ClaimSpec {
     /// Made now, claimed when a program first needs the GPU.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lazy: bool,
+    /// `--no-library`: its command is counted and filtered, and starts without the library that limits it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_library: bool,
     /// The command is the kernel of a notebook; the claim outlives its restarts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelSpec>,
