@@ -2,6 +2,7 @@
 //! --packages`. `.ci/long packages` builds them and runs this.
 
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::support::machine::Machine;
@@ -79,7 +80,8 @@ fn the_demo(machine: &Machine) -> String {
     let start = Instant::now();
     let line = "tar xzf /opt/get/gshare-*.tar.gz && stty rows 40 cols 120 && exec gshare-*/bin/gshare-demo";
     let demo = format!("script -qfc \"{line}\" /tmp/screen");
-    let mut demo = machine.command(&ada(&demo)).spawn().expect("nsenter runs");
+    let mut demo = machine.command(&ada(&demo));
+    let mut demo = demo.stdin(Stdio::piped()).spawn().expect("nsenter runs");
     until("the demo's screen", Duration::from_secs(60), || {
         let screen = std::fs::read(machine.path("/tmp/screen")).unwrap_or_default();
         String::from_utf8_lossy(&screen)
@@ -88,7 +90,7 @@ fn the_demo(machine: &Machine) -> String {
     });
     let said = within("demo", start, 30);
     machine.ok("cp -f /tmp/gshare-*/sim/lib/* /opt/sim/lib/ && ldconfig");
-    machine.run("pkill -u ada");
+    machine.run(&ada("kill -TERM -1"));
     let _ = demo.wait();
     machine.ok("rm -rf /home/ada/gshare-* /tmp/screen");
     assert_eq!(machine.ok(&ada("python3 /opt/tries.py")), UNLIMITED);
@@ -156,7 +158,7 @@ fn the_wheel(machine: &Machine) -> String {
     assert_eq!(machine.ok(&ada(claim)), LIMITED);
     assert_eq!(machine.ok(&ada("python3 /opt/tries.py")), UNLIMITED);
     machine.ok(&ada("venv/bin/gshare demo --help"));
-    machine.run("pkill -u ada");
+    machine.run(&ada("kill -TERM -1"));
     let _ = service.wait();
     said
 }
