@@ -267,7 +267,7 @@ fn that_gshare_will_be_on_again_is_told_ten_minutes_before() {
         panic!("{texts:?}")
     };
     assert!(
-        text.contains("in 9m") && text.ends_with("sudo gshare admin off keeps it off"),
+        text.contains("in 9m") && text.ends_with("to keep it off: sudo gshare admin off"),
         "{text}"
     );
     assert!(

@@ -299,7 +299,9 @@ fn in_stage_2_no_policy_ends_a_process_and_the_command_says_so() {
     assert!(!said.contains("[reclaim]"), "{said}");
     let mut bypass = Raw::start(around(&station, &["-g", "0.5", "--gpu-ids", "0"]));
     assert_eq!(bypass.ask(&format!("alloc {}", 4096 * MIB)), "ok 0");
-    until("it is accused", SOON, || accused(&station, bypass.pid()));
+    let claim = until("it is accused", SOON, || accused(&station, bypass.pid()));
+    let why = claim.overuse.expect("accused");
+    assert!(!why.contains("ended in"), "{why}");
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(bypass.ask("ping"), "ok pong");
     let notices = station.snapshot().expect("served").notices;

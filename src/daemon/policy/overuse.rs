@@ -207,12 +207,11 @@ impl Service {
         let what = self.overuse_text(id, gpu, finding);
         let policy = &self.config.policy;
         let then = match policy.overuse {
-            Overuse::Warn => "it gets no more memory there".to_owned(),
-            Overuse::Stop if !self.may_be_stopped(id) => "it gets no more memory there".to_owned(),
-            Overuse::Stop => format!(
+            Overuse::Stop if self.may_be_stopped(id) => format!(
                 "it gets no more memory there, and the process is ended in {} if that continues",
                 show_duration(policy.overuse_grace)
             ),
+            _ => "it gets no more memory there".to_owned(),
         };
         self.tell_owner(id, &format!("{what}; {then}"));
     }
@@ -266,7 +265,7 @@ impl Service {
         };
         let mut text = self.overuse_text(id, gpu, &finding);
         let rules = self.overuse_rules();
-        if rules.stop {
+        if rules.stop && self.may_be_stopped(id) {
             let left = (since + rules.grace).saturating_sub(self.now());
             let left = Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0));
             text.push_str(&format!(
