@@ -296,9 +296,17 @@ fn what_is_drawn_is_what_the_snapshot_has_in_any_state() {
             let Some(line) = table.lines().find(is_it) else {
                 panic!("{state}: {text}")
             };
+            // Without memory on the GPU nothing runs there, and that is known.
+            let nothing = |g: &gshare_proto::ClaimGpu| {
+                (g.mem_used == Some(0)).then_some(Figure {
+                    value: 0.0,
+                    source: Source::Shim,
+                    estimate: false,
+                })
+            };
             let of = |g: &gshare_proto::ClaimGpu| match by_sms(g.gpu) {
-                true => g.sm_active,
-                false => g.time_busy,
+                true => g.sm_active.or(nothing(g)),
+                false => g.time_busy.or(nothing(g)),
             };
             let parts: Option<Vec<Figure>> = claim.gpus.iter().map(of).collect();
             let used = parts.filter(|p| !p.is_empty()).map(|parts| Figure {
