@@ -84,7 +84,7 @@ fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
     let claim = until("it is accused", SOON, || accused(&station, bypass.pid()));
     println!("accused after {:?}, looks every 100 ms", before.elapsed());
     let why = claim.overuse.expect("accused");
-    assert!(why.contains("than gshare has counted"), "{why}");
+    assert!(why.contains("than was counted"), "{why}");
     assert!(
         why.contains(&format!("pid {}", bypass.pid())),
         "it names the one who does it: {why}"
@@ -157,7 +157,7 @@ fn a_program_with_the_set_user_id_bit_has_no_library_and_is_seen_by_what_it_uses
     let claim = until("it is accused", SOON, || accused(&station, around.pid()));
     let why = claim.overuse.expect("accused");
     println!("{}: {why}", claim.state_text);
-    assert!(why.contains("than gshare has counted"), "{why}");
+    assert!(why.contains("than was counted"), "{why}");
     assert!(why.contains(&format!("pid {}", around.pid())), "{why}");
     assert_eq!(around.finish(), Some(0));
 }
@@ -338,7 +338,7 @@ fn gpu_time_without_a_counted_launch_is_seen() {
             })
         });
         let why = seen.overuse.expect("accused");
-        assert!(why.contains("than gshare has counted"), "{why}");
+        assert!(why.contains("than was counted"), "{why}");
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     assert_eq!(accused(&station, honest.pid()), None);
@@ -372,7 +372,7 @@ fn gpu_time_beyond_what_a_member_counted_is_seen_at_the_second_look() {
     let (claim, at) = accused_at(&station, sly.pid());
     assert!(second.contains(&at), "{at} {second:?} {:?}", claim.overuse);
     let why = claim.overuse.expect("accused");
-    assert!(why.contains("time than gshare has counted"), "{why}");
+    assert!(why.contains("time than was counted"), "{why}");
     assert_eq!(sly.line(), "ok 2000");
     // It counts again: cured.
     until("it is cured", Duration::from_secs(20), || {
@@ -519,7 +519,7 @@ fn the_warning_comes_to_the_terminal_of_the_claim() {
     let mut terminal = Terminal::start(&command, 24, 200);
     terminal.shows(&["ok ready"], SOON);
     terminal.send(&format!("alloc {}\n", 4096 * MIB));
-    terminal.shows(&["than gshare has counted"], SOON);
+    terminal.shows(&["than was counted"], SOON);
     terminal.shows(&["it gets no more memory there"], SOON);
 }
 

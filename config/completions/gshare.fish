@@ -83,9 +83,9 @@ complete -c gshare -n "__fish_gshare_using_subcommand top" -l ascii -d 'Only ASC
 complete -c gshare -n "__fish_gshare_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5), or auto: what earlier runs of the command (or shell) needed' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same fraction as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-mem-limit -l gpu-memory-limit -d 'Memory per GPU that the claim may use while others leave it free [default of a new claim: the guaranteed memory; of a notebook: as the service sets it]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU that the claim may use while others leave it free [default for new claims: the guaranteed memory; for notebooks: set by the service]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same fraction as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand claim" -l limit -d 'Share of each GPU\'s SMs that the claim may use while others leave them idle: 0.8 or 80% [default of a new claim: as the service sets it, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l limit -d 'Share of each GPU\'s SMs that the claim may use while others leave them idle: 0.8 or 80% [default for new claims: set by the service, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-ids -l index -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l model -d 'Only GPUs whose name contains this: h100, "RTX 4090"; several are separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l mode -d 'Only GPUs in this sharing mode: timeslice, mps, exclusive or mig' -r
@@ -106,14 +106,14 @@ complete -c gshare -n "__fish_gshare_using_subcommand claim" -l requeue -d 'Allo
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l short -d 'Print only the id (without a command)'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l lazy -d 'Start the command at once, and claim at its first CUDA call, which waits for the GPU'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l no-library -d 'Run the command without gshare\'s library, for a program that the library breaks: it is counted and kept to the claim\'s GPUs, but not limited. Where limits are strict, it takes whole GPUs (-g 1)'
-complete -c gshare -n "__fish_gshare_using_subcommand claim" -l dry-run -d 'Claim nothing; print where the claim would start (exit 0), or why it would wait, when it would start, and which other claims would make room, and how (exit 75)'
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l dry-run -d 'Claim nothing. Print where the claim would start (exit 0); if it would wait, print the reason, the start time, and which other claims would make room and how (exit 75)'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l json -d 'Print the grant as JSON: to stdout without a command, else to stderr'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5), or auto: what earlier runs of the command (or shell) needed' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same fraction as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-mem-limit -l gpu-memory-limit -d 'Memory per GPU that the claim may use while others leave it free [default of a new claim: the guaranteed memory; of a notebook: as the service sets it]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU that the claim may use while others leave it free [default for new claims: the guaranteed memory; for notebooks: set by the service]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same fraction as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand run" -l limit -d 'Share of each GPU\'s SMs that the claim may use while others leave them idle: 0.8 or 80% [default of a new claim: as the service sets it, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l limit -d 'Share of each GPU\'s SMs that the claim may use while others leave them idle: 0.8 or 80% [default for new claims: set by the service, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-ids -l index -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l model -d 'Only GPUs whose name contains this: h100, "RTX 4090"; several are separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l mode -d 'Only GPUs in this sharing mode: timeslice, mps, exclusive or mig' -r
@@ -134,14 +134,14 @@ complete -c gshare -n "__fish_gshare_using_subcommand run" -l requeue -d 'Allow 
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l short -d 'Print only the id (without a command)'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l lazy -d 'Start the command at once, and claim at its first CUDA call, which waits for the GPU'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l no-library -d 'Run the command without gshare\'s library, for a program that the library breaks: it is counted and kept to the claim\'s GPUs, but not limited. Where limits are strict, it takes whole GPUs (-g 1)'
-complete -c gshare -n "__fish_gshare_using_subcommand run" -l dry-run -d 'Claim nothing; print where the claim would start (exit 0), or why it would wait, when it would start, and which other claims would make room, and how (exit 75)'
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l dry-run -d 'Claim nothing. Print where the claim would start (exit 0); if it would wait, print the reason, the start time, and which other claims would make room and how (exit 75)'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l json -d 'Print the grant as JSON: to stdout without a command, else to stderr'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5), or auto: what earlier runs of the command (or shell) needed' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same fraction as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-mem-limit -l gpu-memory-limit -d 'Memory per GPU that the claim may use while others leave it free [default of a new claim: the guaranteed memory; of a notebook: as the service sets it]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU that the claim may use while others leave it free [default for new claims: the guaranteed memory; for notebooks: set by the service]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same fraction as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand shell" -l limit -d 'Share of each GPU\'s SMs that the claim may use while others leave them idle: 0.8 or 80% [default of a new claim: as the service sets it, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l limit -d 'Share of each GPU\'s SMs that the claim may use while others leave them idle: 0.8 or 80% [default for new claims: set by the service, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-ids -l index -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l model -d 'Only GPUs whose name contains this: h100, "RTX 4090"; several are separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l mode -d 'Only GPUs in this sharing mode: timeslice, mps, exclusive or mig' -r
@@ -166,19 +166,19 @@ complete -c gshare -n "__fish_gshare_using_subcommand env" -l unset -d 'Print th
 complete -c gshare -n "__fish_gshare_using_subcommand env" -l print-only -d 'Only print: do not put the calling shell into the claim'
 complete -c gshare -n "__fish_gshare_using_subcommand env" -l json -d 'Print a JSON object instead (implies --print-only)'
 complete -c gshare -n "__fish_gshare_using_subcommand env" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand ps" -s u -l user -d 'Only this user\'s' -r
+complete -c gshare -n "__fish_gshare_using_subcommand ps" -s u -l user -d 'Show only this user' -r
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -s w -l watch -d 'Repeat every SEC seconds' -r
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the system service\'s, else your own service\'s]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -s a -l all -d 'Also waiting claims, and GPU processes without a claim'
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -l csv -d 'Print comma-separated values, memory in bytes'
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand queue" -s u -l user -d 'Only this user\'s' -r
+complete -c gshare -n "__fish_gshare_using_subcommand queue" -s u -l user -d 'Show only this user' -r
 complete -c gshare -n "__fish_gshare_using_subcommand queue" -s w -l watch -d 'Repeat every SEC seconds' -r
 complete -c gshare -n "__fish_gshare_using_subcommand queue" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the system service\'s, else your own service\'s]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand queue" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand queue" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand status" -s u -l user -d 'Only this user\'s' -r
+complete -c gshare -n "__fish_gshare_using_subcommand status" -s u -l user -d 'Show only this user' -r
 complete -c gshare -n "__fish_gshare_using_subcommand status" -s w -l watch -d 'Repeat every SEC seconds' -r
 complete -c gshare -n "__fish_gshare_using_subcommand status" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the system service\'s, else your own service\'s]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand status" -l json -d 'Print JSON'
@@ -186,14 +186,14 @@ complete -c gshare -n "__fish_gshare_using_subcommand status" -s h -l help -d 'P
 complete -c gshare -n "__fish_gshare_using_subcommand report" -l since -d 'Start of the period, this long ago: 5w, 3d, 12h, 30m' -r
 complete -c gshare -n "__fish_gshare_using_subcommand report" -l until -d 'End of the period, this long ago [default: now]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand report" -s u -l user -d 'Only this user\'s' -r
-complete -c gshare -n "__fish_gshare_using_subcommand report" -l html -d 'Write one page for a browser, without scripts; users by alias' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand report" -l html -d 'Write one HTML page without scripts, with aliases instead of user names' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand report" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the system service\'s, else your own service\'s]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand report" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand report" -l csv -d 'Print comma-separated values: a line per user, and one for all'
-complete -c gshare -n "__fish_gshare_using_subcommand report" -l text -d 'Print at most 25 lines for a mail; users by alias'
+complete -c gshare -n "__fish_gshare_using_subcommand report" -l csv -d 'Print comma-separated values: a line per user, and one with the totals'
+complete -c gshare -n "__fish_gshare_using_subcommand report" -l text -d 'Print at most 25 lines for a mail, with aliases instead of user names'
 complete -c gshare -n "__fish_gshare_using_subcommand report" -l names -d 'Name users and their programs with --html or --text'
 complete -c gshare -n "__fish_gshare_using_subcommand report" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand smi" -s u -l user -d 'Only this user\'s' -r
+complete -c gshare -n "__fish_gshare_using_subcommand smi" -s u -l user -d 'Show only this user' -r
 complete -c gshare -n "__fish_gshare_using_subcommand smi" -s w -l watch -d 'Repeat every SEC seconds' -r
 complete -c gshare -n "__fish_gshare_using_subcommand smi" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the system service\'s, else your own service\'s]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand smi" -l json -d 'Print JSON'
@@ -222,7 +222,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand why" -s h -l help -d 'Prin
 complete -c gshare -n "__fish_gshare_using_subcommand log" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the system service\'s, else your own service\'s]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand log" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand log" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand suggest" -l class -d 'Class of work; its default size is the guess if there are no earlier runs' -r -f -a "interactive\t''
+complete -c gshare -n "__fish_gshare_using_subcommand suggest" -l class -d 'Class of work: without earlier runs, its default size is suggested' -r -f -a "interactive\t''
 batch\t''
 inference\t''"
 complete -c gshare -n "__fish_gshare_using_subcommand suggest" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the system service\'s, else your own service\'s]' -r -F
@@ -231,11 +231,11 @@ complete -c gshare -n "__fish_gshare_using_subcommand suggest" -l apply -d 'Resi
 complete -c gshare -n "__fish_gshare_using_subcommand suggest" -l records -d 'Print the records of your runs as JSON lines, oldest first'
 complete -c gshare -n "__fish_gshare_using_subcommand suggest" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand suggest" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand resize" -s g -l gpus -d 'New fraction of the GPU, for memory and SMs: 0.5; for a claim of two GPUs, of each: 2x0.5' -r
+complete -c gshare -n "__fish_gshare_using_subcommand resize" -s g -l gpus -d 'New fraction of each GPU of the claim, for memory and SMs: 0.5, or 2x0.5 for two GPUs' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same fraction as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand resize" -l gpu-mem-limit -l gpu-memory-limit -d 'Memory per GPU that the claim may use while others leave it free [default of a new claim: the guaranteed memory; of a notebook: as the service sets it]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand resize" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU that the claim may use while others leave it free [default for new claims: the guaranteed memory; for notebooks: set by the service]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same fraction as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand resize" -l limit -d 'Share of each GPU\'s SMs that the claim may use while others leave them idle: 0.8 or 80% [default of a new claim: as the service sets it, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand resize" -l limit -d 'Share of each GPU\'s SMs that the claim may use while others leave them idle: 0.8 or 80% [default for new claims: set by the service, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l wait -d 'Wait until there is room, at most this long [without TIME: as long as it takes]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the system service\'s, else your own service\'s]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -s q -l quiet -d 'Print errors only'
@@ -254,9 +254,9 @@ complete -c gshare -n "__fish_gshare_using_subcommand kernel; and not __fish_see
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and not __fish_seen_subcommand_from install list remove exec help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -s g -l gpus -d 'GPUs: a part of one (0.5) or a whole number (2) [default: 0.25]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same fraction as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l gpu-mem-limit -l gpu-memory-limit -d 'Memory per GPU that the claim may use while others leave it free [default of a new claim: the guaranteed memory; of a notebook: as the service sets it]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU that the claim may use while others leave it free [default for new claims: the guaranteed memory; for notebooks: set by the service]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same fraction as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l limit -d 'Share of each GPU\'s SMs that the claim may use while others leave them idle: 0.8 or 80% [default of a new claim: as the service sets it, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l limit -d 'Share of each GPU\'s SMs that the claim may use while others leave them idle: 0.8 or 80% [default for new claims: set by the service, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l project -d 'Project that the claim belongs to' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l name -d 'Name of the new kernel [default: the old name with the size]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l display-name -d 'Name that Jupyter shows [default: the old one with the size]' -r
@@ -276,9 +276,9 @@ complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_su
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -s g -l gpus -d 'GPUs: a part of one (0.5) or a whole number (2) [default: 0.25]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same fraction as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l gpu-mem-limit -l gpu-memory-limit -d 'Memory per GPU that the claim may use while others leave it free [default of a new claim: the guaranteed memory; of a notebook: as the service sets it]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU that the claim may use while others leave it free [default for new claims: the guaranteed memory; for notebooks: set by the service]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same fraction as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l limit -d 'Share of each GPU\'s SMs that the claim may use while others leave them idle: 0.8 or 80% [default of a new claim: as the service sets it, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l limit -d 'Share of each GPU\'s SMs that the claim may use while others leave them idle: 0.8 or 80% [default for new claims: set by the service, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l project -d 'Project that the claim belongs to' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the system service\'s, else your own service\'s]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l no-wait -d 'Do not wait for the GPU: the first CUDA call fails if the GPU is not free'
@@ -306,7 +306,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand resume" -l socket -d 'Sock
 complete -c gshare -n "__fish_gshare_using_subcommand resume" -s q -l quiet -d 'Print errors only'
 complete -c gshare -n "__fish_gshare_using_subcommand resume" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand resume" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand move" -l gpu -d 'Target GPU: index, UUID or start of a UUID; for a claim of several GPUs as many, separated by commas' -r
+complete -c gshare -n "__fish_gshare_using_subcommand move" -l gpu -d 'Target GPU: index, UUID or start of a UUID; one for each GPU of the claim, separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand move" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the system service\'s, else your own service\'s]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand move" -s q -l quiet -d 'Print errors only'
 complete -c gshare -n "__fish_gshare_using_subcommand move" -l json -d 'Print JSON'
@@ -325,7 +325,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on stage claim-for mig log help" -f -a "off" -d 'Suspend all enforcement (limits, reclaiming, refusals) until gshare admin on'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on stage claim-for mig log help" -f -a "on" -d 'Resume enforcement after gshare admin off; ends no program'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on stage claim-for mig log help" -f -a "stage" -d 'Show or set how much gshare does: 1 observe, 2 opt-in, 3 reclaim, 4 require'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on stage claim-for mig log help" -f -a "claim-for" -d 'Create a claim for a user that covers all programs in a cgroup that gshare does not own'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on stage claim-for mig log help" -f -a "claim-for" -d 'For a user, create a claim on all programs in a cgroup that gshare does not own'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on stage claim-for mig log help" -f -a "mig" -d 'Divide a GPU into instances (MIG), or make it whole again'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on stage claim-for mig log help" -f -a "log" -d 'Show what administrators did'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release off on stage claim-for mig log help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -338,7 +338,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from undrain" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from undrain" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from kill" -s u -l user -d 'All claims of this user: login name or uid' -r
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from kill" -l gpu -d 'All claims on this GPU: index or UUID (with --user: those of the user there)' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from kill" -l gpu -d 'All claims on this GPU: index or UUID; with --user, only that user\'s claims there' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from kill" -l grace -d 'Time between SIGTERM and SIGKILL; the service checks about once a second [default: 10s]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from kill" -l reason -d 'Reason, shown to the owners' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from kill" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the system service\'s, else your own service\'s]' -r -F
@@ -354,7 +354,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mode" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the system service\'s, else your own service\'s]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mode" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mode" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from release" -l for -d 'Take the GPUs back after this time [default: only with --take]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from release" -l for -d 'Take the GPUs back after this time [default: not until --take]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from release" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the system service\'s, else your own service\'s]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from release" -l take -d 'Take released GPUs back'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from release" -l json -d 'Print JSON'
@@ -380,9 +380,9 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l cgroup -d 'Cgroup of its programs: the directory, or the name in /proc/PID/cgroup' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5)' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same fraction as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l gpu-mem-limit -l gpu-memory-limit -d 'Memory per GPU that the claim may use while others leave it free [default of a new claim: the guaranteed memory; of a notebook: as the service sets it]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU that the claim may use while others leave it free [default for new claims: the guaranteed memory; for notebooks: set by the service]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same fraction as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l limit -d 'Share of each GPU\'s SMs that the claim may use while others leave them idle: 0.8 or 80% [default of a new claim: as the service sets it, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l limit -d 'Share of each GPU\'s SMs that the claim may use while others leave them idle: 0.8 or 80% [default for new claims: set by the service, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l gpu-ids -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l project -d 'Project that the claim belongs to' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from claim-for" -l class -d 'Class of work: interactive, batch or inference' -r -f -a "interactive\t''
@@ -409,7 +409,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "off" -d 'Suspend all enforcement (limits, reclaiming, refusals) until gshare admin on'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "on" -d 'Resume enforcement after gshare admin off; ends no program'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "stage" -d 'Show or set how much gshare does: 1 observe, 2 opt-in, 3 reclaim, 4 require'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "claim-for" -d 'Create a claim for a user that covers all programs in a cgroup that gshare does not own'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "claim-for" -d 'For a user, create a claim on all programs in a cgroup that gshare does not own'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "mig" -d 'Divide a GPU into instances (MIG), or make it whole again'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "log" -d 'Show what administrators did'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -457,7 +457,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand demo" -s h -l help -d 'Pri
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l policy -d 'Policy (see below); repeat to compare several [default: gshare, gshare-no-offload and fgd]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l gpus -d 'GPUs of the machine' -r
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l mem -d 'Memory of each GPU; sets how long moves and offloads take' -r
-complete -c gshare -n "__fish_gshare_using_subcommand replay" -l load -d 'Scale the times between requests so that they ask for this fraction of the machine [default: as listed]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand replay" -l load -d 'Scale the times between requests so that the load is this fraction of the machine [default: as listed]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l claims -d 'Only the first N claims' -r
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the system service\'s, else your own service\'s]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l json -d 'Print JSON'
@@ -510,7 +510,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subc
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "off" -d 'Suspend all enforcement (limits, reclaiming, refusals) until gshare admin on'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "on" -d 'Resume enforcement after gshare admin off; ends no program'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "stage" -d 'Show or set how much gshare does: 1 observe, 2 opt-in, 3 reclaim, 4 require'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "claim-for" -d 'Create a claim for a user that covers all programs in a cgroup that gshare does not own'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "claim-for" -d 'For a user, create a claim on all programs in a cgroup that gshare does not own'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "mig" -d 'Divide a GPU into instances (MIG), or make it whole again'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "log" -d 'Show what administrators did'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from config" -f -a "check" -d 'Report every mistake in a file; exit 78 if there is one'

@@ -238,18 +238,16 @@ impl Service {
         self.signal(&[process], signal);
     }
 
-    /// `c3 uses 3.4 GiB more on GPU 1 than gshare has counted (python train.py, pid 31)`.
+    /// `c3 uses 3.4 GiB more on GPU 1 than was counted (python train.py, pid 31)`.
     fn overuse_text(&self, id: ClaimId, gpu: usize, finding: &Finding<ProcessKey>) -> String {
         let pid = finding.process.pid;
         let who = format!("({}, pid {pid})", figures::Face::of(pid).what);
         match finding.kind {
             Kind::Memory { excess } => {
-                format!("{id} uses {excess} more on GPU {gpu} than gshare has counted {who}")
+                format!("{id} uses {excess} more on GPU {gpu} than was counted {who}")
             }
             Kind::Time { excess } => {
-                format!(
-                    "{id} uses {excess:.0} % more of GPU {gpu}'s time than gshare has counted {who}"
-                )
+                format!("{id} uses {excess:.0} % more of GPU {gpu}'s time than was counted {who}")
             }
             Kind::NotGranted => format!("{id} uses GPU {gpu}, which it does not hold {who}"),
         }
