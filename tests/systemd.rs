@@ -508,7 +508,7 @@ fn the_package_installs_upgrades_and_goes() {
         assert!(there, "{path} is not in the package: {list}");
     }
     let said = machine.ok("gshare setup");
-    assert!(said.contains("installed by its package"), "{said}");
+    assert!(said.contains("installed from a package"), "{said}");
     let refused = machine.run("gshare setup --undo");
     assert_eq!(refused.status.code(), Some(64));
 

@@ -73,6 +73,13 @@ pub(crate) struct Entry {
     pub(crate) members: Vec<(usize, u32)>,
 }
 
+impl Entry {
+    /// Tells pages apart.
+    fn address(&self) -> usize {
+        Arc::as_ptr(&self.turning).addr()
+    }
+}
+
 impl PartialEq for Entry {
     fn eq(&self, other: &Self) -> bool {
         let key = |e: &Self| {
@@ -202,14 +209,17 @@ fn run(shared: &Shared, woken: &UnixDatagram) {
         let is_new = table.is_some();
         if let Some(table) = table {
             let table = together(table);
+            // A page that goes on in another set is not let go.
+            let entries = table.values().flatten();
+            let kept: BTreeSet<usize> = entries.map(Entry::address).collect();
             for (index, set) in &mut sets {
                 if !table.contains_key(index) {
-                    set.set_claims(Vec::new());
+                    set.set_claims(Vec::new(), &kept);
                 }
             }
             sets.retain(|index, _| table.contains_key(index));
             for (index, claims) in table {
-                sets.entry(index).or_default().set_claims(claims);
+                sets.entry(index).or_default().set_claims(claims, &kept);
             }
             let mut done = shared.done.lock().unwrap_or_else(PoisonError::into_inner);
             done.retain(|(gpu, claim), _| {
@@ -285,11 +295,10 @@ fn wait(
 }
 
 impl Set {
-    fn set_claims(&mut self, claims: Vec<Entry>) {
+    fn set_claims(&mut self, claims: Vec<Entry>, kept: &BTreeSet<usize>) {
         // Threads that wait for a claim which is gone are not to sleep on.
         for old in &self.claims {
-            let kept = |e: &Entry| Arc::ptr_eq(&e.turning, &old.turning);
-            if !claims.iter().any(kept) {
+            if !kept.contains(&old.address()) {
                 let limits = &old.turning.limits;
                 limits.set_turn(Word(limits.turn_word()).next(Mode::Free).0, 0, 0, 0);
             }

@@ -61,6 +61,10 @@ impl Service {
                 "containers are switched off in the config ([containers] cdi-dir)".to_owned(),
             ));
         };
+        if live.record.no_library {
+            let text = format!("{id} runs without the library, and its containers would load it");
+            return Err(not_now(text).with_hint("for containers: claim without --no-library"));
+        }
         let Some(cgroup) = &live.cgroup else {
             return Err(not_now(
                 "without cgroups gshare cannot tell which claim a container belongs to".to_owned(),

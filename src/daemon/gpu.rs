@@ -28,6 +28,8 @@ pub(crate) struct Gpu {
     pub(crate) overhead: u64,
     /// The overhead was measured under this driver.
     pub(crate) overhead_known: bool,
+    /// What gshare's own probe measured under this driver.
+    pub(crate) overhead_probed: Option<u64>,
     /// The same for clients of MPS, whose server has a part of it; absent until one was seen.
     pub(crate) overhead_mps: Option<u64>,
     /// Mean SM activity (or time busy) of the last ten minutes' points, percent, oldest first.
@@ -61,6 +63,7 @@ impl Gpu {
             total: u64::MAX,
             overhead: UNKNOWN_OVERHEAD,
             overhead_known: false,
+            overhead_probed: None,
             overhead_mps: None,
             history: VecDeque::new(),
             unclaimed: 0,
@@ -81,6 +84,16 @@ impl Gpu {
         match (held, self.overhead_mps) {
             (Held::Mps, Some(bytes)) => bytes,
             _ => self.overhead,
+        }
+    }
+
+    /// What a member that has nothing but a context may teach: its page is its own word, which counts little against the
+    /// probe's, so that nobody makes the contexts of others free or too dear to have.
+    pub(crate) fn believable(&self, held: Held) -> std::ops::RangeInclusive<u64> {
+        match (held, self.overhead_probed) {
+            (Held::Mps, _) => self.overhead / 4..=self.overhead,
+            (_, Some(probed)) => probed - probed / 4..=probed,
+            (_, None) => UNKNOWN_OVERHEAD / 8..=UNKNOWN_OVERHEAD,
         }
     }
 
@@ -194,5 +207,28 @@ mod tests {
         step.add(None);
         assert_eq!(step.finish(), Some(None));
         assert_eq!(step.finish(), None, "the next has just begun");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_members_page_is_believed_little_against_the_probe() {
+        const MIB: u64 = 1 << 20;
+        let mut gpu = Gpu::new("GPU-0".to_owned(), "H100".to_owned());
+        let guess = gpu.believable(Held::Timeslice);
+        assert!(
+            guess.contains(&(388 * MIB)) && !guess.contains(&(12 << 30)) && !guess.contains(&MIB)
+        );
+        (gpu.overhead, gpu.overhead_probed) = (388 * MIB, Some(388 * MIB));
+        let probed = gpu.believable(Held::Timeslice);
+        assert!(probed.contains(&(300 * MIB)) && !probed.contains(&(200 * MIB)));
+        // What was lowered once lowers no further bound.
+        gpu.overhead = 300 * MIB;
+        assert_eq!(gpu.believable(Held::Timeslice), probed);
+        let mps = gpu.believable(Held::Mps);
+        assert!(mps.contains(&(100 * MIB)) && !mps.contains(&(12 << 30)));
     }
 }

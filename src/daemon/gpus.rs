@@ -18,9 +18,17 @@ impl Service {
         of: Option<&ClaimRecord>,
         gpus: impl IntoIterator<Item = usize>,
     ) -> DeviceRules {
-        let gpus: Vec<usize> = match self.is_off() || of.is_some_and(ClaimRecord::is_observed) {
-            true => (0..self.gpus.len()).collect(),
-            false => gpus.into_iter().collect(),
+        let own: Vec<usize> = gpus.into_iter().collect();
+        let all = 0..self.gpus.len();
+        let gpus: Vec<usize> = if self.is_off() {
+            all.collect()
+        } else if of.is_some_and(ClaimRecord::is_observed) {
+            // As a program without a claim: GPUs in stage 4 stay closed.
+            let closed = self.denied(&self.stages);
+            all.filter(|g| own.contains(g) || !closed.contains(g))
+                .collect()
+        } else {
+            own
         };
         let minors = gpus.iter().filter_map(|g| self.gpus[*g].minor);
         let mut rules = DeviceRules::gpus(self.majors.clone(), minors);

@@ -304,9 +304,14 @@ impl Service {
     ) -> anyhow::Result<()> {
         let ends_ms = ends.map(|at| self.unix_at(at));
         let slices_of = self.slice_records(slices);
+        let Some(uid) = self.claims.get(&id).map(|live| live.record.uid) else {
+            return Ok(());
+        };
+        let stage = self.stage_of(uid, slices_of.iter().map(|s| s.uuid.as_str()));
         let Some(live) = self.claims.get_mut(&id) else {
             return Ok(());
         };
+        live.record.stage = stage;
         live.record.ends_ms = ends_ms;
         live.record.slices = slices_of;
         let record = live.record.clone();

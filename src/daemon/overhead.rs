@@ -30,6 +30,7 @@ impl Service {
             if let Some(bytes) = self.journal.overhead(&gpu.model, &driver)? {
                 gpu.overhead = bytes;
                 gpu.overhead_known = true;
+                gpu.overhead_probed = Some(bytes);
             }
             gpu.overhead_mps = self
                 .journal
@@ -88,7 +89,7 @@ impl Service {
         });
         for (uuid, result) in measured {
             match result {
-                Ok(bytes) => self.learnt(&uuid, Held::Timeslice, bytes),
+                Ok(bytes) => self.learnt(&uuid, Held::Timeslice, bytes, true),
                 Err(error) => tracing::warn!(
                     "could not measure the memory of a CUDA context on {uuid}, so gshare assumes {} MiB: {error:#}",
                     super::gpus::UNKNOWN_OVERHEAD >> 20
@@ -105,12 +106,13 @@ impl Service {
             return;
         };
         let (held, gpu) = (slice.held, &self.gpus[g]);
-        if !gpu.context_cost_known(held) || bytes < gpu.context_cost(held) {
-            self.learnt(&uuid, held, bytes);
+        let is_news = !gpu.context_cost_known(held) || bytes < gpu.context_cost(held);
+        if is_news && gpu.believable(held).contains(&bytes) {
+            self.learnt(&uuid, held, bytes, false);
         }
     }
 
-    fn learnt(&mut self, uuid: &str, held: Held, bytes: u64) {
+    fn learnt(&mut self, uuid: &str, held: Held, bytes: u64, by_probe: bool) {
         let driver = self.driver_version().to_owned();
         let Some(index) = self.gpu_index(uuid) else {
             return;
@@ -121,8 +123,12 @@ impl Service {
             "a CUDA context on GPU {index} ({name}) takes {}",
             Bytes(bytes)
         );
-        if let Err(error) = self.journal.learn_overhead(&name, &driver, bytes) {
-            tracing::warn!(%error, "could not save the measured memory of a CUDA context");
+        // For clients of MPS there is no probe.
+        if by_probe || held == Held::Mps {
+            let saved = self.journal.learn_overhead(&name, &driver, bytes);
+            if let Err(error) = saved {
+                tracing::warn!(%error, "could not save the measured memory of a CUDA context");
+            }
         }
         for gpu in self.gpus.iter_mut().filter(|g| g.model == model) {
             if held == Held::Mps {
@@ -130,6 +136,7 @@ impl Service {
             } else {
                 gpu.overhead = bytes;
                 gpu.overhead_known = true;
+                gpu.overhead_probed = gpu.overhead_probed.or(by_probe.then_some(bytes));
             }
         }
         // Contexts that are made from now on.

@@ -111,6 +111,16 @@ impl Service {
         if live.ending.as_ref().is_some_and(|e| e.kill_at.is_some()) {
             return Err(WireError::new(ErrorCode::Ended, format!("{id} is ending")));
         }
+        if live.record.no_library && self.strict.on {
+            let text = format!(
+                "{id} keeps its size: it runs without the library, and limits are strict here"
+            );
+            return Err(
+                WireError::new(ErrorCode::NotPermitted, text).with_hint(format!(
+                    "for another size: gshare release {id}, then claim again"
+                )),
+            );
+        }
         let of_the_gpu = change.share.is_some() || change.sm.is_some() || change.sm_limit.is_some();
         let slices = &live.record.slices;
         if let Some(whole) = slices.iter().find(|s| s.held == Held::Whole)

@@ -180,27 +180,22 @@ fn without_the_library_strict_limits_give_whole_gpus_alone() {
     else {
         return;
     };
-    let claim = |size: &str| {
+    let claim = |size: &str, run: &str| {
         let mut command = station.command();
-        command.args([
-            "claim",
-            "-q",
-            "-g",
-            size,
-            "--gpu-ids",
-            "0",
-            "--no-library",
-            "--",
-            "true",
-        ]);
+        command.args(["claim", "-q", "-g", size, "--gpu-ids", "0", "--no-library"]);
+        command.args(["--", "sh", "-c", run]).arg(station.program());
         as_user(command, users.uid(0)).output().expect("runs")
     };
-    let refused = claim("0.5");
+    let refused = claim("0.5", "true");
     assert_eq!(refused.status.code(), Some(77));
     let (_, why) = said(&refused);
     assert!(
         why.contains("nothing would hold a part of a GPU") && why.contains("-g 1"),
         "{why}"
     );
-    assert_eq!(claim("1").status.code(), Some(0));
+    assert_eq!(claim("1", "true").status.code(), Some(0));
+    // Nor does a claim that runs become a part of one.
+    let smaller = claim("1", r#""$0" resize "$GSHARE_CLAIM_ID" -g 0.5"#);
+    assert_eq!(smaller.status.code(), Some(77), "{smaller:?}");
+    assert!(said(&smaller).1.contains("keeps its size"), "{smaller:?}");
 }

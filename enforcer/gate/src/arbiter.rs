@@ -170,6 +170,8 @@ enum Phase {
         holder: Holder,
         began_ns: u64,
         ends_ns: u64,
+        /// When it was to end at first: a turn that is torn between GPUs goes on for a bounded time beyond it.
+        due_ns: u64,
         /// Since when the holder has had nothing on the GPU.
         empty_since_ns: Option<u64>,
         /// What its processes had said by then; anything new is a sign of life.
@@ -470,6 +472,7 @@ impl Arbiter {
             holder,
             began_ns,
             mut ends_ns,
+            due_ns,
             empty_since_ns,
             stamps,
             used_ns,
@@ -498,7 +501,7 @@ impl Arbiter {
         let mut state = self.state(claim);
         let mut lingers = false;
         if state.busy {
-            let late = now >= state.expected_ns.max(ends_ns).saturating_add(LATE_NS);
+            let late = now >= state.expected_ns.max(due_ns).saturating_add(LATE_NS);
             if late {
                 let stuck = |p: &Process| p.busy && !is_alive(id, p.slot);
                 let dead: Vec<usize> = filter_slots(claim, stuck);
@@ -510,8 +513,10 @@ impl Arbiter {
             } else {
                 DRAIN_AT_MOST_NS
             };
-            lingers = state.busy && now >= ends_ns.saturating_add(most);
-            if now >= ends_ns && is_torn(now, claim) {
+            lingers = state.busy && now >= due_ns.saturating_add(most);
+            if (ends_ns..due_ns.saturating_add(BACKLOG_AT_MOST_NS)).contains(&now)
+                && is_torn(now, claim)
+            {
                 ends_ns = now + REST_NS;
             }
         }
@@ -535,6 +540,7 @@ impl Arbiter {
                 holder,
                 began_ns,
                 ends_ns,
+                due_ns,
                 empty_since_ns: empty_since,
                 stamps,
                 used_ns,
@@ -729,6 +735,7 @@ impl Arbiter {
             holder: Holder::Light,
             began_ns,
             ends_ns: u64::MAX,
+            due_ns: u64::MAX,
             empty_since_ns: None,
             stamps: 0,
             used_ns: 0,
@@ -999,20 +1006,24 @@ mod tests {
         }
     }
 
-    /// A kernel on one GPU waits for its twin, which the end of the turn holds back on the other one.
-    #[test]
-    fn what_a_claims_own_work_waits_for_goes_at_the_end_of_its_turn() {
-        let began = 1000 * MS;
+    /// Two heavy claims with these processes each.
+    fn of_two(began: u64, waits: &[Process]) -> Arbiter {
         let mut arbiter = Arbiter::default();
-        let mut orders = Vec::new();
-        let waits = [process(0, true, 0), process(1, true, 0)];
-        let first = [claim(0, &waits), claim(1, &waits)];
-        arbiter.keep_records(began, &first);
+        arbiter.keep_records(began, &[claim(0, waits), claim(1, waits)]);
         (arbiter.looked_ns, arbiter.low_since_ns) = (began, began);
         arbiter.is_scarce = true;
         for record in &mut arbiter.records {
             record.demand.heavy = true;
         }
+        arbiter
+    }
+
+    /// A kernel on one GPU waits for its twin, which the end of the turn holds back on the other one.
+    #[test]
+    fn what_a_claims_own_work_waits_for_goes_at_the_end_of_its_turn() {
+        let (began, waits) = (1000 * MS, [process(0, true, 0), process(1, true, 0)]);
+        let mut arbiter = of_two(began, &waits);
+        let mut orders = Vec::new();
         let mut step = |now, mine: &[Process]| {
             orders.clear();
             let claims = [claim(0, mine), claim(1, &waits)];
@@ -1031,5 +1042,30 @@ mod tests {
         let through = [process(0, true, 0), process(1, true, 0)];
         let mode = step(late + MS, &through).map(|(mode, _)| mode);
         assert_eq!(mode, Some(Mode::Closed));
+    }
+
+    /// A kernel that never ends beside a launch on the other GPU: a stopped program, or one that means to keep both.
+    #[test]
+    fn a_turn_that_is_torn_for_ever_ends_all_the_same() {
+        let (began, waits) = (1000 * MS, [process(0, true, 0), process(1, true, 0)]);
+        let mut arbiter = of_two(began, &waits);
+        let mut orders = Vec::new();
+        let torn = [process(0, false, began + 1), process(1, true, 0)];
+        let (mut now, mut due, mut ends) = (began, None, began);
+        while now < began + 400 * MS {
+            orders.clear();
+            let mine = if due.is_some() { &torn } else { &waits };
+            let claims = [claim(0, mine), claim(1, &waits)];
+            arbiter.step(now, &claims, &mut |_, _| true, &mut orders);
+            let own = orders.iter().filter(|order| order.id == 0);
+            for order in own.filter(|order| order.word.mode() == Mode::Turn) {
+                ends = order.turn_ends_ns;
+                due.get_or_insert(ends);
+            }
+            now += MS / 10;
+        }
+        let beyond = ends - due.expect("a turn");
+        assert!(beyond <= BACKLOG_AT_MOST_NS + MS, "{} ms", beyond / MS);
+        assert!(beyond > 10 * MS, "it goes on for a while: {beyond} ns");
     }
 }

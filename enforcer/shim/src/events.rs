@@ -170,6 +170,11 @@ impl Pair {
         query(self.start) == Some(SUCCESS)
     }
 
+    /// Whether the GPU is known not to be past it: what the driver cannot tell now counts as neither.
+    pub(crate) fn is_ahead(&self) -> bool {
+        query(self.start) == Some(NOT_READY)
+    }
+
     /// Whether the launch between the two is over, on a thread that has no context of the program's; `current` is the
     /// one that it has.
     pub(crate) fn look(&self, current: &mut Handle) -> Progress {

@@ -497,7 +497,7 @@ impl Gate {
         let call = trial.pair.map(|(pair, _, began_ns)| Call {
             began_ns,
             ended_ns: monotonic_ns(),
-            behind: !pair.has_started(),
+            behind: pair.is_ahead(),
         });
         let key = (result == SUCCESS).then_some(work.key);
         let recorded = trial

@@ -224,8 +224,8 @@ mod tests {
         what.reach = Some(7 * GIB + 199 * MIB);
         assert_eq!(
             at_cap(&what),
-            "claim training is at its cap: 6.0 of 6.0 GiB on GPU 1; 1.1 GiB more is free there, too \
-             little for this: gshare resize c3 --gpu-mem 8G --wait"
+            "claim training is at its cap: 6.0 of 6.0 GiB on GPU 1; 1.1 GiB more is free there; to \
+             wait for more: gshare resize c3 --gpu-mem 8G --wait"
         );
     }
 

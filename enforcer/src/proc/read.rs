@@ -34,11 +34,17 @@ pub struct ProcessKey {
     pub start_ticks: u64,
 }
 
-/// Whether the name of one of the files that a process has mapped fits.
+/// Of `/proc/PID/maps`, whose length its process decides, so many bytes are read: twice what Linux lets a process map by
+/// default (65,530 mappings of 120 bytes).
+const MAPS_AT_MOST: u64 = 16 << 20;
+
+/// Whether the name of one of the first files that a process has mapped fits.
 #[must_use]
 pub fn has_mapped(pid: i32, fits: impl Fn(&str) -> bool) -> bool {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
-    maps.is_ok_and(|maps| names_mapped(&maps).any(fits))
+    let mut maps = Vec::new();
+    let file = fs::File::open(format!("/proc/{pid}/maps"));
+    let read = file.and_then(|file| file.take(MAPS_AT_MOST).read_to_end(&mut maps));
+    read.is_ok() && names_mapped(&String::from_utf8_lossy(&maps)).any(fits)
 }
 
 /// The names of files in the text of `/proc/PID/maps`, without their directories.

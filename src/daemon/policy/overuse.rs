@@ -91,7 +91,15 @@ impl Service {
             let more = p
                 .time_busy
                 .is_some_and(|busy| busy - counted >= UNCOUNTED_TIME);
-            let is = self.policy.untold.contains(&key) || more && works_unseen(p.pid);
+            // Of programs that no claim holds to anything, nobody asks.
+            let held = || match self.whose(p.pid) {
+                Whose::Claim(id) => self
+                    .claims
+                    .get(&id)
+                    .is_some_and(|l| !l.record.has_no_library()),
+                _ => false,
+            };
+            let is = self.policy.untold.contains(&key) || more && held() && works_unseen(p.pid);
             is.then_some(key)
         };
         self.world().processes().filter_map(unseen).collect()
@@ -102,7 +110,7 @@ impl Service {
         let Some(live) = self.claims.get(&id) else {
             return Default::default();
         };
-        let held = self.libcuda.is_ok() && !live.record.adopted && !self.is_unlimited(id);
+        let held = self.libcuda.is_ok() && !live.record.has_no_library() && !self.is_unlimited(id);
         let all = self.reading(gpu).and_then(|r| r.processes.as_ref());
         let own = all.into_iter().flatten().filter_map(|p| {
             let key = self.owners.key(p.pid)?;

@@ -215,7 +215,9 @@ impl Arbiter {
                 demand.heavy &= used > own * HEAVY;
             } else {
                 let backlog = |p: &Process| p.busy && p.expected_ns > now + BACKLOG_NS;
-                demand.heavy = part >= own * HEAVY || claim.processes.iter().any(backlog);
+                // A burst that has just begun is a backlog for a moment: a flood has work all the time.
+                let flood = used >= HEAVY && claim.processes.iter().any(backlog);
+                demand.heavy = part >= own * HEAVY || flood;
             }
             demand.begin(now, claim.processes);
             takes_more |= demand.heavy;

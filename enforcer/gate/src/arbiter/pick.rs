@@ -22,6 +22,7 @@ impl Arbiter {
             holder,
             began_ns: now,
             ends_ns,
+            due_ns: ends_ns,
             empty_since_ns: None,
             stamps: of_holder(holder, &list, stamps_of),
             used_ns: of_holder(holder, &list, used_by),
@@ -158,6 +159,7 @@ impl Arbiter {
             holder,
             began_ns,
             ref mut ends_ns,
+            ref mut due_ns,
             ..
         } = self.phase
         else {
@@ -181,6 +183,7 @@ impl Arbiter {
         });
         if behind {
             *ends_ns = (*ends_ns).min(now.max(began_ns + LEAST_TURN_NS));
+            *due_ns = (*due_ns).min(*ends_ns);
         }
     }
 }

@@ -26,7 +26,8 @@ pub(super) struct Call {
     /// When the first event was recorded.
     pub(super) began_ns: u64,
     pub(super) ended_ns: u64,
-    /// The GPU was not past the first event by the end: its stream had work, so nothing but the launch lies between the two.
+    /// The GPU was not past the first event by the end: its stream had work, or the GPU was at work for others, and the time of
+    /// the call does not lie between the two.
     pub(super) behind: bool,
 }
 
@@ -104,7 +105,7 @@ impl Inner {
                 self.anchors.push(Anchor {
                     pair,
                     at_ns,
-                    least_ns,
+                    least_ns: least_ns.min(at_ns),
                 });
             } else {
                 self.spare.push(pair);
@@ -142,7 +143,7 @@ impl Inner {
             *anchor = Anchor {
                 pair,
                 at_ns,
-                least_ns,
+                least_ns: least_ns.min(at_ns),
             };
         }
         self.spare.push(unused);
