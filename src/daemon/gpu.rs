@@ -208,11 +208,6 @@ mod tests {
         assert_eq!(step.finish(), Some(None));
         assert_eq!(step.finish(), None, "the next has just begun");
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     #[test]
     fn a_members_page_is_believed_little_against_the_probe() {
