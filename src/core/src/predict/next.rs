@@ -2,7 +2,7 @@
 //! program that holds nothing now is between two lives, and what it needed before says nothing of when it comes back.
 //!
 //! Both constants are from the trace that `gshare bench predict` names: each of five folds of its programs chooses them
-//! when it is left out (144 programs, 14,404 windows; 2.0 to 2.7 % of the windows held out are under, 28 to 33 % is over).
+//! when it is left out (144 programs, 14,404 windows; 2.0 to 2.6 % of the windows held out are under, 27 to 31 % is over).
 
 use std::collections::VecDeque;
 use std::time::Duration;
