@@ -39,6 +39,8 @@ const FIRST_SCORE: f64 = 3.5;
 /// Further off than this many times the spread, it was another thing and no spread of the same: a change. Such runs do
 /// not count for the bound.
 const CHANGE: f64 = 8.0;
+/// A repeat is not predicted to need more than this many times the highest that was seen of it, or its middle.
+const FURTHEST: f64 = 1.5;
 /// From so many runs on a prediction rests on many.
 const MANY: usize = 6;
 /// From how many runs on others than repeats count.
@@ -228,11 +230,19 @@ pub fn estimate(
     let kind = Scores::kind(found.level, found.known);
     let above = scores.quantile(kind, nominal) * found.spread;
     let of = |log: f64| Bytes(log.exp().round() as u64);
+    let bound = of(found.log + above);
+    // Runs that differ by much do not say how far the next one is from all of them: not further than this.
+    let highest = found.runs.iter().map(|run| run.peak).max();
+    let most = highest.map(|peak| of(FURTHEST.ln() + (peak.0 as f64).ln().max(found.log)));
+    let bound = match (found.level, most) {
+        (Level::Repeats, Some(most)) => bound.min(most),
+        _ => bound,
+    };
     Some(Estimate {
         level: found.level,
         kind,
         middle: of(found.log),
-        bound: of(found.log + above),
+        bound,
         spread: found.spread,
         runs: found.runs,
         follows: found.follows,

@@ -279,3 +279,12 @@ fn a_run_goes_on_as_those_did_that_were_as_long() {
     assert_eq!(span.left(s(250), 0.9), Some(s(50)));
     assert_eq!(span.left(s(300), 0.9), None, "none was longer");
 }
+
+#[test]
+fn a_repeat_is_not_given_many_times_what_was_ever_seen_of_it() {
+    let runs = [14.0, 1.0, 1.05, 0.97].iter().zip((0..4).rev());
+    let runs = runs.map(|(gib, id)| past(id, "python train.py", *gib));
+    let said = ask("python train.py", runs.collect()).expect("known");
+    assert_eq!(said.level, Level::Repeats);
+    assert!(gib(said.bound) <= 1.51 * 14.0, "{said:?}");
+}
