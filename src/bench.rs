@@ -5,12 +5,9 @@ mod abuse;
 mod attribution;
 mod claim;
 mod cost;
-mod density;
 mod dice;
 mod gate;
-mod history;
 mod kernel;
-mod llm_and_vision;
 mod predict;
 mod schedule;
 mod screen;
@@ -25,16 +22,13 @@ use crate::command::args::BenchArgs;
 use crate::command::out::print;
 
 /// By name; each gives its last line.
-const ALL: [(&str, Run); 13] = [
+const ALL: [(&str, Run); 10] = [
     ("abuse", abuse::run),
     ("attribution", attribution::run),
     ("claim", claim::run),
     ("cost", cost::run),
-    ("density", density::run),
     ("gate", gate::run),
-    ("history", history::run),
     ("kernel", kernel::run),
-    ("llm_and_vision", llm_and_vision::run),
     ("predict", predict::run),
     ("schedule", schedule::run),
     ("screen", screen::run),

@@ -16,6 +16,7 @@ mod exec;
 mod kernel;
 mod levers;
 mod list;
+mod nodes;
 mod off;
 mod phases;
 mod release;
@@ -141,6 +142,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         Some(Command::Ps(args)) => list::ps(socket, &args),
         Some(Command::Queue(args)) => list::queue(socket, &args),
         Some(Command::Status(args)) => list::status(socket, &args),
+        Some(Command::Nodes(args)) => nodes::run(socket, &args),
         Some(Command::Report(args)) => report::run(socket, &args),
         Some(Command::Smi(args)) => smi::run(socket, &args),
         Some(Command::Release(args)) => release::run(socket, &args),

@@ -6,30 +6,34 @@ mod act;
 mod admin;
 mod advice;
 mod arbiter;
-mod asked;
 mod attribution;
 mod behalf;
 mod bound;
 mod claim_for;
+mod claims;
 mod command;
 mod connection;
 mod container;
 mod container_names;
 mod convert;
+mod core;
 mod cover;
 mod die;
 mod doctor;
+mod driver;
 mod ending;
 mod engine;
 mod fact;
 mod fair;
 mod features;
+mod fences;
 mod gpu;
 mod gpus;
 mod grant;
 mod guest;
 mod health;
 pub(crate) mod history;
+mod host;
 mod identity;
 mod idle;
 pub(crate) mod journal;
@@ -60,7 +64,6 @@ mod peer;
 mod policy;
 mod reclaim;
 mod record;
-mod recorder;
 mod release;
 mod reload;
 mod resize;
@@ -68,7 +71,7 @@ mod restore;
 mod rules;
 mod server;
 mod service;
-mod setup;
+mod settings;
 mod sizes;
 mod stage;
 mod start;
@@ -173,11 +176,17 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
         idle,
         tx,
         service.features.metrics.answers(),
-        service.tree.as_ref().and_then(Tree::units).cloned(),
-        warmer(service.tree.clone()),
+        service
+            .host
+            .fences
+            .tree
+            .as_ref()
+            .and_then(Tree::units)
+            .cloned(),
+        warmer(service.host.fences.tree.clone()),
     ));
-    tracing::info!(socket = %socket.display(), "gshared {} serves {}", env!("CARGO_PKG_VERSION"), service.summary());
-    let mut told = service.status();
+    tracing::info!(socket = %socket.display(), "gshared {} serves {}", env!("CARGO_PKG_VERSION"), service::summary(&service.world()));
+    let mut told = reload::status(&service.world());
     manager::ready(&told);
     let watchdog = manager::watchdog();
     let mut pulse = tokio::time::interval(watchdog.unwrap_or(tick));
@@ -191,9 +200,9 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
     let mut int = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
     let mut hup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
     loop {
-        let due = service.next_publish();
+        let due = service.screens.next();
         let publish_at = due.unwrap_or_else(std::time::Instant::now);
-        let wake = service.next_wake();
+        let wake = service.core.next_wake();
         let wake_at = wake.unwrap_or_else(std::time::Instant::now);
         tokio::select! {
             biased;
@@ -228,7 +237,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
             () = tokio::time::sleep_until(publish_at.into()), if due.is_some() => {}
         }
         service.publish();
-        let status = service.status();
+        let status = reload::status(&service.world());
         if status != told {
             manager::status(&status);
             told = status;
@@ -236,7 +245,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
     }
     manager::stopping();
     service.end_history();
-    service.recorder.end();
+    service.core.end();
     tracing::info!("gshared stops; programs in claims keep running under their limits");
     let _ = std::fs::remove_file(&socket);
     Ok(())

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use gshare_enforcer::gpu::{CounterSource, GpuProcess, GpuReading, GpuState as Seen};
 use gshare_enforcer::proc;
-use gshare_proto::{Figure, GpuState, GpuView, Identity, ProcessView, Source, UnclaimedView};
+use gshare_proto::{
+    CommandLine, Figure, GpuState, GpuView, Identity, ProcessView, Source, UnclaimedView,
+};
 
 use crate::identity;
 
@@ -50,7 +52,7 @@ impl Face {
     pub(crate) fn of(pid: i32) -> Self {
         let (command, identity) = identity::of_process(pid);
         Self {
-            what: what(None, &command),
+            what: what(None, &CommandLine::of(&command)),
             identity,
             uid: proc::uids(pid).map(|u| u.real),
         }
@@ -181,6 +183,11 @@ pub(crate) fn what(name: Option<&str>, command: &[String]) -> String {
         .collect::<Vec<_>>()
         .join(" ");
     printable(&text).take(200).collect()
+}
+
+/// What everybody may see of a command: program and script, by the same rule.
+pub(crate) fn public(command: &[String]) -> String {
+    what(None, &program(command))
 }
 
 /// Program and script of a command line, without further arguments.

@@ -3,6 +3,7 @@
 
 use std::path::{Component, Path};
 
+use gshare_core::Party;
 use gshare_enforcer::cgroup::container_id;
 use gshare_enforcer::proc;
 use gshare_proto::snapshot::{Identity, Named};
@@ -256,6 +257,16 @@ fn unit_of_path(path: &str) -> Option<Named> {
         }
     }
     None
+}
+
+/// That nobody has that name here, which may be a slip or somebody to come.
+pub(crate) fn unknown(party: &Party) -> Option<String> {
+    let known = match party {
+        Party::User(name) => proc::user_exists(name),
+        Party::Group(name) => proc::group_exists(name),
+        Party::Project(_) => true,
+    };
+    (!known).then(|| format!("note: this machine has no {party} (yet)"))
 }
 
 #[cfg(test)]

@@ -13,8 +13,6 @@ use xattr::FileExt;
 pub const NAME: &str = "gshare-exec";
 /// Beside it: one line with the path of the service's socket, where that is not the usual one.
 pub const SOCKET_FILE: &str = "gshare-exec.socket";
-/// The capability by the name that `setcap` takes: what mounts need, permitted and not in force.
-pub const CAPABILITY: &str = "cap_sys_admin=p";
 
 const ATTRIBUTE: &str = "security.capability";
 /// CAP_SYS_ADMIN among the permitted ones, revision 2 of the attribute (linux/capability.h): little-endian

@@ -87,8 +87,9 @@ pub(crate) fn write_line(state_dir: &Path, name: &str, line: &impl Serialize) ->
 /// When it cannot be removed.
 pub(crate) fn remove(state_dir: &Path) -> io::Result<()> {
     match fs::remove_file(state_dir.join(FILE)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => fs::File::open(state_dir)?.sync_all(),
     }
 }
 

@@ -17,6 +17,8 @@ use tree::Tree;
 
 /// What is remembered of an installation, below the root.
 const MEMORY: &str = "/var/lib/gshare/setup";
+/// The program where a package puts it.
+const PACKAGED: &str = "/usr/bin/gshare";
 /// The service's state: journal and history.
 const STATE: &str = "/var/lib/gshare";
 
@@ -44,6 +46,13 @@ pub(crate) fn run(args: &SetupArgs) -> Outcome {
         .with_hint(
             "gshare setup --root / installs the files only; then have your init system run gshared",
         ));
+    }
+    if live && !args.undo && plan::is_packaged(Path::new(PACKAGED)) {
+        return Err(Failure::new(
+            failure::USAGE,
+            "gshare is installed from a package here; a second installation would hide that one",
+        )
+        .with_hint("upgrade the package, or remove it first: sudo apt remove gshare"));
     }
     if args.undo {
         undo(&root, args.dry_run, live)
@@ -101,7 +110,7 @@ fn packaged(args: &SetupArgs) -> Outcome {
     }
     out::print("gshare was installed from a package: setup changed none of its files\n")?;
     units::start(false)?;
-    doctor(Path::new("/usr/bin/gshare"))
+    doctor(Path::new(PACKAGED))
 }
 
 /// A machine without a journal starts in stage 1: nothing changes for anybody until the administrator says so.

@@ -200,7 +200,8 @@ fn others_see_the_program_and_its_script_but_no_further_arguments() {
     if !root("others_see_the_program_and_its_script_but_no_further_arguments") {
         return;
     }
-    let station = station();
+    // Without `names = "all"` not even these: `others_see_program_and_script_and_owners_all` in src/daemon/viewer.rs.
+    let station = support::station_with(|o| o.config = "[privacy]\nnames = \"all\"\n".to_owned());
     let mut command = station.command();
     command.args([
         "claim", "-q", "-g", "0.1", "--", "sh", "-c", "sleep 60", "t.py",
@@ -229,6 +230,33 @@ fn others_see_the_program_and_its_script_but_no_further_arguments() {
 }
 
 #[test]
+fn the_log_of_a_claim_is_for_its_owner_and_root() {
+    if !root("the_log_of_a_claim_is_for_its_owner_and_root") {
+        return;
+    }
+    let station = station();
+    let log = |uid: u32| {
+        let mut command = station.command();
+        command.args(["log", "c1"]).uid(uid).gid(uid);
+        command.output().expect("runs")
+    };
+    let mut command = station.command();
+    command.args(["claim", "-q", "-g", "0.1", "--", "true"]);
+    let ended = command.uid(FLOODER).gid(FLOODER).status();
+    assert!(ended.expect("runs").success());
+    for uid in [0, FLOODER] {
+        assert!(log(uid).status.success(), "{:?}", log(uid));
+    }
+    let other = log(FLOODER + 1);
+    let text = String::from_utf8_lossy(&other.stderr);
+    assert_eq!(other.status.code(), Some(77), "{text}");
+    assert_eq!(
+        text.lines().next(),
+        Some("gshare: c1 belongs to another user")
+    );
+}
+
+#[test]
 fn answers_come_in_the_order_of_the_questions() {
     let station = station();
     let mut wire = Wire::open(&station);
@@ -239,6 +267,15 @@ fn answers_come_in_the_order_of_the_questions() {
     for n in 0..20 {
         let kinds = [wire.hear(), wire.hear()].map(|a| a["reply"].clone());
         assert_eq!(kinds, ["report", "lease"], "pair {n}");
+    }
+    // A claim whose size the history says is answered before the next one is read, too.
+    for _ in 0..2 {
+        wire.say(&json!({"op": "claim", "auto": true, "hold": true, "wait": "no"}));
+        wire.say(&json!({"op": "lease", "pid": 1, "start_ticks": 1}));
+    }
+    for n in 0..2 {
+        let kinds = [wire.hear(), wire.hear()].map(|a| a["reply"].clone());
+        assert_eq!(kinds, ["granted", "lease"], "pair {n}");
     }
 }
 

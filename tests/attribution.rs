@@ -8,7 +8,7 @@ use std::time::Duration;
 use gshare::demo::Job;
 use gshare::station::Station;
 use gshare_proto::{ClaimView, Figure, GpuState, Snapshot, Source};
-use gshare_sim_board::{Board, GpuSnapshot};
+use gshare_sim_board::{Board, Fault, GpuSnapshot};
 use support::{GSHARE, board, station_with, until};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -291,7 +291,9 @@ fn while_nvml_hangs_only_what_the_claims_count_is_known() {
     let station = one_gpu("h100", "steady 10ms\n");
     let job = Running::steady(&station, &["-q", "-g", "0.5"], "steady", 38);
     let _ = compare(&station, &[&job], 1);
-    board(&station).set_nvml_hang(true).expect("set");
+    board(&station)
+        .set_fault(Fault::NvmlHangs, true)
+        .expect("set");
     let part = until(
         "the GPU's figures are gone and the claim's stay",
         SOON,
@@ -307,7 +309,9 @@ fn while_nvml_hangs_only_what_the_claims_count_is_known() {
         },
     );
     assert!(part.sm_active.is_some_and(|f| f.estimate));
-    board(&station).set_nvml_hang(false).expect("set");
+    board(&station)
+        .set_fault(Fault::NvmlHangs, false)
+        .expect("set");
 }
 
 #[test]

@@ -10,6 +10,8 @@ mod fake;
 mod files;
 #[path = "cli/lists.rs"]
 mod lists;
+#[path = "cli/nodes.rs"]
+mod nodes;
 #[path = "cli/screen.rs"]
 mod screen;
 #[path = "cli/waiting.rs"]

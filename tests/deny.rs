@@ -13,6 +13,8 @@ use gshare::station::Station;
 use gshare_enforcer::cgroup::Mount;
 use gshare_proto::Snapshot;
 use nix::sys::signal::Signal;
+use support::terminal::Terminal;
+use support::users::{Users, account};
 use support::{Raw, claim_of, example, root, station_with, until};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -144,10 +146,26 @@ fn told(station: &Station, what: &str) -> Option<Snapshot> {
     told.then_some(snapshot)
 }
 
+/// Where programs outside claims cannot open a GPU.
+fn in_force() -> Option<(Places, Station)> {
+    let places = Places::make()?;
+    let station = station(&places, "deny")?;
+    until("it is in force", SOON, || {
+        told(&station, "cannot open GPUs")
+    });
+    Some((places, station))
+}
+
 fn doctor(station: &Station, row: &str) -> serde_json::Value {
+    doctor_of(station, row, 0)
+}
+
+fn doctor_of(station: &Station, row: &str, uid: u32) -> serde_json::Value {
     let output = station
         .command()
         .args(["doctor", "--json"])
+        .uid(uid)
+        .gid(uid)
         .output()
         .expect("runs");
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -160,13 +178,9 @@ fn doctor(station: &Station, row: &str) -> serde_json::Value {
 
 #[test]
 fn programs_outside_claims_cannot_open_a_gpu_and_claims_and_the_desktop_can() {
-    let Some(places) = Places::make() else { return };
-    let Some(station) = station(&places, "deny") else {
+    let Some((places, station)) = in_force() else {
         return;
     };
-    until("it is in force", SOON, || {
-        told(&station, "cannot open GPUs")
-    });
     assert_eq!(
         opens(&places, "user.slice", &station),
         [DENIED, DENIED, OPEN, OPEN]
@@ -220,6 +234,89 @@ fn programs_outside_claims_cannot_open_a_gpu_and_claims_and_the_desktop_can() {
 }
 
 #[test]
+fn a_refusal_that_has_no_effect_here_is_said_with_its_cause() {
+    let Some(places) = Places::make() else { return };
+    let Some(mut station) = station(&places, "auto") else {
+        return;
+    };
+    let file = station.dir().join("gshare.toml");
+    let text = std::fs::read_to_string(&file).expect("read");
+    let nowhere = "deny-cgroups = [\"/absent-here.slice\"]\n#";
+    let text = text.replace("unclaimed = \"auto\"", "unclaimed = \"deny\"");
+    std::fs::write(&file, text.replace("deny-cgroups", nowhere)).expect("written");
+    station.stop_service(Signal::SIGTERM).expect("stopped");
+    station.start_service().expect("it starts all the same");
+    until("it is said on the screen", SOON, || {
+        let told = told(
+            &station,
+            "programs outside claims may still open GPUs: no cgroup here",
+        )?;
+        told.service.map(|_| ())
+    });
+    let row = doctor(&station, "unclaimed use");
+    assert_ne!(row["state"], "ok", "{row}");
+    assert_eq!(opens(&places, "user.slice", &station), [OPEN; 4]);
+}
+
+#[test]
+fn a_refused_program_reads_on_its_terminal_what_to_type() {
+    let Some((places, station)) = in_force() else {
+        return;
+    };
+    let node = station.sim_dir().join("dev/nvidia2");
+    let script = "for i in $(seq 20); do sh -c 'command exec 3<$1; sleep 0.5; : --lr 1' job \"$1\"; done; sleep 60";
+    let node = node.display().to_string();
+    let words = ["sh", "-c", script, "jobs", &node];
+    let terminal = Terminal::start(&places.command("user.slice", &station, &words), 60, 200);
+    let line = "opened GPU 2 without a claim and was refused. Start it with: gshare claim -- sh -c";
+    terminal.shows(&["gshare: sh (", &format!(") of {UID} {line}")], SOON);
+    let told = until("it is on the screen", SOON, || {
+        told(
+            &station,
+            "without a claim and was refused: gshare claim -- sh",
+        )
+    });
+    // Others see the program, and nothing of what it was started with.
+    let told = told
+        .notices
+        .iter()
+        .filter(|n| n.text.contains("was refused"));
+    assert!(told.clone().all(|n| !n.text.contains("--lr")));
+    assert!(told.count() <= 6, "a loop fills nobody's screen");
+}
+
+#[test]
+fn the_users_of_a_container_are_told_as_the_one_who_has_their_numbers() {
+    let Some((places, station)) = in_force() else {
+        return;
+    };
+    let users = Users::make();
+    let first = 1_000_000_000 + 100_000 * (std::process::id() % 10_000);
+    let range = format!("{first}-{}", first + 65_535);
+    account("usermod", &["--add-subuids", &range, users.name(0)]);
+    let node = station.sim_dir().join("dev/nvidia2");
+    for uid in first..first + 10 {
+        let script = "echo $$ > \"$0/cgroup.procs\" && exec setpriv --reuid \"$1\" --regid \"$1\" --clear-groups \
+                      sh -c 'command exec 3<\"$0\"; sleep 1' \"$2\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(places.dir("user.slice"));
+        let mut refused = command.arg(uid.to_string()).arg(&node).spawn().expect("sh");
+        assert!(refused.wait().expect("ends").success());
+    }
+    let by = format!("of {} opened GPU 2 without a claim", users.name(0));
+    let told = until("they are told", SOON, || {
+        let notices = station.snapshot().ok()?.notices;
+        let of: Vec<_> = notices
+            .into_iter()
+            .filter(|n| n.text.contains("was refused"))
+            .collect();
+        (of.len() >= 6).then_some(of)
+    });
+    assert_eq!(told.len(), 6, "{told:?}");
+    assert!(told.iter().all(|n| n.text.contains(&by)), "{told:?}");
+}
+
+#[test]
 fn stage_4_may_hold_for_single_gpus() {
     let Some(places) = Places::make() else { return };
     let Some(station) = station(&places, "auto") else {
@@ -247,13 +344,9 @@ fn stage_4_may_hold_for_single_gpus() {
 
 #[test]
 fn jobs_of_cron_are_covered_and_cgroups_that_come_later_too() {
-    let Some(places) = Places::make() else { return };
-    let Some(station) = station(&places, "deny") else {
+    let Some((places, station)) = in_force() else {
         return;
     };
-    until("it is in force", SOON, || {
-        told(&station, "cannot open GPUs")
-    });
     // As cron does it: root's daemon, which starts each job in a session of its own as its user.
     let job = format!(
         "echo $$ > {}/cgroup.procs; setsid -w setpriv --reuid {UID} --regid {UID} --clear-groups -- sh -c \"$1\" & wait",
@@ -271,13 +364,9 @@ fn jobs_of_cron_are_covered_and_cgroups_that_come_later_too() {
 
 #[test]
 fn it_outlives_the_service_and_ends_when_the_administrator_takes_it_back() {
-    let Some(places) = Places::make() else { return };
-    let Some(mut station) = station(&places, "deny") else {
+    let Some((places, mut station)) = in_force() else {
         return;
     };
-    until("it is in force", SOON, || {
-        told(&station, "cannot open GPUs")
-    });
     station.stop_service(Signal::SIGKILL).expect("killed");
     assert_eq!(opens(&places, "user.slice", &station)[0], DENIED);
     station.start_service().expect("starts again");
@@ -339,6 +428,12 @@ fn what_runs_already_and_what_draws_lives_on() {
     assert!(
         !detail.contains("Xorg") && !detail.contains("gnome"),
         "{detail}"
+    );
+    let row = doctor_of(&station, "unclaimed use", UID + 1);
+    let detail = row["detail"].as_str().expect("text");
+    assert!(
+        detail.contains(&format!("stop now: a program of {UID}")) && !detail.contains("trainer"),
+        "others' programs have no names: {detail}"
     );
 
     let file = station.dir().join("gshare.toml");

@@ -3,6 +3,7 @@
 use crate::support;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
@@ -140,8 +141,10 @@ fn stands_still(pid: u32) -> u64 {
     let mut mounts = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
     let root = mounts.find_map(|m| (m.get(2) == Some(&"cgroup2")).then(|| m[1].to_owned()));
     let (root, path) = (root.expect("cgroup v2"), path.expect("its cgroup"));
-    let events = read(&format!("{root}{path}/cgroup.events"));
-    assert!(events.lines().any(|l| l == "frozen 1"), "{cgroup} {events}");
+    until("all of it stands still", SOON, || {
+        let events = read(&format!("{root}{path}/cgroup.events"));
+        events.lines().any(|l| l == "frozen 1").then_some(())
+    });
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
     let ticks = threads.flatten().map(|thread| {
         let stat = read(&thread.path().join("stat").display().to_string());
@@ -191,6 +194,25 @@ fn suspended_processes_stand_still_and_resume_where_they_stopped() {
     );
     ok(&station, &["restore", &id]);
     assert_eq!(raw.ask("sum 0"), sum);
+}
+
+#[test]
+fn a_suspended_claim_that_is_released_runs_again_to_end() {
+    if !support::root("a_suspended_claim_that_is_released_runs_again_to_end") {
+        return;
+    }
+    let station = station();
+    let (mut raw, _) = holder(&station, &ON_GPU_0);
+    let id = claim(&station, raw.pid()).id;
+    let counter = Counter::join(&station, &id);
+    counter.goes_on();
+    ok(&station, &["suspend", &id]);
+    stands_still(raw.pid());
+    ok(&station, &["release", &id]);
+    let status = raw.child.wait().expect("it ends");
+    let text = "by the signal that it could act on, not by SIGKILL";
+    assert_eq!(status.signal(), Some(15), "{text}");
+    counter.goes_on();
 }
 
 #[test]

@@ -152,7 +152,9 @@ fn a_hanging_driver_library_takes_the_figures_and_not_the_service() {
     };
     let before = until("it is seen", Duration::from_secs(5), || seen(&station));
     let mut raw = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "1"]);
-    board(&station).set_nvml_hang(true).expect("set");
+    board(&station)
+        .set_fault(gshare_sim_board::Fault::NvmlHangs, true)
+        .expect("set");
     let snapshot = until("its figures are gone", Duration::from_secs(20), || {
         let snapshot = station.snapshot().ok()?;
         (snapshot.gpus[0].mem_used.is_none()).then_some(snapshot)
@@ -170,7 +172,9 @@ fn a_hanging_driver_library_takes_the_figures_and_not_the_service() {
         let claims = station.snapshot().ok()?.claims;
         claims.iter().all(|c| c.adopted).then_some(())
     });
-    board(&station).set_nvml_hang(false).expect("set");
+    board(&station)
+        .set_fault(gshare_sim_board::Fault::NvmlHangs, false)
+        .expect("set");
     until("the figures are back", Duration::from_secs(20), || {
         seen(&station)
     });

@@ -45,6 +45,16 @@ fn tell(mut input: &File, line: &str) {
     writeln!(input, "{line}").expect("written");
 }
 
+/// The program that was left behind takes memory, which counts for the claim that ends.
+fn takes_memory_while_it_ends(station: &Station, input: &File, out: &PathBuf) {
+    said(out, "ok ready");
+    tell(input, "alloc 1048576");
+    said(out, "ok 0");
+    let snapshot = station.snapshot().expect("served");
+    assert_eq!(snapshot.claims[0].state, ClaimState::Ending);
+    assert!(snapshot.claims[0].gpus[0].mem_charge > Some(0));
+}
+
 #[test]
 fn a_leftover_without_gpu_memory_loses_the_gpu_and_lives() {
     if !root("a_leftover_without_gpu_memory_loses_the_gpu_and_lives") {
@@ -80,12 +90,7 @@ fn a_leftover_with_gpu_memory_keeps_the_claim_until_it_ends_or_is_released() {
         let flags = ["-g", "0.5", "--gpu-ids", "0", "--name", "left"];
         let (input, out) =
             leave_behind(&station, &flags, &client.display().to_string(), "ok ready");
-        said(&out, "ok ready");
-        tell(&input, "alloc 1048576");
-        said(&out, "ok 0");
-        let snapshot = station.snapshot().expect("served");
-        assert_eq!(snapshot.claims[0].state, ClaimState::Ending);
-        assert!(snapshot.claims[0].gpus[0].mem_charge > Some(0));
+        takes_memory_while_it_ends(&station, &input, &out);
         let mut other = station.command();
         other.args([
             "claim",
@@ -116,6 +121,23 @@ fn a_leftover_with_gpu_memory_keeps_the_claim_until_it_ends_or_is_released() {
         });
         assert!(other.status().expect("runs").success());
     }
+}
+
+/// A launcher that ends before its program has imported what it needs: the claim was gone when that reached CUDA.
+#[test]
+fn a_program_that_reaches_cuda_after_the_command_ended_has_the_claim() {
+    let station = support::station_with(|o| {
+        o.config = "[claims]\nleftover-grace = \"20s\"\n".to_owned();
+    });
+    let late = format!("sh -c 'sleep 2; exec {}'", example("raw_client").display());
+    let (input, out) = leave_behind(&station, &["-g", "0.5", "--name", "late"], &late, "");
+    takes_memory_while_it_ends(&station, &input, &out);
+    tell(&input, "quit");
+    until(
+        "it ends with its last program",
+        Duration::from_secs(10),
+        || station.snapshot().ok()?.claims.is_empty().then_some(()),
+    );
 }
 
 #[test]

@@ -122,6 +122,17 @@ fn a_layout_is_made_used_by_two_claims_refused_while_in_use_and_removed() {
     ok(&station, &["admin", "mig", "1", "3g.40gb+3g.40gb"]);
     assert_eq!(cut(&station, 1), ["3g.40gb", "3g.40gb"]);
     assert_eq!(uuid(&station, "3g.40gb"), Some(before));
+    // Media engines are there once, wherever the instance is.
+    let text = refused(&station, &["admin", "mig", "1", "1g.10gb+me,1g.10gb+me"]);
+    assert!(
+        text.contains("1g.10gb+me would") && text.contains("1 x 1g.10gb+me"),
+        "{text}"
+    );
+    ok(&station, &["admin", "mig", "1", "1g.10gb+me,3g.40gb"]);
+    let mut there = cut(&station, 1);
+    there.sort_unstable();
+    assert_eq!(there, ["1g.10gb+me", "3g.40gb"]);
+    ok(&station, &["admin", "mig", "1", "3g.40gb+3g.40gb"]);
     let said = ok(&station, &["admin", "mig", "1", "off"]);
     assert!(
         said.contains("undo: gshare admin mig 1 3g.40gb+3g.40gb"),

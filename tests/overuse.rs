@@ -463,7 +463,9 @@ fn samples_that_name_one_process_accuse_nobody_honest() {
         o.costs = "add_one 2ms\n".to_owned();
     });
     let board = gshare_sim_board::Board::open(&station.sim_dir().join("board")).expect("opens");
-    board.set_nvml_samples(true).expect("set");
+    board
+        .set_fault(gshare_sim_board::Fault::NvmlSamples, true)
+        .expect("set");
     let start = |gpu: &str| Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", gpu]);
     let mut honest = [start("1"), start("2"), start("2")];
     honest.iter_mut().for_each(|raw| raw.tell("launch 2000"));

@@ -98,6 +98,11 @@ fn the_demo(machine: &Machine) -> String {
     said
 }
 
+/// What a program of ada's meets in a quarter of a GPU.
+fn in_a_quarter(machine: &Machine) -> String {
+    machine.ok(&ada("gshare claim -q -g 0.25 -- python3 /opt/tries.py"))
+}
+
 fn the_package(machine: &Machine) -> String {
     let before = tree(machine);
     let start = Instant::now();
@@ -105,14 +110,10 @@ fn the_package(machine: &Machine) -> String {
         machine.ok("apt-get install -qq -y /opt/get/gshare_*.deb >&2 && gshare admin stage");
     assert_eq!(stage.lines().last(), Some("stage 1 (observe)"));
     let installed = within("stage 1 after apt install", start, 10);
-    let counted = machine.ok(&ada("gshare claim -q -g 0.25 -- python3 /opt/tries.py"));
-    assert_eq!(counted, UNLIMITED);
+    assert_eq!(in_a_quarter(machine), UNLIMITED);
     let claimed = within("first claim", start, 60);
     machine.ok("gshare admin stage 3 && apt-get install -qq -y /opt/get/gshare-demo_*.deb && gshare bench --help");
-    assert_eq!(
-        machine.ok(&ada("gshare claim -q -g 0.25 -- python3 /opt/tries.py")),
-        LIMITED
-    );
+    assert_eq!(in_a_quarter(machine), LIMITED);
     machine.ok("ls /usr/share/doc/gshare/licences.txt /usr/share/doc/gshare/CHANGELOG.md*");
     machine.ok("apt-get purge -qq -y gshare gshare-demo");
     assert_eq!(left(&before, machine), [""; 0]);
@@ -127,10 +128,7 @@ fn the_tarball(machine: &Machine) -> String {
     machine.ok("/opt/tar/bin/gshare setup && gshare admin stage | grep -x \"stage 1 (observe)\"");
     let said = within("setup of the tarball", start, 30);
     machine.ok("gshare admin stage 3");
-    assert_eq!(
-        machine.ok(&ada("gshare claim -q -g 0.25 -- python3 /opt/tries.py")),
-        LIMITED
-    );
+    assert_eq!(in_a_quarter(machine), LIMITED);
     machine.ok("gshare setup --undo");
     assert_eq!(left(&before, machine), [""; 0]);
     said

@@ -227,7 +227,7 @@ fn a_mig_instance_is_chosen_when_it_is_granted() {
 }
 
 #[test]
-fn in_time_slices_places_stay_empty_and_the_claim_can_be_moved() {
+fn in_time_slices_a_filter_hides_the_other_gpus_or_the_variable_does() {
     for cgroups in [true, false] {
         let station = station_with(|o| {
             o.gpus = vec!["rtx4090".to_owned(); 2];
@@ -250,16 +250,22 @@ fn in_time_slices_places_stay_empty_and_the_claim_can_be_moved() {
             ("ok 1".into(), format!("ok {}", other.uuid))
         );
         let shown = environ(lazy.pid());
-        for name in MPS.into_iter().chain(["CUDA_VISIBLE_DEVICES"]) {
+        for name in MPS {
             assert!(
                 has_place(&shown, name) && value(&shown, name).is_none(),
                 "{name}: {shown:?}"
             );
         }
-        until("it can be moved", SOON, || {
+        // Where no filter hides the other GPUs the variable does, as in a claim that starts with its GPU.
+        let service = station.snapshot().expect("served").service;
+        let filtered = service.expect("it serves").device_filter;
+        let variable = value(&shown, "CUDA_VISIBLE_DEVICES");
+        assert_eq!(variable.is_none(), filtered, "{variable:?}");
+        until("it is known whether it can be moved", SOON, || {
             let snapshot = station.snapshot().ok()?;
             let levers = &claim_of(&snapshot, lazy.pid())?.place.levers;
-            (levers.not_movable.is_none() && levers.not_detachable.is_none()).then_some(())
+            let as_said = levers.not_movable.is_none() == filtered;
+            (as_said && levers.not_detachable.is_none()).then_some(())
         });
         // One that is not to be moved has its GPUs in the variable, as claims that start with them.
         let mut fixed = Raw::start(lazily(&station, &["-g", "0.25", "--no-movable"]));

@@ -32,7 +32,7 @@ fn stand_in(dir: &Path, name: &str) {
     let path = dir.join(name);
     let client = example("raw_client");
     let text = format!(
-        "#!/bin/sh\nset -e\nprintf 'count\\ninfo\\nquit\\n' | {client:?} | tr '\\n' ' '\necho \"from {name}\"\n"
+        "#!/bin/sh\nset -e\nseen=$(printf 'count\\ninfo\\nquit\\n' | {client:?} | tr '\\n' ' ')\necho \"$seen from {name}\"\n"
     );
     std::fs::write(&path, text).expect("written");
     std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("set");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use gshare::station::Station;
 use gshare_proto::ClaimView;
-use support::detach::{GIB, end, station_of_sharers, waiter};
+use support::detach::{end, station_of_sharers, waiter};
 use support::{Raw, board, claim_of, until};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -236,37 +236,4 @@ fn borrowed_gpus_go_back_to_the_project_that_is_guaranteed_them_and_its_jobs_res
     for (raw, sum) in &mut jobs {
         assert_eq!(raw.ask("sum-all"), *sum, "it goes on where it was");
     }
-}
-
-#[test]
-fn a_quarter_is_there_always_and_four_fifths_while_they_are_free() {
-    let station = station(1, "");
-    let small = [
-        "-q",
-        "-g",
-        "0.25",
-        "--limit",
-        "0.8",
-        "--gpu-mem-limit",
-        "18G",
-    ];
-    let mut raw = Raw::claim(&station, &small);
-    assert_eq!(
-        raw.ask(&format!("alloc {}", 15 * GIB)),
-        "ok 0",
-        "lent while it is free"
-    );
-    assert_eq!(raw.ask("free 0"), "ok");
-    let part = seen(&station, raw.pid()).expect("listed").gpus[0].clone();
-    assert!((part.sm_request - 0.25).abs() < 1e-9 && (part.sm_limit - 0.8).abs() < 1e-9);
-    let _other = Raw::claim(&station, &["-q", "-g", "0.75"]);
-    assert!(
-        raw.ask(&format!("alloc {}", 15 * GIB)).starts_with("error"),
-        "not beside another"
-    );
-    assert_eq!(
-        raw.ask(&format!("alloc {}", 5 * GIB)),
-        "ok 1",
-        "its own is its own"
-    );
 }

@@ -29,7 +29,7 @@ fn what_is_suggested_is_what_runs_needed_and_auto_claims_it() {
         ("prior", "guess")
     );
     assert!(
-        guess.reasons[0].starts_with("a guess: no earlier run of raw_client"),
+        guess.reasons[0].starts_with("a guess: no earlier run of raw_client used a GPU"),
         "{guess:?}"
     );
     for n in 0..3 {

@@ -8,11 +8,14 @@ use std::time::Duration;
 use gshare::station::Station;
 use gshare_proto::Caps;
 use nix::sys::signal::Signal;
+use support::terminal::Terminal;
 use support::{Raw, claim_of, detach, station_with, until};
 
 const SOON: Duration = Duration::from_secs(10);
 const HALF: &str = "alloc 12884901888";
 const FULL: &str = "error 2 CUDA_ERROR_OUT_OF_MEMORY";
+/// What idles is offloaded at once.
+const IDLE_SOON: &str = "[idle]\nwarn = \"1s\"\ndetach = \"2s\"\nalways = \"2s\"\n";
 
 fn run(station: &Station, words: &[&str]) -> Output {
     station.command().args(words).output().expect("gshare runs")
@@ -170,10 +173,7 @@ fn stages_hold_by_gpu_and_by_group_and_a_lower_one_opens_limits_for_good() {
 
 #[test]
 fn in_stage_2_claims_have_limits_and_a_queue_and_nothing_is_taken() {
-    let station = detach::station_that(
-        "[idle]\nwarn = \"1s\"\ndetach = \"2s\"\nalways = \"2s\"\n",
-        |_| (),
-    );
+    let station = detach::station_that(IDLE_SOON, |_| ());
     said(&station, &["admin", "stage", "2"]);
     let told = said(&station, &["claim", "-g", "0.25", "--", "true"]);
     assert!(
@@ -226,6 +226,66 @@ fn in_stage_2_claims_have_limits_and_a_queue_and_nothing_is_taken() {
     });
     assert_eq!(later.ask("sum 0"), sum);
     assert_eq!(later.finish(), Some(0));
+}
+
+#[test]
+fn a_claim_that_gets_its_gpu_later_has_the_stage_of_that_moment() {
+    let station = detach::station_that(IDLE_SOON, |_| ());
+    said(&station, &["admin", "stage", "2"]);
+    let lazy = [
+        "-q",
+        "--lazy",
+        "-g",
+        "1",
+        "--class",
+        "interactive",
+        "--gpu-ids",
+        "0",
+    ];
+    let (mut lazy, sum) = detach::holder(&station, &lazy);
+    let held = detach::on_gpus(&station, lazy.pid());
+    said(&station, &["admin", "stage", "3"]);
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(
+        detach::on_gpus(&station, lazy.pid()),
+        held,
+        "in stage 2 nothing is taken"
+    );
+    assert_eq!(lazy.ask("sum 0"), sum);
+    assert_eq!(lazy.finish(), Some(0));
+}
+
+#[test]
+fn in_stage_3_a_program_without_a_claim_that_takes_a_claims_memory_is_named_to_both_owners() {
+    let station = detach::station_of(1, "");
+    let claim = Raw::claim(&station, &["-q", "-g", "0.75", "--gpu-ids", "0"]);
+    let mut command = Command::new("sh");
+    let client = support::example("raw_client");
+    command.args(["-c", "exec \"$0\""]).arg(client);
+    command.env("LD_LIBRARY_PATH", station.sim_dir().join("lib"));
+    let mut bare = Terminal::start(&command, 24, 250);
+    bare.shows(&["ready"], SOON);
+    bare.send(&format!("alloc {}\n", 5_u64 << 30));
+    let seen = || station.snapshot().ok();
+    until("it is accounted", SOON, || {
+        let claims = seen()?.claims;
+        claims.iter().find(|c| c.adopted).map(|_| ())
+    });
+    let told = |part: &str| seen().is_some_and(|s| s.notices.iter().any(|n| n.text.contains(part)));
+    assert!(!told("has no claim and uses"), "there is room for both");
+    bare.send(&format!("alloc {}\n", 5_u64 << 30));
+    bare.shows(
+        &["of GPU 0, which c1 of", "To make it a claim: gshare adopt"],
+        SOON,
+    );
+    let snapshot = seen().expect("served");
+    let user = &claim_of(&snapshot, claim.pid()).expect("its claim").user;
+    let user = format!(") of {user} has no claim and uses");
+    until("the claim's owner is told", SOON, || {
+        (told(&user) && told("c1 may not get all of its")).then_some(())
+    });
+    drop(bare);
+    assert_eq!(claim.finish(), Some(0));
 }
 
 #[test]

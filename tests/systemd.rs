@@ -446,6 +446,9 @@ fn package(test: &str) -> Option<std::path::PathBuf> {
     std::fs::hard_link(GSHARE, &program).expect("linked");
     gshare_artifacts::lay_out(&installed.join(gshare_artifacts::BESIDE)).expect("laid out");
     std::fs::write(installed.with_file_name("licences.txt"), "").expect("written");
+    let manual = installed.with_file_name("manual");
+    let wrote = Command::new(GSHARE).arg("man").arg(manual).status();
+    assert!(wrote.expect("gshare").success());
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gshare.deb");
     let made = Command::new("cargo")
         .args([

@@ -236,6 +236,31 @@ fn the_first_pages_are_short() {
 
 /// A heading of the FAQ quotes the part of a message that is always the same.
 #[test]
+fn the_table_of_day_one_names_tests_that_are_there() {
+    let sources = files()
+        .into_iter()
+        .filter(|p| p.extension().is_some_and(|e| e == "rs"));
+    let sources: Vec<String> = sources.map(|p| text(&p)).collect();
+    let page = text(Path::new("tests/day-one.md"));
+    let rows = page
+        .lines()
+        .filter(|l| l.starts_with("| ") && !l.starts_with("| #") && !l.starts_with("| -"));
+    let mut seen = 0;
+    for row in rows {
+        seen += 1;
+        let (_, tests) = row.trim_end_matches('|').rsplit_once('|').expect(row);
+        for name in tests.split('`').skip(1).step_by(2) {
+            let named = format!("fn {name}(");
+            assert!(
+                sources.is_empty() || sources.iter().any(|s| s.contains(&named)),
+                "no test {name}"
+            );
+        }
+    }
+    assert_eq!(seen, 25);
+}
+
+#[test]
 fn the_faq_quotes_messages_that_the_program_prints() {
     let sources = files().into_iter().filter(|p| {
         p.extension().is_some_and(|e| e == "rs")
@@ -659,19 +684,6 @@ fn every_boundary_names_its_module_and_its_fuzz_target() {
         };
         assert!(modules.iter().any(reads), "{what}: {modules:?}");
     }
-}
-
-/// The unit leaves the service what it reads: the kernel's log has errors of GPUs that NVML does not tell.
-#[test]
-fn the_unit_lets_the_service_read_the_kernels_log() {
-    let unit = text(Path::new("config/systemd/gshared.service"));
-    let set = |word: &str| {
-        let mut lines = unit.lines().filter(|line| !line.starts_with('#'));
-        lines.any(|line| line.contains(word))
-    };
-    // systemd.exec(5): this makes /dev/kmsg inaccessible and takes CAP_SYSLOG away.
-    assert!(!set("ProtectKernelLogs=yes") && !set("PrivateDevices=yes"));
-    assert!(set("CAP_SYSLOG"), "kernel.dmesg_restrict=1 asks for it");
 }
 
 /// The texts of a source file that people may read: string literals of four words or more, outside comments and tests.

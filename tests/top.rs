@@ -266,12 +266,16 @@ fn what_the_driver_does_not_say_is_a_dash() {
         lost.contains("fallen off the bus") && !lost.contains('%'),
         "{lost}"
     );
-    board.set_nvml_hang(true).expect("set");
+    board
+        .set_fault(gshare_sim_board::Fault::NvmlHangs, true)
+        .expect("set");
     let hangs = until("the driver hangs", Duration::from_secs(20), || {
         line("health", "1 RTX").filter(|l| l.contains("hangs"))
     });
     assert!(hangs.contains("—/"), "{hangs}");
-    board.set_nvml_hang(false).expect("set");
+    board
+        .set_fault(gshare_sim_board::Fault::NvmlHangs, false)
+        .expect("set");
 }
 
 /// The line of a table that begins with these words.
@@ -282,10 +286,14 @@ fn line(text: &str, start: &str) -> Option<String> {
 
 #[test]
 fn a_lost_and_a_hanging_gpu_have_dashes_in_status_ps_and_on_every_screen() {
-    type Fault = fn(&gshare_sim_board::Board, bool);
-    let faults: [(&str, Fault); 2] = [
+    type Set = fn(&gshare_sim_board::Board, bool);
+    let faults: [(&str, Set); 2] = [
         ("lost", |board, on| board.set_lost(0, on).expect("set")),
-        ("hung", |board, on| board.set_nvml_hang(on).expect("set")),
+        ("hung", |board, on| {
+            board
+                .set_fault(gshare_sim_board::Fault::NvmlHangs, on)
+                .expect("set");
+        }),
     ];
     for (word, fault) in faults {
         let station = station();

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use gshare::station::Station;
+use gshare_sim_board::Fault;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::{GSHARE, board, claim_of, root, station_with, until};
@@ -178,4 +179,27 @@ fn another_size_counts_for_gpu_time_within_200_ms() {
         println!("-g {size}: {last:.3?} for {part}");
         assert!(counted, "-g {size}: {last:.3?} for {part}");
     }
+}
+
+#[test]
+fn doctor_says_that_shares_are_not_kept_where_events_have_no_times() {
+    let station = workstation();
+    let row = || {
+        let output = station.command().args(["doctor", "--json"]).output();
+        let rows: serde_json::Value =
+            serde_json::from_slice(&output.expect("runs").stdout).expect("JSON");
+        let mut rows = rows["checks"].as_array().expect("rows").clone().into_iter();
+        let row = rows.find(|row| row["name"] == "compute limit GPU 0");
+        let row = row.expect("a row");
+        (row["state"] == "ok", row["detail"].to_string())
+    };
+    let _one = Flood::claim(&station, "0.5");
+    assert!(row().0, "{row:?}", row = row());
+    let fault = board(&station).set_fault(Fault::NoEventTimes, true);
+    fault.expect("set");
+    let _other = Flood::claim(&station, "0.5");
+    until("doctor says it", SOON, || {
+        let (well, detail) = row();
+        (!well && detail.contains("events have no times")).then_some(())
+    });
 }

@@ -245,7 +245,16 @@ fn an_adopted_process_opens_no_other_gpu_and_neither_does_what_it_starts() {
     if !root("an_adopted_process_opens_no_other_gpu_and_neither_does_what_it_starts") {
         return;
     }
-    let station = station("");
+    for strict in [false, true] {
+        let station = station_with(|o| {
+            o.tick = "0.1s".to_owned();
+            o.strict = strict;
+        });
+        adopts_and_restricts(&station);
+    }
+}
+
+fn adopts_and_restricts(station: &Station) {
     let script = "exec 4<$0/null; sleep 600 & while read n; do (exec 3<$0/nvidia$n) 2>&1 | sed 's/.*: //'; done";
     let dev = station.sim_dir().join("dev");
     std::os::unix::fs::symlink("/dev/null", dev.join("null")).expect("linked");
@@ -254,12 +263,12 @@ fn an_adopted_process_opens_no_other_gpu_and_neither_does_what_it_starts() {
     let mut shell = Raw::spawn(&mut command);
     assert_eq!(shell.ask("1"), "No such device or address");
     let pid = shell.pid().to_string();
-    let (code, text) = gshare(&station, &["adopt", &pid]);
+    let (code, text) = gshare(station, &["adopt", &pid]);
     assert!(
         code == Some(64) && text.contains("does not use a GPU yet"),
         "{text}"
     );
-    let (code, text) = gshare(&station, &["adopt", &pid, "-g", "0.25", "--json"]);
+    let (code, text) = gshare(station, &["adopt", &pid, "-g", "0.25", "--json"]);
     assert_eq!(code, Some(0), "{text}");
     let snapshot = station.snapshot().expect("served");
     let claim = claim_of(&snapshot, shell.pid()).expect("listed");
@@ -273,7 +282,7 @@ fn an_adopted_process_opens_no_other_gpu_and_neither_does_what_it_starts() {
         };
         assert_eq!(shell.ask(&other.to_string()), wanted);
     }
-    let (code, text) = gshare(&station, &["release", &claim.id]);
+    let (code, text) = gshare(station, &["release", &claim.id]);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(shell.ask(&gpu.to_string()), "Operation not permitted");
     shell.kill();

@@ -56,7 +56,6 @@ mod security;
 mod seeds;
 mod servers;
 mod sessions;
-mod sharing;
 mod sizes;
 mod smi;
 mod socket;

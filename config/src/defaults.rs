@@ -8,7 +8,7 @@ use gshare_core::{Bytes, Class, Share};
 
 use crate::keys::{
     Admin, Advice, Cgroup, Claims, Config, Containers, Defaults, Detach, Devices, Driver, History,
-    Launch, Memory, Metrics, Mps, Policy, Reclaim, Service, Sizes, StageKeys,
+    Launch, Memory, Metrics, Mps, Policy, Privacy, Reclaim, Service, Sizes, StageKeys,
 };
 use crate::{
     AutoShrink, ExcessTime, Idle, KernelLog, LaunchCaps, Listen, LogLevel, MpsShare, NoDetach,
@@ -61,6 +61,8 @@ impl Default for Config {
                 lease_grace: 30 * SEC,
                 kernel_grace: 30 * SEC,
                 hide_by_library: false,
+                held_limit: Some(120 * MIN),
+                no_library: true,
             },
             advice: Advice {
                 idle_after: 20 * MIN,
@@ -103,6 +105,9 @@ impl Default for Config {
             },
             metrics: Metrics {
                 listen: Listen::Off,
+            },
+            privacy: Privacy {
+                names_of_all: false,
             },
             containers: Containers {
                 cdi_dir: Some("/run/cdi".into()),

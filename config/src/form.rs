@@ -86,6 +86,8 @@ forms! {
     /// What hides GPUs: whether gshare's library does it alone.
     HiddenBy: bool = |v| word(v, &[("variable", false), ("library", true)]),
         |b| if *b { "library" } else { "variable" }.into();
+    /// Whose programs are named: whether everybody's.
+    NamesOf: bool = |v| word(v, &[("own", false), ("all", true)]), |b| if *b { "all" } else { "own" }.into();
     /// The name of a cgroup.
     CgroupName: String = cgroup_name, |s| s.clone().into();
     /// Paths of cgroups, from the top of the tree.

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::form::{
     AbsolutePath, AcceptOff, Auto, AutoOff, CgroupName, Cgroups, ClassWord, FileSize, Form, Gpus,
-    HiddenBy, Limit, Memory as Size, Off, Optional, Or, StageWord, Text, Time, UnclaimedWord,
-    Whole,
+    HiddenBy, Limit, Memory as Size, NamesOf, Never, Off, Optional, Or, StageWord, Text, Time,
+    UnclaimedWord, Whole,
 };
 use crate::idle::Idle;
 use crate::types::{KernelLog, Listen, Wait, WorkHours};
@@ -63,6 +63,8 @@ pub struct Config {
     pub history: History,
     /// `[metrics]`
     pub metrics: Metrics,
+    /// `[privacy]`
+    pub privacy: Privacy,
     /// `[containers]`
     pub containers: Containers,
     /// `[quotas]`, by party.
@@ -204,6 +206,11 @@ pub struct Claims {
     /// not `CUDA_VISIBLE_DEVICES`, with which the driver moves nothing.
     #[serde(rename = "hide-gpus", with = "HiddenBy")]
     pub hide_by_library: bool,
+    /// `held-limit`: time limit of a claim without a command, where its owner gives none.
+    #[serde(with = "Or::<Never, Time<SEC, WEEK>>")]
+    pub held_limit: Option<Duration>,
+    /// `no-library`: whether users may start a command without gshare's library.
+    pub no_library: bool,
 }
 
 /// When claims are worth a sentence of advice.
@@ -305,6 +312,15 @@ pub struct Metrics {
     /// `listen`: where `/metrics` is served.
     #[serde(with = "Text")]
     pub listen: Listen,
+}
+
+/// What users see of others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Privacy {
+    /// `names`: whether users see the names of others' programs and notebooks.
+    #[serde(rename = "names", with = "NamesOf")]
+    pub names_of_all: bool,
 }
 
 /// Containers in claims.

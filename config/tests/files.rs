@@ -208,3 +208,45 @@ fn places_follow_the_mode_and_the_file() {
     let apart = parse("[service]\nruntime-dir = \"/srv/g\"\nsocket = \"/srv/s\"\n");
     assert_eq!(apart.paths(Mode::User).socket, Path::new("/srv/s"));
 }
+
+/// The unit leaves the service and what it starts (MPS, the engine of checkpoints) what they need.
+#[test]
+fn the_unit_takes_nothing_away_that_the_service_needs() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/gshared.service");
+    let unit = fs::read_to_string(path).expect("the unit");
+    let lines = unit.lines().filter(|line| !line.starts_with('#'));
+    let set: Vec<(&str, &str)> = lines.filter_map(|line| line.split_once('=')).collect();
+    for (key, why) in [
+        // systemd.exec(5) and, for the clock, systemd #18142: until version 252 it closed all devices but the clock's.
+        ("PrivateDevices", "the nodes of GPUs and /dev/kmsg"),
+        ("ProtectClock", "the nodes of GPUs and /dev/kmsg"),
+        ("DevicePolicy", "the nodes of GPUs and /dev/kmsg"),
+        ("DeviceAllow", "the nodes of GPUs and /dev/kmsg"),
+        ("ProtectKernelLogs", "/dev/kmsg has errors of GPUs"),
+        ("MemoryMax", "servers of MPS are in the unit too"),
+        ("MemoryHigh", "servers of MPS are in the unit too"),
+        // Without a bound to what is in the unit it would make the kernel end the programs of users instead.
+        ("OOMScoreAdjust", "servers of MPS inherit it"),
+    ] {
+        assert!(!set.iter().any(|(k, _)| *k == key), "{key}: {why}");
+    }
+    assert!(set.contains(&("OOMPolicy", "continue")), "MPS lives on");
+    let bound = set.iter().find(|(k, _)| *k == "CapabilityBoundingSet");
+    let (_, kept) = bound.expect("a bounding set");
+    for (capability, why) in [
+        ("CAP_SYSLOG", "kernel.dmesg_restrict=1"),
+        (
+            "CAP_SYS_ADMIN",
+            "setns(2) into the mount namespaces of strict claims",
+        ),
+        (
+            "CAP_SYS_CHROOT",
+            "setns(2) into the mount namespaces of strict claims",
+        ),
+    ] {
+        assert!(
+            kept.split(' ').any(|k| k == capability),
+            "{capability}: {why}"
+        );
+    }
+}

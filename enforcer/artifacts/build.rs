@@ -80,7 +80,7 @@ fn main() {
         watch(&workspace.join(file));
     }
     for source in SOURCES {
-        for part in ["src", "Cargo.toml", "build.rs"] {
+        for part in ["src", "table", "Cargo.toml", "build.rs", "link.rs"] {
             watch(&workspace.join(source).join(part));
         }
     }

@@ -1,37 +1,8 @@
-//! Links the library as a proxy of the driver: its own name is the driver's, and it depends on a
-//! library with a name of 255 bytes that staging overwrites with the path of the real driver.
+//! Links the proxy of libnvidia-ml.
 
-use std::{env, fs, path::PathBuf, process::Command};
-
-/// Longest path of the real driver, in bytes. The staging code looks for the same text.
-const PLACEHOLDER_BYTES: usize = 255;
-const PLACEHOLDER_START: &str = "/gshare-real-libcuda-placeholder";
+#[path = "../shim/link.rs"]
+mod link;
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let placeholder = format!("{PLACEHOLDER_START:/<PLACEHOLDER_BYTES$}");
-    let source = out.join("placeholder.c");
-    let stub = out.join("libgshare_placeholder.so");
-    fs::write(&source, "").expect("OUT_DIR is writable");
-    let linker = env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
-    let status = Command::new(&linker)
-        .args(["-shared", "-nostdlib", "-fPIC"])
-        .arg(format!("-Wl,-soname,{placeholder}"))
-        .arg("-o")
-        .arg(&stub)
-        .arg(&source)
-        .status()
-        .unwrap_or_else(|error| panic!("cannot run {}: {error}", linker.display()));
-    assert!(status.success(), "the placeholder library did not link");
-    for argument in [
-        "-Wl,-soname,libnvidia-ml.so.1",
-        // Without it the driver's own calls to its exported functions, and the proxy's to its own,
-        // could meet each other.
-        "-Wl,-Bsymbolic",
-        "-Wl,--no-as-needed",
-    ] {
-        println!("cargo::rustc-cdylib-link-arg={argument}");
-    }
-    println!("cargo::rustc-cdylib-link-arg={}", stub.display());
+    link::as_proxy("libnvidia-ml.so.1");
 }

@@ -1,39 +1,23 @@
-//! Links the library as a proxy of the driver: its own name is the driver's, and it depends on a
-//! library with a name of 255 bytes that staging overwrites with the path of the real driver.
+//! Links the proxy of libcuda and lists the entry points that it passes to the driver.
 
-use std::{env, fs, path::PathBuf, process::Command};
+use std::{env, fs, path::PathBuf};
 
-/// Longest path of the real driver, in bytes. The staging code looks for the same text.
-const PLACEHOLDER_BYTES: usize = 255;
-const PLACEHOLDER_START: &str = "/gshare-real-libcuda-placeholder";
+mod link;
+
+/// Every name of the driver; in the last column how it is passed, or that it has a hook.
+const ENTRIES: &str = "table/entries.tsv";
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
+    link::as_proxy("libcuda.so.1");
+    println!("cargo::rerun-if-changed={ENTRIES}");
+    let entries = fs::read_to_string(ENTRIES).expect("the list of names");
+    let rows = entries.lines().filter(|line| !line.starts_with('#'));
+    let passed: String = rows
+        .filter_map(|row| Some((row.split_once('\t')?.0, row.rsplit_once('\t')?.1)))
+        .filter(|(_, way)| *way != "hook")
+        .map(|(name, way)| format!("    {way} {name}\n"))
+        .collect();
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let placeholder = format!("{PLACEHOLDER_START:/<PLACEHOLDER_BYTES$}");
-    let source = out.join("placeholder.c");
-    let stub = out.join("libgshare_placeholder.so");
-    fs::write(&source, "").expect("OUT_DIR is writable");
-    let linker = env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
-    let status = Command::new(&linker)
-        .args(["-shared", "-nostdlib", "-fPIC"])
-        .arg(format!("-Wl,-soname,{placeholder}"))
-        .arg("-o")
-        .arg(&stub)
-        .arg(&source)
-        .status()
-        .unwrap_or_else(|error| panic!("cannot run {}: {error}", linker.display()));
-    assert!(status.success(), "the placeholder library did not link");
-    for argument in [
-        "-Wl,-soname,libcuda.so.1",
-        // Without it the driver's own calls to its exported functions, and the proxy's to its own,
-        // could meet each other.
-        "-Wl,-Bsymbolic",
-        "-Wl,--no-as-needed",
-        // What the proxy knows of the program's memory must not go while the driver stays.
-        "-Wl,-z,nodelete",
-    ] {
-        println!("cargo::rustc-cdylib-link-arg={argument}");
-    }
-    println!("cargo::rustc-cdylib-link-arg={}", stub.display());
+    fs::write(out.join("passed.rs"), format!("passed! {{\n{passed}}}\n"))
+        .expect("OUT_DIR is writable");
 }

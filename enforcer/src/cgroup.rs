@@ -25,6 +25,7 @@ use crate::systemd::SystemdError;
 pub use bound::{Bound, container_id};
 pub use claim::ClaimCgroup;
 pub use events::{CgroupEvents, EventsWatch, TreeWatch};
+pub(crate) use mount::unescape;
 pub use mount::{Mount, path_of_pid, v2_path};
 pub use tree::{ClaimPlace, ClaimTree, OwnTree, Parent};
 pub use units::UnitTree;
@@ -104,7 +105,7 @@ pub enum CgroupError {
     Timeout {
         /// The claim's cgroup.
         cgroup: PathBuf,
-        /// `frozen`, `thawed` or `empty`.
+        /// Such as `empty`.
         wanted: &'static str,
         /// How long was waited.
         waited: Duration,

@@ -121,8 +121,6 @@ const OUT_OF_MEMORY: i32 = 2;
 const ILLEGAL_STATE: i32 = 401;
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: i32 = 600;
-/// `CUDA_ERROR_NOT_SUPPORTED`.
-const NOT_SUPPORTED: i32 = 801;
 /// `CUDA_ERROR_NOT_INITIALIZED`.
 const NOT_INITIALIZED: i32 = 3;
 /// `CUDA_ERROR_INVALID_VALUE`.
@@ -148,12 +146,6 @@ impl CheckpointError {
             }
             Self::NoEngine(_) | Self::NoSuchDriver => None,
         }
-    }
-
-    /// The process uses something that cannot be checkpointed.
-    #[must_use]
-    pub fn is_not_supported(&self) -> bool {
-        self.is_code(NOT_SUPPORTED)
     }
 
     /// The step is out of place: the process is in another state.

@@ -16,6 +16,6 @@ mod program;
 mod sys;
 
 pub use filter::{Attached, DeviceError, Filters};
-pub use guard::{Guard, GuardRules, guard_program, open_tree};
+pub use guard::{Guard, GuardRules, Refusal, Refusals, guard_program, open_tree};
 pub use insn::Insn;
 pub use program::{DeviceRules, program};

@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
-use crate::device::DeviceRules;
-
 /// The major that NVIDIA's GPUs and `nvidiactl` have had since ever.
 const NVIDIA_MAJOR: u32 = 195;
 /// Majors that the kernel leaves for local use, where stand-ins look for a free one.
@@ -201,16 +199,6 @@ fn make_node(path: &Path, major: u32, minor: u32) -> io::Result<()> {
     )?;
     // The umask may have taken bits away.
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))
-}
-
-impl DeviceRules {
-    /// Rules for this machine's driver; see [`DeviceRules::gpus`].
-    ///
-    /// # Errors
-    /// [`NodeError::Io`] if `/proc/devices` is unreadable.
-    pub fn for_this_machine(minors: impl IntoIterator<Item = u32>) -> Result<Self, NodeError> {
-        Ok(Self::gpus(Majors::of_this_machine()?, minors))
-    }
 }
 
 #[cfg(test)]

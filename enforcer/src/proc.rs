@@ -16,7 +16,8 @@ pub use namespace::{
 pub use pidfd::{PidFd, peer_groups};
 pub use read::{
     ProcessKey, Rights, Stat, Uids, ancestors, cmdline, environ, exe, group_exists, group_name,
-    groups_of, has_mapped, key, primary_gid, rights, stat, uid_of, uids, user_exists, user_name,
+    groups_of, has_mapped, key, mount_points, primary_gid, rights, stat, uid_of, uids, user_exists,
+    user_name,
 };
 pub use sys::{default_signals, give_back_heap, share_one_heap};
 pub use terminal::{Terminal, terminal};

@@ -4,7 +4,7 @@
 mod support;
 
 use gshare_enforcer::cgroup::{
-    CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, OwnTree, Parent, TreeWatch,
+    CgroupError, CgroupEvents, ClaimCgroup, ClaimPlace, ClaimTree, OwnTree, Parent, TreeWatch,
 };
 use gshare_enforcer::proc;
 use support::{LONG, TestTree, Waiting, until, wait_readable};
@@ -76,12 +76,12 @@ fn a_claim_freezes_thaws_and_dies_as_a_whole() {
     claim.move_process(shell.pid(), None).unwrap();
     shell.go();
 
-    claim.freeze(LONG).unwrap();
-    assert_eq!(claim.events().unwrap().frozen, Some(true));
-    claim.thaw(LONG).unwrap();
-    assert_eq!(claim.events().unwrap().frozen, Some(false));
-
-    claim.freeze(LONG).unwrap();
+    let mut watch = claim.watch().unwrap();
+    for frozen in [true, false, true] {
+        claim.ask_frozen(frozen).unwrap();
+        let stands = |e: CgroupEvents| e.frozen == Some(frozen);
+        watch.wait(LONG, "as asked", stands).unwrap();
+    }
     claim.kill().unwrap();
     claim.wait_empty(LONG).unwrap();
     assert!(shell.pidfd().has_exited());
@@ -196,7 +196,7 @@ fn unprivileged_service() {
         .move_process(shell.pid(), Some(&shell.pidfd()))
         .unwrap();
     assert_eq!(tree.claim_of_pid(shell.pid()), Some(claim.place()));
-    claim.freeze(LONG).unwrap();
+    claim.ask_frozen(true).unwrap();
     claim.kill().unwrap();
     claim.wait_empty(LONG).unwrap();
     tree.remove(&claim).unwrap();

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use gshare_enforcer::cgroup::{ClaimCgroup, ClaimPlace, ClaimTree, OwnTree, Parent};
-use gshare_enforcer::device::{DeviceError, DeviceRules, Filters};
+use gshare_enforcer::device::{DeviceError, DeviceRules, Filters, Guard, GuardRules};
 use gshare_enforcer::nodes::{self, Majors};
 use support::{TestTree, Waiting};
 
@@ -120,6 +120,40 @@ fn a_member_opens_what_was_granted_and_nothing_else() {
     filters.clear(&claim).unwrap();
     assert_eq!(f.visible(&claim), [0, 1, 2, 3]);
     assert!(filters.attached(&claim).unwrap().is_empty());
+}
+
+#[test]
+fn a_guard_says_which_process_it_kept_from_which_gpu() {
+    let Some(f) = Fixture::new() else { return };
+    let claim = f.tree.claim(1000, 1);
+    let mut guard = Guard::of(claim.dir());
+    let Some(mut refusals) = guard.refusals(&f.majors) else {
+        println!("skipped: this kernel does not say whom a filter refuses");
+        return;
+    };
+    let rules = GuardRules {
+        majors: f.majors.clone(),
+        open: [1].into(),
+        exempt: [].into(),
+    };
+    guard.set(claim.dir(), &rules).unwrap();
+    // Often enough that the ring begins again.
+    for _ in 0..60 {
+        let refused: Vec<_> = (0..4).filter(|n| *n != 1).map(Some).collect();
+        assert_eq!(f.visible(&claim), [1]);
+        let mut told = Vec::new();
+        while told.len() < refused.len() {
+            told.extend(refusals.wait().unwrap());
+        }
+        let minors: Vec<_> = told.iter().map(|r| r.minor).collect();
+        assert_eq!(minors, refused);
+        assert!(
+            told.iter()
+                .all(|r| r.pid > 0 && r.uid == 0 && r.name == "cat"),
+            "{told:?}"
+        );
+    }
+    guard.lift_except(&[].into()).unwrap();
 }
 
 #[test]

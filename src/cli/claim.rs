@@ -14,7 +14,7 @@ use super::args::{ClaimArgs, JoinArgs, ShellArgs, SizeArgs};
 use super::failure::{self, Failure};
 use super::phases::{Phases, now_ns};
 use super::waiting::Waiting;
-use super::{Outcome, connect, container, dry_run, exec, out, suggest, supervise};
+use super::{Outcome, connect, container, dry_run, exec, nodes, out, suggest, supervise};
 
 /// Longest command line that is sent for the screen, in bytes; the rest is left out.
 const SHOWN_COMMAND: usize = 16 * 1024;
@@ -25,6 +25,9 @@ pub(crate) fn claim(
     child: bool,
     started_ns: u64,
 ) -> Outcome {
+    if let Some(host) = &args.on {
+        return nodes::on(host);
+    }
     check_foreign(&args.size)?;
     if let Some(program) = args.command.first() {
         exec::look_for(program)?;

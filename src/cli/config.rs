@@ -6,13 +6,15 @@ use std::time::Duration;
 use gshare_config::{
     Config, ConfigError, Mode, PROJECT_FILE, Problem, ProjectDefaults, ProjectFile,
 };
-use gshare_core::Quota;
+use gshare_core::units::show_duration;
+use gshare_core::{Party, Quota};
 use gshare_proto::{Call, Reply};
 use serde_json::json;
 
 use super::args::{ConfigArgs, ConfigCommand};
 use super::failure::{self, Failure};
 use super::{Outcome, connect, out};
+use crate::identity::unknown;
 
 pub(crate) fn run(socket: Option<&Path>, args: &ConfigArgs) -> Outcome {
     match &args.command {
@@ -161,6 +163,27 @@ impl Guarantees {
     }
 }
 
+/// What is possible, and most likely a slip: names that this machine does not have, and times in the wrong order.
+fn slips(config: &Config) -> Vec<String> {
+    let in_rules = config.idle.rules.iter().filter_map(|r| r.group.as_ref());
+    let groups = config.admin.groups.iter().chain(in_rules);
+    let groups = groups.map(|name| Party::Group(name.clone()));
+    let parties = config.quotas.iter().map(|q| q.party.clone());
+    let mut slips: Vec<String> = parties
+        .chain(groups)
+        .filter_map(|party| unknown(&party))
+        .collect();
+    if let (Some(warn), Some(detach)) = (config.idle.warn, config.idle.detach)
+        && detach < warn
+    {
+        let [warn, detach] = [warn, detach].map(show_duration);
+        slips.push(format!(
+            "note: `detach` ({detach}) in [idle] is below `warn` ({warn})"
+        ));
+    }
+    slips
+}
+
 /// Reads a file; what it guarantees, if anything.
 fn check_one(file: &Path) -> Result<Option<Guarantees>, ConfigError> {
     let read = || {
@@ -174,7 +197,11 @@ fn check_one(file: &Path) -> Result<Option<Guarantees>, ConfigError> {
             .map(|_| None)
             .map_err(ConfigError::Invalid);
     }
-    let quotas = Config::load_file(file)?.quotas;
+    let config = Config::load_file(file)?;
+    for slip in slips(&config) {
+        out::note(&format!("{}: {slip}", file.display()));
+    }
+    let quotas = config.quotas;
     let sure = quotas.iter().any(|q| q.gpus.is_some());
     let text = if sure { read()? } else { String::new() };
     Ok(sure.then_some(Guarantees { text, quotas }))

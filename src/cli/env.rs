@@ -150,7 +150,8 @@ fn checked(name: &str) -> Result<&str, Failure> {
     Ok(name)
 }
 
-fn quoted(value: &str) -> String {
+/// A word for a shell.
+pub(in crate::cli) fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\'', "'\\''"))
 }
 

@@ -33,6 +33,7 @@ pub(crate) fn exec(argv: &[OsString], granted: &Granted) -> Failure {
     let Some(program) = argv.first() else {
         return Failure::new(failure::USAGE, "no command to run");
     };
+    say_what_is_missing(granted);
     let own = own_environment();
     let environment = environment(&own, granted);
     let error = match &granted.launcher {
@@ -43,6 +44,21 @@ pub(crate) fn exec(argv: &[OsString], granted: &Granted) -> Failure {
         None => become_program(program, argv, &environment),
     };
     refused(program, &error)
+}
+
+/// A package that was half removed leaves programs without limits: they start, and it is said.
+fn say_what_is_missing(granted: &Granted) {
+    let missing = |dir: &&String| {
+        let dir = Path::new(dir);
+        dir.exists() && !dir.join("libcuda.so.1").exists()
+    };
+    let dirs = granted.env_prepend.iter().map(|(_, dir)| dir);
+    if let Some(dir) = dirs.into_iter().find(missing) {
+        out::note(&format!(
+            "gshare: gshare's library is missing in {dir}, so this program is counted and not limited; to put it back: \
+             sudo systemctl restart gshared"
+        ));
+    }
 }
 
 /// Entries of an environment, `NAME=value` or whatever else somebody put there.

@@ -1,6 +1,5 @@
 //! `gshare ps`, `queue` and `status`: one snapshot, or one after the other.
 
-use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::Duration;
 
@@ -78,29 +77,25 @@ fn uncounted(snapshot: &Snapshot) -> String {
         for part in &claim.gpus {
             let gpu = part.gpu;
             if !part.past_library.is_empty() {
-                let (pids, s) = (
-                    pids(&part.past_library),
-                    if part.past_library.len() == 1 {
-                        "s"
-                    } else {
-                        ""
-                    },
-                );
+                let uses = if part.past_library.len() == 1 {
+                    "uses"
+                } else {
+                    "use"
+                };
                 text.push_str(&format!(
-                    "{id}: {pids} use{s} GPU {gpu} without gshare's library, so its limits do not apply (see gshare doctor)\n"
+                    "{id}: {} {uses} GPU {gpu} without gshare's library, so its limits do not apply (see gshare doctor)\n",
+                    pids(&part.past_library)
                 ));
             }
             if !part.cannot_tell.is_empty() {
-                let (pids, does) = (
-                    pids(&part.cannot_tell),
-                    if part.cannot_tell.len() == 1 {
-                        "does"
-                    } else {
-                        "do"
-                    },
-                );
+                let does = if part.cannot_tell.len() == 1 {
+                    "does"
+                } else {
+                    "do"
+                };
                 text.push_str(&format!(
-                    "{id}: cannot tell what {pids} {does} on GPU {gpu}: OptiX, OpenCL, Vulkan and OpenGL launch uncounted\n"
+                    "{id}: cannot tell what {} {does} on GPU {gpu}: OptiX, OpenCL, Vulkan and OpenGL launch uncounted\n",
+                    pids(&part.cannot_tell)
                 ));
             }
         }
@@ -324,8 +319,8 @@ pub(crate) fn each(
         return Ok(0);
     };
     watch(&mut client, every, |snapshot| {
-        if io::stdout().is_terminal() && !args.json {
-            out::print("\x1b[H\x1b[2J")?;
+        if !args.json {
+            out::clear()?;
         }
         show(&filtered(snapshot, args.user.as_deref()))
     })

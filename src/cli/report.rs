@@ -1,5 +1,6 @@
 //! `gshare report`: what was claimed and what was used, by user, with charts, and who held without use.
 
+mod merge;
 mod page;
 
 use std::path::Path;
@@ -26,17 +27,12 @@ pub(crate) fn run(socket: Option<&Path>, args: &ReportArgs) -> Outcome {
         let hint = "--until counts back from now like --since and must be shorter: gshare report --since 2w --until 1w";
         return Err(Failure::new(super::failure::USAGE, text).with_hint(hint));
     }
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = now.unwrap_or_default();
-    let ago = |time: Duration| u64::try_from(now.saturating_sub(time).as_millis()).unwrap_or(0);
-    let call = Call::Report(ReportSpec {
-        from_ms: ago(args.since),
-        to_ms: args.until.map_or(0, ago),
-        user: args.user.clone().map(Into::into),
-    });
-    let report = match connect::connect(socket)?.call(&call)? {
-        Reply::Report(report) => *report,
-        other => return Err(unexpected(&other)),
+    let report = match args.merge.as_slice() {
+        [] => ask(socket, args)?,
+        files => {
+            let reports: Result<Vec<_>, _> = files.iter().map(|file| merge::read(file)).collect();
+            merge::merged(reports?)
+        }
     };
     if args.json {
         out::json(&report)?;
@@ -55,6 +51,22 @@ pub(crate) fn run(socket: Option<&Path>, args: &ReportArgs) -> Outcome {
         out::print(&text(&report, user, out::columns(), out::colour()))?;
     }
     Ok(0)
+}
+
+/// The service's answer.
+fn ask(socket: Option<&Path>, args: &ReportArgs) -> Result<ReportView, Failure> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.unwrap_or_default();
+    let ago = |time: Duration| u64::try_from(now.saturating_sub(time).as_millis()).unwrap_or(0);
+    let call = Call::Report(ReportSpec {
+        from_ms: ago(args.since),
+        to_ms: args.until.map_or(0, ago),
+        user: args.user.clone().map(Into::into),
+    });
+    match connect::connect(socket)?.call(&call)? {
+        Reply::Report(report) => Ok(*report),
+        other => Err(unexpected(&other)),
+    }
 }
 
 fn maybe_hours(seconds: Option<f64>, estimate: bool) -> String {

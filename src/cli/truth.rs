@@ -94,12 +94,11 @@ fn screens_tables_json_and_a_dry_run_say_the_same_in_any_state() {
     let mut random = Random(7);
     for _ in 0..states {
         let mut snapshot = any_state(&mut random);
-        let of_a_gpu = |_| 1.0;
         snapshot.users = crate::daemon::users(
             &snapshot.claims,
             &snapshot.queue,
             &snapshot.unclaimed,
-            of_a_gpu,
+            &snapshot.gpus,
         );
         // What the commands print as JSON is the snapshot that the screen draws.
         let json = serde_json::to_value(&snapshot).unwrap();

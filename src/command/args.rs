@@ -7,6 +7,7 @@ mod class;
 mod config;
 pub mod kernel;
 pub mod levers;
+pub mod nodes;
 pub mod report;
 pub mod setup;
 pub mod sizes;
@@ -126,12 +127,16 @@ pub enum Command {
     Queue(ListArgs),
     /// Show GPUs and users: claimed and actual use
     Status(ListArgs),
+    /// Show several machines at a look: what is free for you, use, and what is wrong
+    #[command(after_long_help = nodes::EXAMPLES)]
+    Nodes(nodes::NodesArgs),
     /// Report claimed and actual use over time, by user
     #[command(after_long_help = "Examples:\n  \
             gshare report --since 5w               the last five weeks, all users\n  \
             gshare report --since 3d --user ada    three days of one user\n  \
             gshare report --since 5w --csv         for a spreadsheet\n  \
-            gshare report --html week.html         a page for a browser, without user names\n\n\
+            gshare report --html week.html         a page for a browser, without user names\n  \
+            gshare report --merge *.json           several machines, each by its report --json\n\n\
             Use is SM activity; times are GPU hours. Unknown figures are shown as \u{2014}, estimates with ~.")]
     Report(ReportArgs),
     /// Show a claim in the style of nvidia-smi, as if its share were a whole GPU
@@ -260,7 +265,7 @@ pub enum Command {
         /// Shell
         shell: clap_complete::Shell,
     },
-    /// Write the manual pages
+    /// Write the manual pages and the completion scripts
     #[command(hide = true)]
     Man {
         /// Directory
@@ -349,6 +354,9 @@ pub struct ClaimArgs {
     /// Size and conditions.
     #[command(flatten)]
     pub size: SizeArgs,
+    /// Claim on another machine, by ssh: all other options go to the gshare there. See gshare nodes
+    #[arg(long, value_name = "HOST")]
+    pub on: Option<OsString>,
     /// Keep the claim after the command has ended, until its release or the end of its time limit
     #[arg(long)]
     pub hold: bool,
@@ -372,7 +380,7 @@ pub struct ClaimArgs {
     /// Print the grant as JSON: to stdout without a command, else to stderr
     #[arg(long, conflicts_with = "short")]
     pub json: bool,
-    /// Command to run; without one the claim is held until it is released
+    /// Command to run; without one the claim lasts until it is released, 2 hours unless -t says otherwise
     #[arg(
         trailing_var_arg = true,
         value_name = "CMD",

@@ -5,16 +5,22 @@ use std::fs;
 use std::path::Path;
 
 use clap::{Command, CommandFactory};
+use clap_complete::{Generator, Shell};
 
 use super::args::Cli;
 use super::failure::{self, Failure};
 use super::{Outcome, out};
 
-pub(crate) fn completions(shell: clap_complete::Shell) -> Outcome {
+pub(crate) fn completions(shell: Shell) -> Outcome {
+    out::print(&script(shell))?;
+    Ok(0)
+}
+
+/// The completion script of a shell.
+pub(crate) fn script(shell: Shell) -> String {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut shown(&Cli::command()), "gshare", &mut text);
-    out::print(&String::from_utf8_lossy(&text))?;
-    Ok(0)
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// The command without what its help does not show: the scripts would offer that all the same.
@@ -34,12 +40,15 @@ fn shown(command: &Command) -> Command {
     copy
 }
 
-/// Writes `gshare.1` and one page per subcommand.
+/// Writes what packages install beside the program: `gshare.1`, one page per subcommand, and the completion scripts.
 pub(crate) fn man(dir: &Path) -> Outcome {
     let write = || -> std::io::Result<()> {
         fs::create_dir_all(dir)?;
         for (name, page) in man_pages()? {
             fs::write(dir.join(name), page)?;
+        }
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            fs::write(dir.join(shell.file_name("gshare")), script(shell))?;
         }
         Ok(())
     };
@@ -73,16 +82,10 @@ mod tests {
 
     #[test]
     fn scripts_offer_what_the_help_shows() {
-        for shell in [
-            clap_complete::Shell::Bash,
-            clap_complete::Shell::Fish,
-            clap_complete::Shell::Zsh,
-        ] {
-            let mut text = Vec::new();
-            clap_complete::generate(shell, &mut shown(&Cli::command()), "gshare", &mut text);
-            let text = String::from_utf8(text).expect("text");
+        for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
+            let text = script(shell);
             for word in ["gpu-mem", "version", "kernel", "Claim a part of a GPU"] {
-                let told = word.contains(' ') && shell == clap_complete::Shell::Bash;
+                let told = word.contains(' ') && shell == Shell::Bash;
                 assert!(told || text.contains(word), "{shell}: {word}");
             }
             for word in ["gres", "die-at", "phases", "bench"] {

@@ -32,6 +32,17 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// An empty screen for what is printed next, where stdout is a terminal.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub(crate) fn clear() -> Result<(), Failure> {
+    match io::stdout().is_terminal() {
+        true => print("\x1b[H\x1b[2J"),
+        false => Ok(()),
+    }
+}
+
 /// One JSON value on stdout: indented on a terminal, one line elsewhere.
 ///
 /// # Errors

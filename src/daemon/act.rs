@@ -1,6 +1,6 @@
 //! What the core decides, carried out one action after the other.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gshare_core::machine::lever::Lever;
 use gshare_core::machine::{Action, Event};
@@ -8,34 +8,17 @@ use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Reason, Slice};
 use gshare_proto::{ErrorCode, Queued, Reply, WireError};
 
-use super::fact::{Decided, Fact};
+use super::fact::Fact;
+use super::policy::overuse;
 use super::service::Service;
+use super::world::World;
+use super::{grant, reclaim, resize, story};
 use crate::clock::unix_ms;
 
 /// A client that does not read is not told its place more often than this ahead.
 pub(crate) const UNREAD_PLACES: usize = 16;
 
 impl Service {
-    /// One step of the core, counted.
-    pub(crate) fn decide(&mut self, event: Event) -> Vec<Action> {
-        let now = self.now();
-        let noted = self.recorder.0.as_ref().map(|_| event.clone());
-        let started = Instant::now();
-        let actions = self.machine.step(now, event);
-        let took = started.elapsed();
-        if let (Some((_, recording)), Some(event)) = (&mut self.recorder.0, noted) {
-            recording.note(now, event, &actions);
-        }
-        let count = |which: fn(&Action) -> bool| actions.iter().filter(|a| which(a)).count() as u64;
-        self.tell(Fact::Decided(Decided {
-            took,
-            refused: count(|a| matches!(a, Action::Refuse { .. })),
-            leases_over: count(|a| matches!(a, Action::LeaseOver { .. })),
-            caps: count(|a| matches!(a, Action::Cap { .. })),
-        }));
-        actions
-    }
-
     /// Gives the core an event and carries out what it decides. What happens meanwhile waits until that is
     /// done: actions of two decisions never mix.
     pub(crate) fn drive(&mut self, event: Event) {
@@ -44,20 +27,18 @@ impl Service {
 
     /// Several, and what they come to is written down once.
     pub(crate) fn drive_all(&mut self, events: impl IntoIterator<Item = Event>) {
-        self.todo.extend(events);
-        if self.driving {
+        if !self.core.begin(events) {
             return;
         }
-        self.driving = true;
-        while let Some(event) = self.todo.pop_front() {
-            let actions = self.decide(event);
-            self.forget_looks();
+        while let Some((actions, decided)) = self.core.step() {
+            self.tell(Fact::Decided(decided));
+            self.sizes.decided();
             for action in actions {
                 match action {
-                    Action::Cap { id, slice } => self.write_cap(id, &slice),
+                    Action::Cap { id, slice } => write_cap(&self.world(), id, &slice),
                     Action::Measure => {
-                        let measured = self.measure();
-                        self.todo.push_back(Event::Measured(measured));
+                        let measured = measure(&self.world());
+                        self.core.then(Event::Measured(measured));
                     }
                     Action::Grant {
                         id,
@@ -67,12 +48,13 @@ impl Service {
                     } => {
                         self.note_counted(id, counted);
                         if !self.grant(id, &slices, ends) {
-                            self.todo.push_back(Event::Gone { id });
+                            self.core.then(Event::Gone { id });
                         } else if let Some(live) = self.claims.get(&id) {
-                            let size = self.size_text(&live.record).unwrap_or_default();
+                            let size =
+                                grant::size_text(&self.world(), &live.record).unwrap_or_default();
                             self.write_down(id, &format!("granted: {size}"));
                         }
-                        self.dirty = true;
+                        self.screens.touch();
                     }
                     Action::Wait {
                         id,
@@ -80,15 +62,16 @@ impl Service {
                         reason,
                     } => {
                         self.tell_place(id, position, &reason);
-                        self.dirty = true;
+                        self.screens.touch();
                     }
                     Action::Refuse {
                         id,
                         reason,
                         for_now,
                     } => {
-                        let mut text = self.waits_text(id, &reason);
-                        if let Some(asked) = self.waiting.remove(&id) {
+                        let mut text =
+                            story::waits_text(&self.world(), &self.features, id, &reason);
+                        if let Some(asked) = self.claims.waiting.remove(&id) {
                             let waited = unix_ms().saturating_sub(asked.since_ms) / 1000;
                             if for_now && waited > 0 {
                                 let waited = show_duration(Duration::from_secs(waited));
@@ -111,7 +94,7 @@ impl Service {
                                 asked.out.error(error);
                             }
                         }
-                        self.dirty = true;
+                        self.screens.touch();
                     }
                     Action::Resize {
                         ticket,
@@ -120,14 +103,14 @@ impl Service {
                         slices,
                     } => {
                         if let Some(undo) = self.resized(ticket, id, before, &slices) {
-                            self.todo.push_back(undo);
+                            self.core.then(undo);
                         }
                     }
                     Action::ResizeWaits {
                         ticket,
                         position,
                         error,
-                    } => self.resize_waits(ticket, position, &error),
+                    } => resize::resize_waits(&self.world(), ticket, position, &error),
                     Action::ResizeRefused { ticket, error } => self.resize_refused(ticket, &error),
                     action
                     @ (Action::Park { .. } | Action::Unpark { .. } | Action::Move { .. }) => {
@@ -153,12 +136,11 @@ impl Service {
                 }
             }
         }
-        self.driving = false;
         self.remember();
     }
 
     pub(crate) fn tell_place(&mut self, id: ClaimId, position: usize, reason: &Reason) {
-        let Some(asked) = self.waiting.get_mut(&id) else {
+        let Some(asked) = self.claims.waiting.get_mut(&id) else {
             self.lever_waits(id, position, reason);
             return;
         };
@@ -166,12 +148,18 @@ impl Service {
             if let Err(error) = self.journal.set_meta("told", &id.0.to_string()) {
                 tracing::warn!(%id, %error, "after a restart, the service may reuse this claim id");
             }
-            self.write_down(id, &format!("waits: {}", self.waits_text(id, reason)));
+            self.write_down(
+                id,
+                &format!(
+                    "waits: {}",
+                    story::waits_text(&self.world(), &self.features, id, reason)
+                ),
+            );
         }
         if self.claims.contains_key(&id) {
             return self.tell_wanting(id, position, reason);
         }
-        let Some(asked) = self.waiting.get(&id) else {
+        let Some(asked) = self.claims.waiting.get(&id) else {
             return;
         };
         if asked.out.unsent() > UNREAD_PLACES {
@@ -180,40 +168,44 @@ impl Service {
         asked.out.reply(&Reply::Queued(Queued {
             id: id.to_string(),
             position: u32::try_from(position).unwrap_or(u32::MAX),
-            reason: match self.plan_text(id) {
-                Some(plan) => format!("{}; {plan}", self.waits_text(id, reason)),
-                None => self.waits_text(id, reason),
+            reason: match reclaim::plan_text(&self.world(), id) {
+                Some(plan) => format!(
+                    "{}; {plan}",
+                    story::waits_text(&self.world(), &self.features, id, reason)
+                ),
+                None => story::waits_text(&self.world(), &self.features, id, reason),
             },
             would_start: reason.would_start().map(|s| format!("-g {}", s.short())),
         }));
     }
+}
 
-    pub(crate) fn write_cap(&self, id: ClaimId, slice: &Slice) {
-        let seat = self
-            .claims
-            .get(&id)
-            .and_then(|live| live.seats.iter().find(|s| s.gpu == slice.gpu));
-        if let Some(seat) = seat {
-            seat.limits.set_memory_cap(self.cap_in_force(id, slice));
+pub(crate) fn measure(world: &World<'_>) -> Vec<(ClaimId, usize, Bytes)> {
+    let mut charges = Vec::new();
+    for (id, live) in world.claims.iter() {
+        for seat in &live.seats {
+            // The cap holds what is charged below the limit; a member that writes more into its page
+            // must not keep others from what is free.
+            let uuid = &world.gpus[seat.gpu].uuid;
+            let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
+            let most = slice.map_or(world.gpus[seat.gpu].total, |s| s.mem_limit);
+            let charge = seat.usage.most_charged_bytes(most);
+            let charge = charge
+                .saturating_add(world.policy.driver_bytes(*id, seat.gpu))
+                .min(most);
+            charges.push((*id, seat.gpu, Bytes(charge)));
         }
     }
+    charges
+}
 
-    pub(crate) fn measure(&self) -> Vec<(ClaimId, usize, Bytes)> {
-        let mut charges = Vec::new();
-        for (id, live) in &self.claims {
-            for seat in &live.seats {
-                // The cap holds what is charged below the limit; a member that writes more into its page
-                // must not keep others from what is free.
-                let uuid = &self.gpus[seat.gpu].uuid;
-                let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
-                let most = slice.map_or(self.gpus[seat.gpu].total, |s| s.mem_limit);
-                let charge = seat.usage.most_charged_bytes(most);
-                let charge = charge
-                    .saturating_add(self.driver_bytes(*id, seat.gpu))
-                    .min(most);
-                charges.push((*id, seat.gpu, Bytes(charge)));
-            }
-        }
-        charges
+pub(crate) fn write_cap(world: &World<'_>, id: ClaimId, slice: &Slice) {
+    let seat = world
+        .claims
+        .get(&id)
+        .and_then(|live| live.seats.iter().find(|s| s.gpu == slice.gpu));
+    if let Some(seat) = seat {
+        seat.limits
+            .set_memory_cap(overuse::cap_in_force(world, id, slice));
     }
 }

@@ -1,17 +1,18 @@
 //! What administrators may do, and the record of it: who may, what is written before anything is done.
 
-mod drain;
-mod kill;
+pub(crate) mod drain;
+pub(crate) mod kill;
 mod mode;
-mod quota;
+pub(crate) mod quota;
 
 use gshare_enforcer::proc;
 use gshare_proto::{AdminCall, AuditEntry, ErrorCode, Reply, WireError};
 
-use super::convert;
 use super::journal::JournalError;
 use super::peer::Peer;
 use super::service::Service;
+use super::world::World;
+use super::{convert, stage};
 use crate::clock::unix_ms;
 
 /// Longest text of a reason, in characters.
@@ -39,7 +40,7 @@ impl Service {
     pub(crate) fn admin(&mut self, peer: &Peer, call: AdminCall) -> Result<Reply, WireError> {
         // What is guaranteed to whom is no secret.
         if !matches!(call, AdminCall::QuotaList) {
-            self.may_administrate(peer)?;
+            may_administrate(&self.world(), peer)?;
         }
         match call {
             AdminCall::Drain { gpus, reason } => self.admin_drain(peer, &gpus, reason.as_deref()),
@@ -51,12 +52,13 @@ impl Service {
                 grace_ms,
                 reason,
             } => {
-                let chosen = self.chosen(peer, &ids, user.as_deref(), gpu.as_deref())?;
+                let chosen =
+                    kill::chosen(&self.world(), peer, &ids, user.as_deref(), gpu.as_deref())?;
                 self.admin_kill(peer, &chosen, grace_ms, reason.as_deref())
             }
             AdminCall::QuotaSet(quota) => self.quota_set(peer, quota),
             AdminCall::QuotaRemove { party } => self.quota_remove(peer, &party),
-            AdminCall::QuotaList => Ok(self.quota_list()),
+            AdminCall::QuotaList => Ok(self.config.quota_list()),
             AdminCall::Mode {
                 gpu,
                 mode,
@@ -71,7 +73,7 @@ impl Service {
                 dry_run,
                 plan,
             } => {
-                let change = self.stage_change(&stage, &gpus, group.as_deref())?;
+                let change = stage::stage_change(&self.world(), &stage, &gpus, group.as_deref())?;
                 self.admin_stage(peer, change, dry_run, plan.as_deref())
             }
             AdminCall::Take { gpus } => self.take_gpus(peer, &gpus),
@@ -87,38 +89,6 @@ impl Service {
         }
     }
 
-    /// Root, the service's own user, and the groups of the config; by the kernel's word on the connection.
-    pub(crate) fn may_administrate(&self, peer: &Peer) -> Result<(), WireError> {
-        if !peer.on_machine {
-            return Err(WireError::new(
-                ErrorCode::NotPermitted,
-                "gshare admin is not for programs in a container or in a user's claim, even as root".to_owned(),
-            )
-            .with_hint("run it on the machine itself: sudo gshare admin ..."));
-        }
-        let own = nix::unistd::Uid::effective().as_raw();
-        if peer.uid == 0 || peer.uid == own {
-            return Ok(());
-        }
-        let groups = &self.config.admin.groups;
-        let mut named = peer.gids.iter().filter_map(|gid| proc::group_name(*gid));
-        if !groups.is_empty() && named.any(|name| groups.contains(&name)) {
-            return Ok(());
-        }
-        let user = self.names.user(peer.uid);
-        tracing::warn!("{user} tried to use gshare admin");
-        let who = if groups.is_empty() {
-            "root".to_owned()
-        } else {
-            format!("root and the groups {}", groups.join(", "))
-        };
-        Err(WireError::new(
-            ErrorCode::NotPermitted,
-            format!("{user} may not use gshare admin on this machine; {who} may"),
-        )
-        .with_hint("sudo gshare admin ..., or ask to be listed: [admin] groups in gshare.toml"))
-    }
-
     /// Writes acts to the audit log, and to the service's log, which systemd keeps too.
     pub(crate) fn audit(
         &mut self,
@@ -126,7 +96,7 @@ impl Service {
         acts: Vec<Act>,
         change: impl FnOnce(&rusqlite::Transaction<'_>) -> Result<(), JournalError>,
     ) -> Result<(), WireError> {
-        let user = self.names.user(peer.uid);
+        let user = self.host.names.user(peer.uid);
         let entries: Vec<AuditEntry> = acts
             .into_iter()
             .map(|act| AuditEntry {
@@ -154,6 +124,39 @@ impl Service {
         }
         Ok(())
     }
+}
+
+/// Root, the service's own user, and the groups of the config; by the kernel's word on the connection.
+pub(crate) fn may_administrate(world: &World<'_>, peer: &Peer) -> Result<(), WireError> {
+    if !peer.on_machine {
+        return Err(WireError::new(
+            ErrorCode::NotPermitted,
+            "gshare admin is not for programs in a container or in a user's claim, even as root"
+                .to_owned(),
+        )
+        .with_hint("run it on the machine itself: sudo gshare admin ..."));
+    }
+    let own = nix::unistd::Uid::effective().as_raw();
+    if peer.uid == 0 || peer.uid == own {
+        return Ok(());
+    }
+    let groups = &world.config.admin.groups;
+    let mut named = peer.gids.iter().filter_map(|gid| proc::group_name(*gid));
+    if !groups.is_empty() && named.any(|name| groups.contains(&name)) {
+        return Ok(());
+    }
+    let user = world.host.names.user(peer.uid);
+    tracing::warn!("{user} tried to use gshare admin");
+    let who = if groups.is_empty() {
+        "root".to_owned()
+    } else {
+        format!("root and the groups {}", groups.join(", "))
+    };
+    Err(WireError::new(
+        ErrorCode::NotPermitted,
+        format!("{user} may not use gshare admin on this machine; {who} may"),
+    )
+    .with_hint("sudo gshare admin ..., or ask to be listed: [admin] groups in gshare.toml"))
 }
 
 /// The reason that an administrator gave, fit for other people's terminals.

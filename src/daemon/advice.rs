@@ -144,10 +144,10 @@ impl AdviceState {
         let uses: Vec<_> = gpus.clone().map(|g| world.driver_use(g)).collect();
         // Without a process on a GPU that is looked at, nothing is used there.
         let least: Vec<Option<f64>> = gpus
-            .map(|g| world.reading(g)?.processes.as_ref().map(|_| 0.0))
+            .map(|g| world.gpus.reading(g)?.processes.as_ref().map(|_| 0.0))
             .collect();
         self.seen.retain(|id, _| world.claims.contains_key(id));
-        for (id, live) in world.claims {
+        for (id, live) in world.claims.iter() {
             let busy = |gpu: usize| match uses[gpu].get(id) {
                 Some(used) => used.busy,
                 None => least[gpu],
@@ -345,7 +345,7 @@ impl AdviceState {
 
 /// `sudo ` where only root may.
 fn sudo(world: &World<'_>) -> &'static str {
-    match world.mode {
+    match world.host.mode {
         Mode::System => "sudo ",
         Mode::User => "",
     }
@@ -514,7 +514,7 @@ mod tests {
     fn nothing_is_said_of_a_claim_whose_use_is_not_known() {
         let (mut scene, pages, shown) = scene(1 << 30);
         let mut advice = AdviceState::default();
-        scene.sample.gpus[0].processes = None;
+        scene.sample().gpus[0].processes = None;
         look(&mut advice, &scene, &pages);
         assert!(said(&advice, &scene, &shown).is_empty());
     }

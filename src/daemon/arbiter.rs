@@ -184,8 +184,11 @@ struct Set {
     claims: Vec<Entry>,
     /// When it looks again without being called.
     next_ns: Option<u64>,
-    stuck: Option<(u64, u64)>,
+    /// Of each of its GPUs.
+    stuck: Vec<Option<(u64, u64)>>,
     calls: BTreeMap<u64, u32>,
+    /// What the arbiter's turns had come to when they were last reported.
+    reported: BTreeMap<u64, u64>,
 }
 
 fn run(shared: &Shared, woken: &UnixDatagram) {
@@ -208,19 +211,7 @@ fn run(shared: &Shared, woken: &UnixDatagram) {
         let table = table.unwrap_or_else(PoisonError::into_inner).take();
         let is_new = table.is_some();
         if let Some(table) = table {
-            let table = together(table);
-            // A page that goes on in another set is not let go.
-            let entries = table.values().flatten();
-            let kept: BTreeSet<usize> = entries.map(Entry::address).collect();
-            for (index, set) in &mut sets {
-                if !table.contains_key(index) {
-                    set.set_claims(Vec::new(), &kept);
-                }
-            }
-            sets.retain(|index, _| table.contains_key(index));
-            for (index, claims) in table {
-                sets.entry(index).or_default().set_claims(claims, &kept);
-            }
+            sets = regroup(sets, together(table));
             let mut done = shared.done.lock().unwrap_or_else(PoisonError::into_inner);
             done.retain(|(gpu, claim), _| {
                 let mut entries = sets.values().flat_map(|set| &set.claims);
@@ -250,6 +241,58 @@ fn together(table: Table) -> Table {
         set.extend(claims);
     }
     sets.into_values().collect()
+}
+
+/// The sets of this table, which go on from those of before.
+fn regroup(mut old: BTreeMap<usize, Set>, table: Table) -> BTreeMap<usize, Set> {
+    let kept: BTreeSet<usize> = table.values().flatten().map(Entry::address).collect();
+    // Threads that wait for a claim which is gone are not to sleep on.
+    let entries = old.values().flat_map(|set| &set.claims);
+    for gone in entries.filter(|e| !kept.contains(&e.address())) {
+        let limits = &gone.turning.limits;
+        limits.set_turn(Word(limits.turn_word()).next(Mode::Free).0, 0, 0, 0);
+    }
+    let mut sets = BTreeMap::new();
+    for (index, claims) in table {
+        let gpus: BTreeSet<usize> = claims.iter().map(|e| e.gpu).collect();
+        let before = old.iter().find(|(_, set)| set.gpus.contains(&index));
+        let same = before.filter(|(_, set)| gpus.iter().eq(&set.gpus));
+        let set = if let Some(at) = same.map(|(at, _)| *at) {
+            let set = old.remove(&at).unwrap_or_default();
+            Set { claims, ..set }
+        } else {
+            agree(&claims);
+            let word = |id| {
+                let mut entries = claims.iter().filter(|e| e.claim == id);
+                entries.next().map(|e| Word(e.turning.limits.turn_word()))
+            };
+            let arbiter = before.map(|(_, set)| {
+                let place = |gpu| set.gpus.iter().position(|other| other == gpu);
+                let places: Vec<_> = gpus.iter().map(place).collect();
+                set.arbiter.regrouped(&places, word)
+            });
+            Set {
+                arbiter: arbiter.unwrap_or_default(),
+                gpus: gpus.into_iter().collect(),
+                claims,
+                ..Set::default()
+            }
+        };
+        set.place();
+        sets.insert(index, set);
+    }
+    sets
+}
+
+/// From here on all pages of a claim are told the same, and nothing of what they were told before holds: the next decision
+/// is to be new to each of them.
+fn agree(claims: &[Entry]) {
+    let word = |e: &Entry| e.turning.limits.turn_word();
+    let newest = |claim: u64| claims.iter().filter(move |e| e.claim == claim).map(word);
+    for entry in claims {
+        let word = newest(entry.claim).max().unwrap_or(0);
+        entry.turning.limits.set_turn(word, 0, 0, 0);
+    }
 }
 
 /// Sleeps until something has to be looked at; gives whether the service called, and the sets whose doorbells rang.
@@ -295,36 +338,6 @@ fn wait(
 }
 
 impl Set {
-    fn set_claims(&mut self, claims: Vec<Entry>, kept: &BTreeSet<usize>) {
-        // Threads that wait for a claim which is gone are not to sleep on.
-        for old in &self.claims {
-            if !kept.contains(&old.address()) {
-                let limits = &old.turning.limits;
-                limits.set_turn(Word(limits.turn_word()).next(Mode::Free).0, 0, 0, 0);
-            }
-        }
-        self.claims = claims;
-        let gpus: BTreeSet<usize> = self.claims.iter().map(|e| e.gpu).collect();
-        if !gpus.iter().eq(&self.gpus) {
-            self.gpus = gpus.into_iter().collect();
-            self.arbiter = Arbiter::default();
-            self.agree();
-        }
-        self.place();
-    }
-
-    /// From here on all pages of a claim are told the same: the next decision is to be new to each of them.
-    fn agree(&self) {
-        let word = |e: &Entry| e.turning.limits.turn_word();
-        for entry in &self.claims {
-            let pages = || self.claims.iter().filter(|e| e.claim == entry.claim);
-            let newest = pages().map(word).max().unwrap_or(0);
-            for page in pages().filter(|e| word(e) != newest) {
-                page.turning.limits.set_turn(newest, 0, 0, 0);
-            }
-        }
-    }
-
     /// Gives every claim its place in each GPU's frame, for when nobody decides.
     fn place(&self) {
         let part = |permille: u32| u64::from(permille) * Frame::LENGTH_NS / 1000;
@@ -381,7 +394,10 @@ impl Set {
         };
         let mut orders: Vec<Order> = Vec::new();
         self.next_ns = self.arbiter.step(now, &claims, &mut is_alive, &mut orders);
-        self.stuck = self.next_ns.and_then(|_| self.arbiter.stuck(now, &claims));
+        let shares = self.next_ns.is_some();
+        self.stuck = (0..gpus.len())
+            .map(|gpu| Arbiter::stuck(now, &claims, gpu).filter(|_| shares))
+            .collect();
         if self.arbiter.is_contended() {
             for entry in &self.claims {
                 entry.turning.limits.turn_beat(now);
@@ -400,19 +416,22 @@ impl Set {
         }
     }
 
-    fn report(&self, shared: &Shared) {
-        let contended = self.arbiter.is_contended();
-        let mut done = shared.done.lock().unwrap_or_else(PoisonError::into_inner);
+    fn report(&mut self, shared: &Shared) {
+        let used: BTreeMap<u64, u64> = self
+            .claims
+            .iter()
+            .map(|e| (e.claim, self.arbiter.used_ns(e.claim)))
+            .collect();
+        let reported = std::mem::replace(&mut self.reported, used);
+        let mut all = shared.done.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in &self.claims {
-            let turns_ns = self.arbiter.used_ns(entry.claim);
-            done.insert(
-                (entry.gpu, entry.claim),
-                Done {
-                    turns_ns,
-                    contended,
-                    stuck: self.stuck,
-                },
-            );
+            let done = all.entry((entry.gpu, entry.claim)).or_default();
+            let before = reported.get(&entry.claim).copied().unwrap_or(0);
+            // An arbiter counts from its beginning, the claim's figure goes on.
+            done.turns_ns += self.reported[&entry.claim].saturating_sub(before);
+            done.contended = self.arbiter.is_contended();
+            let at = self.gpus.iter().position(|gpu| *gpu == entry.gpu);
+            done.stuck = at.and_then(|at| self.stuck.get(at).copied().flatten());
         }
     }
 }
@@ -455,5 +474,122 @@ impl Entry {
             .and_then(|dir| std::fs::read_to_string(dir.join("cgroup.events")).ok());
         let frozen = events.and_then(|text| CgroupEvents::parse(&text)?.frozen);
         frozen != Some(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gshare_abi::host::LimitsInit;
+    use gshare_abi::{GateView, GpuUuid};
+
+    use super::*;
+
+    /// A claim on a GPU with one member, and the page in which that speaks.
+    fn entry(dir: &Path, claim: u64, gpu: usize) -> (Entry, UsageMemfd) {
+        let path = dir.join(format!("{claim}.{gpu}"));
+        let init = LimitsInit {
+            claim,
+            ..LimitsInit::default()
+        };
+        LimitsFile::create(&path, &init).expect("a page");
+        let mut usage = UsageMemfd::create(claim, GpuUuid([0; 16]), 0).expect("a page");
+        let slot = usage.assign_slot(std::process::id(), 1).expect("a slot");
+        let entry = Entry {
+            claim,
+            gpu,
+            gpus: 2,
+            turning: Arc::new(Turning::new(&path, &usage).expect("mapped")),
+            by_time: true,
+            tier: 0,
+            weight_milli: 1000,
+            request_permille: 500,
+            limit_permille: 1000,
+            cgroup: None,
+            members: vec![(slot.slot, std::process::id())],
+        };
+        (entry, usage)
+    }
+
+    fn table(entries: &[&Entry]) -> Table {
+        let mut table = Table::new();
+        for entry in entries {
+            table.entry(entry.gpu).or_default().push((*entry).clone());
+        }
+        table
+    }
+
+    #[test]
+    fn gpus_with_the_same_claims_are_one_set() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let of = |claim, gpu| entry(dir.path(), claim, gpu).0;
+        let here = [of(1, 0), of(2, 0), of(2, 1), of(1, 1), of(1, 2)];
+        let sets = together(table(&here.iter().collect::<Vec<_>>()));
+        let sizes: Vec<(usize, usize)> = sets.iter().map(|(gpu, all)| (*gpu, all.len())).collect();
+        assert_eq!(sizes, [(0, 4), (2, 1)]);
+    }
+
+    #[test]
+    fn pages_of_a_new_set_say_the_same_and_figures_go_on() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let of = |claim, gpu| entry(dir.path(), claim, gpu).0;
+        let (a, b, other, gone) = (of(1, 0), of(1, 1), of(2, 0), of(3, 1));
+        let said = |e: &Entry| {
+            let turn = &e.turning.limits.page().turn;
+            let flags = turn.flags.load(std::sync::atomic::Ordering::Relaxed);
+            let ends = turn.ends_ns.load(std::sync::atomic::Ordering::Relaxed);
+            (Word(e.turning.limits.turn_word()), flags, ends)
+        };
+        let mut sets = regroup(BTreeMap::new(), together(table(&[&a, &b, &other, &gone])));
+        assert_eq!(sets.len(), 2);
+        let shared = Shared::default();
+        let before = Done {
+            turns_ns: 7,
+            ..Done::default()
+        };
+        let figures = || shared.done.lock().expect("no panic");
+        figures().insert((0, 1), before);
+        // The older of the two decisions is the other page's.
+        let closed = Word::default().next(Mode::Closed);
+        let turn = closed.next(Mode::Turn);
+        a.turning.limits.set_turn(closed.0, 0, 0, 0);
+        b.turning.limits.set_turn(turn.0, 9, 9, 3);
+        gone.turning.limits.set_turn(closed.0, 0, 0, 0);
+        let second = of(2, 1);
+        sets = regroup(sets, together(table(&[&a, &b, &other, &second])));
+        assert_eq!(sets.keys().copied().collect::<Vec<_>>(), [0]);
+        assert_eq!((said(&a), said(&b)), ((turn, 0, 0), (turn, 0, 0)));
+        assert_eq!(said(&gone).0.mode(), Mode::Free);
+        sets.get_mut(&0).expect("a set").report(&shared);
+        assert_eq!(figures()[&(0, 1)].turns_ns, 7);
+    }
+
+    #[test]
+    fn a_kernel_that_runs_for_40_s_is_named_on_its_own_gpu() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let made = [(1, 0), (1, 1), (2, 0), (2, 1)].map(|(c, g)| entry(dir.path(), c, g));
+        let entries: Vec<&Entry> = made.iter().map(|(entry, _)| entry).collect();
+        let mut sets = regroup(BTreeMap::new(), together(table(&entries)));
+        let set = sets.get_mut(&0).expect("both GPUs");
+        let now = monotonic_ns();
+        let since_ns = now - 40_000_000_000;
+        for (entry, usage) in &made {
+            let runs = (entry.claim, entry.gpu) == (1, 1);
+            let view = GateView {
+                busy: runs,
+                waiting: !runs,
+                since_ns: if runs { since_ns } else { 0 },
+                said_ns: now,
+                ..GateView::default()
+            };
+            usage.page().gates[entry.members[0].0].publish(&view);
+        }
+        let shared = Shared::default();
+        set.look();
+        set.report(&shared);
+        let done = shared.done.lock().expect("no panic");
+        for claim in [1, 2] {
+            assert_eq!(done[&(1, claim)].stuck, Some((1, since_ns)));
+            assert_eq!(done[&(0, claim)].stuck, None, "that one is free");
+        }
     }
 }

@@ -191,11 +191,11 @@ impl Attribution {
         claims: &mut BTreeMap<ClaimId, Sums>,
         (others, left): (Others, bool),
     ) -> Option<Division> {
-        let last = world.last_reading(g)?;
+        let last = world.gpus.last_reading(g)?;
         if last.state == GpuState::Lost {
             return None;
         }
-        let reading = world.reading(g).filter(|r| r.state == GpuState::Ok);
+        let reading = world.gpus.reading(g).filter(|r| r.state == GpuState::Ok);
         let listed = reading.and_then(|r| r.processes.as_ref());
         let mut side_by_side = false;
         for (id, sums) in claims.iter_mut() {
@@ -261,6 +261,7 @@ impl Attribution {
         view.sm_unattributed = division.sm_unattributed.map(estimate);
         view.occupancy_unattributed = division.occupancy_unattributed.map(estimate);
         let has_counters = world
+            .gpus
             .reading(g)
             .is_none_or(|r| r.gpm_supported == Some(true));
         if !has_counters {
@@ -384,8 +385,8 @@ mod tests {
 
     fn scene() -> Scene {
         let mut scene = Scene::of(1);
-        scene.sample.gpus[0].sm_count = Some(128);
-        scene.sample.gpus[0].compute_capability = Some((8, 9));
+        scene.sample().gpus[0].sm_count = Some(128);
+        scene.sample().gpus[0].compute_capability = Some((8, 9));
         scene.claim(1, 0);
         scene.claim(2, 0);
         scene

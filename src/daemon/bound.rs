@@ -3,9 +3,9 @@
 use gshare_enforcer::cgroup::{Bound, CgroupError, ClaimTree};
 use gshare_proto::{ErrorCode, WireError};
 
-use super::service::Service;
+use super::fences::Fences;
 
-impl Service {
+impl Fences {
     /// Whether a process of this user may be moved into a claim: a claim is no way out of somebody else's limits.
     pub(crate) fn may_leave(&self, pid: i32, uid: u32) -> Result<(), WireError> {
         let bound = self.tree.as_ref().and_then(|tree| tree.bound(pid, uid));

@@ -8,12 +8,14 @@ use gshare_core::machine::Event;
 use gshare_enforcer::proc;
 use gshare_proto::{ClaimFor, ClaimSpec, ErrorCode, Reply, Wait, WireError};
 
+use super::claims::Claims;
 use super::connection::Sender;
 use super::fact::Found;
 use super::journal::BehalfRecord;
 use super::peer::Peer;
 use super::service::{Asked, Service};
-use super::{convert, die};
+use super::world::World;
+use super::{convert, die, gpus, grant, members};
 
 /// What is kept of what was asked: whoever asks for the same again gets the same claim.
 fn plain(spec: ClaimSpec, name: &str) -> ClaimSpec {
@@ -40,11 +42,11 @@ impl Service {
     pub(crate) fn claim_for(&mut self, peer: &Peer, asked: ClaimFor, out: &Sender) {
         die::at("behalf-asked");
         match self.try_claim_for(peer, asked, out) {
-            Ok(Some(id)) => out.reply(&self.granted(id, Vec::new())),
+            Ok(Some(id)) => out.reply(&grant::granted(&self.world(), id)),
             Ok(None) => {}
             Err(error) => out.error(error),
         }
-        self.touch();
+        self.screens.touch();
     }
 
     /// The claim if there is one already; else the core decides.
@@ -55,14 +57,19 @@ impl Service {
         out: &Sender,
     ) -> Result<Option<ClaimId>, WireError> {
         if !peer.is_root() {
-            let user = self.names.user(peer.uid);
+            let user = self.host.names.user(peer.uid);
             tracing::warn!("{user} tried to use gshare admin claim-for");
             let text = format!("only root can make claims for others, and you are {user}");
             return Err(WireError::new(ErrorCode::NotPermitted, text)
                 .with_hint("sudo gshare admin claim-for ..."));
         }
-        let Some(tree) = &self.tree else {
-            let why = self.no_tree.as_deref().unwrap_or("none was found");
+        let Some(tree) = &self.host.fences.tree else {
+            let why = self
+                .host
+                .fences
+                .no_tree
+                .as_deref()
+                .unwrap_or("none was found");
             let text = format!("claim-for needs cgroups, and this machine has none: {why}");
             return Err(WireError::new(ErrorCode::NotAvailable, text));
         };
@@ -82,7 +89,7 @@ impl Service {
             spec: Box::new(spec.clone()),
             seen: false,
         };
-        if let Some(known) = self.known_behalf(asked.uid, &name, &behalf)? {
+        if let Some(known) = known_behalf(&self.world(), asked.uid, &name, &behalf)? {
             return Ok(Some(known));
         }
         let owner = Peer {
@@ -91,8 +98,7 @@ impl Service {
             ..peer.clone()
         };
         let spec = ClaimSpec { wait, ..spec };
-        let (request, patience, mut record) =
-            convert::request(&self.world(), &self.names, &owner, &spec)?;
+        let (request, patience, mut record) = convert::request(&self.world(), &owner, &spec)?;
         record.behalf = Some(behalf);
         let (id, since_ms) = self.number_of(&record);
         record.id = id.0;
@@ -109,68 +115,21 @@ impl Service {
         Ok(None)
     }
 
-    /// The claim of this name, if it is the same; an error if another one stands in the way.
-    fn known_behalf(
-        &self,
-        uid: u32,
-        name: &str,
-        asked: &BehalfRecord,
-    ) -> Result<Option<ClaimId>, WireError> {
-        let held = self.claims.iter().map(|(id, live)| (*id, &live.record));
-        let waiting = self.waiting.iter().map(|(id, a)| (*id, &a.record));
-        let taken = |text: String| WireError::new(ErrorCode::NotAvailable, text);
-        for (id, record) in held.chain(waiting) {
-            let label = record.name.as_deref().unwrap_or("no name");
-            let Some(behalf) = &record.behalf else {
-                let lodging = record.lodging.as_ref();
-                if lodging.is_some_and(|at| overlap(at, &asked.cgroup)) {
-                    let text = format!(
-                        "{} overlaps with the cgroup of {id} ({label})",
-                        asked.cgroup.display()
-                    );
-                    return Err(taken(text));
-                }
-                continue;
-            };
-            if record.name.as_deref() == Some(name) {
-                let same =
-                    record.uid == uid && behalf.cgroup == asked.cgroup && behalf.spec == asked.spec;
-                return match (same, self.claims.contains_key(&id)) {
-                    (true, true) => Ok(Some(id)),
-                    (true, false) => Err(taken(format!("`{name}` already waits, as {id}"))),
-                    (false, _) => Err(taken(format!(
-                        "`{name}` already exists as {id}, with another user, size or cgroup ({} of {})",
-                        behalf.cgroup.display(),
-                        self.names.user(record.uid)
-                    ))
-                    .with_hint(format!("to end that one: gshare release {id}"))),
-                };
-            }
-            if overlap(&behalf.cgroup, &asked.cgroup) {
-                let (asked, other) = (asked.cgroup.display(), behalf.cgroup.display());
-                let text =
-                    format!("{asked} overlaps with {other}, which belongs to {id} ({label})");
-                return Err(taken(text).with_hint("a process can belong to one claim only"));
-            }
-        }
-        Ok(None)
-    }
-
     /// Opens the cgroup of a claim on behalf if it is there, and closes it to GPUs that the claim does not have. Where
     /// the cgroup has a filter that bears no other, that one has to do.
     pub(crate) fn enter(&mut self, id: ClaimId) -> anyhow::Result<()> {
         self.make_cgroup(id)?;
         let gpus = self.claims.get(&id).into_iter();
         let gpus = gpus.flat_map(|live| live.record.slices.iter());
-        let gpus: Vec<usize> = gpus.filter_map(|s| self.gpu_index(&s.uuid)).collect();
-        let rules = self.rules(self.claims.get(&id).map(|l| &l.record), gpus);
+        let gpus: Vec<usize> = gpus.filter_map(|s| self.gpus.gpu_index(&s.uuid)).collect();
+        let rules = gpus::rules(&self.world(), self.claims.get(&id).map(|l| &l.record), gpus);
         let Some(live) = self.claims.get_mut(&id) else {
             return Ok(());
         };
         let (Some(cgroup), Some(behalf)) = (&live.cgroup, &mut live.record.behalf) else {
             return Ok(());
         };
-        let filtered = match &mut self.filters {
+        let filtered = match &mut self.host.fences.filters {
             Some(filters) => filters.set(cgroup, &rules),
             None => Ok(()),
         };
@@ -190,68 +149,6 @@ impl Service {
         Ok(())
     }
 
-    /// The same later: what cannot be done is told, and tried again at the next look.
-    pub(crate) fn enter_now(&mut self, id: ClaimId) {
-        if let Err(error) = self.enter(id) {
-            tracing::error!(%id, "cannot set up the cgroup of a claim-for claim yet: {error:#}");
-        }
-    }
-
-    /// Which cgroups of claims on behalf are there.
-    pub(crate) fn cgroups_of_others(&self) -> BTreeMap<ClaimId, Found> {
-        let Some(tree) = &self.tree else {
-            return BTreeMap::new();
-        };
-        let found = |(id, live): (&ClaimId, &super::live::Live)| {
-            let behalf = live.record.behalf.as_ref()?;
-            let known = live.cgroup.as_ref();
-            let found = if known.is_some_and(gshare_enforcer::cgroup::ClaimCgroup::is_there) {
-                Found::Same
-            } else if tree.is_there(&behalf.cgroup) {
-                Found::Anew
-            } else {
-                Found::Gone
-            };
-            Some((*id, found))
-        };
-        self.claims.iter().filter_map(found).collect()
-    }
-
-    /// Whether a claim was made on behalf.
-    pub(crate) fn is_on_behalf(&self, id: ClaimId) -> bool {
-        let live = self.claims.get(&id);
-        live.is_some_and(|live| live.record.behalf.is_some())
-    }
-
-    /// The claim on behalf that a process is a member of.
-    pub(crate) fn behalf_of(&self, pid: i32) -> Option<ClaimId> {
-        self.claim_of(pid).filter(|id| self.is_on_behalf(*id))
-    }
-
-    /// The answer to a process that asks for a claim where one on behalf stands for it: it is in that one, and stays
-    /// where it is.
-    pub(crate) fn joins_behalf(&self, peer: &Peer) -> Option<Result<Reply, WireError>> {
-        let id = self.behalf_of(peer.process?.pid)?;
-        let owner = self.claims.get(&id)?.record.uid;
-        if peer.uid == owner {
-            return Some(Ok(self.granted(id, Vec::new())));
-        }
-        let whose = self.names.user(owner);
-        let text = format!("the programs of this cgroup belong to {id} of {whose}");
-        Some(Err(WireError::new(ErrorCode::NotPermitted, text)
-            .with_hint("claim from a session of your own")))
-    }
-
-    /// The refusal of a program that is not below the cgroup of a claim on behalf.
-    pub(crate) fn not_below(&self, id: ClaimId) -> WireError {
-        let record = self.claims.get(&id).map(|l| &l.record);
-        let cgroup = record.and_then(|r| r.behalf.as_ref()).map(|b| &b.cgroup);
-        let cgroup = cgroup.map_or_else(String::new, |c| c.display().to_string());
-        let text = format!("{id} is for the programs below {cgroup}; no other can join it");
-        WireError::new(ErrorCode::NotPermitted, text)
-            .with_hint("claim your own: gshare claim -g 0.25 -- COMMAND")
-    }
-
     /// Ends a claim on behalf. Its processes get no signal: what runs on runs without the claim.
     pub(crate) fn end_behalf(&mut self, id: ClaimId, cause: &str) {
         let Some(live) = self.claims.get(&id) else {
@@ -261,7 +158,7 @@ impl Service {
             seat.limits.set_state(gshare_abi::State::NotGranted);
         }
         // Before the journal forgets it: nobody would find a filter that is left.
-        if let (Some(filters), Some(cgroup)) = (&self.filters, &live.cgroup)
+        if let (Some(filters), Some(cgroup)) = (&self.host.fences.filters, &live.cgroup)
             && let Err(error) = filters.clear_dir(cgroup.dir())
         {
             tracing::warn!(%id, %error, "cannot remove the device filter from the cgroup of a claim-for claim");
@@ -274,11 +171,115 @@ impl Service {
         self.look_up_owners();
         self.refresh_facts();
         self.drive(Event::Gone { id });
-        self.touch();
+        self.screens.touch();
     }
+}
+
+/// The claim on behalf that a process is a member of.
+pub(crate) fn behalf_of(world: &World<'_>, pid: i32) -> Option<ClaimId> {
+    members::claim_of(world, pid).filter(|id| world.claims.is_on_behalf(*id))
+}
+
+/// Which cgroups of claims on behalf are there.
+pub(crate) fn cgroups_of_others(world: &World<'_>) -> BTreeMap<ClaimId, Found> {
+    let Some(tree) = &world.host.fences.tree else {
+        return BTreeMap::new();
+    };
+    let found = |(id, live): (&ClaimId, &super::live::Live)| {
+        let behalf = live.record.behalf.as_ref()?;
+        let known = live.cgroup.as_ref();
+        let found = if known.is_some_and(gshare_enforcer::cgroup::ClaimCgroup::is_there) {
+            Found::Same
+        } else if tree.is_there(&behalf.cgroup) {
+            Found::Anew
+        } else {
+            Found::Gone
+        };
+        Some((*id, found))
+    };
+    world.claims.iter().filter_map(found).collect()
+}
+
+/// The claim of this name, if it is the same; an error if another one stands in the way.
+fn known_behalf(
+    world: &World<'_>,
+    uid: u32,
+    name: &str,
+    asked: &BehalfRecord,
+) -> Result<Option<ClaimId>, WireError> {
+    let held = world.claims.iter().map(|(id, live)| (*id, &live.record));
+    let waiting = world.claims.waiting.iter().map(|(id, a)| (*id, &a.record));
+    let taken = |text: String| WireError::new(ErrorCode::NotAvailable, text);
+    for (id, record) in held.chain(waiting) {
+        let label = record.name.as_deref().unwrap_or("no name");
+        let Some(behalf) = &record.behalf else {
+            let lodging = record.lodging.as_ref();
+            if lodging.is_some_and(|at| overlap(at, &asked.cgroup)) {
+                let text = format!(
+                    "{} overlaps with the cgroup of {id} ({label})",
+                    asked.cgroup.display()
+                );
+                return Err(taken(text));
+            }
+            continue;
+        };
+        if record.name.as_deref() == Some(name) {
+            let same =
+                record.uid == uid && behalf.cgroup == asked.cgroup && behalf.spec == asked.spec;
+            return match (same, world.claims.contains_key(&id)) {
+                (true, true) => Ok(Some(id)),
+                (true, false) => Err(taken(format!("`{name}` already waits, as {id}"))),
+                (false, _) => Err(taken(format!(
+                    "`{name}` already exists as {id}, with another user, size or cgroup ({} of {})",
+                    behalf.cgroup.display(),
+                    world.host.names.user(record.uid)
+                ))
+                .with_hint(format!("to end that one: gshare release {id}"))),
+            };
+        }
+        if overlap(&behalf.cgroup, &asked.cgroup) {
+            let (asked, other) = (asked.cgroup.display(), behalf.cgroup.display());
+            let text = format!("{asked} overlaps with {other}, which belongs to {id} ({label})");
+            return Err(taken(text).with_hint("a process can belong to one claim only"));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether one of these cgroups is the other, or below it.
 fn overlap(a: &Path, b: &Path) -> bool {
     a.starts_with(b) || b.starts_with(a)
+}
+
+impl Claims {
+    /// Whether a claim was made on behalf.
+    pub(crate) fn is_on_behalf(&self, id: ClaimId) -> bool {
+        let live = self.get(&id);
+        live.is_some_and(|live| live.record.behalf.is_some())
+    }
+
+    /// The refusal of a program that is not below the cgroup of a claim on behalf.
+    pub(crate) fn not_below(&self, id: ClaimId) -> WireError {
+        let record = self.get(&id).map(|l| &l.record);
+        let cgroup = record.and_then(|r| r.behalf.as_ref()).map(|b| &b.cgroup);
+        let cgroup = cgroup.map_or_else(String::new, |c| c.display().to_string());
+        let text = format!("{id} is for the programs below {cgroup}; no other can join it");
+        WireError::new(ErrorCode::NotPermitted, text)
+            .with_hint("claim your own: gshare claim -g 0.25 -- COMMAND")
+    }
+}
+
+/// The answer to a process that asks for a claim where one on behalf stands for it: it is in that one, and stays
+/// where it is.
+pub(crate) fn joins_behalf(world: &World<'_>, peer: &Peer) -> Option<Result<Reply, WireError>> {
+    let id = behalf_of(world, peer.process?.pid)?;
+    let owner = world.claims.get(&id)?.record.uid;
+    if peer.uid == owner {
+        return Some(Ok(grant::granted(world, id)));
+    }
+    let whose = world.host.names.user(owner);
+    let text = format!("the programs of this cgroup belong to {id} of {whose}");
+    Some(Err(
+        WireError::new(ErrorCode::NotPermitted, text).with_hint("claim from a session of your own")
+    ))
 }

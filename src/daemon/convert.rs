@@ -7,8 +7,8 @@ use gshare_core::{Bytes, Class, ModeWish, Request, Share, Size};
 use gshare_enforcer::proc::{self, ProcessKey};
 use gshare_proto::{ClaimSpec, CommandLine, ErrorCode, Wait, WireError};
 
+use super::gpu::Gpus;
 use super::journal::{ClaimRecord, ProcessRecord};
-use super::names::Names;
 use super::peer::Peer;
 use super::world::World;
 use crate::figures;
@@ -42,7 +42,6 @@ fn usage(message: impl Into<String>) -> WireError {
 /// Checks what a client asks and fills in the defaults.
 pub(crate) fn request(
     world: &World<'_>,
-    names: &Names,
     peer: &Peer,
     spec: &ClaimSpec,
 ) -> Result<(Request, Option<Duration>, ClaimRecord), WireError> {
@@ -96,7 +95,7 @@ pub(crate) fn request(
         return Err(usage("--gpu-mem is at least 1 MiB").with_hint("for example --gpu-mem 4G"));
     }
     request.check().map_err(wrong)?;
-    request.only_gpus = gpu_ids(world, "--gpu-ids ", &spec.gpu_ids)?;
+    request.only_gpus = world.gpus.gpu_ids("--gpu-ids ", &spec.gpu_ids)?;
     bind(world, spec, &mut request)?;
     let patience = match spec.wait {
         Wait::No => Some(Duration::ZERO),
@@ -123,7 +122,7 @@ pub(crate) fn request(
             .clone()
             .map(String::from)
             .filter(|n| !n.is_empty()),
-        project: project(world, names, peer.uid, spec.project.as_deref())?,
+        project: project(world, peer.uid, spec.project.as_deref())?,
         class: class.name().to_owned(),
         command: spec.command.to_vec(),
         cwd: spec.cwd.clone().map(String::from),
@@ -144,7 +143,7 @@ pub(crate) fn request(
         only: {
             let named = request.only_gpus.iter();
             let here = named.map(|g| *g as usize).filter(|g| *g < world.gpus.len());
-            here.map(|g| world.lasting_name(g)).collect()
+            here.map(|g| world.gpus.lasting_name(g)).collect()
         },
         holding: super::journal::HoldingRecord::Here,
         requeue: spec.requeue,
@@ -222,54 +221,20 @@ pub(crate) fn clean(text: &str, most: usize) -> String {
     figures::printable(text).take(most).collect()
 }
 
-/// GPUs by index, UUID or unique beginning of one; `lead` stands before a wrong word.
-pub(crate) fn gpu_ids(
-    world: &World<'_>,
-    lead: &str,
-    words: &[impl AsRef<str>],
-) -> Result<Vec<u32>, WireError> {
-    let mut found = Vec::new();
-    for word in words.iter().map(AsRef::as_ref) {
-        let matches: Vec<usize> = match word.parse::<usize>() {
-            Ok(index) if index < world.gpus.len() => vec![index],
-            Ok(_) => Vec::new(),
-            Err(_) => (0..world.gpus.len())
-                .filter(|&g| word.len() >= 5 && world.gpus[g].uuid.starts_with(word))
-                .collect(),
-        };
-        let [index] = matches.as_slice() else {
-            let what = if matches.is_empty() {
-                "is not a GPU of this machine"
-            } else {
-                "fits several GPUs"
-            };
-            return Err(usage(format!("{lead}{word}: {what}")).with_hint(format!(
-                "GPUs 0 to {}, or a UUID, as gshare status shows them",
-                world.gpus.len() - 1
-            )));
-        };
-        found.push(u32::try_from(*index).unwrap_or(u32::MAX));
-    }
-    found.sort_unstable();
-    found.dedup();
-    Ok(found)
-}
-
 /// The project a claim counts for: the one named, if its owner may use it; else the owner's primary group.
 pub(crate) fn project(
     world: &World<'_>,
-    names: &Names,
     uid: u32,
     wanted: Option<&str>,
 ) -> Result<String, WireError> {
     let primary = proc::primary_gid(uid).and_then(proc::group_name);
     let Some(wanted) = wanted else {
-        return Ok(primary.unwrap_or_else(|| names.user(uid)));
+        return Ok(primary.unwrap_or_else(|| world.host.names.user(uid)));
     };
     if Some(wanted) == primary.as_deref() {
         return Ok(wanted.to_owned());
     }
-    let user = names.user(uid);
+    let user = world.host.names.user(uid);
     let groups: Vec<String> = proc::groups_of(uid)
         .unwrap_or_default()
         .into_iter()
@@ -300,6 +265,41 @@ pub(crate) fn project(
             };
             Err(usage(format!("there is no project `{wanted}`")).with_hint(hint))
         }
+    }
+}
+
+impl Gpus {
+    /// GPUs by index, UUID or unique beginning of one; `lead` stands before a wrong word.
+    pub(crate) fn gpu_ids(
+        &self,
+        lead: &str,
+        words: &[impl AsRef<str>],
+    ) -> Result<Vec<u32>, WireError> {
+        let mut found = Vec::new();
+        for word in words.iter().map(AsRef::as_ref) {
+            let matches: Vec<usize> = match word.parse::<usize>() {
+                Ok(index) if index < self.len() => vec![index],
+                Ok(_) => Vec::new(),
+                Err(_) => (0..self.len())
+                    .filter(|&g| word.len() >= 5 && self[g].uuid.starts_with(word))
+                    .collect(),
+            };
+            let [index] = matches.as_slice() else {
+                let what = if matches.is_empty() {
+                    "is not a GPU of this machine"
+                } else {
+                    "fits several GPUs"
+                };
+                return Err(usage(format!("{lead}{word}: {what}")).with_hint(format!(
+                    "GPUs 0 to {}, or a UUID, as gshare status shows them",
+                    self.len() - 1
+                )));
+            };
+            found.push(u32::try_from(*index).unwrap_or(u32::MAX));
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
     }
 }
 

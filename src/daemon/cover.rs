@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::Context;
 use gshare_abi::wire::Bind;
 use gshare_core::ClaimId;
-use gshare_enforcer::driver::Library;
+use gshare_enforcer::proc;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -19,9 +19,12 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::sync::mpsc;
 
+use super::driver::Driver;
 use super::msg::Msg;
 use super::service::Service;
-use super::strict::{LibDirs, VIEW, search};
+use super::strict::{LibDirs, VIEW};
+use super::world::World;
+use super::{gpus, tell};
 
 /// Hidden first argument of the process that makes the mounts again in a member's view.
 pub const COVER_ARGUMENT: &str = "__cover";
@@ -96,70 +99,17 @@ fn dirs_of(binds: &[Bind], libcuda: &Path, nvml: &Path, own: &LibDirs) -> BTreeS
     dirs.filter(|dir| !dir.starts_with(&own.preload)).collect()
 }
 
-/// The mount points in a process's view of files.
-fn mount_points(pid: i32) -> Option<BTreeSet<String>> {
-    let text = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
-    let points = text.lines().filter_map(|line| line.split(' ').nth(4));
-    Some(points.map(unescaped).collect())
-}
-
-/// The kernel writes a space in a path as `\040`.
-fn unescaped(path: &str) -> String {
-    let mut parts = path.split('\\');
-    let mut plain = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        let code = part
-            .get(..3)
-            .and_then(|code| u8::from_str_radix(code, 8).ok());
-        match code {
-            Some(byte) => {
-                plain.push(byte);
-                plain.extend_from_slice(&part.as_bytes()[3..]);
-            }
-            None => plain.extend_from_slice(part.as_bytes()),
-        }
-    }
-    String::from_utf8_lossy(&plain).into_owned()
-}
-
 impl Service {
-    /// Watches the driver's files: the proxies have its names, and strict commands are held by mounts over them.
-    pub(crate) fn watch_driver_files(&self) {
-        let Ok(libcuda) = &self.libcuda else {
-            return;
-        };
-        let dirs = dirs_of(
-            self.strict.binds(),
-            libcuda,
-            &self.nvml_path,
-            &self.lib_dirs,
-        );
-        if let Err(error) = watch(&dirs, self.events.clone()) {
-            tracing::error!(%error, "cannot watch the driver's files: a replaced driver is noticed at the next start");
-        }
-    }
-
     /// The driver's files have changed: stages for what is there now, and looks which members are still held.
     pub(crate) fn driver_files_changed(&mut self) {
-        let configured = self.config.driver.libcuda.as_deref();
-        if let Ok(found) = search(configured, &self.lib_dirs).locate(Library::Cuda) {
-            self.libcuda = Ok(found);
-        }
-        let configured = self.config.driver.libnvidia_ml.as_deref();
-        if let Ok(found) = search(configured, &self.lib_dirs).locate(Library::Nvml) {
-            self.nvml_path = found;
-        }
-        if let Ok(libcuda) = &self.libcuda
-            && let Err(error) = stage_preload(&self.lib_dirs, libcuda, &self.paths.socket)
-        {
-            tracing::error!(%error, "cannot install gshare's CUDA library for the driver that is now installed");
-        }
-        if !self.strict.on {
+        let (driver, socket) = (&mut self.host.driver, &self.host.paths.socket);
+        driver.find_again(&self.config, socket);
+        if !driver.strict.on {
             return;
         }
-        let before = self.strict.binds().to_vec();
-        self.stage_strict();
-        let expected = match self.strict.binds() {
+        let before = driver.strict.binds().to_vec();
+        driver.stage_strict(&self.config, socket);
+        let expected = match driver.strict.binds() {
             [] => before,
             binds => binds.to_vec(),
         };
@@ -171,7 +121,7 @@ impl Service {
         let strict: Vec<ClaimId> = self
             .claims
             .iter()
-            .filter(|(_, live)| live.record.strict)
+            .filter(|(_, live)| live.record.strict || live.record.adopted)
             .map(|(id, _)| *id)
             .collect();
         for id in strict {
@@ -180,7 +130,7 @@ impl Service {
     }
 
     fn check_cover_of(&mut self, id: ClaimId, expected: &[Bind]) {
-        let bare = self.bare_members(id, expected);
+        let bare = bare_members(&self.world(), id, expected);
         let was = self.claims.get(&id).is_some_and(|live| live.uncovered);
         if bare.is_empty() {
             if was {
@@ -192,51 +142,26 @@ impl Service {
             self.uncovered(id);
         }
         // The plan of a driver that is half there is none to make mounts by.
-        if self.strict.binds().is_empty() {
+        if self.host.driver.strict.binds().is_empty() {
             return;
         }
         for pid in bare {
-            if let Err(error) = self.cover(pid) {
+            if let Err(error) = cover_again(self.host.driver.strict.binds(), pid) {
                 tracing::warn!(%id, pid, "cannot mount gshare's libraries over the driver's again: {error:#}");
             }
         }
-        if self.bare_members(id, expected).is_empty() {
+        if bare_members(&self.world(), id, expected).is_empty() {
             self.covered_again(id);
         }
     }
 
-    /// Members, one for each view of files that the launcher made, that lack a mount. A container's view is its own
-    /// affair, and a launcher that has been moved has no view yet: the sign of one is a mount in gshare's directory,
-    /// which no change of the driver's files undoes.
-    fn bare_members(&self, id: ClaimId, expected: &[Bind]) -> Vec<i32> {
-        let members = self.members_now(id);
-        let sign = self.lib_dirs.driver.join(VIEW).display().to_string();
-        let mut seen = BTreeSet::new();
-        let mut bare = Vec::new();
-        for process in members {
-            let pid = process.pid;
-            let space = fs::metadata(format!("/proc/{pid}/ns/mnt")).map(|m| (m.dev(), m.ino()));
-            // A process that cannot be looked at has ended.
-            let (Ok(space), Some(points)) = (space, mount_points(pid)) else {
-                continue;
-            };
-            let whole = expected.iter().all(|bind| points.contains(&bind.on));
-            if seen.insert(space) && points.contains(&sign) && !whole {
-                bare.push(pid);
-            }
-        }
-        bare
-    }
-
     fn uncovered(&mut self, id: ClaimId) {
-        let rules = self.rules(None, []);
+        let rules = gpus::rules(&self.world(), None, []);
         let Some(live) = self.claims.get_mut(&id) else {
             return;
         };
         live.uncovered = true;
-        if let (Some(filters), Some(cgroup)) = (&mut self.filters, &live.cgroup)
-            && let Err(error) = filters.set(cgroup, &rules)
-        {
+        if let Err(error) = self.host.fences.set(live.cgroup.as_ref(), &rules) {
             tracing::error!(%id, %error, "cannot deny it new access to its GPUs");
         }
         self.tell_owner(
@@ -256,15 +181,7 @@ impl Service {
         if live.ending.as_ref().is_some_and(|e| e.kill_at.is_some()) {
             return;
         }
-        let gpus: Vec<usize> = live.seats.iter().map(|seat| seat.gpu).collect();
-        let live = self.claims.get(&id);
-        let rules = self.rules(live.map(|l| &l.record), gpus);
-        if let (Some(filters), Some(cgroup)) = (
-            &mut self.filters,
-            live.and_then(|live| live.cgroup.as_ref()),
-        ) && let Err(error) = filters.set(cgroup, &rules)
-        {
-            tracing::error!(%id, %error, "cannot allow it access to its GPUs again");
+        if !self.widen(id) {
             return;
         }
         self.tell_owner(
@@ -274,33 +191,76 @@ impl Service {
             ),
         );
     }
+}
 
-    /// Makes the mounts in a member's view, by a process of its own. Only in views that the launcher made: what
-    /// users arrange in a user namespace is theirs.
-    fn cover(&self, pid: i32) -> anyhow::Result<()> {
-        let space = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/user")).map(|m| m.ino());
-        anyhow::ensure!(
-            space(&pid.to_string())? == space("self")?,
-            "process {pid} is in a user namespace of its own"
-        );
-        let view = File::open(format!("/proc/{pid}/ns/mnt"))?;
-        let bind = |b: &Bind| {
-            [
-                b.from.clone(),
-                b.device.to_string(),
-                b.inode.to_string(),
-                b.on.clone(),
-            ]
+/// Members, one for each view of files that the launcher made, that lack a mount. A container's view is its own
+/// affair, and a launcher that has been moved has no view yet: the sign of one is a mount in gshare's directory,
+/// which no change of the driver's files undoes.
+fn bare_members(world: &World<'_>, id: ClaimId, expected: &[Bind]) -> Vec<i32> {
+    let members = tell::members_now(world, id);
+    let sign = world
+        .host
+        .driver
+        .dirs
+        .driver
+        .join(VIEW)
+        .display()
+        .to_string();
+    let mut seen = BTreeSet::new();
+    let mut bare = Vec::new();
+    for process in members {
+        let pid = process.pid;
+        let space = fs::metadata(format!("/proc/{pid}/ns/mnt")).map(|m| (m.dev(), m.ino()));
+        // A process that cannot be looked at has ended.
+        let (Ok(space), Some(points)) = (space, proc::mount_points(pid)) else {
+            continue;
         };
-        let output = Command::new(std::env::current_exe()?)
-            .arg(COVER_ARGUMENT)
-            .args(self.strict.binds().iter().flat_map(bind))
-            .stdin(Stdio::from(view))
-            .stdout(Stdio::null())
-            .output()?;
-        let why = String::from_utf8_lossy(&output.stderr);
-        anyhow::ensure!(output.status.success(), "{}", why.trim());
-        Ok(())
+        let whole = expected.iter().all(|bind| points.contains(&bind.on));
+        if seen.insert(space) && points.contains(&sign) && !whole {
+            bare.push(pid);
+        }
+    }
+    bare
+}
+
+/// Makes the mounts in a member's view, by a process of its own. Only in views that the launcher made: what
+/// users arrange in a user namespace is theirs.
+fn cover_again(binds: &[Bind], pid: i32) -> anyhow::Result<()> {
+    let space = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/user")).map(|m| m.ino());
+    anyhow::ensure!(
+        space(&pid.to_string())? == space("self")?,
+        "process {pid} is in a user namespace of its own"
+    );
+    let view = File::open(format!("/proc/{pid}/ns/mnt"))?;
+    let bind = |b: &Bind| {
+        [
+            b.from.clone(),
+            b.device.to_string(),
+            b.inode.to_string(),
+            b.on.clone(),
+        ]
+    };
+    let output = Command::new(std::env::current_exe()?)
+        .arg(COVER_ARGUMENT)
+        .args(binds.iter().flat_map(bind))
+        .stdin(Stdio::from(view))
+        .stdout(Stdio::null())
+        .output()?;
+    let why = String::from_utf8_lossy(&output.stderr);
+    anyhow::ensure!(output.status.success(), "{}", why.trim());
+    Ok(())
+}
+
+impl Driver {
+    /// Watches the driver's files: the proxies have its names, and strict commands are held by mounts over them.
+    pub(crate) fn watch_files(&self, events: mpsc::UnboundedSender<Msg>) {
+        let Ok(libcuda) = &self.libcuda else {
+            return;
+        };
+        let dirs = dirs_of(self.strict.binds(), libcuda, &self.nvml, &self.dirs);
+        if let Err(error) = watch(&dirs, events) {
+            tracing::error!(%error, "cannot watch the driver's files: a replaced driver is noticed at the next start");
+        }
     }
 }
 
@@ -378,20 +338,6 @@ pub fn cover(arguments: &[String]) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_of_mounts_are_read_as_they_are() {
-        for (written, path) in [
-            ("/usr/lib", "/usr/lib"),
-            ("/a\\040b\\134c", "/a b\\c"),
-            ("/x\\", "/x"),
-            ("/x\\9zz", "/x9zz"),
-        ] {
-            assert_eq!(unescaped(written), path);
-        }
-        let own = mount_points(std::process::id().cast_signed()).expect("read");
-        assert!(own.contains("/"));
-    }
 
     #[test]
     fn a_changed_file_of_the_driver_is_told_twice_and_others_are_not() {

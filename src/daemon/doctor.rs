@@ -5,7 +5,17 @@ use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::gpu::{Health, counters};
 use gshare_proto::{Check, Grade, HealthView};
 
+use super::features::Features;
+use super::gpu::Gpu;
+use super::history::History;
+use super::journal::Journal;
+use super::levers::facts;
+use super::policy::overuse;
 use super::service::Service;
+use super::viewer::Viewer;
+use super::world::World;
+use super::{mps, policy, record};
+use gshare_enforcer::gpu::Observer;
 
 /// Where a mechanism has been seen to work so far; docs/hardware.md has the same words.
 pub(super) const SIMULATION: &str = "simulation only";
@@ -100,455 +110,455 @@ pub(super) fn check(name: &str, state: &str, detail: impl Into<String>) -> Check
         name: name.to_owned(),
         state: state.to_owned(),
         detail: detail.into(),
-        status: String::new(),
+        status: usual_status(name).to_owned(),
         fix: None,
     }
 }
 
-impl Service {
-    /// All rows.
-    pub(crate) fn doctor(&self) -> Vec<Check> {
-        let mut rows = vec![self.driver_row(), self.service_row()];
-        let guests = super::guest::rows(self.gpus.iter().map(|gpu| gpu.model.as_str()));
-        rows.extend(
-            guests
-                .into_iter()
-                .map(|(name, detail)| check(name, "limited", detail)),
-        );
-        rows.extend(self.gpu_rows());
-        rows.extend(self.health_rows());
-        rows.push(self.shim_row());
-        rows.push(self.table_row());
-        rows.push(self.cgroup_row());
-        rows.push(self.journal_row());
-        rows.push(self.history_row());
-        rows.push(self.administrators_row());
-        rows.push(self.metrics_row());
-        rows.push(self.containers_row());
-        rows.push(self.filter_row());
-        rows.extend(self.policy_rows());
-        rows.extend(self.rung_rows());
-        rows.push(self.launcher_row());
-        rows.extend(self.lever_rows());
-        for row in rows.iter_mut().filter(|r| r.status.is_empty()) {
-            row.status = usual_status(&row.name).to_owned();
-        }
-        grouped(rows)
+/// The administrators, and what they have closed.
+fn administrators_row(world: &World<'_>) -> Check {
+    let groups = &world.config.admin.groups;
+    let who = if groups.is_empty() {
+        "root".to_owned()
+    } else {
+        format!("root and the groups {}", groups.join(", "))
+    };
+    let drained: Vec<String> = (0..world.gpus.len())
+        .filter(|g| world.gpus.drain_view(*g).is_some())
+        .map(|g| g.to_string())
+        .collect();
+    let row = check(
+        "administrators",
+        "ok",
+        format!("{who} may use gshare admin"),
+    );
+    if drained.is_empty() {
+        return row;
     }
-
-    /// How a GPU is doing; absent where nothing is known of it.
-    pub(crate) fn health_view(&self, g: usize) -> Option<HealthView> {
-        self.features.health.view(&self.world(), g)
+    Check {
+        state: "limited".to_owned(),
+        detail: format!("{}; drained GPUs: {}", row.detail, drained.join(", ")),
+        fix: Some(format!("gshare admin undrain {}", drained.join(" "))),
+        ..row
     }
+}
 
-    /// A row for each GPU that is not well.
-    fn health_rows(&self) -> Vec<Check> {
-        let row = |g: usize| {
-            let health = self.health_view(g).filter(|h| h.grade > Grade::Good)?;
-            let state = if health.grade == Grade::Sick {
-                "missing"
-            } else {
-                "limited"
-            };
-            Some(Check {
-                status: SIMULATION.to_owned(),
-                fix: health.tell,
-                ..check(&format!("health GPU {g}"), state, health.reasons.join("; "))
-            })
+fn cgroup_row(world: &World<'_>) -> Check {
+    match (&world.host.fences.tree, &world.host.fences.no_tree) {
+        (Some(tree), Some(why)) => Check {
+            fix: Some("systemctl status dbus, then systemctl restart gshared".to_owned()),
+            ..check(
+                "cgroups",
+                "limited",
+                format!("claims are cgroups below {}, outside systemd's units: {why}", tree.dir().display()),
+            )
+        },
+        (Some(tree), _) if tree.units().is_some() && unbound_memory(tree.dir()).is_some() => Check {
+            fix: Some(
+                "boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line: cgroup v2 only".to_owned(),
+            ),
+            ..check(
+                "cgroups",
+                "limited",
+                format!(
+                    "claims are cgroups below {}, under the limits of their users' slices; {}",
+                    tree.dir().display(),
+                    unbound_memory(tree.dir()).unwrap_or_default()
+                ),
+            )
+        },
+        (Some(tree), _) => Check {
+            fix: slow_mount(tree.dir()).map(|mount| {
+                format!(
+                    "optional: after idle time, claims start about 10 ms faster; forks get slightly slower: mount -o \
+                     remount,favordynmods {mount}"
+                )
+            }),
+            ..check(
+                "cgroups",
+                "ok",
+                match tree.units() {
+                    Some(_) => format!(
+                        "claims are cgroups below {}, under the limits of their users' slices",
+                        tree.dir().display()
+                    ),
+                    None => format!("claims are cgroups below {}", tree.dir().display()),
+                },
+            )
+        },
+        (None, why) => Check {
+            fix: Some("run gshared as root, or in a delegated unit".to_owned()),
+            ..check(
+                "cgroups",
+                "missing",
+                why.clone().unwrap_or_else(|| "off".to_owned()),
+            )
+        },
+    }
+}
+
+fn containers_row(world: &World<'_>) -> Check {
+    let name = "containers";
+    match super::container::containers_here(world.config, &world.host.fences) {
+        Ok(how) => check(name, "ok", how),
+        Err(why) => Check {
+            fix: why
+                .contains("installed")
+                .then(|| "apt install podman runc".to_owned()),
+            ..check(name, "missing", why)
+        },
+    }
+}
+
+fn filter_row(world: &World<'_>) -> Check {
+    match (&world.host.fences.filters, &world.host.fences.no_filter) {
+        (Some(_), _) => Check {
+            status: "tested only with stand-in device nodes".to_owned(),
+            ..check(
+                "device filter (BPF)",
+                "ok",
+                format!(
+                    "programs in claims open only their own GPUs (major {})",
+                    world.host.fences.majors.nvidia
+                ),
+            )
+        },
+        (None, why) => Check {
+            fix: Some("run gshared as root".to_owned()),
+            ..check(
+                "device filter (BPF)",
+                "missing",
+                why.clone().unwrap_or_else(|| "off".to_owned()),
+            )
+        },
+    }
+}
+
+fn gpu_rows(world: &World<'_>) -> Vec<Check> {
+    let found = counters::Found::look();
+    let row = |(g, gpu): (usize, &Gpu)| {
+        let reading = world.gpus.reading(g);
+        let activity = match reading {
+            Some(reading) => counters::chosen(reading, &found).1,
+            None => "SM activity unknown".to_owned(),
         };
-        (0..self.gpus.len()).filter_map(row).collect()
-    }
-
-    fn driver_row(&self) -> Check {
-        let version = self.driver_version();
-        let what = if self.simulated {
-            "simulated driver"
+        let overhead = if gpu.overhead_known {
+            "measured"
         } else {
-            "driver"
+            "assumed"
         };
-        let libcuda = match &self.libcuda {
-            Ok(path) => path.display().to_string(),
-            Err(why) => why.clone(),
+        let state = if reading.is_some() { "ok" } else { "missing" };
+        check(
+            &format!("GPU {g}"),
+            state,
+            format!(
+                "{}; {activity}; a CUDA context takes {} ({overhead}){}",
+                gpu.model,
+                Bytes(gpu.overhead),
+                gpu.overhead_mps
+                    .map_or_else(String::new, |b| format!(", {} through MPS", Bytes(b)))
+            ),
+        )
+    };
+    world.gpus.iter().enumerate().map(row).collect()
+}
+
+fn launcher_row(world: &World<'_>) -> Check {
+    let name = "strict launcher";
+    let install = "sudo gshare setup".to_owned();
+    if !world.host.driver.strict.on {
+        let fix = (world.config.launch.caps != LaunchCaps::Preload).then_some(install);
+        return Check {
+            fix: fix.filter(|_| world.host.mode == Mode::System),
+            ..check(
+                name,
+                "limited",
+                format!(
+                    "limits are cooperative: a program can deliberately load the driver without gshare's library; \
+                     {}",
+                    world.host.driver.strict.off_because
+                ),
+            )
         };
-        if let Health::Unavailable(why) = self.observer.health() {
-            return check("driver", "missing", format!("NVML does not answer: {why}"));
-        }
-        let state = if self.libcuda.is_ok() {
-            "ok"
+    }
+    match world.host.driver.strict.launcher() {
+        Ok(path) => Check {
+            ..check(
+                name,
+                "ok",
+                format!(
+                    "{} mounts gshare's libraries over {} driver files in each command's own mount namespace",
+                    path.display(),
+                    world
+                        .host
+                        .driver
+                        .strict
+                        .binds()
+                        .iter()
+                        .filter(|bind| !std::path::Path::new(&bind.on)
+                            .starts_with(&world.host.driver.dirs.preload))
+                        .count()
+                ),
+            )
+        },
+        Err(why) => Check {
+            fix: Some(install),
+            ..check(name, "missing", format!("no command can be started: {why}"))
+        },
+    }
+}
+
+fn service_row(world: &World<'_>) -> Check {
+    let mode = world.host.mode.name();
+    let row = check(
+        "service",
+        "ok",
+        format!(
+            "gshared {} ({mode}), {}",
+            env!("CARGO_PKG_VERSION"),
+            world.host.paths.socket.display()
+        ),
+    );
+    match world.host.mode {
+        Mode::System => row,
+        Mode::User => Check {
+            state: "limited".to_owned(),
+            detail: format!(
+                "{}; a user's own service knows only its own claims",
+                row.detail
+            ),
+            fix: Some("sudo gshare setup".to_owned()),
+            ..row
+        },
+    }
+}
+
+fn shim_row(world: &World<'_>) -> Check {
+    let of = |id: ClaimId, g| {
+        overuse::uncounted(world, id, g)
+            .into_iter()
+            .next()
+            .unwrap_or_default()
+    };
+    let all = world.claims.keys();
+    let all = all.flat_map(|id| (0..world.gpus.len()).map(move |g| (*id, g)));
+    let past: Vec<String> = all
+        .flat_map(|(id, g)| {
+            of(id, g)
+                .into_iter()
+                .map(move |pid| format!("{pid} in {id}"))
+        })
+        .collect();
+    match &world.host.driver.libcuda {
+        Ok(_) if !past.is_empty() => Check {
+            fix: (!world.host.driver.strict.on && world.host.mode == Mode::System)
+                .then(|| "sudo gshare setup (strict limits hold such programs, too)".to_owned()),
+            ..check(
+                "memory limit (library)",
+                "limited",
+                format!(
+                    "these processes loaded the driver without it (as Ollama does) and have no limit: {}",
+                    past.join(", ")
+                ),
+            )
+        },
+        Ok(_) => check(
+            "memory limit (library)",
+            "ok",
+            if world.host.driver.strict.on {
+                "mounted over the driver by the launcher: programs cannot bypass it by loading the driver \
+                     themselves"
+            } else {
+                "preloaded: cooperative, a program can bypass it on purpose"
+            },
+        ),
+        Err(why) => check("memory limit (library)", "missing", why.clone()),
+    }
+}
+
+/// Functions of the driver that are younger than the shim's table.
+fn table_row(world: &World<'_>) -> Check {
+    let name = "driver functions";
+    match world
+        .host
+        .driver
+        .libcuda
+        .as_ref()
+        .map(|path| gshare_artifacts::unknown_names(path))
+    {
+        Ok(Ok(unknown)) if unknown.is_empty() => check(
+            name,
+            "ok",
+            "gshare's library knows every function of this driver",
+        ),
+        Ok(Ok(unknown)) => check(
+            name,
+            "limited",
+            format!(
+                "{} functions of this driver are newer than gshare's library, which does not count them: {}",
+                unknown.len(),
+                unknown.join(" ")
+            ),
+        ),
+        Ok(Err(error)) => check(
+            name,
+            "limited",
+            format!("the driver cannot be read: {error}"),
+        ),
+        Err(why) => check(name, "missing", why.clone()),
+    }
+}
+
+/// All rows.
+pub(crate) fn doctor(service: &Service, viewer: Viewer) -> Vec<Check> {
+    let mut rows = vec![
+        driver_row(&service.world(), &service.observer),
+        service_row(&service.world()),
+    ];
+    let guests = super::guest::rows(service.gpus.iter().map(|gpu| gpu.model.as_str()));
+    rows.extend(
+        guests
+            .into_iter()
+            .map(|(name, detail)| check(name, "limited", detail)),
+    );
+    rows.extend(gpu_rows(&service.world()));
+    rows.extend(health_rows(&service.world(), &service.features));
+    rows.push(shim_row(&service.world()));
+    rows.push(table_row(&service.world()));
+    rows.push(cgroup_row(&service.world()));
+    rows.push(journal_row(&service.world(), &service.journal));
+    rows.push(history_row(&service.world(), &service.history));
+    rows.push(administrators_row(&service.world()));
+    rows.push(metrics_row(&service.features));
+    rows.push(containers_row(&service.world()));
+    rows.push(filter_row(&service.world()));
+    rows.extend(policy::doctor::policy_rows(
+        &service.world(),
+        &service.journal,
+        viewer,
+    ));
+    rows.extend(mps::doctor::rung_rows(&service.world()));
+    rows.push(launcher_row(&service.world()));
+    rows.extend(facts::lever_rows(
+        &service.world(),
+        &service.features,
+        &service.levers,
+    ));
+    grouped(rows)
+}
+
+fn driver_row(world: &World<'_>, observer: &Observer) -> Check {
+    let version = world.gpus.driver_version();
+    let what = if world.host.driver.simulated {
+        "simulated driver"
+    } else {
+        "driver"
+    };
+    let libcuda = match &world.host.driver.libcuda {
+        Ok(path) => path.display().to_string(),
+        Err(why) => why.clone(),
+    };
+    if let Health::Unavailable(why) = observer.health() {
+        return check("driver", "missing", format!("NVML does not answer: {why}"));
+    }
+    let state = if world.host.driver.libcuda.is_ok() {
+        "ok"
+    } else {
+        "limited"
+    };
+    Check {
+        fix: world.host.driver.libcuda.is_err().then(|| {
+            "set the path of libcuda in the config: [driver] libcuda = \"/path/libcuda.so.1\""
+                .to_owned()
+        }),
+        ..check(
+            "driver",
+            state,
+            format!(
+                "{what} {version}; NVML {}; CUDA {libcuda}",
+                world.host.driver.nvml.display()
+            ),
+        )
+    }
+}
+
+/// A row for each GPU that is not well.
+fn health_rows(world: &World<'_>, features: &Features) -> Vec<Check> {
+    let row = |g: usize| {
+        let health = health_view(world, features, g).filter(|h| h.grade > Grade::Good)?;
+        let state = if health.grade == Grade::Sick {
+            "missing"
         } else {
             "limited"
         };
-        Check {
-            fix: self.libcuda.is_err().then(|| {
-                "set the path of libcuda in the config: [driver] libcuda = \"/path/libcuda.so.1\"".to_owned()
-            }),
-            ..check(
-                "driver",
-                state,
-                format!(
-                    "{what} {version}; NVML {}; CUDA {libcuda}",
-                    self.nvml_path.display()
-                ),
-            )
-        }
-    }
+        Some(Check {
+            fix: health.tell,
+            ..check(&format!("health GPU {g}"), state, health.reasons.join("; "))
+        })
+    };
+    (0..world.gpus.len()).filter_map(row).collect()
+}
 
-    fn service_row(&self) -> Check {
-        let mode = self.mode.name();
-        let row = check(
-            "service",
+/// How a GPU is doing; absent where nothing is known of it.
+pub(crate) fn health_view(world: &World<'_>, features: &Features, g: usize) -> Option<HealthView> {
+    features.health.view(world, g)
+}
+
+fn history_row(world: &World<'_>, history: &History) -> Check {
+    let name = "history";
+    let dir = world.host.paths.state_dir.display();
+    let Some(status) = record::history_status(history) else {
+        return check(name, "missing", "its thread could not be started");
+    };
+    let max = world.config.history.max_size;
+    match &status.trouble {
+        None => check(
+            name,
             "ok",
-            format!(
-                "gshared {} ({mode}), {}",
-                env!("CARGO_PKG_VERSION"),
-                self.paths.socket.display()
-            ),
-        );
-        match self.mode {
-            Mode::System => row,
-            Mode::User => Check {
-                state: "limited".to_owned(),
-                detail: format!(
-                    "{}; a user's own service knows only its own claims",
-                    row.detail
-                ),
-                fix: Some("sudo gshare setup".to_owned()),
-                ..row
-            },
-        }
-    }
-
-    fn gpu_rows(&self) -> Vec<Check> {
-        let found = counters::Found::look();
-        let row = |(g, gpu): (usize, &super::gpus::Gpu)| {
-            let reading = self.reading(g);
-            let activity = match reading {
-                Some(reading) => counters::chosen(reading, &found).1,
-                None => "SM activity unknown".to_owned(),
-            };
-            let overhead = if gpu.overhead_known {
-                "measured"
-            } else {
-                "assumed"
-            };
-            let state = if reading.is_some() { "ok" } else { "missing" };
-            check(
-                &format!("GPU {g}"),
-                state,
-                format!(
-                    "{}; {activity}; a CUDA context takes {} ({overhead}){}",
-                    gpu.model,
-                    Bytes(gpu.overhead),
-                    gpu.overhead_mps
-                        .map_or_else(String::new, |b| format!(", {} through MPS", Bytes(b)))
-                ),
-            )
-        };
-        self.gpus.iter().enumerate().map(row).collect()
-    }
-
-    fn shim_row(&self) -> Check {
-        let of = |id: ClaimId, g| self.uncounted(id, g).into_iter().next().unwrap_or_default();
-        let all = self.claims.keys();
-        let all = all.flat_map(|id| (0..self.gpus.len()).map(move |g| (*id, g)));
-        let past: Vec<String> = all
-            .flat_map(|(id, g)| {
-                of(id, g)
-                    .into_iter()
-                    .map(move |pid| format!("{pid} in {id}"))
-            })
-            .collect();
-        match &self.libcuda {
-            Ok(_) if !past.is_empty() => Check {
-                fix: (!self.strict.on && self.mode == Mode::System).then(|| {
-                    "sudo gshare setup (strict limits hold such programs, too)".to_owned()
-                }),
-                ..check(
-                    "memory limit (library)",
-                    "limited",
-                    format!(
-                        "these processes loaded the driver without it (as Ollama does) and have no limit: {}",
-                        past.join(", ")
-                    ),
-                )
-            },
-            Ok(_) => Check {
-                status: SIMULATION.to_owned(),
-                ..check(
-                    "memory limit (library)",
-                    "ok",
-                    if self.strict.on {
-                        "mounted over the driver by the launcher: programs cannot bypass it by loading the driver \
-                         themselves"
-                    } else {
-                        "preloaded: cooperative, a program can bypass it on purpose"
-                    },
-                )
-            },
-            Err(why) => check("memory limit (library)", "missing", why.clone()),
-        }
-    }
-
-    fn launcher_row(&self) -> Check {
-        let name = "strict launcher";
-        let status = SIMULATION.to_owned();
-        let install = "sudo gshare setup".to_owned();
-        if !self.strict.on {
-            let fix = (self.config.launch.caps != LaunchCaps::Preload).then_some(install);
-            return Check {
-                status,
-                fix: fix.filter(|_| self.mode == Mode::System),
-                ..check(
-                    name,
-                    "limited",
-                    format!(
-                        "limits are cooperative: a program can deliberately load the driver without gshare's library; \
-                         {}",
-                        self.strict.off_because
-                    ),
-                )
-            };
-        }
-        match self.strict.launcher() {
-            Ok(path) => Check {
-                status,
-                ..check(
-                    name,
-                    "ok",
-                    format!(
-                        "{} mounts gshare's libraries over {} driver files in each command's own mount namespace",
-                        path.display(),
-                        self.strict
-                            .binds()
-                            .iter()
-                            .filter(|bind| !std::path::Path::new(&bind.on)
-                                .starts_with(&self.lib_dirs.preload))
-                            .count()
-                    ),
-                )
-            },
-            Err(why) => Check {
-                status,
-                fix: Some(install),
-                ..check(name, "missing", format!("no command can be started: {why}"))
-            },
-        }
-    }
-
-    /// Functions of the driver that are younger than the shim's table.
-    fn table_row(&self) -> Check {
-        let name = "driver functions";
-        match self
-            .libcuda
-            .as_ref()
-            .map(|path| gshare_artifacts::unknown_names(path))
-        {
-            Ok(Ok(unknown)) if unknown.is_empty() => check(
-                name,
-                "ok",
-                "gshare's library knows every function of this driver",
-            ),
-            Ok(Ok(unknown)) => check(
-                name,
-                "limited",
-                format!(
-                    "{} functions of this driver are newer than gshare's library, which does not count them: {}",
-                    unknown.len(),
-                    unknown.join(" ")
-                ),
-            ),
-            Ok(Err(error)) => check(
-                name,
-                "limited",
-                format!("the driver cannot be read: {error}"),
-            ),
-            Err(why) => check(name, "missing", why.clone()),
-        }
-    }
-
-    fn journal_row(&self) -> Check {
-        let dir = self.paths.state_dir.display();
-        let waiting = self.unwritten.len();
-        let trouble = match (waiting, self.journal.try_out()) {
-            (0, Ok(())) => {
-                return check(
-                    "journal",
-                    "ok",
-                    format!("{dir}; starts so far: {}", self.epoch),
-                );
-            }
-            (0, Err(error)) => format!("cannot write to {dir}, so no claim can start: {error}"),
-            _ => format!("cannot record in {dir} that {waiting} claims ended"),
-        };
-        Check {
+            format!("{dir}/history.db, {} of at most {max}", Bytes(status.bytes)),
+        ),
+        Some(why) => Check {
             fix: Some(format!("free disk space: df -h {dir}")),
-            ..check("journal", "limited", trouble)
-        }
-    }
-
-    fn history_row(&self) -> Check {
-        let name = "history";
-        let dir = self.paths.state_dir.display();
-        let Some(status) = self.history_status() else {
-            return check(name, "missing", "its thread could not be started");
-        };
-        let max = self.config.history.max_size;
-        match &status.trouble {
-            None => check(
+            ..check(
                 name,
-                "ok",
-                format!("{dir}/history.db, {} of at most {max}", Bytes(status.bytes)),
-            ),
-            Some(why) => Check {
-                fix: Some(format!("free disk space: df -h {dir}")),
-                ..check(
-                    name,
-                    "limited",
-                    format!(
-                        "cannot write {dir}/history.db: {why}; {} samples of 10 s are not written yet, {} were lost",
-                        status.waiting, status.lost
-                    ),
-                )
-            },
-        }
-    }
-
-    /// The administrators, and what they have closed.
-    fn administrators_row(&self) -> Check {
-        let groups = &self.config.admin.groups;
-        let who = if groups.is_empty() {
-            "root".to_owned()
-        } else {
-            format!("root and the groups {}", groups.join(", "))
-        };
-        let drained: Vec<String> = (0..self.gpus.len())
-            .filter(|g| self.drain_view(*g).is_some())
-            .map(|g| g.to_string())
-            .collect();
-        let row = check(
-            "administrators",
-            "ok",
-            format!("{who} may use gshare admin"),
-        );
-        if drained.is_empty() {
-            return row;
-        }
-        Check {
-            state: "limited".to_owned(),
-            detail: format!("{}; drained GPUs: {}", row.detail, drained.join(", ")),
-            fix: Some(format!("gshare admin undrain {}", drained.join(" "))),
-            ..row
-        }
-    }
-
-    fn containers_row(&self) -> Check {
-        let name = "containers";
-        match self.containers_here() {
-            Ok(how) => Check {
-                status: SIMULATION.to_owned(),
-                ..check(name, "ok", how)
-            },
-            Err(why) => Check {
-                status: SIMULATION.to_owned(),
-                fix: why
-                    .contains("installed")
-                    .then(|| "apt install podman runc".to_owned()),
-                ..check(name, "missing", why)
-            },
-        }
-    }
-
-    fn metrics_row(&self) -> Check {
-        let name = "metrics";
-        match self.features.metrics.exporter() {
-            Ok(Some(place)) => Check {
-                status: SIMULATION.to_owned(),
-                ..check(name, "ok", format!("Prometheus finds them at {place}"))
-            },
-            Ok(None) => check(name, "ok", "not exported (the default)"),
-            Err(why) => Check {
-                fix: Some("set another address in the config: [metrics] listen".to_owned()),
-                ..check(name, "missing", why.clone())
-            },
-        }
-    }
-
-    fn cgroup_row(&self) -> Check {
-        match (&self.tree, &self.no_tree) {
-            (Some(tree), Some(why)) => Check {
-                fix: Some("systemctl status dbus, then systemctl restart gshared".to_owned()),
-                ..check(
-                    "cgroups",
-                    "limited",
-                    format!("claims are cgroups below {}, outside systemd's units: {why}", tree.dir().display()),
-                )
-            },
-            (Some(tree), _) if tree.units().is_some() && unbound_memory(tree.dir()).is_some() => Check {
-                fix: Some(
-                    "boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line: cgroup v2 only".to_owned(),
+                "limited",
+                format!(
+                    "cannot write {dir}/history.db: {why}; {} samples of 10 s are not written yet, {} were lost",
+                    status.waiting, status.lost
                 ),
-                ..check(
-                    "cgroups",
-                    "limited",
-                    format!(
-                        "claims are cgroups below {}, under the limits of their users' slices; {}",
-                        tree.dir().display(),
-                        unbound_memory(tree.dir()).unwrap_or_default()
-                    ),
-                )
-            },
-            (Some(tree), _) => Check {
-                status: KERNEL.to_owned(),
-                fix: slow_mount(tree.dir()).map(|mount| {
-                    format!(
-                        "optional: after idle time, claims start about 10 ms faster; forks get slightly slower: mount -o \
-                         remount,favordynmods {mount}"
-                    )
-                }),
-                ..check(
-                    "cgroups",
-                    "ok",
-                    match tree.units() {
-                        Some(_) => format!(
-                            "claims are cgroups below {}, under the limits of their users' slices",
-                            tree.dir().display()
-                        ),
-                        None => format!("claims are cgroups below {}", tree.dir().display()),
-                    },
-                )
-            },
-            (None, why) => Check {
-                fix: Some("run gshared as root, or in a delegated unit".to_owned()),
-                ..check(
-                    "cgroups",
-                    "missing",
-                    why.clone().unwrap_or_else(|| "off".to_owned()),
-                )
-            },
-        }
+            )
+        },
     }
+}
 
-    fn filter_row(&self) -> Check {
-        match (&self.filters, &self.no_filter) {
-            (Some(_), _) => Check {
-                status: "tested only with stand-in device nodes".to_owned(),
-                ..check(
-                    "device filter (BPF)",
-                    "ok",
-                    format!(
-                        "programs in claims open only their own GPUs (major {})",
-                        self.majors.nvidia
-                    ),
-                )
-            },
-            (None, why) => Check {
-                fix: Some("run gshared as root".to_owned()),
-                ..check(
-                    "device filter (BPF)",
-                    "missing",
-                    why.clone().unwrap_or_else(|| "off".to_owned()),
-                )
-            },
+fn journal_row(world: &World<'_>, journal: &Journal) -> Check {
+    let dir = world.host.paths.state_dir.display();
+    let waiting = journal.unwritten();
+    let trouble = match (waiting, journal.try_out()) {
+        (0, Ok(())) => {
+            return check(
+                "journal",
+                "ok",
+                format!("{dir}; starts so far: {}", journal.starts()),
+            );
         }
+        (0, Err(error)) => format!("cannot write to {dir}, so no claim can start: {error}"),
+        _ => format!("cannot record in {dir} that {waiting} claims ended"),
+    };
+    Check {
+        fix: Some(format!("free disk space: df -h {dir}")),
+        ..check("journal", "limited", trouble)
+    }
+}
+
+fn metrics_row(features: &Features) -> Check {
+    let name = "metrics";
+    match features.metrics.exporter() {
+        Ok(Some(place)) => check(name, "ok", format!("Prometheus finds them at {place}")),
+        Ok(None) => check(name, "ok", "not exported (the default)"),
+        Err(why) => Check {
+            fix: Some("set another address in the config: [metrics] listen".to_owned()),
+            ..check(name, "missing", why.clone())
+        },
     }
 }

@@ -10,65 +10,21 @@ use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
 use super::fact::Fact;
-use super::live::{Ended, TERM_GRACE};
+use super::journal::Ended;
+use super::live::TERM_GRACE;
 use super::peer::Peer;
+use super::policy::limits;
 use super::service::{Ending, Live, Service};
+use super::world::World;
+use super::{claim_for, gpus, grant, members, mps, service, tell, whose};
 
-/// Ends that the journal does not take are kept for a later try, at most this many.
-const UNWRITTEN: usize = 10_000;
 /// A control program of MPS that has not answered by then is not waited for.
 const MPS_ANSWERS: Duration = Duration::from_secs(4);
 
 impl Service {
-    /// Writes the ends that the journal does not have. The claims are gone all the same; but a restarted
-    /// service would take them up again, so this is tried until the disk has room.
-    pub(crate) fn write_ends(&mut self) {
-        let mut ends = std::mem::take(&mut self.unwritten);
-        while let Some(end) = ends.first() {
-            let (peak, launches) = (Some(end.peak), Some(end.launches));
-            let done = self
-                .journal
-                .end(&end.record, end.ended_ms, &end.cause, peak, launches);
-            if let Err(error) = done {
-                tracing::error!(claim = end.record.id, %error, "could not journal the end of a claim yet");
-                break;
-            }
-            ends.remove(0);
-        }
-        ends.truncate(UNWRITTEN);
-        self.unwritten = ends;
-    }
-
-    pub(crate) fn may(&self, peer: &Peer, id: ClaimId, verb: &str) -> Result<(), WireError> {
-        let owner = self
-            .claims
-            .get(&id)
-            .map(|l| l.record.uid)
-            .or_else(|| self.waiting.get(&id).map(|a| a.record.uid));
-        if peer.is_root() {
-            return Ok(());
-        }
-        if self.is_on_behalf(id) {
-            let text =
-                format!("root made {id} for the programs of a cgroup; only root can {verb} it");
-            return Err(
-                WireError::new(ErrorCode::NotPermitted, text).with_hint("ask your administrator")
-            );
-        }
-        if owner == Some(peer.uid) {
-            return Ok(());
-        }
-        let whose = owner.map_or_else(|| "somebody else".to_owned(), |uid| self.names.user(uid));
-        Err(WireError::new(
-            ErrorCode::NotPermitted,
-            format!("{id} belongs to {whose}; only {whose} and root can {verb} it"),
-        )
-        .with_hint(format!("ask {whose}")))
-    }
-
     pub(crate) fn release(&mut self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
-        let id = self.find(peer, word)?;
-        self.may(peer, id, "release")?;
+        let id = service::find(&self.world(), peer, word)?;
+        may(&self.world(), peer, id, "release")?;
         Ok(Reply::Done {
             message: self.let_go(peer, id),
         })
@@ -81,7 +37,8 @@ impl Service {
             .filter(|(_, l)| l.record.uid == peer.uid && l.record.behalf.is_none())
             .map(|(id, _)| *id)
             .chain(
-                self.waiting
+                self.claims
+                    .waiting
                     .iter()
                     .filter(|(_, a)| a.record.uid == peer.uid && a.record.behalf.is_none())
                     .map(|(id, _)| *id),
@@ -102,10 +59,10 @@ impl Service {
                 id,
                 &WireError::new(ErrorCode::Ended, format!("{id} was released")),
             );
-            if self.waiting.remove(&id).is_some() {
+            if self.claims.waiting.remove(&id).is_some() {
                 self.drive(Event::Gone { id });
             }
-        } else if let Some(asked) = self.waiting.remove(&id) {
+        } else if let Some(asked) = self.claims.waiting.remove(&id) {
             asked.out.error(WireError::new(
                 ErrorCode::Ended,
                 format!("{id} was withdrawn while it waited"),
@@ -144,12 +101,12 @@ impl Service {
             self.begin_end(id, Ending::killing(cause, false));
         }
         // Clients of MPS are ended on the GPU first; the signals follow when that is done.
-        if !self.terminate_clients(id) {
-            let holders = self.holders(id);
-            self.signal(&holders, libc::SIGTERM);
+        if !mps::terminate_clients(&self.world(), id) {
+            let holders = whose::holders(&self.world(), id);
+            signal(&self.world(), &holders, libc::SIGTERM);
         }
         self.settle_ending(id);
-        self.dirty = true;
+        self.screens.touch();
     }
 
     /// From now on a claim ends; a restarted service goes on with it.
@@ -160,10 +117,10 @@ impl Service {
         live.record.ending = Some(ending.cause.clone());
         live.record.kill_all |= ending.all;
         live.ending = Some(ending);
-        if let Err(error) = self.journal.put(&live.record) {
-            tracing::error!(%id, %error, "could not record in the journal that a claim is ending");
-        }
-        self.todo.push_back(Event::Ending { id });
+        self.journal.keep(&live.record, "that a claim is ending");
+        // One that is suspended could not act on a signal, nor end without one.
+        self.claims.set_frozen(id, false);
+        self.core.then(Event::Ending { id });
     }
 
     /// Ends a claim with all its processes: SIGTERM now, SIGKILL after `grace`. One that ends already ends so
@@ -182,23 +139,16 @@ impl Service {
         let ending = Ending::killing(cause, true);
         self.begin_end(id, Ending { kill_at, ..ending });
         // Clients of MPS are ended on the GPU first: one that is killed with work in flight harms its neighbours.
-        if self.terminate_clients(id) {
+        if mps::terminate_clients(&self.world(), id) {
             if let Some(ending) = self.claims.get_mut(&id).and_then(|l| l.ending.as_mut()) {
                 ending.by_mps = Some(grace);
                 ending.kill_at = Some(Instant::now() + grace + MPS_ANSWERS);
             }
         } else {
-            self.ask_all_to_end(id);
+            ask_all_to_end(&self.world(), id);
         }
         self.settle_ending(id);
-        self.dirty = true;
-    }
-
-    fn ask_all_to_end(&self, id: ClaimId) {
-        let members = self.members_now(id);
-        self.signal(&members, libc::SIGTERM);
-        // One that is stopped could not act on it.
-        self.signal(&members, libc::SIGCONT);
+        self.screens.touch();
     }
 
     /// The work of a claim's clients has been ended by MPS: now the signals.
@@ -209,63 +159,14 @@ impl Service {
                 if let Some(grace) = ending.by_mps.take() {
                     ending.kill_at = Some(Instant::now() + grace);
                 }
-                self.ask_all_to_end(id);
+                ask_all_to_end(&self.world(), id);
             }
             _ => {
-                let holders = self.holders(id);
-                self.signal(&holders, libc::SIGTERM);
+                let holders = whose::holders(&self.world(), id);
+                signal(&self.world(), &holders, libc::SIGTERM);
             }
         }
         self.settle_ending(id);
-    }
-
-    /// SIGKILL to everything in the claim, also to what is started meanwhile.
-    fn kill_members(&self, id: ClaimId, members: &[ProcessKey]) {
-        let live = self.claims.get(&id);
-        let Some(cgroup) = live.and_then(|live| live.cgroup.as_ref()) else {
-            return self.signal(members, libc::SIGKILL);
-        };
-        let inside = cgroup.procs().unwrap_or_default();
-        if let Err(error) = cgroup.kill() {
-            tracing::warn!(%id, %error, "cannot kill the whole cgroup at once");
-            return self.signal(members, libc::SIGKILL);
-        }
-        let outside = members.iter().filter(|p| !inside.contains(&p.pid));
-        let moved = outside.filter(|p| self.claim_of(p.pid) == Some(id));
-        self.signal(&moved.copied().collect::<Vec<_>>(), libc::SIGKILL);
-    }
-
-    /// Sends a signal to processes, each checked to be still the same. Those of a claim on behalf are not gshare's to
-    /// signal.
-    pub(crate) fn signal(&self, processes: &[ProcessKey], signal: i32) {
-        for process in processes {
-            if self.behalf_of(process.pid).is_some() {
-                continue;
-            }
-            let fd = PidFd::open(process.pid).ok().flatten();
-            if let Some(fd) = fd
-                && proc::key(process.pid) == Some(*process)
-                && let Err(error) = fd.signal(signal)
-            {
-                tracing::warn!(pid = process.pid, %error, "cannot signal a process of a claim");
-            }
-        }
-    }
-
-    /// Whether a member has launched anything within the grace time.
-    fn launched_lately(&self, live: &Live) -> bool {
-        let grace = self.config.claims.leftover_grace;
-        let now = gshare_abi::monotonic_ns();
-        live.seats.iter().any(|seat| {
-            seat.usage
-                .read_slots(self.gpus[seat.gpu].total)
-                .iter()
-                .any(|s| {
-                    s.last_launch_ns.is_some_and(|at| {
-                        now.saturating_sub(at) < u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX)
-                    })
-                })
-        })
     }
 
     /// Ends the claim if nothing of it is left on the GPU.
@@ -278,11 +179,13 @@ impl Service {
         let released = ending.kill_at.is_some();
         let (cause, all) = (ending.cause.clone(), ending.all);
         let holders = if all {
-            self.members_now(id)
+            tell::members_now(&self.world(), id)
         } else {
-            self.holders(id)
+            whose::holders(&self.world(), id)
         };
-        if holders.is_empty() && (released || !self.launched_lately(live)) {
+        if holders.is_empty()
+            && (released || !launched_lately(&self.world(), live) && !may_begin(&self.world(), id))
+        {
             self.dismantle(id, &cause);
             self.drive(Event::Gone { id });
             return;
@@ -294,9 +197,9 @@ impl Service {
             .is_some_and(|at| at <= Instant::now());
         if due {
             if all {
-                self.kill_members(id, &holders);
+                kill_members(&self.world(), id, &holders);
             } else {
-                self.signal(&holders, libc::SIGKILL);
+                signal(&self.world(), &holders, libc::SIGKILL);
             }
             let mut first = false;
             if let Some(ending) = self.claims.get_mut(&id).and_then(|l| l.ending.as_mut()) {
@@ -322,60 +225,62 @@ impl Service {
         }
         // By the record: a grant that failed half-way has made some that are no seats yet.
         for slice in &live.record.slices {
-            if let Some(gpu) = self.gpu_index(&slice.uuid) {
-                let _ = std::fs::remove_file(self.limits_path(id, gpu));
+            if let Some(gpu) = self.gpus.gpu_index(&slice.uuid) {
+                let _ = std::fs::remove_file(grant::limits_path(&self.world(), id, gpu));
             }
         }
         self.end_run(id, &live, cause);
-        self.drop_spec(id);
-        let refusals = self.refusals(&live);
+        self.config.drop_spec(id);
+        let refusals = self.gpus.refusals(&live);
         self.tell(Fact::Ended { refusals });
-        let launches = live.past_launches.saturating_add(self.launches(&live));
+        let launches = live.past_launches.saturating_add(self.gpus.launches(&live));
         let record = live.record.clone();
-        self.unwritten
-            .push(Ended::new(record, cause, live.peak, launches));
+        self.journal
+            .put_end(Ended::new(record, cause, live.peak, launches));
         self.policy.over.forget(id);
-        self.write_ends();
-        self.unlimit_memory(&live);
-        if let (Some(tree), Some(cgroup)) = (&self.tree, live.cgroup) {
+        limits::unlimit_memory(&self.world(), &self.observer, &live);
+        if let (Some(tree), Some(cgroup)) = (&self.host.fences.tree, live.cgroup) {
             if tree.remove(&cgroup).is_ok() {
                 if cgroup.is_lodged() {
-                    self.give_back_lodging(cgroup.dir());
+                    give_back_lodging(&self.world(), cgroup.dir());
                 }
             } else {
-                let rules = self.rules(None, []);
-                if let Some(filters) = &mut self.filters
+                let rules = gpus::rules(&self.world(), None, []);
+                if let Some(filters) = &mut self.host.fences.filters
                     && let Err(error) = filters.set(&cgroup, &rules)
                 {
                     tracing::error!(%id, %error, "cannot deny GPU access to what is left of an ended claim");
                 }
-                self.lingering.push(cgroup);
+                self.claims.lingering.push(cgroup);
             }
-        } else if let (Some(tree), Some(behalf)) = (&self.tree, &live.record.behalf) {
+        } else if let (Some(tree), Some(behalf)) = (&self.host.fences.tree, &live.record.behalf) {
             let (uid, claim) = (live.record.uid, id.0);
             tree.leave(ClaimPlace { uid, claim }, &behalf.cgroup);
         }
         if live.record.hold || cause != "command exited" {
             let text = format!(
                 "{id} of {} ended: {cause}",
-                self.names.user(live.record.uid)
+                self.host.names.user(live.record.uid)
             );
             self.notice_for(Some(live.record.uid), Some(id), text);
         } else {
-            self.write_down_for(live.record.uid, id, &format!("ended: {cause}"));
+            self.journal
+                .note(live.record.uid, id, &format!("ended: {cause}"));
         }
         // Before the core gives its part to another user.
         if live.record.slices.iter().any(|s| s.held == Held::Mps) {
             self.renew_mps();
         }
-        self.touch();
+        self.screens.touch();
     }
 
     /// Removes the cgroups of ended claims whose last process has gone.
     pub(crate) fn tidy_lingering(&mut self) {
-        let Some(tree) = &self.tree else { return };
+        let Some(tree) = &self.host.fences.tree else {
+            return;
+        };
         let mut gone = Vec::new();
-        self.lingering.retain(|cgroup| {
+        self.claims.lingering.retain(|cgroup| {
             let kept = tree.remove(cgroup).is_err();
             if !kept && cgroup.is_lodged() {
                 gone.push(cgroup.dir().to_owned());
@@ -383,18 +288,115 @@ impl Service {
             kept
         });
         for dir in gone {
-            self.give_back_lodging(&dir);
+            give_back_lodging(&self.world(), &dir);
         }
     }
+}
 
-    /// The cgroup of a service without its claim: what runs there next is no member.
-    pub(crate) fn give_back_lodging(&self, dir: &std::path::Path) {
-        let mut lodged = self.claims.values().filter_map(|l| l.cgroup.as_ref());
-        let taken = lodged.any(|c| c.dir() == dir);
-        if let (Some(filters), false) = (&self.filters, taken)
-            && let Err(error) = filters.clear_dir(dir)
+fn ask_all_to_end(world: &World<'_>, id: ClaimId) {
+    let members = tell::members_now(world, id);
+    signal(world, &members, libc::SIGTERM);
+    // One that is stopped could not act on it.
+    signal(world, &members, libc::SIGCONT);
+}
+
+/// The cgroup of a service without its claim: what runs there next is no member.
+pub(crate) fn give_back_lodging(world: &World<'_>, dir: &std::path::Path) {
+    let mut lodged = world.claims.values().filter_map(|l| l.cgroup.as_ref());
+    let taken = lodged.any(|c| c.dir() == dir);
+    if let (Some(filters), false) = (&world.host.fences.filters, taken)
+        && let Err(error) = filters.clear_dir(dir)
+    {
+        tracing::debug!(%error, "cannot remove the device filter from the cgroup of a service");
+    }
+}
+
+/// SIGKILL to everything in the claim, also to what is started meanwhile.
+fn kill_members(world: &World<'_>, id: ClaimId, members: &[ProcessKey]) {
+    let live = world.claims.get(&id);
+    let Some(cgroup) = live.and_then(|live| live.cgroup.as_ref()) else {
+        return signal(world, members, libc::SIGKILL);
+    };
+    let inside = cgroup.procs().unwrap_or_default();
+    if let Err(error) = cgroup.kill() {
+        tracing::warn!(%id, %error, "cannot kill the whole cgroup at once");
+        return signal(world, members, libc::SIGKILL);
+    }
+    let outside = members.iter().filter(|p| !inside.contains(&p.pid));
+    let moved = outside.filter(|p| members::claim_of(world, p.pid) == Some(id));
+    signal(world, &moved.copied().collect::<Vec<_>>(), libc::SIGKILL);
+}
+
+/// Whether a member has launched anything within the grace time.
+fn launched_lately(world: &World<'_>, live: &Live) -> bool {
+    let grace = world.config.claims.leftover_grace;
+    let now = gshare_abi::monotonic_ns();
+    live.seats.iter().any(|seat| {
+        seat.usage
+            .read_slots(world.gpus[seat.gpu].total)
+            .iter()
+            .any(|s| {
+                s.last_launch_ns.is_some_and(|at| {
+                    now.saturating_sub(at) < u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX)
+                })
+            })
+    })
+}
+
+/// Whether a program that the command left behind may still come to use the GPU.
+fn may_begin(world: &World<'_>, id: ClaimId) -> bool {
+    let ending = world.claims.get(&id).and_then(|l| l.ending.as_ref());
+    ending.is_some_and(|e| e.since.elapsed() < world.config.claims.leftover_grace)
+        && !tell::members_now(world, id).is_empty()
+}
+
+pub(crate) fn may(
+    world: &World<'_>,
+    peer: &Peer,
+    id: ClaimId,
+    verb: &str,
+) -> Result<(), WireError> {
+    let owner = world
+        .claims
+        .get(&id)
+        .map(|l| l.record.uid)
+        .or_else(|| world.claims.waiting.get(&id).map(|a| a.record.uid));
+    if peer.is_root() {
+        return Ok(());
+    }
+    if world.claims.is_on_behalf(id) {
+        let text = format!("root made {id} for the programs of a cgroup; only root can {verb} it");
+        return Err(
+            WireError::new(ErrorCode::NotPermitted, text).with_hint("ask your administrator")
+        );
+    }
+    if owner == Some(peer.uid) {
+        return Ok(());
+    }
+    let whose = owner.map_or_else(
+        || "somebody else".to_owned(),
+        |uid| world.host.names.user(uid),
+    );
+    Err(WireError::new(
+        ErrorCode::NotPermitted,
+        format!("{id} belongs to {whose}; only {whose} and root can {verb} it"),
+    )
+    .with_hint(format!("ask {whose}")))
+}
+
+/// Sends a signal to processes, each checked to be still the same. Those of a claim on behalf are not gshare's to
+/// signal.
+pub(crate) fn signal(world: &World<'_>, processes: &[ProcessKey], signal: i32) {
+    for process in processes {
+        if claim_for::behalf_of(world, process.pid).is_some() {
+            continue;
+        }
+        let fd = PidFd::open(process.pid).ok().flatten();
+        if let Some(fd) = fd
+            && proc::key(process.pid) == Some(*process)
+            && let Err(error) = fd.signal(signal)
         {
-            tracing::debug!(%error, "cannot remove the device filter from the cgroup of a service");
+            tracing::warn!(pid = process.pid, %error, "cannot signal a process of a claim");
         }
     }
 }

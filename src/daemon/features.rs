@@ -23,6 +23,8 @@ macro_rules! features {
         #[derive(Debug, Default)]
         pub(crate) struct Features {
             $($(#[$doc])* pub(crate) $name: $kind,)*
+            /// What they have not been told yet.
+            pub(super) round: Round,
         }
 
         impl Features {

@@ -1,11 +1,17 @@
 //! A GPU as the service knows it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use gshare_config::GpuMode;
 use gshare_core::{Held, Share};
+use gshare_enforcer::gpu::{GpuReading, GpuSample};
 use serde::{Deserialize, Serialize};
+
+use super::journal::DrainRecord;
+use super::mps_daemon::Daemons;
+use super::owners::Owners;
 
 /// Time that one point on the screen stands for.
 pub(crate) const STEP: Duration = Duration::from_secs(10);
@@ -193,6 +199,127 @@ pub(crate) struct Released {
 
 /// GPUs that were let go, by index.
 pub(crate) type ReleasedGpus = BTreeMap<usize, Released>;
+
+/// A reading older than this says nothing about now.
+const STALE: Duration = Duration::from_secs(10);
+
+/// The GPUs and their instances: as a list, by index.
+#[derive(Debug, Default)]
+pub(crate) struct Gpus {
+    all: Vec<Gpu>,
+    /// The newest look at them.
+    pub(crate) sample: Option<GpuSample>,
+    /// Whose the processes are that it found.
+    pub(crate) owners: Owners,
+    /// Those that take no new claims, by UUID.
+    pub(crate) drains: BTreeMap<String, DrainRecord>,
+    /// Those whose instances are being made or removed.
+    pub(crate) dividing: BTreeSet<usize>,
+    /// Those that were let go.
+    pub(crate) released: ReleasedGpus,
+    /// MPS daemons.
+    pub(crate) mps: Daemons,
+}
+
+impl Gpus {
+    /// A reading that is fresh enough to speak of now.
+    pub(crate) fn reading(&self, gpu: usize) -> Option<&GpuReading> {
+        let fresh = |r: &&GpuReading| r.age().is_some_and(|age| age < STALE);
+        self.last_reading(gpu).filter(fresh)
+    }
+
+    /// The last reading of a GPU however old it is; none if another GPU has taken its number.
+    pub(crate) fn last_reading(&self, gpu: usize) -> Option<&GpuReading> {
+        let known = &self.get(gpu)?.uuid;
+        let reading = self.sample.as_ref()?.gpus.get(gpu)?;
+        let same = reading.uuid.as_ref().is_none_or(|uuid| uuid == known);
+        same.then_some(reading)
+    }
+
+    /// A name for a GPU that outlives the making of instances: of an instance its GPU's UUID, profile and place.
+    pub(crate) fn lasting_name(&self, gpu: usize) -> String {
+        let gpu = &self[gpu];
+        match (gpu.parent, &gpu.place) {
+            (Some(parent), Some(place)) => format!("{}/{place}", self[parent].uuid),
+            _ => gpu.uuid.clone(),
+        }
+    }
+
+    /// The index of a GPU by its UUID or its lasting name.
+    pub(crate) fn gpu_index(&self, uuid: &str) -> Option<usize> {
+        let found = self.iter().position(|g| g.uuid == uuid);
+        found.or_else(|| {
+            let named = uuid.contains('/').then_some(0..self.len())?;
+            named.into_iter().find(|g| self.lasting_name(*g) == uuid)
+        })
+    }
+
+    /// Takes the GPUs' identities from the first sample.
+    pub(crate) fn identify(&mut self, sample: &GpuSample) -> anyhow::Result<()> {
+        for reading in &sample.gpus {
+            let uuid = reading.uuid.clone().unwrap_or_else(|| {
+                tracing::warn!(
+                    "GPU {} does not report a UUID and cannot be claimed",
+                    reading.index
+                );
+                format!("unknown-{}", reading.index)
+            });
+            let name = reading.name.clone();
+            let model = name.unwrap_or_else(|| "unknown GPU".to_owned());
+            self.all.push(Gpu {
+                minor: reading.minor,
+                total: reading.mem_total.unwrap_or(u64::MAX),
+                ..Gpu::new(uuid, model)
+            });
+        }
+        anyhow::ensure!(
+            self.all.iter().any(|g| g.uuid.starts_with("GPU-")),
+            "the driver lists GPUs but none of them answers\nhint: check nvidia-smi and dmesg; a lost GPU needs a \
+             restart of the machine"
+        );
+        Ok(())
+    }
+
+    /// A GPU that did not answer when the service started may do so later.
+    pub(crate) fn meet(&mut self) {
+        let Some(sample) = &self.sample else {
+            return;
+        };
+        let whole = |(gpu, _): &(&mut Gpu, &GpuReading)| gpu.parent.is_none();
+        for (gpu, reading) in self.all.iter_mut().zip(&sample.gpus).filter(whole) {
+            if let (Some(uuid), false) = (&reading.uuid, gpu.uuid.starts_with("GPU-")) {
+                tracing::info!("GPU {} answers now", reading.index);
+                gpu.uuid.clone_from(uuid);
+                gpu.model = reading.name.clone().unwrap_or_default();
+                gpu.minor = reading.minor;
+                gpu.total = reading.mem_total.unwrap_or(u64::MAX);
+            }
+        }
+    }
+}
+
+impl Deref for Gpus {
+    type Target = Vec<Gpu>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.all
+    }
+}
+
+impl DerefMut for Gpus {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.all
+    }
+}
+
+impl FromIterator<Gpu> for Gpus {
+    fn from_iter<T: IntoIterator<Item = Gpu>>(gpus: T) -> Self {
+        Self {
+            all: gpus.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {

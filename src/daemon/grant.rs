@@ -15,11 +15,18 @@ use gshare_enforcer::cgroup::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, T
 use gshare_enforcer::proc::{self, PidFd};
 use gshare_proto::{ErrorCode, Granted, Reply, WireError};
 
+use super::claims::Claims;
 use super::fact::Fact;
+use super::gpu::Gpus;
 use super::journal::{ClaimRecord, JournalError, SliceRecord};
+use super::lazy::places;
+use super::levers::facts;
+use super::mps::doctor;
 use super::peer::Peer;
+use super::policy::adopt;
 use super::service::{Asked, Live, Seat, Service};
-use super::{bound, convert, die};
+use super::world::World;
+use super::{bound, convert, die, gpus, members, mps, off, service, stage, turns};
 use crate::clock::{millis, unix_ms};
 
 /// Time spent by phase, in microseconds.
@@ -59,7 +66,7 @@ impl Service {
         if self.claims.contains_key(&id) {
             return self.grant_late(id, slices, ends);
         }
-        let Some(asked) = self.waiting.remove(&id) else {
+        let Some(asked) = self.claims.waiting.remove(&id) else {
             return false;
         };
         // A caller that has left in the meantime would hold what nobody uses.
@@ -71,7 +78,10 @@ impl Service {
                 let waited = unix_ms().saturating_sub(asked.since_ms);
                 let waited = Duration::from_millis(waited);
                 self.tell(Fact::Granted { waited });
-                let reply = self.granted(id, phases);
+                let mut reply = granted(&self.world(), id);
+                if let Reply::Granted(granted) = &mut reply {
+                    granted.phases_us = phases;
+                }
                 asked.out.reply(&reply);
                 die::at("grant-told");
                 die::after_answer("grant-heard");
@@ -84,7 +94,7 @@ impl Service {
                     told = bound::not_moved(error);
                 }
                 if error.is::<JournalError>() {
-                    let state = self.paths.state_dir.display();
+                    let state = self.host.paths.state_dir.display();
                     told = told.with_hint(format!("is there room on the disk of {state}?"));
                 }
                 asked.out.error(told);
@@ -108,16 +118,17 @@ impl Service {
         record.granted_ms = unix_ms();
         let behalf = record.behalf.is_some();
         let uuids = slices.iter().map(|s| self.gpus[s.gpu].uuid.as_str());
-        record.stage = self.stage_of(record.uid, uuids);
+        record.stage = stage::stage_of(&self.world(), record.uid, uuids);
         record.plain = record.is_observed() && !behalf && record.lazy.is_none();
-        record.strict = self.strict.on && !behalf && !record.plain && !record.no_library;
+        // One that is adopted runs already: no launcher asks for it, and what is joined to it later has one of its own.
+        record.strict = has_launcher(&self.world(), &record) && !record.plain && !record.adopted;
         record.ends_ms = ends.map(|at| {
             record
                 .granted_ms
-                .saturating_add(millis(at.saturating_sub(self.now())))
+                .saturating_add(millis(at.saturating_sub(self.core.now())))
         });
-        record.slices = self.slice_records(slices);
-        record.lodging = self.lodging(&record);
+        record.slices = self.gpus.slice_records(slices);
+        record.lodging = lodging(&self.world(), &record);
         let plain = record.plain;
         die::at("grant-decided");
         self.journal.put(&record)?;
@@ -134,8 +145,8 @@ impl Service {
         die::at("grant-cgroup");
         phases.end("cgroup");
         let record = self.claims.get(&id).map(|live| &live.record);
-        let rules = self.rules(record, slices.iter().map(|s| s.gpu));
-        if let (Some(filters), Some(live)) = (&mut self.filters, self.claims.get(&id))
+        let rules = gpus::rules(&self.world(), record, slices.iter().map(|s| s.gpu));
+        if let (Some(filters), Some(live)) = (&mut self.host.fences.filters, self.claims.get(&id))
             && let Some(cgroup) = live.cgroup.as_ref().filter(|_| !behalf)
         {
             if cgroup.is_lodged() {
@@ -157,7 +168,7 @@ impl Service {
         let seats: Vec<Seat> = slices
             .iter()
             .filter(|_| !plain)
-            .map(|s| self.make_seat(id, s))
+            .map(|s| make_seat(&self.world(), id, s))
             .collect::<anyhow::Result<_>>()?;
         if let Some(live) = self.claims.get_mut(&id) {
             live.seats = seats;
@@ -173,26 +184,13 @@ impl Service {
         Ok(phases.done)
     }
 
-    /// What the journal keeps of slices.
-    pub(crate) fn slice_records(&self, slices: &[Slice]) -> Vec<SliceRecord> {
-        let record = |s: &Slice| SliceRecord {
-            uuid: self.gpus[s.gpu].uuid.clone(),
-            token: token(),
-            mem: s.mem.0,
-            mem_limit: s.mem_limit.0,
-            sm_milli: s.sm.milli(),
-            sm_limit_milli: s.sm_limit.milli(),
-            held: s.held,
-        };
-        slices.iter().map(record).collect()
-    }
-
     /// Has a claim's cgroup open these GPUs and no other.
     pub(crate) fn open_gpus(&mut self, id: ClaimId, slices: &[Slice]) -> anyhow::Result<()> {
         let record = self.claims.get(&id).map(|live| &live.record);
-        let rules = self.rules(record, slices.iter().map(|s| s.gpu));
-        if let (Some(filters), Some(live)) = (&mut self.filters, self.claims.get(&id))
+        let rules = gpus::rules(&self.world(), record, slices.iter().map(|s| s.gpu));
+        if let (Some(filters), Some(live)) = (&mut self.host.fences.filters, self.claims.get(&id))
             && let Some(cgroup) = &live.cgroup
+            && !live.uncovered
         {
             filters.set(cgroup, &rules)?;
         }
@@ -200,20 +198,10 @@ impl Service {
     }
 
     pub(crate) fn make_cgroup(&mut self, id: ClaimId) -> anyhow::Result<()> {
-        if let (Some(tree), Some(live)) = (&self.tree, self.claims.get_mut(&id)) {
+        if let (Some(tree), Some(live)) = (&self.host.fences.tree, self.claims.get_mut(&id)) {
             live.cgroup = claim_cgroup(tree, &live.record)?;
         }
         Ok(())
-    }
-
-    /// The cgroup of the service that is started with this claim; one service, one claim.
-    fn lodging(&self, record: &ClaimRecord) -> Option<std::path::PathBuf> {
-        let units = self.tree.as_ref()?.units()?;
-        let process = record.process.filter(|_| !record.plain)?;
-        let found = units.lodging(process.pid.cast_unsigned())?;
-        let mut lodged = self.claims.values().map(|l| &l.record.lodging);
-        let taken = lodged.any(|l| l.as_ref() == Some(&found.cgroup));
-        (!taken).then_some(found.cgroup)
     }
 
     pub(crate) fn adopt_command(&mut self, id: ClaimId, peer: &Peer) -> anyhow::Result<()> {
@@ -228,280 +216,9 @@ impl Service {
             cgroup.move_process(process.pid, Some(pidfd))?;
         }
         live.command_alive = true;
-        self.watch_exit(id, process, std::sync::Arc::clone(pidfd));
+        self.host
+            .watch_exit(id, process, std::sync::Arc::clone(pidfd));
         Ok(())
-    }
-
-    /// Makes sure that the command of a claim found again is in it.
-    pub(crate) fn adopt_again(&self, id: ClaimId, peer: &Peer) -> Result<(), WireError> {
-        let live = self.claims.get(&id).filter(|live| !live.record.strict);
-        let cgroup = live.and_then(|live| live.cgroup.as_ref());
-        let (Some(cgroup), Some(process)) = (cgroup, peer.process) else {
-            return Ok(());
-        };
-        let moved = cgroup.move_process(process.pid, peer.pidfd.as_deref());
-        moved.map_err(|e| bound::not_moved(&e))
-    }
-
-    /// Path of a claim's limits page on a GPU.
-    pub(crate) fn limits_path(&self, id: ClaimId, gpu: usize) -> std::path::PathBuf {
-        self.paths
-            .runtime_dir
-            .join("claims")
-            .join(format!("{id}-{}.limits", self.gpus[gpu].uuid))
-    }
-
-    fn limits_init(&self, id: ClaimId, slice: &Slice, token: u64) -> anyhow::Result<LimitsInit> {
-        let gpu = &self.gpus[slice.gpu];
-        Ok(LimitsInit {
-            claim: id.0,
-            uuid: gpu
-                .uuid
-                .parse::<GpuUuid>()
-                .map_err(|e| anyhow::anyhow!("{e:?}"))?,
-            token,
-            epoch: self.epoch,
-            memory_cap_bytes: self.cap_now(id, slice.gpu, slice.mem_cap.0),
-            memory_request_bytes: slice.mem.0,
-            context_overhead_bytes: gpu.context_cost(slice.held),
-            sm_request_permille: slice.sm.milli(),
-            sm_limit_permille: slice.sm_limit.milli(),
-            ..LimitsInit::default()
-        })
-    }
-
-    /// A new limits page in the place of whatever lay there.
-    pub(crate) fn new_limits(
-        &self,
-        id: ClaimId,
-        slice: &Slice,
-        token: u64,
-    ) -> anyhow::Result<LimitsFile> {
-        let path = self.limits_path(id, slice.gpu);
-        let _ = std::fs::remove_file(&path);
-        room_for_page(&path)?;
-        let limits = LimitsFile::create(&path, &self.limits_init(id, slice, token)?)?;
-        limits.set_gpu_index(u32::try_from(slice.gpu).ok());
-        Ok(limits)
-    }
-
-    pub(crate) fn make_seat(&self, id: ClaimId, slice: &Slice) -> anyhow::Result<Seat> {
-        let uuid = &self.gpus[slice.gpu].uuid;
-        let record = self.claims.get(&id).map(|l| &l.record);
-        let token = record
-            .and_then(|r| r.slices.iter().find(|s| &s.uuid == uuid))
-            .map_or_else(token, |s| s.token);
-        let limits = self.new_limits(id, slice, token)?;
-        die::at("grant-limits-page");
-        if let Some(record) = record {
-            self.write_mps_part(record, slice.gpu, &limits);
-        }
-        let usage = UsageMemfd::create(id.0, limits.page().uuid(), token)?;
-        die::at("grant-usage-page");
-        Ok(Seat::new(slice.gpu, limits, usage))
-    }
-
-    /// The answer that carries a claim's environment.
-    pub(crate) fn granted(&self, id: ClaimId, phases_us: Vec<(String, u64)>) -> Reply {
-        let Some(live) = self.claims.get(&id) else {
-            return Reply::Error(WireError::new(
-                ErrorCode::NoClaim,
-                format!("{id} has ended"),
-            ));
-        };
-        let record = &live.record;
-        if record.plain {
-            return Reply::Granted(Granted {
-                id: id.to_string(),
-                message: self.granted_text(id, live),
-                phases_us,
-                ..Granted::default()
-            });
-        }
-        let mem = record.slices.iter().map(|s| s.mem).min().unwrap_or(0);
-        let sm = record.slices.iter().map(|s| s.sm_milli).min().unwrap_or(0);
-        let var = |name: &str, value: String| (name.to_owned(), value);
-        let mut env = vec![
-            var("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
-            var("GSHARE_CLAIM_ID", id.0.to_string()),
-            var("GSHARE_GPU_MEM", mem.to_string()),
-            var("GSHARE_SM", (sm / 10).to_string()),
-            var("GSHARE_SOCKET", self.paths.socket.display().to_string()),
-        ];
-        // A claim that has no GPU yet cannot say which; the device filter and the proxies show its own.
-        if record.slices.is_empty() {
-            env.retain(|(name, _)| !matches!(name.as_str(), "GSHARE_GPU_MEM" | "GSHARE_SM"));
-            env.extend(self.places_for_later(live));
-        }
-        let mut env_remove = self.show_devices(live, &mut env);
-        if record.slices.is_empty() {
-            // Those of a claim in which this one was made.
-            env_remove.extend(["GSHARE_GPU_MEM", "GSHARE_SM"].map(str::to_owned));
-        }
-        env.extend(self.mps_env(record));
-        let mut env_prepend = Vec::new();
-        let strict = self.strict.on && record.behalf.is_none() && !record.no_library;
-        let launcher = strict.then(|| self.strict.launcher().ok()).flatten();
-        if self.libcuda.is_ok() && !strict {
-            env_prepend.push(var(
-                "LD_LIBRARY_PATH",
-                self.lib_dirs.preload.display().to_string(),
-            ));
-        }
-        Reply::Granted(Granted {
-            id: id.to_string(),
-            message: self.granted_text(id, live),
-            env,
-            env_prepend,
-            env_remove,
-            mps_dir: Some(self.mps_dir().display().to_string()),
-            phases_us,
-            launcher: launcher.map(|path| path.display().to_string()),
-        })
-    }
-
-    /// `0.50 of GPU 1 (11.8 GiB, SMs >= 50 %, up to 100 %)`, through MPS `(11.8 GiB, 66 of 132 SMs)`, which are fixed;
-    /// nothing for a claim without GPUs.
-    pub(crate) fn size_text(&self, record: &ClaimRecord) -> Option<String> {
-        let gpus: Vec<String> = record
-            .slices
-            .iter()
-            .filter_map(|s| self.gpu_index(&s.uuid))
-            .map(|g| g.to_string())
-            .collect();
-        let first = record.slices.first()?;
-        let g = self.gpu_index(&first.uuid);
-        let instance = g.filter(|g| self.gpus[*g].parent.is_some());
-        if let (Some(g), Some((_, profile))) = (
-            instance,
-            instance.and_then(|g| self.gpus[g].model.rsplit_once(' ')),
-        ) {
-            let sms = self.last_reading(g).and_then(|r| r.sm_count);
-            let sms = sms.map_or_else(String::new, |n| format!(", {n} SMs"));
-            return Some(format!(
-                "GPU {g}, a MIG instance {profile} ({}{sms})",
-                Bytes(first.mem)
-            ));
-        }
-        let limit = if first.mem_limit > first.mem {
-            format!(", up to {} while free", Bytes(first.mem_limit))
-        } else {
-            String::new()
-        };
-        // As it is asked for: `2x0.50`, and `2.00` of whole ones.
-        let share = match (self.share_of(first), gpus.len()) {
-            (share, 1) => format!("{share:.2}"),
-            (0.995.., count) => format!("{count}.00"),
-            (share, count) => format!("{count}x{share:.2}"),
-        };
-        let (s, each) = if gpus.len() == 1 {
-            ("", "")
-        } else {
-            ("s", " each")
-        };
-        let of = format!("GPU{s} {}", gpus.join(","));
-        let sms = match self.world().mps_sms_of(first) {
-            Some((given, all)) => format!("{given} of {all} SMs"),
-            None => format!(
-                "SMs >= {} %, up to {} %",
-                first.sm_milli / 10,
-                first.sm_limit_milli / 10
-            ),
-        };
-        Some(format!(
-            "{share} of {of} ({}{each}{limit}, {sms})",
-            Bytes(first.mem)
-        ))
-    }
-
-    /// What a claim has, and what does not hold for it.
-    fn granted_text(&self, id: ClaimId, live: &Live) -> String {
-        let record = &live.record;
-        let but = match (self.is_off(), record.stage) {
-            (true, _) => "gshare is off: nothing limits or protects this claim",
-            (_, Stage::Observe) if record.plain => {
-                "stage 1 (observe): it is only counted; its programs see all GPUs, without limits, protection or \
-                 variables set by gshare"
-            }
-            (_, Stage::Observe) => {
-                "stage 1 (observe): it is only counted; nothing limits or protects it"
-            }
-            _ if self.is_counted(id) => {
-                "made while gshare was off: nothing limits or protects it until it ends"
-            }
-            (_, Stage::OptIn) => {
-                "stage 2 (opt-in): gshare does not reclaim it, and does not protect it from programs without a claim"
-            }
-            (_, Stage::Reclaim | Stage::Require) => return self.grant_text(id, live),
-        };
-        format!("{}\n  {but}", self.grant_text(id, live))
-    }
-
-    fn grant_text(&self, id: ClaimId, live: &Live) -> String {
-        let record = &live.record;
-        let Some(size) = self.size_text(record) else {
-            return match live.record.lazy {
-                Some(_) => format!("{id}: holds no GPU until its first CUDA call"),
-                None => format!("{id}: granted"),
-            };
-        };
-        if record.adopted {
-            return self.adopted_text(record, &size);
-        }
-        let way = if live.record.strict {
-            "strict"
-        } else {
-            "cooperative"
-        };
-        let side_by_side = record.slices.iter().all(|s| s.held == Held::Mps);
-        let mut gpus = record.slices.iter().filter_map(|s| self.gpu_index(&s.uuid));
-        let mixed = gpus.any(|g| self.is_mixed(g));
-        let caps = match self.gate_in_force() {
-            _ if record.no_library => "counted, not limited (no library)".to_owned(),
-            Ok(()) if mixed => {
-                format!("{way} (SM share not enforced between MPS claims and other claims there)")
-            }
-            Ok(()) => way.to_owned(),
-            Err(_) if side_by_side && self.libcuda.is_ok() => way.to_owned(),
-            Err(_) if self.libcuda.is_ok() => format!("{way} (SM share not enforced)"),
-            Err(_) => "not enforced (no libcuda found)".to_owned(),
-        };
-        let ends = match (record.ends_ms, record.hold) {
-            (None, _) if record.behalf.is_some() => {
-                let cgroup = record.behalf.as_ref().map(|b| b.cgroup.display());
-                let cgroup = cgroup.map_or_else(String::new, |c| c.to_string());
-                format!(
-                    "for all programs below {cgroup}; ends with that cgroup, or when root releases {id}"
-                )
-            }
-            (Some(ends), _) => {
-                format!("ends in {}", show_until(ends))
-            }
-            (None, true) => format!("held until gshare release {id}"),
-            (None, false) => "ends with this command".to_owned(),
-        };
-        format!("{id}: {size}, {caps}; {ends}")
-    }
-
-    /// What a slice is of its GPU: the larger of its part of the memory and of the SMs.
-    pub(crate) fn share_of(&self, slice: &SliceRecord) -> f64 {
-        let sm = f64::from(slice.sm_milli) / 1000.0;
-        let whole = self
-            .gpu_index(&slice.uuid)
-            .and_then(|g| self.machine.ledger().gpus().get(g)?.capacity());
-        match whole {
-            Some(Bytes(whole)) if whole > 0 => {
-                let mem = slice.mem as f64 / whole as f64;
-                // What one asks as 0.5 of the allocatable is a little less of the whole: show what was asked.
-                if mem > sm { mem } else { sm }
-            }
-            _ => sm,
-        }
-    }
-
-    /// The index of a GPU by its UUID or its lasting name.
-    pub(crate) fn gpu_index(&self, uuid: &str) -> Option<usize> {
-        self.world().gpu_index(uuid)
     }
 
     /// Puts the caller, or the process that started it, into a claim.
@@ -511,7 +228,7 @@ impl Service {
         word: &str,
         parent: bool,
     ) -> Result<Reply, WireError> {
-        let id = self.find(peer, word)?;
+        let id = service::find(&self.world(), peer, word)?;
         let owner = self.claims.get(&id).map(|l| l.record.uid);
         let Some(owner) = owner else {
             return Err(WireError::new(
@@ -520,22 +237,26 @@ impl Service {
             ));
         };
         if peer.uid != owner {
-            let whose = self.names.user(owner);
+            let whose = self.host.names.user(owner);
             return Err(WireError::new(
                 ErrorCode::NotPermitted,
                 format!("{id} belongs to {whose}; only {whose} can run programs in it"),
             )
             .with_hint("claim your own: gshare claim -g 0.25 -- COMMAND"));
         }
-        if self.is_on_behalf(id) {
-            let inside = peer.process.and_then(|p| self.claim_of(p.pid)) == Some(id);
+        if self.claims.is_on_behalf(id) {
+            let inside = peer
+                .process
+                .and_then(|p| members::claim_of(&self.world(), p.pid))
+                == Some(id);
             return match inside {
-                true => Ok(self.granted(id, Vec::new())),
-                false => Err(self.not_below(id)),
+                true => Ok(granted(&self.world(), id)),
+                false => Err(self.claims.not_below(id)),
             };
         }
-        self.may_launch(peer)?;
-        if self.strict.on {
+        let record = self.claims.get(&id).map(|l| &l.record);
+        if record.is_some_and(|r| has_launcher(&self.world(), r) && !r.plain) {
+            self.host.driver.strict.may_launch(peer)?;
             if parent {
                 return Err(WireError::new(
                     ErrorCode::NotPermitted,
@@ -545,9 +266,9 @@ impl Service {
             }
             // The caller becomes the launcher, and that one is moved.
             if let Some(process) = peer.process {
-                self.may_leave(process.pid, owner)?;
+                self.host.fences.may_leave(process.pid, owner)?;
             }
-            return Ok(self.granted(id, Vec::new()));
+            return Ok(granted(&self.world(), id));
         }
         let internal = |text: String| WireError::new(ErrorCode::Internal, text);
         let mut process = peer
@@ -596,34 +317,99 @@ impl Service {
                 live.record = record;
             }
         }
-        Ok(self.granted(id, Vec::new()))
+        Ok(granted(&self.world(), id))
     }
+}
 
-    /// The environment of a claim.
-    pub(crate) fn env(&self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
-        let id = self.find(peer, word)?;
-        if self.waiting.contains_key(&id) {
-            let message = format!("{id} still waits");
-            return Err(WireError::new(ErrorCode::NotAvailable, message));
+/// Path of a claim's limits page on a GPU.
+pub(crate) fn limits_path(world: &World<'_>, id: ClaimId, gpu: usize) -> std::path::PathBuf {
+    world
+        .host
+        .paths
+        .runtime_dir
+        .join("claims")
+        .join(format!("{id}-{}.limits", world.gpus[gpu].uuid))
+}
+
+/// The cgroup of the service that is started with this claim; one service, one claim.
+fn lodging(world: &World<'_>, record: &ClaimRecord) -> Option<std::path::PathBuf> {
+    let units = world.host.fences.tree.as_ref()?.units()?;
+    let process = record.process.filter(|_| !record.plain)?;
+    let found = units.lodging(process.pid.cast_unsigned())?;
+    let mut lodged = world.claims.values().map(|l| &l.record.lodging);
+    let taken = lodged.any(|l| l.as_ref() == Some(&found.cgroup));
+    (!taken).then_some(found.cgroup)
+}
+
+/// What a slice is of its GPU: the larger of its part of the memory and of the SMs.
+pub(crate) fn share_of(world: &World<'_>, slice: &SliceRecord) -> f64 {
+    let sm = f64::from(slice.sm_milli) / 1000.0;
+    let whole = world
+        .gpus
+        .gpu_index(&slice.uuid)
+        .and_then(|g| world.machine.ledger().gpus().get(g)?.capacity());
+    match whole {
+        Some(Bytes(whole)) if whole > 0 => {
+            let mem = slice.mem as f64 / whole as f64;
+            // What one asks as 0.5 of the allocatable is a little less of the whole: show what was asked.
+            if mem > sm { mem } else { sm }
         }
-        Ok(self.granted(id, Vec::new()))
+        _ => sm,
     }
+}
 
-    /// Launches of the live members.
-    pub(crate) fn launches(&self, live: &Live) -> u64 {
-        let slots = |seat: &Seat| seat.usage.read_slots(self.gpus[seat.gpu].total);
-        live.seats
-            .iter()
-            .flat_map(slots)
-            .fold(0, |sum: u64, s| sum.saturating_add(s.launches))
+/// `0.50 of GPU 1 (11.8 GiB, SMs >= 50 %, up to 100 %)`, through MPS `(11.8 GiB, 66 of 132 SMs)`, which are fixed;
+/// nothing for a claim without GPUs.
+pub(crate) fn size_text(world: &World<'_>, record: &ClaimRecord) -> Option<String> {
+    let gpus: Vec<String> = record
+        .slices
+        .iter()
+        .filter_map(|s| world.gpus.gpu_index(&s.uuid))
+        .map(|g| g.to_string())
+        .collect();
+    let first = record.slices.first()?;
+    let g = world.gpus.gpu_index(&first.uuid);
+    let instance = g.filter(|g| world.gpus[*g].parent.is_some());
+    if let (Some(g), Some((_, profile))) = (
+        instance,
+        instance.and_then(|g| world.gpus[g].model.rsplit_once(' ')),
+    ) {
+        let sms = world.gpus.last_reading(g).and_then(|r| r.sm_count);
+        let sms = sms.map_or_else(String::new, |n| format!(", {n} SMs"));
+        return Some(format!(
+            "GPU {g}, a MIG instance {profile} ({}{sms})",
+            Bytes(first.mem)
+        ));
     }
-
-    /// Allocations refused to the claim so far.
-    pub(crate) fn refusals(&self, live: &Live) -> u64 {
-        let slots = |seat: &Seat| seat.usage.read_slots(self.gpus[seat.gpu].total);
-        let seen = live.seats.iter().flat_map(slots);
-        seen.fold(live.past_refusals, |sum, s| sum.saturating_add(s.refusals))
-    }
+    let limit = if first.mem_limit > first.mem {
+        format!(", up to {} while free", Bytes(first.mem_limit))
+    } else {
+        String::new()
+    };
+    // As it is asked for: `2x0.50`, and `2.00` of whole ones.
+    let share = match (share_of(world, first), gpus.len()) {
+        (share, 1) => format!("{share:.2}"),
+        (0.995.., count) => format!("{count}.00"),
+        (share, count) => format!("{count}x{share:.2}"),
+    };
+    let (s, each) = if gpus.len() == 1 {
+        ("", "")
+    } else {
+        ("s", " each")
+    };
+    let of = format!("GPU{s} {}", gpus.join(","));
+    let sms = match world.mps_sms_of(first) {
+        Some((given, all)) => format!("{given} of {all} SMs"),
+        None => format!(
+            "SMs >= {} %, up to {} %",
+            first.sm_milli / 10,
+            first.sm_limit_milli / 10
+        ),
+    };
+    Some(format!(
+        "{share} of {of} ({}{each}{limit}, {sms})",
+        Bytes(first.mem)
+    ))
 }
 
 /// Makes, or opens, the cgroup of a claim. One on behalf has none while that which it stands for is not there.
@@ -660,4 +446,259 @@ fn room_for_page(path: &std::path::Path) -> anyhow::Result<()> {
 pub(super) fn show_until(unix: u64) -> String {
     let left = Duration::from_millis(unix.saturating_sub(unix_ms()).saturating_add(500));
     gshare_core::units::show_duration(left)
+}
+
+impl Claims {
+    /// Makes sure that the command of a claim found again is in it.
+    pub(crate) fn adopt_again(&self, id: ClaimId, peer: &Peer) -> Result<(), WireError> {
+        let live = self.get(&id).filter(|live| !live.record.strict);
+        let cgroup = live.and_then(|live| live.cgroup.as_ref());
+        let (Some(cgroup), Some(process)) = (cgroup, peer.process) else {
+            return Ok(());
+        };
+        let moved = cgroup.move_process(process.pid, peer.pidfd.as_deref());
+        moved.map_err(|e| bound::not_moved(&e))
+    }
+}
+
+impl Gpus {
+    /// Launches of the live members.
+    pub(crate) fn launches(&self, live: &Live) -> u64 {
+        let slots = |seat: &Seat| seat.usage.read_slots(self[seat.gpu].total);
+        live.seats
+            .iter()
+            .flat_map(slots)
+            .fold(0, |sum: u64, s| sum.saturating_add(s.launches))
+    }
+
+    /// Allocations refused to the claim so far.
+    pub(crate) fn refusals(&self, live: &Live) -> u64 {
+        let slots = |seat: &Seat| seat.usage.read_slots(self[seat.gpu].total);
+        let seen = live.seats.iter().flat_map(slots);
+        seen.fold(live.past_refusals, |sum, s| sum.saturating_add(s.refusals))
+    }
+
+    /// What the journal keeps of slices.
+    pub(crate) fn slice_records(&self, slices: &[Slice]) -> Vec<SliceRecord> {
+        let record = |s: &Slice| SliceRecord {
+            uuid: self[s.gpu].uuid.clone(),
+            token: token(),
+            mem: s.mem.0,
+            mem_limit: s.mem_limit.0,
+            sm_milli: s.sm.milli(),
+            sm_limit_milli: s.sm_limit.milli(),
+            held: s.held,
+        };
+        slices.iter().map(record).collect()
+    }
+}
+
+/// The environment of a claim.
+pub(crate) fn env(world: &World<'_>, peer: &Peer, word: &str) -> Result<Reply, WireError> {
+    let id = service::find(world, peer, word)?;
+    if world.claims.waiting.contains_key(&id) {
+        let message = format!("{id} still waits");
+        return Err(WireError::new(ErrorCode::NotAvailable, message));
+    }
+    Ok(granted(world, id))
+}
+
+fn grant_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
+    let record = &live.record;
+    let Some(size) = size_text(world, record) else {
+        return match live.record.lazy {
+            Some(_) => format!("{id}: holds no GPU until its first CUDA call"),
+            None => format!("{id}: granted"),
+        };
+    };
+    if record.adopted {
+        return adopt::adopted_text(world, record, &size);
+    }
+    let way = if live.record.strict {
+        "strict"
+    } else {
+        "cooperative"
+    };
+    let side_by_side = record.slices.iter().all(|s| s.held == Held::Mps);
+    let mut gpus = record
+        .slices
+        .iter()
+        .filter_map(|s| world.gpus.gpu_index(&s.uuid));
+    let mixed = gpus.any(|g| doctor::is_mixed(world, g));
+    let caps = match turns::gate_in_force(world) {
+        _ if record.no_library => "counted, not limited (no library)".to_owned(),
+        Ok(()) if mixed => {
+            format!("{way} (SM share not enforced between MPS claims and other claims there)")
+        }
+        Ok(()) => way.to_owned(),
+        Err(_) if side_by_side && world.host.driver.libcuda.is_ok() => way.to_owned(),
+        Err(_) if world.host.driver.libcuda.is_ok() => format!("{way} (SM share not enforced)"),
+        Err(_) => "not enforced (no libcuda found)".to_owned(),
+    };
+    let ends = match (record.ends_ms, record.hold) {
+        (None, _) if record.behalf.is_some() => {
+            let cgroup = record.behalf.as_ref().map(|b| b.cgroup.display());
+            let cgroup = cgroup.map_or_else(String::new, |c| c.to_string());
+            format!(
+                "for all programs below {cgroup}; ends with that cgroup, or when root releases {id}"
+            )
+        }
+        (Some(ends), true) if record.command.is_empty() => {
+            let left = show_until(ends);
+            format!("ends in {left}, or with gshare release {id}; longer: gshare extend {id}")
+        }
+        (Some(ends), _) => {
+            format!("ends in {}", show_until(ends))
+        }
+        (None, true) => format!("held until gshare release {id}"),
+        (None, false) => "ends with this command".to_owned(),
+    };
+    format!("{id}: {size}, {caps}; {ends}")
+}
+
+/// Whether what starts in this claim goes through the launcher.
+fn has_launcher(world: &World<'_>, record: &ClaimRecord) -> bool {
+    world.host.driver.strict.on && record.behalf.is_none() && !record.no_library
+}
+
+/// The answer that carries a claim's environment.
+pub(crate) fn granted(world: &World<'_>, id: ClaimId) -> Reply {
+    let Some(live) = world.claims.get(&id) else {
+        return Reply::Error(WireError::new(
+            ErrorCode::NoClaim,
+            format!("{id} has ended"),
+        ));
+    };
+    let record = &live.record;
+    if record.plain {
+        return Reply::Granted(Granted {
+            id: id.to_string(),
+            message: granted_text(world, id, live),
+            ..Granted::default()
+        });
+    }
+    let mem = record.slices.iter().map(|s| s.mem).min().unwrap_or(0);
+    let sm = record.slices.iter().map(|s| s.sm_milli).min().unwrap_or(0);
+    let var = |name: &str, value: String| (name.to_owned(), value);
+    let mut env = vec![
+        var("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
+        var("GSHARE_CLAIM_ID", id.0.to_string()),
+        var("GSHARE_GPU_MEM", mem.to_string()),
+        var("GSHARE_SM", (sm / 10).to_string()),
+        var(
+            "GSHARE_SOCKET",
+            world.host.paths.socket.display().to_string(),
+        ),
+    ];
+    // A claim that has no GPU yet cannot say which; the device filter and the proxies show its own.
+    if record.slices.is_empty() {
+        env.retain(|(name, _)| !matches!(name.as_str(), "GSHARE_GPU_MEM" | "GSHARE_SM"));
+        env.extend(places::places_for_later(world, live));
+    }
+    let mut env_remove = facts::show_devices(world, live, &mut env);
+    if record.slices.is_empty() {
+        // Those of a claim in which this one was made.
+        env_remove.extend(["GSHARE_GPU_MEM", "GSHARE_SM"].map(str::to_owned));
+    }
+    env.extend(mps::mps_env(world, record));
+    let mut env_prepend = Vec::new();
+    let strict = has_launcher(world, record);
+    let launcher = strict
+        .then(|| world.host.driver.strict.launcher().ok())
+        .flatten();
+    if world.host.driver.libcuda.is_ok() && !strict {
+        env_prepend.push(var(
+            "LD_LIBRARY_PATH",
+            world.host.driver.dirs.preload.display().to_string(),
+        ));
+    }
+    Reply::Granted(Granted {
+        id: id.to_string(),
+        message: granted_text(world, id, live),
+        env,
+        env_prepend,
+        env_remove,
+        mps_dir: Some(world.host.mps_dir().display().to_string()),
+        launcher: launcher.map(|path| path.display().to_string()),
+        ..Granted::default()
+    })
+}
+
+/// What a claim has, and what does not hold for it.
+fn granted_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
+    let record = &live.record;
+    let but = match (world.config.is_off(), record.stage) {
+        (true, _) => "gshare is off: nothing limits or protects this claim",
+        (_, Stage::Observe) if record.plain => {
+            "stage 1 (observe): it is only counted; its programs see all GPUs, without limits, protection or \
+             variables set by gshare"
+        }
+        (_, Stage::Observe) => {
+            "stage 1 (observe): it is only counted; nothing limits or protects it"
+        }
+        _ if world.claims.is_counted(id) => {
+            "made while gshare was off: nothing limits or protects it until it ends"
+        }
+        (_, Stage::OptIn) => {
+            "stage 2 (opt-in): gshare does not reclaim it, and does not protect it from programs without a claim"
+        }
+        (_, Stage::Reclaim | Stage::Require) => return grant_text(world, id, live),
+    };
+    format!("{}\n  {but}", grant_text(world, id, live))
+}
+
+fn limits_init(
+    world: &World<'_>,
+    id: ClaimId,
+    slice: &Slice,
+    token: u64,
+) -> anyhow::Result<LimitsInit> {
+    let gpu = &world.gpus[slice.gpu];
+    Ok(LimitsInit {
+        claim: id.0,
+        uuid: gpu
+            .uuid
+            .parse::<GpuUuid>()
+            .map_err(|e| anyhow::anyhow!("{e:?}"))?,
+        token,
+        epoch: world.host.epoch,
+        memory_cap_bytes: off::cap_now(world, id, slice.gpu, slice.mem_cap.0),
+        memory_request_bytes: slice.mem.0,
+        context_overhead_bytes: gpu.context_cost(slice.held),
+        sm_request_permille: slice.sm.milli(),
+        sm_limit_permille: slice.sm_limit.milli(),
+        ..LimitsInit::default()
+    })
+}
+
+pub(crate) fn make_seat(world: &World<'_>, id: ClaimId, slice: &Slice) -> anyhow::Result<Seat> {
+    let uuid = &world.gpus[slice.gpu].uuid;
+    let record = world.claims.get(&id).map(|l| &l.record);
+    let token = record
+        .and_then(|r| r.slices.iter().find(|s| &s.uuid == uuid))
+        .map_or_else(token, |s| s.token);
+    let limits = new_limits(world, id, slice, token)?;
+    die::at("grant-limits-page");
+    if let Some(record) = record {
+        mps::write_mps_part(world, record, slice.gpu, &limits);
+    }
+    let usage = UsageMemfd::create(id.0, limits.page().uuid(), token)?;
+    die::at("grant-usage-page");
+    Ok(Seat::new(slice.gpu, limits, usage))
+}
+
+/// A new limits page in the place of whatever lay there.
+pub(crate) fn new_limits(
+    world: &World<'_>,
+    id: ClaimId,
+    slice: &Slice,
+    token: u64,
+) -> anyhow::Result<LimitsFile> {
+    let path = limits_path(world, id, slice.gpu);
+    let _ = std::fs::remove_file(&path);
+    room_for_page(&path)?;
+    let limits = LimitsFile::create(&path, &limits_init(world, id, slice, token)?)?;
+    limits.set_gpu_index(u32::try_from(slice.gpu).ok());
+    limits.beat(Some(world.machine.ledger().mem_free(slice.gpu).0));
+    Ok(limits)
 }

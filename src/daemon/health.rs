@@ -117,7 +117,7 @@ impl Health {
 
     fn begin(&mut self, world: &World<'_>, xids: &[XidRecord]) {
         for xid in xids {
-            let view = view_of(xid, world.gpu_index(&xid.uuid).unwrap_or(0));
+            let view = view_of(xid, world.gpus.gpu_index(&xid.uuid).unwrap_or(0));
             let known = self.xids.entry(xid.uuid.clone()).or_default();
             known.push_front(view);
         }
@@ -130,7 +130,7 @@ impl Health {
 
     /// Takes what the newest sample says of a GPU.
     fn look(&mut self, world: &World<'_>, g: usize, pages: &Pages, out: &mut Vec<Command>) {
-        let Some(reading) = world.last_reading(g) else {
+        let Some(reading) = world.gpus.last_reading(g) else {
             return;
         };
         let taken = self.taken.get(&g).copied();
@@ -152,7 +152,7 @@ impl Health {
         pages: &Pages,
         out: &mut Vec<Command>,
     ) {
-        let reading = world.last_reading(g);
+        let reading = world.gpus.last_reading(g);
         let Some(reading) = reading.filter(|r| r.state == GpuState::Ok) else {
             return;
         };
@@ -202,7 +202,10 @@ impl Health {
         out: &mut Vec<Command>,
     ) {
         let found = (0..world.gpus.len()).find(|g| {
-            let bus = world.last_reading(*g).and_then(|r| r.pci_bus_id.as_deref());
+            let bus = world
+                .gpus
+                .last_reading(*g)
+                .and_then(|r| r.pci_bus_id.as_deref());
             world.gpus[*g].parent.is_none() && bus.and_then(kmsg::pci) == Some(xid.pci)
         });
         match found {
@@ -246,7 +249,12 @@ impl Health {
             source: source.to_owned(),
         };
         known.push_front(view_of(&record, g));
-        known.truncate(SHOWN);
+        // What follows an error, or what programs do wrong later, hides no graver one.
+        if known.len() > SHOWN {
+            let grade = |i: &usize| table::of(known[*i].code).act.grade();
+            let least = (0..known.len()).rev().min_by_key(grade);
+            known.remove(least.unwrap_or(SHOWN));
+        }
         out.push(Command::Store(Store::AddXid(record)));
         let meaning = table::of(code);
         let text = format!("GPU {g}: Xid {code}: {}", meaning.text);
@@ -318,7 +326,7 @@ impl Health {
 
     /// How a GPU is doing; absent where nothing is known of it.
     pub(crate) fn view(&self, world: &World<'_>, g: usize) -> Option<HealthView> {
-        let reading = world.last_reading(g)?;
+        let reading = world.gpus.last_reading(g)?;
         let xids = self.xids.get(&world.gpus[g].uuid);
         let mut view = HealthView {
             xids: xids.into_iter().flatten().cloned().collect(),
@@ -382,7 +390,7 @@ fn tell_owners(ids: Vec<ClaimId>, text: &str, out: &mut Vec<Command>) {
 
 /// Tells those whose programs live on while the driver does not name them any more.
 fn tell_of_reset(world: &World<'_>, g: usize, pages: &Pages, out: &mut Vec<Command>) {
-    let Some(listed) = world.reading(g).and_then(|r| r.processes.as_ref()) else {
+    let Some(listed) = world.gpus.reading(g).and_then(|r| r.processes.as_ref()) else {
         return;
     };
     let listed: BTreeSet<i32> = listed.iter().map(|p| p.pid).collect();
@@ -459,7 +467,7 @@ mod tests {
 
     fn raise(scene: &mut Scene, gpu: usize, code: u64) {
         let at = Instant::now();
-        let seen = &mut scene.sample.gpus[gpu].health;
+        let seen = &mut scene.sample().gpus[gpu].health;
         seen.xids.push(gshare_enforcer::gpu::Xid { at, code });
     }
 
@@ -491,12 +499,32 @@ mod tests {
         assert!(!health.is_sick(&scene.world(), 0));
     }
 
+    /// The order of NVIDIA's catalogue of Xids: the error, the row that is to be replaced, how far it reaches, then each channel
+    /// that is cleaned up.
+    #[test]
+    fn what_follows_an_error_does_not_hide_it() {
+        let (mut health, mut scene) = (Health::default(), Scene::of(1));
+        for code in [48, 63, 95].into_iter().chain([45; 12]) {
+            raise(&mut scene, 0, code);
+        }
+        on(&mut health, &scene, sample());
+        assert!(health.is_sick(&scene.world(), 0));
+        scene.sample().gpus[0].health.xids.clear();
+        for _ in 0..2 * SHOWN {
+            raise(&mut scene, 0, 31);
+        }
+        on(&mut health, &scene, sample());
+        let view = health.view(&scene.world(), 0).expect("known");
+        assert_eq!((view.grade, view.xids.len()), (Grade::Sick, SHOWN));
+        assert_eq!(view.xids[0].code, 31, "the newest is there, too");
+    }
+
     #[test]
     fn a_programs_own_fault_is_told_to_its_owner_alone() {
         let (mut health, mut scene) = (Health::default(), Scene::of(1));
         scene.claim(1, 0);
         scene.claim(2, 0);
-        scene.sample.gpus[0].pci_bus_id = Some("00000000:2B:00.0".to_owned());
+        scene.sample().gpus[0].pci_bus_id = Some("00000000:2B:00.0".to_owned());
         let log = |code| KernelXid {
             pci: (0, 0x2b, 0),
             code,
@@ -522,7 +550,7 @@ mod tests {
         on(&mut health, &scene, sample());
         on(&mut health, &scene, Fact::TakenBack { gpu: 0 });
         assert!(health.is_sick(&scene.world(), 0), "it has said nothing yet");
-        scene.sample.gpus[0].health.recovery = Some(0);
+        scene.sample().gpus[0].health.recovery = Some(0);
         on(&mut health, &scene, sample());
         assert!(!health.is_sick(&scene.world(), 0));
         // A service that is started anew knows what the journal has.
@@ -544,7 +572,7 @@ mod tests {
         scene.claim(1, 0);
         scene.claim(2, 1);
         assert!(on(&mut health, &scene, sample()).is_empty());
-        scene.sample.gpus[0].state = GpuState::Lost;
+        scene.sample().gpus[0].state = GpuState::Lost;
         assert_eq!(told(&on(&mut health, &scene, sample())), [1]);
         let view = health.view(&scene.world(), 0).expect("known");
         assert_eq!(view.grade, Grade::Sick);

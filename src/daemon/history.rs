@@ -19,8 +19,6 @@ use std::time::Instant;
 use gshare_core::ClaimId;
 use gshare_proto::history::{HistorySpec, ReportSpec};
 
-#[cfg(feature = "lab")]
-pub(crate) use super::names::Names;
 use store::{ClaimFace, Store};
 use sum::{Cause, Collector, Sum};
 use vitals::Vitals;

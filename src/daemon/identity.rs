@@ -80,7 +80,7 @@ impl Identity {
         let mut on_gpus: BTreeMap<ClaimId, Vec<ProcessKey>> = BTreeMap::new();
         let (mut outside, mut members) = (Vec::new(), Vec::new());
         for (gpu, p) in world.processes() {
-            let key = world.owners.key(p.pid);
+            let key = world.gpus.owners.key(p.pid);
             match world.whose(p.pid) {
                 // Its memory is nobody's to claim, but it is no stranger either.
                 Whose::Outside if servers.contains(&p.pid) => {}
@@ -101,7 +101,7 @@ impl Identity {
         self.known
             .retain(|_, known| known.asked.elapsed() < 2 * AGAIN);
         let mut claims = BTreeMap::new();
-        for (id, live) in world.claims {
+        for (id, live) in world.claims.iter() {
             let command = live.record.process.filter(|_| live.command_alive);
             let others = on_gpus.remove(id).unwrap_or_default();
             let mut found = View::default();
@@ -238,9 +238,13 @@ mod tests {
             mps: false,
             time_busy: None,
         };
-        scene.sample.gpus[0].processes = Some(vec![process]);
-        scene.owners.of.insert(pid, whose);
-        scene.owners.keys.extend(proc::key(pid).map(|k| (pid, k)));
+        scene.sample().gpus[0].processes = Some(vec![process]);
+        scene.gpus.owners.of.insert(pid, whose);
+        scene
+            .gpus
+            .owners
+            .keys
+            .extend(proc::key(pid).map(|k| (pid, k)));
         let servers = servers.to_vec();
         identity.on(&scene.world(), &Fact::Owners { servers }, &mut Vec::new());
         scene

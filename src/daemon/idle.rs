@@ -236,7 +236,7 @@ impl Idle {
         self.claims
             .retain(|id, _| world.claims.get(id).is_some_and(watched));
         let (mut look, mut ask) = (Vec::new(), BTreeSet::new());
-        for (id, live) in world.claims {
+        for (id, live) in world.claims.iter() {
             let record = &live.record;
             let spared = record.has_no_library() || record.behalf.is_some() || !watched(live);
             if !has_its_gpu(live) || spared {
@@ -358,6 +358,24 @@ mod tests {
         match commands {
             [Command::TellOwner { text, .. }] => text,
             _ => panic!("{commands:?}"),
+        }
+    }
+
+    #[test]
+    fn a_claim_that_has_just_come_back_for_a_cell_is_not_idle() {
+        for back in [false, true] {
+            let (mut idle, mut scene) = (Idle::default(), Scene::of(1));
+            assert!(idles(&mut idle, &mut scene, 19 * 60, false).is_empty());
+            scene.now.mono_ns += 6 * 60_000_000_000;
+            let (claim, mut out) = (ClaimId(1), Vec::new());
+            if back {
+                idle.on(&scene.world(), &Fact::Arrived { claim }, &mut out);
+            }
+            let mut tick = Tick::default();
+            tick.kernels.insert(claim, ("idle".to_owned(), None));
+            idle.on(&scene.world(), &Fact::Tick(tick), &mut out);
+            let warned = out.iter().any(|c| matches!(c, Command::TellOwner { .. }));
+            assert_eq!(warned, !back, "{out:?}");
         }
     }
 

@@ -12,6 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gshare_core::ClaimId;
 use gshare_core::machine::Kept;
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -19,7 +20,7 @@ pub(crate) use admin::{DrainRecord, QuotaRecord};
 pub(crate) use health::{Store, XidRecord};
 pub(crate) use holding::{HoldingRecord, ParkedRecord};
 use past::Budget;
-pub(crate) use past::KEPT_MS;
+pub(crate) use past::Ended;
 pub(crate) use records::{BehalfRecord, ClaimRecord, ProcessRecord, SampleRecord, SliceRecord};
 
 /// Why the journal failed.
@@ -74,6 +75,14 @@ pub(crate) struct Journal {
     events: Budget,
     /// The file has a newer format: nothing is written to it, and this is a copy in memory.
     newer: Option<i64>,
+    /// How many services have used it.
+    starts: u64,
+    /// Above every id that was ever granted or told.
+    next_id: u64,
+    /// Ended claims that a full disk does not take.
+    unwritten: Vec<Ended>,
+    /// When it forgets what is old, Unix milliseconds.
+    forget_ms: u64,
 }
 
 /// A claim that waited when the last service stopped, or was held.
@@ -86,6 +95,37 @@ pub(crate) struct Claims {
 }
 
 impl Journal {
+    /// Opens it for a service that starts.
+    pub(crate) fn begin(path: &Path) -> Result<Self, JournalError> {
+        let mut journal = Self::open(path)?;
+        let before = journal.meta("epoch")?.and_then(|e| e.parse::<u64>().ok());
+        journal.starts = before.unwrap_or(0) + 1;
+        journal.set_meta("epoch", &journal.starts.to_string())?;
+        Ok(journal)
+    }
+
+    /// How many services have used it, with this one.
+    pub(crate) fn starts(&self) -> u64 {
+        self.starts
+    }
+
+    /// The id of the next claim.
+    pub(crate) fn next_id(&self) -> ClaimId {
+        ClaimId(self.next_id)
+    }
+
+    /// An id for a new claim.
+    pub(crate) fn take_id(&mut self) -> ClaimId {
+        let id = self.next_id();
+        self.take_ids_to(id);
+        id
+    }
+
+    /// Gives no new claim this id or one below it.
+    pub(crate) fn take_ids_to(&mut self, id: ClaimId) {
+        self.next_id = self.next_id.max(id.0.saturating_add(1));
+    }
+
     /// Opens or creates the file. One of an older format is converted in one transaction, after a copy of it was laid
     /// beside it; one of a newer format is left as it is.
     pub(crate) fn open(path: &Path) -> Result<Self, JournalError> {
@@ -104,7 +144,9 @@ impl Journal {
             .query_row("PRAGMA user_version", [], |r| r.get(0))
             .map_err(failed)?;
         if found > FORMAT {
-            return Self::beside_newer(path, found).map_err(failed);
+            let mut journal = Self::beside_newer(path, found).map_err(failed)?;
+            journal.next_id = journal.first_free_id()?;
+            return Ok(journal);
         }
         let tables: i64 = db
             .query_row("SELECT count(*) FROM sqlite_master", [], |r| r.get(0))
@@ -128,12 +170,11 @@ impl Journal {
         Self::lay_out(&db).map_err(failed)?;
         db.pragma_update(None, "user_version", FORMAT)
             .map_err(failed)?;
-        Ok(Self {
-            ended: Budget::of(&db, &past::ENDED)?,
-            events: Budget::of(&db, &past::EVENTS)?,
-            db,
-            newer: None,
-        })
+        let mut journal = Self::over(db, None);
+        journal.ended = Budget::of(&journal.db, &past::ENDED)?;
+        journal.events = Budget::of(&journal.db, &past::EVENTS)?;
+        journal.next_id = journal.first_free_id()?;
+        Ok(journal)
     }
 
     fn lay_out(db: &Connection) -> rusqlite::Result<()> {
@@ -164,12 +205,27 @@ impl Journal {
             }
         }
         db.execute("DETACH DATABASE newer", [])?;
-        Ok(Self {
+        Ok(Self::over(db, Some(found)))
+    }
+
+    fn over(db: Connection, newer: Option<i64>) -> Self {
+        Self {
             db,
             ended: Budget::default(),
             events: Budget::default(),
-            newer: Some(found),
-        })
+            newer,
+            starts: 0,
+            next_id: 0,
+            unwritten: Vec::new(),
+            forget_ms: 0,
+        }
+    }
+
+    /// Writes a claim that has changed. A full disk loses that, nothing else.
+    pub(crate) fn keep(&self, claim: &ClaimRecord, what: &str) {
+        if let Err(error) = self.put(claim) {
+            tracing::error!(claim = claim.id, %error, "could not record in the journal: {what}");
+        }
     }
 
     /// Why nothing new may be promised: a newer service has written the file, and would not know of it.
@@ -261,7 +317,7 @@ impl Journal {
     }
 
     /// A number above every id that was ever granted, or told to somebody who waited.
-    pub(crate) fn next_id(&self) -> Result<u64, JournalError> {
+    fn first_free_id(&self) -> Result<u64, JournalError> {
         let told = self.meta("told")?.and_then(|t| t.parse::<u64>().ok());
         let highest: i64 = self.db.query_row(
             "SELECT max(coalesce((SELECT max(id) FROM claim), 0), coalesce((SELECT max(id) FROM ended), 0))",
@@ -460,7 +516,7 @@ pub(super) mod tests {
         let path = dir.path().join("gshare.db");
         {
             let mut j = Journal::open(&path).unwrap();
-            assert_eq!(j.next_id().unwrap(), 1);
+            assert_eq!(j.next_id(), ClaimId(1));
             j.put(&claim(1)).unwrap();
             j.put(&claim(2)).unwrap();
             j.end(&claim(2), 9, "command exited", Some(7), None)
@@ -469,7 +525,7 @@ pub(super) mod tests {
         }
         let mut j = Journal::open(&path).unwrap();
         assert_eq!(j.claims(0).unwrap().held, [claim(1)]);
-        assert_eq!(j.next_id().unwrap(), 3);
+        assert_eq!(j.next_id(), ClaimId(3));
         assert_eq!(j.overhead("m", "580").unwrap(), Some(300));
         assert_eq!(j.overhead("m", "590").unwrap(), None);
     }

@@ -9,68 +9,14 @@ use gshare_enforcer::proc::PidFd;
 use gshare_proto::{Caps, ErrorCode, WireError};
 
 use super::connection::Sender;
-use super::live::Live;
+use super::driver::Driver;
+use super::journal::ClaimRecord;
 use super::peer::Peer;
 use super::service::Service;
-use super::strict::{Found, field, is_launcher};
+use super::strict::{Strict, field, is_launcher};
 use super::{bound, convert, die};
 
 impl Service {
-    /// How a claim's members are held.
-    pub(crate) fn caps_of(&self, live: &Live) -> Caps {
-        if live.record.is_observed() || live.record.no_library {
-            Caps::None
-        } else if live.record.strict {
-            Caps::Strict
-        } else if self.libcuda.is_ok() {
-            Caps::Cooperative
-        } else {
-            Caps::None
-        }
-    }
-
-    /// Strict limits are no promise if a part of a GPU can be had without them.
-    pub(crate) fn may_go_without_library(&self, request: &Request) -> Result<(), WireError> {
-        let whole = request.sm == Share::ONE && request.mem.is_none();
-        if !self.strict.on || whole {
-            return Ok(());
-        }
-        let text =
-            "limits are strict here, and without the library nothing would hold a part of a GPU";
-        Err(WireError::new(ErrorCode::NotPermitted, text).with_hint("take whole GPUs: -g 1"))
-    }
-
-    /// Refuses early what the launcher would have to refuse after an hour in the queue.
-    pub(crate) fn may_launch(&self, peer: &Peer) -> Result<(), WireError> {
-        if !self.strict.on {
-            return Ok(());
-        }
-        if let Err(why) = self.strict.launcher() {
-            return Err(WireError::new(
-                ErrorCode::NotPermitted,
-                format!("limits are strict here, but cannot be enforced on commands now: {why}"),
-            )
-            .with_hint("ask your administrator to run gshare doctor"));
-        }
-        let Some(process) = peer.process else {
-            return Ok(());
-        };
-        let status = fs::read_to_string(format!("/proc/{}/status", process.pid));
-        let status = status.unwrap_or_default();
-        if field(&status, "NoNewPrivs:") == Some("1") && peer.uid != 0 {
-            return Err(WireError::new(
-                ErrorCode::NotPermitted,
-                "limits are strict here, and no_new_privs is set for this process: the launcher cannot get the \
-                 privilege to enforce them",
-            )
-            .with_hint(
-                "a sandbox, a container or a systemd unit with NoNewPrivileges= sets this: run gshare claim outside, \
-                 and the sandbox or container in the claim",
-            ));
-        }
-        Ok(())
-    }
-
     /// Moves the launcher into its claim and tells it what to do.
     pub(crate) fn launch(&mut self, peer: &Peer, launch: &Launch, out: &Sender) {
         die::at("launch-asked");
@@ -94,10 +40,16 @@ impl Service {
     fn try_launch(&mut self, peer: &Peer, id: ClaimId) -> Result<Plan, (&'static str, String)> {
         let denied = |why: String| ("not_permitted", why);
         let unavailable = |why: String| ("unavailable", why);
-        if !self.strict.on {
+        if !self.host.driver.strict.on {
             return Err(unavailable("limits are not strict here".to_owned()));
         }
-        let launcher = self.strict.launcher().map_err(unavailable)?.to_owned();
+        let launcher = self
+            .host
+            .driver
+            .strict
+            .launcher()
+            .map_err(unavailable)?
+            .to_owned();
         let (Some(process), Some(pidfd)) = (peer.process, &peer.pidfd) else {
             return Err(denied(
                 "the kernel does not report which process asks".to_owned(),
@@ -130,31 +82,78 @@ impl Service {
         die::at("launch-moved");
         Ok(Plan {
             claim: id.0,
-            majors: self.driver_majors(),
-            binds: self.strict.binds().to_vec(),
+            majors: self.host.fences.driver_majors(),
+            binds: self.host.driver.strict.binds().to_vec(),
         })
     }
+}
 
-    fn driver_majors(&self) -> Vec<u64> {
-        let majors = &self.majors;
-        [Some(majors.nvidia), majors.uvm, majors.caps]
-            .into_iter()
-            .flatten()
-            .map(u64::from)
-            .collect()
+impl Driver {
+    pub(crate) fn caps(&self) -> Caps {
+        if self.strict.on {
+            Caps::Strict
+        } else if self.libcuda.is_ok() {
+            Caps::Cooperative
+        } else {
+            Caps::None
+        }
     }
 
-    /// Stages the libraries for the driver that is there now.
-    pub(crate) fn stage_strict(&mut self) {
-        if let Ok(libcuda) = &self.libcuda {
-            self.strict.stage(&Found {
-                config: &self.config,
-                dirs: &self.lib_dirs,
-                libcuda,
-                nvml: &self.nvml_path,
-                socket: &self.paths.socket,
-            });
+    /// How a claim's members are held.
+    pub(crate) fn caps_of(&self, record: &ClaimRecord) -> Caps {
+        if record.is_observed() || record.no_library {
+            Caps::None
+        } else if record.strict {
+            Caps::Strict
+        } else if self.libcuda.is_ok() {
+            Caps::Cooperative
+        } else {
+            Caps::None
         }
+    }
+}
+
+impl Strict {
+    /// Strict limits are no promise if a part of a GPU can be had without them.
+    pub(crate) fn may_go_without_library(&self, request: &Request) -> Result<(), WireError> {
+        let whole = request.sm == Share::ONE && request.mem.is_none();
+        if !self.on || whole {
+            return Ok(());
+        }
+        let text =
+            "limits are strict here, and without the library nothing would hold a part of a GPU";
+        Err(WireError::new(ErrorCode::NotPermitted, text).with_hint("take whole GPUs: -g 1"))
+    }
+
+    /// Refuses early what the launcher would have to refuse after an hour in the queue.
+    pub(crate) fn may_launch(&self, peer: &Peer) -> Result<(), WireError> {
+        if !self.on {
+            return Ok(());
+        }
+        if let Err(why) = self.launcher() {
+            return Err(WireError::new(
+                ErrorCode::NotPermitted,
+                format!("limits are strict here, but cannot be enforced on commands now: {why}"),
+            )
+            .with_hint("ask your administrator to run gshare doctor"));
+        }
+        let Some(process) = peer.process else {
+            return Ok(());
+        };
+        let status = fs::read_to_string(format!("/proc/{}/status", process.pid));
+        let status = status.unwrap_or_default();
+        if field(&status, "NoNewPrivs:") == Some("1") && peer.uid != 0 {
+            return Err(WireError::new(
+                ErrorCode::NotPermitted,
+                "limits are strict here, and no_new_privs is set for this process: the launcher cannot get the \
+                 privilege to enforce them",
+            )
+            .with_hint(
+                "a sandbox, a container or a systemd unit with NoNewPrivileges= sets this: run gshare claim outside, \
+                 and the sandbox or container in the claim",
+            ));
+        }
+        Ok(())
     }
 }
 

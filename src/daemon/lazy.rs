@@ -4,7 +4,7 @@
 //! asks the core for it; its registration, and those of all that follow, are answered when the GPU is there. Until
 //! then they are told their place.
 
-mod places;
+pub(crate) mod places;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,13 +15,14 @@ use gshare_core::{ClaimId, Reason, Slice};
 use gshare_proto::{ClaimSpec, ErrorCode, WireError};
 
 use super::act::UNREAD_PLACES;
+use super::claims::Claims;
 use super::connection::{ConnId, Sender};
-use super::convert;
 use super::fact::Fact;
 use super::journal::ClaimRecord;
 use super::live::{Gap, Wanting};
 use super::peer::Peer;
 use super::service::{Asked, Live, Service};
+use super::{convert, grant, reclaim, stage};
 use crate::clock::unix_ms;
 
 /// So long after one line the library of those who wait prints another.
@@ -43,12 +44,12 @@ impl Service {
         out: &Sender,
     ) {
         record.granted_ms = unix_ms();
-        record.strict = self.strict.on;
+        record.strict = self.host.driver.strict.on;
         record.lazy = Some(Box::new(spec));
         match self.try_lay_by(id, peer, record) {
             Ok(()) => {
                 self.write_down(id, "made: holds no GPU until its first CUDA call");
-                out.reply(&self.granted(id, Vec::new()));
+                out.reply(&grant::granted(&self.world(), id));
             }
             Err(error) => {
                 let text = format!("{id} could not be made: {error:#}");
@@ -57,7 +58,7 @@ impl Service {
                 self.dismantle(id, "could not be made");
             }
         }
-        self.touch();
+        self.screens.touch();
     }
 
     fn try_lay_by(&mut self, id: ClaimId, peer: &Peer, record: ClaimRecord) -> anyhow::Result<()> {
@@ -83,45 +84,35 @@ impl Service {
         let Some((&id, _)) = claims.find(|(_, live)| of_it(live)) else {
             return false;
         };
-        let Some(live) = self.claims.get_mut(&id) else {
+        let Some(live) = self.claims.get(&id) else {
             return false;
         };
-        live.gap = None;
-        live.record.process = peer.process.map(convert::record);
-        live.record.kernel = Some(kernel.clone());
-        let record = live.record.clone();
-        let adopted = self.journal.put(&record).map_err(anyhow::Error::from);
-        match adopted.and_then(|()| self.adopt_command(id, peer)) {
+        let (mut record, alive) = (live.record.clone(), live.command_alive);
+        record.process = peer.process.map(convert::record);
+        record.kernel = Some(kernel.clone());
+        let adopted = self.adopt_command(id, peer);
+        let adopted = adopted.and_then(|()| Ok(self.journal.put(&record)?));
+        let live = self.claims.get_mut(&id);
+        match adopted {
             Ok(()) => {
+                if let Some(live) = live {
+                    live.record = record;
+                    live.gap = None;
+                }
                 self.write_down(id, "its kernel was started again");
-                out.reply(&self.granted(id, Vec::new()));
+                out.reply(&grant::granted(&self.world(), id));
             }
             Err(error) => {
+                // It waits on for one that can be put into it.
+                live.into_iter().for_each(|l| l.command_alive = alive);
                 let text = format!(
                     "{id}: could not put its restarted kernel back into the claim: {error:#}"
                 );
                 out.error(WireError::new(ErrorCode::Internal, text));
             }
         }
-        self.touch();
+        self.screens.touch();
         true
-    }
-
-    /// Whether a claim has asked for nothing yet, or not got it.
-    pub(crate) fn is_without(&self, id: ClaimId) -> bool {
-        let live = self.claims.get(&id);
-        live.is_some_and(|l| {
-            l.record.lazy.is_some() && l.record.slices.is_empty() && l.ending.is_none()
-        })
-    }
-
-    /// What one who only looks is told of a claim without GPUs.
-    pub(crate) fn later(&self, id: ClaimId) -> Answer {
-        let spec = self.claims.get(&id).and_then(|l| l.record.lazy.as_deref());
-        Answer::Later {
-            claim: id.0,
-            gpus: places::count(spec),
-        }
     }
 
     /// A process needs the GPU of a claim that has none.
@@ -145,7 +136,7 @@ impl Service {
             register: register.clone(),
             out: out.clone(),
         });
-        if self.waiting.contains_key(&id) {
+        if self.claims.waiting.contains_key(&id) {
             // Its place is told again with the next change; the first word comes at once.
             if let Some(answer) = self.claims.get(&id).and_then(|l| l.told_wait.as_ref()) {
                 out.member(answer);
@@ -171,7 +162,7 @@ impl Service {
             ..peer.clone()
         };
         let spec = record.lazy.as_deref().cloned().unwrap_or_default();
-        let (request, patience, _) = convert::request(&self.world(), &self.names, &owner, &spec)?;
+        let (request, patience, _) = convert::request(&self.world(), &owner, &spec)?;
         let asked = Asked {
             peer: peer.clone(),
             out: out.clone(),
@@ -186,13 +177,14 @@ impl Service {
 
     /// Tells those who wait their place.
     pub(crate) fn tell_wanting(&mut self, id: ClaimId, position: usize, reason: &Reason) {
-        let start = self.start_known(id, reason);
+        let start = reclaim::start_known(&self.world(), &self.features, id, reason);
         self.tell_start(id, position, reason, start);
     }
 
     fn tell_start(&mut self, id: ClaimId, position: usize, reason: &Reason, start: Option<String>) {
         let no_start = start.is_none().then(Instant::now);
-        let text = self.waits_and_start(id, reason, start.as_deref());
+        let text =
+            reclaim::waits_and_start(&self.world(), &self.features, id, reason, start.as_deref());
         let Some(live) = self.claims.get_mut(&id) else {
             return;
         };
@@ -219,12 +211,12 @@ impl Service {
         let ids = self.claims.iter().filter(|(_, live)| untold(live));
         let ids: Vec<ClaimId> = ids.map(|(&id, _)| id).collect();
         for id in ids {
-            let Some((position, reason)) = self.machine.place(id) else {
+            let Some((position, reason)) = self.core.place(id) else {
                 continue;
             };
             let (position, reason) = (position, reason.clone());
-            let known = self.start_known(id, &reason);
-            match known.or_else(|| self.start_expected(id)) {
+            let known = reclaim::start_known(&self.world(), &self.features, id, &reason);
+            match known.or_else(|| reclaim::start_expected(&self.world(), &self.sizes, id)) {
                 Some(start) => self.tell_start(id, position, &reason, Some(start)),
                 None => {
                     let live = self.claims.get_mut(&id);
@@ -267,7 +259,7 @@ impl Service {
     /// The core has found room: the claim gets its GPUs, and those who waited their pages. False if that failed:
     /// it then holds nothing, as before.
     pub(crate) fn grant_late(&mut self, id: ClaimId, slices: &[Slice], ends: Option<Now>) -> bool {
-        let Some(asked) = self.waiting.remove(&id) else {
+        let Some(asked) = self.claims.waiting.remove(&id) else {
             return false;
         };
         let wanted =
@@ -302,12 +294,16 @@ impl Service {
         slices: &[Slice],
         ends: Option<Now>,
     ) -> anyhow::Result<()> {
-        let ends_ms = ends.map(|at| self.unix_at(at));
-        let slices_of = self.slice_records(slices);
+        let ends_ms = ends.map(|at| self.core.moment().unix_at(at));
+        let slices_of = self.gpus.slice_records(slices);
         let Some(uid) = self.claims.get(&id).map(|live| live.record.uid) else {
             return Ok(());
         };
-        let stage = self.stage_of(uid, slices_of.iter().map(|s| s.uuid.as_str()));
+        let stage = stage::stage_of(
+            &self.world(),
+            uid,
+            slices_of.iter().map(|s| s.uuid.as_str()),
+        );
         let Some(live) = self.claims.get_mut(&id) else {
             return Ok(());
         };
@@ -319,7 +315,7 @@ impl Service {
         self.open_gpus(id, slices)?;
         let seats = slices
             .iter()
-            .map(|s| self.make_seat(id, s))
+            .map(|s| grant::make_seat(&self.world(), id, s))
             .collect::<anyhow::Result<_>>()?;
         if let Some(live) = self.claims.get_mut(&id) {
             live.seats = seats;
@@ -339,13 +335,11 @@ impl Service {
         live.record.ends_ms = None;
         let record = live.record.clone();
         for slice in slices {
-            if let Some(gpu) = self.gpu_index(&slice.uuid) {
-                let _ = std::fs::remove_file(self.limits_path(id, gpu));
+            if let Some(gpu) = self.gpus.gpu_index(&slice.uuid) {
+                let _ = std::fs::remove_file(grant::limits_path(&self.world(), id, gpu));
             }
         }
-        if let Err(error) = self.journal.put(&record) {
-            tracing::error!(%id, %error, "could not record in the journal that a claim holds nothing");
-        }
+        self.journal.keep(&record, "that a claim holds nothing");
         if let Err(error) = self.open_gpus(id, &[]) {
             tracing::error!(%id, "could not deny a claim access to its GPUs: {error:#}");
         }
@@ -354,7 +348,7 @@ impl Service {
     /// A connection has ended: the process no longer waits.
     pub(crate) fn unwant(&mut self, conn: ConnId) {
         let mut alone = Vec::new();
-        for (id, live) in &mut self.claims {
+        for (id, live) in self.claims.iter_mut() {
             let before = live.wanting.len();
             live.wanting.retain(|w| w.peer.conn != conn);
             if before > 0 && live.wanting.is_empty() {
@@ -365,9 +359,9 @@ impl Service {
             if let Some(live) = self.claims.get_mut(&id) {
                 live.told_wait = None;
             }
-            if self.waiting.remove(&id).is_some() {
+            if self.claims.waiting.remove(&id).is_some() {
                 self.drive(Event::Gone { id });
-                self.dirty = true;
+                self.screens.touch();
             }
         }
     }
@@ -404,7 +398,7 @@ impl Service {
             gap.looking = Some(Instant::now());
             let path = PathBuf::from(kernel.connection.as_str());
             let uid = live.record.uid;
-            self.helpers.look_for(id, uid, path, &self.events);
+            self.host.helpers.look_for(id, uid, path, &self.host.events);
         }
     }
 
@@ -424,5 +418,24 @@ impl Service {
             live.gap = None;
         }
         self.terminate(id, cause);
+    }
+}
+
+impl Claims {
+    /// Whether a claim has asked for nothing yet, or not got it.
+    pub(crate) fn is_without(&self, id: ClaimId) -> bool {
+        let live = self.get(&id);
+        live.is_some_and(|l| {
+            l.record.lazy.is_some() && l.record.slices.is_empty() && l.ending.is_none()
+        })
+    }
+
+    /// What one who only looks is told of a claim without GPUs.
+    pub(crate) fn later(&self, id: ClaimId) -> Answer {
+        let spec = self.get(&id).and_then(|l| l.record.lazy.as_deref());
+        Answer::Later {
+            claim: id.0,
+            gpus: places::count(spec),
+        }
     }
 }

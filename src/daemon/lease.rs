@@ -9,8 +9,12 @@ use gshare_core::units::show_duration;
 use gshare_proto::{ErrorCode, LeaseView, Reply, WireError};
 
 use super::convert::MOST_S;
+use super::journal::Journal;
 use super::peer::Peer;
 use super::service::{Ending, Service};
+use super::settings::Settings;
+use super::world::World;
+use super::{ending, mps, service, whose};
 use crate::clock::{millis, unix_ms};
 
 /// Cause of the end of a claim whose lease is over.
@@ -33,11 +37,6 @@ impl Ending {
 }
 
 impl Service {
-    /// Gives the core how long before the end of a lease its owner is told.
-    pub(crate) fn tell_lease_rules(&mut self) {
-        self.drive(Event::LeaseWarning(self.config.claims.lease_warning));
-    }
-
     /// Puts the end of a claim's lease off.
     pub(crate) fn extend(
         &mut self,
@@ -45,8 +44,8 @@ impl Service {
         word: &str,
         by_s: u64,
     ) -> Result<Reply, WireError> {
-        let id = self.find(peer, word)?;
-        self.may(peer, id, "extend")?;
+        let id = service::find(&self.world(), peer, word)?;
+        ending::may(&self.world(), peer, id, "extend")?;
         if !(1..=MOST_S).contains(&by_s) {
             let text = "a time limit is extended by at least a second and at most a year";
             return Err(WireError::new(ErrorCode::Usage, text));
@@ -59,23 +58,23 @@ impl Service {
             let text = format!("{id} is already ending: {}", ending.cause);
             return Err(WireError::new(ErrorCode::Ended, text));
         }
-        let (Some(ends_ms), Some(ends)) = (live.record.ends_ms, self.machine.lease_end(id)) else {
+        let (Some(ends_ms), Some(ends)) = (live.record.ends_ms, self.core.lease_end(id)) else {
             let text =
                 format!("{id} has no time limit: it ends when its command does, or is released");
             return Err(WireError::new(ErrorCode::Usage, text));
         };
-        if let (Err(ahead), false) = (self.machine.may_extend(id), peer.is_root()) {
+        if let (Err(ahead), false) = (self.core.may_extend(id), peer.is_root()) {
             let text = format!(
                 "{id} is not extended: {} waits for the same GPU within its owner's guarantee, but {} is above theirs",
                 ahead,
-                self.names.user(live.record.uid),
+                self.host.names.user(live.record.uid),
             );
             return Err(WireError::new(ErrorCode::NotAvailable, text)
                 .with_hint(format!("see gshare why {ahead}")));
         }
         let by = Duration::from_secs(by_s);
         let mut record = live.record.clone();
-        let stands = ends_ms.saturating_add(millis(self.machine.stood_still(id)));
+        let stands = ends_ms.saturating_add(millis(self.core.stood_still(id)));
         record.ends_ms = Some(stands.saturating_add(millis(by)));
         self.journal.put(&record).map_err(|error| {
             let text = format!("{id} is not extended: {:#}", anyhow::Error::from(error));
@@ -89,7 +88,7 @@ impl Service {
             id,
             ends: Some(ends),
         });
-        let left = show_duration(ends.saturating_sub(self.now()));
+        let left = show_duration(ends.saturating_sub(self.core.now()));
         let message = format!("{id}: its time limit ends in {left}");
         self.notice(
             Some(id),
@@ -100,10 +99,10 @@ impl Service {
 
     /// The owner is told that a lease ends soon.
     pub(crate) fn lease_warning(&mut self, id: ClaimId, at: Now) {
-        if self.is_off() {
+        if self.config.is_off() {
             return;
         }
-        let left = at.saturating_sub(self.now());
+        let left = at.saturating_sub(self.core.now());
         let text = format!(
             "{id}: its time limit ends in {}; to extend it: gshare extend {id} -t 1h",
             show_duration(left)
@@ -113,22 +112,20 @@ impl Service {
 
     /// A lease ends later: it stood still while the claim's memory was away for others.
     pub(crate) fn lease_moved(&mut self, id: ClaimId, ends: Now) {
-        let ends_ms = self.unix_at(ends);
+        let ends_ms = self.core.moment().unix_at(ends);
         if let Some(live) = self.claims.get_mut(&id) {
             live.record.ends_ms = Some(ends_ms);
-            if let Err(error) = self.journal.put(&live.record) {
-                tracing::error!(%id, %error, "could not record the extended time limit in the journal");
-            }
+            self.journal.keep(&live.record, "the extended time limit");
         }
     }
 
     /// A lease is over. Programs on the GPU are asked to end, and keep it for the grace time.
     pub(crate) fn lease_over(&mut self, id: ClaimId) {
-        if self.is_off() {
+        if self.config.is_off() {
             return self.without_lease(id);
         }
         let grace = self.config.claims.lease_grace;
-        let holders = self.holders(id);
+        let holders = whose::holders(&self.world(), id);
         if let Some(live) = self.claims.get_mut(&id) {
             let command = live.record.process.map(super::convert::key);
             live.record.stopped = command.is_some_and(|c| holders.contains(&c));
@@ -157,19 +154,18 @@ impl Service {
                 show_duration(grace)
             );
             self.tell_owner(id, &text);
-            self.signal(&holders, libc::SIGTERM);
+            ending::signal(&self.world(), &holders, libc::SIGTERM);
         }
         self.settle_ending(id);
-        self.touch();
+        self.screens.touch();
     }
 
     /// A lease that is over while gshare is off ends nothing, also not later.
     fn without_lease(&mut self, id: ClaimId) {
         if let Some(live) = self.claims.get_mut(&id) {
             live.record.ends_ms = None;
-            if let Err(error) = self.journal.put(&live.record) {
-                tracing::error!(%id, %error, "could not record in the journal that a claim has no time limit any more");
-            }
+            self.journal
+                .keep(&live.record, "that a claim has no time limit any more");
         }
         self.drive(Event::Lease { id, ends: None });
         let text = format!(
@@ -195,50 +191,58 @@ impl Service {
             seat.limits.set_state(gshare_abi::State::NotGranted);
         }
         // Clients of MPS are ended on the GPU first; the signals follow when that is done.
-        self.terminate_clients(id);
+        mps::terminate_clients(&self.world(), id);
     }
+}
 
+impl Settings {
     /// How much of a lease's grace is left after a restart.
     pub(crate) fn grace_left(&self, ends_ms: Option<u64>) -> Option<Duration> {
-        let until = ends_ms?.saturating_add(millis(self.config.claims.lease_grace));
+        let until = ends_ms?.saturating_add(millis(self.claims.lease_grace));
         let left = until.saturating_sub(unix_ms());
         (left > 0).then(|| Duration::from_millis(left))
     }
+}
 
-    /// The claim whose command a process of the caller's is or was, and whether the end of its lease ended it.
-    pub(crate) fn lease_of(&self, peer: &Peer, pid: u32, start_ticks: u64) -> Reply {
-        let own = |record: &super::journal::ClaimRecord| {
-            let same = |p: super::journal::ProcessRecord| {
-                p.pid.cast_unsigned() == pid && p.start_ticks == start_ticks
-            };
-            record.uid == peer.uid && record.process.is_some_and(same)
+/// The claim whose command a process of the caller's is or was, and whether the end of its lease ended it.
+pub(crate) fn lease_of(
+    world: &World<'_>,
+    journal: &Journal,
+    peer: &Peer,
+    pid: u32,
+    start_ticks: u64,
+) -> Reply {
+    let own = |record: &super::journal::ClaimRecord| {
+        let same = |p: super::journal::ProcessRecord| {
+            p.pid.cast_unsigned() == pid && p.start_ticks == start_ticks
         };
-        let live = self.claims.values().find(|l| own(&l.record));
-        let view = match live {
-            Some(live) => LeaseView {
-                id: Some(ClaimId(live.record.id).to_string()),
-                ends_ms: live.record.ends_ms,
-                over: live.record.stopped,
-                told: live.record.told,
-                requeued: live.record.requeued,
-            },
-            None => {
-                let from = unix_ms().saturating_sub(millis(JUST_NOW));
-                let process = (pid, start_ticks);
-                let ended = self.journal.ended_of(peer.uid, process, from);
-                let ended = ended.unwrap_or_else(|error| {
-                    tracing::warn!(%error, "cannot read the ended claims from the journal");
-                    None
-                });
-                ended.map_or_else(LeaseView::default, |record| LeaseView {
-                    id: Some(ClaimId(record.id).to_string()),
-                    ends_ms: record.ends_ms,
-                    over: record.stopped,
-                    told: record.told,
-                    requeued: record.requeued,
-                })
-            }
-        };
-        Reply::Lease(view)
-    }
+        record.uid == peer.uid && record.process.is_some_and(same)
+    };
+    let live = world.claims.values().find(|l| own(&l.record));
+    let view = match live {
+        Some(live) => LeaseView {
+            id: Some(ClaimId(live.record.id).to_string()),
+            ends_ms: live.record.ends_ms,
+            over: live.record.stopped,
+            told: live.record.told,
+            requeued: live.record.requeued,
+        },
+        None => {
+            let from = unix_ms().saturating_sub(millis(JUST_NOW));
+            let process = (pid, start_ticks);
+            let ended = journal.ended_of(peer.uid, process, from);
+            let ended = ended.unwrap_or_else(|error| {
+                tracing::warn!(%error, "cannot read the ended claims from the journal");
+                None
+            });
+            ended.map_or_else(LeaseView::default, |record| LeaseView {
+                id: Some(ClaimId(record.id).to_string()),
+                ends_ms: record.ends_ms,
+                over: record.stopped,
+                told: record.told,
+                requeued: record.requeued,
+            })
+        }
+    };
+    Reply::Lease(view)
 }

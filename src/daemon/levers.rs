@@ -3,16 +3,16 @@
 //! The journal says what is under way before anything is done for it, and how far each process is says the driver: so
 //! a service that is killed anywhere in between goes on where the last one ended ([`Service::resume_lever`]).
 
-mod facts;
+pub(crate) mod facts;
 mod job;
 mod lost;
-mod place;
+pub(crate) mod place;
 mod wishes;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use gshare_abi::State;
 use gshare_core::machine::lever::{Failure, ParkedBy};
@@ -22,47 +22,16 @@ use gshare_enforcer::proc;
 
 use job::{Job, Kind, Maps, Members, Patience};
 
+use super::claims::Claims;
 use super::engine::LeverState;
 use super::fact::Fact;
+use super::gpu::Gpus;
 use super::journal::{HoldingRecord, ParkedRecord, SliceRecord};
 use super::msg::{LeverMsg, Msg, Outcome, Unable};
-use super::restore;
 use super::service::{Live, Service};
+use super::world::World;
+use super::{restore, whose};
 use crate::clock::unix_ms;
-
-/// Longest wait for all processes of a claim to stand still, or to run again.
-const FREEZE: Duration = Duration::from_secs(5);
-
-impl Service {
-    /// The engine opens no GPU that was let go. An engine that runs is ended; says when it has.
-    pub(crate) fn restrict_engine(&self) -> Option<std::sync::mpsc::Receiver<()>> {
-        let engine = Arc::clone(self.levers.engine.as_ref()?);
-        let open = |g: &usize| {
-            let gpu = &self.gpus[*g];
-            gpu.parent.is_none()
-                && !self.is_released(*g)
-                && !self.dividing.contains(g)
-                && !self.is_divided(*g)
-        };
-        let gpus = (0..self.gpus.len()).filter(open);
-        let uuids: Vec<&str> = gpus.map(|g| self.gpus[g].uuid.as_str()).collect();
-        let all = self.released.is_empty() && self.dividing.is_empty();
-        let only = (!all).then(|| uuids.join(","));
-        let (ended_tx, ended_rx) = std::sync::mpsc::channel();
-        // It may be busy with its start.
-        let started = std::thread::Builder::new().name("engine".to_owned());
-        let ending = started.spawn(move || {
-            engine.restrict(only);
-            drop(ended_tx);
-            // So that nobody waits for `cuInit` later; that there is no GPU left for it is no news.
-            let _ = engine.start();
-        });
-        if let Err(error) = ending {
-            tracing::error!(%error, "cannot start the thread that ends the checkpoint engine: the engine keeps its GPUs open");
-        }
-        Some(ended_rx)
-    }
-}
 
 impl LeverState {
     /// Notes whether a process that begins with CUDA has NCCL loaded, as frameworks have by then. Its communicators
@@ -97,7 +66,7 @@ impl Service {
                 out,
                 turn,
             } => {
-                self.member_wants(&self.standing(peer), &want, &out);
+                self.member_wants(&whose::standing(&self.world(), peer), &want, &out);
                 drop(turn);
             }
             LeverMsg::Engine(usable) => {
@@ -139,12 +108,12 @@ impl Service {
     pub(crate) fn drive_failed(&mut self, id: ClaimId, failure: Failure, why: String) {
         self.answer_lever(id, Err(&why));
         self.drive(Event::LeverFailed { id, failure, why });
-        self.touch();
+        self.screens.touch();
     }
 
     fn try_pull(&mut self, id: ClaimId, action: Action) -> Result<(), (Failure, String)> {
         let refused = |why: &str| (Failure::Refused, why.to_owned());
-        let levers = self.levers_of(id);
+        let levers = facts::levers_of(&self.world(), &self.features, &self.levers, id);
         let live = self
             .claims
             .get(&id)
@@ -152,7 +121,8 @@ impl Service {
             .ok_or_else(|| refused("the claim ends"))?;
         let holding = match (action, &live.record.holding) {
             (Action::Park { freeze, by, .. }, HoldingRecord::Here) => {
-                self.may_park(id).map_err(|why| (Failure::Refused, why))?;
+                facts::may_park(&self.world(), &self.levers, id)
+                    .map_err(|why| (Failure::Refused, why))?;
                 HoldingRecord::Parking { freeze, by }
             }
             (Action::Move { to, .. }, HoldingRecord::Here) => {
@@ -190,12 +160,6 @@ impl Service {
         Ok(())
     }
 
-    pub(crate) fn set_states(&self, id: ClaimId, state: State) {
-        for seat in self.claims.get(&id).into_iter().flat_map(|l| &l.seats) {
-            seat.limits.set_state(state);
-        }
-    }
-
     /// Begins, or goes on with (`again`), what the journal says is under way.
     fn begin_lever(&mut self, id: ClaimId, again: bool) -> Result<(), (Failure, String)> {
         let failed = |why: String| (Failure::Refused, why);
@@ -210,7 +174,7 @@ impl Service {
             HoldingRecord::Parking { .. } => Kind::Park,
             HoldingRecord::Unparking { to, .. } => {
                 let to = uuids(to);
-                Kind::Unpark((to != here).then(|| self.maps(&here, &to)))
+                Kind::Unpark((to != here).then(|| place::maps(&self.world(), &here, &to)))
             }
             HoldingRecord::Moving { to } => {
                 let to = uuids(to);
@@ -222,15 +186,21 @@ impl Service {
                 });
                 Kind::Move {
                     arrived: there.map(|(_, p)| p.pid).collect::<BTreeSet<i32>>(),
-                    there: self.maps(&here, &to),
-                    back: Maps([self.maps(&to, &here).0, self.maps(&here, &here).0].concat()),
+                    there: place::maps(&self.world(), &here, &to),
+                    back: Maps(
+                        [
+                            place::maps(&self.world(), &to, &here).0,
+                            place::maps(&self.world(), &here, &here).0,
+                        ]
+                        .concat(),
+                    ),
                 }
             }
         };
         let engine = self.levers.engine.clone();
         let engine = engine.ok_or_else(|| failed("no libcuda was found".to_owned()))?;
         let parks = !matches!(kind, Kind::Unpark(_));
-        self.set_states(
+        self.claims.set_states(
             id,
             if parks {
                 State::Detaching
@@ -241,17 +211,17 @@ impl Service {
         if !parks || matches!(kind, Kind::Move { .. }) {
             self.widen(id);
         }
+        self.claims.set_frozen(id, false);
         let Some(live) = self.claims.get(&id) else {
             return Ok(());
         };
-        self.thaw(live);
         let marks = live.seats.first().and_then(|seat| {
             let slots = seat.usage.owners().map(|(slot, pid, _)| (slot.slot, pid));
             Some((seat.usage.watch_gates().ok()?, slots.collect()))
         });
         let bytes = match &live.record.holding {
             HoldingRecord::Unparking { parked, .. } => parked.host,
-            _ => self.bytes_of(live),
+            _ => bytes_of(&self.world(), live),
         };
         let keys = &self.config.detach;
         let job = Job {
@@ -260,7 +230,11 @@ impl Service {
             members: match &live.cgroup {
                 Some(cgroup) => Members::Cgroup(cgroup.dir().to_owned()),
                 None => {
-                    let members = restore::members_of(live, &self.paths.socket, self.tree.as_ref());
+                    let members = restore::members_of(
+                        live,
+                        &self.host.paths.socket,
+                        self.host.fences.tree.as_ref(),
+                    );
                     Members::Known(members.iter().map(|m| m.pid).collect())
                 }
             },
@@ -271,11 +245,11 @@ impl Service {
                 step: keys.timeout,
                 host_reserve: keys.host_reserve.0,
             },
-            tell: self.teller(id),
+            tell: self.host.teller(id),
             unable: RefCell::default(),
             unsure: RefCell::default(),
         };
-        let events = self.events.clone();
+        let events = self.host.events.clone();
         self.levers.since.insert(id, Instant::now());
         std::thread::Builder::new()
             .name(format!("lever-{id}"))
@@ -292,30 +266,6 @@ impl Service {
             .map_err(|e| failed(e.to_string()))
     }
 
-    /// Bytes that a claim has on its GPUs: by its ledger, or by the driver where that knows of more.
-    fn bytes_of(&self, live: &Live) -> u64 {
-        let id = ClaimId(live.record.id);
-        let charged = live.seats.iter().map(|seat| {
-            let total = self.gpus[seat.gpu].total;
-            let seen = self
-                .world()
-                .driver_use(seat.gpu)
-                .get(&id)
-                .and_then(|u| u.bytes);
-            seat.usage.charged_bytes(total).max(seen.unwrap_or(0))
-        });
-        charged.fold(0, u64::saturating_add)
-    }
-
-    fn thaw(&self, live: &Live) {
-        if let Some(cgroup) = &live.cgroup
-            && cgroup.events().is_ok_and(|e| e.frozen == Some(true))
-            && let Err(error) = cgroup.thaw(FREEZE)
-        {
-            tracing::warn!(claim = live.record.id, %error, "could not resume the processes of a claim");
-        }
-    }
-
     /// A lever has been pulled.
     fn lever_done(&mut self, id: ClaimId, outcome: Outcome) {
         let took = self.levers.since.remove(&id).map(|at| at.elapsed());
@@ -325,7 +275,7 @@ impl Service {
         let (ending, holding) = (live.ending.is_some(), live.record.holding.clone());
         if ending {
             // A claim that is to end must be able to run; the rest is the end's.
-            self.set_states(id, State::NotGranted);
+            self.claims.set_states(id, State::NotGranted);
             return;
         }
         let took = took.map_or_else(String::new, |t| format!(" in {:.1} s", t.as_secs_f64()));
@@ -341,7 +291,7 @@ impl Service {
                 self.tell_lever(id, &format!("{done}{took}"));
             }
             (Outcome::Done, HoldingRecord::Moving { to }) => {
-                let gpus = self.gpus_text(&to);
+                let gpus = self.gpus.gpus_text(&to);
                 let bound = self.rebind(id, &to);
                 self.now_on(id, to);
                 self.drive(Event::Moved { id });
@@ -353,19 +303,19 @@ impl Service {
                         let frozen = parked.frozen;
                         self.keep_holding(id, HoldingRecord::Parked(parked));
                         self.narrow(id);
-                        self.set_states(id, State::Detached);
-                        self.freeze_if(id, frozen);
+                        self.claims.set_states(id, State::Detached);
+                        self.claims.set_frozen(id, frozen);
                         "could not be restored"
                     }
                     HoldingRecord::Moving { .. } => {
                         self.keep_holding(id, HoldingRecord::Here);
                         self.narrow(id);
-                        self.set_states(id, State::Granted);
+                        self.claims.set_states(id, State::Granted);
                         "could not be moved"
                     }
                     _ => {
                         self.keep_holding(id, HoldingRecord::Here);
-                        self.set_states(id, State::Granted);
+                        self.claims.set_states(id, State::Granted);
                         "could not be offloaded"
                     }
                 };
@@ -377,7 +327,7 @@ impl Service {
                 HoldingRecord::Here | HoldingRecord::Parked(_) | HoldingRecord::Counted,
             ) => {}
         }
-        self.touch();
+        self.screens.touch();
     }
 
     fn now_parked(&mut self, id: ClaimId, freeze: bool, by: ParkedBy, took: &str) {
@@ -398,8 +348,8 @@ impl Service {
             since_ms: unix_ms(),
             back: by == ParkedBy::Reclaim,
         };
-        self.set_states(id, State::Detached);
-        self.freeze_if(id, freeze);
+        self.claims.set_states(id, State::Detached);
+        self.claims.set_frozen(id, freeze);
         super::die::at("lever-parked");
         self.keep_holding(id, HoldingRecord::Parked(parked));
         super::die::at("lever-settled");
@@ -421,15 +371,6 @@ impl Service {
         }
     }
 
-    fn freeze_if(&self, id: ClaimId, freeze: bool) {
-        let cgroup = self.claims.get(&id).and_then(|l| l.cgroup.as_ref());
-        if let (true, Some(cgroup)) = (freeze, cgroup)
-            && let Err(error) = cgroup.freeze(FREEZE)
-        {
-            tracing::warn!(%id, %error, "not all processes of a suspended claim are stopped");
-        }
-    }
-
     /// The claim is on these GPUs from now on: journal, pages, filter, then its calls go through.
     /// A claim that is bound to some GPUs has come to others: from now on to these. In words, what it is bound to then.
     fn rebind(&mut self, id: ClaimId, to: &[SliceRecord]) -> String {
@@ -443,7 +384,7 @@ impl Service {
             return String::new();
         }
         let only = record.only.clone();
-        let gpus = only.iter().filter_map(|uuid| self.gpu_index(uuid));
+        let gpus = only.iter().filter_map(|uuid| self.gpus.gpu_index(uuid));
         let gpus: Vec<String> = gpus.map(|g| g.to_string()).collect();
         format!(
             "; it stays there: it is bound to GPU {} now",
@@ -461,7 +402,7 @@ impl Service {
         self.relabel(id);
         self.narrow(id);
         self.limit_memory(id);
-        self.set_states(id, State::Granted);
+        self.claims.set_states(id, State::Granted);
     }
 
     /// Goes on with what was under way when the service before died.
@@ -470,9 +411,13 @@ impl Service {
             return;
         };
         match &live.record.holding {
+            // What stood still runs again, to be able to end.
+            HoldingRecord::Here | HoldingRecord::Parked(_) if live.ending.is_some() => {
+                self.claims.set_frozen(id, false);
+            }
             // The service may have died between the journal and the pages.
-            HoldingRecord::Here if live.ending.is_none() => {
-                self.thaw(live);
+            HoldingRecord::Here => {
+                self.claims.set_frozen(id, false);
                 let waits = |seat: &&super::service::Seat| {
                     seat.limits.page().state() as u32 >= gshare_abi::WAITS_FROM
                 };
@@ -480,11 +425,10 @@ impl Service {
                     seat.limits.set_state(State::Granted);
                 }
             }
-            HoldingRecord::Here => {}
             HoldingRecord::Parked(parked) => {
                 let frozen = parked.frozen;
-                self.set_states(id, State::Detached);
-                self.freeze_if(id, frozen);
+                self.claims.set_states(id, State::Detached);
+                self.claims.set_frozen(id, frozen);
             }
             _ => {
                 if let Err((failure, why)) = self.begin_lever(id, true) {
@@ -493,7 +437,39 @@ impl Service {
             }
         }
     }
+}
 
+/// Bytes that a claim has on its GPUs: by its ledger, or by the driver where that knows of more.
+fn bytes_of(world: &World<'_>, live: &Live) -> u64 {
+    let id = ClaimId(live.record.id);
+    let charged = live.seats.iter().map(|seat| {
+        let total = world.gpus[seat.gpu].total;
+        let seen = world.driver_use(seat.gpu).get(&id).and_then(|u| u.bytes);
+        seat.usage.charged_bytes(total).max(seen.unwrap_or(0))
+    });
+    charged.fold(0, u64::saturating_add)
+}
+
+impl Claims {
+    /// Has all processes of a claim stand still, or run again. The kernel does so when it can; nobody waits for it.
+    pub(crate) fn set_frozen(&self, id: ClaimId, frozen: bool) {
+        let live = self.get(&id).filter(|live| live.record.behalf.is_none());
+        if let Some(cgroup) = live.and_then(|live| live.cgroup.as_ref())
+            && let Err(error) = cgroup.ask_frozen(frozen)
+            && !error.is_gone()
+        {
+            tracing::warn!(%id, %error, frozen, "could not suspend or resume the processes of a claim");
+        }
+    }
+
+    pub(crate) fn set_states(&self, id: ClaimId, state: State) {
+        for seat in self.get(&id).into_iter().flat_map(|l| &l.seats) {
+            seat.limits.set_state(state);
+        }
+    }
+}
+
+impl Gpus {
     /// `GPU 1`, `GPUs 0,2`.
     fn gpus_text(&self, slices: &[SliceRecord]) -> String {
         let gpus: Vec<String> = slices
@@ -506,4 +482,36 @@ impl Service {
             several => format!("GPUs {}", several.join(",")),
         }
     }
+}
+
+/// The engine opens no GPU that was let go. An engine that runs is ended; says when it has.
+pub(crate) fn restrict_engine(
+    world: &World<'_>,
+    levers: &LeverState,
+) -> Option<std::sync::mpsc::Receiver<()>> {
+    let engine = Arc::clone(levers.engine.as_ref()?);
+    let open = |g: &usize| {
+        let gpu = &world.gpus[*g];
+        gpu.parent.is_none()
+            && !world.gpus.is_released(*g)
+            && !world.gpus.dividing.contains(g)
+            && !world.gpus.is_divided(*g)
+    };
+    let gpus = (0..world.gpus.len()).filter(open);
+    let uuids: Vec<&str> = gpus.map(|g| world.gpus[g].uuid.as_str()).collect();
+    let all = world.gpus.released.is_empty() && world.gpus.dividing.is_empty();
+    let only = (!all).then(|| uuids.join(","));
+    let (ended_tx, ended_rx) = std::sync::mpsc::channel();
+    // It may be busy with its start.
+    let started = std::thread::Builder::new().name("engine".to_owned());
+    let ending = started.spawn(move || {
+        engine.restrict(only);
+        drop(ended_tx);
+        // So that nobody waits for `cuInit` later; that there is no GPU left for it is no news.
+        let _ = engine.start();
+    });
+    if let Err(error) = ending {
+        tracing::error!(%error, "cannot start the thread that ends the checkpoint engine: the engine keeps its GPUs open");
+    }
+    Some(ended_rx)
 }

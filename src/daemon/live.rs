@@ -13,7 +13,6 @@ use super::arbiter::Turning;
 use super::connection::Sender;
 use super::journal::ClaimRecord;
 use super::peer::Peer;
-use crate::clock::unix_ms;
 
 /// Between SIGTERM and SIGKILL to processes that hold the GPU of a released claim.
 pub(super) const TERM_GRACE: Duration = Duration::from_secs(10);
@@ -36,6 +35,8 @@ pub(crate) struct Seat {
 pub(crate) struct Ending {
     /// Cause, for the record and the screen.
     pub(crate) cause: String,
+    /// When it began.
+    pub(crate) since: Instant,
     /// When processes that still hold GPU memory are killed; `None`: they are waited for.
     pub(crate) kill_at: Option<Instant>,
     /// That some were killed has been told.
@@ -54,6 +55,7 @@ impl Ending {
     pub(crate) fn killing(cause: &str, all: bool) -> Self {
         Self {
             cause: cause.to_owned(),
+            since: Instant::now(),
             kill_at: Some(Instant::now() + TERM_GRACE),
             told: false,
             all,
@@ -66,34 +68,12 @@ impl Ending {
     pub(crate) fn waiting() -> Self {
         Self {
             cause: "command exited".to_owned(),
+            since: Instant::now(),
             kill_at: None,
             told: false,
             all: false,
             saving: false,
             by_mps: None,
-        }
-    }
-}
-
-/// An ended claim for the journal.
-#[derive(Debug)]
-pub(crate) struct Ended {
-    pub(super) record: ClaimRecord,
-    pub(super) ended_ms: u64,
-    pub(super) cause: String,
-    pub(super) peak: u64,
-    pub(super) launches: u64,
-}
-
-impl Ended {
-    /// A claim that ends now.
-    pub(crate) fn new(record: ClaimRecord, cause: &str, peak: u64, launches: u64) -> Self {
-        Self {
-            record,
-            ended_ms: unix_ms(),
-            cause: cause.to_owned(),
-            peak,
-            launches,
         }
     }
 }

@@ -1,26 +1,16 @@
 //! Numbers of the driver's devices follow a reload of its modules: all but the GPUs' own change from one to the next, and a
 //! filter for the old ones lets everything of the new ones through.
 
+use super::gpus;
 use super::service::Service;
-use super::setup;
 
 impl Service {
     /// Reads the numbers again; where they have changed, every claim's filter is made anew. With `load` the module of unified
     /// memory is loaded where it is not, since somebody is about to need it.
     pub(crate) fn follow_majors(&mut self, load: bool) {
-        let mut now = match load {
-            true => setup::majors(&self.config),
-            false => setup::majors_now(&self.config),
-        };
-        // A module that is not loaded has no device that could be opened.
-        now.uvm = now.uvm.or(self.majors.uvm);
-        now.caps = now.caps.or(self.majors.caps);
-        if now == self.majors {
-            return;
+        if self.host.fences.read_majors(&self.config, load) {
+            self.filters_anew();
         }
-        tracing::info!(?now, before = ?self.majors, "the driver's device numbers have changed");
-        self.majors = now;
-        self.filters_anew();
     }
 
     /// Makes the filters of all claims, of what is left of ended ones, and of programs without a claim anew.
@@ -32,19 +22,15 @@ impl Service {
             };
             let closed = live.uncovered || live.ending.as_ref().is_some_and(|e| !e.saving);
             let gpus = live.seats.iter().map(|seat| seat.gpu).filter(|_| !closed);
-            let rules = self.rules(Some(&live.record), gpus.collect::<Vec<_>>());
+            let rules = gpus::rules(&self.world(), Some(&live.record), gpus.collect::<Vec<_>>());
             let cgroup = self.claims.get(&id).and_then(|l| l.cgroup.as_ref());
-            if let (Some(filters), Some(cgroup)) = (&mut self.filters, cgroup)
-                && let Err(error) = filters.set(cgroup, &rules)
-            {
+            if let Err(error) = self.host.fences.set(cgroup, &rules) {
                 tracing::error!(%id, %error, "cannot update its device filter");
             }
         }
-        let rules = self.rules(None, []);
-        for cgroup in &self.lingering {
-            if let Some(filters) = &mut self.filters
-                && let Err(error) = filters.set(cgroup, &rules)
-            {
+        let rules = gpus::rules(&self.world(), None, []);
+        for cgroup in &self.claims.lingering {
+            if let Err(error) = self.host.fences.set(Some(cgroup), &rules) {
                 tracing::error!(%error, "cannot update the device filter of an ended claim");
             }
         }

@@ -10,12 +10,18 @@ use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::cgroup::ClaimTree;
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 
+use super::claims::Claims;
 use super::connection::Sender;
 use super::fact::Fact;
+use super::host::Host;
+use super::journal::Journal;
+use super::lazy::places;
 use super::msg::Msg;
 use super::peer::Peer;
+use super::policy::auto;
 use super::service::{Ending, Service};
-use super::{convert, die};
+use super::world::World;
+use super::{convert, die, mps};
 use crate::clock::unix_ms;
 
 /// Between two looks at a process whose end cannot be waited for.
@@ -24,32 +30,12 @@ const UNWATCHED_LOOK: Duration = Duration::from_millis(500);
 const REFUSALS_TOLD: Duration = Duration::from_secs(30);
 
 impl Service {
-    /// The claim that a process belongs to: by its cgroup, or without cgroups by descent from a claim's
-    /// command. A member that somebody moved out of the claim's cgroup, as users may have systemd do, stays one.
-    pub(crate) fn claim_of(&self, pid: i32) -> Option<ClaimId> {
-        let Some(tree) = &self.tree else {
-            return self.claim_by_descent(pid, |_| true);
-        };
-        let place = tree.claim_of_pid(pid).map(|place| ClaimId(place.claim));
-        place
-            .filter(|id| self.claims.contains_key(id))
-            .or_else(|| self.claim_by_registration(pid))
-            .or_else(|| self.claim_by_descent(pid, |record| record.plain))
-    }
-
-    fn claim_by_registration(&self, pid: i32) -> Option<ClaimId> {
-        let key = proc::key(pid)?;
-        let found = self.claims.iter().rev();
-        let mut found = found.filter(|(_, live)| live.members.contains_key(&key));
-        found.next().map(|(id, _)| *id)
-    }
-
     /// Hands a process its pages.
     pub(crate) fn register(&mut self, peer: &Peer, register: &Register, out: &Sender) {
         die::at("member-asked");
-        if let Some(id) = self.lacking(peer, register) {
+        if let Some(id) = lacking(&self.world(), peer, register) {
             return match register.looks {
-                true => out.member(&self.later(id)),
+                true => out.member(&self.claims.later(id)),
                 false => self.want(id, peer, register, out),
             };
         }
@@ -71,14 +57,6 @@ impl Service {
         }
     }
 
-    /// The claim of a process that registers, if it has no GPU yet.
-    fn lacking(&self, peer: &Peer, register: &Register) -> Option<ClaimId> {
-        let id = self
-            .claim_of(peer.process?.pid)
-            .or_else(|| self.claim_by_hint(peer, register.hint))?;
-        (register.abi == gshare_abi::ABI_VERSION && self.is_without(id)).then_some(id)
-    }
-
     fn seat(
         &mut self,
         peer: &Peer,
@@ -97,10 +75,14 @@ impl Service {
         let gone = || ("gone", "the process is gone".to_owned());
         let process = peer.process.ok_or_else(gone)?;
         let pidfd = peer.pidfd.clone().ok_or_else(gone)?;
-        let id = self
-            .claim_of(process.pid)
-            .or_else(|| self.claim_by_hint(peer, register.hint))
-            .ok_or_else(|| ("no_claim", self.why_without(peer.uid, register.hint)))?;
+        let id = claim_of(&self.world(), process.pid)
+            .or_else(|| claim_by_hint(&self.world(), peer, register.hint))
+            .ok_or_else(|| {
+                (
+                    "no_claim",
+                    why_without(&self.journal, peer.uid, register.hint),
+                )
+            })?;
         // Dead now means that the number may have been another's when it was looked up.
         if pidfd.has_exited() {
             return Err(gone());
@@ -111,7 +93,7 @@ impl Service {
         }
         // Watched before it has any slot, so that none is left behind.
         if live.members.insert(process, Arc::clone(&pidfd)).is_none() {
-            self.watch_exit(id, process, pidfd);
+            self.host.watch_exit(id, process, pidfd);
         }
         let live = self.claims.get_mut(&id).ok_or_else(gone)?;
         let internal = |e: &dyn std::fmt::Display| ("internal", e.to_string());
@@ -158,76 +140,17 @@ impl Service {
             fds.append(&mut bells);
         }
         let name = live.record.name.clone().unwrap_or_else(|| id.to_string());
-        self.poke_mps(id);
-        self.touch();
+        mps::poke_mps(&self.world(), id);
+        self.screens.touch();
         Ok((
             Answer::Member {
                 claim: id.0,
                 name,
                 gpus,
-                env: self.in_places(id),
+                env: places::in_places(&self.world(), id),
             },
             fds,
         ))
-    }
-
-    /// What the program of a user is told that names a claim in its environment and is in none: when and why that
-    /// claim ended, and how to start anew. Of others' claims nothing is said.
-    fn why_without(&self, uid: u32, hint: Option<u64>) -> String {
-        const NEXT: &str = "this program has no GPU. Start it with: gshare claim -- CMD";
-        let end = hint.and_then(|id| {
-            let (at_ms, cause) = self.journal.end_of(ClaimId(id), uid).ok()??;
-            let ago = unix_ms().saturating_sub(at_ms) / 1000;
-            let ago = show_duration(Duration::from_secs(ago));
-            Some(format!("{} ended {ago} ago ({cause}); {NEXT}", ClaimId(id)))
-        });
-        end.unwrap_or_else(|| format!("the claim in its environment does not exist; {NEXT}"))
-    }
-
-    /// Without cgroups a daemonized child has no ancestor left that says whose it is; then the number in
-    /// its environment counts, among the user's own claims.
-    pub(crate) fn claim_by_hint(&self, peer: &Peer, hint: Option<u64>) -> Option<ClaimId> {
-        if self.tree.is_some() {
-            return None;
-        }
-        let id = ClaimId(hint?);
-        self.claims
-            .get(&id)
-            .filter(|live| live.record.uid == peer.uid)
-            .map(|_| id)
-    }
-
-    /// Tells the state's task when a process ends.
-    pub(crate) fn watch_exit(&self, claim: ClaimId, process: ProcessKey, pidfd: Arc<PidFd>) {
-        let events = self.events.clone();
-        tokio::spawn(async move {
-            #[allow(
-                deprecated,
-                reason = "its successor is unsafe; this descriptor is owned and stays the same"
-            )]
-            let watched = tokio::io::unix::AsyncFd::with_interest(
-                Shared(Arc::clone(&pidfd)),
-                tokio::io::Interest::READABLE,
-            );
-            match watched {
-                Ok(fd) => {
-                    let _ = fd.readable().await;
-                }
-                Err(error) => {
-                    // Watched already through the same handle, or the kernel has no room: look now and then.
-                    tracing::debug!(pid = process.pid, %error, "no event for the end of a process");
-                    while !pidfd.has_exited() {
-                        tokio::time::sleep(UNWATCHED_LOOK).await;
-                    }
-                }
-            }
-            let status = pidfd.exit_status(process);
-            let _ = events.send(Msg::Exited {
-                claim,
-                process,
-                status,
-            });
-        });
     }
 
     /// A watched process has ended: its bytes return at once.
@@ -237,8 +160,8 @@ impl Service {
         process: ProcessKey,
         status: Option<std::process::ExitStatus>,
     ) {
-        self.forget_process(process);
-        if self.exited_auto(id) {
+        self.gpus.owners.ended.insert(process.pid);
+        if self.end_auto(id, auto::EXITED) {
             return;
         }
         let Some(live) = self.claims.get_mut(&id) else {
@@ -274,6 +197,7 @@ impl Service {
             let stays = live.record.hold || live.ending.is_some() || self.kernel_gone(id);
             if let (false, Some(live)) = (stays, self.claims.get_mut(&id)) {
                 live.ending = Some(Ending::waiting());
+                self.claims.set_frozen(id, false);
             }
         }
         for (gpu, slot) in departed {
@@ -282,10 +206,10 @@ impl Service {
         }
         self.settle_ending(id);
         // Somebody may wait for the bytes that have just come back.
-        if !self.waiting.is_empty() {
+        if !self.claims.waiting.is_empty() {
             self.drive(gshare_core::Event::Tick);
         }
-        self.touch();
+        self.screens.touch();
     }
 
     /// Once a tick: peaks, new refusals, dead members, claims that are ending.
@@ -312,7 +236,7 @@ impl Service {
         for seat in &live.seats {
             // What a refused member is told: more could be claimed there.
             seat.limits
-                .beat(Some(self.machine.ledger().mem_free(seat.gpu).0));
+                .beat(Some(self.core.ledger().mem_free(seat.gpu).0));
             let slots = seat.usage.read_slots(self.gpus[seat.gpu].total);
             for slot in slots {
                 live.last_launch_ns = live.last_launch_ns.max(slot.last_launch_ns);
@@ -335,7 +259,7 @@ impl Service {
             live.told_at = Some(Instant::now());
         }
         if let (true, Some((_, bytes, gpu))) = (new, last) {
-            let free = self.machine.ledger().mem_free(gpu);
+            let free = self.core.ledger().mem_free(gpu);
             let text = format!(
                 "{id} was refused {} at its limit on GPU {gpu}, which has {free} free",
                 Bytes(bytes)
@@ -345,11 +269,102 @@ impl Service {
     }
 }
 
+/// Without cgroups a daemonized child has no ancestor left that says whose it is; then the number in
+/// its environment counts, among the user's own claims.
+pub(crate) fn claim_by_hint(world: &World<'_>, peer: &Peer, hint: Option<u64>) -> Option<ClaimId> {
+    if world.host.fences.tree.is_some() {
+        return None;
+    }
+    let id = ClaimId(hint?);
+    world
+        .claims
+        .get(&id)
+        .filter(|live| live.record.uid == peer.uid)
+        .map(|_| id)
+}
+
+/// The claim that a process belongs to: by its cgroup, or without cgroups by descent from a claim's
+/// command. A member that somebody moved out of the claim's cgroup, as users may have systemd do, stays one.
+pub(crate) fn claim_of(world: &World<'_>, pid: i32) -> Option<ClaimId> {
+    let Some(tree) = &world.host.fences.tree else {
+        return world.claims.claim_by_descent(pid, |_| true);
+    };
+    let place = tree.claim_of_pid(pid).map(|place| ClaimId(place.claim));
+    place
+        .filter(|id| world.claims.contains_key(id))
+        .or_else(|| world.claims.claim_by_registration(pid))
+        .or_else(|| world.claims.claim_by_descent(pid, |record| record.plain))
+}
+
+/// The claim of a process that registers, if it has no GPU yet.
+fn lacking(world: &World<'_>, peer: &Peer, register: &Register) -> Option<ClaimId> {
+    let id =
+        claim_of(world, peer.process?.pid).or_else(|| claim_by_hint(world, peer, register.hint))?;
+    (register.abi == gshare_abi::ABI_VERSION && world.claims.is_without(id)).then_some(id)
+}
+
 /// `AsyncFd` wants the descriptor itself.
 struct Shared(Arc<PidFd>);
 
 impl AsRawFd for Shared {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
+    }
+}
+
+impl Claims {
+    fn claim_by_registration(&self, pid: i32) -> Option<ClaimId> {
+        let key = proc::key(pid)?;
+        let found = self.iter().rev();
+        let mut found = found.filter(|(_, live)| live.members.contains_key(&key));
+        found.next().map(|(id, _)| *id)
+    }
+}
+
+/// What the program of a user is told that names a claim in its environment and is in none: when and why that
+/// claim ended, and how to start anew. Of others' claims nothing is said.
+fn why_without(journal: &Journal, uid: u32, hint: Option<u64>) -> String {
+    const NEXT: &str = "this program has no GPU. Start it with: gshare claim -- CMD";
+    let end = hint.and_then(|id| {
+        let (at_ms, cause) = journal.end_of(ClaimId(id), uid).ok()??;
+        let ago = unix_ms().saturating_sub(at_ms) / 1000;
+        let ago = show_duration(Duration::from_secs(ago));
+        Some(format!("{} ended {ago} ago ({cause}); {NEXT}", ClaimId(id)))
+    });
+    end.unwrap_or_else(|| format!("the claim in its environment does not exist; {NEXT}"))
+}
+
+impl Host {
+    /// Tells the state's task when a process ends.
+    pub(crate) fn watch_exit(&self, claim: ClaimId, process: ProcessKey, pidfd: Arc<PidFd>) {
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            #[allow(
+                deprecated,
+                reason = "its successor is unsafe; this descriptor is owned and stays the same"
+            )]
+            let watched = tokio::io::unix::AsyncFd::with_interest(
+                Shared(Arc::clone(&pidfd)),
+                tokio::io::Interest::READABLE,
+            );
+            match watched {
+                Ok(fd) => {
+                    let _ = fd.readable().await;
+                }
+                Err(error) => {
+                    // Watched already through the same handle, or the kernel has no room: look now and then.
+                    tracing::debug!(pid = process.pid, %error, "no event for the end of a process");
+                    while !pidfd.has_exited() {
+                        tokio::time::sleep(UNWATCHED_LOOK).await;
+                    }
+                }
+            }
+            let status = pidfd.exit_status(process);
+            let _ = events.send(Msg::Exited {
+                claim,
+                process,
+                status,
+            });
+        });
     }
 }

@@ -14,6 +14,7 @@ use gshare_enforcer::nodes::MigMinors;
 
 use super::gpu::{Gpu, Part};
 use super::service::Service;
+use super::world::World;
 
 /// Bytes as the nearest number of eighths of the whole: `2g.20gb` has 19.5 GiB and is a quarter of 80.
 fn eighths(bytes: u64, whole: u64) -> Share {
@@ -55,7 +56,7 @@ fn reading(index: usize, parent: &GpuReading, instance: &MigReading) -> GpuReadi
 impl Service {
     /// Takes the instances that the newest sample shows: new ones are met, and each has a reading at its place.
     pub(crate) fn meet_instances(&mut self) {
-        let Some(mut sample) = self.sample.take() else {
+        let Some(mut sample) = self.gpus.sample.take() else {
             return;
         };
         let found: Vec<(usize, MigReading)> = (0..)
@@ -69,7 +70,7 @@ impl Service {
         // First those that are where one was before: they have its number again.
         for same_place in [true, false] {
             for (parent, instance) in &found {
-                if self.gpu_index(&instance.uuid).is_none() {
+                if self.gpus.gpu_index(&instance.uuid).is_none() {
                     self.meet_instance(*parent, instance, same_place);
                 }
             }
@@ -93,24 +94,7 @@ impl Service {
             }
             sample.gpus.push(next);
         }
-        self.sample = Some(sample);
-    }
-
-    /// A name for a GPU that outlives the making of instances.
-    pub(crate) fn lasting_name(&self, g: usize) -> String {
-        self.world().lasting_name(g)
-    }
-
-    /// The number of an instance that was removed and that nobody speaks of any more.
-    fn free_number(&self, parent: usize, place: Option<&String>) -> Option<usize> {
-        (0..self.gpus.len()).find(|g| {
-            let gpu = &self.gpus[*g];
-            let spoken_of =
-                |r: &super::journal::ClaimRecord| r.slices.iter().any(|s| s.uuid == gpu.uuid);
-            gpu.gone
-                && (place.is_none() || gpu.parent == Some(parent) && gpu.place.as_ref() == place)
-                && !self.claims.values().any(|live| spoken_of(&live.record))
-        })
+        self.gpus.sample = Some(sample);
     }
 
     fn meet_instance(&mut self, parent: usize, instance: &MigReading, same_place: bool) {
@@ -120,11 +104,11 @@ impl Service {
             .map(|(profile, start)| format!("{profile}@{start}"));
         let number = match (same_place, &place) {
             (true, None) => return,
-            (true, Some(_)) => match self.free_number(parent, place.as_ref()) {
+            (true, Some(_)) => match free_number(&self.world(), parent, place.as_ref()) {
                 None => return,
                 found => found,
             },
-            (false, _) => self.free_number(parent, None),
+            (false, _) => free_number(&self.world(), parent, None),
         };
         let minor = self.gpus[parent].minor;
         let list = MigMinors::read(&self.config.devices.mig_minors);
@@ -160,6 +144,18 @@ impl Service {
         }
         self.drain_again(g);
     }
+}
+
+/// The number of an instance that was removed and that nobody speaks of any more.
+fn free_number(world: &World<'_>, parent: usize, place: Option<&String>) -> Option<usize> {
+    (0..world.gpus.len()).find(|g| {
+        let gpu = &world.gpus[*g];
+        let spoken_of =
+            |r: &super::journal::ClaimRecord| r.slices.iter().any(|s| s.uuid == gpu.uuid);
+        gpu.gone
+            && (place.is_none() || gpu.parent == Some(parent) && gpu.place.as_ref() == place)
+            && !world.claims.values().any(|live| spoken_of(&live.record))
+    })
 }
 
 /// The command that divides a GPU so that a quarter, a half and small claims find an instance.

@@ -4,8 +4,10 @@
 use gshare_config::GpuMode;
 use gshare_core::Sharing;
 
+use super::gpu::Gpus;
 use super::gpu::Modes;
 use super::service::Service;
+use super::world::World;
 
 /// The journal's key of a mode that was set by command.
 fn meta_key(uuid: &str) -> String {
@@ -19,67 +21,15 @@ impl Service {
             let uuid = self.gpus[g].uuid.clone();
             let set = self.journal.meta(&meta_key(&uuid))?;
             let set = set.as_deref().and_then(GpuMode::from_name);
-            self.gpus[g].modes.now = set.unwrap_or_else(|| self.configured_mode(g));
+            self.gpus[g].modes.now = set.unwrap_or_else(|| configured_mode(&self.world(), g));
         }
         Ok(())
-    }
-
-    /// The mode by the configuration.
-    fn configured_mode(&self, g: usize) -> GpuMode {
-        let keys = self.config.gpu(&self.gpus[g].uuid, g);
-        keys.map_or_else(GpuMode::default, |k| k.mode)
-    }
-
-    /// Whether a GPU is divided into instances now, whatever mode was asked for: the hardware decides.
-    pub(crate) fn is_divided(&self, g: usize) -> bool {
-        self.last_reading(g).and_then(|r| r.mig_enabled) == Some(true)
-    }
-
-    /// How the core is to share a GPU.
-    pub(crate) fn sharing(&self, g: usize) -> Sharing {
-        if let Some(part) = self.gpus[g].part {
-            return Sharing::Instance {
-                mem: part.mem,
-                sm: part.sm,
-            };
-        }
-        match self.gpus[g].modes.now {
-            GpuMode::Timeslice | GpuMode::Mig => Sharing::Timeslice,
-            GpuMode::Exclusive => Sharing::Exclusive,
-            GpuMode::Mps => Sharing::Mps {
-                multi_user: self.config.mps.multi_user,
-            },
-            GpuMode::Auto => Sharing::Auto {
-                mps: self.mps_is_up(g).then_some(self.config.mps.multi_user),
-            },
-        }
-    }
-
-    /// Whether a GPU's mode lets it take new claims at present.
-    pub(crate) fn mode_is_ready(&self, g: usize) -> bool {
-        if self.dividing.contains(&self.gpus[g].parent.unwrap_or(g)) {
-            return false;
-        }
-        if let Some(parent) = self.gpus[g].parent {
-            return self.gpus[parent].modes.next.is_none() && self.is_divided(parent);
-        }
-        let modes = self.gpus[g].modes;
-        let served = modes.now != GpuMode::Mps || self.mps_is_up(g);
-        modes.next.is_none() && !self.is_divided(g) && modes.now != GpuMode::Mig && served
-    }
-
-    /// The mode in force, as the screen shows it.
-    pub(crate) fn mode_text(&self, g: usize) -> String {
-        if self.is_divided(g) || self.gpus[g].parent.is_some() {
-            return GpuMode::Mig.name().to_owned();
-        }
-        self.gpus[g].modes.now.name().to_owned()
     }
 
     /// A mode that was waited for comes into force when nobody holds a part of the GPU any more.
     pub(crate) fn change_modes(&mut self) {
         for g in 0..self.gpus.len() {
-            let empty = self.machine.ledger().holders(g).is_empty();
+            let empty = self.core.ledger().holders(g).is_empty();
             if let (Some(next), true) = (self.gpus[g].modes.next, empty) {
                 self.gpus[g].modes = Modes {
                     now: next,
@@ -95,25 +45,82 @@ impl Service {
             }
         }
     }
+}
+
+/// The mode by the configuration.
+fn configured_mode(world: &World<'_>, g: usize) -> GpuMode {
+    let keys = world.config.gpu(&world.gpus[g].uuid, g);
+    keys.map_or_else(GpuMode::default, |k| k.mode)
+}
+
+/// The claims that still hold a part of a GPU, for people: `c3 (ada), c4 (bob)`.
+pub(crate) fn holders_text(world: &World<'_>, g: usize) -> String {
+    let who: Vec<String> = world
+        .machine
+        .ledger()
+        .holders(g)
+        .into_iter()
+        .map(|id| {
+            let uid = world.claims.get(&id).map(|l| l.record.uid);
+            let user = uid.map_or_else(|| "?".to_owned(), |uid| world.host.names.user(uid));
+            format!("{id} ({user})")
+        })
+        .collect();
+    who.join(", ")
+}
+
+/// How the core is to share a GPU.
+pub(crate) fn sharing(world: &World<'_>, g: usize) -> Sharing {
+    if let Some(part) = world.gpus[g].part {
+        return Sharing::Instance {
+            mem: part.mem,
+            sm: part.sm,
+        };
+    }
+    match world.gpus[g].modes.now {
+        GpuMode::Timeslice | GpuMode::Mig => Sharing::Timeslice,
+        GpuMode::Exclusive => Sharing::Exclusive,
+        GpuMode::Mps => Sharing::Mps {
+            multi_user: world.config.mps.multi_user,
+        },
+        GpuMode::Auto => Sharing::Auto {
+            mps: world
+                .gpus
+                .mps_is_up(g)
+                .then_some(world.config.mps.multi_user),
+        },
+    }
+}
+
+impl Gpus {
+    /// Whether a GPU is divided into instances now, whatever mode was asked for: the hardware decides.
+    pub(crate) fn is_divided(&self, g: usize) -> bool {
+        self.last_reading(g).and_then(|r| r.mig_enabled) == Some(true)
+    }
 
     /// What an administrator would type to divide a GPU so that a quarter, a half and small claims find an instance.
     pub(crate) fn mig_commands(&self, g: usize) -> String {
-        super::mig::commands(g, &self.gpus[g].model)
+        super::mig::commands(g, &self[g].model)
     }
 
-    /// The claims that still hold a part of a GPU, for people: `c3 (ada), c4 (bob)`.
-    pub(crate) fn holders_text(&self, g: usize) -> String {
-        let who: Vec<String> = self
-            .machine
-            .ledger()
-            .holders(g)
-            .into_iter()
-            .map(|id| {
-                let uid = self.claims.get(&id).map(|l| l.record.uid);
-                let user = uid.map_or_else(|| "?".to_owned(), |uid| self.names.user(uid));
-                format!("{id} ({user})")
-            })
-            .collect();
-        who.join(", ")
+    /// Whether a GPU's mode lets it take new claims at present.
+    pub(crate) fn mode_is_ready(&self, g: usize) -> bool {
+        if self.dividing.contains(&self[g].parent.unwrap_or(g)) {
+            return false;
+        }
+        if let Some(parent) = self[g].parent {
+            return self[parent].modes.next.is_none() && self.is_divided(parent);
+        }
+        let modes = self[g].modes;
+        let served = modes.now != GpuMode::Mps || self.mps_is_up(g);
+        modes.next.is_none() && !self.is_divided(g) && modes.now != GpuMode::Mig && served
+    }
+
+    /// The mode in force, as the screen shows it.
+    pub(crate) fn mode_text(&self, g: usize) -> String {
+        if self.is_divided(g) || self[g].parent.is_some() {
+            return GpuMode::Mig.name().to_owned();
+        }
+        self[g].modes.now.name().to_owned()
     }
 }

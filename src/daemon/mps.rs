@@ -1,7 +1,7 @@
 //! MPS daemons, one per GPU that is shared through MPS: started, watched, asked to end clients in order. A
 //! thread per GPU talks to the daemon; what it sees comes back as a message.
 
-mod doctor;
+pub(crate) mod doctor;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -14,60 +14,41 @@ use gshare_enforcer::mps::{self, Access, Control, MpsEvent, Server};
 use gshare_enforcer::proc;
 use gshare_proto::{Figure, Source};
 
+use super::claims::Claims;
+use super::gpu::Gpus;
+use super::host::Host;
 use super::journal::{ClaimRecord, SliceRecord};
 use super::mps_daemon::{OnGpu, Order, Worker};
 use super::msg::MpsReport as Report;
 use super::service::Service;
+use super::settings::Settings;
 use super::whose::Whose;
 use super::world::World;
+use super::{ending, members, whose};
 
 impl Service {
-    /// Where the daemons' directories are, by GPU.
-    pub(crate) fn mps_dir(&self) -> PathBuf {
-        self.paths.runtime_dir.join("mps")
-    }
-
-    /// NVIDIA's control program.
-    pub(crate) fn mps_program(&self) -> Result<PathBuf, String> {
-        mps::find_program(self.config.mps.control.as_deref()).ok_or_else(|| {
-            let name = mps::PROGRAM;
-            match &self.config.mps.control {
-                Some(path) => format!("{} is not there", path.display()),
-                None => format!("{name} is not on PATH"),
-            }
-        })
-    }
-
     /// Starts or finds the daemons of the GPUs that want one, and lets go of the others'.
     pub(crate) fn tend_mps(&mut self) {
         for g in 0..self.gpus.len() {
             let wanted = self.gpus[g].parent.is_none()
-                && !self.is_released(g)
-                && !self.dividing.contains(&g)
-                && !self.is_divided(g)
+                && !self.gpus.is_released(g)
+                && !self.gpus.dividing.contains(&g)
+                && !self.gpus.is_divided(g)
                 && matches!(self.gpus[g].modes.now, GpuMode::Mps | GpuMode::Auto);
-            match (wanted, self.mps.contains_key(&g)) {
+            match (wanted, self.gpus.mps.contains_key(&g)) {
                 (true, false) => self.begin_mps(g),
                 // Clients that still run keep their server until the mode is really left.
-                (false, true) => drop(self.end_mps(g)),
+                (false, true) => drop(self.gpus.end_mps(g)),
                 _ => {}
             }
         }
     }
 
-    /// Ends the daemon of a GPU; what is given says when it has ended.
-    pub(crate) fn end_mps(&mut self, g: usize) -> Option<std::sync::mpsc::Receiver<()>> {
-        let on = self.mps.remove(&g)?;
-        let (ended_tx, ended_rx) = std::sync::mpsc::channel();
-        on.worker.send(Order::Quit(ended_tx));
-        Some(ended_rx)
-    }
-
     fn begin_mps(&mut self, g: usize) {
-        let Ok(program) = self.mps_program() else {
+        let Ok(program) = self.config.mps_program() else {
             return;
         };
-        let control = Control::new(&program, &self.mps_dir().join(g.to_string()));
+        let control = Control::new(&program, &self.host.mps_dir().join(g.to_string()));
         let control = match control {
             Ok(control) => control,
             Err(error) => {
@@ -81,7 +62,7 @@ impl Service {
             self.gpus[g].uuid.clone(),
             self.config.mps.multi_user,
             self.config.service.tick,
-            self.events.clone(),
+            self.host.events.clone(),
         );
         let on = OnGpu {
             control,
@@ -92,7 +73,7 @@ impl Service {
             servers: Vec::new(),
             beside: BTreeMap::new(),
         };
-        self.mps.insert(g, on);
+        self.gpus.mps.insert(g, on);
     }
 
     /// Makes the directories anew of daemons that serve one user and whose user has no claim there any more, and those
@@ -100,8 +81,8 @@ impl Service {
     pub(crate) fn renew_mps(&mut self) {
         let mut changed = false;
         for g in 0..self.gpus.len() {
-            let users = self.mps_users(g);
-            let Some(on) = self.mps.get_mut(&g).filter(|on| !on.renewing) else {
+            let users = mps_users(&self.world(), g);
+            let Some(on) = self.gpus.mps.get_mut(&g).filter(|on| !on.renewing) else {
                 continue;
             };
             let fits = match on.control.access() {
@@ -129,72 +110,11 @@ impl Service {
         }
     }
 
-    /// The users who have a part of a GPU through MPS.
-    fn mps_users(&self, g: usize) -> BTreeSet<u32> {
-        let uuid = &self.gpus[g].uuid;
-        let through = |s: &SliceRecord| s.uuid == *uuid && s.held == Held::Mps;
-        let records = self.claims.values().map(|live| &live.record);
-        let here = records.filter(|r| r.slices.iter().any(through));
-        here.map(|r| r.uid).collect()
-    }
-
-    /// Lets the user of a claim through to the daemon of a GPU: without multi-user it has one user's clients only, and
-    /// so has its directory.
-    fn let_in(&self, g: usize, uid: u32) {
-        let Some(on) = self.mps.get(&g).filter(|on| !on.renewing) else {
-            return;
-        };
-        let access = match self.config.mps.multi_user {
-            true => Access::Everybody,
-            false => Access::of_user(uid),
-        };
-        if let Err(error) = on.control.open_to(access) {
-            tracing::error!("cannot give uid {uid} access to MPS on GPU {g}: {error}");
-        }
-    }
-
-    /// Whether MPS serves on a GPU now.
-    pub(crate) fn mps_is_up(&self, g: usize) -> bool {
-        let fault = |s: &Server| s.state == mps::ServerState::Fault;
-        self.mps
-            .get(&g)
-            .is_some_and(|on| on.up && !on.renewing && !on.servers.iter().any(fault))
-    }
-
-    /// Whether a process is a server of ours: one that was seen, or the child of a daemon of this user.
-    pub(crate) fn is_mps_server(&self, pid: i32) -> bool {
-        let seen = |on: &OnGpu| on.servers.iter().any(|s| s.pid == pid);
-        if self.mps.values().any(seen) {
-            return true;
-        }
-        if self.mps.is_empty() {
-            return false;
-        }
-        let own = nix::unistd::Uid::effective().as_raw();
-        let daemon = proc::stat(pid).map(|s| s.ppid);
-        let daemon = daemon.filter(|d| proc::uids(*d).is_some_and(|u| u.real == own));
-        daemon.and_then(proc::exe).is_some_and(|exe| {
-            self.mps_program()
-                .is_ok_and(|p| p.canonicalize().is_ok_and(|p| p == exe))
-        })
-    }
-
-    /// A program of a claim has initialised CUDA: whom a server serves is worth a look.
-    pub(crate) fn poke_mps(&self, id: ClaimId) {
-        let record = self.claims.get(&id).map(|l| &l.record);
-        let slices = record.iter().flat_map(|r| &r.slices);
-        for slice in slices.filter(|s| s.held == Held::Mps) {
-            if let Some(on) = self.gpu_index(&slice.uuid).and_then(|g| self.mps.get(&g)) {
-                on.worker.send(Order::Look);
-            }
-        }
-    }
-
     /// A worker has something to tell.
     pub(crate) fn mps_report(&mut self, g: usize, report: Report) {
         match report {
             Report::Seen(events, servers) => {
-                if let Some(on) = self.mps.get_mut(&g) {
+                if let Some(on) = self.gpus.mps.get_mut(&g) {
                     on.servers = servers;
                 }
                 for event in events {
@@ -202,8 +122,8 @@ impl Service {
                 }
             }
             Report::NotStarted(why) => {
-                let known = self.mps.get(&g).and_then(|on| on.why.as_ref()) == Some(&why);
-                if let Some(on) = self.mps.get_mut(&g) {
+                let known = self.gpus.mps.get(&g).and_then(|on| on.why.as_ref()) == Some(&why);
+                if let Some(on) = self.gpus.mps.get_mut(&g) {
                     on.why = Some(why.clone());
                 }
                 if !known {
@@ -211,31 +131,31 @@ impl Service {
                 }
             }
             Report::Renewed => {
-                if let Some(on) = self.mps.get_mut(&g) {
+                if let Some(on) = self.gpus.mps.get_mut(&g) {
                     (on.up, on.renewing, on.why) = (true, false, None);
                     on.servers.clear();
                 }
-                for uid in self.mps_users(g) {
-                    self.let_in(g, uid);
+                for uid in mps_users(&self.world(), g) {
+                    let_in(&self.world(), g, uid);
                 }
             }
             Report::Terminated(id) => self.clients_terminated(id),
         }
         self.refresh_facts();
-        self.touch();
+        self.screens.touch();
     }
 
     fn mps_event(&mut self, g: usize, event: MpsEvent) {
         match event {
             MpsEvent::Up => {
-                if let Some(on) = self.mps.get_mut(&g) {
+                if let Some(on) = self.gpus.mps.get_mut(&g) {
                     on.up = true;
                     on.why = None;
                 }
                 self.notice(None, format!("MPS on GPU {g} is up"));
             }
             MpsEvent::Down => {
-                if let Some(on) = self.mps.get_mut(&g) {
+                if let Some(on) = self.gpus.mps.get_mut(&g) {
                     on.up = false;
                 }
                 self.notice(
@@ -244,7 +164,7 @@ impl Service {
                 );
             }
             MpsEvent::Fault { clients, .. } => {
-                let who = self.who(&clients);
+                let who = who(&self.world(), &clients);
                 let text = format!(
                     "a program of {who} had a fatal fault, and MPS ended all programs of these claims"
                 );
@@ -256,22 +176,6 @@ impl Service {
             MpsEvent::Well { .. } => {
                 self.notice(None, format!("MPS on GPU {g} serves again"));
             }
-        }
-    }
-
-    /// The claims of these processes, for people: `c3 (ada) or c4 (bob)`.
-    fn who(&self, clients: &[i32]) -> String {
-        let claims: BTreeSet<ClaimId> = clients.iter().filter_map(|p| self.claim_of(*p)).collect();
-        let named = claims.iter().map(|id| {
-            let uid = self.claims.get(id).map(|l| l.record.uid);
-            let user = uid.map_or_else(|| "?".to_owned(), |uid| self.names.user(uid));
-            format!("{id} ({user})")
-        });
-        let named: Vec<String> = named.collect();
-        if named.is_empty() {
-            "no claim".to_owned()
-        } else {
-            named.join(" or ")
         }
     }
 
@@ -290,8 +194,10 @@ impl Service {
             .map(|(id, _)| *id)
             .filter(|id| {
                 // A claim with nothing on the GPU has lost nothing.
-                let had = clients.iter().any(|p| self.claim_of(*p) == Some(*id));
-                had || !self.holders(*id).is_empty()
+                let had = clients
+                    .iter()
+                    .any(|p| members::claim_of(&self.world(), *p) == Some(*id));
+                had || !whose::holders(&self.world(), *id).is_empty()
             })
             .collect();
         for id in hit {
@@ -300,14 +206,16 @@ impl Service {
                 OnFault::Keep => {
                     "its programs on the GPU are ended; the claim stays: restart them in it"
                 }
-                OnFault::Requeue if self.may_requeue(id) => "its command is ended and queued again",
+                OnFault::Requeue if self.claims.may_requeue(id) => {
+                    "its command is ended and queued again"
+                }
                 OnFault::Requeue => {
                     "its programs on the GPU are ended, and so is the claim (it was made without --requeue)"
                 }
             };
             self.tell_owner(id, &format!("{id}: GPU {g}: {what}; {then}"));
             match self.config.mps.on_fault {
-                OnFault::Requeue if self.may_requeue(id) => {
+                OnFault::Requeue if self.claims.may_requeue(id) => {
                     self.requeue(id, &format!("MPS on GPU {g}: {what}"));
                 }
                 OnFault::End | OnFault::Requeue => {
@@ -316,52 +224,29 @@ impl Service {
                 OnFault::Keep => {
                     if let Some(live) = self.claims.get_mut(&id) {
                         live.record.hold = true;
-                        if let Err(error) = self.journal.put(&live.record) {
-                            tracing::error!(%id, %error, "could not record in the journal that a claim is held");
-                        }
+                        self.journal.keep(&live.record, "that a claim is held");
                     }
-                    let holders = self.holders(id);
-                    self.signal(&holders, libc::SIGKILL);
+                    let holders = whose::holders(&self.world(), id);
+                    ending::signal(&self.world(), &holders, libc::SIGKILL);
                 }
             }
         }
     }
 
-    /// Whether a claim's command may be ended and started again.
-    fn may_requeue(&self, id: ClaimId) -> bool {
-        self.claims.get(&id).is_some_and(|l| l.record.requeue)
-    }
-
-    /// Before the processes of a claim that ends are signalled their work on the GPU is ended by MPS. True if
-    /// that is under way: the signals follow.
-    pub(crate) fn terminate_clients(&self, id: ClaimId) -> bool {
-        let Some(live) = self.claims.get(&id) else {
-            return false;
-        };
-        let slice = live.record.slices.iter().find(|s| s.held == Held::Mps);
-        let on = slice
-            .and_then(|s| self.gpu_index(&s.uuid))
-            .and_then(|g| self.mps.get(&g));
-        let (Some(on), false) = (on, self.holders(id).is_empty()) else {
-            return false;
-        };
-        let pids = self.holders(id).into_iter().map(|p| p.pid).collect();
-        on.up && on.worker.send(Order::Terminate(id, pids))
-    }
-
     /// Processes of claims that should run through MPS and do not: they have no limit on their SMs.
     pub(crate) fn look_beside_mps(&mut self) {
         for g in 0..self.gpus.len() {
-            if !self.mps.contains_key(&g) {
+            if !self.gpus.mps.contains_key(&g) {
                 continue;
             }
             let uuid = self.gpus[g].uuid.clone();
             let stray: BTreeMap<i32, ClaimId> = self
+                .gpus
                 .reading(g)
                 .iter()
                 .flat_map(|r| r.processes.iter().flatten())
                 .filter(|p: &&GpuProcess| p.compute && !p.mps)
-                .filter_map(|p| match self.whose(p.pid) {
+                .filter_map(|p| match whose::whose(&self.world(), p.pid) {
                     Whose::Claim(id) => Some((p.pid, id)),
                     _ => None,
                 })
@@ -372,7 +257,7 @@ impl Service {
                     })
                 })
                 .collect();
-            let Some(on) = self.mps.get_mut(&g) else {
+            let Some(on) = self.gpus.mps.get_mut(&g) else {
                 continue;
             };
             let before = std::mem::replace(&mut on.beside, stray.clone());
@@ -389,100 +274,192 @@ impl Service {
             }
         }
     }
+}
 
-    /// The variables that make a claim's programs clients, and with what part. Values keep their length, so
-    /// that a later one can take their place.
-    pub(crate) fn mps_env(&self, record: &ClaimRecord) -> Vec<(String, String)> {
-        let slice = record.slices.iter().find(|s| s.held == Held::Mps);
-        let Some((slice, g)) = slice.and_then(|s| Some((s, self.gpu_index(&s.uuid)?))) else {
-            return Vec::new();
-        };
-        let Some(on) = self.mps.get(&g) else {
-            return Vec::new();
-        };
-        let percentage = self.world().mps_percentage(slice);
-        // Below what is interactive or answers requests.
-        let priority = u8::from(record.class == "batch");
-        let var = |name: &str, value: String| (format!("CUDA_MPS_{name}"), value);
-        vec![
-            var("PIPE_DIRECTORY", on.control.pipe().display().to_string()),
-            var("LOG_DIRECTORY", on.control.log().display().to_string()),
-            var("ACTIVE_THREAD_PERCENTAGE", format!("{percentage:09.5}")),
-            // The daemon has this one GPU.
-            var(
-                "PINNED_DEVICE_MEM_LIMIT",
-                format!("0={}M", slice.mem_limit.div_ceil(1 << 20)),
-            ),
-            var("CLIENT_PRIORITY", priority.to_string()),
-        ]
+/// Whether a process is a server of ours: one that was seen, or the child of a daemon of this user.
+pub(crate) fn is_mps_server(world: &World<'_>, pid: i32) -> bool {
+    let seen = |on: &OnGpu| on.servers.iter().any(|s| s.pid == pid);
+    if world.gpus.mps.values().any(seen) {
+        return true;
     }
+    if world.gpus.mps.is_empty() {
+        return false;
+    }
+    let own = nix::unistd::Uid::effective().as_raw();
+    let daemon = proc::stat(pid).map(|s| s.ppid);
+    let daemon = daemon.filter(|d| proc::uids(*d).is_some_and(|u| u.real == own));
+    daemon.and_then(proc::exe).is_some_and(|exe| {
+        world
+            .config
+            .mps_program()
+            .is_ok_and(|p| p.canonicalize().is_ok_and(|p| p == exe))
+    })
+}
 
-    /// What a new size means for programs that run through MPS already, in words; `None` where nothing is fixed.
-    pub(crate) fn mps_words_for_runners(
-        &self,
-        now: &ClaimRecord,
-        old: &ClaimRecord,
-    ) -> Option<String> {
-        let part = |r: &ClaimRecord| r.slices.iter().find(|s| s.held == Held::Mps).cloned();
-        let (slice, old) = (part(now)?, part(old)?);
-        let (next, before) = (self.world().mps_sms(&slice), self.world().mps_sms(&old));
-        let mut words = Vec::new();
-        let keep = self.sms_of_runners(now, &slice.uuid);
-        let as_it_is = |next: u32| keep.iter().eq([&u64::from(next)]);
-        if let Some(next) = next.filter(|next| Some(*next) != before && !as_it_is(*next)) {
-            let keep: Vec<String> = keep.iter().map(u64::to_string).collect();
-            let runners = if keep.is_empty() {
-                String::new()
-            } else {
-                format!("running ones keep {} SMs, ", keep.join(" and "))
-            };
-            words.push(format!(
-                "MPS sets a program's SMs when it starts: {runners}those started from now on get {next}"
-            ));
-        }
-        if slice.sm_limit_milli != old.sm_limit_milli && self.config.mps.share == MpsShare::Request
+/// Lets the user of a claim through to the daemon of a GPU: without multi-user it has one user's clients only, and
+/// so has its directory.
+fn let_in(world: &World<'_>, g: usize, uid: u32) {
+    let Some(on) = world.gpus.mps.get(&g).filter(|on| !on.renewing) else {
+        return;
+    };
+    let access = match world.config.mps.multi_user {
+        true => Access::Everybody,
+        false => Access::of_user(uid),
+    };
+    if let Err(error) = on.control.open_to(access) {
+        tracing::error!("cannot give uid {uid} access to MPS on GPU {g}: {error}");
+    }
+}
+
+/// The variables that make a claim's programs clients, and with what part. Values keep their length, so
+/// that a later one can take their place.
+pub(crate) fn mps_env(world: &World<'_>, record: &ClaimRecord) -> Vec<(String, String)> {
+    let slice = record.slices.iter().find(|s| s.held == Held::Mps);
+    let Some((slice, g)) = slice.and_then(|s| Some((s, world.gpus.gpu_index(&s.uuid)?))) else {
+        return Vec::new();
+    };
+    let Some(on) = world.gpus.mps.get(&g) else {
+        return Vec::new();
+    };
+    let percentage = world.mps_percentage(slice);
+    // Below what is interactive or answers requests.
+    let priority = u8::from(record.class == "batch");
+    let var = |name: &str, value: String| (format!("CUDA_MPS_{name}"), value);
+    vec![
+        var("PIPE_DIRECTORY", on.control.pipe().display().to_string()),
+        var("LOG_DIRECTORY", on.control.log().display().to_string()),
+        var("ACTIVE_THREAD_PERCENTAGE", format!("{percentage:09.5}")),
+        // The daemon has this one GPU.
+        var(
+            "PINNED_DEVICE_MEM_LIMIT",
+            format!("0={}M", slice.mem_limit.div_ceil(1 << 20)),
+        ),
+        var("CLIENT_PRIORITY", priority.to_string()),
+    ]
+}
+
+/// The users who have a part of a GPU through MPS.
+fn mps_users(world: &World<'_>, g: usize) -> BTreeSet<u32> {
+    let uuid = &world.gpus[g].uuid;
+    let through = |s: &SliceRecord| s.uuid == *uuid && s.held == Held::Mps;
+    let records = world.claims.values().map(|live| &live.record);
+    let here = records.filter(|r| r.slices.iter().any(through));
+    here.map(|r| r.uid).collect()
+}
+
+/// What a new size means for programs that run through MPS already, in words; `None` where nothing is fixed.
+pub(crate) fn mps_words_for_runners(
+    world: &World<'_>,
+    now: &ClaimRecord,
+    old: &ClaimRecord,
+) -> Option<String> {
+    let part = |r: &ClaimRecord| r.slices.iter().find(|s| s.held == Held::Mps).cloned();
+    let (slice, old) = (part(now)?, part(old)?);
+    let (next, before) = (world.mps_sms(&slice), world.mps_sms(&old));
+    let mut words = Vec::new();
+    let keep = sms_of_runners(world, now, &slice.uuid);
+    let as_it_is = |next: u32| keep.iter().eq([&u64::from(next)]);
+    if let Some(next) = next.filter(|next| Some(*next) != before && !as_it_is(*next)) {
+        let keep: Vec<String> = keep.iter().map(u64::to_string).collect();
+        let runners = if keep.is_empty() {
+            String::new()
+        } else {
+            format!("running ones keep {} SMs, ", keep.join(" and "))
+        };
+        words.push(format!(
+            "MPS sets a program's SMs when it starts: {runners}those started from now on get {next}"
+        ));
+    }
+    if slice.sm_limit_milli != old.sm_limit_milli && world.config.mps.share == MpsShare::Request {
+        words.push("the SM limit has no effect with MPS ([mps] share = \"request\")".to_owned());
+    }
+    if slice.mem_limit != old.mem_limit {
+        words.push("the memory limit applies at once".to_owned());
+    }
+    (!words.is_empty()).then(|| words.join("; "))
+}
+
+/// A program of a claim has initialised CUDA: whom a server serves is worth a look.
+pub(crate) fn poke_mps(world: &World<'_>, id: ClaimId) {
+    let record = world.claims.get(&id).map(|l| &l.record);
+    let slices = record.iter().flat_map(|r| &r.slices);
+    for slice in slices.filter(|s| s.held == Held::Mps) {
+        if let Some(on) = world
+            .gpus
+            .gpu_index(&slice.uuid)
+            .and_then(|g| world.gpus.mps.get(&g))
         {
-            words
-                .push("the SM limit has no effect with MPS ([mps] share = \"request\")".to_owned());
-        }
-        if slice.mem_limit != old.mem_limit {
-            words.push("the memory limit applies at once".to_owned());
-        }
-        (!words.is_empty()).then(|| words.join("; "))
-    }
-
-    /// SMs that programs of a claim have been shown by the driver since they started.
-    fn sms_of_runners(&self, record: &ClaimRecord, uuid: &str) -> BTreeSet<u64> {
-        let live = self.claims.values().find(|l| l.record.id == record.id);
-        let seats = live.into_iter().flat_map(|l| &l.seats);
-        let there = seats.filter(|seat| self.gpus[seat.gpu].uuid == uuid);
-        there
-            .flat_map(|seat| seat.usage.read_slots(self.gpus[seat.gpu].total))
-            .filter_map(|slot| slot.mps_sms)
-            .collect()
-    }
-
-    /// Writes the part of a claim that runs through MPS into its page, for programs that start from now on.
-    pub(crate) fn write_mps_part(&self, record: &ClaimRecord, gpu: usize, limits: &LimitsFile) {
-        let uuid = &self.gpus[gpu].uuid;
-        let through = |s: &&SliceRecord| s.uuid == *uuid && s.held == Held::Mps;
-        let held = record.slices.iter().find(through);
-        let thousandths = held.map_or(0, |s| {
-            (self.world().mps_percentage(s) * 1000.0).round() as u32
-        });
-        limits.set_mps_percentage(thousandths);
-        let mib = held.map_or(0, |s| s.mem_limit.div_ceil(1 << 20));
-        limits.set_mps_pinned(u32::try_from(mib).unwrap_or(u32::MAX));
-        if held.is_some() {
-            self.let_in(gpu, record.uid);
+            on.worker.send(Order::Look);
         }
     }
+}
 
-    /// Processes of a claim that run on a GPU beside MPS.
-    pub(crate) fn beside_mps(&self, id: ClaimId, g: usize) -> Vec<u32> {
-        let beside = self.mps.get(&g).into_iter().flat_map(|on| &on.beside);
-        let own = beside.filter(|(_, of)| **of == id);
-        own.map(|(pid, _)| pid.cast_unsigned()).collect()
+/// SMs that programs of a claim have been shown by the driver since they started.
+fn sms_of_runners(world: &World<'_>, record: &ClaimRecord, uuid: &str) -> BTreeSet<u64> {
+    let live = world.claims.values().find(|l| l.record.id == record.id);
+    let seats = live.into_iter().flat_map(|l| &l.seats);
+    let there = seats.filter(|seat| world.gpus[seat.gpu].uuid == uuid);
+    there
+        .flat_map(|seat| seat.usage.read_slots(world.gpus[seat.gpu].total))
+        .filter_map(|slot| slot.mps_sms)
+        .collect()
+}
+
+/// Before the processes of a claim that ends are signalled their work on the GPU is ended by MPS. True if
+/// that is under way: the signals follow.
+pub(crate) fn terminate_clients(world: &World<'_>, id: ClaimId) -> bool {
+    let Some(live) = world.claims.get(&id) else {
+        return false;
+    };
+    let slice = live.record.slices.iter().find(|s| s.held == Held::Mps);
+    let on = slice
+        .and_then(|s| world.gpus.gpu_index(&s.uuid))
+        .and_then(|g| world.gpus.mps.get(&g));
+    let (Some(on), false) = (on, whose::holders(world, id).is_empty()) else {
+        return false;
+    };
+    let pids = whose::holders(world, id)
+        .into_iter()
+        .map(|p| p.pid)
+        .collect();
+    on.up && on.worker.send(Order::Terminate(id, pids))
+}
+
+/// The claims of these processes, for people: `c3 (ada) or c4 (bob)`.
+fn who(world: &World<'_>, clients: &[i32]) -> String {
+    let claims: BTreeSet<ClaimId> = clients
+        .iter()
+        .filter_map(|p| members::claim_of(world, *p))
+        .collect();
+    let named = claims.iter().map(|id| {
+        let uid = world.claims.get(id).map(|l| l.record.uid);
+        let user = uid.map_or_else(|| "?".to_owned(), |uid| world.host.names.user(uid));
+        format!("{id} ({user})")
+    });
+    let named: Vec<String> = named.collect();
+    if named.is_empty() {
+        "no claim".to_owned()
+    } else {
+        named.join(" or ")
+    }
+}
+
+/// Writes the part of a claim that runs through MPS into its page, for programs that start from now on.
+pub(crate) fn write_mps_part(
+    world: &World<'_>,
+    record: &ClaimRecord,
+    gpu: usize,
+    limits: &LimitsFile,
+) {
+    let uuid = &world.gpus[gpu].uuid;
+    let through = |s: &&SliceRecord| s.uuid == *uuid && s.held == Held::Mps;
+    let held = record.slices.iter().find(through);
+    let thousandths = held.map_or(0, |s| (world.mps_percentage(s) * 1000.0).round() as u32);
+    limits.set_mps_percentage(thousandths);
+    let mib = held.map_or(0, |s| s.mem_limit.div_ceil(1 << 20));
+    limits.set_mps_pinned(u32::try_from(mib).unwrap_or(u32::MAX));
+    if held.is_some() {
+        let_in(world, gpu, record.uid);
     }
 }
 
@@ -494,8 +471,9 @@ impl World<'_> {
             MpsShare::Limit => slice.sm_limit_milli,
         };
         let sms = self
+            .gpus
             .gpu_index(&slice.uuid)
-            .and_then(|g| self.last_reading(g)?.sm_count);
+            .and_then(|g| self.gpus.last_reading(g)?.sm_count);
         // In thousandths, as the page of limits has it.
         (mps::percentage_for(share, sms) * 1000.0).round() / 1000.0
     }
@@ -526,9 +504,61 @@ impl World<'_> {
 
     /// The same, and how many the GPU has.
     pub(crate) fn mps_sms_of(&self, slice: &SliceRecord) -> Option<(u32, u32)> {
-        let g = self.gpu_index(&slice.uuid)?;
-        let all = self.last_reading(g)?.sm_count?;
+        let g = self.gpus.gpu_index(&slice.uuid)?;
+        let all = self.gpus.last_reading(g)?.sm_count?;
         let given = || (mps::sms_of(all, self.mps_percentage(slice)), all);
         (slice.held == Held::Mps).then(given)
+    }
+}
+
+impl Claims {
+    /// Whether a claim's command may be ended and started again.
+    fn may_requeue(&self, id: ClaimId) -> bool {
+        self.get(&id).is_some_and(|l| l.record.requeue)
+    }
+}
+
+impl Settings {
+    /// NVIDIA's control program.
+    pub(crate) fn mps_program(&self) -> Result<PathBuf, String> {
+        mps::find_program(self.mps.control.as_deref()).ok_or_else(|| {
+            let name = mps::PROGRAM;
+            match &self.mps.control {
+                Some(path) => format!("{} is not there", path.display()),
+                None => format!("{name} is not on PATH"),
+            }
+        })
+    }
+}
+
+impl Gpus {
+    /// Ends the daemon of a GPU; what is given says when it has ended.
+    pub(crate) fn end_mps(&mut self, g: usize) -> Option<std::sync::mpsc::Receiver<()>> {
+        let on = self.mps.remove(&g)?;
+        let (ended_tx, ended_rx) = std::sync::mpsc::channel();
+        on.worker.send(Order::Quit(ended_tx));
+        Some(ended_rx)
+    }
+
+    /// Processes of a claim that run on a GPU beside MPS.
+    pub(crate) fn beside_mps(&self, id: ClaimId, g: usize) -> Vec<u32> {
+        let beside = self.mps.get(&g).into_iter().flat_map(|on| &on.beside);
+        let own = beside.filter(|(_, of)| **of == id);
+        own.map(|(pid, _)| pid.cast_unsigned()).collect()
+    }
+
+    /// Whether MPS serves on a GPU now.
+    pub(crate) fn mps_is_up(&self, g: usize) -> bool {
+        let fault = |s: &Server| s.state == mps::ServerState::Fault;
+        self.mps
+            .get(&g)
+            .is_some_and(|on| on.up && !on.renewing && !on.servers.iter().any(fault))
+    }
+}
+
+impl Host {
+    /// Where the daemons' directories are, by GPU.
+    pub(crate) fn mps_dir(&self) -> PathBuf {
+        self.paths.runtime_dir.join("mps")
     }
 }

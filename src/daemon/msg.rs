@@ -15,6 +15,7 @@ use super::connection::{ConnId, Sender, Turn};
 use super::fact::{Fact, KernelXid};
 use super::history::worker::Told;
 use super::peer::Peer;
+use super::policy::Refused;
 
 /// What the task that owns the state is told. Closed: nothing else can change the state.
 #[derive(Debug)]
@@ -90,6 +91,8 @@ pub(crate) enum Msg {
         /// What.
         report: MpsReport,
     },
+    /// A program without a claim was kept from a GPU.
+    Refused(Box<Refused>),
     /// A GPU has been divided, or not.
     Divided {
         /// Index.

@@ -34,9 +34,10 @@ impl Notices {
         }
     }
 
-    /// All of them.
-    pub(crate) fn show(&self) -> Vec<Notice> {
-        self.0.iter().map(|(_, notice)| notice.clone()).collect()
+    /// Those about whose owner this says yes.
+    pub(crate) fn show(&self, of: impl Fn(Option<u32>) -> bool) -> Vec<Notice> {
+        let shown = self.0.iter().filter(|(owner, _)| of(*owner));
+        shown.map(|(_, notice)| notice.clone()).collect()
     }
 }
 
@@ -61,9 +62,10 @@ mod tests {
             tell(Some(2), "again");
         }
         tell(None, "newest");
-        let shown = notices.show();
+        let shown = notices.show(|_| true);
         assert_eq!(shown.len(), NOTICES);
         assert_eq!(shown[0].text, "newest");
         assert!(shown.iter().any(|n| n.text == "the other's"));
+        assert_eq!(notices.show(|owner| owner == Some(1)).len(), 1);
     }
 }

@@ -12,11 +12,16 @@ use gshare_core::machine::lever::Wish;
 use gshare_core::units::show_duration;
 use gshare_proto::{AdminDone, OffView, Reply, WireError};
 
+use super::act;
 use super::admin::Act;
+use super::claims::Claims;
 use super::journal::HoldingRecord;
 use super::live::Live;
 use super::peer::Peer;
+use super::policy::limits;
 use super::service::Service;
+use super::settings::Settings;
+use super::world::World;
 use crate::clock::unix_ms;
 use crate::off;
 
@@ -44,17 +49,6 @@ fn harmless(config: &Config) -> Config {
 }
 
 impl Service {
-    /// Whether nothing is to be limited, taken or refused.
-    pub(crate) fn is_off(&self) -> bool {
-        self.off.line.is_some()
-    }
-
-    /// Whether a claim was let in where everybody is: nothing is booked for it, and it has no limits until it ends.
-    pub(crate) fn is_counted(&self, id: ClaimId) -> bool {
-        let live = self.claims.get(&id);
-        live.is_some_and(|l| l.record.holding == HoldingRecord::Counted)
-    }
-
     /// A claim is about to be granted, in the books or outside them.
     pub(crate) fn note_counted(&mut self, id: ClaimId, counted: bool) {
         let holding = match counted {
@@ -63,56 +57,28 @@ impl Service {
         };
         if let Some(live) = self.claims.get_mut(&id) {
             live.record.holding = holding;
-        } else if let Some(asked) = self.waiting.get_mut(&id) {
+        } else if let Some(asked) = self.claims.waiting.get_mut(&id) {
             asked.record.holding = holding;
         }
     }
 
-    /// Whether nothing limits a claim: gshare is off, it is only counted, or observed.
-    pub(crate) fn is_unlimited(&self, id: ClaimId) -> bool {
-        let live = self.claims.get(&id);
-        self.is_off() || self.is_counted(id) || live.is_some_and(|l| l.record.is_observed())
-    }
-
-    /// The cap that is written now in the place of this one.
-    pub(crate) fn cap_now(&self, id: ClaimId, gpu: usize, cap: u64) -> u64 {
-        match self.is_unlimited(id) {
-            true => self.gpus[gpu].total,
-            false => cap,
-        }
-    }
-
-    /// For the screen.
-    pub(crate) fn off_view(&self) -> Option<OffView> {
-        self.off.line.as_ref().map(|line| OffView {
-            since_ms: line.since_ms,
-            until_ms: line.until_ms,
-            by: line.by.clone(),
-        })
-    }
-
-    /// The configuration that holds while gshare is on.
-    pub(crate) fn configured(&self) -> &Config {
-        self.off.configured.as_deref().unwrap_or(&self.config)
-    }
-
     /// Takes a configuration into force, or keeps it for when gshare is on again.
     pub(crate) fn configure(&mut self, new: Config) {
-        if self.is_off() {
-            self.config = harmless(&new);
-            self.off.configured = Some(Box::new(new));
+        if self.config.is_off() {
+            *self.config = harmless(&new);
+            self.config.off.configured = Some(Box::new(new));
         } else {
-            self.config = new;
+            *self.config = new;
         }
     }
 
     /// Follows the line in the state directory.
     pub(crate) fn follow_off(&mut self) {
-        let mut line = off::read(&self.paths.state_dir);
+        let mut line = off::read(&self.host.paths.state_dir);
         let left = line.as_ref().and_then(|l| l.until_ms);
         let left = left.map(|until| Duration::from_millis(until.saturating_sub(unix_ms())));
         if left.is_some_and(|left| left.is_zero()) {
-            match off::remove(&self.paths.state_dir) {
+            match off::remove(&self.host.paths.state_dir) {
                 Ok(()) => line = None,
                 Err(error) => {
                     tracing::error!(%error, "gshare stays off: cannot remove `off` from the state directory");
@@ -120,16 +86,16 @@ impl Service {
             }
         }
         let soon = left.is_some_and(|left| left <= WARNING);
-        if let (true, true, false) = (soon, line.is_some(), self.off.warned) {
+        if let (true, true, false) = (soon, line.is_some(), self.config.off.warned) {
             let left = show_duration(left.unwrap_or_default());
             let text =
                 format!("gshare will be on again in {left}; to keep it off: sudo gshare admin off");
             self.notice(None, text);
         }
-        self.off.warned = soon && line.is_some();
-        let was = self.is_off();
+        self.config.off.warned = soon && line.is_some();
+        let was = self.config.is_off();
         let new = line.is_some();
-        self.off.line = line;
+        self.config.off.line = line;
         if was != new {
             self.switch();
         }
@@ -140,12 +106,12 @@ impl Service {
 
     /// Brings everything to what is so now.
     fn switch(&mut self) {
-        if self.is_off() {
-            self.off.configured = Some(Box::new(self.config.clone()));
-            self.config = harmless(&self.config);
-        } else if let Some(configured) = self.off.configured.take() {
-            self.config = *configured;
-            self.off.called.clear();
+        if self.config.is_off() {
+            self.config.off.configured = Some(Box::new(self.config.clone()));
+            *self.config = harmless(&self.config);
+        } else if let Some(configured) = self.config.off.configured.take() {
+            *self.config = *configured;
+            self.config.off.called.clear();
         }
         self.tell_reclaim_rules();
         self.tell_admission();
@@ -156,7 +122,7 @@ impl Service {
         self.apply_denial();
         self.tell_arbiter();
         self.refresh_facts();
-        let text = match self.is_off() {
+        let text = match self.config.is_off() {
             true => "gshare is off: nothing is limited, taken or refused until gshare admin on",
             false => {
                 "gshare is on again: a claim above its limit may not grow, and nothing is ended"
@@ -164,26 +130,21 @@ impl Service {
         };
         tracing::warn!("{text}");
         self.notice(None, text.to_owned());
-        self.touch();
+        self.screens.touch();
     }
 
     /// The limits of a claim as they are to be now: in its pages, and with the driver.
     pub(crate) fn limits_anew(&mut self, id: ClaimId) {
-        let slices = self
-            .machine
-            .ledger()
-            .slices(id)
-            .unwrap_or_default()
-            .to_vec();
+        let slices = self.core.ledger().slices(id).unwrap_or_default().to_vec();
         for slice in &slices {
-            self.write_cap(id, slice);
+            act::write_cap(&self.world(), id, slice);
         }
-        let unlimited = self.is_unlimited(id);
+        let unlimited = is_unlimited(&self.world(), id);
         let Some(live) = self.claims.get(&id) else {
             return;
         };
         match unlimited {
-            true => self.unlimit_memory(live),
+            true => limits::unlimit_memory(&self.world(), &self.observer, live),
             false => self.limit_memory(id),
         }
     }
@@ -200,12 +161,12 @@ impl Service {
         let claims = self
             .claims
             .iter()
-            .filter(|(id, live)| !self.off.called.contains(id) && which(live));
+            .filter(|(id, live)| !self.config.off.called.contains(id) && which(live));
         let away: Vec<(ClaimId, Wish)> = claims
             .filter_map(|(id, live)| Some((*id, away(live)?)))
             .collect();
         for (id, wish) in away {
-            self.off.called.insert(id);
+            self.config.off.called.insert(id);
             self.drive(Event::Wish { id, wish });
         }
     }
@@ -216,10 +177,10 @@ impl Service {
         peer: &Peer,
         for_ms: Option<u64>,
     ) -> Result<Reply, WireError> {
-        let line = off::line(self.names.user(peer.uid), for_ms);
+        let line = off::line(self.host.names.user(peer.uid), for_ms);
         let until = off::span(for_ms);
-        self.audit(peer, vec![self.off_act("off", &until)], |_| Ok(()))?;
-        off::write(&self.paths.state_dir, &line).map_err(|e| unwritten(&e))?;
+        self.audit(peer, vec![self.config.off_act("off", &until)], |_| Ok(()))?;
+        off::write(&self.host.paths.state_dir, &line).map_err(|e| unwritten(&e))?;
         self.follow_off();
         let mut lines = vec![format!(
             "gshare is off {until}: nothing is limited, taken or refused, and every program can open the GPUs"
@@ -249,8 +210,8 @@ impl Service {
 
     /// Switches on again.
     pub(crate) fn admin_on(&mut self, peer: &Peer) -> Result<Reply, WireError> {
-        self.audit(peer, vec![self.off_act("on", "on")], |_| Ok(()))?;
-        off::remove(&self.paths.state_dir).map_err(|e| unwritten(&e))?;
+        self.audit(peer, vec![self.config.off_act("on", "on")], |_| Ok(()))?;
+        off::remove(&self.host.paths.state_dir).map_err(|e| unwritten(&e))?;
         self.follow_off();
         let above = |(id, live): (&ClaimId, &Live)| {
             let over = live.seats.iter().any(|seat| {
@@ -266,6 +227,48 @@ impl Service {
             undo: Some("gshare admin off".to_owned()),
         }))
     }
+}
+
+/// The cap that is written now in the place of this one.
+pub(crate) fn cap_now(world: &World<'_>, id: ClaimId, gpu: usize, cap: u64) -> u64 {
+    match is_unlimited(world, id) {
+        true => world.gpus[gpu].total,
+        false => cap,
+    }
+}
+
+/// Whether nothing limits a claim: gshare is off, it is only counted, or observed.
+pub(crate) fn is_unlimited(world: &World<'_>, id: ClaimId) -> bool {
+    let live = world.claims.get(&id);
+    world.config.is_off()
+        || world.claims.is_counted(id)
+        || live.is_some_and(|l| l.record.is_observed())
+}
+
+fn unwritten(error: &std::io::Error) -> WireError {
+    let text = format!("nothing was changed: {error}");
+    WireError::new(gshare_proto::ErrorCode::Internal, text)
+        .with_hint("sudo gshare admin off also works without the service")
+}
+
+impl Claims {
+    /// Whether a claim was let in where everybody is: nothing is booked for it, and it has no limits until it ends.
+    pub(crate) fn is_counted(&self, id: ClaimId) -> bool {
+        let live = self.get(&id);
+        live.is_some_and(|l| l.record.holding == HoldingRecord::Counted)
+    }
+}
+
+impl Settings {
+    /// The configuration that holds while gshare is on.
+    pub(crate) fn configured(&self) -> &Config {
+        self.off.configured.as_deref().unwrap_or(self)
+    }
+
+    /// Whether nothing is to be limited, taken or refused.
+    pub(crate) fn is_off(&self) -> bool {
+        self.off.line.is_some()
+    }
 
     fn off_act(&self, action: &'static str, after: &str) -> Act {
         let before = match self.is_off() {
@@ -280,12 +283,15 @@ impl Service {
             reason: None,
         }
     }
-}
 
-fn unwritten(error: &std::io::Error) -> WireError {
-    let text = format!("nothing was changed: {error}");
-    WireError::new(gshare_proto::ErrorCode::Internal, text)
-        .with_hint("sudo gshare admin off also works without the service")
+    /// For the screen.
+    pub(crate) fn off_view(&self) -> Option<OffView> {
+        self.off.line.as_ref().map(|line| OffView {
+            since_ms: line.since_ms,
+            until_ms: line.until_ms,
+            by: line.by.clone(),
+        })
+    }
 }
 
 #[cfg(test)]

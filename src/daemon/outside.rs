@@ -50,6 +50,8 @@ pub(crate) struct AutoClaim {
     pub(super) uses: BTreeMap<usize, DriverUse>,
     /// Highest sum of its bytes.
     pub(super) peak: u64,
+    /// Owners of claims were told that it takes what they are guaranteed.
+    pub(super) named: bool,
 }
 
 impl AutoClaim {
@@ -86,6 +88,8 @@ pub(crate) struct Denial {
     pub(super) trouble: Option<String>,
     /// What an earlier service may have left was looked for.
     pub(super) settled: bool,
+    /// What it refuses is listened to, where the kernel says it.
+    pub(super) heard: bool,
 }
 
 /// Of a process's launches so many, in a hundred, may be without a measured time before its count says nothing.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use gshare_core::{Bytes, ClaimId, Held};
 
+use super::gpu::{Gpu, UNKNOWN_OVERHEAD};
 use super::service::Service;
 
 /// Hidden first argument of the measuring process.
@@ -25,8 +26,8 @@ fn name(model: &str, held: Held) -> String {
 impl Service {
     /// Takes what earlier services measured.
     pub(crate) fn load_overheads(&mut self) -> anyhow::Result<()> {
-        let driver = self.driver_version().to_owned();
-        for gpu in &mut self.gpus {
+        let driver = self.gpus.driver_version().to_owned();
+        for gpu in self.gpus.iter_mut() {
             if let Some(bytes) = self.journal.overhead(&gpu.model, &driver)? {
                 gpu.overhead = bytes;
                 gpu.overhead_known = true;
@@ -42,15 +43,17 @@ impl Service {
     /// Measures where it is not known, one GPU of each model, all models at once: before the first claim, so
     /// that no claim is charged a guess. Once per model and driver; a minute at most.
     pub(crate) fn measure_overheads(&mut self) {
-        let Ok(libcuda) = &self.libcuda else { return };
+        let Ok(libcuda) = &self.host.driver.libcuda else {
+            return;
+        };
         let mut models: Vec<(&str, &str)> = Vec::new();
         // A GPU that is divided has no contexts but those of its instances.
-        let whole = |(g, gpu): &(usize, &super::gpus::Gpu)| {
-            gpu.uuid.starts_with("GPU-") && !self.is_divided(*g) && !self.is_released(*g)
+        let whole = |(g, gpu): &(usize, &Gpu)| {
+            gpu.uuid.starts_with("GPU-") && !self.gpus.is_divided(*g) && !self.gpus.is_released(*g)
         };
         for (_, gpu) in self.gpus.iter().enumerate().filter(|(g, gpu)| {
             !gpu.overhead_known
-                && (gpu.parent.is_some() && !self.is_released(*g) || whole(&(*g, *gpu)))
+                && (gpu.parent.is_some() && !self.gpus.is_released(*g) || whole(&(*g, *gpu)))
         }) {
             if !models.iter().any(|(model, _)| *model == gpu.model) {
                 models.push((&gpu.model, &gpu.uuid));
@@ -63,7 +66,7 @@ impl Service {
             "measuring the memory of a CUDA context on {} GPU models, once per driver version",
             models.len()
         );
-        let nvml = &self.nvml_path;
+        let nvml = &self.host.driver.nvml;
         let measured: Vec<(String, anyhow::Result<u64>)> = std::thread::scope(|scope| {
             let probes: Vec<_> = models
                 .iter()
@@ -92,7 +95,7 @@ impl Service {
                 Ok(bytes) => self.learnt(&uuid, Held::Timeslice, bytes, true),
                 Err(error) => tracing::warn!(
                     "could not measure the memory of a CUDA context on {uuid}, so gshare assumes {} MiB: {error:#}",
-                    super::gpus::UNKNOWN_OVERHEAD >> 20
+                    UNKNOWN_OVERHEAD >> 20
                 ),
             }
         }
@@ -113,8 +116,8 @@ impl Service {
     }
 
     fn learnt(&mut self, uuid: &str, held: Held, bytes: u64, by_probe: bool) {
-        let driver = self.driver_version().to_owned();
-        let Some(index) = self.gpu_index(uuid) else {
+        let driver = self.gpus.driver_version().to_owned();
+        let Some(index) = self.gpus.gpu_index(uuid) else {
             return;
         };
         let model = self.gpus[index].model.clone();

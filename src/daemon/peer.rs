@@ -69,7 +69,7 @@ impl Peer {
             cred.uid(),
             namespace,
             proc::subordinate_owner(cred.uid()),
-            |uid| proc::user_name(uid).is_some(),
+            has_account,
         ) else {
             let uid = cred.uid();
             return Ok(Err(WireError::new(
@@ -101,6 +101,16 @@ impl Peer {
     pub(crate) fn is_root(&self) -> bool {
         self.uid == 0 && self.on_machine
     }
+}
+
+fn has_account(uid: u32) -> bool {
+    proc::user_name(uid).is_some()
+}
+
+/// The user for whom a process of the machine's own namespace counts, as in [`Peer`].
+pub(super) fn owner_of(uid: u32) -> u32 {
+    let subordinate = proc::subordinate_owner(uid);
+    counts_for(uid, UserNamespace::Same, subordinate, has_account).unwrap_or(uid)
 }
 
 /// The user for whom a process counts that connects as `uid` from a namespace: everybody has one quota and one set of

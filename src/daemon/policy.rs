@@ -1,12 +1,14 @@
 //! What is done about use outside claims and about use beyond them: the service's side of `[policy]`.
 
-mod adopt;
-mod auto;
-mod deny;
-mod doctor;
-mod limits;
-mod overuse;
-mod places;
+pub(crate) mod adopt;
+pub(crate) mod auto;
+pub(crate) mod deny;
+pub(crate) mod doctor;
+pub(crate) mod limits;
+pub(crate) mod overuse;
+pub(crate) mod places;
+mod refusals;
+mod takes;
 
 use gshare_config::{Mode, Unclaimed};
 use gshare_enforcer::proc;
@@ -14,44 +16,49 @@ use gshare_proto::{ErrorCode, WireError};
 
 use super::outside::AutoClaim;
 use super::service::Service;
+use super::world::World;
+use super::{mps, stage};
+
+pub(crate) use refusals::Refused;
 
 impl Service {
-    /// What is done about processes outside claims. A user's own service is nobody's accountant: others'
-    /// claims look like use outside claims to it.
-    pub(crate) fn unclaimed_policy(&self) -> Unclaimed {
-        match self.mode {
-            Mode::System => {
-                let set = self.config.policy.unclaimed;
-                set.unwrap_or_else(|| self.unclaimed_by_stage())
-            }
-            Mode::User => Unclaimed::Observe,
-        }
-    }
-
     /// After each look at the driver.
     pub(crate) fn apply_policy(&mut self) {
         self.policy.looks += 1;
         self.probe_limits();
         self.apply_denial();
         self.update_auto_claims();
+        self.name_takers();
         self.reconcile();
     }
+}
 
-    /// The refusal of what cannot be done with an auto-claim.
-    pub(crate) fn is_auto(&self, word: &str, auto: &AutoClaim) -> WireError {
-        let (pid, user) = (auto.pid(), self.names.user(auto.uid()));
-        WireError::new(
-            ErrorCode::NotAvailable,
-            format!("{word} is process {pid} of {user}, which has no claim: the process has no limit, and {word} ends \
-                     when it exits"),
-        )
-        .with_hint(format!("to make it a claim: gshare adopt {pid}; to end it: kill {pid}"))
-    }
+/// The refusal of what cannot be done with an auto-claim.
+pub(crate) fn is_auto(world: &World<'_>, word: &str, auto: &AutoClaim) -> WireError {
+    let (pid, user) = (auto.pid(), world.host.names.user(auto.uid()));
+    WireError::new(
+        ErrorCode::NotAvailable,
+        format!("{word} is process {pid} of {user}, which has no claim: the process has no limit, and {word} ends \
+                 when it exits"),
+    )
+    .with_hint(format!("to make it a claim: gshare adopt {pid}; to end it: kill {pid}"))
+}
 
-    /// A process that gshare itself runs: a probe, a server of its own.
-    pub(crate) fn is_own_process(&self, pid: i32) -> bool {
-        let service = std::process::id().cast_signed();
-        let own = |pid: i32| pid == service || self.policy.own.contains(&pid);
-        self.is_mps_server(pid) || proc::ancestors(pid).iter().any(|a| own(a.pid))
+/// A process that gshare itself runs: a probe, a server of its own.
+pub(crate) fn is_own_process(world: &World<'_>, pid: i32) -> bool {
+    let service = std::process::id().cast_signed();
+    let own = |pid: i32| pid == service || world.policy.own.contains(&pid);
+    mps::is_mps_server(world, pid) || proc::ancestors(pid).iter().any(|a| own(a.pid))
+}
+
+/// What is done about processes outside claims. A user's own service is nobody's accountant: others'
+/// claims look like use outside claims to it.
+pub(crate) fn unclaimed_policy(world: &World<'_>) -> Unclaimed {
+    match world.host.mode {
+        Mode::System => {
+            let set = world.config.policy.unclaimed;
+            set.unwrap_or_else(|| stage::unclaimed_by_stage(world))
+        }
+        Mode::User => Unclaimed::Observe,
     }
 }

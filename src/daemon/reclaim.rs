@@ -11,9 +11,14 @@ use gshare_core::{Bytes, ClaimId, Party, Reason, Slice};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
 use super::fact::Fact;
+use super::features::Features;
 use super::journal::HoldingRecord;
+use super::levers::facts;
 use super::peer::Peer;
 use super::service::Service;
+use super::tracks::Sizes;
+use super::world::World;
+use super::{ending, service, sizes, story};
 use crate::clock::unix_ms;
 
 /// Between SIGTERM and SIGKILL to a claim that is ended for others.
@@ -45,7 +50,7 @@ impl Service {
         let keys = &self.config.reclaim;
         let rules = ReclaimRules {
             enabled: keys.enabled,
-            spread: keys.spread && self.moves_work(),
+            spread: keys.spread && facts::moves_work(&self.world(), &self.levers),
             quiet: keys.quiet,
             countdown: keys.countdown,
             keep: keys.keep,
@@ -66,20 +71,20 @@ impl Service {
         at: Now,
         cause: Cause,
     ) {
-        let left = at.saturating_sub(self.now());
+        let left = at.saturating_sub(self.core.now());
         let when = if left < Duration::from_millis(500) {
             "now".to_owned()
         } else {
             format!("in {}", show_duration(whole(left)))
         };
-        let what = self.step_text(id, lever, to);
+        let what = step_text(&self.world(), id, lever, to);
         let why = match cause.waiter {
             Some(waiter) => {
-                let who = self.owner_of(waiter);
+                let who = owner_of(&self.world(), waiter);
                 let standing = if lever == Lever::Offload && self.features.idle.is_idle(id) {
                     format!("and {id} is idle")
                 } else if cause.entitled {
-                    let party = self.party_of(waiter);
+                    let party = party_of(&self.world(), waiter);
                     let whose = party.as_deref().unwrap_or(&who);
                     format!("within the guarantee of {whose}")
                 } else {
@@ -103,12 +108,12 @@ impl Service {
 
     /// Reminds owners of what was announced, as its time comes near.
     pub(crate) fn count_down(&mut self) {
-        let now = self.now();
+        let now = self.core.now();
         let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
         let mut reminded = std::mem::take(&mut self.levers.reminded);
         reminded.retain(|id, _| ids.contains(id));
         for id in ids {
-            let announced = self.machine.announced(id);
+            let announced = self.core.announced(id);
             let Some((plan, step)) = announced.filter(|(_, s)| s.stage == Stage::Announced) else {
                 reminded.remove(&id);
                 continue;
@@ -126,7 +131,7 @@ impl Service {
                 continue;
             }
             let (what, when) = (
-                self.step_text(id, step.lever, &step.to),
+                step_text(&self.world(), id, step.lever, &step.to),
                 show_duration(whole(left)),
             );
             let waiter = plan.waiter.map(|w| format!(" for {w}"));
@@ -151,161 +156,12 @@ impl Service {
     /// A claim that waits hears of its plan at once.
     fn tell_waiter(&mut self, waiter: Option<ClaimId>) {
         let Some(id) = waiter else { return };
-        let position = self.machine.queue().position(|(i, _)| i == id);
-        let reason = self.machine.reason(id).cloned();
+        let position = self.core.queue().position(|(i, _)| i == id);
+        let reason = self.core.reason(id).cloned();
         if let (Some(position), Some(reason)) = (position, reason) {
             self.tell_place(id, position + 1, &reason);
         }
-        self.touch();
-    }
-
-    /// The party that is guaranteed what a claim is served from, if that is not its owner: `project vision`.
-    pub(crate) fn party_of(&self, id: ClaimId) -> Option<String> {
-        match self.machine.guaranteed_by(id)? {
-            Party::User(_) => None,
-            Party::Group(name) => Some(format!("group {name}")),
-            Party::Project(name) => Some(format!("project {name}")),
-        }
-    }
-
-    fn owner_of(&self, id: ClaimId) -> String {
-        let waiting = self.waiting.get(&id).map(|a| a.record.uid);
-        let held = self.claims.get(&id).map(|l| l.record.uid);
-        let uid = waiting.or(held);
-        uid.map_or_else(|| "somebody".to_owned(), |uid| self.names.user(uid))
-    }
-
-    /// `moves from GPU 1 to GPU 0`.
-    fn step_text(&self, id: ClaimId, lever: Lever, to: &[usize]) -> String {
-        if lever != Lever::Move {
-            return lever.verb().to_owned();
-        }
-        let list = |gpus: &[usize]| -> String {
-            let names: Vec<String> = gpus.iter().map(usize::to_string).collect();
-            names.join(",")
-        };
-        let from = self.machine.ledger().slices(id).unwrap_or_default();
-        let from: Vec<usize> = from.iter().map(|s| s.gpu).collect();
-        format!("moves from GPU {} to GPU {}", list(&from), list(to))
-    }
-
-    fn step_of(&self, step: &Step) -> String {
-        let held = self.machine.ledger().slices(step.id).unwrap_or_default();
-        let bytes = held
-            .iter()
-            .fold(Bytes::ZERO, |sum, s| sum.saturating_add(s.charge));
-        let carried = match step.lever {
-            Lever::Offload | Lever::Suspend | Lever::Move if bytes > Bytes::ZERO => {
-                format!(", {bytes}")
-            }
-            _ => String::new(),
-        };
-        format!(
-            "{} ({}{carried}) {}",
-            step.id,
-            self.owner_of(step.id),
-            self.step_text(step.id, step.lever, &step.to)
-        )
-    }
-
-    /// How a waiting claim gets its room: `c2 (ada, 8.0 GiB) moves from GPU 1 to GPU 0 in 12s`.
-    pub(crate) fn plan_text(&self, id: ClaimId) -> Option<String> {
-        let plan = self.machine.plan_of(id)?;
-        let left = plan.due.saturating_sub(self.now());
-        let open: Vec<String> = plan
-            .steps
-            .iter()
-            .filter(|s| s.stage != Stage::Done)
-            .map(|s| self.step_of(s))
-            .collect();
-        if open.is_empty() {
-            return Some("room has been made for it; it starts in a moment".to_owned());
-        }
-        let when = if left.is_zero() {
-            "now".to_owned()
-        } else {
-            format!("in {}", show_duration(whole(left)))
-        };
-        Some(format!("{} {when}", open.join(" and ")))
-    }
-
-    /// Why others who would give way are left alone: `c5 (mail) can be asked to make room in 22s: ...`.
-    pub(crate) fn alone_texts(&self, alone: &[(ClaimId, Alone)]) -> Vec<String> {
-        let now = self.now();
-        let left = |until: &Now| show_duration(whole(until.saturating_sub(now)));
-        let text = |(id, alone): &(ClaimId, Alone)| {
-            let why = match alone {
-                Alone::Young { until } => format!(
-                    "can be asked to make room in {}: until then its minimum run time (min-run) protects it",
-                    left(until)
-                ),
-                Alone::PutOff { until } => format!(
-                    "can be asked again to make room in {}: the last time was postponed or failed (gshare log {id})",
-                    left(until)
-                ),
-                Alone::Fixed(why) => format!("cannot make room: {why}"),
-                Alone::NoHostRam(bytes) => {
-                    format!("cannot make room: not enough host memory for its {bytes} (host-ram)")
-                }
-            };
-            format!("{id} ({}) {why}", self.owner_of(*id))
-        };
-        alone.iter().map(text).collect()
-    }
-
-    /// When a waiting claim starts, as far as that is known at once: by its plan, by leases that end, by claims that idle.
-    pub(crate) fn start_known(&self, id: ClaimId, reason: &Reason) -> Option<String> {
-        if let Some(plan) = self.plan_text(id) {
-            let left = self
-                .machine
-                .plan_of(id)
-                .map(|p| p.due.saturating_sub(self.now()));
-            let left = show_duration(whole(left.unwrap_or_default()));
-            return Some(format!("starts in about {left}: {plan}"));
-        }
-        let holders = reason.holders();
-        let leases = holders.iter().filter_map(|h| {
-            let ends = self.claims.get(h)?.record.ends_ms?;
-            let left = Duration::from_millis(ends.saturating_sub(unix_ms()));
-            Some((left, format!("when the time limit of {h} ends")))
-        });
-        let idle = holders.iter().filter_map(|h| {
-            let left = self.features.idle.promise(&self.world(), *h)?;
-            Some((left, format!("when {h}, which is idle, is offloaded")))
-        });
-        let (left, how) = leases.chain(idle).min()?;
-        let left = show_duration(Duration::from_secs(left.as_secs()));
-        Some(format!("expected start in {left}, {how}"))
-    }
-
-    /// The same by how long earlier runs took, which takes long to find out.
-    pub(crate) fn start_expected(&self, id: ClaimId) -> Option<String> {
-        let expected = *self.expected_starts().get(&id)?;
-        Some(format!("starts {}", self.expected_view(expected).text()))
-    }
-
-    /// Why a program waits that has been started already, and when that ends.
-    pub(crate) fn waits_and_start(
-        &self,
-        id: ClaimId,
-        reason: &Reason,
-        start: Option<&str>,
-    ) -> String {
-        let start = start.unwrap_or(UNKNOWN_START);
-        format!("{}; {start}", self.waits_text(id, reason))
-    }
-
-    /// What happens to a claim that runs: `moves from GPU 1 to GPU 0 in 12s for c22`.
-    pub(crate) fn announced_text(&self, id: ClaimId) -> Option<String> {
-        let (plan, step) = self.machine.announced(id)?;
-        let left = plan.due.saturating_sub(self.now());
-        let what = self.step_text(id, step.lever, &step.to);
-        let when = match (step.stage, left.is_zero()) {
-            (Stage::Announced, false) => format!(" in {}", show_duration(whole(left))),
-            _ => " now".to_owned(),
-        };
-        let waiter = plan.waiter.map(|w| format!(" for {w}"));
-        Some(format!("{what}{when}{}", waiter.unwrap_or_default()))
+        self.screens.touch();
     }
 
     /// A claim's share of the SMs is another for a while.
@@ -331,9 +187,7 @@ impl Service {
             record.sm_full = None;
         }
         // After a restart a share that was not written down is as it was before: nobody loses by that.
-        if let Err(error) = self.journal.put(&record) {
-            tracing::error!(%id, %error, "could not record a claim's lowered share in the journal");
-        }
+        self.journal.keep(&record, "a claim's lowered share");
         live.record = record;
         let text = format!(
             "{id} is now guaranteed {} % of the SMs; it asked for {} %",
@@ -361,11 +215,11 @@ impl Service {
     pub(crate) fn end_for(&mut self, id: ClaimId, lever: Lever, cause: Cause) {
         let whom = cause.waiter.map_or_else(
             || "others".to_owned(),
-            |w| format!("{w} of {}", self.owner_of(w)),
+            |w| format!("{w} of {}", owner_of(&self.world(), w)),
         );
         let why = format!("{whom} came first");
-        if let Err(why) = self.may_park(id)
-            && self.is_on_behalf(id)
+        if let Err(why) = facts::may_park(&self.world(), &self.levers, id)
+            && self.claims.is_on_behalf(id)
         {
             return self.drive_failed(id, Failure::Refused, why);
         }
@@ -391,17 +245,17 @@ impl Service {
         if let Some(ending) = live.ending.as_mut().filter(|e| e.by_mps.is_none()) {
             ending.saving = true;
             if matches!(live.record.holding, HoldingRecord::Here) {
-                self.set_states(id, State::Granted);
+                self.claims.set_states(id, State::Granted);
             }
         }
     }
 
     /// Its owner keeps what was announced, once.
     pub(crate) fn keep_claim(&mut self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
-        let id = self.find(peer, word)?;
-        self.may(peer, id, "keep")?;
+        let id = service::find(&self.world(), peer, word)?;
+        ending::may(&self.world(), peer, id, "keep")?;
         let refused = |text: String| Err(WireError::new(ErrorCode::NotAvailable, text));
-        let announced = self.machine.announced(id).map(|(_, step)| step.stage);
+        let announced = self.core.announced(id).map(|(_, step)| step.stage);
         match announced {
             Some(Stage::Announced) => {}
             Some(_) => return refused(format!("too late: what was announced for {id} has begun")),
@@ -419,7 +273,7 @@ impl Service {
         }
         let wish = Wish::Keep;
         self.drive(Event::Wish { id, wish });
-        if self.machine.announced(id).is_some() {
+        if self.core.announced(id).is_some() {
             return refused(format!(
                 "{id} was already postponed once for this waiting claim"
             ));
@@ -431,7 +285,168 @@ impl Service {
     }
 }
 
+/// Why others who would give way are left alone: `c5 (mail) can be asked to make room in 22s: ...`.
+pub(crate) fn alone_texts(world: &World<'_>, alone: &[(ClaimId, Alone)]) -> Vec<String> {
+    let now = world.now.core;
+    let left = |until: &Now| show_duration(whole(until.saturating_sub(now)));
+    let text = |(id, alone): &(ClaimId, Alone)| {
+        let why = match alone {
+            Alone::Young { until } => format!(
+                "can be asked to make room in {}: until then its minimum run time (min-run) protects it",
+                left(until)
+            ),
+            Alone::PutOff { until } => format!(
+                "can be asked again to make room in {}: the last time was postponed or failed (gshare log {id})",
+                left(until)
+            ),
+            Alone::Fixed(why) => format!("cannot make room: {why}"),
+            Alone::NoHostRam(bytes) => {
+                format!("cannot make room: not enough host memory for its {bytes} (host-ram)")
+            }
+        };
+        format!("{id} ({}) {why}", owner_of(world, *id))
+    };
+    alone.iter().map(text).collect()
+}
+
+/// What happens to a claim that runs: `moves from GPU 1 to GPU 0 in 12s for c22`.
+pub(crate) fn announced_text(world: &World<'_>, id: ClaimId) -> Option<String> {
+    let (plan, step) = world.machine.announced(id)?;
+    let left = plan.due.saturating_sub(world.now.core);
+    let what = step_text(world, id, step.lever, &step.to);
+    let when = match (step.stage, left.is_zero()) {
+        (Stage::Announced, false) => format!(" in {}", show_duration(whole(left))),
+        _ => " now".to_owned(),
+    };
+    let waiter = plan.waiter.map(|w| format!(" for {w}"));
+    Some(format!("{what}{when}{}", waiter.unwrap_or_default()))
+}
+
+fn owner_of(world: &World<'_>, id: ClaimId) -> String {
+    let waiting = world.claims.waiting.get(&id).map(|a| a.record.uid);
+    let held = world.claims.get(&id).map(|l| l.record.uid);
+    let uid = waiting.or(held);
+    uid.map_or_else(|| "somebody".to_owned(), |uid| world.host.names.user(uid))
+}
+
+/// The party that is guaranteed what a claim is served from, if that is not its owner: `project vision`.
+pub(crate) fn party_of(world: &World<'_>, id: ClaimId) -> Option<String> {
+    match world.machine.guaranteed_by(id)? {
+        Party::User(_) => None,
+        Party::Group(name) => Some(format!("group {name}")),
+        Party::Project(name) => Some(format!("project {name}")),
+    }
+}
+
+/// How a waiting claim gets its room: `c2 (ada, 8.0 GiB) moves from GPU 1 to GPU 0 in 12s`.
+pub(crate) fn plan_text(world: &World<'_>, id: ClaimId) -> Option<String> {
+    let plan = world.machine.plan_of(id)?;
+    let left = plan.due.saturating_sub(world.now.core);
+    let open: Vec<String> = plan
+        .steps
+        .iter()
+        .filter(|s| s.stage != Stage::Done)
+        .map(|s| step_of(world, s))
+        .collect();
+    if open.is_empty() {
+        return Some("room has been made for it; it starts in a moment".to_owned());
+    }
+    let when = if left.is_zero() {
+        "now".to_owned()
+    } else {
+        format!("in {}", show_duration(whole(left)))
+    };
+    Some(format!("{} {when}", open.join(" and ")))
+}
+
+fn step_of(world: &World<'_>, step: &Step) -> String {
+    let held = world.machine.ledger().slices(step.id).unwrap_or_default();
+    let bytes = held
+        .iter()
+        .fold(Bytes::ZERO, |sum, s| sum.saturating_add(s.charge));
+    let carried = match step.lever {
+        Lever::Offload | Lever::Suspend | Lever::Move if bytes > Bytes::ZERO => {
+            format!(", {bytes}")
+        }
+        _ => String::new(),
+    };
+    format!(
+        "{} ({}{carried}) {}",
+        step.id,
+        owner_of(world, step.id),
+        step_text(world, step.id, step.lever, &step.to)
+    )
+}
+
+/// `moves from GPU 1 to GPU 0`.
+fn step_text(world: &World<'_>, id: ClaimId, lever: Lever, to: &[usize]) -> String {
+    if lever != Lever::Move {
+        return lever.verb().to_owned();
+    }
+    let list = |gpus: &[usize]| -> String {
+        let names: Vec<String> = gpus.iter().map(usize::to_string).collect();
+        names.join(",")
+    };
+    let from = world.machine.ledger().slices(id).unwrap_or_default();
+    let from: Vec<usize> = from.iter().map(|s| s.gpu).collect();
+    format!("moves from GPU {} to GPU {}", list(&from), list(to))
+}
+
 /// To the next second.
 fn whole(left: Duration) -> Duration {
     Duration::from_secs(left.as_millis().div_ceil(1000).try_into().unwrap_or(0))
+}
+
+/// The same by how long earlier runs took, which takes long to find out.
+pub(crate) fn start_expected(world: &World<'_>, sizes: &Sizes, id: ClaimId) -> Option<String> {
+    let expected = *sizes::expected_starts(world, sizes).get(&id)?;
+    Some(format!(
+        "starts {}",
+        sizes::expected_view(world, expected).text()
+    ))
+}
+
+/// When a waiting claim starts, as far as that is known at once: by its plan, by leases that end, by claims that idle.
+pub(crate) fn start_known(
+    world: &World<'_>,
+    features: &Features,
+    id: ClaimId,
+    reason: &Reason,
+) -> Option<String> {
+    if let Some(plan) = plan_text(world, id) {
+        let left = world
+            .machine
+            .plan_of(id)
+            .map(|p| p.due.saturating_sub(world.now.core));
+        let left = show_duration(whole(left.unwrap_or_default()));
+        return Some(format!("starts in about {left}: {plan}"));
+    }
+    let holders = reason.holders();
+    let leases = holders.iter().filter_map(|h| {
+        let ends = world.claims.get(h)?.record.ends_ms?;
+        let left = Duration::from_millis(ends.saturating_sub(unix_ms()));
+        Some((left, format!("when the time limit of {h} ends")))
+    });
+    let idle = holders.iter().filter_map(|h| {
+        let left = features.idle.promise(world, *h)?;
+        Some((left, format!("when {h}, which is idle, is offloaded")))
+    });
+    let (left, how) = leases.chain(idle).min()?;
+    let left = show_duration(Duration::from_secs(left.as_secs()));
+    Some(format!("expected start in {left}, {how}"))
+}
+
+/// Why a program waits that has been started already, and when that ends.
+pub(crate) fn waits_and_start(
+    world: &World<'_>,
+    features: &Features,
+    id: ClaimId,
+    reason: &Reason,
+    start: Option<&str>,
+) -> String {
+    let start = start.unwrap_or(UNKNOWN_START);
+    format!(
+        "{}; {start}",
+        story::waits_text(world, features, id, reason)
+    )
 }

@@ -11,16 +11,26 @@ use gshare_proto::{ClaimGpu, ErrorCode, Identity, WireError};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::connection::{Sender, Turn};
+use super::features::Features;
+use super::gpu::Gpus;
 use super::gpu::STEP;
 use super::history::Ask;
+use super::history::History;
 use super::history::answer::Place;
 use super::history::store::{ClaimFace, Store};
 use super::history::sum::{Fact, Key, STEP_S, Step as Sums, Sum};
 use super::history::vitals::Vitals;
 use super::history::worker::{Order, Status, Told, Worker};
+use super::host::Host;
 use super::journal::{ClaimRecord, HoldingRecord};
 use super::msg::Msg;
+use super::peer::Peer;
+use super::policy::auto;
 use super::service::Service;
+use super::viewer::Viewer;
+use super::watch;
+use super::world::World;
+use super::{turns, view};
 use crate::clock::{millis, unix_ms};
 use crate::{figures, identity};
 
@@ -43,14 +53,10 @@ struct Seen {
 }
 
 impl Service {
-    fn history_path(&self) -> PathBuf {
-        self.paths.state_dir.join("history.db")
-    }
-
     /// Opens the file, moves points of older versions into it, and puts the last minutes on the screen again. Time
     /// without a service is unknown.
     pub(crate) fn load_history(&mut self) {
-        let path = self.history_path();
+        let path = self.host.history_path();
         let opened = Store::open(&path, self.config.history.max_size.0);
         let mut store = match opened {
             Ok(store) => store,
@@ -65,7 +71,7 @@ impl Service {
         let now = unix_ms();
         let from = now.saturating_sub(millis(STEP) * POINTS as u64);
         for g in 0..self.gpus.len() {
-            match store.activity_since(&self.lasting_name(g), from) {
+            match store.activity_since(&self.gpus.lasting_name(g), from) {
                 Ok(points) => self.gpus[g].history = spread(&points, now),
                 Err(error) => tracing::warn!(%error, "cannot read the last minutes of the history"),
             }
@@ -108,7 +114,7 @@ impl Service {
     /// Starts the thread that keeps the history, once it is known which claims live.
     pub(crate) fn start_history(&mut self, events: UnboundedSender<Msg>) {
         let claims = self.claims.keys().map(|id| id.0).collect();
-        let (path, max) = (self.history_path(), self.config.history.max_size.0);
+        let (path, max) = (self.host.history_path(), self.config.history.max_size.0);
         let store = self.history.store.take();
         let tell = Box::new(move |told| {
             // Nobody listens any more when the service ends.
@@ -133,26 +139,10 @@ impl Service {
         }
     }
 
-    /// Gives the thread an order; back where there is none.
-    pub(crate) fn tell_history(&self, order: Order) -> Result<(), Order> {
-        match &self.history.worker {
-            Some(worker) => {
-                worker.tell(order);
-                Ok(())
-            }
-            None => Err(order),
-        }
-    }
-
-    /// How the file is doing; absent where there is no thread.
-    pub(crate) fn history_status(&self) -> Option<Status> {
-        self.history.worker.as_ref().map(Worker::status)
-    }
-
     /// Adds the newest sample to the history.
     pub(crate) fn record_history(&mut self) {
         for g in 0..self.gpus.len() {
-            let reading = self.reading(g);
+            let reading = self.gpus.reading(g);
             let value = reading.and_then(|r| r.gpm.and_then(|x| x.sm_active).or(r.time_busy));
             let gpu = &mut self.gpus[g];
             gpu.step.add(value);
@@ -184,13 +174,16 @@ impl Service {
         };
         facts.push((Key::Machine, machine));
         let names: Vec<Arc<str>> = (0..self.gpus.len())
-            .map(|g| self.lasting_name(g).into())
+            .map(|g| self.gpus.lasting_name(g).into())
             .collect();
         for (g, name) in names.iter().enumerate() {
-            facts.push((Key::Gpu(Arc::clone(name)), self.gpu_fact(g)));
+            facts.push((
+                Key::Gpu(Arc::clone(name)),
+                gpu_fact(&self.world(), &self.features, g),
+            ));
         }
         let mut unnamed = false;
-        for seen in self.claims_seen() {
+        for seen in claims_seen(&self.world(), &self.features) {
             let kept = self.history.claims.entry(seen.id).or_default();
             unnamed |= kept.face == ClaimFace::default();
             let before = std::mem::replace(&mut kept.held_back_ms, seen.held_back_ms);
@@ -214,7 +207,7 @@ impl Service {
                 continue;
             }
             for part in &seen.parts {
-                let Some(name) = names.get(self.seat_of(seen.id, part)) else {
+                let Some(name) = names.get(seat_of(&self.world(), seen.id, part)) else {
                     continue;
                 };
                 let key = Key::Claim {
@@ -224,7 +217,7 @@ impl Service {
                 };
                 let fact = Fact {
                     throttled: throttled.min(1.0),
-                    ..self.claim_fact(seen.id, part, seen.idle_s)
+                    ..claim_fact(&self.world(), seen.id, part, seen.idle_s)
                 };
                 facts.push((key, fact));
             }
@@ -234,7 +227,7 @@ impl Service {
             self.name_claims();
         }
         let mut waiting: BTreeMap<u32, f64> = BTreeMap::new();
-        for asked in self.waiting.values() {
+        for asked in self.claims.waiting.values() {
             let wanted = asked.request.share.as_f64() * f64::from(asked.request.gpus);
             *waiting.entry(asked.record.uid).or_default() += wanted;
         }
@@ -246,109 +239,6 @@ impl Service {
             (Key::Wait(uid), fact)
         }));
         facts
-    }
-
-    /// The GPU on which a claim's part counts: one that comes back from host memory has its new one already.
-    fn seat_of(&self, id: ClaimId, part: &ClaimGpu) -> usize {
-        let live = self.claims.get(&id);
-        let new = live.and_then(|live| match &live.record.holding {
-            HoldingRecord::Unparking { to, .. } => {
-                let slices = &live.record.slices;
-                to.get(slices.iter().position(|s| s.uuid == part.uuid)?)
-            }
-            _ => None,
-        });
-        let new = new.and_then(|slice| self.gpu_index(&slice.uuid));
-        new.unwrap_or(part.gpu as usize)
-    }
-
-    /// What an instance is of its GPU; 1 of a GPU.
-    pub(crate) fn part_of(&self, g: usize) -> f64 {
-        self.gpus[g].part.as_ref().map_or(1.0, |p| p.sm.as_f64())
-    }
-
-    fn gpu_fact(&self, g: usize) -> Fact {
-        let reading = self.reading(g);
-        let gpu = self.gpu_view(g);
-        let part = self.part_of(g);
-        // An instance's use is in its GPU's already.
-        let own = self.gpus[g].parent.is_none();
-        let percent = |v: f64| v / 100.0 * part;
-        Fact {
-            claimed: gpu.sm_claimed * part,
-            used: gpu.sm_active.filter(|_| own).map(|f| percent(f.value)),
-            estimate: gpu.sm_active.is_some_and(|f| f.estimate),
-            busy: gpu.time_busy.filter(|_| own).map(|f| percent(f.value)),
-            mem_claimed: gpu.mem_claimed as f64,
-            mem_used: reading
-                .and_then(|r| r.mem_used)
-                .filter(|_| own)
-                .map(|b| b as f64),
-            ..Fact::default()
-        }
-    }
-
-    fn claim_fact(&self, id: ClaimId, part: &ClaimGpu, idle_s: Option<u64>) -> Fact {
-        let g = part.gpu as usize;
-        let whole = self.part_of(g);
-        let used = part.sm_active.map(|f| f.value / 100.0);
-        let busy = part.time_busy.map(|f| f.value / 100.0);
-        let in_turns = self.claims.get(&id).is_some_and(|live| {
-            let slice = live.record.slices.iter().find(|s| s.uuid == part.uuid);
-            slice.is_some_and(|s| s.held == Held::Timeslice)
-        });
-        // In turns it is time that is borrowed, side by side it is SMs.
-        let got = if in_turns { busy.or(used) } else { used };
-        let none = |f: Option<gshare_proto::Figure>| f.is_none_or(|f| f.value < NOTHING);
-        let known =
-            part.sm_active.is_some() || part.time_busy.is_some() || part.mem_used == Some(0);
-        // A claim that is moved does nothing because of that, and not by itself.
-        let live = self.claims.get(&id);
-        let on_its_way = live.is_some_and(|live| live.record.holding.is_on_its_way());
-        let idle = known
-            && !on_its_way
-            && none(part.sm_active)
-            && none(part.time_busy)
-            && idle_s.is_none_or(|s| s >= IDLE_AFTER_S);
-        Fact {
-            claimed: part.sm_request * whole,
-            used: used.map(|u| u * whole),
-            estimate: part.sm_active.is_some_and(|f| f.estimate),
-            busy: busy.map(|b| b * whole),
-            mem_claimed: part.mem_request as f64,
-            mem_used: part.mem_used.map(|b| b as f64),
-            mem_borrowed: part
-                .mem_used
-                .map(|b| b.saturating_sub(part.mem_request) as f64),
-            borrowed: got.map_or(0.0, |got| (got - part.sm_request).max(0.0) * whole),
-            idle,
-            ..Fact::default()
-        }
-    }
-
-    /// The claims that hold something, with the figures that the screen has of them.
-    fn claims_seen(&self) -> Vec<Seen> {
-        let shown = self.shown();
-        let held = self.claims.iter().map(|(id, live)| {
-            let parts = self.claim_parts(*id, live, &shown);
-            Seen {
-                id: *id,
-                uid: live.record.uid,
-                idle_s: parts.idle_s(),
-                parts: parts.gpus,
-                held_back_ms: self.turns_view(*id, live).map(|t| t.held_back_ms),
-            }
-        });
-        let auto = self.auto_views().into_iter().filter_map(|view| {
-            Some(Seen {
-                id: view.id.parse().ok()?,
-                uid: view.uid,
-                parts: view.gpus,
-                idle_s: None,
-                held_back_ms: None,
-            })
-        });
-        held.chain(auto).collect()
     }
 
     /// A step has ended: what idled in it gets its cause, and it goes to the thread.
@@ -384,8 +274,12 @@ impl Service {
         let mut changed = Vec::new();
         for (id, kept) in &self.history.claims {
             let face = match (self.claims.get(id), self.policy.auto.get(id)) {
-                (Some(live), _) => self.face_of(*id, &live.record, &self.identity_of(*id, live)),
-                (None, Some(auto)) => self.face_of(
+                (Some(live), _) => face_of(
+                    *id,
+                    &live.record,
+                    &view::identity_of(&self.features, *id, live),
+                ),
+                (None, Some(auto)) => face_of(
                     *id,
                     auto.record(),
                     &self.features.identity.process(auto.process()),
@@ -401,19 +295,6 @@ impl Service {
                 worker.tell(Order::Face(face.clone()));
             }
             self.history.claims.entry(id).or_default().face = face;
-        }
-    }
-
-    fn face_of(&self, id: ClaimId, record: &ClaimRecord, identity: &Identity) -> ClaimFace {
-        let name = record.name.as_deref().or(identity::notebook_name(identity));
-        ClaimFace {
-            claim: id.0,
-            uid: record.uid,
-            since_ms: record.granted_ms,
-            project: record.project.clone(),
-            // Others see it too.
-            what: figures::what(name, &figures::program(&record.command)),
-            notebook: identity.notebook.clone().map(|n| (n.value, n.source)),
         }
     }
 
@@ -434,34 +315,16 @@ impl Service {
                 }
             }
         }
-        self.touch();
-    }
-
-    /// What a claim claimed and used so far.
-    pub(crate) fn usage_of(&self, id: ClaimId) -> Option<Usage> {
-        let kept = self.history.claims.get(&id)?;
-        (kept.sum.looked > 0.0).then(|| kept.sum.usage())
-    }
-
-    /// What a user claimed and used in the last day.
-    pub(crate) fn day_of(&self, uid: u32) -> Option<Usage> {
-        let day = self.history.day.as_ref()?;
-        day.get(&uid).map(Sum::usage)
-    }
-
-    fn place(&self) -> Place {
-        Place {
-            gpus: (0..self.gpus.len()).map(|g| self.lasting_name(g)).collect(),
-            now_ms: unix_ms(),
-        }
+        self.screens.touch();
     }
 
     /// Passes a question on to the thread. What it needs to be up to now goes first.
-    pub(crate) fn ask_history(&mut self, ask: Ask, out: &Sender, turn: Turn) {
+    pub(crate) fn ask_history(&mut self, peer: &Peer, ask: Ask, out: &Sender, turn: Turn) {
         if let Some(step) = self.history.collector.take() {
             self.keep(step);
         }
-        let (place, out) = (self.place(), out.clone());
+        let viewer = watch::viewer(&self.world(), peer);
+        let (place, out) = (self.gpus.place(viewer), out.clone());
         let Some(worker) = &self.history.worker else {
             out.error(WireError::new(
                 ErrorCode::NotAvailable,
@@ -474,6 +337,70 @@ impl Service {
             Ask::Report(spec) => Order::Report(Box::new(spec), place, out, turn),
         });
     }
+}
+
+fn claim_fact(world: &World<'_>, id: ClaimId, part: &ClaimGpu, idle_s: Option<u64>) -> Fact {
+    let g = part.gpu as usize;
+    let whole = world.gpus.part_of(g);
+    let used = part.sm_active.map(|f| f.value / 100.0);
+    let busy = part.time_busy.map(|f| f.value / 100.0);
+    let in_turns = world.claims.get(&id).is_some_and(|live| {
+        let slice = live.record.slices.iter().find(|s| s.uuid == part.uuid);
+        slice.is_some_and(|s| s.held == Held::Timeslice)
+    });
+    // In turns it is time that is borrowed, side by side it is SMs.
+    let got = if in_turns { busy.or(used) } else { used };
+    let none = |f: Option<gshare_proto::Figure>| f.is_none_or(|f| f.value < NOTHING);
+    let known = part.sm_active.is_some() || part.time_busy.is_some() || part.mem_used == Some(0);
+    // A claim that is moved does nothing because of that, and not by itself.
+    let live = world.claims.get(&id);
+    let on_its_way = live.is_some_and(|live| live.record.holding.is_on_its_way());
+    let idle = known
+        && !on_its_way
+        && none(part.sm_active)
+        && none(part.time_busy)
+        && idle_s.is_none_or(|s| s >= IDLE_AFTER_S);
+    Fact {
+        claimed: part.sm_request * whole,
+        used: used.map(|u| u * whole),
+        estimate: part.sm_active.is_some_and(|f| f.estimate),
+        busy: busy.map(|b| b * whole),
+        mem_claimed: part.mem_request as f64,
+        mem_used: part.mem_used.map(|b| b as f64),
+        mem_borrowed: part
+            .mem_used
+            .map(|b| b.saturating_sub(part.mem_request) as f64),
+        borrowed: got.map_or(0.0, |got| (got - part.sm_request).max(0.0) * whole),
+        idle,
+        ..Fact::default()
+    }
+}
+
+fn face_of(id: ClaimId, record: &ClaimRecord, identity: &Identity) -> ClaimFace {
+    let name = record.name.as_deref().or(identity::notebook_name(identity));
+    ClaimFace {
+        claim: id.0,
+        uid: record.uid,
+        since_ms: record.granted_ms,
+        project: record.project.clone(),
+        // Others see it too.
+        what: figures::what(name, &figures::program(&record.command)),
+        notebook: identity.notebook.clone().map(|n| (n.value, n.source)),
+    }
+}
+
+/// The GPU on which a claim's part counts: one that comes back from host memory has its new one already.
+fn seat_of(world: &World<'_>, id: ClaimId, part: &ClaimGpu) -> usize {
+    let live = world.claims.get(&id);
+    let new = live.and_then(|live| match &live.record.holding {
+        HoldingRecord::Unparking { to, .. } => {
+            let slices = &live.record.slices;
+            to.get(slices.iter().position(|s| s.uuid == part.uuid)?)
+        }
+        _ => None,
+    });
+    let new = new.and_then(|slice| world.gpus.gpu_index(&slice.uuid));
+    new.unwrap_or(part.gpu as usize)
 }
 
 /// Points at their places in time before `now`: where there was none, nothing is known.
@@ -494,6 +421,103 @@ fn spread(points: &[(u64, Option<f32>)], now: u64) -> VecDeque<Option<f32>> {
         }
     }
     history
+}
+
+impl Gpus {
+    /// What an instance is of its GPU; 1 of a GPU.
+    pub(crate) fn part_of(&self, g: usize) -> f64 {
+        self[g].part.as_ref().map_or(1.0, |p| p.sm.as_f64())
+    }
+
+    fn place(&self, viewer: Viewer) -> Place {
+        Place {
+            viewer,
+            gpus: (0..self.len()).map(|g| self.lasting_name(g)).collect(),
+            now_ms: unix_ms(),
+        }
+    }
+}
+
+impl Host {
+    fn history_path(&self) -> PathBuf {
+        self.paths.state_dir.join("history.db")
+    }
+}
+
+/// The claims that hold something, with the figures that the screen has of them.
+fn claims_seen(world: &World<'_>, features: &Features) -> Vec<Seen> {
+    let shown = view::shown(world, features);
+    let held = world.claims.iter().map(|(id, live)| {
+        let parts = view::claim_parts(world, features, *id, live, &shown);
+        Seen {
+            id: *id,
+            uid: live.record.uid,
+            idle_s: parts.idle_s(),
+            parts: parts.gpus,
+            held_back_ms: turns::turns_view(world, *id, live).map(|t| t.held_back_ms),
+        }
+    });
+    let auto = auto::auto_views(world, features)
+        .into_iter()
+        .filter_map(|view| {
+            Some(Seen {
+                id: view.id.parse().ok()?,
+                uid: view.uid,
+                parts: view.gpus,
+                idle_s: None,
+                held_back_ms: None,
+            })
+        });
+    held.chain(auto).collect()
+}
+
+/// What a user claimed and used in the last day.
+pub(crate) fn day_of(history: &History, uid: u32) -> Option<Usage> {
+    let day = history.day.as_ref()?;
+    day.get(&uid).map(Sum::usage)
+}
+
+fn gpu_fact(world: &World<'_>, features: &Features, g: usize) -> Fact {
+    let reading = world.gpus.reading(g);
+    let gpu = view::gpu_view(world, features, g);
+    let part = world.gpus.part_of(g);
+    // An instance's use is in its GPU's already.
+    let own = world.gpus[g].parent.is_none();
+    let percent = |v: f64| v / 100.0 * part;
+    Fact {
+        claimed: gpu.sm_claimed * part,
+        used: gpu.sm_active.filter(|_| own).map(|f| percent(f.value)),
+        estimate: gpu.sm_active.is_some_and(|f| f.estimate),
+        busy: gpu.time_busy.filter(|_| own).map(|f| percent(f.value)),
+        mem_claimed: gpu.mem_claimed as f64,
+        mem_used: reading
+            .and_then(|r| r.mem_used)
+            .filter(|_| own)
+            .map(|b| b as f64),
+        ..Fact::default()
+    }
+}
+
+/// How the file is doing; absent where there is no thread.
+pub(crate) fn history_status(history: &History) -> Option<Status> {
+    history.worker.as_ref().map(Worker::status)
+}
+
+/// Gives the thread an order; back where there is none.
+pub(crate) fn tell_history(history: &History, order: Order) -> Result<(), Order> {
+    match &history.worker {
+        Some(worker) => {
+            worker.tell(order);
+            Ok(())
+        }
+        None => Err(order),
+    }
+}
+
+/// What a claim claimed and used so far.
+pub(crate) fn usage_of(history: &History, id: ClaimId) -> Option<Usage> {
+    let kept = history.claims.get(&id)?;
+    (kept.sum.looked > 0.0).then(|| kept.sum.usage())
 }
 
 #[cfg(test)]

@@ -9,13 +9,16 @@ use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
 
 use super::admin::Act;
 use super::connection::Sender;
-use super::convert;
+use super::engine::LeverState;
 use super::fact::Fact;
+use super::gpu::Gpus;
 use super::gpu::{Released, ReleasedGpus};
 use super::health::boot_id;
 use super::journal::{Journal, JournalError};
 use super::peer::Peer;
 use super::service::Service;
+use super::world::World;
+use super::{admin, levers, modes, mps};
 use crate::clock::unix_ms;
 
 /// Where the journal keeps what was let go.
@@ -48,29 +51,6 @@ pub(crate) fn readings(released: &ReleasedGpus) -> Vec<GpuReading> {
 }
 
 impl Service {
-    /// Whether gshare has let go of a GPU, or of the one that it is an instance of.
-    pub(crate) fn is_released(&self, g: usize) -> bool {
-        let whole = self.gpus[g].parent.unwrap_or(g);
-        self.released.contains_key(&whole)
-    }
-
-    /// Why a GPU that was let go takes no claims.
-    pub(crate) fn released_text(&self, g: usize) -> Option<String> {
-        let whole = self.gpus[g].parent.unwrap_or(g);
-        let released = self.released.get(&whole)?;
-        let until = match released.until_ms {
-            None => format!("until gshare admin release {whole} --take"),
-            Some(until) => {
-                let left = Duration::from_millis(until.saturating_sub(unix_ms()));
-                format!("for another {} s", left.as_secs() + 1)
-            }
-        };
-        Some(format!(
-            "GPU {whole} is released by {} {until}",
-            released.by
-        ))
-    }
-
     /// `gshare admin release`: the answer comes when nothing of gshare has the GPUs open any more.
     pub(crate) fn release_gpus(
         &mut self,
@@ -111,18 +91,18 @@ impl Service {
         words: &[impl AsRef<str>],
         for_ms: Option<u64>,
     ) -> Result<(AdminDone, Vec<Wait>), WireError> {
-        self.may_administrate(peer)?;
-        let gpus = self.whole_gpus(words)?;
+        admin::may_administrate(&self.world(), peer)?;
+        let gpus = self.gpus.whole_gpus(words)?;
         for g in &gpus {
-            self.may_be_let_go(*g)?;
+            may_be_let_go(&self.world(), &self.levers, *g)?;
         }
-        let by = self.names.user(peer.uid);
+        let by = self.host.names.user(peer.uid);
         let until_ms = for_ms.map(|ms| unix_ms().saturating_add(ms));
         let after = match for_ms {
             None => "released".to_owned(),
             Some(ms) => format!("released for {} s", ms / 1000),
         };
-        let mut next = self.released.clone();
+        let mut next = self.gpus.released.clone();
         for g in &gpus {
             let gpu = &self.gpus[*g];
             let released = Released {
@@ -137,9 +117,11 @@ impl Service {
             };
             next.insert(*g, released);
         }
-        let acts = gpus.iter().map(|g| self.release_act("release", *g, &after));
+        let acts = gpus
+            .iter()
+            .map(|g| self.gpus.release_act("release", *g, &after));
         self.audit(peer, acts.collect(), |tx| put(tx, &next))?;
-        self.released = next;
+        self.gpus.released = next;
         let names = list(&gpus);
         let undo = format!("gshare admin release {} --take", words_of(&gpus));
         let back = match for_ms {
@@ -148,7 +130,7 @@ impl Service {
         };
         let mut message = format!("{names}: gshare no longer has it open; {back}");
         for g in &gpus {
-            let others = self.users_without_claim(*g);
+            let others = users_without_claim(&self.world(), *g);
             if !others.is_empty() {
                 message.push_str(&format!("\nGPU {g} is still open in {others}"));
             }
@@ -166,19 +148,17 @@ impl Service {
     /// Closes what the service has open of these GPUs and of all others that were let go before.
     fn close_gpus(&mut self, gpus: &[usize]) -> Vec<Wait> {
         let mut waits: Vec<Wait> = gpus.iter().flat_map(|g| self.close_but_nvml(*g)).collect();
-        waits.push(waiting(self.observer.release(self.released_indices())));
+        waits.push(waiting(self.observer.release(self.gpus.released_indices())));
         waits
     }
 
     /// Ends what has a GPU open beside NVML's handle: its MPS daemon and the engine.
     pub(crate) fn close_but_nvml(&mut self, g: usize) -> Vec<Wait> {
-        let ended = [self.end_mps(g), self.restrict_engine()];
+        let ended = [
+            self.gpus.end_mps(g),
+            levers::restrict_engine(&self.world(), &self.levers),
+        ];
         ended.into_iter().flatten().map(waiting).collect()
-    }
-
-    fn released_indices(&self) -> Vec<u32> {
-        let indices = self.released.keys();
-        indices.filter_map(|g| u32::try_from(*g).ok()).collect()
     }
 
     /// `gshare admin release --take`.
@@ -187,21 +167,23 @@ impl Service {
         peer: &Peer,
         words: &[impl AsRef<str>],
     ) -> Result<Reply, WireError> {
-        let gpus = self.whole_gpus(words)?;
+        let gpus = self.gpus.whole_gpus(words)?;
         let (gone, here): (Vec<usize>, Vec<usize>) = gpus
             .into_iter()
-            .partition(|g| self.released.contains_key(g));
+            .partition(|g| self.gpus.released.contains_key(g));
         let mut lines: Vec<String> = here
             .iter()
             .map(|g| format!("GPU {g} was not released"))
             .collect();
         let mut undo = None;
         if !gone.is_empty() {
-            let mut next = self.released.clone();
+            let mut next = self.gpus.released.clone();
             next.retain(|g, _| !gone.contains(g));
-            let acts = gone.iter().map(|g| self.release_act("take", *g, "open"));
+            let acts = gone
+                .iter()
+                .map(|g| self.gpus.release_act("take", *g, "open"));
             self.audit(peer, acts.collect(), |tx| put(tx, &next))?;
-            self.released = next;
+            self.gpus.released = next;
             self.took_back(&gone);
             lines.push(format!("{} is taken back", list(&gone)));
             undo = Some(format!("gshare admin release {}", words_of(&gone)));
@@ -216,12 +198,18 @@ impl Service {
     pub(crate) fn take_back_in_time(&mut self) {
         let now = unix_ms();
         let over = |(_, r): &(&usize, &Released)| r.until_ms.is_some_and(|until| until <= now);
-        let over: Vec<usize> = self.released.iter().filter(over).map(|(g, _)| *g).collect();
+        let over: Vec<usize> = self
+            .gpus
+            .released
+            .iter()
+            .filter(over)
+            .map(|(g, _)| *g)
+            .collect();
         if over.is_empty() {
             return;
         }
-        self.released.retain(|g, _| !over.contains(g));
-        if let Err(error) = self.journal.set_meta(META, &text(&self.released)) {
+        self.gpus.released.retain(|g, _| !over.contains(g));
+        if let Err(error) = self.journal.set_meta(META, &text(&self.gpus.released)) {
             tracing::error!(%error, "could not record in the journal that GPUs were taken back");
         }
         self.took_back(&over);
@@ -230,8 +218,8 @@ impl Service {
     fn took_back(&mut self, gpus: &[usize]) {
         tracing::info!("{} is taken back", list(gpus));
         // Nobody waits: a GPU takes claims when it answers.
-        drop(self.observer.release(self.released_indices()));
-        drop(self.restrict_engine());
+        drop(self.observer.release(self.gpus.released_indices()));
+        drop(levers::restrict_engine(&self.world(), &self.levers));
         for g in gpus {
             // It may have been reset; what it says of itself decides.
             self.tell(Fact::TakenBack { gpu: *g });
@@ -240,85 +228,28 @@ impl Service {
         self.notice(None, format!("{} is taken back", list(gpus)));
         self.refresh_facts();
     }
+}
 
-    /// The GPUs that are named, none of them an instance.
-    pub(crate) fn whole_gpus(&self, words: &[impl AsRef<str>]) -> Result<Vec<usize>, WireError> {
-        let usage = |text: String| WireError::new(ErrorCode::Usage, text);
-        if words.is_empty() {
-            return Err(usage("no GPU is named".to_owned()));
-        }
-        let found = convert::gpu_ids(&self.world(), "GPU ", words)?;
-        let gpus: Vec<usize> = found.into_iter().map(|g| g as usize).collect();
-        match gpus.iter().find_map(|g| Some((*g, self.gpus[*g].parent?))) {
-            Some((g, parent)) => Err(usage(format!("GPU {g} is an instance of GPU {parent}"))),
-            None => Ok(gpus),
-        }
-    }
-
-    /// Whether nothing stands in the way of letting a GPU go: no claim there or on its instances, no call that hangs, no
-    /// claim on its way between GPU and host, for which the engine is needed.
-    pub(crate) fn may_be_let_go(&self, g: usize) -> Result<(), WireError> {
-        let refuse = |text: String| WireError::new(ErrorCode::NotAvailable, text);
-        let parts = (0..self.gpus.len()).filter(|i| *i == g || self.gpus[*i].parent == Some(g));
-        let held: Vec<String> = parts
-            .filter(|i| !self.machine.ledger().holders(*i).is_empty())
-            .map(|i| self.holders_text(i))
-            .collect();
-        if !held.is_empty() {
-            return Err(
-                refuse(format!("GPU {g} is held by {}", held.join(", "))).with_hint(format!(
-                    "to wait until they have ended: gshare admin drain {g} --wait"
-                )),
-            );
-        }
-        if let Some(id) = self.levers.under_way() {
-            return Err(refuse(format!("{id} is being offloaded or restored"))
-                .with_hint("try again when that is over"));
-        }
-        if self
-            .last_reading(g)
-            .is_some_and(|r| r.state == GpuState::Hung)
-        {
-            return Err(refuse(format!("driver calls for GPU {g} do not return")));
-        }
-        Ok(())
-    }
-
-    /// Programs that the driver lists on a GPU, for people; they belong to no claim.
-    pub(crate) fn users_without_claim(&self, g: usize) -> String {
-        let reading = self.last_reading(g);
-        let processes = reading.into_iter().flat_map(|r| {
-            let parts = r.instances.iter().filter_map(|i| i.processes.as_ref());
-            parts.chain(&r.processes).flatten()
-        });
-        // The last look at the driver may show programs that have ended since.
-        let runs = |pid| gshare_enforcer::proc::key(pid).is_some();
-        let processes = processes.filter(|p| !self.is_mps_server(p.pid) && runs(p.pid));
-        let named = processes.map(|p| {
-            let line = gshare_enforcer::proc::cmdline(p.pid).unwrap_or_default();
-            let program = line.first().map(std::path::Path::new);
-            let name = program.and_then(|p| p.file_name()?.to_str());
-            let name = name.unwrap_or("a program");
-            format!("{name} (pid {})", p.pid)
-        });
-        let mut named: Vec<String> = named.collect();
-        named.dedup();
-        named.join(", ")
-    }
-
-    fn release_act(&self, action: &'static str, g: usize, after: &str) -> Act {
-        let before = match self.released.contains_key(&g) {
-            true => "released",
-            false => "open",
-        };
-        Act {
-            action,
-            target: format!("GPU {g} ({})", self.gpus[g].uuid),
-            before: before.to_owned(),
-            after: after.to_owned(),
-            reason: None,
-        }
-    }
+/// Programs that the driver lists on a GPU, for people; they belong to no claim.
+pub(crate) fn users_without_claim(world: &World<'_>, g: usize) -> String {
+    let reading = world.gpus.last_reading(g);
+    let processes = reading.into_iter().flat_map(|r| {
+        let parts = r.instances.iter().filter_map(|i| i.processes.as_ref());
+        parts.chain(&r.processes).flatten()
+    });
+    // The last look at the driver may show programs that have ended since.
+    let runs = |pid| gshare_enforcer::proc::key(pid).is_some();
+    let processes = processes.filter(|p| !mps::is_mps_server(world, p.pid) && runs(p.pid));
+    let named = processes.map(|p| {
+        let line = gshare_enforcer::proc::cmdline(p.pid).unwrap_or_default();
+        let program = line.first().map(std::path::Path::new);
+        let name = program.and_then(|p| p.file_name()?.to_str());
+        let name = name.unwrap_or("a program");
+        format!("{name} (pid {})", p.pid)
+    });
+    let mut named: Vec<String> = named.collect();
+    named.dedup();
+    named.join(", ")
 }
 
 /// Waits until that moment for something to end; false if it has not.
@@ -352,4 +283,96 @@ fn list(gpus: &[usize]) -> String {
 fn words_of(gpus: &[usize]) -> String {
     let words: Vec<String> = gpus.iter().map(ToString::to_string).collect();
     words.join(" ")
+}
+
+impl Gpus {
+    /// Whether gshare has let go of a GPU, or of the one that it is an instance of.
+    pub(crate) fn is_released(&self, g: usize) -> bool {
+        let whole = self[g].parent.unwrap_or(g);
+        self.released.contains_key(&whole)
+    }
+
+    fn release_act(&self, action: &'static str, g: usize, after: &str) -> Act {
+        let before = match self.released.contains_key(&g) {
+            true => "released",
+            false => "open",
+        };
+        Act {
+            action,
+            target: format!("GPU {g} ({})", self[g].uuid),
+            before: before.to_owned(),
+            after: after.to_owned(),
+            reason: None,
+        }
+    }
+
+    fn released_indices(&self) -> Vec<u32> {
+        let indices = self.released.keys();
+        indices.filter_map(|g| u32::try_from(*g).ok()).collect()
+    }
+
+    /// Why a GPU that was let go takes no claims.
+    pub(crate) fn released_text(&self, g: usize) -> Option<String> {
+        let whole = self[g].parent.unwrap_or(g);
+        let released = self.released.get(&whole)?;
+        let until = match released.until_ms {
+            None => format!("until gshare admin release {whole} --take"),
+            Some(until) => {
+                let left = Duration::from_millis(until.saturating_sub(unix_ms()));
+                format!("for another {} s", left.as_secs() + 1)
+            }
+        };
+        Some(format!(
+            "GPU {whole} is released by {} {until}",
+            released.by
+        ))
+    }
+
+    /// The GPUs that are named, none of them an instance.
+    pub(crate) fn whole_gpus(&self, words: &[impl AsRef<str>]) -> Result<Vec<usize>, WireError> {
+        let usage = |text: String| WireError::new(ErrorCode::Usage, text);
+        if words.is_empty() {
+            return Err(usage("no GPU is named".to_owned()));
+        }
+        let found = self.gpu_ids("GPU ", words)?;
+        let gpus: Vec<usize> = found.into_iter().map(|g| g as usize).collect();
+        match gpus.iter().find_map(|g| Some((*g, self[*g].parent?))) {
+            Some((g, parent)) => Err(usage(format!("GPU {g} is an instance of GPU {parent}"))),
+            None => Ok(gpus),
+        }
+    }
+}
+
+/// Whether nothing stands in the way of letting a GPU go: no claim there or on its instances, no call that hangs, no
+/// claim on its way between GPU and host, for which the engine is needed.
+pub(crate) fn may_be_let_go(
+    world: &World<'_>,
+    levers: &LeverState,
+    g: usize,
+) -> Result<(), WireError> {
+    let refuse = |text: String| WireError::new(ErrorCode::NotAvailable, text);
+    let parts = (0..world.gpus.len()).filter(|i| *i == g || world.gpus[*i].parent == Some(g));
+    let held: Vec<String> = parts
+        .filter(|i| !world.machine.ledger().holders(*i).is_empty())
+        .map(|i| modes::holders_text(world, i))
+        .collect();
+    if !held.is_empty() {
+        return Err(
+            refuse(format!("GPU {g} is held by {}", held.join(", "))).with_hint(format!(
+                "to wait until they have ended: gshare admin drain {g} --wait"
+            )),
+        );
+    }
+    if let Some(id) = levers.under_way() {
+        return Err(refuse(format!("{id} is being offloaded or restored"))
+            .with_hint("try again when that is over"));
+    }
+    if world
+        .gpus
+        .last_reading(g)
+        .is_some_and(|r| r.state == GpuState::Hung)
+    {
+        return Err(refuse(format!("driver calls for GPU {g} do not return")));
+    }
+    Ok(())
 }

@@ -2,8 +2,9 @@
 
 use gshare_config::{Config, Service as ServiceKeys};
 
-use super::manager;
 use super::service::Service;
+use super::world::World;
+use super::{manager, stage};
 
 /// Keys that hold for the life of the process, by the beginning of their names. All others change at once.
 const AT_START: &[&str] = &[
@@ -66,16 +67,6 @@ fn merged(old: &Config, new: &Config) -> Config {
 }
 
 impl Service {
-    /// One line for the service manager.
-    pub(crate) fn status(&self) -> String {
-        format!(
-            "{} GPUs, {} claims, {} waiting",
-            self.gpus.len(),
-            self.claims.len(),
-            self.waiting.len()
-        )
-    }
-
     /// Takes a configuration that was read again. A file with mistakes changes nothing.
     pub(crate) fn reload(&mut self, read: Result<Config, gshare_config::ConfigError>) {
         let new = match read {
@@ -91,21 +82,29 @@ impl Service {
                 return;
             }
         };
-        let change = Change::between(self.configured(), &new);
-        self.configure(merged(self.configured(), &new));
-        let stages = self.read_stages();
+        let change = Change::between(self.config.configured(), &new);
+        self.configure(merged(self.config.configured(), &new));
+        let stages = stage::read_stages(&self.world());
         self.follow_stages(stages);
         manager::set_level(self.config.service.log.name());
-        if let Some(units) = self.tree.as_ref().and_then(|t| t.units()) {
+        if let Some(units) = self.host.fences.tree.as_ref().and_then(|t| t.units()) {
             units.refresh_caps();
         }
         self.refresh_facts();
         self.quotas_anew();
-        self.tell_classes();
-        self.tell_lease_rules();
-        self.tell_reclaim_rules();
+        self.tell_rules();
         self.notice(None, change.text());
     }
+}
+
+/// One line for the service manager.
+pub(crate) fn status(world: &World<'_>) -> String {
+    format!(
+        "{} GPUs, {} claims, {} waiting",
+        world.gpus.len(),
+        world.claims.len(),
+        world.claims.waiting.len()
+    )
 }
 
 #[cfg(test)]

@@ -11,11 +11,13 @@ use gshare_core::machine::lever::Holding;
 use gshare_core::{Bytes, Change, ClaimId, Held, ResizeError, Share, Slice};
 use gshare_proto::{ErrorCode, Queued, Reply, ResizeSpec, Resized, ResizedGpu, Wait, WireError};
 
-use super::asked::Wish;
+use super::claims::Wish;
 use super::connection::{ConnId, Sender};
 use super::journal::{ClaimRecord, SliceRecord};
 use super::peer::Peer;
 use super::service::Service;
+use super::world::World;
+use super::{ending, grant, mps, service, story};
 
 fn change(spec: &ResizeSpec) -> Result<Change, WireError> {
     let share = |milli: Option<u32>| milli.map(Share::from_milli);
@@ -61,7 +63,7 @@ const PERCENT: u64 = 10;
 impl Service {
     /// Takes a wish to resize; the answer comes when the core has decided.
     pub(crate) fn resize(&mut self, peer: Peer, spec: &ResizeSpec, out: &Sender) {
-        let (id, change) = match self.may_resize(&peer, spec) {
+        let (id, change) = match may_resize(&self.world(), &peer, spec) {
             Ok(asked) => asked,
             Err(error) => {
                 out.error(error);
@@ -73,14 +75,14 @@ impl Service {
             Wait::Forever => None,
             Wait::Seconds(s) => Some(Duration::from_secs(s)),
         };
-        let ticket = self.next_ticket();
+        let ticket = self.claims.wishes.ticket();
         let wish = Wish {
             id,
             conn: peer.conn,
             uid: peer.uid,
             out: out.clone(),
         };
-        self.wishes.open.insert(ticket, wish);
+        self.claims.wishes.open.insert(ticket, wish);
         self.drive(Event::Resize {
             ticket,
             id,
@@ -89,59 +91,10 @@ impl Service {
         });
     }
 
-    /// A number for a wish to resize.
-    pub(crate) fn next_ticket(&mut self) -> u64 {
-        self.wishes.next += 1;
-        self.wishes.next
-    }
-
-    fn may_resize(&self, peer: &Peer, spec: &ResizeSpec) -> Result<(ClaimId, Change), WireError> {
-        let id = self.find(peer, &spec.id)?;
-        self.may(peer, id, "resize")?;
-        let change = change(spec)?;
-        let Some(live) = self.claims.get(&id) else {
-            return Err(WireError::new(
-                ErrorCode::NotAvailable,
-                format!("{id} still waits; it can be resized once it is granted"),
-            )
-            .with_hint(format!(
-                "to wait for less: gshare release {id}, then claim again"
-            )));
-        };
-        if live.ending.as_ref().is_some_and(|e| e.kill_at.is_some()) {
-            return Err(WireError::new(ErrorCode::Ended, format!("{id} is ending")));
-        }
-        if live.record.no_library && self.strict.on {
-            let text = format!(
-                "{id} keeps its size: it runs without the library, and limits are strict here"
-            );
-            return Err(
-                WireError::new(ErrorCode::NotPermitted, text).with_hint(format!(
-                    "for another size: gshare release {id}, then claim again"
-                )),
-            );
-        }
-        let of_the_gpu = change.share.is_some() || change.sm.is_some() || change.sm_limit.is_some();
-        let slices = &live.record.slices;
-        if let Some(whole) = slices.iter().find(|s| s.held == Held::Whole)
-            && of_the_gpu
-        {
-            let why = if whole.uuid.starts_with("GPU-") {
-                "it has its GPU to itself (mode exclusive), so a smaller size would free nothing for others"
-            } else {
-                "the size of a MIG instance cannot change"
-            };
-            let text = format!("{id} keeps its size: {why}");
-            return Err(WireError::new(ErrorCode::Usage, text).with_hint(format!(
-                "for another size: gshare release {id}, then claim again; --gpu-mem alone can still lower its memory"
-            )));
-        }
-        Ok((id, change))
-    }
-
     /// The client of these wishes has gone.
     pub(crate) fn unwish(&mut self, conn: ConnId) {
         let gone: Vec<u64> = self
+            .claims
             .wishes
             .open
             .iter()
@@ -149,7 +102,7 @@ impl Service {
             .map(|(ticket, _)| *ticket)
             .collect();
         for ticket in gone {
-            self.wishes.open.remove(&ticket);
+            self.claims.wishes.open.remove(&ticket);
             self.drive(Event::Unwish { ticket });
         }
     }
@@ -162,8 +115,8 @@ impl Service {
         before: Vec<Slice>,
         slices: &[Slice],
     ) -> Option<Event> {
-        let wish = self.wishes.open.remove(&ticket);
-        self.followed(ticket);
+        let wish = self.claims.wishes.open.remove(&ticket);
+        self.sizes.followed(ticket);
         let live = self.claims.get(&id)?;
         let old = live.record.clone();
         let mut record = old.clone();
@@ -177,7 +130,7 @@ impl Service {
             }
         }
         if let Err(error) = self.journal.put(&record) {
-            let state = self.paths.state_dir.display();
+            let state = self.host.paths.state_dir.display();
             let text = format!("{id} keeps its size: {:#}", anyhow::Error::from(error));
             if let Some(wish) = wish {
                 let told = WireError::new(ErrorCode::Internal, text.clone());
@@ -189,7 +142,7 @@ impl Service {
                 id,
                 request: None,
                 holding: Holding::here(before),
-                ends: self.machine.lease_end(id),
+                ends: self.core.lease_end(id),
             });
         }
         for slice in slices {
@@ -206,7 +159,7 @@ impl Service {
         // Through MPS the part of the SMs is fixed for programs that run: the next ones get this.
         if let Some(live) = self.claims.get(&id) {
             for seat in &live.seats {
-                self.write_mps_part(&live.record, seat.gpu, &seat.limits);
+                mps::write_mps_part(&self.world(), &live.record, seat.gpu, &seat.limits);
             }
         }
         self.tell_resized(id, &old, slices, wish);
@@ -223,8 +176,8 @@ impl Service {
         let Some(live) = self.claims.get(&id) else {
             return;
         };
-        let is = self.size_text(&live.record).unwrap_or_default();
-        let was = self.size_text(old).unwrap_or_default();
+        let is = grant::size_text(&self.world(), &live.record).unwrap_or_default();
+        let was = grant::size_text(&self.world(), old).unwrap_or_default();
         let mut message = format!("{id}: {is}; was {was}");
         let over: Vec<String> = slices
             .iter()
@@ -237,11 +190,12 @@ impl Service {
                 over.join(", ")
             );
         }
-        if let Some(words) = self.mps_words_for_runners(&live.record, old) {
+        if let Some(words) = mps::mps_words_for_runners(&self.world(), &live.record, old) {
             message = format!("{message}\n{words}");
         }
         let gpus = live.record.slices.iter().map(|s| ResizedGpu {
             gpu: self
+                .gpus
                 .gpu_index(&s.uuid)
                 .and_then(|g| u32::try_from(g).ok())
                 .unwrap_or(u32::MAX),
@@ -264,24 +218,13 @@ impl Service {
         self.notice(Some(id), format!("{id} was resized{by}: {is}; was {was}"));
     }
 
-    pub(crate) fn resize_waits(&self, ticket: u64, position: usize, error: &ResizeError) {
-        if let Some(wish) = self.wishes.open.get(&ticket) {
-            wish.out.reply(&Reply::Queued(Queued {
-                id: wish.id.to_string(),
-                position: u32::try_from(position).unwrap_or(u32::MAX),
-                reason: self.held_text(error.to_string(), error.holders()),
-                would_start: error.would_fit().map(arguments),
-            }));
-        }
-    }
-
     pub(crate) fn resize_refused(&mut self, ticket: u64, error: &ResizeError) {
-        self.followed(ticket);
-        let Some(wish) = self.wishes.open.remove(&ticket) else {
+        self.sizes.followed(ticket);
+        let Some(wish) = self.claims.wishes.open.remove(&ticket) else {
             return;
         };
         let id = wish.id;
-        let text = self.held_text(error.to_string(), error.holders());
+        let text = story::held_text(&self.world(), error.to_string(), error.holders());
         let code = match error {
             ResizeError::NotHeld { .. } => ErrorCode::Ended,
             e if e.for_now() => ErrorCode::NotAvailable,
@@ -326,14 +269,14 @@ impl Service {
         // The part of a client of MPS is fixed while it runs, and that of a claim with the GPU for itself.
         let fixed = slices.iter().any(|s| s.held != Held::Timeslice);
         let sm = slices.iter().map(|s| s.sm_milli).max().unwrap_or(0);
-        let before = self.size_text(&live.record).unwrap_or_default();
+        let before = grant::size_text(&self.world(), &live.record).unwrap_or_default();
         let most = slices.iter().map(|s| s.mem_limit).max().unwrap_or(asked);
         let back = Change {
             mem: Some(Bytes(asked)),
             sm: (!fixed).then(|| Share::from_milli(sm)),
             ..Change::default()
         };
-        let ticket = self.next_ticket();
+        let ticket = self.claims.wishes.ticket();
         self.drive(Event::Resize {
             ticket,
             id,
@@ -352,13 +295,71 @@ impl Service {
             tracing::info!(%id, "an idle claim keeps its size");
             return;
         };
-        let now = self.size_text(record).unwrap_or_default();
+        let now = grant::size_text(&self.world(), record).unwrap_or_default();
         let text = format!(
             "{id} is idle and others wait, so its size is now what it uses: {now}; was {before}. To get it back: \
              gshare resize {id} {}",
             arguments(&back)
         );
         self.tell_owner(id, &text);
+    }
+}
+
+fn may_resize(
+    world: &World<'_>,
+    peer: &Peer,
+    spec: &ResizeSpec,
+) -> Result<(ClaimId, Change), WireError> {
+    let id = service::find(world, peer, &spec.id)?;
+    ending::may(world, peer, id, "resize")?;
+    let change = change(spec)?;
+    let Some(live) = world.claims.get(&id) else {
+        return Err(WireError::new(
+            ErrorCode::NotAvailable,
+            format!("{id} still waits; it can be resized once it is granted"),
+        )
+        .with_hint(format!(
+            "to wait for less: gshare release {id}, then claim again"
+        )));
+    };
+    if live.ending.as_ref().is_some_and(|e| e.kill_at.is_some()) {
+        return Err(WireError::new(ErrorCode::Ended, format!("{id} is ending")));
+    }
+    if live.record.no_library && world.host.driver.strict.on {
+        let text =
+            format!("{id} keeps its size: it runs without the library, and limits are strict here");
+        return Err(
+            WireError::new(ErrorCode::NotPermitted, text).with_hint(format!(
+                "for another size: gshare release {id}, then claim again"
+            )),
+        );
+    }
+    let of_the_gpu = change.share.is_some() || change.sm.is_some() || change.sm_limit.is_some();
+    let slices = &live.record.slices;
+    if let Some(whole) = slices.iter().find(|s| s.held == Held::Whole)
+        && of_the_gpu
+    {
+        let why = if whole.uuid.starts_with("GPU-") {
+            "it has its GPU to itself (mode exclusive), so a smaller size would free nothing for others"
+        } else {
+            "the size of a MIG instance cannot change"
+        };
+        let text = format!("{id} keeps its size: {why}");
+        return Err(WireError::new(ErrorCode::Usage, text).with_hint(format!(
+            "for another size: gshare release {id}, then claim again; --gpu-mem alone can still lower its memory"
+        )));
+    }
+    Ok((id, change))
+}
+
+pub(crate) fn resize_waits(world: &World<'_>, ticket: u64, position: usize, error: &ResizeError) {
+    if let Some(wish) = world.claims.wishes.open.get(&ticket) {
+        wish.out.reply(&Reply::Queued(Queued {
+            id: wish.id.to_string(),
+            position: u32::try_from(position).unwrap_or(u32::MAX),
+            reason: story::held_text(world, error.to_string(), error.holders()),
+            would_start: error.would_fit().map(arguments),
+        }));
     }
 }
 

@@ -15,11 +15,14 @@ use gshare_core::{Bytes, ClaimId, Request, Share, Slice};
 use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree, Tree};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 
-use super::convert;
+use super::gpu::Gpus;
 use super::grant::claim_cgroup;
+use super::host::Host;
 use super::journal::{ClaimRecord, HoldingRecord};
 use super::lease::{LEASE_ENDED, LEASE_ENDED_BEFORE};
 use super::service::{Ending, Live, Seat, Service};
+use super::world::World;
+use super::{container, convert, gpus, grant, mps, off};
 use crate::clock::unix_ms;
 
 /// Longest search for the page of a claim in its members, which may make it slow; for all claims of one user, and for
@@ -91,25 +94,35 @@ impl Service {
         // Last: whoever is killed before goes through all of it again.
         self.journal.set_meta("boot", &boot)?;
         self.keep_orphans();
-        self.drop_old_pages();
-        self.drop_old_specs();
+        drop_old_pages(&self.world());
+        container::drop_old_specs(&self.world());
         Ok(())
     }
 
     /// One claim. What cannot be done for it is logged: the others, and what it holds, must not suffer.
     fn restore(&mut self, record: ClaimRecord, searches: &mut Searches) {
         let id = ClaimId(record.id);
-        let mut slices = self.restored_slices(&record);
+        let mut slices = self.gpus.restored_slices(&record);
         let mut live = Live::new(record);
         if !live.record.plain {
             live.cgroup = self.restored_cgroup(&live.record, &slices);
         }
-        let mut members = members_of(&live, &self.paths.socket, self.tree.as_ref());
-        if let Some(tree) = self.tree.as_ref().filter(|_| live.cgroup.is_some()) {
+        let mut members = members_of(
+            &live,
+            &self.host.paths.socket,
+            self.host.fences.tree.as_ref(),
+        );
+        if let Some(tree) = self
+            .host
+            .fences
+            .tree
+            .as_ref()
+            .filter(|_| live.cgroup.is_some())
+        {
             members.extend(moved_out(roots(&live), tree));
         }
         for slice in slices.iter_mut().filter(|_| !live.record.plain) {
-            match self.restored_seat(&live.record, slice, &members, searches) {
+            match restored_seat(&self.world(), &live.record, slice, &members, searches) {
                 Ok(seat) => live.seats.push(seat),
                 Err(error) => {
                     tracing::error!(%id, "cannot recreate the memory that it shares with its programs: {error:#}");
@@ -129,7 +142,7 @@ impl Service {
                 if [LEASE_ENDED, LEASE_ENDED_BEFORE].contains(&cause.as_str())
                     && !live.record.kill_all =>
             {
-                let left = self.grace_left(live.record.ends_ms);
+                let left = self.config.grace_left(live.record.ends_ms);
                 Some(left.map_or_else(|| Ending::killing(cause, false), Ending::lease))
             }
             Some(cause) => Some(Ending::killing(cause, live.record.kill_all)),
@@ -141,59 +154,41 @@ impl Service {
                 seat.limits.set_state(gshare_abi::State::NotGranted);
             }
         }
-        let ends = live.record.ends_ms.map(|ms| self.now_at(ms));
+        let ends = live.record.ends_ms.map(|ms| self.core.moment().at_unix(ms));
         let (uid, project) = (live.record.uid, live.record.project.clone());
         let command_alive = live.command_alive;
         self.claims.insert(id, live);
         for (process, fd) in watched {
-            self.watch_exit(id, process, fd);
+            self.host.watch_exit(id, process, fd);
         }
         if !command_alive {
             self.kernel_gone(id);
         }
         self.tell_parties(id, uid, &project);
-        if self.is_without(id) {
+        if self.claims.is_without(id) {
             return;
         }
-        let request = self.restored_request(id, &slices).map(Box::new);
+        let request = restored_request(&self.world(), id, &slices).map(Box::new);
         self.drive(Event::Restore {
             id,
             request,
-            holding: self.restored_holding(id, slices),
+            holding: restored_holding(&self.world(), id, slices),
             ends,
         });
         self.relabel(id);
         self.resume_lever(id);
     }
 
-    /// What a claim asked for, as far as the journal says.
-    fn restored_request(&self, id: ClaimId, slices: &[Slice]) -> Option<Request> {
-        let record = &self.claims.get(&id)?.record;
-        let first = slices.first()?;
-        let class = record.class.parse().unwrap_or_default();
-        let mut request = Request::from_gpus(first.sm, first.sm_limit, class).ok()?;
-        request.gpus = u32::try_from(slices.len()).ok()?;
-        request.mem = Some(first.mem);
-        request.mem_limit = Some(first.mem_limit);
-        request.sm = record.sm_full.map_or(first.sm, Share::from_milli);
-        request.uid = record.uid;
-        let only = record.only.iter().filter_map(|uuid| self.gpu_index(uuid));
-        request.movable = !record.no_move;
-        request.mode = record.mode.as_deref().and_then(|m| m.parse().ok());
-        request.only_gpus = only.filter_map(|g| u32::try_from(g).ok()).collect();
-        Some(request)
-    }
-
     fn restored_cgroup(&mut self, record: &ClaimRecord, slices: &[Slice]) -> Option<ClaimCgroup> {
-        let cgroup = match claim_cgroup(self.tree.as_ref()?, record) {
+        let cgroup = match claim_cgroup(self.host.fences.tree.as_ref()?, record) {
             Ok(cgroup) => cgroup?,
             Err(error) => {
                 tracing::error!(claim = record.id, %error, "cannot find the cgroup of a claim");
                 return None;
             }
         };
-        let rules = self.rules(Some(record), slices.iter().map(|s| s.gpu));
-        if let Some(filters) = &mut self.filters
+        let rules = gpus::rules(&self.world(), Some(record), slices.iter().map(|s| s.gpu));
+        if let Some(filters) = &mut self.host.fences.filters
             && let Err(error) = filters.set(&cgroup, &rules)
         {
             // The one of the service before is attached still.
@@ -202,156 +197,11 @@ impl Service {
         Some(cgroup)
     }
 
-    fn restored_slices(&self, record: &ClaimRecord) -> Vec<Slice> {
-        let slice = |s: &super::journal::SliceRecord| {
-            let Some(gpu) = self.gpu_index(&s.uuid) else {
-                tracing::error!(
-                    "claim c{} holds a part of {}, which is no longer in this machine",
-                    record.id,
-                    s.uuid
-                );
-                return None;
-            };
-            Some(Slice {
-                gpu,
-                mem: Bytes(s.mem),
-                mem_limit: Bytes(s.mem_limit),
-                mem_cap: Bytes(s.mem),
-                charge: Bytes::ZERO,
-                sm: Share::from_milli(s.sm_milli),
-                sm_limit: Share::from_milli(s.sm_limit_milli),
-                uid: record.uid,
-                held: s.held,
-            })
-        };
-        record.slices.iter().filter_map(slice).collect()
-    }
-
-    /// The limits file is found by its path, the usage page in a member. What is missing is made anew:
-    /// the changed epoch makes members register again.
-    fn restored_seat(
-        &self,
-        record: &ClaimRecord,
-        slice: &mut Slice,
-        members: &[ProcessKey],
-        searches: &mut Searches,
-    ) -> anyhow::Result<Seat> {
-        let id = ClaimId(record.id);
-        let uuid = &self.gpus[slice.gpu].uuid;
-        let token = record
-            .slices
-            .iter()
-            .find(|s| &s.uuid == uuid)
-            .map_or(0, |s| s.token);
-        let gpu_uuid: GpuUuid = uuid.parse().map_err(|e| anyhow::anyhow!("{e:?}"))?;
-        let path = self.limits_path(id, slice.gpu);
-        let limits = LimitsFile::open(&path)
-            .ok()
-            .filter(|l| {
-                l.page().claim() == id.0 && l.page().token() == token && l.page().uuid() == gpu_uuid
-            })
-            .or_else(|| self.page_elsewhere(id, token));
-        let limits = match limits {
-            Some(mut limits) => {
-                // The service may have died between the journal of a move and the page's new name.
-                limits.relabel(gpu_uuid, &path)?;
-                // What was lent is lent still: only a lowered cap that is written is a lower cap.
-                // One that is above all that may be lent was opened while gshare was off.
-                let lent = Some(Bytes(limits.memory_cap())).filter(|cap| *cap <= slice.mem_limit);
-                slice.mem_cap = lent.unwrap_or_default().clamp(slice.mem, slice.mem_limit);
-                limits
-            }
-            None => self.new_limits(id, slice, token)?,
-        };
-        // One that is not found in time is made anew.
-        let begun = Instant::now();
-        let until = begun + searches.left(record.uid);
-        let found = members
-            .iter()
-            .take_while(|_| Instant::now() < until)
-            .filter_map(|m| {
-                UsageMemfd::find(m.pid.cast_unsigned(), id.0, gpu_uuid, token, until)
-                    .ok()
-                    .flatten()
-            })
-            .next();
-        searches.took(record.uid, begun.elapsed());
-        let usage = match found {
-            Some(usage) => usage,
-            None => UsageMemfd::create(id.0, gpu_uuid, token)?,
-        };
-        let counted = record.holding == HoldingRecord::Counted;
-        limits.set_memory_cap(match counted || record.is_observed() {
-            true => self.gpus[slice.gpu].total,
-            false => self.cap_now(id, slice.gpu, slice.mem_cap.0),
-        });
-        // The service may have died between the journal and the pages of a resize.
-        limits.set_memory_request(slice.mem.0);
-        limits.set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
-        self.write_mps_part(record, slice.gpu, &limits);
-        limits.set_gpu_index(u32::try_from(slice.gpu).ok());
-        limits.set_epoch(self.epoch);
-        Ok(Seat::new(slice.gpu, limits, usage))
-    }
-
-    /// A page of the claim under the name of another GPU.
-    fn page_elsewhere(&self, id: ClaimId, token: u64) -> Option<LimitsFile> {
-        let dir = std::fs::read_dir(self.paths.runtime_dir.join("claims")).ok()?;
-        let own = format!("{id}-");
-        let named = dir.flatten().filter(|entry| {
-            entry
-                .file_name()
-                .to_str()
-                .is_some_and(|name| name.starts_with(&own))
-        });
-        let mut pages = named.filter_map(|entry| LimitsFile::open(&entry.path()).ok());
-        pages.find(|l| l.page().claim() == id.0 && l.page().token() == token)
-    }
-
-    /// Where a claim was, or was on its way to, for the core.
-    fn restored_holding(&self, id: ClaimId, slices: Vec<Slice>) -> Holding {
-        let Some(record) = self.claims.get(&id).map(|l| &l.record) else {
-            return Holding::here(slices);
-        };
-        let elsewhere = |to: &[super::journal::SliceRecord]| {
-            let gpus = to.iter().filter_map(|s| self.gpu_index(&s.uuid));
-            let on = |(slice, gpu): (&Slice, usize)| Slice {
-                gpu,
-                ..slice.clone()
-            };
-            slices.iter().zip(gpus).map(on).collect::<Vec<_>>()
-        };
-        let parked = |record: &super::journal::ParkedRecord| Parked {
-            slices: slices.clone(),
-            host: Bytes(record.host),
-            frozen: record.frozen,
-            by: record.by,
-            since: self.now(),
-            back: record.back,
-        };
-        let phase = match &record.holding {
-            HoldingRecord::Here => Phase::Granted,
-            HoldingRecord::Parking { freeze, by } => Phase::Offloading {
-                freeze: *freeze,
-                by: *by,
-                wanted: false,
-            },
-            HoldingRecord::Parked(record) => Phase::Offloaded(parked(record)),
-            HoldingRecord::Unparking { parked: record, .. } => Phase::Restoring(parked(record)),
-            HoldingRecord::Moving { .. } => Phase::Moving,
-            HoldingRecord::Counted => Phase::Counted(slices.clone()),
-        };
-        let (at, to) = match &record.holding {
-            HoldingRecord::Unparking { to, .. } => (elsewhere(to), Vec::new()),
-            HoldingRecord::Moving { to } => (slices.clone(), elsewhere(to)),
-            _ => (slices, Vec::new()),
-        };
-        Holding { phase, at, to }
-    }
-
     /// Cgroups without a journaled claim: their processes live on, without a GPU.
     fn keep_orphans(&mut self) {
-        let Some(tree) = &self.tree else { return };
+        let Some(tree) = &self.host.fences.tree else {
+            return;
+        };
         let found = match tree.claims() {
             Ok(found) => found,
             Err(error) => {
@@ -361,49 +211,113 @@ impl Service {
         };
         // A journal that was lost must not lead to a new claim in an old cgroup.
         let highest = found.iter().map(|c| c.place().claim).max();
-        self.next_id = self.next_id.max(highest.unwrap_or(0).saturating_add(1));
+        self.journal.take_ids_to(ClaimId(highest.unwrap_or(0)));
         let orphans: Vec<_> = found
             .into_iter()
             .filter(|c| !self.claims.contains_key(&ClaimId(c.place().claim)))
             .collect();
         for cgroup in orphans {
             if self
+                .host
+                .fences
                 .tree
                 .as_ref()
                 .is_some_and(|t| t.remove(&cgroup).is_ok())
             {
                 continue;
             }
-            let rules = self.rules(None, []);
-            if let Some(filters) = &mut self.filters
+            let rules = gpus::rules(&self.world(), None, []);
+            if let Some(filters) = &mut self.host.fences.filters
                 && let Err(error) = filters.set(&cgroup, &rules)
             {
                 tracing::error!(%error, "cannot deny GPU access to a cgroup without a claim");
             }
-            self.lingering.push(cgroup);
+            self.claims.lingering.push(cgroup);
         }
     }
+}
 
-    /// Pages of claims that are over: whoever still maps one loses the GPU.
-    fn drop_old_pages(&self) {
-        let dir = self.paths.runtime_dir.join("claims");
-        let known: Vec<&Path> = self
-            .claims
-            .values()
-            .flat_map(|l| &l.seats)
-            .map(|s| s.limits.path())
-            .collect();
-        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-            let path = entry.path();
-            if known.contains(&path.as_path()) {
-                continue;
-            }
-            if let Ok(page) = LimitsFile::open(&path) {
-                page.set_state(gshare_abi::State::NotGranted);
-            }
-            let _ = std::fs::remove_file(&path);
+/// Pages of claims that are over: whoever still maps one loses the GPU.
+fn drop_old_pages(world: &World<'_>) {
+    let dir = world.host.paths.runtime_dir.join("claims");
+    let known: Vec<&Path> = world
+        .claims
+        .values()
+        .flat_map(|l| &l.seats)
+        .map(|s| s.limits.path())
+        .collect();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if known.contains(&path.as_path()) {
+            continue;
         }
+        if let Ok(page) = LimitsFile::open(&path) {
+            page.set_state(gshare_abi::State::NotGranted);
+        }
+        let _ = std::fs::remove_file(&path);
     }
+}
+
+/// Where a claim was, or was on its way to, for the core.
+fn restored_holding(world: &World<'_>, id: ClaimId, slices: Vec<Slice>) -> Holding {
+    let Some(record) = world.claims.get(&id).map(|l| &l.record) else {
+        return Holding::here(slices);
+    };
+    let elsewhere = |to: &[super::journal::SliceRecord]| {
+        let gpus = to.iter().filter_map(|s| world.gpus.gpu_index(&s.uuid));
+        let on = |(slice, gpu): (&Slice, usize)| Slice {
+            gpu,
+            ..slice.clone()
+        };
+        slices.iter().zip(gpus).map(on).collect::<Vec<_>>()
+    };
+    let parked = |record: &super::journal::ParkedRecord| Parked {
+        slices: slices.clone(),
+        host: Bytes(record.host),
+        frozen: record.frozen,
+        by: record.by,
+        since: world.now.core,
+        back: record.back,
+    };
+    let phase = match &record.holding {
+        HoldingRecord::Here => Phase::Granted,
+        HoldingRecord::Parking { freeze, by } => Phase::Offloading {
+            freeze: *freeze,
+            by: *by,
+            wanted: false,
+        },
+        HoldingRecord::Parked(record) => Phase::Offloaded(parked(record)),
+        HoldingRecord::Unparking { parked: record, .. } => Phase::Restoring(parked(record)),
+        HoldingRecord::Moving { .. } => Phase::Moving,
+        HoldingRecord::Counted => Phase::Counted(slices.clone()),
+    };
+    let (at, to) = match &record.holding {
+        HoldingRecord::Unparking { to, .. } => (elsewhere(to), Vec::new()),
+        HoldingRecord::Moving { to } => (slices.clone(), elsewhere(to)),
+        _ => (slices, Vec::new()),
+    };
+    Holding { phase, at, to }
+}
+
+/// What a claim asked for, as far as the journal says.
+fn restored_request(world: &World<'_>, id: ClaimId, slices: &[Slice]) -> Option<Request> {
+    let record = &world.claims.get(&id)?.record;
+    let first = slices.first()?;
+    let class = record.class.parse().unwrap_or_default();
+    let mut request = Request::from_gpus(first.sm, first.sm_limit, class).ok()?;
+    request.gpus = u32::try_from(slices.len()).ok()?;
+    request.mem = Some(first.mem);
+    request.mem_limit = Some(first.mem_limit);
+    request.sm = record.sm_full.map_or(first.sm, Share::from_milli);
+    request.uid = record.uid;
+    let only = record
+        .only
+        .iter()
+        .filter_map(|uuid| world.gpus.gpu_index(uuid));
+    request.movable = !record.no_move;
+    request.mode = record.mode.as_deref().and_then(|m| m.parse().ok());
+    request.only_gpus = only.filter_map(|g| u32::try_from(g).ok()).collect();
+    Some(request)
 }
 
 /// Handles on the processes of a claim that live: the command, and those that may be members.
@@ -516,6 +430,117 @@ fn reclaim_strangers(live: &mut Live, members: &[ProcessKey]) {
             seat.usage.reclaim(assigned.slot, assigned.generation);
         }
     }
+}
+
+impl Gpus {
+    fn restored_slices(&self, record: &ClaimRecord) -> Vec<Slice> {
+        let slice = |s: &super::journal::SliceRecord| {
+            let Some(gpu) = self.gpu_index(&s.uuid) else {
+                tracing::error!(
+                    "claim c{} holds a part of {}, which is no longer in this machine",
+                    record.id,
+                    s.uuid
+                );
+                return None;
+            };
+            Some(Slice {
+                gpu,
+                mem: Bytes(s.mem),
+                mem_limit: Bytes(s.mem_limit),
+                mem_cap: Bytes(s.mem),
+                charge: Bytes::ZERO,
+                sm: Share::from_milli(s.sm_milli),
+                sm_limit: Share::from_milli(s.sm_limit_milli),
+                uid: record.uid,
+                held: s.held,
+            })
+        };
+        record.slices.iter().filter_map(slice).collect()
+    }
+}
+
+impl Host {
+    /// A page of the claim under the name of another GPU.
+    fn page_elsewhere(&self, id: ClaimId, token: u64) -> Option<LimitsFile> {
+        let dir = std::fs::read_dir(self.paths.runtime_dir.join("claims")).ok()?;
+        let own = format!("{id}-");
+        let named = dir.flatten().filter(|entry| {
+            entry
+                .file_name()
+                .to_str()
+                .is_some_and(|name| name.starts_with(&own))
+        });
+        let mut pages = named.filter_map(|entry| LimitsFile::open(&entry.path()).ok());
+        pages.find(|l| l.page().claim() == id.0 && l.page().token() == token)
+    }
+}
+
+/// The limits file is found by its path, the usage page in a member. What is missing is made anew:
+/// the changed epoch makes members register again.
+fn restored_seat(
+    world: &World<'_>,
+    record: &ClaimRecord,
+    slice: &mut Slice,
+    members: &[ProcessKey],
+    searches: &mut Searches,
+) -> anyhow::Result<Seat> {
+    let id = ClaimId(record.id);
+    let uuid = &world.gpus[slice.gpu].uuid;
+    let token = record
+        .slices
+        .iter()
+        .find(|s| &s.uuid == uuid)
+        .map_or(0, |s| s.token);
+    let gpu_uuid: GpuUuid = uuid.parse().map_err(|e| anyhow::anyhow!("{e:?}"))?;
+    let path = grant::limits_path(world, id, slice.gpu);
+    let own = |l: &LimitsFile| l.page().claim() == id.0 && l.page().token() == token;
+    let mut limits = LimitsFile::open(&path).ok();
+    if let Some(mut other) = limits.take_if(|l| !own(l)) {
+        // The claim's page on another GPU: it may come to that one's place, not be overwritten.
+        other.set_aside()?;
+    }
+    let limits = limits.or_else(|| world.host.page_elsewhere(id, token));
+    let limits = match limits {
+        Some(mut limits) => {
+            // The service may have died between the journal of a move and the page's new name.
+            LimitsFile::relabel(&mut [(&mut limits, gpu_uuid, path)])?;
+            // What was lent is lent still: only a lowered cap that is written is a lower cap.
+            // One that is above all that may be lent was opened while gshare was off.
+            let lent = Some(Bytes(limits.memory_cap())).filter(|cap| *cap <= slice.mem_limit);
+            slice.mem_cap = lent.unwrap_or_default().clamp(slice.mem, slice.mem_limit);
+            limits
+        }
+        None => grant::new_limits(world, id, slice, token)?,
+    };
+    // One that is not found in time is made anew.
+    let begun = Instant::now();
+    let until = begun + searches.left(record.uid);
+    let found = members
+        .iter()
+        .take_while(|_| Instant::now() < until)
+        .filter_map(|m| {
+            UsageMemfd::find(m.pid.cast_unsigned(), id.0, gpu_uuid, token, until)
+                .ok()
+                .flatten()
+        })
+        .next();
+    searches.took(record.uid, begun.elapsed());
+    let usage = match found {
+        Some(usage) => usage,
+        None => UsageMemfd::create(id.0, gpu_uuid, token)?,
+    };
+    let counted = record.holding == HoldingRecord::Counted;
+    limits.set_memory_cap(match counted || record.is_observed() {
+        true => world.gpus[slice.gpu].total,
+        false => off::cap_now(world, id, slice.gpu, slice.mem_cap.0),
+    });
+    // The service may have died between the journal and the pages of a resize.
+    limits.set_memory_request(slice.mem.0);
+    limits.set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
+    mps::write_mps_part(world, record, slice.gpu, &limits);
+    limits.set_gpu_index(u32::try_from(slice.gpu).ok());
+    limits.set_epoch(world.host.epoch);
+    Ok(Seat::new(slice.gpu, limits, usage))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use gshare_core::Reason;
 use gshare_core::machine::Event;
 use gshare_proto::{ErrorCode, WireError};
 
+use super::claims::Claims;
 use super::peer::Peer;
 use super::service::Service;
 use crate::clock::unix_ms;
@@ -36,22 +37,26 @@ fn until(minute: u16, second: u32) -> u32 {
 
 impl Service {
     /// Gives the core the rules of the configuration.
-    pub(crate) fn tell_classes(&mut self) {
+    pub(crate) fn tell_rules(&mut self) {
         self.drive(Event::Classes(self.config.classes.clone()));
         self.tell_minute();
+        self.drive(Event::LeaseWarning(self.config.claims.lease_warning));
+        self.tell_reclaim_rules();
     }
 
     /// Gives the core the time of the day, when it has changed.
     pub(crate) fn tell_minute(&mut self) {
         let minute = minute_now();
-        if self.machine.minute() != minute {
+        if self.core.minute() != minute {
             self.drive(Event::Minute(minute));
         }
     }
+}
 
+impl Claims {
     /// Whether a user may have one more claim.
     pub(crate) fn room_for(&self, peer: &Peer) -> Result<(), WireError> {
-        let held = self.claims.values().map(|l| l.record.uid);
+        let held = self.values().map(|l| l.record.uid);
         let waiting = self.waiting.values().map(|a| a.record.uid);
         let own = held.chain(waiting).filter(|uid| *uid == peer.uid).count();
         if own < CLAIMS_PER_USER {

@@ -1,41 +1,37 @@
 //! The state of the service and what each message does to it.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
 
-use gshare_config::{Config, Mode, Paths};
+use gshare_core::ClaimId;
 use gshare_core::machine::Event;
 use gshare_core::machine::lever::Wish;
-use gshare_core::{ClaimId, Machine, Party, Quota};
-use gshare_enforcer::cgroup::{ClaimCgroup, Tree};
-use gshare_enforcer::device::Filters;
-use gshare_enforcer::gpu::{GpuSample, Observer};
-use gshare_enforcer::nodes::Majors;
+use gshare_enforcer::gpu::Observer;
 use gshare_enforcer::proc;
 use gshare_proto::{AdminCall, Call, ErrorCode, Reply, WireError};
-use tokio::sync::mpsc;
 
-use super::arbiter::Gates;
-pub(crate) use super::asked::{Asked, Wishes};
+pub(crate) use super::claims::{Asked, Claims};
 use super::command::Command;
 use super::connection::{ConnId, Sender, Turn};
+use super::core::Core;
+use super::engine::LeverState;
 use super::fact::{Fact, Look, Others, Pages, Tick};
-use super::features::{Features, Round};
-use super::gpu::Gpu;
+use super::features::Features;
+use super::gpu::Gpus;
 use super::history::vitals::Vitals;
 use super::history::{Ask, History};
-use super::journal::{DrainRecord, Journal};
-pub(crate) use super::live::{Ended, Ending, Live, Seat};
+use super::host::Host;
+use super::journal::Journal;
+use super::levers::facts;
+pub(crate) use super::live::{Ending, Live, Seat};
 use super::msg::Msg;
-use super::notebooks::helpers::Helpers;
 use super::outside::Policy;
-use super::owners::Owners;
 use super::peer::Peer;
-use super::strict::{LibDirs, Strict};
-use super::viewer::Watcher;
-use super::world::{Now, World};
-use super::{die, health};
+use super::settings::Settings;
+use super::watch::Screens;
+use super::world::World;
+use super::{
+    act, claim_for, die, doctor, grant, health, lease, members, policy, story, view, watch, whose,
+};
 use crate::clock::nanos;
 
 /// Whether a call gives or changes what the journal must know of.
@@ -57,13 +53,12 @@ macro_rules! world {
     ($service:ident) => {
         World {
             config: &$service.config,
-            mode: $service.mode,
+            host: &$service.host,
             gpus: &$service.gpus,
             claims: &$service.claims,
-            sample: $service.sample.as_ref(),
-            machine: &$service.machine,
-            owners: &$service.owners,
-            now: Now::read($service.now()),
+            machine: &$service.core,
+            policy: &$service.policy,
+            now: $service.core.moment(),
         }
     };
 }
@@ -71,76 +66,23 @@ macro_rules! world {
 /// Everything the service knows.
 #[derive(Debug)]
 pub(crate) struct Service {
-    pub(crate) config: Config,
-    pub(crate) mode: Mode,
-    pub(crate) paths: Paths,
-    pub(crate) started_ms: u64,
-    pub(crate) epoch: u64,
-    pub(crate) machine: Machine,
+    pub(crate) config: Settings,
+    pub(crate) host: Host,
+    pub(crate) core: Core,
     pub(crate) journal: Journal,
     pub(crate) observer: Observer,
-    pub(crate) tree: Option<Tree>,
-    pub(crate) no_tree: Option<String>,
-    pub(crate) filters: Option<Filters>,
-    pub(crate) no_filter: Option<String>,
-    pub(crate) majors: Majors,
-    pub(crate) libcuda: Result<PathBuf, String>,
-    pub(crate) nvml_path: PathBuf,
-    pub(crate) lib_dirs: LibDirs,
-    pub(crate) strict: Strict,
-    pub(crate) simulated: bool,
-    pub(crate) gpus: Vec<Gpu>,
-    /// MPS daemons by GPU.
-    pub(crate) mps: super::mps_daemon::Daemons,
-    pub(crate) sample: Option<GpuSample>,
-    pub(crate) claims: BTreeMap<ClaimId, Live>,
-    pub(crate) waiting: BTreeMap<ClaimId, Asked>,
-    pub(crate) remembered: super::asked::Remembered,
-    pub(crate) wishes: Wishes,
-    /// Cgroups of ended claims whose processes live on without a GPU.
-    pub(crate) lingering: Vec<ClaimCgroup>,
-    /// GPUs that take no new claims, by UUID.
-    pub(crate) drains: BTreeMap<String, DrainRecord>,
-    /// GPUs whose instances are being made or removed.
-    pub(crate) dividing: std::collections::BTreeSet<usize>,
-    /// GPUs that were let go.
-    pub(crate) released: super::gpu::ReleasedGpus,
-    /// Quotas set by administrators.
-    pub(crate) quotas: BTreeMap<Party, Quota>,
-    pub(crate) recorder: super::recorder::Recorder,
-    pub(crate) events: mpsc::UnboundedSender<Msg>,
-    pub(crate) names: super::names::Names,
-    pub(crate) owners: Owners,
+    pub(crate) gpus: Gpus,
+    pub(crate) claims: Claims,
     /// What was claimed and used.
     pub(crate) history: History,
     /// What is learnt of sizes.
     pub(crate) sizes: super::tracks::Sizes,
     /// What has a state of its own.
     pub(crate) features: Features,
-    /// What they have not been told yet.
-    pub(super) round: Round,
     pub(crate) policy: Policy,
-    /// Whether it acts at all.
-    pub(crate) off: crate::off::Off,
-    /// How much it does.
-    pub(crate) stages: crate::stage::Stages,
     /// Offloading, restoring, moving.
-    pub(crate) levers: super::engine::LeverState,
-    /// The processes that ask Jupyter.
-    pub(crate) helpers: Helpers,
-    /// Shares of GPU time.
-    pub(crate) gates: Option<Gates>,
-    /// Ended claims that the journal does not know of yet: a full disk.
-    pub(crate) unwritten: Vec<Ended>,
-    pub(crate) watchers: HashMap<ConnId, Watcher>,
-    /// What the core must still be told, in order.
-    pub(crate) todo: VecDeque<Event>,
-    pub(crate) driving: bool,
-    /// When the journal forgets what is old, Unix milliseconds.
-    pub(crate) forget_ms: u64,
-    pub(super) origin: Instant,
-    pub(crate) next_id: u64,
-    pub(crate) dirty: bool,
+    pub(crate) levers: LeverState,
+    pub(crate) screens: Screens,
 }
 
 impl Service {
@@ -151,10 +93,10 @@ impl Service {
 
     /// Tells the features what has happened, does what they want, tells them what comes of that, until it is quiet.
     pub(crate) fn tell(&mut self, fact: Fact) {
-        if !self.round.begin(fact) {
+        if !self.features.round.begin(fact) {
             return;
         }
-        while let Some(facts) = self.round.turn() {
+        while let Some(facts) = self.features.round.turn() {
             for fact in facts {
                 let mut commands = Vec::new();
                 self.features.on(&world!(self), &fact, &mut commands);
@@ -186,10 +128,16 @@ impl Service {
                     self.drive(Event::Wish { id, wish });
                 }
                 Command::Shrink(id) => self.shrink_to_use(id),
-                Command::Enter(id) => self.enter_now(id),
+                Command::Enter(id) => {
+                    if let Err(error) = self.enter(id) {
+                        tracing::error!(%id, "cannot set up the cgroup of a claim-for claim yet: {error:#}");
+                    }
+                }
                 Command::End { id, cause } => self.terminate(id, cause),
                 Command::FewestToEnd(of) => {
-                    let fewest = self.machine.fewest_to_end(self.now(), &of, &self.measure());
+                    let fewest =
+                        self.core
+                            .fewest_to_end(self.core.now(), &of, &act::measure(&self.world()));
                     self.tell(Fact::FewestToEnd(fewest));
                 }
                 Command::ReadVitals(ids) => {
@@ -202,83 +150,18 @@ impl Service {
                     let names = groups.into_iter().filter_map(proc::group_name).collect();
                     self.tell(Fact::Groups { uid, names });
                 }
-                Command::AskServers => self.helpers.look(&self.claims, &self.events),
-                Command::Publish => self.touch(),
+                Command::AskServers => self.host.helpers.look(&self.claims, &self.host.events),
+                Command::Publish => self.screens.touch(),
                 Command::Notice(text) => self.notice(None, text),
                 Command::TellOwner { id, text } => self.tell_owner(id, &text),
             }
         }
     }
 
-    /// What is known of claims at a tick.
-    fn tick_of_claims(&self) -> Tick {
-        let ids = || self.claims.keys().copied();
-        let world = self.world();
-        let kernel = |id| Some((id, self.features.notebooks.kernel(&world, id)?));
-        let fixed = |id| Some((id, self.may_park(id).err()?));
-        Tick {
-            cgroups: self.cgroups_of_others(),
-            kernels: ids().filter_map(kernel).collect(),
-            fixed: match self.levers.usable {
-                Some(_) => ids().filter_map(fixed).collect(),
-                None => BTreeMap::new(),
-            },
-        }
-    }
-
-    /// What the processes of claims say in their pages, and who works beside them.
-    fn look_at_pages(&self) -> Look {
-        let mut pages = Pages::new();
-        for (id, live) in &self.claims {
-            for seat in &live.seats {
-                let slots = seat.usage.read_slots(self.gpus[seat.gpu].total);
-                pages.insert((*id, seat.gpu), slots);
-            }
-        }
-        let others = |g: usize| {
-            let mut here = self
-                .features
-                .identity
-                .outside()
-                .iter()
-                .filter(|u| u.gpu as usize == g);
-            Others {
-                draw: here.clone().any(|u| u.graphics),
-                compute: self.auto_on(g) || here.any(|u| !u.graphics),
-            }
-        };
-        let others = (0..self.gpus.len()).map(others).collect();
-        Look { pages, others }
-    }
-
-    /// The core's clock: time since the service started, and a while before that, so that it can be told of it.
-    pub(crate) fn now(&self) -> Duration {
-        super::asked::BEFORE + self.origin.elapsed()
-    }
-
-    /// When the core wants to hear of the time, also between two ticks.
-    pub(crate) fn next_wake(&self) -> Option<Instant> {
-        let now = self.now();
-        let at = self.machine.next_wake(now)?;
-        Instant::now().checked_add(at.saturating_sub(now))
-    }
-
     /// The core hears of the time.
     pub(crate) fn wake(&mut self) {
         self.drive(Event::Tick);
         self.tell_arbiter();
-    }
-
-    /// One line for the log.
-    pub(crate) fn summary(&self) -> String {
-        format!(
-            "{} GPUs, {} claims; cgroups {}, device filter {}, shim {}",
-            self.gpus.len(),
-            self.claims.len(),
-            if self.tree.is_some() { "on" } else { "off" },
-            if self.filters.is_some() { "on" } else { "off" },
-            if self.libcuda.is_ok() { "on" } else { "off" },
-        )
     }
 
     /// Handles one message.
@@ -290,7 +173,7 @@ impl Service {
                 out,
                 turn,
             } => {
-                self.call(self.standing(peer), call, &out, turn);
+                self.call(whose::standing(&self.world(), peer), call, &out, turn);
             }
             Msg::Register {
                 peer,
@@ -298,7 +181,7 @@ impl Service {
                 out,
                 turn,
             } => {
-                self.register(&self.standing(peer), &register, &out);
+                self.register(&whose::standing(&self.world(), peer), &register, &out);
                 drop(turn);
             }
             Msg::Launch {
@@ -307,7 +190,7 @@ impl Service {
                 out,
                 turn,
             } => {
-                self.launch(&self.standing(peer), &launch, &out);
+                self.launch(&whose::standing(&self.world(), peer), &launch, &out);
                 drop(turn);
             }
             Msg::KernelSeen { claim, shut_down } => self.kernel_seen(claim, shut_down),
@@ -322,35 +205,38 @@ impl Service {
             } => self.exited(claim, process, status),
             Msg::Scrape(out) => {
                 // The caller may have gone.
-                let _ = out.send(self.metrics_page());
+                let _ = out.send(view::metrics_page(self));
             }
             Msg::Mps { gpu, report } => self.mps_report(gpu, report),
             Msg::History(told) => self.history_told(told),
             Msg::Divided { gpu, result, out } => self.divided(gpu, result, &out),
+            Msg::Refused(refused) => self.refused(&refused),
             Msg::Fact(fact) => self.tell(fact),
             Msg::KernelXid(xid) => {
-                let claim = xid.pid.and_then(|pid| self.claim_of(pid.cast_signed()));
+                let claim = xid
+                    .pid
+                    .and_then(|pid| members::claim_of(&self.world(), pid.cast_signed()));
                 self.tell(Fact::KernelXid { xid, claim });
                 self.refresh_facts();
             }
             Msg::Sample(sample) => {
                 // One that lay in the queue while instances were made knows nothing of them.
-                let known = self.sample.as_ref().map(|s| s.taken);
+                let known = self.gpus.sample.as_ref().map(|s| s.taken);
                 if known.is_none_or(|known| known <= sample.taken) {
-                    self.sample = Some(*sample);
+                    self.gpus.sample = Some(*sample);
                 }
                 self.follow_majors(false);
                 self.meet_instances();
-                self.meet_gpus();
+                self.gpus.meet();
                 self.look_up_owners();
                 self.apply_policy();
-                let look = self.look_at_pages();
+                let look = look_at_pages(&self.world(), &self.features);
                 self.tell(Fact::Sample(look));
                 self.record_history();
                 self.follow_needs();
                 self.refresh_facts();
                 self.look_beside_mps();
-                self.dirty = true;
+                self.screens.touch();
             }
         }
         self.tell_arbiter();
@@ -367,20 +253,20 @@ impl Service {
         self.tell_minute();
         self.drive(Event::Tick);
         self.watch_claims();
-        let tick = self.tick_of_claims();
+        let tick = tick_of_claims(&self.world(), &self.features, &self.levers);
         self.tell(Fact::Tick(tick));
         self.tell_starts();
         self.tell_levers();
         self.tidy_lingering();
-        self.write_ends();
-        self.forget_past();
+        self.journal.write_ends();
+        self.journal.forget_past();
         let (tick, at) = (self.config.service.tick, self.features.attribution.at_ns());
         if gshare_abi::monotonic_ns().saturating_sub(at) > 2 * nanos(tick) {
-            let look = self.look_at_pages();
+            let look = look_at_pages(&self.world(), &self.features);
             self.tell(Fact::NoSample(look));
         }
         self.tell_arbiter();
-        self.dirty = true;
+        self.screens.touch();
     }
 
     /// `turn` is given back once it is answered.
@@ -395,7 +281,7 @@ impl Service {
         let answer = match call {
             Call::Claim(spec) => {
                 die::at("claim-asked");
-                self.submit(peer, *spec, out.clone());
+                self.submit(peer, *spec, out.clone(), turn);
                 return;
             }
             Call::Resize(spec) => {
@@ -404,7 +290,7 @@ impl Service {
             }
             Call::Adopt { pid, spec } => {
                 self.adopt(&peer, pid, *spec, out);
-                self.dirty = true;
+                self.screens.touch();
                 return;
             }
             call @ (Call::Lever { .. } | Call::Move { .. }) => {
@@ -412,16 +298,20 @@ impl Service {
                 return;
             }
             Call::Watch { min_interval_ms } => {
-                self.watch(&peer, out.clone(), min_interval_ms);
+                let viewer = watch::viewer(&self.world(), &peer);
+                (self.screens).watch(&peer, viewer, out.clone(), min_interval_ms);
                 return;
             }
             Call::Snapshot => {
-                let viewer = self.viewer(&peer);
-                let snapshot = self.with_room(viewer.uid(), self.snapshot());
-                Ok(Reply::Snapshot(Box::new(viewer.sees(snapshot))))
+                let snapshot = view::seen_by(
+                    self,
+                    watch::viewer(&self.world(), &peer),
+                    view::snapshot(self),
+                );
+                Ok(Reply::Snapshot(Box::new(snapshot)))
             }
             Call::History(spec) => {
-                self.ask_history(Ask::History(spec), out, turn);
+                self.ask_history(&peer, Ask::History(spec), out, turn);
                 return;
             }
             Call::Suggest(spec) => {
@@ -429,24 +319,30 @@ impl Service {
                 return;
             }
             Call::Report(spec) => {
-                self.ask_history(Ask::Report(spec), out, turn);
+                self.ask_history(&peer, Ask::Report(spec), out, turn);
                 return;
             }
             Call::Doctor => Ok(Reply::Doctor {
-                checks: self.doctor(),
+                checks: doctor::doctor(self, watch::viewer(&self.world(), &peer)),
             }),
             Call::Join { id, parent } => self.join(&peer, &id, parent),
-            Call::Env { id } => self.env(&peer, &id),
-            Call::Try(spec) => self.try_claim(&peer, &spec),
-            Call::Log { id } => self.log(&peer, &id),
+            Call::Env { id } => grant::env(&self.world(), &peer, &id),
+            Call::Try(spec) => story::try_claim(&self.world(), &self.features, &peer, &spec),
+            Call::Log { id } => story::log(&self.world(), &self.journal, &peer, &id),
             Call::Keep { id } => self.keep_claim(&peer, &id),
             Call::Extend { id, by_s } => self.extend(&peer, &id, by_s),
-            Call::Lease { pid, start_ticks } => Ok(self.lease_of(&peer, pid, start_ticks)),
+            Call::Lease { pid, start_ticks } => Ok(lease::lease_of(
+                &self.world(),
+                &self.journal,
+                &peer,
+                pid,
+                start_ticks,
+            )),
             Call::Release { id } => self.release(&peer, &id),
             Call::ReleaseAll => self.release_all(&peer),
             Call::Admin(AdminCall::Release { gpus, for_ms }) => {
                 self.release_gpus(&peer, &gpus, for_ms, out);
-                self.dirty = true;
+                self.screens.touch();
                 return;
             }
             Call::Admin(AdminCall::Mig {
@@ -455,7 +351,7 @@ impl Service {
                 dry_run,
             }) => {
                 self.admin_mig(&peer, &gpu, &layout, dry_run, out);
-                self.dirty = true;
+                self.screens.touch();
                 return;
             }
             Call::Admin(AdminCall::ClaimFor(asked)) => {
@@ -472,69 +368,151 @@ impl Service {
             Ok(reply) => out.reply(&reply),
             Err(error) => out.error(error),
         }
-        self.dirty = true;
+        self.screens.touch();
     }
 
     fn closed(&mut self, conn: ConnId) {
-        self.watchers.remove(&conn);
+        self.screens.close(conn);
         self.unwish(conn);
-        self.unasked(conn);
+        self.sizes.asking.remove(&conn);
         self.unwant(conn);
         let withdrawn: Vec<ClaimId> = self
+            .claims
             .waiting
             .iter()
             .filter(|(id, a)| a.peer.conn == conn && !self.claims.contains_key(id))
             .map(|(id, _)| *id)
             .collect();
         if !withdrawn.is_empty() {
-            self.dirty = true;
+            self.screens.touch();
         }
         for id in &withdrawn {
-            self.waiting.remove(id);
+            self.claims.waiting.remove(id);
         }
         self.drive_all(withdrawn.into_iter().map(|id| Event::Gone { id }));
     }
+}
 
-    /// Finds a claim by `c3`, `3` or its name, granted or waiting. Of several with that name the caller's own
-    /// is meant.
-    pub(crate) fn find(&self, peer: &Peer, word: &str) -> Result<ClaimId, WireError> {
-        if let Ok(id) = word.parse::<ClaimId>()
-            && (self.claims.contains_key(&id) || self.waiting.contains_key(&id))
-        {
-            return Ok(id);
-        }
-        let auto = word.parse().ok().and_then(|id| self.policy.auto.get(&id));
-        if let Some(auto) = auto {
-            return Err(self.is_auto(word, auto));
-        }
-        let held = self.claims.iter().map(|(id, l)| (*id, &l.record));
-        let waiting = self.waiting.iter().map(|(id, a)| (*id, &a.record));
-        let named: Vec<(ClaimId, u32)> = held
-            .chain(waiting)
-            .filter(|(_, record)| record.name.as_deref() == Some(word))
-            .map(|(id, record)| (id, record.uid))
-            .collect();
-        let own = named.iter().filter(|(_, uid)| *uid == peer.uid);
-        let mut found: Vec<ClaimId> = own.map(|(id, _)| *id).collect();
-        if found.is_empty() {
-            found = named.into_iter().map(|(id, _)| id).collect();
-        }
-        match found.as_slice() {
-            [id] => Ok(*id),
-            [] => Err(
-                WireError::new(ErrorCode::NoClaim, format!("there is no claim `{word}`"))
-                    .with_hint("gshare ps lists the claims"),
-            ),
-            _ => Err(WireError::new(
-                ErrorCode::NoClaim,
-                format!("several claims are named `{word}`"),
-            )
-            .with_hint("use the id, as gshare ps shows it")),
+/// Finds a claim by `c3`, `3` or its name, granted or waiting. Of several with that name the caller's own
+/// is meant.
+pub(crate) fn find(world: &World<'_>, peer: &Peer, word: &str) -> Result<ClaimId, WireError> {
+    if let Ok(id) = word.parse::<ClaimId>()
+        && (world.claims.contains_key(&id) || world.claims.waiting.contains_key(&id))
+    {
+        return Ok(id);
+    }
+    let auto = word.parse().ok().and_then(|id| world.policy.auto.get(&id));
+    if let Some(auto) = auto {
+        return Err(policy::is_auto(world, word, auto));
+    }
+    let held = world.claims.iter().map(|(id, l)| (*id, &l.record));
+    let waiting = world.claims.waiting.iter().map(|(id, a)| (*id, &a.record));
+    let named: Vec<(ClaimId, u32)> = held
+        .chain(waiting)
+        .filter(|(_, record)| record.name.as_deref() == Some(word))
+        .map(|(id, record)| (id, record.uid))
+        .collect();
+    let own = named.iter().filter(|(_, uid)| *uid == peer.uid);
+    let mut found: Vec<ClaimId> = own.map(|(id, _)| *id).collect();
+    if found.is_empty() {
+        found = named.into_iter().map(|(id, _)| id).collect();
+    }
+    match found.as_slice() {
+        [id] => Ok(*id),
+        [] => Err(
+            WireError::new(ErrorCode::NoClaim, format!("there is no claim `{word}`"))
+                .with_hint("gshare ps lists the claims"),
+        ),
+        _ => Err(WireError::new(
+            ErrorCode::NoClaim,
+            format!("several claims are named `{word}`"),
+        )
+        .with_hint("use the id, as gshare ps shows it")),
+    }
+}
+
+/// One line for the log.
+pub(crate) fn summary(world: &World<'_>) -> String {
+    format!(
+        "{} GPUs, {} claims; cgroups {}, device filter {}, shim {}",
+        world.gpus.len(),
+        world.claims.len(),
+        if world.host.fences.tree.is_some() {
+            "on"
+        } else {
+            "off"
+        },
+        if world.host.fences.filters.is_some() {
+            "on"
+        } else {
+            "off"
+        },
+        if world.host.driver.libcuda.is_ok() {
+            "on"
+        } else {
+            "off"
+        },
+    )
+}
+
+/// What the processes of claims say in their pages, and who works beside them.
+fn look_at_pages(world: &World<'_>, features: &Features) -> Look {
+    let mut pages = Pages::new();
+    for (id, live) in world.claims.iter() {
+        for seat in &live.seats {
+            let slots = seat.usage.read_slots(world.gpus[seat.gpu].total);
+            pages.insert((*id, seat.gpu), slots);
         }
     }
+    let others = |g: usize| {
+        let mut here = features
+            .identity
+            .outside()
+            .iter()
+            .filter(|u| u.gpu as usize == g);
+        Others {
+            draw: here.clone().any(|u| u.graphics),
+            compute: world.policy.auto_on(g) || here.any(|u| !u.graphics),
+        }
+    };
+    let others = (0..world.gpus.len()).map(others).collect();
+    Look { pages, others }
+}
 
-    /// Marks the state as changed.
-    pub(crate) fn touch(&mut self) {
-        self.dirty = true;
+/// What is known of claims at a tick.
+fn tick_of_claims(world: &World<'_>, features: &Features, levers: &LeverState) -> Tick {
+    let ids = || world.claims.keys().copied();
+    let kernel = |id| Some((id, features.notebooks.kernel(world, id)?));
+    let fixed = |id| Some((id, facts::may_park(world, levers, id).err()?));
+    Tick {
+        cgroups: claim_for::cgroups_of_others(world),
+        kernels: ids().filter_map(kernel).collect(),
+        fixed: match levers.usable {
+            Some(_) => ids().filter_map(fixed).collect(),
+            None => BTreeMap::new(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_part_is_in_the_architecture() {
+        let page = include_str!("../../ARCHITECTURE.md");
+        let table = page.split("| field | what it is |").nth(1);
+        let table = table.and_then(|t| t.split("\n\n").next()).expect("a table");
+        let code = include_str!("service.rs")
+            .split("struct Service {")
+            .nth(1)
+            .and_then(|code| code.split("\n}").next());
+        let parts = code.expect("it is there").lines().filter_map(|line| {
+            let (name, _) = line.trim().strip_prefix("pub(crate) ")?.split_once(':')?;
+            Some(name)
+        });
+        let parts: Vec<&str> = parts.collect();
+        assert!((8..=13).contains(&parts.len()), "{parts:?}");
+        for part in parts {
+            assert!(table.contains(&format!("`{part}`")), "{part} is missing");
+        }
     }
 }

@@ -14,7 +14,7 @@ use gshare_core::predict::Shape;
 use gshare_core::{Bytes, ClaimId, GpuFacts, Share};
 use gshare_proto::{ClaimGpu, ClaimSpec, ErrorCode, ExpectedView, SuggestSpec, WireError};
 
-use super::connection::{ConnId, Sender, Turn};
+use super::connection::{Sender, Turn};
 use super::history::runs::{Told, Whose};
 use super::history::say::{self, Facts};
 use super::history::worker::{Order, Question, SizeAsk, Sized};
@@ -22,73 +22,37 @@ use super::journal::ClaimRecord;
 use super::live::Live;
 use super::peer::Peer;
 use super::service::Service;
+use super::settings::Settings;
 use super::tracks::RunTrack;
+use super::tracks::Sizes;
+use super::world::World;
+use super::{act, record, view};
 
 /// Of so many of those who wait it is said when they start.
 const FORESEEN: usize = 16;
+/// For so many claims at a time earlier runs are looked up: users ask faster than a file answers.
+const LOOKED_UP: usize = 4096;
 
 impl Service {
-    pub(crate) fn whose_runs(&self, uid: u32) -> Whose {
-        Whose {
-            uid,
-            group: self.config.sizes.share_runs == ShareRuns::Group,
-            all: self.config.sizes.share_runs == ShareRuns::All,
-        }
-    }
-
-    /// What each GPU has for claims.
-    fn capacities(&self) -> impl Iterator<Item = Bytes> {
-        let gpus = self.machine.ledger().gpus().iter();
-        gpus.filter_map(GpuFacts::capacity)
-    }
-
-    /// What a claim without earlier runs would get, and what there is.
-    fn size_facts(&self, class: Option<&str>) -> Facts {
-        let defaults = &self.config.defaults;
-        let interactive = class == Some("interactive");
-        let share = if interactive {
-            defaults.size_interactive
-        } else {
-            defaults.size_command
-        };
-        let smallest = self.capacities().min().unwrap_or(Bytes::ZERO);
-        Facts {
-            default_mem: smallest.times(share),
-            default_sm: share.as_f64(),
-            largest: self.capacities().max().unwrap_or(Bytes::ZERO),
-            first_look: self.config.sizes.first_look,
-        }
-    }
-
-    /// A claim whose size the service says: first the records are looked at. True if it is on its way.
-    pub(crate) fn ask_size(&mut self, peer: &Peer, spec: &ClaimSpec, out: &Sender) -> bool {
-        if !spec.auto || spec.mem.is_some() {
-            return false;
-        }
-        let ask = SizeAsk {
-            whose: self.whose_runs(peer.uid),
-            shape: Shape::of(&spec.command),
-            peer: peer.clone(),
-            spec: Box::new(spec.clone()),
-            out: out.clone(),
-        };
+    /// A claim whose size the service says: first the records are looked at.
+    pub(super) fn ask_size(&mut self, peer: Peer, spec: ClaimSpec, out: Sender, turn: Turn) {
         self.sizes.asking.insert(peer.conn);
-        let asked = self.tell_history(Order::Size(Box::new(ask)));
-        if asked.is_err() {
-            // Without a history everything is a first run.
-            self.sized(Box::new(Sized {
-                peer: peer.clone(),
-                spec: Box::new(spec.clone()),
-                out: out.clone(),
+        let ask = SizeAsk {
+            whose: self.config.whose_runs(peer.uid),
+            shape: Shape::of(&spec.command),
+            sized: Box::new(Sized {
+                peer,
+                spec,
+                out,
+                turn,
                 told: Told::default(),
-            }));
+            }),
+        };
+        let asked = record::tell_history(&self.history, Order::Size(Box::new(ask)));
+        if let Err(Order::Size(ask)) = asked {
+            // Without a history everything is a first run.
+            self.sized(ask.sized);
         }
-        true
-    }
-
-    /// Its connection has gone: nobody waits for the size.
-    pub(crate) fn unasked(&mut self, conn: ConnId) {
-        self.sizes.asking.remove(&conn);
     }
 
     /// The records have been looked at: the claim is made with that size.
@@ -97,12 +61,13 @@ impl Service {
             peer,
             mut spec,
             out,
+            turn,
             told,
         } = *sized;
         if !self.sizes.asking.remove(&peer.conn) {
             return;
         }
-        let facts = self.size_facts(spec.class.as_deref());
+        let facts = size_facts(&self.world(), spec.class.as_deref());
         let suggestion = say::suggest(&told, &facts, &spec.command);
         spec.mem = Some(suggestion.mem);
         spec.gpus_milli = None;
@@ -110,55 +75,38 @@ impl Service {
             spec.sm_milli = spec.sm_milli.or(Some((sm * 1000.0).round() as u32));
         }
         // While others leave it free it may have all: a size that is learnt is not a cap.
-        let room = self.capacities().filter(|c| c.0 >= suggestion.mem).min();
+        let room = capacities(&self.world())
+            .filter(|c| c.0 >= suggestion.mem)
+            .min();
         spec.mem_limit = spec.mem_limit.or(room.map(|Bytes(b)| b));
         spec.sm_limit_milli = spec.sm_limit_milli.or(Some(Share::ONE.milli()));
-        self.submit(peer, *spec, out);
+        self.submit(peer, spec, out, turn);
     }
 
     /// A question for sizes.
     pub(crate) fn suggest(&mut self, peer: &Peer, spec: SuggestSpec, out: &Sender, turn: Turn) {
         let running = if spec.running {
-            self.running(peer.uid)
+            running(&self.world(), &self.sizes, peer.uid)
         } else {
             Vec::new()
         };
         let question = Question {
-            whose: self.whose_runs(peer.uid),
-            facts: self.size_facts(spec.class.as_deref()),
+            whose: self.config.whose_runs(peer.uid),
+            facts: size_facts(&self.world(), spec.class.as_deref()),
             running,
             spec,
         };
-        if self
-            .tell_history(Order::Suggest(Box::new(question), out.clone(), turn))
-            .is_err()
+        if record::tell_history(
+            &self.history,
+            Order::Suggest(Box::new(question), out.clone(), turn),
+        )
+        .is_err()
         {
             out.error(WireError::new(
                 ErrorCode::NotAvailable,
                 "this service keeps no history",
             ));
         }
-    }
-
-    /// A user's claims, with what they used so far.
-    fn running(&self, uid: u32) -> Vec<say::Running> {
-        let own = self
-            .claims
-            .iter()
-            .filter(|(_, live)| live.record.uid == uid && live.ending.is_none());
-        let seen = own.filter_map(|(id, live)| {
-            let track = self.sizes.runs.get(id)?;
-            let slice = live.record.slices.first()?;
-            Some(say::Running {
-                id: id.to_string(),
-                command: live.record.command.clone(),
-                asked_mem: slice.mem,
-                asked_sm: f64::from(slice.sm_milli) / 1000.0,
-                gpus: live.record.slices.len() as u32,
-                used: track.used(),
-            })
-        });
-        seen.collect()
     }
 
     /// Adds a look at a claim's parts of GPUs.
@@ -177,7 +125,7 @@ impl Service {
             return;
         }
         // Once its command has ended, nothing says it any more.
-        let notebook = self.identity_of(id, live).notebook;
+        let notebook = view::identity_of(&self.features, id, live).notebook;
         let track = self
             .sizes
             .runs
@@ -185,25 +133,36 @@ impl Service {
             .or_insert_with(|| RunTrack::new(follow));
         track.notebook = notebook.map(|n| n.value).or(track.notebook.take());
         track.look(parts, held_back, in_turns);
-        if !std::mem::replace(&mut track.asked, true) {
-            let shape = Shape::of(&live.record.command);
-            let gpus = live.record.slices.len() as u32;
-            let order = Order::Learn(id.0, self.whose_runs(live.record.uid), shape, gpus);
-            let _ = self.tell_history(order);
+        if !track.asked {
+            let (shape, uid) = (Shape::of(&live.record.command), live.record.uid);
+            let asked = self.ask_runs(id, uid, shape, live.record.slices.len() as u32);
+            let track = self.sizes.runs.get_mut(&id);
+            track.into_iter().for_each(|t| t.asked = asked);
         }
     }
 
     /// How long it will run is looked up for a claim that is about to wait or start.
     pub(crate) fn ask_run_time(&mut self, id: ClaimId, record: &ClaimRecord, gpus: u32) {
         if !record.command.is_empty() {
-            let shape = Shape::of(&record.command);
-            let order = Order::Learn(id.0, self.whose_runs(record.uid), shape, gpus);
-            let _ = self.tell_history(order);
+            self.ask_runs(id, record.uid, Shape::of(&record.command), gpus);
         }
+    }
+
+    /// Has earlier runs of a claim looked up; false where too much of that waits.
+    fn ask_runs(&mut self, id: ClaimId, uid: u32, shape: Shape, gpus: u32) -> bool {
+        if self.sizes.looked_up >= LOOKED_UP {
+            return false;
+        }
+        let order = Order::Learn(id.0, self.config.whose_runs(uid), shape, gpus);
+        if record::tell_history(&self.history, order).is_ok() {
+            self.sizes.looked_up += 1;
+        }
+        true
     }
 
     /// What earlier runs say of a claim that waits or runs.
     pub(crate) fn learned(&mut self, id: ClaimId, told: Told) {
+        self.sizes.looked_up = self.sizes.looked_up.saturating_sub(1);
         if let Some(span) = told.time.clone() {
             self.drive(Event::RunTime { id, span });
         }
@@ -221,7 +180,10 @@ impl Service {
         if record.command.is_empty() || record.has_no_library() || record.uncapped {
             return;
         }
-        let model = record.slices.first().and_then(|s| self.gpu_index(&s.uuid));
+        let model = record
+            .slices
+            .first()
+            .and_then(|s| self.gpus.gpu_index(&s.uuid));
         let model = model
             .map(|g| self.gpus[g].model.clone())
             .unwrap_or_default();
@@ -237,50 +199,104 @@ impl Service {
         run.notebook = track.notebook;
         (run.exit_code, run.exit_signal) =
             live.exit.map_or((None, None), |e| (e.code(), e.signal()));
-        let _ = self.tell_history(Order::Run(Box::new(run), self.whose_runs(record.uid)));
+        let _ = record::tell_history(
+            &self.history,
+            Order::Run(Box::new(run), self.config.whose_runs(record.uid)),
+        );
     }
+}
 
-    /// When the first of those who wait start. It is looked for once after each decision.
-    pub(crate) fn expected_starts(&self) -> &BTreeMap<ClaimId, Expected> {
-        self.sizes.expected.get_or_init(|| {
-            let first = self.machine.queue().take(FORESEEN).map(|(id, _)| id);
-            let charges = self.measure();
-            self.machine
-                .expected_starts(self.now(), &first.collect(), &charges)
+/// What each GPU has for claims.
+fn capacities(world: &World<'_>) -> impl Iterator<Item = Bytes> {
+    let gpus = world.machine.ledger().gpus().iter();
+    gpus.filter_map(GpuFacts::capacity)
+}
+
+/// In words, from now on.
+pub(crate) fn expected_view(world: &World<'_>, expected: Expected) -> ExpectedView {
+    let left = |at: Duration| at.saturating_sub(world.now.core).as_secs_f64().round() as u64;
+    ExpectedView {
+        low_s: left(expected.low),
+        high_s: expected.high.map(left),
+        certain: expected.certain,
+        cause: match expected.until {
+            Until::Countdown => "others make room".to_owned(),
+            Until::MinRun(id) => format!("minimum run time of {id}"),
+            Until::Limit(id) => format!("time limit of {id}"),
+            Until::Ends(id) => format!("earlier runs such as {id}"),
+            Until::Turn => "after a long wait, others make room for up to an hour".to_owned(),
+        },
+    }
+}
+
+/// What a claim without earlier runs would get, and what there is.
+fn size_facts(world: &World<'_>, class: Option<&str>) -> Facts {
+    let defaults = &world.config.defaults;
+    let interactive = class == Some("interactive");
+    let share = if interactive {
+        defaults.size_interactive
+    } else {
+        defaults.size_command
+    };
+    let smallest = capacities(world).min().unwrap_or(Bytes::ZERO);
+    Facts {
+        default_mem: smallest.times(share),
+        default_sm: share.as_f64(),
+        largest: capacities(world).max().unwrap_or(Bytes::ZERO),
+        first_look: world.config.sizes.first_look,
+    }
+}
+
+impl Settings {
+    pub(crate) fn whose_runs(&self, uid: u32) -> Whose {
+        Whose {
+            uid,
+            group: self.sizes.share_runs == ShareRuns::Group,
+            all: self.sizes.share_runs == ShareRuns::All,
+        }
+    }
+}
+
+/// When the first of those who wait start. It is looked for once after each decision.
+pub(crate) fn expected_starts<'a>(
+    world: &World<'_>,
+    sizes: &'a Sizes,
+) -> &'a BTreeMap<ClaimId, Expected> {
+    sizes.expected.get_or_init(|| {
+        let first = world.machine.queue().take(FORESEEN).map(|(id, _)| id);
+        let charges = act::measure(world);
+        world
+            .machine
+            .expected_starts(world.now.core, &first.collect(), &charges)
+    })
+}
+
+/// What a user could claim now by a plain `gshare claim`. It is looked for once after each decision.
+pub(crate) fn room_of(world: &World<'_>, sizes: &Sizes, uid: u32) -> Arc<Claimable> {
+    let look = || Arc::new(view::claimable_by(world, &view::plain_caller(world, uid)));
+    match sizes.room.lock() {
+        Ok(mut known) => Arc::clone(known.entry(uid).or_insert_with(look)),
+        Err(_) => look(),
+    }
+}
+
+/// A user's claims, with what they used so far.
+fn running(world: &World<'_>, sizes: &Sizes, uid: u32) -> Vec<say::Running> {
+    let own = world
+        .claims
+        .iter()
+        .filter(|(_, live)| live.record.uid == uid && live.ending.is_none());
+    let seen = own.filter_map(|(id, live)| {
+        let track = sizes.runs.get(id)?;
+        let slice = live.record.slices.first()?;
+        Some(say::Running {
+            id: id.to_string(),
+            command: live.record.command.clone(),
+            asked_mem: slice.mem,
+            asked_sm: f64::from(slice.sm_milli) / 1000.0,
+            gpus: live.record.slices.len() as u32,
+            used: track.used(),
         })
-    }
-
-    /// In words, from now on.
-    pub(crate) fn expected_view(&self, expected: Expected) -> ExpectedView {
-        let left = |at: Duration| at.saturating_sub(self.now()).as_secs_f64().round() as u64;
-        ExpectedView {
-            low_s: left(expected.low),
-            high_s: expected.high.map(left),
-            certain: expected.certain,
-            cause: match expected.until {
-                Until::Countdown => "others make room".to_owned(),
-                Until::MinRun(id) => format!("minimum run time of {id}"),
-                Until::Limit(id) => format!("time limit of {id}"),
-                Until::Ends(id) => format!("earlier runs such as {id}"),
-                Until::Turn => "after a long wait, others make room for up to an hour".to_owned(),
-            },
-        }
-    }
-
-    /// What a user could claim now by a plain `gshare claim`. It is looked for once after each decision.
-    pub(crate) fn room_of(&self, uid: u32) -> Arc<Claimable> {
-        let look = || Arc::new(self.claimable_by(&self.plain_caller(uid)));
-        match self.sizes.room.lock() {
-            Ok(mut known) => Arc::clone(known.entry(uid).or_insert_with(look)),
-            Err(_) => look(),
-        }
-    }
-
-    /// The core decides anew.
-    pub(crate) fn forget_looks(&mut self) {
-        self.sizes.expected.take();
-        if let Ok(known) = self.sizes.room.get_mut() {
-            known.clear();
-        }
-    }
+    });
+    seen.collect()
 }

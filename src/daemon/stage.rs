@@ -13,10 +13,14 @@ use gshare_enforcer::proc;
 use gshare_proto::{AdminDone, ErrorCode, Reply, StageView, WireError};
 
 use super::admin::Act;
-use super::convert;
+use super::claims::Claims;
+use super::gpu::Gpus;
+use super::journal::Journal;
 use super::journal::{ClaimRecord, SliceRecord};
 use super::peer::Peer;
 use super::service::Service;
+use super::story;
+use super::world::World;
 use crate::clock::unix_ms;
 use crate::figures;
 use crate::stage::{self, Stages};
@@ -29,28 +33,14 @@ const NAMED: usize = 50;
 const MUCH: f64 = 0.2;
 
 impl Service {
-    /// The stages by the configuration and the line.
-    pub(crate) fn read_stages(&self) -> Stages {
-        let line = stage::read(&self.paths.state_dir);
-        let unset = line.is_none() && stage::pinned(self.configured()).is_none();
-        let new = stage::in_force(self.configured(), line);
-        if unset {
-            tracing::info!(
-                "no stage is set, so stage {} applies; to change it: gshare admin stage",
-                new.machine
-            );
-        }
-        new
-    }
-
     /// Takes stages into force. Claims that run get a lower one at once, and never a higher one.
     pub(crate) fn follow_stages(&mut self, new: Stages) {
-        self.stages = new;
+        self.config.stages = new;
         self.tell_admission();
         let lowered = |id: &ClaimId| {
             let record = &self.claims.get(id)?.record;
             let uuids = record.slices.iter().map(|s| s.uuid.as_str());
-            let stage = self.stage_of(record.uid, uuids);
+            let stage = stage_of(&self.world(), record.uid, uuids);
             (stage < record.stage).then_some((*id, stage))
         };
         let lowered: Vec<(ClaimId, Stage)> = self.claims.keys().filter_map(lowered).collect();
@@ -59,9 +49,10 @@ impl Service {
                 continue;
             };
             live.record.stage = *stage;
-            if let Err(error) = self.journal.put(&live.record) {
-                tracing::error!(%id, %error, "cannot record its lower stage: a restart of the service forgets it");
-            }
+            self.journal.keep(
+                &live.record,
+                "its lower stage: a restart of the service forgets it",
+            );
             self.limits_anew(*id);
         }
         self.call_back(|live| live.record.stage < Stage::Reclaim);
@@ -71,45 +62,15 @@ impl Service {
         }
         self.apply_denial();
         self.tell_arbiter();
-        self.touch();
-    }
-
-    /// The stage of a claim of this user on these GPUs.
-    pub(crate) fn stage_of<'a>(&self, uid: u32, uuids: impl IntoIterator<Item = &'a str>) -> Stage {
-        self.stage_in(&self.stages, uid, uuids)
-    }
-
-    fn stage_in<'a>(
-        &self,
-        stages: &Stages,
-        uid: u32,
-        uuids: impl IntoIterator<Item = &'a str>,
-    ) -> Stage {
-        let gpus = uuids.into_iter().map(|uuid| self.gpu_in(stages, uuid));
-        gpus.min()
-            .unwrap_or(Stage::Require)
-            .min(user_in(stages, uid))
-    }
-
-    /// The stage of a GPU; an instance has that of its GPU.
-    fn gpu_in(&self, stages: &Stages, uuid: &str) -> Stage {
-        let of = self.gpu_index(uuid);
-        let parent = of.and_then(|g| self.gpus[g].parent).map(|p| &self.gpus[p]);
-        stages.of_gpu(parent.map_or(uuid, |p| &p.uuid))
-    }
-
-    /// Whether a claim of this user is only counted, wherever it would go.
-    pub(crate) fn observes(&self, uid: u32) -> bool {
-        let gpu = |g: &super::gpu::Gpu| self.gpu_in(&self.stages, &g.uuid) == Stage::Observe;
-        self.gpus.iter().all(gpu) || user_in(&self.stages, uid) == Stage::Observe
+        self.screens.touch();
     }
 
     /// Tells the core what decides about claims on each GPU.
     pub(crate) fn tell_admission(&mut self) {
-        let ledger = self.machine.ledger();
+        let ledger = self.core.ledger();
         let event = |(g, gpu): (usize, &super::gpu::Gpu)| {
-            let observed = self.gpu_in(&self.stages, &gpu.uuid) == Stage::Observe;
-            let by = match self.is_off() || observed {
+            let observed = self.gpus.gpu_in(&self.config.stages, &gpu.uuid) == Stage::Observe;
+            let by = match self.config.is_off() || observed {
                 true => Admission::Pass,
                 false => Admission::Queue,
             };
@@ -118,110 +79,6 @@ impl Service {
         };
         let events: Vec<Event> = self.gpus.iter().enumerate().filter_map(event).collect();
         self.drive_all(events);
-    }
-
-    /// What is done about processes outside claims, by the stage where the configuration does not say.
-    pub(crate) fn unclaimed_by_stage(&self) -> Unclaimed {
-        match self.denied(&self.stages).is_empty() {
-            true => Unclaimed::Adopt,
-            false => Unclaimed::Deny,
-        }
-    }
-
-    /// The GPUs that programs without a claim are not to open.
-    pub(crate) fn denied(&self, stages: &Stages) -> BTreeSet<usize> {
-        let closed = |g: &usize| self.gpu_in(stages, &self.gpus[*g].uuid) == Stage::Require;
-        (0..self.gpus.len()).filter(closed).collect()
-    }
-
-    /// Whether a claim above its size may be ended for it: in stages 1 and 2 nothing is.
-    pub(crate) fn may_be_stopped(&self, id: ClaimId) -> bool {
-        let live = self.claims.get(&id);
-        live.is_none_or(|l| l.record.stage >= Stage::Reclaim)
-    }
-
-    /// For the screen.
-    pub(crate) fn stage_view(&self) -> StageView {
-        let index = |uuid: &str| u32::try_from(self.gpu_index(uuid)?).ok();
-        let gpus = self.stages.gpus.iter();
-        let groups = self.stages.groups.iter();
-        StageView {
-            machine: self.stages.machine.number(),
-            name: self.stages.machine.name().to_owned(),
-            gpus: gpus
-                .filter_map(|(uuid, of)| Some((index(uuid)?, of.number())))
-                .collect(),
-            groups: groups
-                .map(|(name, of)| (name.clone(), of.number()))
-                .collect(),
-            pinned: stage::pinned(self.configured()).map(|(key, _)| key.to_owned()),
-        }
-    }
-
-    /// What an administrator asks for, if it is possible.
-    pub(crate) fn stage_change(
-        &self,
-        stage: &str,
-        gpus: &[impl AsRef<str>],
-        group: Option<&str>,
-    ) -> Result<Change, WireError> {
-        let usage = |text| WireError::new(ErrorCode::Usage, text);
-        let refused = |text: String| {
-            WireError::new(
-                ErrorCode::NotAvailable,
-                format!("{text}; nothing was changed"),
-            )
-            .with_hint("remove it there, then: systemctl reload gshared")
-        };
-        let stage = Stage::parse(stage).map_err(|e| usage(format!("`{stage}`: {e}")))?;
-        if let Some((key, of)) = stage::pinned(self.configured()) {
-            return Err(refused(format!("{key} in gshare.toml sets stage {of}")));
-        }
-        if let (Stage::Require, Some(word)) = (stage, self.configured().policy.unclaimed) {
-            let word = word.name();
-            return Err(refused(format!(
-                "`unclaimed` (\"{word}\") in gshare.toml contradicts stage {stage}"
-            )));
-        }
-        if let Some(group) = group
-            && nix::unistd::Group::from_name(group)
-                .ok()
-                .flatten()
-                .is_none()
-        {
-            return Err(usage(format!("there is no group `{group}`")));
-        }
-        let indices = convert::gpu_ids(&self.world(), "--gpus ", gpus)?;
-        let whole = |g: &u32| {
-            let gpu = &self.gpus[*g as usize];
-            gpu.parent.map_or(gpu, |p| &self.gpus[p]).uuid.clone()
-        };
-        let uuids: Vec<String> = indices.iter().map(whole).collect();
-        let list: Vec<String> = indices.iter().map(u32::to_string).collect();
-        let list = list.join(",");
-        let (target, flags, old) = match (uuids.first(), group) {
-            (_, Some(group)) => (
-                format!("group {group}"),
-                format!(" --group {group}"),
-                self.stages.of_groups([group]),
-            ),
-            (Some(uuid), None) => (
-                format!("GPU {list}"),
-                format!(" --gpus {list}"),
-                self.stages.of_gpu(uuid),
-            ),
-            (None, None) => (
-                "every GPU and user".to_owned(),
-                String::new(),
-                self.stages.machine,
-            ),
-        };
-        Ok(Change {
-            stage,
-            new: self.stages.with(stage, &uuids, group),
-            target,
-            undo: format!("gshare admin stage {}{flags}", old.number()),
-        })
     }
 
     /// Sets a stage, for an administrator, or says what that would do.
@@ -235,12 +92,16 @@ impl Service {
         let Change {
             stage, new, target, ..
         } = &change;
-        let past = self.past_week()?;
-        let affected = self.affected(&past, new);
-        let id = plan_id(&(&self.stages, new, affected.keys().collect::<Vec<_>>()));
+        let past = past_week(&self.world(), &self.journal)?;
+        let affected = affected(&self.world(), &past, new);
+        let id = plan_id(&(
+            &self.config.stages,
+            new,
+            affected.keys().collect::<Vec<_>>(),
+        ));
         let mut lines = vec![format!("stage {stage} for {target}: {}", meaning(*stage))];
-        lines.extend(stage::contradictions(self.configured(), *stage));
-        let unclaimed = self.part_without_claims(&past);
+        lines.extend(stage::contradictions(self.config.configured(), *stage));
+        let unclaimed = part_without_claims(&past);
         if *stage >= Stage::Reclaim && unclaimed > MUCH {
             lines.push(format!(
                 "{:.0} % of the GPU hours of the last 7 days were used without a claim; gshare can reclaim only from \
@@ -278,12 +139,12 @@ impl Service {
         let act = Act {
             action: "stage",
             target: target.clone(),
-            before: self.stage_view().text(),
+            before: stage_view(&self.world()).text(),
             after: stage.to_string(),
             reason: None,
         };
         self.audit(peer, vec![act], |_| Ok(()))?;
-        stage::write(&self.paths.state_dir, new).map_err(|error| {
+        stage::write(&self.host.paths.state_dir, new).map_err(|error| {
             WireError::new(ErrorCode::Internal, format!("nothing was changed: {error}"))
                 .with_hint("is there room on the disk of the state directory (gshare config path)?")
         })?;
@@ -295,65 +156,128 @@ impl Service {
             undo: Some(change.undo),
         }))
     }
+}
 
-    /// What ended in the last 7 days.
-    fn past_week(&self) -> Result<Vec<Run>, WireError> {
-        let from_ms = unix_ms().saturating_sub(WEEK_MS);
-        let ended = self.journal.ended_since(from_ms).map_err(|error| {
-            WireError::new(
-                ErrorCode::Internal,
-                format!("the journal cannot be read: {error}"),
-            )
-        })?;
-        let run = |(record, ended_ms, peak): (ClaimRecord, u64, u64)| Run {
-            // Which GPUs a program without a claim had is not recorded: it counts as one.
-            hours: ended_ms.saturating_sub(record.granted_ms.max(from_ms)) as f64 / 3.6e6
-                * if record.uncapped {
-                    1.0
-                } else {
-                    self.gpus_of(&record)
-                },
-            record,
-            peak,
-        };
-        Ok(ended.into_iter().map(run).collect())
+/// Whether a claim of this user is only counted, wherever it would go.
+pub(crate) fn observes(world: &World<'_>, uid: u32) -> bool {
+    let gpu =
+        |g: &super::gpu::Gpu| world.gpus.gpu_in(&world.config.stages, &g.uuid) == Stage::Observe;
+    world.gpus.iter().all(gpu) || user_in(&world.config.stages, uid) == Stage::Observe
+}
+
+/// Part of the GPU hours that programs without a claim had.
+fn part_without_claims(past: &[Run]) -> f64 {
+    let hours = |uncapped: bool| -> f64 {
+        let of = past.iter().filter(|r| !uncapped || r.record.uncapped);
+        of.map(|r| r.hours).sum()
+    };
+    let all = hours(false);
+    if all > 0.0 { hours(true) / all } else { 0.0 }
+}
+
+/// The stages by the configuration and the line.
+pub(crate) fn read_stages(world: &World<'_>) -> Stages {
+    let line = stage::read(&world.host.paths.state_dir);
+    let unset = line.is_none() && stage::pinned(world.config.configured()).is_none();
+    let new = stage::in_force(world.config.configured(), line);
+    if unset {
+        tracing::info!(
+            "no stage is set, so stage {} applies; to change it: gshare admin stage",
+            new.machine
+        );
     }
+    new
+}
 
-    /// Part of the GPU hours that programs without a claim had.
-    fn part_without_claims(&self, past: &[Run]) -> f64 {
-        let hours = |uncapped: bool| -> f64 {
-            let of = past.iter().filter(|r| !uncapped || r.record.uncapped);
-            of.map(|r| r.hours).sum()
-        };
-        let all = hours(false);
-        if all > 0.0 { hours(true) / all } else { 0.0 }
+/// What an administrator asks for, if it is possible.
+pub(crate) fn stage_change(
+    world: &World<'_>,
+    stage: &str,
+    gpus: &[impl AsRef<str>],
+    group: Option<&str>,
+) -> Result<Change, WireError> {
+    let usage = |text| WireError::new(ErrorCode::Usage, text);
+    let refused = |text: String| {
+        WireError::new(
+            ErrorCode::NotAvailable,
+            format!("{text}; nothing was changed"),
+        )
+        .with_hint("remove it there, then: systemctl reload gshared")
+    };
+    let stage = Stage::parse(stage).map_err(|e| usage(format!("`{stage}`: {e}")))?;
+    if let Some((key, of)) = stage::pinned(world.config.configured()) {
+        return Err(refused(format!("{key} in gshare.toml sets stage {of}")));
     }
+    if let (Stage::Require, Some(word)) = (stage, world.config.configured().policy.unclaimed) {
+        let word = word.name();
+        return Err(refused(format!(
+            "`unclaimed` (\"{word}\") in gshare.toml contradicts stage {stage}"
+        )));
+    }
+    if let Some(group) = group
+        && nix::unistd::Group::from_name(group)
+            .ok()
+            .flatten()
+            .is_none()
+    {
+        return Err(usage(format!("there is no group `{group}`")));
+    }
+    let indices = world.gpus.gpu_ids("--gpus ", gpus)?;
+    let whole = |g: &u32| {
+        let gpu = &world.gpus[*g as usize];
+        gpu.parent.map_or(gpu, |p| &world.gpus[p]).uuid.clone()
+    };
+    let uuids: Vec<String> = indices.iter().map(whole).collect();
+    let list: Vec<String> = indices.iter().map(u32::to_string).collect();
+    let list = list.join(",");
+    let (target, flags, old) = match (uuids.first(), group) {
+        (_, Some(group)) => (
+            format!("group {group}"),
+            format!(" --group {group}"),
+            world.config.stages.of_groups([group]),
+        ),
+        (Some(uuid), None) => (
+            format!("GPU {list}"),
+            format!(" --gpus {list}"),
+            world.config.stages.of_gpu(uuid),
+        ),
+        (None, None) => (
+            "every GPU and user".to_owned(),
+            String::new(),
+            world.config.stages.machine,
+        ),
+    };
+    Ok(Change {
+        stage,
+        new: world.config.stages.with(stage, &uuids, group),
+        target,
+        undo: format!("gshare admin stage {}{flags}", old.number()),
+    })
+}
 
-    /// Whose runs would be treated differently with these stages, and how; with the number of runs.
-    fn affected(&self, past: &[Run], new: &Stages) -> BTreeMap<(String, &'static str), u32> {
-        let closed = self.denied(&self.stages);
-        let mut found = BTreeMap::new();
-        for run in past {
-            let record = &run.record;
-            let stage = |stages: &Stages| {
-                let uuids = record.slices.iter().map(|s| s.uuid.as_str());
-                self.stage_in(stages, record.uid, uuids)
-            };
-            let most = |s: &SliceRecord| s.mem_limit.max(s.mem);
-            let most = record.slices.iter().map(most).fold(0, u64::saturating_add);
-            let how = if record.uncapped {
-                (!self.denied(new).is_subset(&closed))
-                    .then_some("could not open a GPU without a claim")
-            } else {
-                stage::effect(stage(&self.stages), stage(new), run.peak > most)
-            };
-            if let Some(how) = how {
-                let user = self.names.user(record.uid);
-                let who = format!("{} of {user}", figures::what(None, &record.command));
-                *found.entry((who, how)).or_default() += 1;
-            }
-        }
-        found
+/// For the screen.
+pub(crate) fn stage_view(world: &World<'_>) -> StageView {
+    let index = |uuid: &str| u32::try_from(world.gpus.gpu_index(uuid)?).ok();
+    let gpus = world.config.stages.gpus.iter();
+    let groups = world.config.stages.groups.iter();
+    StageView {
+        machine: world.config.stages.machine.number(),
+        name: world.config.stages.machine.name().to_owned(),
+        gpus: gpus
+            .filter_map(|(uuid, of)| Some((index(uuid)?, of.number())))
+            .collect(),
+        groups: groups
+            .map(|(name, of)| (name.clone(), of.number()))
+            .collect(),
+        pinned: stage::pinned(world.config.configured()).map(|(key, _)| key.to_owned()),
+    }
+}
+
+/// What is done about processes outside claims, by the stage where the configuration does not say.
+pub(crate) fn unclaimed_by_stage(world: &World<'_>) -> Unclaimed {
+    match world.gpus.denied(&world.config.stages).is_empty() {
+        true => Unclaimed::Adopt,
+        false => Unclaimed::Deny,
     }
 }
 
@@ -406,4 +330,104 @@ fn meaning(stage: Stage) -> &'static str {
         }
         Stage::Require => "as stage 3, and programs without a claim cannot open GPUs",
     }
+}
+
+impl Claims {
+    /// Whether a claim above its size may be ended for it: in stages 1 and 2 nothing is.
+    pub(crate) fn may_be_stopped(&self, id: ClaimId) -> bool {
+        let live = self.get(&id);
+        live.is_none_or(|l| l.record.stage >= Stage::Reclaim)
+    }
+}
+
+impl Gpus {
+    /// The GPUs that programs without a claim are not to open.
+    pub(crate) fn denied(&self, stages: &Stages) -> BTreeSet<usize> {
+        let closed = |g: &usize| self.gpu_in(stages, &self[*g].uuid) == Stage::Require;
+        (0..self.len()).filter(closed).collect()
+    }
+
+    /// The stage of a GPU; an instance has that of its GPU.
+    fn gpu_in(&self, stages: &Stages, uuid: &str) -> Stage {
+        let of = self.gpu_index(uuid);
+        let parent = of.and_then(|g| self[g].parent).map(|p| &self[p]);
+        stages.of_gpu(parent.map_or(uuid, |p| &p.uuid))
+    }
+}
+
+/// Whose runs would be treated differently with these stages, and how; with the number of runs.
+fn affected(
+    world: &World<'_>,
+    past: &[Run],
+    new: &Stages,
+) -> BTreeMap<(String, &'static str), u32> {
+    let closed = world.gpus.denied(&world.config.stages);
+    let mut found = BTreeMap::new();
+    for run in past {
+        let record = &run.record;
+        let stage = |stages: &Stages| {
+            let uuids = record.slices.iter().map(|s| s.uuid.as_str());
+            stage_in(world, stages, record.uid, uuids)
+        };
+        let most = |s: &SliceRecord| s.mem_limit.max(s.mem);
+        let most = record.slices.iter().map(most).fold(0, u64::saturating_add);
+        let how = if record.uncapped {
+            (!world.gpus.denied(new).is_subset(&closed))
+                .then_some("could not open a GPU without a claim")
+        } else {
+            stage::effect(stage(&world.config.stages), stage(new), run.peak > most)
+        };
+        if let Some(how) = how {
+            let user = world.host.names.user(record.uid);
+            let who = format!("{} of {user}", figures::public(&record.command));
+            *found.entry((who, how)).or_default() += 1;
+        }
+    }
+    found
+}
+
+/// What ended in the last 7 days.
+fn past_week(world: &World<'_>, journal: &Journal) -> Result<Vec<Run>, WireError> {
+    let from_ms = unix_ms().saturating_sub(WEEK_MS);
+    let ended = journal.ended_since(from_ms).map_err(|error| {
+        WireError::new(
+            ErrorCode::Internal,
+            format!("the journal cannot be read: {error}"),
+        )
+    })?;
+    let run = |(record, ended_ms, peak): (ClaimRecord, u64, u64)| Run {
+        // Which GPUs a program without a claim had is not recorded: it counts as one.
+        hours: ended_ms.saturating_sub(record.granted_ms.max(from_ms)) as f64 / 3.6e6
+            * if record.uncapped {
+                1.0
+            } else {
+                story::gpus_of(world, &record)
+            },
+        record,
+        peak,
+    };
+    Ok(ended.into_iter().map(run).collect())
+}
+
+fn stage_in<'a>(
+    world: &World<'_>,
+    stages: &Stages,
+    uid: u32,
+    uuids: impl IntoIterator<Item = &'a str>,
+) -> Stage {
+    let gpus = uuids
+        .into_iter()
+        .map(|uuid| world.gpus.gpu_in(stages, uuid));
+    gpus.min()
+        .unwrap_or(Stage::Require)
+        .min(user_in(stages, uid))
+}
+
+/// The stage of a claim of this user on these GPUs.
+pub(crate) fn stage_of<'a>(
+    world: &World<'_>,
+    uid: u32,
+    uuids: impl IntoIterator<Item = &'a str>,
+) -> Stage {
+    stage_in(world, &world.config.stages, uid, uuids)
 }

@@ -1,27 +1,29 @@
 //! A request for a claim, up to where the core decides.
 
-use super::connection::Sender;
-use super::convert;
+use gshare_proto::{ClaimSpec, ErrorCode, WireError};
+
+use super::connection::{Sender, Turn};
 use super::peer::Peer;
 use super::service::{Asked, Service};
+use super::{claim_for, convert, grant, stage};
 
 impl Service {
     /// Takes a request; the answer comes when it is decided.
-    pub(crate) fn submit(&mut self, peer: Peer, spec: gshare_proto::ClaimSpec, out: Sender) {
-        if let Some(answer) = self.joins_behalf(&peer) {
+    pub(crate) fn submit(&mut self, peer: Peer, spec: ClaimSpec, out: Sender, turn: Turn) {
+        if let Some(answer) = claim_for::joins_behalf(&self.world(), &peer) {
             match answer {
                 Ok(reply) => out.reply(&reply),
                 Err(error) => out.error(error),
             }
             return;
         }
-        if self.ask_size(&peer, &spec, &out) {
-            return;
+        if spec.auto && spec.mem.is_none() {
+            return self.ask_size(peer, spec, out, turn);
         }
         // A client that lost its connection while the service restarted asks again: same process, same claim.
         // One that asks for something else (a claim within a claim) is a new claim.
-        let asked = convert::request(&self.world(), &self.names, &peer, &spec);
-        let (request, patience, mut record) = match asked {
+        let asked = convert::request(&self.world(), &peer, &spec);
+        let (mut request, patience, mut record) = match asked {
             Ok(asked) => asked,
             Err(error) => {
                 out.error(error);
@@ -34,12 +36,16 @@ impl Service {
             .filter(|_| peer.uid == 0 && !peer.on_machine)
             .map(convert::record);
         // No program of theirs is moved or started by gshare.
-        let observed = self.observes(peer.uid);
+        let observed = stage::observes(&self.world(), peer.uid);
         if let Some(process) = record.process.or(contained).filter(|_| !observed)
-            && let Err(error) = self.may_leave(process.pid, peer.uid)
+            && let Err(error) = self.host.fences.may_leave(process.pid, peer.uid)
         {
             out.error(error);
             return;
+        }
+        // Nobody's command ends it.
+        if spec.hold && spec.command.is_empty() && !spec.lazy && !observed {
+            request.lease = request.lease.or(self.config.claims.held_limit);
         }
         let known = self.claims.iter().find(|(_, live)| {
             live.command_alive && live.ending.is_none() && live.record.asks_as(&record)
@@ -47,8 +53,8 @@ impl Service {
         if let Some((id, _)) = known {
             let id = *id;
             // The service may have died between the journal and the move.
-            match self.adopt_again(id, &peer) {
-                Ok(()) => out.reply(&self.granted(id, Vec::new())),
+            match self.claims.adopt_again(id, &peer) {
+                Ok(()) => out.reply(&grant::granted(&self.world(), id)),
                 Err(error) => out.error(error),
             }
             return;
@@ -58,10 +64,14 @@ impl Service {
         }
         let may = match (observed, spec.no_library) {
             (true, _) => Ok(()),
-            (false, true) => self.may_go_without_library(&request),
-            (false, false) => self.may_launch(&peer),
+            (false, true) if !self.config.claims.no_library => Err(WireError::new(
+                ErrorCode::NotPermitted,
+                "--no-library is forbidden here (no-library in [claims])",
+            )),
+            (false, true) => self.host.driver.strict.may_go_without_library(&request),
+            (false, false) => self.host.driver.strict.may_launch(&peer),
         };
-        if let Err(error) = may.and_then(|()| self.room_for(&peer)) {
+        if let Err(error) = may.and_then(|()| self.claims.room_for(&peer)) {
             out.error(error);
             return;
         }

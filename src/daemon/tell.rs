@@ -10,12 +10,14 @@ use gshare_proto::Notice;
 use super::fact::Fact;
 use super::restore::members_of;
 use super::service::Service;
+use super::story;
+use super::world::World;
 use crate::clock::unix_ms;
 
 impl Service {
     /// Tells everybody on the screen, and writes it down if it is about a claim.
     pub(crate) fn notice(&mut self, claim: Option<ClaimId>, text: String) {
-        let owner = claim.and_then(|id| self.uid_of(id));
+        let owner = claim.and_then(|id| story::uid_of(&self.world(), id));
         self.notice_for(owner, claim, text);
     }
 
@@ -23,7 +25,7 @@ impl Service {
     pub(crate) fn notice_for(&mut self, owner: Option<u32>, claim: Option<ClaimId>, text: String) {
         tracing::info!(claim = claim.map(|c| c.to_string()), "{text}");
         if let Some(id) = claim {
-            self.write_down_for(owner.unwrap_or(0), id, &text);
+            self.journal.note(owner.unwrap_or(0), id, &text);
         }
         let notice = Notice {
             at_ms: unix_ms(),
@@ -31,13 +33,7 @@ impl Service {
             text,
         };
         self.tell(Fact::Told { owner, notice });
-        self.dirty = true;
-    }
-
-    /// The claim's processes at this moment, on the GPU or not.
-    pub(crate) fn members_now(&self, id: ClaimId) -> Vec<ProcessKey> {
-        let members = |live| members_of(live, &self.paths.socket, self.tree.as_ref());
-        self.claims.get(&id).map(members).unwrap_or_default()
+        self.screens.touch();
     }
 
     /// A notice, and the same as a line on the owner's terminals. A terminal that takes no text at once is
@@ -47,8 +43,8 @@ impl Service {
             return;
         };
         let owner = live.record.uid;
-        let members = self.members_now(id);
-        self.helpers.say(live, text, &self.events);
+        let members = members_now(&self.world(), id);
+        self.host.helpers.say(live, text, &self.host.events);
         let terminals: BTreeSet<_> = members
             .iter()
             .filter_map(|p| proc::terminal(p.pid, owner))
@@ -60,4 +56,16 @@ impl Service {
         }
         self.notice(Some(id), text.to_owned());
     }
+}
+
+/// The claim's processes at this moment, on the GPU or not.
+pub(crate) fn members_now(world: &World<'_>, id: ClaimId) -> Vec<ProcessKey> {
+    let members = |live| {
+        members_of(
+            live,
+            &world.host.paths.socket,
+            world.host.fences.tree.as_ref(),
+        )
+    };
+    world.claims.get(&id).map(members).unwrap_or_default()
 }

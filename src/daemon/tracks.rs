@@ -43,10 +43,31 @@ pub(crate) struct Sizes {
     pub(super) runs: BTreeMap<ClaimId, RunTrack>,
     /// Connections that wait for a size.
     pub(super) asking: BTreeSet<ConnId>,
+    /// For so many claims earlier runs are being looked up.
+    pub(super) looked_up: usize,
     /// When those who wait start, as it was found since the last decision, once somebody has asked.
     pub(super) expected: OnceLock<BTreeMap<ClaimId, Expected>>,
     /// What a user could claim, likewise, of each who has asked.
     pub(super) room: Mutex<BTreeMap<u32, Arc<Claimable>>>,
+}
+
+impl Sizes {
+    /// A wish to resize has been decided.
+    pub(crate) fn followed(&mut self, ticket: u64) {
+        for track in self.runs.values_mut() {
+            if track.wish.is_some_and(|(open, _)| open == ticket) {
+                track.wish = None;
+            }
+        }
+    }
+
+    /// The core has decided anew.
+    pub(crate) fn decided(&mut self) {
+        self.expected.take();
+        if let Ok(known) = self.room.get_mut() {
+            known.clear();
+        }
+    }
 }
 
 /// A run that goes on.

@@ -9,7 +9,9 @@ use gshare_core::{ClaimId, Held};
 use gshare_proto::{StuckView, TurnsView};
 
 use super::arbiter::{Entry, Table, Turning};
+use super::off;
 use super::service::{Live, Seat, Service};
+use super::world::World;
 
 /// Whose turn the time above all requests is first, and with which weight.
 fn standing(class: &str, excess: ExcessTime) -> (u8, u32) {
@@ -40,95 +42,95 @@ impl Seat {
 impl Service {
     /// Tells the arbiter who is where, if that has changed.
     pub(crate) fn tell_arbiter(&mut self) {
-        let table = self.gate_table();
-        if let Some(gates) = &mut self.gates {
+        let table = gate_table(&self.world());
+        if let Some(gates) = &mut self.host.gates {
             gates.tell(table);
         }
     }
+}
 
-    fn gate_table(&self) -> Table {
-        let mut table = Table::new();
-        for (ClaimId(claim), live) in &self.claims {
-            if self.is_unlimited(ClaimId(*claim)) {
+fn gate_table(world: &World<'_>) -> Table {
+    let mut table = Table::new();
+    for (ClaimId(claim), live) in world.claims.iter() {
+        if off::is_unlimited(world, ClaimId(*claim)) {
+            continue;
+        }
+        let (tier, weight_milli) = standing(&live.record.class, world.config.policy.excess_time);
+        for seat in &live.seats {
+            let Some(turning) = &seat.turning else {
                 continue;
-            }
-            let (tier, weight_milli) = standing(&live.record.class, self.config.policy.excess_time);
-            for seat in &live.seats {
-                let Some(turning) = &seat.turning else {
-                    continue;
-                };
-                let uuid = &self.gpus[seat.gpu].uuid;
-                let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
-                let Some(slice) = slice else { continue };
-                table.entry(seat.gpu).or_default().push(Entry {
-                    claim: *claim,
-                    gpu: seat.gpu,
-                    gpus: live.seats.len(),
-                    turning: turning.clone(),
-                    by_time: slice.held == Held::Timeslice
-                        && seat.limits.page().state() == State::Granted,
-                    tier,
-                    weight_milli,
-                    request_permille: slice.sm_milli,
-                    limit_permille: slice.sm_limit_milli,
-                    cgroup: live.cgroup.as_ref().map(|c| c.dir().to_owned()),
-                    members: seat
-                        .usage
-                        .owners()
-                        .map(|(assigned, pid, _)| (assigned.slot, pid))
-                        .collect(),
-                });
-            }
-        }
-        table
-    }
-
-    /// Whether the claims on a GPU take turns.
-    pub(crate) fn take_turns(&self, gpu: usize) -> bool {
-        let by_time = |seat: &Seat| seat.gpu == gpu && seat.turning.is_some();
-        let here = |live: &&Live| live.seats.iter().any(by_time);
-        self.gate_in_force().is_ok() && self.claims.values().filter(here).count() > 1
-    }
-
-    /// Whether shares of GPU time are held on GPUs whose mode is `timeslice`.
-    ///
-    /// # Errors
-    /// Why they are not, in words.
-    pub(crate) fn gate_in_force(&self) -> Result<(), String> {
-        if let Err(why) = &self.libcuda {
-            return Err(format!("no libcuda was found: {why}"));
-        }
-        match &self.gates {
-            Some(gates) if gates.is_running() => Ok(()),
-            _ => Err("the service's scheduler of GPU time does not run".to_owned()),
-        }
-    }
-
-    /// How a claim's share of GPU time is held.
-    pub(crate) fn turns_view(&self, id: ClaimId, live: &Live) -> Option<TurnsView> {
-        self.gate_in_force().ok()?;
-        let gates = self.gates.as_ref()?;
-        let by_time = |seat: &&Seat| {
-            let uuid = &self.gpus[seat.gpu].uuid;
+            };
+            let uuid = &world.gpus[seat.gpu].uuid;
             let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
-            seat.turning.is_some() && slice.is_some_and(|s| s.held == Held::Timeslice)
-        };
-        let mut view = None;
-        for seat in live.seats.iter().filter(by_time) {
-            let view: &mut TurnsView = view.get_or_insert_default();
-            let done = gates.done(seat.gpu, id.0).unwrap_or_default();
-            view.contended |= done.contended;
-            view.stuck = view.stuck.or(done.stuck.map(|(claim, since_ns)| StuckView {
-                claim,
+            let Some(slice) = slice else { continue };
+            table.entry(seat.gpu).or_default().push(Entry {
+                claim: *claim,
                 gpu: seat.gpu,
-                seconds: monotonic_ns().saturating_sub(since_ns) / 1_000_000_000,
-            }));
-            view.turns_ms += done.turns_ns / 1_000_000;
-            let held_back = seat.usage.gates().map(|(.., said)| said.waited_ns);
-            view.held_back_ms += held_back.fold(0, u64::saturating_add) / 1_000_000;
+                gpus: live.seats.len(),
+                turning: turning.clone(),
+                by_time: slice.held == Held::Timeslice
+                    && seat.limits.page().state() == State::Granted,
+                tier,
+                weight_milli,
+                request_permille: slice.sm_milli,
+                limit_permille: slice.sm_limit_milli,
+                cgroup: live.cgroup.as_ref().map(|c| c.dir().to_owned()),
+                members: seat
+                    .usage
+                    .owners()
+                    .map(|(assigned, pid, _)| (assigned.slot, pid))
+                    .collect(),
+            });
         }
-        view
     }
+    table
+}
+
+/// Whether shares of GPU time are held on GPUs whose mode is `timeslice`.
+///
+/// # Errors
+/// Why they are not, in words.
+pub(crate) fn gate_in_force(world: &World<'_>) -> Result<(), String> {
+    if let Err(why) = &world.host.driver.libcuda {
+        return Err(format!("no libcuda was found: {why}"));
+    }
+    match &world.host.gates {
+        Some(gates) if gates.is_running() => Ok(()),
+        _ => Err("the service's scheduler of GPU time does not run".to_owned()),
+    }
+}
+
+/// Whether the claims on a GPU take turns.
+pub(crate) fn take_turns(world: &World<'_>, gpu: usize) -> bool {
+    let by_time = |seat: &Seat| seat.gpu == gpu && seat.turning.is_some();
+    let here = |live: &&Live| live.seats.iter().any(by_time);
+    gate_in_force(world).is_ok() && world.claims.values().filter(here).count() > 1
+}
+
+/// How a claim's share of GPU time is held.
+pub(crate) fn turns_view(world: &World<'_>, id: ClaimId, live: &Live) -> Option<TurnsView> {
+    gate_in_force(world).ok()?;
+    let gates = world.host.gates.as_ref()?;
+    let by_time = |seat: &&Seat| {
+        let uuid = &world.gpus[seat.gpu].uuid;
+        let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
+        seat.turning.is_some() && slice.is_some_and(|s| s.held == Held::Timeslice)
+    };
+    let mut view = None;
+    for seat in live.seats.iter().filter(by_time) {
+        let view: &mut TurnsView = view.get_or_insert_default();
+        let done = gates.done(seat.gpu, id.0).unwrap_or_default();
+        view.contended |= done.contended;
+        view.stuck = view.stuck.or(done.stuck.map(|(claim, since_ns)| StuckView {
+            claim,
+            gpu: seat.gpu,
+            seconds: monotonic_ns().saturating_sub(since_ns) / 1_000_000_000,
+        }));
+        view.turns_ms += done.turns_ns / 1_000_000;
+        let held_back = seat.usage.gates().map(|(.., said)| said.waited_ns);
+        view.held_back_ms += held_back.fold(0, u64::saturating_add) / 1_000_000;
+    }
+    view
 }
 
 #[cfg(test)]

@@ -7,18 +7,29 @@ use gshare_abi::host::SlotView;
 use gshare_core::machine::{Caller, Claimable, ModelRoom};
 use gshare_core::place::candidates;
 use gshare_core::{Bytes, ClaimId, GpuFacts, Request, Share, Size};
+use gshare_enforcer::proc;
 use gshare_proto::{
-    Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, ExpectedView, Figure, GpuState, GpuView,
-    Identity, ModelRoomView, PlaceView, QueueView, ServiceView, Snapshot, Source, UnclaimedView,
-    UserView, totals,
+    ClaimGpu, ClaimState, ClaimView, ClaimableView, ExpectedView, Figure, GpuState, GpuView,
+    Identity, InstanceView, ModelRoomView, PlaceView, QueueView, ServiceView, Snapshot, Source,
+    UnclaimedView, UserView, totals,
 };
 
-use super::gpus::DriverUse;
+use super::admin::quota;
+use super::features::Features;
+use super::gpu::DriverUse;
 use super::journal::SliceRecord;
+use super::levers::facts;
 use super::metrics::About;
+use super::policy::auto;
+use super::policy::overuse;
 use super::service::{Live, Service};
-use super::{convert, restore, rules};
+use super::tracks::Sizes;
+use super::world::World;
+use super::{
+    act, convert, doctor, gpus, reclaim, record, restore, rules, sizes, stage, story, turns,
+};
 use crate::clock::{millis, unix_ms};
+use crate::daemon::viewer::Viewer;
 use crate::figures::{self, what};
 use crate::identity;
 
@@ -50,453 +61,29 @@ impl Parts {
 
 /// Idle for less than this is not worth a word.
 const IDLE_SHOWN_S: u64 = 60;
+/// Only a claim that idles for so long may be shown as stopped.
+const STOPPED_SHOWN_S: u64 = 2;
 /// Without a launch for this long, and without GPU time, a process runs nothing.
 const QUIET_NS: u64 = 3_000_000_000;
-impl Service {
-    /// Everything at this moment.
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        let shown = self.shown();
-        let unclaimed = self.features.identity.outside().to_vec();
-        let mut claims: Vec<ClaimView> = self
-            .claims
-            .iter()
-            // One that waits for its first grant is in the queue.
-            .filter(|(id, _)| !self.waiting.contains_key(id))
-            .map(|(id, live)| self.claim_view(*id, live, &shown))
-            .collect();
-        claims.extend(self.auto_views());
-        let queue = self.queue_views();
-        let mut gpus = shown.gpus;
-        // Instances that were removed keep their numbers for others, and are not shown.
-        while gpus
-            .last()
-            .is_some_and(|g| self.gpus[g.index as usize].gone)
-        {
-            gpus.pop();
-        }
-        let of_a_gpu = |g: u32| self.part_of(g as usize);
-        let mut users = users(&claims, &queue, &unclaimed, of_a_gpu);
-        for user in &mut users {
-            user.day = self.day_of(user.uid);
-        }
-        let mps = || self.mps_program().is_ok();
-        let features = &self.features;
-        let advice = (features.advice).show(&self.world(), mps, (&gpus, &claims, &unclaimed));
-        Snapshot {
-            taken_ms: unix_ms(),
-            host: figures::host(),
-            driver: self.sample.as_ref().and_then(|s| s.driver_version.clone()),
-            simulated: self.simulated,
-            caps: self.caps(),
-            service: Some(ServiceView {
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                mode: self.mode.name().to_owned(),
-                started_ms: self.started_ms,
-                cgroups: self.tree.is_some(),
-                device_filter: self.filters.is_some(),
-                shim: self.libcuda.is_ok(),
-                looks: self.policy.looks,
-                off: self.off_view(),
-                stage: Some(self.stage_view()),
-                uid: nix::unistd::Uid::effective().as_raw(),
-            }),
-            claimable_now: None,
-            gpus,
-            claims,
-            queue,
-            users,
-            unclaimed,
-            notices: features.notices.show(),
-            advice,
-        }
-    }
+/// What somebody could claim now.
+pub(crate) fn claimable_by(world: &World<'_>, caller: &Caller) -> Claimable {
+    world
+        .machine
+        .claimable_now(world.now.core, caller, &act::measure(world))
+}
 
-    /// With what this user could claim now, by a plain `gshare claim`.
-    pub(crate) fn with_room(&self, uid: u32, mut snapshot: Snapshot) -> Snapshot {
-        let room = self.room_of(uid);
-        for (g, gpu) in snapshot.gpus.iter_mut().enumerate() {
-            let part = room.by_gpu.get(g).copied();
-            gpu.claimable = part.unwrap_or_default().as_f64();
-            let planned = room.planned.get(g).copied().flatten();
-            let planned = planned.map(|id| (id, self.uid_of(id)));
-            gpu.planned_for = planned.map(|(id, uid)| match uid {
-                Some(uid) => format!("{id} {}", self.names.user(uid)),
-                None => id.to_string(),
-            });
-        }
-        let model = |m: &ModelRoom| ModelRoomView {
-            model: figures::short_name(&m.model),
-            largest: m.largest.as_f64(),
-            whole: m.whole,
-        };
-        snapshot.claimable_now = Some(ClaimableView {
-            sum: room.by_gpu.iter().map(|part| part.as_f64()).sum(),
-            models: room.models.iter().map(model).collect(),
-        });
-        snapshot
-    }
-
-    /// What somebody could claim now.
-    pub(crate) fn claimable_by(&self, caller: &Caller) -> Claimable {
-        self.machine
-            .claimable_now(self.now(), caller, &self.measure())
-    }
-
-    pub(crate) fn plain_caller(&self, uid: u32) -> Caller {
-        let defaults = &self.config.defaults;
-        let size = Size {
-            gpus: 1,
-            each: Share::ONE,
-        };
-        let mut request = Request::of_size(size, defaults.sm_limit, defaults.class);
-        request.uid = uid;
-        let project = convert::project(&self.world(), &self.names, uid, None).unwrap_or_default();
-        Caller {
-            request,
-            parties: self.parties_of(uid, &project),
-        }
-    }
-
-    fn caps(&self) -> Caps {
-        if self.strict.on {
-            Caps::Strict
-        } else if self.libcuda.is_ok() {
-            Caps::Cooperative
-        } else {
-            Caps::None
-        }
-    }
-
-    /// What the claims' figures are made from.
-    pub(crate) fn shown(&self) -> Shown {
-        Shown {
-            uses: (0..self.gpus.len())
-                .map(|g| self.world().driver_use(g))
-                .collect(),
-            gpus: (0..self.gpus.len()).map(|g| self.gpu_view(g)).collect(),
-        }
-    }
-
-    pub(crate) fn gpu_view(&self, g: usize) -> GpuView {
-        let gpu = &self.gpus[g];
-        let ledger = self.machine.ledger();
-        let charged = self
-            .claims
-            .values()
-            .flat_map(|l| &l.seats)
-            .filter(|s| s.gpu == g && s.limits.page().state() != gshare_abi::State::Detached);
-        let mut measured = self
-            .last_reading(g)
-            .map(|r| figures::gpu_view(r, self.reading(g).is_some()))
-            .unwrap_or_else(|| GpuView {
-                model: gpu.model.clone(),
-                short: figures::short_name(&gpu.model),
-                mode: "timeslice".to_owned(),
-                state: match gpu.gone {
-                    true => GpuState::Released,
-                    false => GpuState::Lost,
-                },
-                ..GpuView::default()
-            });
-        // Also before the next look at the driver, which leaves it out.
-        if self.is_released(g) {
-            measured.state = GpuState::Released;
-            measured.mem_used = None;
-        }
-        let mut view = GpuView {
-            index: index(g),
-            uuid: gpu.uuid.clone(),
-            drain: self.drain_view(g),
-            mode: self.mode_text(g),
-            mode_wanted: self.gpus[g].modes.next.map(|m| m.name().to_owned()),
-            mem_allocatable: ledger
-                .gpus()
-                .get(g)
-                .and_then(GpuFacts::allocatable)
-                .map(|b| b.0),
-            mem_claimed: ledger.mem_requested(g).0,
-            mem_charged: Some(charged.fold(0, |sum: u64, s| {
-                sum.saturating_add(s.usage.charged_bytes(gpu.total))
-            })),
-            mem_unclaimed: self.unclaimed_bytes(g),
-            sm_claimed: ledger.sm_requested(g).as_f64(),
-            history: gpu.history.iter().copied().collect(),
-            health: self.health_view(g),
-            ..measured
-        };
-        let attribution = &self.features.attribution;
-        attribution.show_gpu(&self.world(), g, &mut view);
-        view
-    }
-
-    /// A claim's parts of GPUs.
-    pub(crate) fn claim_parts(&self, id: ClaimId, live: &Live, shown: &Shown) -> Parts {
-        let mut last_launch = live.past_launch_ns;
-        let mut refusals = live.past_refusals;
-        let mut parts = Vec::new();
-        for slice in &live.record.slices {
-            let Some(g) = self.gpu_index(&slice.uuid) else {
-                continue;
-            };
-            let used = shown.uses[g].get(&id).copied();
-            let slots = live
-                .seats
-                .iter()
-                .find(|s| s.gpu == g)
-                .map(|s| s.usage.read_slots(self.gpus[g].total))
-                .unwrap_or_default();
-            for slot in &slots {
-                last_launch = last_launch.max(slot.last_launch_ns);
-                refusals = refusals.saturating_add(slot.refusals);
-            }
-            // Alone on a GPU with counters, a claim's activity is the GPU's.
-            let alone = shown.uses[g].keys().all(|other| *other == id)
-                && self
-                    .features
-                    .identity
-                    .outside()
-                    .iter()
-                    .all(|u| u.gpu != index(g))
-                && !self.auto_on(g)
-                && !self.features.attribution.counts_who_left(g);
-            parts.push(self.claim_part(id, slice, &shown.gpus[g], used, &slots, alone));
-        }
-        if live.record.has_no_library() || live.record.plain {
-            // Nobody counts in it: the driver's word is all there is.
-            for part in &mut parts {
-                part.mem_charge = None;
-            }
-        }
-        Parts {
-            gpus: parts,
-            last_launch,
-            refusals,
-        }
-    }
-
-    fn claim_view(&self, id: ClaimId, live: &Live, shown: &Shown) -> ClaimView {
-        let record = &live.record;
-        let found = self.claim_parts(id, live, shown);
-        let idle_s = found.idle_s();
-        let (parts, refusals) = (found.gpus, found.refusals);
-        let state = match (&live.ending, live.command_alive, record.hold) {
-            (Some(_), _, _) => ClaimState::Ending,
-            (None, true, _) => ClaimState::Running,
-            (None, false, _) => ClaimState::Held,
-        };
-        let over = self.overuse_of(id);
-        let members = restore::pids_of(live, self.tree.as_ref())
-            .unwrap_or_else(|| live.members.keys().map(|m| m.pid).collect());
-        let containers = self.features.identity.containers(id, live);
-        let identity = self.identity_of(id, live);
-        let place = self.place_view(id, live);
-        ClaimView {
-            id: id.to_string(),
-            name: record.name.clone(),
-            uid: record.uid,
-            user: self.names.user(record.uid),
-            project: record.project.clone(),
-            class: record.class.clone(),
-            what: what_in(
-                &containers,
-                record
-                    .name
-                    .as_deref()
-                    .or(identity::notebook_name(&identity)),
-                &record.command,
-            ),
-            containers,
-            command: record.command.clone(),
-            pid: record
-                .process
-                .filter(|_| live.command_alive)
-                .map(|p| p.pid.cast_unsigned()),
-            caps: self.caps_of(live),
-            cgroup: (record.behalf.as_ref()).map(|b| b.cgroup.display().to_string()),
-            adopted: false,
-            state,
-            state_text: match &over {
-                _ if place.word.is_some() && live.ending.is_none() => place_text(&place),
-                Some((short, _)) => short.clone(),
-                None if record.adopted && live.ending.is_none() => "no cap yet".to_owned(),
-                None if record.no_library && live.ending.is_none() => "not limited".to_owned(),
-                None => match self.announced_text(id) {
-                    Some(text) if live.ending.is_none() => text,
-                    _ => state_text(live, state, idle_s, &parts),
-                },
-            },
-            overuse: over.map(|(_, text)| text),
-            announced: self.announced_text(id),
-            since_ms: record.granted_ms,
-            // While its memory is away for others the limit stands still.
-            ends_ms: record
-                .ends_ms
-                .map(|ms| ms.saturating_add(millis(self.machine.stood_still(id)))),
-            gpus: parts,
-            members: members.into_iter().map(i32::cast_unsigned).collect(),
-            processes: self.features.identity.members(&self.world(), id),
-            launches: (!record.plain)
-                .then(|| live.past_launches.saturating_add(self.launches(live))),
-            idle_s,
-            refusals,
-            turns: self.turns_view(id, live),
-            identity,
-            place,
-            idle: self.features.idle.show(&self.world(), id),
-            usage: self.usage_of(id),
-        }
-    }
-
-    /// The figures for Prometheus.
-    pub(crate) fn metrics_page(&self) -> String {
-        let about = About {
-            simulated: self.simulated,
-            started_ms: self.started_ms,
-            epoch: self.epoch,
-            unwritten: self.unwritten.len(),
-            quotas: self.quotas(),
-        };
-        let snapshot = self.with_room(u32::MAX, self.snapshot());
-        self.features.metrics.page(&self.world(), &snapshot, &about)
-    }
-
-    /// What a claim is beside its command line. The environment has the name that a notebook had when its kernel was
-    /// started.
-    pub(crate) fn identity_of(&self, id: ClaimId, live: &Live) -> Identity {
-        let mut found = self.features.identity.show(id, live);
-        let now = self.features.notebooks.notebook_of(id);
-        found.notebook = now.or(found.notebook);
-        found
-    }
-
-    /// A claim's part of one GPU. `used` is what the driver says of its processes there, `alone` that no
-    /// process of anybody else is on the GPU.
-    fn claim_part(
-        &self,
-        id: ClaimId,
-        slice: &SliceRecord,
-        gpu: &GpuView,
-        used: Option<DriverUse>,
-        slots: &[SlotView],
-        alone: bool,
-    ) -> ClaimGpu {
-        let listed = self
-            .reading(gpu.index as usize)
-            .is_some_and(|r| r.processes.is_some());
-        let idle = listed && used.is_none_or(|used| no_launches(&used, slots));
-        let nothing = Figure {
-            value: 0.0,
-            source: Source::Shim,
-            estimate: false,
-        };
-        let measured = |figure: Option<Figure>| figure.filter(|f| alone && f.source == Source::Gpm);
-        let beside_mps = self.beside_mps(id, gpu.index as usize);
-        let [past_library, cannot_tell] = self.uncounted(id, gpu.index as usize);
-        let mut part = ClaimGpu {
-            gpu: gpu.index,
-            uuid: slice.uuid.clone(),
-            sm_request: f64::from(slice.sm_milli) / 1000.0,
-            sm_limit: f64::from(slice.sm_limit_milli) / 1000.0,
-            mps_sms: self
-                .world()
-                .mps_figure(slice, slots)
-                // A process that is no client has the SMs of nobody's choice.
-                .filter(|sms| !sms.estimate || beside_mps.is_empty()),
-            beside_mps,
-            past_library,
-            cannot_tell,
-            mem_request: slice.mem,
-            mem_limit: slice.mem_limit,
-            mem_charge: Some(
-                slots
-                    .iter()
-                    .fold(0, |sum: u64, s| sum.saturating_add(s.charge_bytes)),
-            ),
-            mem_driver: Some(self.driver_bytes(id, gpu.index as usize)).filter(|bytes| *bytes > 0),
-            // Without a process on the GPU nothing is used, and that is known.
-            mem_used: used.map_or(listed.then_some(0), |used| used.bytes),
-            time_busy: used.and_then(|used| used.busy).map(|value| Figure {
-                value,
-                source: Source::TimeBusy,
-                estimate: false,
-            }),
-            ..ClaimGpu::default()
-        };
-        let (attribution, g) = (&self.features.attribution, gpu.index as usize);
-        attribution.show_part(&self.world(), id, g, slots, &mut part);
-        for (own, gpu) in [
-            (&mut part.sm_active, gpu.sm_active),
-            (&mut part.sm_occupancy, gpu.sm_occupancy),
-        ] {
-            *own = if idle {
-                Some(nothing)
-            } else {
-                measured(gpu).or(*own)
-            };
-        }
-        part
-    }
-
-    fn queue_views(&self) -> Vec<QueueView> {
-        let queue = self.machine.queue().enumerate();
-        let expected = self.expected_starts();
-        let alone = self.machine.left_alone(self.now());
-        let view = |(i, (id, request)): (usize, (ClaimId, &Request))| {
-            let asked = self.waiting.get(&id)?;
-            let live = self.claims.get(&id);
-            let identity = live.map(|live| self.identity_of(id, live));
-            let notebook = identity.as_ref().and_then(identity::notebook_name);
-            let reason = self.machine.reason(id);
-            let hours = reason.and_then(rules::hours_start);
-            let ledger = self.machine.ledger();
-            let open = candidates(ledger, request).into_iter();
-            let wanted = open.filter_map(|g| ledger.gpus()[g].allocatable()).max();
-            Some(QueueView {
-                id: id.to_string(),
-                name: asked.record.name.clone(),
-                uid: asked.record.uid,
-                user: self.names.user(asked.record.uid),
-                project: asked.record.project.clone(),
-                class: asked.record.class.clone(),
-                what: what(
-                    asked.record.name.as_deref().or(notebook),
-                    &asked.record.command,
-                ),
-                gpus: asked.request.gpus,
-                share: asked.request.share.as_f64(),
-                sm_limit: asked.request.sm_limit.as_f64(),
-                mem_request: request
-                    .mem
-                    .or(wanted.map(|w| w.times(request.share)))
-                    .map(|Bytes(b)| b),
-                since_ms: asked.since_ms,
-                position: index(i + 1),
-                reason: reason.map(|r| self.waits_text(id, r)).unwrap_or_default(),
-                would_start: reason
-                    .and_then(gshare_core::Reason::would_start)
-                    .map(|s| format!("-g {}", s.short())),
-                expected: expected.get(&id).map(|e| {
-                    let view = self.expected_view(*e);
-                    let kept = self.machine.is_reserved(id);
-                    let kept = if kept { "reservation: " } else { "" };
-                    ExpectedView {
-                        cause: format!("{kept}{}", view.cause),
-                        ..view
-                    }
-                }),
-                plan: self.plan_text(id),
-                alone: self.alone_texts(&alone.by(&self.machine, id)),
-                entitled: self.machine.is_entitled(id),
-                party: self.party_of(id),
-                expected_ms: self
-                    .machine
-                    .expected_start(id)
-                    .map(|at| self.unix_at(at))
-                    .or(hours),
-                by_hours: hours.is_some(),
-            })
-        };
-        queue.filter_map(view).collect()
+pub(crate) fn plain_caller(world: &World<'_>, uid: u32) -> Caller {
+    let defaults = &world.config.defaults;
+    let size = Size {
+        gpus: 1,
+        each: Share::ONE,
+    };
+    let mut request = Request::of_size(size, defaults.sm_limit, defaults.class);
+    request.uid = uid;
+    let project = convert::project(world, uid, None).unwrap_or_default();
+    Caller {
+        request,
+        parties: quota::parties_of(world, uid, &project),
     }
 }
 
@@ -544,12 +131,21 @@ fn place_text(place: &PlaceView) -> String {
     }
 }
 
+/// Whether a signal has stopped the command, as Ctrl-Z does. One that works is not looked at.
+fn is_stopped(live: &Live) -> bool {
+    let process = live.record.process.filter(|_| live.command_alive);
+    process.is_some_and(|p| proc::stat(p.pid).is_some_and(|s| s.state == 'T'))
+}
+
 fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[ClaimGpu]) -> String {
     if let (ClaimState::Ending, Some(ending)) = (state, &live.ending) {
         return format!("ending: {}", ending.cause);
     }
     if live.record.is_observed() && live.command_alive {
         return "only counted".to_owned();
+    }
+    if idle_s.is_some_and(|s| s >= STOPPED_SHOWN_S) && is_stopped(live) {
+        return "stopped".to_owned();
     }
     if parts.iter().any(super::advice::near_cap) {
         return "at cap".to_owned();
@@ -572,14 +168,17 @@ fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[Clai
     }
 }
 
-/// What users hold and use, in GPUs: a part of an instance is that part of what the instance is of its GPU, which
-/// `of_a_gpu` says of each GPU or instance.
+/// What users hold and use, in GPUs: a part of an instance is that part of what the instance is of its GPU.
 pub(crate) fn users(
     claims: &[ClaimView],
     queue: &[QueueView],
     unclaimed: &[UnclaimedView],
-    of_a_gpu: impl Fn(u32) -> f64,
+    gpus: &[GpuView],
 ) -> Vec<UserView> {
+    let of_a_gpu = |index: u32| {
+        let gpu = gpus.iter().find(|g| g.index == index);
+        gpu.map_or(1.0, GpuView::part_of_a_gpu)
+    };
     let mut users: BTreeMap<u32, UserView> = BTreeMap::new();
     let entry = |users: &mut BTreeMap<u32, UserView>, uid: u32, name: &str| {
         users.entry(uid).or_insert_with(|| UserView {
@@ -634,6 +233,464 @@ fn index(g: usize) -> u32 {
     u32::try_from(g).unwrap_or(u32::MAX)
 }
 
+/// A claim's part of one GPU.
+fn claim_part(
+    world: &World<'_>,
+    features: &Features,
+    id: ClaimId,
+    slice: &SliceRecord,
+    (shown, g): (&Shown, usize),
+    slots: &[SlotView],
+) -> ClaimGpu {
+    // What the driver says of its processes there.
+    let (gpu, used) = (&shown.gpus[g], shown.uses[g].get(&id).copied());
+    // Alone on a GPU with counters, its activity is the GPU's.
+    let alone = shown.uses[g].keys().all(|other| *other == id)
+        && features
+            .identity
+            .outside()
+            .iter()
+            .all(|u| u.gpu != index(g))
+        && !world.policy.auto_on(g)
+        && !features.attribution.counts_who_left(g);
+    let listed = world.gpus.reading(g).is_some_and(|r| r.processes.is_some());
+    let idle = listed && used.is_none_or(|used| no_launches(&used, slots));
+    let nothing = Figure {
+        value: 0.0,
+        source: Source::Shim,
+        estimate: false,
+    };
+    let measured = |figure: Option<Figure>| figure.filter(|f| alone && f.source == Source::Gpm);
+    let beside_mps = world.gpus.beside_mps(id, g);
+    let [past_library, cannot_tell] = overuse::uncounted(world, id, g);
+    let mut part = ClaimGpu {
+        gpu: gpu.index,
+        uuid: slice.uuid.clone(),
+        sm_request: f64::from(slice.sm_milli) / 1000.0,
+        sm_limit: f64::from(slice.sm_limit_milli) / 1000.0,
+        mps_sms: world
+            .mps_figure(slice, slots)
+            // A process that is no client has the SMs of nobody's choice.
+            .filter(|sms| !sms.estimate || beside_mps.is_empty()),
+        beside_mps,
+        past_library,
+        cannot_tell,
+        mem_request: slice.mem,
+        mem_limit: slice.mem_limit,
+        mem_charge: Some(
+            slots
+                .iter()
+                .fold(0, |sum: u64, s| sum.saturating_add(s.charge_bytes)),
+        ),
+        mem_driver: Some(world.policy.driver_bytes(id, g)).filter(|bytes| *bytes > 0),
+        // Without a process on the GPU nothing is used, and that is known.
+        mem_used: used.map_or(listed.then_some(0), |used| used.bytes),
+        time_busy: used.and_then(|used| used.busy).map(|value| Figure {
+            value,
+            source: Source::TimeBusy,
+            estimate: false,
+        }),
+        ..ClaimGpu::default()
+    };
+    features
+        .attribution
+        .show_part(world, id, g, slots, &mut part);
+    for (own, gpu) in [
+        (&mut part.sm_active, gpu.sm_active),
+        (&mut part.sm_occupancy, gpu.sm_occupancy),
+    ] {
+        *own = if idle {
+            Some(nothing)
+        } else {
+            measured(gpu).or(*own)
+        };
+    }
+    part
+}
+
+/// A claim's parts of GPUs.
+pub(crate) fn claim_parts(
+    world: &World<'_>,
+    features: &Features,
+    id: ClaimId,
+    live: &Live,
+    shown: &Shown,
+) -> Parts {
+    let mut last_launch = live.past_launch_ns;
+    let mut refusals = live.past_refusals;
+    let mut parts = Vec::new();
+    for slice in &live.record.slices {
+        let Some(g) = world.gpus.gpu_index(&slice.uuid) else {
+            continue;
+        };
+        let slots = live
+            .seats
+            .iter()
+            .find(|s| s.gpu == g)
+            .map(|s| s.usage.read_slots(world.gpus[g].total))
+            .unwrap_or_default();
+        for slot in &slots {
+            last_launch = last_launch.max(slot.last_launch_ns);
+            refusals = refusals.saturating_add(slot.refusals);
+        }
+        let part = claim_part(world, features, id, slice, (shown, g), &slots);
+        parts.push(part);
+    }
+    if live.record.has_no_library() || live.record.plain {
+        // Nobody counts in it: the driver's word is all there is.
+        for part in &mut parts {
+            part.mem_charge = None;
+        }
+    }
+    Parts {
+        gpus: parts,
+        last_launch,
+        refusals,
+    }
+}
+
+fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> ClaimView {
+    let record = &live.record;
+    let found = claim_parts(&service.world(), &service.features, id, live, shown);
+    let idle_s = found.idle_s();
+    let (parts, refusals) = (found.gpus, found.refusals);
+    let state = match (&live.ending, live.command_alive, record.hold) {
+        (Some(_), _, _) => ClaimState::Ending,
+        (None, true, _) => ClaimState::Running,
+        (None, false, _) => ClaimState::Held,
+    };
+    let over = overuse::overuse_of(&service.world(), id);
+    let members = restore::pids_of(live, service.host.fences.tree.as_ref())
+        .unwrap_or_else(|| live.members.keys().map(|m| m.pid).collect());
+    let containers = service.features.identity.containers(id, live);
+    let identity = identity_of(&service.features, id, live);
+    let place = facts::place_view(
+        &service.world(),
+        &service.features,
+        &service.levers,
+        id,
+        live,
+    );
+    ClaimView {
+        id: id.to_string(),
+        name: record.name.clone(),
+        uid: record.uid,
+        user: service.host.names.user(record.uid),
+        project: record.project.clone(),
+        class: record.class.clone(),
+        what: what_in(
+            &containers,
+            record
+                .name
+                .as_deref()
+                .or(identity::notebook_name(&identity)),
+            &record.command,
+        ),
+        containers,
+        command: record.command.clone(),
+        pid: record
+            .process
+            .filter(|_| live.command_alive)
+            .map(|p| p.pid.cast_unsigned()),
+        caps: service.host.driver.caps_of(&live.record),
+        cgroup: (record.behalf.as_ref()).map(|b| b.cgroup.display().to_string()),
+        adopted: false,
+        state,
+        state_text: match &over {
+            _ if place.word.is_some() && live.ending.is_none() => place_text(&place),
+            Some((short, _)) => short.clone(),
+            None if record.adopted && live.ending.is_none() => "no cap yet".to_owned(),
+            None if record.no_library && live.ending.is_none() => "not limited".to_owned(),
+            None => match reclaim::announced_text(&service.world(), id) {
+                Some(text) if live.ending.is_none() => text,
+                _ => state_text(live, state, idle_s, &parts),
+            },
+        },
+        overuse: over.map(|(_, text)| text),
+        announced: reclaim::announced_text(&service.world(), id),
+        since_ms: record.granted_ms,
+        // While its memory is away for others the limit stands still.
+        ends_ms: record
+            .ends_ms
+            .map(|ms| ms.saturating_add(millis(service.core.stood_still(id)))),
+        gpus: parts,
+        members: members.into_iter().map(i32::cast_unsigned).collect(),
+        processes: service.features.identity.members(&service.world(), id),
+        launches: (!record.plain).then(|| {
+            live.past_launches
+                .saturating_add(service.gpus.launches(live))
+        }),
+        idle_s,
+        refusals,
+        turns: turns::turns_view(&service.world(), id, live),
+        identity,
+        place,
+        idle: service.features.idle.show(&service.world(), id),
+        usage: record::usage_of(&service.history, id),
+    }
+}
+
+pub(crate) fn gpu_view(world: &World<'_>, features: &Features, g: usize) -> GpuView {
+    let gpu = &world.gpus[g];
+    let ledger = world.machine.ledger();
+    let charged = world
+        .claims
+        .values()
+        .flat_map(|l| &l.seats)
+        .filter(|s| s.gpu == g && s.limits.page().state() != gshare_abi::State::Detached);
+    let mut measured = world
+        .gpus
+        .last_reading(g)
+        .map(|r| figures::gpu_view(r, world.gpus.reading(g).is_some()))
+        .unwrap_or_else(|| GpuView {
+            model: gpu.model.clone(),
+            short: figures::short_name(&gpu.model),
+            mode: "timeslice".to_owned(),
+            state: match gpu.gone {
+                true => GpuState::Released,
+                false => GpuState::Lost,
+            },
+            ..GpuView::default()
+        });
+    // Also before the next look at the driver, which leaves it out.
+    if world.gpus.is_released(g) {
+        measured.state = GpuState::Released;
+        measured.mem_used = None;
+    }
+    let mut view = GpuView {
+        index: index(g),
+        uuid: gpu.uuid.clone(),
+        drain: world.gpus.drain_view(g),
+        mode: world.gpus.mode_text(g),
+        instance: gpu.parent.map(|parent| InstanceView {
+            of: world.gpus[parent].uuid.clone(),
+            sm: world.gpus.part_of(g),
+        }),
+        mode_wanted: world.gpus[g].modes.next.map(|m| m.name().to_owned()),
+        mem_allocatable: ledger
+            .gpus()
+            .get(g)
+            .and_then(GpuFacts::allocatable)
+            .map(|b| b.0),
+        mem_claimed: ledger.mem_requested(g).0,
+        mem_charged: Some(charged.fold(0, |sum: u64, s| {
+            sum.saturating_add(s.usage.charged_bytes(gpu.total))
+        })),
+        mem_unclaimed: gpus::unclaimed_bytes(world, g),
+        sm_claimed: ledger.sm_requested(g).as_f64(),
+        history: gpu.history.iter().copied().collect(),
+        health: doctor::health_view(world, features, g),
+        ..measured
+    };
+    let attribution = &features.attribution;
+    attribution.show_gpu(world, g, &mut view);
+    view
+}
+
+/// What a claim is beside its command line. The environment has the name that a notebook had when its kernel was
+/// started.
+pub(crate) fn identity_of(features: &Features, id: ClaimId, live: &Live) -> Identity {
+    let mut found = features.identity.show(id, live);
+    let now = features.notebooks.notebook_of(id);
+    found.notebook = now.or(found.notebook);
+    found
+}
+
+/// The figures for Prometheus.
+pub(crate) fn metrics_page(service: &Service) -> String {
+    let about = About {
+        simulated: service.host.driver.simulated,
+        started_ms: service.host.started_ms,
+        epoch: service.host.epoch,
+        unwritten: service.journal.unwritten(),
+        quotas: service.config.quotas(),
+    };
+    let snapshot = with_room(
+        &service.world(),
+        &service.sizes,
+        u32::MAX,
+        snapshot(service),
+    );
+    service
+        .features
+        .metrics
+        .page(&service.world(), &snapshot, &about)
+}
+
+fn queue_views(world: &World<'_>, features: &Features, sizes: &Sizes) -> Vec<QueueView> {
+    let queue = world.machine.queue().enumerate();
+    let expected = sizes::expected_starts(world, sizes);
+    let alone = world.machine.left_alone(world.now.core);
+    let view = |(i, (id, request)): (usize, (ClaimId, &Request))| {
+        let asked = world.claims.waiting.get(&id)?;
+        let live = world.claims.get(&id);
+        let identity = live.map(|live| identity_of(features, id, live));
+        let notebook = identity.as_ref().and_then(identity::notebook_name);
+        let reason = world.machine.reason(id);
+        let hours = reason.and_then(rules::hours_start);
+        let ledger = world.machine.ledger();
+        let open = candidates(ledger, request).into_iter();
+        let wanted = open.filter_map(|g| ledger.gpus()[g].allocatable()).max();
+        Some(QueueView {
+            id: id.to_string(),
+            name: asked.record.name.clone(),
+            uid: asked.record.uid,
+            user: world.host.names.user(asked.record.uid),
+            project: asked.record.project.clone(),
+            class: asked.record.class.clone(),
+            what: what(
+                asked.record.name.as_deref().or(notebook),
+                &asked.record.command,
+            ),
+            gpus: asked.request.gpus,
+            share: asked.request.share.as_f64(),
+            sm_limit: asked.request.sm_limit.as_f64(),
+            mem_request: request
+                .mem
+                .or(wanted.map(|w| w.times(request.share)))
+                .map(|Bytes(b)| b),
+            since_ms: asked.since_ms,
+            position: index(i + 1),
+            reason: reason
+                .map(|r| story::waits_text(world, features, id, r))
+                .unwrap_or_default(),
+            would_start: reason
+                .and_then(gshare_core::Reason::would_start)
+                .map(|s| format!("-g {}", s.short())),
+            expected: expected.get(&id).map(|e| {
+                let view = sizes::expected_view(world, *e);
+                let kept = world.machine.is_reserved(id);
+                let kept = if kept { "reservation: " } else { "" };
+                ExpectedView {
+                    cause: format!("{kept}{}", view.cause),
+                    ..view
+                }
+            }),
+            plan: reclaim::plan_text(world, id),
+            alone: reclaim::alone_texts(world, &alone.by(world.machine, id)),
+            entitled: world.machine.is_entitled(id),
+            party: reclaim::party_of(world, id),
+            expected_ms: world
+                .machine
+                .expected_start(id)
+                .map(|at| world.now.unix_at(at))
+                .or(hours),
+            by_hours: hours.is_some(),
+        })
+    };
+    queue.filter_map(view).collect()
+}
+
+/// What the claims' figures are made from.
+pub(crate) fn shown(world: &World<'_>, features: &Features) -> Shown {
+    Shown {
+        uses: (0..world.gpus.len()).map(|g| world.driver_use(g)).collect(),
+        gpus: (0..world.gpus.len())
+            .map(|g| gpu_view(world, features, g))
+            .collect(),
+    }
+}
+
+/// Everything at this moment.
+pub(crate) fn snapshot(service: &Service) -> Snapshot {
+    let shown = shown(&service.world(), &service.features);
+    let unclaimed = service.features.identity.outside().to_vec();
+    let mut claims: Vec<ClaimView> = service
+        .claims
+        .iter()
+        // One that waits for its first grant is in the queue.
+        .filter(|(id, _)| !service.claims.waiting.contains_key(id))
+        .map(|(id, live)| claim_view(service, *id, live, &shown))
+        .collect();
+    claims.extend(auto::auto_views(&service.world(), &service.features));
+    let queue = queue_views(&service.world(), &service.features, &service.sizes);
+    let mut gpus = shown.gpus;
+    // Instances that were removed keep their numbers for others, and are not shown.
+    while gpus
+        .last()
+        .is_some_and(|g| service.gpus[g.index as usize].gone)
+    {
+        gpus.pop();
+    }
+    let mut users = users(&claims, &queue, &unclaimed, &gpus);
+    for user in &mut users {
+        user.day = record::day_of(&service.history, user.uid);
+    }
+    let mps = || service.config.mps_program().is_ok();
+    let features = &service.features;
+    let advice = (features.advice).show(&service.world(), mps, (&gpus, &claims, &unclaimed));
+    Snapshot {
+        taken_ms: unix_ms(),
+        host: figures::host(),
+        driver: service
+            .gpus
+            .sample
+            .as_ref()
+            .and_then(|s| s.driver_version.clone()),
+        simulated: service.host.driver.simulated,
+        caps: service.host.driver.caps(),
+        service: Some(ServiceView {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            mode: service.host.mode.name().to_owned(),
+            started_ms: service.host.started_ms,
+            cgroups: service.host.fences.tree.is_some(),
+            device_filter: service.host.fences.filters.is_some(),
+            shim: service.host.driver.libcuda.is_ok(),
+            looks: service.policy.looks,
+            off: service.config.off_view(),
+            stage: Some(stage::stage_view(&service.world())),
+            uid: nix::unistd::Uid::effective().as_raw(),
+        }),
+        claimable_now: None,
+        gpus,
+        claims,
+        queue,
+        users,
+        unclaimed,
+        notices: Vec::new(),
+        advice,
+    }
+}
+
+/// As one who looks sees it.
+pub(crate) fn seen_by(service: &Service, viewer: Viewer, snapshot: Snapshot) -> Snapshot {
+    let room = with_room(&service.world(), &service.sizes, viewer.uid(), snapshot);
+    let mut seen = viewer.sees(room);
+    let may_read = |owner: Option<u32>| owner.is_none_or(|uid| viewer.may_read(uid));
+    seen.notices = service.features.notices.show(may_read);
+    seen
+}
+
+/// With what this user could claim now, by a plain `gshare claim`.
+pub(crate) fn with_room(
+    world: &World<'_>,
+    sizes: &Sizes,
+    uid: u32,
+    mut snapshot: Snapshot,
+) -> Snapshot {
+    let room = sizes::room_of(world, sizes, uid);
+    for (g, gpu) in snapshot.gpus.iter_mut().enumerate() {
+        let part = room.by_gpu.get(g).copied();
+        gpu.claimable = part.unwrap_or_default().as_f64();
+        let planned = room.planned.get(g).copied().flatten();
+        let planned = planned.map(|id| (id, story::uid_of(world, id)));
+        gpu.planned_for = planned.map(|(id, uid)| match uid {
+            Some(uid) => format!("{id} {}", world.host.names.user(uid)),
+            None => id.to_string(),
+        });
+    }
+    let model = |m: &ModelRoom| ModelRoomView {
+        model: figures::short_name(&m.model),
+        largest: m.largest.as_f64(),
+        whole: m.whole,
+    };
+    snapshot.claimable_now = Some(ClaimableView {
+        sum: room.by_gpu.iter().map(|part| part.as_f64()).sum(),
+        models: room.models.iter().map(model).collect(),
+    });
+    snapshot
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -654,8 +711,7 @@ mod tests {
             gpus: parts,
             ..ClaimView::default()
         };
-        let used =
-            |claims: &[ClaimView]| users(claims, &[], &[], |_| 1.0)[0].sm_used.map(|f| f.value);
+        let used = |claims: &[ClaimView]| users(claims, &[], &[], &[])[0].sm_used.map(|f| f.value);
         assert_eq!(used(&[claim(vec![part(Some(50.0), Some(1))])]), Some(0.5));
         assert_eq!(
             used(&[claim(vec![part(Some(50.0), Some(1)), part(None, Some(1))])]),
@@ -663,7 +719,7 @@ mod tests {
         );
         assert_eq!(used(&[claim(vec![part(None, Some(0))])]), Some(0.0));
         assert_eq!(used(&[claim(vec![part(None, None)])]), None);
-        let mem = |claims: &[ClaimView]| users(claims, &[], &[], |_| 1.0)[0].mem_used;
+        let mem = |claims: &[ClaimView]| users(claims, &[], &[], &[])[0].mem_used;
         let [known, unknown] = [5, 0].map(|b| claim(vec![part(None, Some(b).filter(|b| *b > 0))]));
         assert_eq!(mem(&[known.clone(), known.clone()]), Some(10));
         assert_eq!(mem(&[known.clone(), unknown.clone()]), None);
@@ -681,7 +737,14 @@ mod tests {
             gpus: vec![part(0), part(1)],
             ..ClaimView::default()
         };
-        let of_a_gpu = |g| if g == 1 { 0.25 } else { 1.0 };
-        assert_eq!(users(&[claim], &[], &[], of_a_gpu)[0].claimed, 1.25);
+        let instance = GpuView {
+            index: 1,
+            instance: Some(InstanceView {
+                of: "GPU-0".to_owned(),
+                sm: 0.25,
+            }),
+            ..GpuView::default()
+        };
+        assert_eq!(users(&[claim], &[], &[], &[instance])[0].claimed, 1.25);
     }
 }

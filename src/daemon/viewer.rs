@@ -6,29 +6,66 @@ use std::time::{Duration, Instant};
 use gshare_proto::{Identity, Snapshot};
 
 use super::connection::Sender;
+use super::history::store::ClaimFace;
+use super::journal::ClaimRecord;
 use crate::figures;
 use crate::identity;
+
+/// What stands in the place of a program that is not named.
+const NAMELESS: &str = "-";
 
 /// The one who looks at a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Viewer {
     /// Root and the service's own user.
     All(u32),
-    /// Any other user.
-    User(u32),
+    /// Any other user; `names` is whether others' programs and notebooks have one.
+    User { uid: u32, names: bool },
+}
+
+impl Default for Viewer {
+    fn default() -> Self {
+        Self::All(0)
+    }
 }
 
 impl Viewer {
     /// Whose claims theirs would be.
     pub(crate) fn uid(self) -> u32 {
         match self {
-            Self::All(uid) | Self::User(uid) => uid,
+            Self::All(uid) | Self::User { uid, .. } => uid,
         }
+    }
+
+    /// Whether this viewer may read what is told of somebody's programs.
+    pub(crate) fn may_read(self, owner: u32) -> bool {
+        match self {
+            Self::All(_) => true,
+            Self::User { uid, names } => names || owner == uid,
+        }
+    }
+
+    /// A program in a sentence: `trainer of ada`.
+    pub(crate) fn program_of(self, record: &ClaimRecord, user: &str) -> String {
+        if self.may_read(record.uid) {
+            format!("{} of {user}", figures::public(&record.command))
+        } else {
+            format!("a program of {user}")
+        }
+    }
+
+    /// What the history calls a claim.
+    pub(crate) fn sees_face(self, mut face: ClaimFace) -> ClaimFace {
+        if !self.may_read(face.uid) {
+            NAMELESS.clone_into(&mut face.what);
+            face.notebook = None;
+        }
+        face
     }
 
     /// The snapshot as it is for this viewer.
     pub(crate) fn sees(self, mut snapshot: Snapshot) -> Snapshot {
-        let Self::User(uid) = self else {
+        let Self::User { uid, names } = self else {
             return snapshot;
         };
         for claim in snapshot.claims.iter_mut().filter(|c| c.uid != uid) {
@@ -42,15 +79,33 @@ impl Viewer {
                 process.what = program(&process.what);
             }
             hide(&mut claim.identity);
+            if !names {
+                NAMELESS.clone_into(&mut claim.what);
+                (claim.name, claim.containers) = (None, Vec::new());
+                claim.command.clear();
+                if let Some(text) = &mut claim.overuse {
+                    "uses more than it holds".clone_into(text);
+                }
+                claim.identity = Identity::default();
+                let processes = claim.processes.iter_mut();
+                processes.for_each(|p| NAMELESS.clone_into(&mut p.what));
+            }
         }
         for queued in snapshot.queue.iter_mut().filter(|q| q.uid != uid) {
-            if queued.name.is_none() {
+            if !names {
+                NAMELESS.clone_into(&mut queued.what);
+                queued.name = None;
+            } else if queued.name.is_none() {
                 queued.what = program(&queued.what);
             }
         }
         for process in snapshot.unclaimed.iter_mut().filter(|u| u.uid != Some(uid)) {
             process.what = program(&process.what);
             hide(&mut process.identity);
+            if !names {
+                NAMELESS.clone_into(&mut process.what);
+                process.identity = Identity::default();
+            }
         }
         snapshot
     }
@@ -113,9 +168,16 @@ mod tests {
             }],
             ..Snapshot::default()
         };
-        assert_eq!(Viewer::User(1).sees(snapshot.clone()), snapshot);
+        let user = |uid, names| Viewer::User { uid, names };
+        assert_eq!(user(1, false).sees(snapshot.clone()), snapshot);
         assert_eq!(Viewer::All(0).sees(snapshot.clone()), snapshot);
-        let seen = Viewer::User(2).sees(snapshot);
+        let nameless = user(2, false).sees(snapshot.clone());
+        assert_eq!(
+            (&*nameless.claims[0].what, &*nameless.queue[0].what),
+            ("-", "-")
+        );
+        assert_eq!(nameless.claims[0].command, [""; 0]);
+        let seen = user(2, true).sees(snapshot);
         assert_eq!(seen.claims[0].what, "[trainer] python3 t.py");
         assert_eq!(seen.claims[0].command, ["python3", "t.py"]);
         assert_eq!(seen.queue[0].what, "python3 t.py");

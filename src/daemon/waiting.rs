@@ -7,14 +7,23 @@ use std::time::Duration;
 use gshare_core::machine::{Event, Kept, Memory, Now};
 use gshare_core::{ClaimId, Request};
 
+use super::claims::Claims;
 use super::journal::{ClaimRecord, QueueChanges};
 use super::service::{Asked, Service};
+use super::stage;
+use super::world::Now as Moment;
+use super::world::World;
 use crate::clock::unix_ms;
 
 /// What claims have had is written down so often, where nothing else has changed.
 const EVERY: Duration = Duration::from_secs(60);
 /// Under which name the journal has it.
 const KEY: &str = "machine";
+
+/// A moment of the core's clock as the time since 1970.
+fn unix_clock(moment: Moment, at: Now) -> Duration {
+    Duration::from_millis(moment.unix_at(at))
+}
 
 /// What is worth writing down at once: all but what grows while time passes, and what the records of claims have.
 fn plain(mut memory: Memory) -> Memory {
@@ -37,17 +46,15 @@ impl Service {
     /// The number of a claim that is asked for, and since when it waits: that of before, if it waited when the service
     /// before this one ended.
     pub(crate) fn number_of(&mut self, record: &ClaimRecord) -> (ClaimId, u64) {
-        let absent = &mut self.remembered.absent;
+        let absent = &mut self.claims.remembered.absent;
         let again = absent.iter().find(|(_, (old, _))| old.asks_as(record));
         if let Some(id) = again.map(|(id, _)| *id)
             && let Some((_, since_ms)) = absent.remove(&id)
-            && self.machine.queue().any(|(i, _)| i == id)
+            && self.core.queue().any(|(i, _)| i == id)
         {
             return (id, since_ms);
         }
-        let id = ClaimId(self.next_id);
-        self.next_id += 1;
-        (id, unix_ms())
+        (self.journal.take_id(), unix_ms())
     }
 
     /// From here the claim waits, until the core has decided.
@@ -59,11 +66,11 @@ impl Service {
     ) {
         let (uid, project) = (asked.record.uid, asked.record.project.clone());
         let request = Request {
-            counted: self.observes(uid),
+            counted: stage::observes(&self.world(), uid),
             ..asked.request.clone()
         };
         self.ask_run_time(id, &asked.record, request.gpus);
-        self.waiting.insert(id, asked);
+        self.claims.waiting.insert(id, asked);
         self.tell_parties(id, uid, &project);
         self.drive(Event::Submit {
             id,
@@ -72,42 +79,21 @@ impl Service {
         });
     }
 
-    /// Unix milliseconds of a moment of the core's clock, also of one that has passed.
-    pub(crate) fn unix_at(&self, at: Now) -> u64 {
-        let now = self.now();
-        let ms = |span: Duration| crate::clock::millis(span);
-        unix_ms()
-            .saturating_add(ms(at.saturating_sub(now)))
-            .saturating_sub(ms(now.saturating_sub(at)))
-    }
-
-    /// The same as the time since 1970.
-    fn unix_clock(&self, at: Now) -> Duration {
-        Duration::from_millis(self.unix_at(at))
-    }
-
-    /// The moment of the core's clock at this Unix time.
-    pub(crate) fn now_at(&self, unix: u64) -> Now {
-        let now = self.now();
-        let ahead = Duration::from_millis(unix.saturating_sub(unix_ms()));
-        let ago = Duration::from_millis(unix_ms().saturating_sub(unix));
-        now.saturating_add(ahead).saturating_sub(ago)
-    }
-
     /// Writes down what a service that is started anew must know, if it is another than before.
     pub(crate) fn remember(&mut self) {
-        if !self.remembered.read {
+        if !self.claims.remembered.read {
             return;
         }
-        let memory = self.machine.memory();
+        let memory = self.core.memory();
         let places: BTreeMap<ClaimId, Kept> =
             memory.queue.iter().map(|k| (k.id, k.clone())).collect();
         let key = plain(memory);
-        let now = self.now();
-        let due = now.saturating_sub(self.remembered.at) >= EVERY;
-        let mut changes = self.queue_changes(&places);
-        if key != self.remembered.written || due {
-            let mut memory = self.machine.memory().by(|at| self.unix_clock(at));
+        let now = self.core.now();
+        let due = now.saturating_sub(self.claims.remembered.at) >= EVERY;
+        let mut changes = queue_changes(&self.world(), &places);
+        if key != self.claims.remembered.written || due {
+            let moment = self.core.moment();
+            let mut memory = self.core.memory().by(|at| unix_clock(moment, at));
             memory.gpus = self.gpus.iter().map(|g| g.uuid.clone()).collect();
             match serde_json::to_string(&memory) {
                 Ok(text) => changes.memory = Some((KEY.to_owned(), text)),
@@ -126,44 +112,11 @@ impl Service {
             return;
         }
         if changes.memory.is_some() {
-            self.remembered.written = key;
-            self.remembered.at = now;
+            self.claims.remembered.written = key;
+            self.claims.remembered.at = now;
         }
-        self.remembered.waiting = self.who_waits();
-        self.remembered.places = places;
-    }
-
-    /// Those who wait for a first grant; a claim for later is journaled as one that is held.
-    fn who_waits(&self) -> BTreeSet<ClaimId> {
-        let waiting = self.waiting.keys().chain(self.remembered.absent.keys());
-        waiting
-            .filter(|id| !self.claims.contains_key(id))
-            .copied()
-            .collect()
-    }
-
-    /// What the journal does not have yet of those who wait and of their order.
-    fn queue_changes(&self, places: &BTreeMap<ClaimId, Kept>) -> QueueChanges {
-        let (known, now) = (&self.remembered.waiting, self.who_waits());
-        let record = |id: &ClaimId| {
-            let asked = self.waiting.get(id).map(|asked| &asked.record);
-            let absent = self.remembered.absent.get(id).map(|(record, _)| record);
-            asked.or(absent).cloned()
-        };
-        let old = &self.remembered.places;
-        let changed = places.iter().filter(|(id, kept)| old.get(id) != Some(kept));
-        let written = changed.map(|(_, kept)| kept.clone().by(|at| self.unix_clock(at)));
-        QueueChanges {
-            waiting: now.difference(known).filter_map(record).collect(),
-            withdrawn: known.difference(&now).map(|id| id.0).collect(),
-            places: written.collect(),
-            gone: old
-                .keys()
-                .filter(|id| !places.contains_key(id))
-                .map(|id| id.0)
-                .collect(),
-            memory: None,
-        }
+        self.claims.remembered.waiting = self.claims.who_waits();
+        self.claims.remembered.places = places;
     }
 
     /// Tells the core what the one before it knew, `waited` among it: who waited then. The claims were restored; after a
@@ -173,19 +126,20 @@ impl Service {
         rebooted: bool,
         waited: Vec<ClaimRecord>,
     ) -> anyhow::Result<()> {
-        self.remembered.read = true;
-        self.remembered.waiting = waited.iter().map(|record| ClaimId(record.id)).collect();
-        let own_clock = |unix| self.now_at(crate::clock::millis(unix));
+        self.claims.remembered.read = true;
+        self.claims.remembered.waiting = waited.iter().map(|record| ClaimId(record.id)).collect();
+        let moment = self.core.moment();
+        let own_clock = |unix| moment.at_unix(crate::clock::millis(unix));
         let places = self.journal.places()?.into_iter();
         let places = places.map(|kept| kept.by(own_clock));
         let places: Vec<Kept> = places.collect();
-        self.remembered.places = places.iter().map(|k| (k.id, k.clone())).collect();
+        self.claims.remembered.places = places.iter().map(|k| (k.id, k.clone())).collect();
         let memory = match self.journal.meta(KEY)? {
             Some(text) if !rebooted => serde_json::from_str::<Memory>(&text),
             _ => return Ok(()),
         };
         let mut memory = match memory {
-            Ok(memory) => memory.by(|unix| self.now_at(crate::clock::millis(unix))),
+            Ok(memory) => memory.by(own_clock),
             Err(error) => {
                 tracing::error!(%error, "the saved queue of the previous service is damaged");
                 return Ok(());
@@ -205,23 +159,67 @@ impl Service {
         // Somebody whose client is known can come back; so can a claim that is parked, and one for later.
         memory.queue.retain(|kept| {
             waited.contains_key(&kept.id)
-                || self.machine.holding(kept.id).is_some()
-                || self.is_without(kept.id)
+                || self.core.holding(kept.id).is_some()
+                || self.claims.is_without(kept.id)
         });
         for kept in &memory.queue {
             if let Some(waits) = waited.remove(&kept.id) {
-                let since_ms = self.unix_at(kept.since);
+                let since_ms = self.core.moment().unix_at(kept.since);
                 self.tell_parties(kept.id, waits.uid, &waits.project);
-                self.remembered.absent.insert(kept.id, (waits, since_ms));
+                self.claims
+                    .remembered
+                    .absent
+                    .insert(kept.id, (waits, since_ms));
             }
         }
-        self.remembered.found = true;
+        self.claims.remembered.found = true;
         self.drive(Event::Recall(Box::new(memory)));
         Ok(())
     }
+}
 
+/// What the journal does not have yet of those who wait and of their order.
+fn queue_changes(world: &World<'_>, places: &BTreeMap<ClaimId, Kept>) -> QueueChanges {
+    let (known, now) = (&world.claims.remembered.waiting, world.claims.who_waits());
+    let record = |id: &ClaimId| {
+        let asked = world.claims.waiting.get(id).map(|asked| &asked.record);
+        let absent = world
+            .claims
+            .remembered
+            .absent
+            .get(id)
+            .map(|(record, _)| record);
+        asked.or(absent).cloned()
+    };
+    let old = &world.claims.remembered.places;
+    let moment = world.now;
+    let changed = places.iter().filter(|(id, kept)| old.get(id) != Some(kept));
+    let written = changed.map(|(_, kept)| kept.clone().by(|at| unix_clock(moment, at)));
+    QueueChanges {
+        waiting: now.difference(known).filter_map(record).collect(),
+        withdrawn: known.difference(&now).map(|id| id.0).collect(),
+        places: written.collect(),
+        gone: old
+            .keys()
+            .filter(|id| !places.contains_key(id))
+            .map(|id| id.0)
+            .collect(),
+        memory: None,
+    }
+}
+
+impl Claims {
     /// Whether it is known from the service before what owners have had.
     pub(crate) fn knows_the_past(&self) -> bool {
         self.remembered.found
+    }
+
+    /// Those who wait for a first grant; a claim for later is journaled as one that is held.
+    fn who_waits(&self) -> BTreeSet<ClaimId> {
+        let waiting = self.waiting.keys().chain(self.remembered.absent.keys());
+        waiting
+            .filter(|id| !self.contains_key(id))
+            .copied()
+            .collect()
     }
 }

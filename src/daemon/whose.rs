@@ -7,12 +7,14 @@ use std::sync::Arc;
 use gshare_core::ClaimId;
 use gshare_enforcer::proc::{self, ProcessKey};
 
-use super::convert;
+use super::claims::Claims;
 use super::fact::Fact;
 use super::journal::ClaimRecord;
 pub(crate) use super::owners::{Owners, Whose};
 use super::peer::Peer;
 use super::service::Service;
+use super::world::World;
+use super::{convert, members, mps};
 
 /// Of so many looks in a row one asks the kernel for all processes, not only for those that are not watched members.
 const LOOKS: u32 = 10;
@@ -22,15 +24,15 @@ impl Service {
     pub(crate) fn look_up_owners(&mut self) {
         let pids: BTreeSet<i32> = self.world().processes().map(|(_, p)| p.pid).collect();
         let (mut of, mut keys) = (HashMap::new(), HashMap::new());
-        let trusted = self.owners.trusted > 0;
+        let trusted = self.gpus.owners.trusted > 0;
         for pid in pids {
-            if let Some((id, key)) = self.member_before(pid).filter(|_| trusted) {
+            if let Some((id, key)) = member_before(&self.world(), pid).filter(|_| trusted) {
                 of.insert(pid, Whose::Claim(id));
                 keys.insert(pid, key);
                 continue;
             }
             let stat = proc::stat(pid).filter(|s| !matches!(s.state, 'Z' | 'X'));
-            of.insert(pid, self.look_up(pid, stat.is_some()));
+            of.insert(pid, look_up(&self.world(), pid, stat.is_some()));
             keys.extend(stat.map(|s| (pid, s.key())));
         }
         let mut by_claim: BTreeMap<ClaimId, Vec<i32>> = BTreeMap::new();
@@ -39,90 +41,111 @@ impl Service {
                 by_claim.entry(*id).or_default().push(*pid);
             }
         }
-        self.owners = Owners {
+        self.gpus.owners = Owners {
             of,
             by_claim,
             keys,
             ended: HashSet::new(),
-            trusted: match self.owners.trusted {
+            trusted: match self.gpus.owners.trusted {
                 0 => LOOKS,
                 left => left - 1,
             },
         };
         let outside = self.world().processes().map(|(_, p)| p.pid);
-        let outside = outside.filter(|pid| self.whose(*pid) == Whose::Outside);
-        let servers = outside.filter(|pid| self.is_mps_server(*pid)).collect();
+        let outside = outside.filter(|pid| whose(&self.world(), *pid) == Whose::Outside);
+        let servers = outside
+            .filter(|pid| mps::is_mps_server(&self.world(), *pid))
+            .collect();
         self.tell(Fact::Owners { servers });
     }
 
     /// A process may have come into another claim: all are looked up at the next look.
     pub(crate) fn doubt_owners(&mut self) {
-        self.owners.trusted = 0;
+        self.gpus.owners.trusted = 0;
         self.tell(Fact::MayHaveMoved);
     }
+}
 
-    /// A process that was a claim's at the last look and whose end would have been told: it lives, and where it is
-    /// only root and this service can change.
-    fn member_before(&self, pid: i32) -> Option<(ClaimId, ProcessKey)> {
-        let Some(Whose::Claim(id)) = self.owners.of.get(&pid) else {
-            return None;
-        };
-        let key = self.owners.key(pid)?;
-        let watched = self.claims.get(id)?.members.contains_key(&key);
-        (watched && !self.owners.ended.contains(&pid)).then_some((*id, key))
+/// Members that hold GPU memory of this claim, by the ledger or by the driver's word. Each is a member
+/// at this moment: they may be about to be signalled.
+pub(crate) fn holders(world: &World<'_>, id: ClaimId) -> Vec<ProcessKey> {
+    let Some(live) = world.claims.get(&id) else {
+        return Vec::new();
+    };
+    let mut found: Vec<ProcessKey> = processes_of(world, id).filter_map(proc::key).collect();
+    for seat in &live.seats {
+        let slots = seat.usage.read_slots(world.gpus[seat.gpu].total);
+        found.extend(
+            slots
+                .iter()
+                .filter(|s| s.charge_bytes > 0)
+                .map(|s| ProcessKey {
+                    pid: s.pid.cast_signed(),
+                    start_ticks: s.start_time,
+                }),
+        );
     }
+    found.sort_unstable_by_key(|p| (p.pid, p.start_ticks));
+    found.dedup();
+    found.retain(|p| proc::key(p.pid) == Some(*p) && members::claim_of(world, p.pid) == Some(id));
+    found
+}
 
-    /// A process that looks dead has just ended, unless the driver still names it at the next look: then it
-    /// is one that cannot be seen from here, or whose first thread alone has ended.
-    fn look_up(&self, pid: i32, lives: bool) -> Whose {
-        if !lives && self.owners.of.get(&pid) != Some(&Whose::Gone) {
-            return Whose::Gone;
-        }
-        self.claim_of(pid).map_or(Whose::Outside, Whose::Claim)
+/// A process that looks dead has just ended, unless the driver still names it at the next look: then it
+/// is one that cannot be seen from here, or whose first thread alone has ended.
+fn look_up(world: &World<'_>, pid: i32, lives: bool) -> Whose {
+    if !lives && world.gpus.owners.of.get(&pid) != Some(&Whose::Gone) {
+        return Whose::Gone;
     }
+    members::claim_of(world, pid).map_or(Whose::Outside, Whose::Claim)
+}
 
-    /// The processes of the newest sample that are a claim's.
-    pub(crate) fn processes_of(&self, id: ClaimId) -> impl Iterator<Item = i32> {
-        let all = self.owners.by_claim.get(&id).into_iter().flatten();
-        let own = move |pid: &i32| self.whose(*pid) == Whose::Claim(id);
-        all.copied().filter(own)
+/// A process that was a claim's at the last look and whose end would have been told: it lives, and where it is
+/// only root and this service can change.
+fn member_before(world: &World<'_>, pid: i32) -> Option<(ClaimId, ProcessKey)> {
+    let Some(Whose::Claim(id)) = world.gpus.owners.of.get(&pid) else {
+        return None;
+    };
+    let key = world.gpus.owners.key(pid)?;
+    let watched = world.claims.get(id)?.members.contains_key(&key);
+    (watched && !world.gpus.owners.ended.contains(&pid)).then_some((*id, key))
+}
+
+/// The processes of the newest sample that are a claim's.
+pub(crate) fn processes_of(world: &World<'_>, id: ClaimId) -> impl Iterator<Item = i32> {
+    let all = world.gpus.owners.by_claim.get(&id).into_iter().flatten();
+    let own = move |pid: &i32| whose(world, *pid) == Whose::Claim(id);
+    all.copied().filter(own)
+}
+
+/// The user that a peer counts as where it runs: root below the cgroup of somebody's claim acts for that claim's owner. Images bring
+/// programs that run as root, and a claim hands nobody the machine.
+pub(crate) fn standing(world: &World<'_>, peer: Peer) -> Peer {
+    let claim = peer.process.filter(|_| peer.uid == 0);
+    let claim = claim.and_then(|process| members::claim_of(world, process.pid));
+    let owner = claim
+        .and_then(|id| world.claims.get(&id))
+        .map(|l| l.record.uid);
+    match owner.filter(|owner| *owner != 0) {
+        Some(uid) => Peer {
+            uid,
+            gids: Arc::new([]),
+            on_machine: false,
+            ..peer
+        },
+        None => peer,
     }
+}
 
-    /// Whose a process of the newest sample is.
-    pub(crate) fn whose(&self, pid: i32) -> Whose {
-        self.owners.whose(pid, |id| self.claims.contains_key(id))
-    }
+/// Whose a process of the newest sample is.
+pub(crate) fn whose(world: &World<'_>, pid: i32) -> Whose {
+    world
+        .gpus
+        .owners
+        .whose(pid, |id| world.claims.contains_key(id))
+}
 
-    /// A watched process has ended: what the last sample says of it is over.
-    pub(crate) fn forget_process(&mut self, process: ProcessKey) {
-        self.owners.ended.insert(process.pid);
-    }
-
-    /// Members that hold GPU memory of this claim, by the ledger or by the driver's word. Each is a member
-    /// at this moment: they may be about to be signalled.
-    pub(crate) fn holders(&self, id: ClaimId) -> Vec<ProcessKey> {
-        let Some(live) = self.claims.get(&id) else {
-            return Vec::new();
-        };
-        let mut found: Vec<ProcessKey> = self.processes_of(id).filter_map(proc::key).collect();
-        for seat in &live.seats {
-            let slots = seat.usage.read_slots(self.gpus[seat.gpu].total);
-            found.extend(
-                slots
-                    .iter()
-                    .filter(|s| s.charge_bytes > 0)
-                    .map(|s| ProcessKey {
-                        pid: s.pid.cast_signed(),
-                        start_ticks: s.start_time,
-                    }),
-            );
-        }
-        found.sort_unstable_by_key(|p| (p.pid, p.start_ticks));
-        found.dedup();
-        found.retain(|p| proc::key(p.pid) == Some(*p) && self.claim_of(p.pid) == Some(id));
-        found
-    }
-
+impl Claims {
     /// Among claims without cgroups: that of the nearest ancestor that is a claim's command, joined one or was
     /// registered as its member; of several the newest, which the process asked for last.
     pub(crate) fn claim_by_descent(
@@ -130,7 +153,7 @@ impl Service {
         pid: i32,
         of: fn(&ClaimRecord) -> bool,
     ) -> Option<ClaimId> {
-        if !self.claims.values().any(|live| of(&live.record)) {
+        if !self.values().any(|live| of(&live.record)) {
             return None;
         }
         proc::ancestors(pid).iter().find_map(|ancestor| {
@@ -140,27 +163,8 @@ impl Service {
                 let is_root = roots.map(|r| convert::key(*r)).any(|r| r == key);
                 of(&live.record) && (is_root || live.members.contains_key(&key))
             };
-            let found = self.claims.iter().rev().find(|(_, live)| has(live));
+            let found = self.iter().rev().find(|(_, live)| has(live));
             found.map(|(id, _)| *id)
         })
-    }
-
-    /// The user that a peer counts as where it runs: root below the cgroup of somebody's claim acts for that claim's owner. Images bring
-    /// programs that run as root, and a claim hands nobody the machine.
-    pub(crate) fn standing(&self, peer: Peer) -> Peer {
-        let claim = peer.process.filter(|_| peer.uid == 0);
-        let claim = claim.and_then(|process| self.claim_of(process.pid));
-        let owner = claim
-            .and_then(|id| self.claims.get(&id))
-            .map(|l| l.record.uid);
-        match owner.filter(|owner| *owner != 0) {
-            Some(uid) => Peer {
-                uid,
-                gids: Arc::new([]),
-                on_machine: false,
-                ..peer
-            },
-            None => peer,
-        }
     }
 }

@@ -3,35 +3,33 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gshare_config::{Config, Mode};
 use gshare_core::{ClaimId, Machine};
-use gshare_enforcer::gpu::{GpuProcess, GpuReading, GpuSample};
+use gshare_enforcer::gpu::GpuProcess;
 
-use super::gpu::{DriverUse, Gpu};
+use super::claims::Claims;
+use super::gpu::{DriverUse, Gpus};
+use super::host::Host;
 use super::live::Live;
-use super::owners::{Owners, Whose};
+use super::outside::Policy;
+use super::owners::Whose;
+use super::settings::Settings;
 use crate::clock;
-
-/// A reading older than this says nothing about now.
-const STALE: Duration = Duration::from_secs(10);
 
 /// Everything that all features share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct World<'a> {
     /// The configuration in force.
-    pub(crate) config: &'a Config,
-    /// Of the machine or of one user.
-    pub(crate) mode: Mode,
+    pub(crate) config: &'a Settings,
+    /// What the service has around it.
+    pub(crate) host: &'a Host,
     /// GPUs and their instances, by index.
-    pub(crate) gpus: &'a [Gpu],
-    /// Granted claims.
-    pub(crate) claims: &'a BTreeMap<ClaimId, Live>,
-    /// The newest look at the GPUs.
-    pub(crate) sample: Option<&'a GpuSample>,
+    pub(crate) gpus: &'a Gpus,
+    /// Claims that are granted, and those that wait.
+    pub(crate) claims: &'a Claims,
     /// The core: who waits for what, and what it has announced.
     pub(crate) machine: &'a Machine,
-    /// Whose the processes of the newest look are.
-    pub(crate) owners: &'a Owners,
+    /// What is known of use outside claims and beyond them.
+    pub(crate) policy: &'a Policy,
     /// When it is.
     pub(crate) now: Now,
 }
@@ -56,59 +54,28 @@ impl Now {
             core,
         }
     }
-}
 
-/// See [`World::reading`].
-pub(crate) fn is_fresh(reading: &&GpuReading) -> bool {
-    reading.age().is_some_and(|age| age < STALE)
-}
+    /// Unix milliseconds of a moment of the core's clock, also of one that has passed.
+    pub(crate) fn unix_at(self, at: Duration) -> u64 {
+        self.unix_ms
+            .saturating_add(clock::millis(at.saturating_sub(self.core)))
+            .saturating_sub(clock::millis(self.core.saturating_sub(at)))
+    }
 
-/// See [`World::last_reading`].
-pub(crate) fn last_reading<'a>(
-    gpus: &[Gpu],
-    sample: Option<&'a GpuSample>,
-    gpu: usize,
-) -> Option<&'a GpuReading> {
-    let known = &gpus.get(gpu)?.uuid;
-    let reading = sample?.gpus.get(gpu)?;
-    let same = reading.uuid.as_ref().is_none_or(|uuid| uuid == known);
-    same.then_some(reading)
+    /// The moment of the core's clock at this Unix time.
+    pub(crate) fn at_unix(self, ms: u64) -> Duration {
+        let ahead = Duration::from_millis(ms.saturating_sub(self.unix_ms));
+        let ago = Duration::from_millis(self.unix_ms.saturating_sub(ms));
+        self.core.saturating_add(ahead).saturating_sub(ago)
+    }
 }
 
 impl<'a> World<'a> {
-    /// A reading that is fresh enough to speak of now.
-    pub(crate) fn reading(&self, gpu: usize) -> Option<&'a GpuReading> {
-        self.last_reading(gpu).filter(is_fresh)
-    }
-
-    /// The last reading of a GPU however old it is; none if another GPU has taken its number.
-    pub(crate) fn last_reading(&self, gpu: usize) -> Option<&'a GpuReading> {
-        last_reading(self.gpus, self.sample, gpu)
-    }
-
-    /// A name for a GPU that outlives the making of instances: of an instance its GPU's UUID, profile and place.
-    pub(crate) fn lasting_name(&self, gpu: usize) -> String {
-        let gpu = &self.gpus[gpu];
-        match (gpu.parent, &gpu.place) {
-            (Some(parent), Some(place)) => format!("{}/{place}", self.gpus[parent].uuid),
-            _ => gpu.uuid.clone(),
-        }
-    }
-
-    /// The index of a GPU by its UUID or its lasting name.
-    pub(crate) fn gpu_index(&self, uuid: &str) -> Option<usize> {
-        let found = self.gpus.iter().position(|g| g.uuid == uuid);
-        found.or_else(|| {
-            let named = uuid.contains('/').then_some(0..self.gpus.len())?;
-            named.into_iter().find(|g| self.lasting_name(*g) == uuid)
-        })
-    }
-
     /// Claims that have a part of a GPU or of an instance of it.
     pub(crate) fn holders_of(&self, gpu: usize) -> Vec<ClaimId> {
         let on = |live: &Live| {
             live.record.slices.iter().any(|s| {
-                let at = self.gpu_index(&s.uuid);
+                let at = self.gpus.gpu_index(&s.uuid);
                 at == Some(gpu) || at.is_some_and(|at| self.gpus[at].parent == Some(gpu))
             })
         };
@@ -118,14 +85,16 @@ impl<'a> World<'a> {
 
     /// Whose a process of the newest sample is.
     pub(crate) fn whose(&self, pid: i32) -> Whose {
-        self.owners.whose(pid, |id| self.claims.contains_key(id))
+        self.gpus
+            .owners
+            .whose(pid, |id| self.claims.contains_key(id))
     }
 
     /// The processes on the GPUs by the newest look, with the index of their GPU.
     pub(crate) fn processes(&self) -> impl Iterator<Item = (u32, &'a GpuProcess)> + use<'a> {
         let world = *self;
         (0..self.gpus.len())
-            .filter_map(move |g| Some((u32::try_from(g).ok()?, world.reading(g)?)))
+            .filter_map(move |g| Some((u32::try_from(g).ok()?, world.gpus.reading(g)?)))
             .flat_map(|(g, r)| r.processes.iter().flatten().map(move |p| (g, p)))
     }
 
@@ -133,6 +102,7 @@ impl<'a> World<'a> {
     pub(crate) fn driver_use(&self, gpu: usize) -> BTreeMap<ClaimId, DriverUse> {
         let mut by_claim: BTreeMap<_, DriverUse> = BTreeMap::new();
         for process in self
+            .gpus
             .reading(gpu)
             .iter()
             .flat_map(|r| r.processes.iter().flatten())
@@ -164,21 +134,22 @@ fn add(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 pub(crate) mod scene {
     use std::time::Instant;
 
+    use super::super::gpu::Gpu;
     use super::super::journal::{ClaimRecord, SliceRecord};
     use super::{
-        BTreeMap, ClaimId, Config, Duration, Gpu, GpuReading, GpuSample, Live, Machine, Mode, Now,
-        Owners, World,
+        ClaimId, Claims, Duration, Gpus, Host, Live, Machine, Now, Policy, Settings, World,
     };
+    use gshare_enforcer::gpu::{GpuReading, GpuSample};
 
     /// Owns what a [`World`] borrows.
     #[derive(Debug)]
     pub(crate) struct Scene {
-        pub(crate) config: Config,
-        pub(crate) gpus: Vec<Gpu>,
-        pub(crate) claims: BTreeMap<ClaimId, Live>,
-        pub(crate) sample: GpuSample,
+        pub(crate) config: Settings,
+        pub(crate) host: Host,
+        pub(crate) gpus: Gpus,
+        pub(crate) claims: Claims,
         pub(crate) machine: Machine,
-        pub(crate) owners: Owners,
+        pub(crate) policy: Policy,
         pub(crate) now: Now,
     }
 
@@ -191,24 +162,31 @@ pub(crate) mod scene {
                 ..GpuReading::unread(g)
             };
             let gpu = |g| Gpu::new(format!("GPU-{g}"), "a GPU".to_owned());
+            let mut all: Gpus = (0..gpus).map(gpu).collect();
+            all.sample = Some(GpuSample {
+                taken: Instant::now(),
+                driver_version: None,
+                cuda_version: None,
+                gpus: (0..gpus).map(reading).collect(),
+            });
             Self {
-                config: Config::default(),
-                gpus: (0..gpus).map(gpu).collect(),
-                claims: BTreeMap::new(),
-                sample: GpuSample {
-                    taken: Instant::now(),
-                    driver_version: None,
-                    cuda_version: None,
-                    gpus: (0..gpus).map(reading).collect(),
-                },
+                config: Settings::default(),
+                host: Host::none(),
+                gpus: all,
+                claims: Claims::default(),
                 machine: Machine::default(),
-                owners: Owners::default(),
+                policy: Policy::default(),
                 now: Now {
                     unix_ms: 1_000_000,
                     mono_ns: 1 << 40,
                     core: Duration::ZERO,
                 },
             }
+        }
+
+        /// What a look at the GPUs finds.
+        pub(crate) fn sample(&mut self) -> &mut GpuSample {
+            self.gpus.sample.as_mut().expect("they were looked at")
         }
 
         /// A quarter of a GPU for a claim.
@@ -235,12 +213,11 @@ pub(crate) mod scene {
         pub(crate) fn world(&self) -> World<'_> {
             World {
                 config: &self.config,
-                mode: Mode::System,
+                host: &self.host,
                 gpus: &self.gpus,
                 claims: &self.claims,
-                sample: Some(&self.sample),
                 machine: &self.machine,
-                owners: &self.owners,
+                policy: &self.policy,
                 now: self.now,
             }
         }

@@ -197,6 +197,9 @@ pub(super) const RULES: &str = "\
 [claims]
 hide-gpus = \"library\"
 
+[privacy]
+names = \"all\"
+
 [class]
 interactive = { min-run = \"2s\" }
 

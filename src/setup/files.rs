@@ -23,15 +23,19 @@ pub(super) enum Step {
     Install,
     /// Something else is there.
     Replace,
+    /// What setup put there was changed since: that lies beside the new one.
+    Supersede,
     /// It is there already.
     Same,
     /// The administrator has changed it: it stays.
     Keep,
+    /// The administrator has removed it: it stays away.
+    Gone,
 }
 
 impl Step {
     pub(super) fn changes(self) -> bool {
-        matches!(self, Self::Install | Self::Replace)
+        matches!(self, Self::Install | Self::Replace | Self::Supersede)
     }
 
     /// The line that is printed.
@@ -44,8 +48,16 @@ impl Step {
         match self {
             Self::Install => format!("install  {shown}"),
             Self::Replace => format!("replace  {shown}"),
+            Self::Supersede => {
+                let beside = tree.shown(&beside(&target.path));
+                format!(
+                    "replace  {shown} (edited; what it was is {})",
+                    beside.display()
+                )
+            }
             Self::Same => format!("same     {shown}"),
             Self::Keep => format!("keep     {shown} (edited; not replaced)"),
+            Self::Gone => format!("keep     {shown} (removed; not installed again)"),
         }
     }
 }
@@ -145,7 +157,8 @@ impl Installed {
         let Some(found) =
             digest_of(&self.tree, &target.path).map_err(|e| cannot("read", &shown, &e))?
         else {
-            return Ok(Step::Install);
+            let gone = target.config && self.entry(&target.path).is_some();
+            return Ok(if gone { Step::Gone } else { Step::Install });
         };
         let place = self.tree.place(&target.path);
         let has_capability = || place.is_ok_and(|place| launcher::has_capability(&place));
@@ -153,10 +166,14 @@ impl Installed {
             return Ok(Step::Same);
         }
         let known = self.entry(&target.path);
-        if target.config && known.is_none_or(|e| e.digest != found) {
-            return Ok(Step::Keep);
-        }
-        Ok(Step::Replace)
+        let edited = known.map(|entry| entry.digest != found);
+        Ok(match (target.config, edited) {
+            // Nobody edits a program with a capability, and no second one may lie beside it.
+            _ if target.launcher => Step::Replace,
+            (true, None | Some(true)) => Step::Keep,
+            (false, Some(true)) => Step::Supersede,
+            _ => Step::Replace,
+        })
     }
 
     fn entry(&self, path: &Path) -> Option<&Entry> {
@@ -169,6 +186,16 @@ impl Installed {
             return Ok(());
         }
         let shown = self.tree.shown(&target.path);
+        if *step == Step::Supersede {
+            let kept = self.tree.place(&beside(&target.path)).and_then(|beside| {
+                match fs::remove_file(&*beside) {
+                    Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+                    _ => {}
+                }
+                fs::hard_link(&*self.tree.place(&target.path)?, &*beside)
+            });
+            kept.map_err(|e| cannot("keep", &shown, &e))?;
+        }
         self.make_dirs(&self.dir.clone())?;
         self.make_dirs(&target.path)?;
         let digest = digest(target);
@@ -382,6 +409,11 @@ pub(super) fn check_writable<'a>(
     Ok(())
 }
 
+/// Where an edited file stays when a new one takes its place.
+fn beside(path: &Path) -> PathBuf {
+    path.with_added_extension("edited")
+}
+
 /// Puts a file or a link at `path` in one step: whoever runs the old file goes on with it.
 fn place(path: &Path, what: &What, mode: u32) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
@@ -539,6 +571,33 @@ mod tests {
             fs::read_to_string(root.join("mine")).expect("there"),
             "edited"
         );
+    }
+
+    #[test]
+    fn an_upgrade_loses_no_edit_and_brings_nothing_back() {
+        let root = tempfile::tempdir().expect("dir");
+        let root = root.path();
+        let mut targets = [target("/unit", "1"), target("/mine", "1")];
+        targets[1].config = true;
+        install(root, &targets);
+        fs::write(root.join("unit"), "edited").expect("written");
+        fs::remove_file(root.join("mine")).expect("removed");
+        for (version, steps) in [
+            ("1", [Step::Supersede, Step::Gone]),
+            ("2", [Step::Replace, Step::Gone]),
+        ] {
+            for target in &mut targets {
+                target.what = What::File(version.into());
+            }
+            assert_eq!(install(root, &targets), steps);
+            let read = |name: &str| fs::read_to_string(root.join(name)).expect("there");
+            assert_eq!(
+                (read("unit"), read("unit.edited")),
+                (version.into(), "edited".into())
+            );
+        }
+        assert_eq!(undo(root), 0);
+        assert!(!root.join("unit").exists() && root.join("unit.edited").exists());
     }
 
     #[test]

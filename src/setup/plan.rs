@@ -3,16 +3,15 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::command::complete::man_pages;
+use clap_complete::Shell;
+
+use crate::command::complete::{man_pages, script};
 use crate::command::failure::{self, Failure};
 use crate::launcher;
 use gshare_artifacts::Part;
 
 const UNIT: &str = include_str!("../../config/systemd/gshared.service");
 const PROFILE: &str = include_str!("../../config/systemd/gshare.sh");
-const BASH: &str = include_str!("../../config/completions/gshare.bash");
-const ZSH: &str = include_str!("../../config/completions/_gshare");
-const FISH: &str = include_str!("../../config/completions/gshare.fish");
 
 /// Where a package manager keeps the list of files of its `gshare`.
 const PACKAGE_LIST: &str = "/var/lib/dpkg/info/gshare.list";
@@ -72,7 +71,7 @@ pub(super) struct Target {
     pub(super) path: PathBuf,
     pub(super) what: What,
     pub(super) mode: u32,
-    /// The administrator's to change: never replaced once it is there.
+    /// The administrator's to change or remove: neither replaced nor put back then.
     pub(super) config: bool,
     /// The launcher, which needs its capability.
     pub(super) launcher: bool,
@@ -107,10 +106,19 @@ pub(super) fn targets(layout: &Layout, exe: &Path) -> Result<Vec<Target>, Failur
             ..file(gshare_config::SYSTEM_FILE.into(), gshare_config::SHIPPED)
         },
         file(layout.units().join("gshared.service"), unit),
-        file("/etc/profile.d/gshare.sh".into(), PROFILE),
-        file(p("share/bash-completion/completions/gshare"), BASH),
-        file(p("share/zsh/site-functions/_gshare"), ZSH),
-        file(p("share/fish/vendor_completions.d/gshare.fish"), FISH),
+        Target {
+            config: true,
+            ..file("/etc/profile.d/gshare.sh".into(), PROFILE)
+        },
+        file(
+            p("share/bash-completion/completions/gshare"),
+            script(Shell::Bash),
+        ),
+        file(p("share/zsh/site-functions/_gshare"), script(Shell::Zsh)),
+        file(
+            p("share/fish/vendor_completions.d/gshare.fish"),
+            script(Shell::Fish),
+        ),
     ];
     for part in Part::ALL {
         let path = p(gshare_artifacts::BESIDE).join(part.file());

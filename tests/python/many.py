@@ -136,9 +136,11 @@ class Kernel:
             # A compiler is not interrupted, a wait is.
             patience = 20 if self.numba else self.random.choice([1, 4, 8])
             printed, error = self.run(self.cell, patience)
-            if "other" in printed or (error and "KeyboardInterrupt" not in error):
+            # What gshare says beside the cell's own lines may have any words in it.
+            lines = printed.splitlines()
+            if "other" in lines or (error and "KeyboardInterrupt" not in error):
                 fail(f"kernel {self.number}: {printed} {error}")
-            if "same" in printed:
+            if "same" in lines:
                 note("computed" if self.numba else "same")
                 if BACK in printed:
                     note("back")

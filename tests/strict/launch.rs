@@ -198,4 +198,25 @@ fn without_the_library_strict_limits_give_whole_gpus_alone() {
     let smaller = claim("1", r#""$0" resize "$GSHARE_CLAIM_ID" -g 0.5"#);
     assert_eq!(smaller.status.code(), Some(77), "{smaller:?}");
     assert!(said(&smaller).1.contains("keeps its size"), "{smaller:?}");
+    // What joins one is in it, though no launcher moves it there.
+    let user = |words: &[&str]| {
+        let mut command = station.command();
+        command.args(words);
+        as_user(command, users.uid(0)).output().expect("runs")
+    };
+    let held = [
+        "claim",
+        "-q",
+        "-g",
+        "1",
+        "--gpu-ids",
+        "0",
+        "--no-library",
+        "--hold",
+    ];
+    let held = user(&[&held[..], &["--", "sh", "-c", "echo $GSHARE_CLAIM_ID"]].concat());
+    let id = said(&held).0.trim().to_owned();
+    let joined = user(&["join", "-q", &id, "--", "cat", "/proc/self/cgroup"]);
+    let place = format!("claim-{}", id.trim_start_matches('c'));
+    assert!(said(&joined).0.contains(&place), "{held:?} {joined:?}");
 }

@@ -13,6 +13,9 @@ pub(crate) struct Entry {
     pub(crate) input: LineInput,
 }
 
+/// Lines of a claim that people mostly type.
+const FEW: usize = 4;
+
 /// What a claim is unless another class is typed.
 const CLASS: &str = "interactive";
 
@@ -63,9 +66,9 @@ impl Form {
             text("Size", "0.25", "0.25 of a GPU, or 2 whole GPUs"),
             text("Model", "", "h100; empty: any GPU"),
             text("Hold for", "", "2h; empty: until released"),
+            text("Name", "", "for the screen"),
             text("Memory", "", "on each GPU: 8G; empty: from the size"),
             text("Limit", "", "compute limit: 0.8; empty: all"),
-            text("Name", "", "for the screen"),
             text("Class", CLASS, "interactive, batch or inference"),
         ];
         Self::new(Kind::Claim, entries)
@@ -91,6 +94,16 @@ impl Form {
         let entries = vec![text("By", "1h", format!("30m, 2h, 1d; now until {ends}"))];
         let id = claim.id.clone();
         Self::new(Kind::Extend { id }, entries)
+    }
+
+    /// How many lines are shown: what few people type is one line until somebody goes there or has typed it.
+    pub(crate) fn shown(&self) -> usize {
+        let typed = |e: &Entry| !matches!(e.input.text(), "" | CLASS);
+        match self.kind == Kind::Claim && self.focus < FEW && !self.entries[FEW..].iter().any(typed)
+        {
+            true => FEW,
+            false => self.entries.len(),
+        }
     }
 
     pub(crate) fn title(&self) -> String {
@@ -259,7 +272,7 @@ mod tests {
     #[test]
     fn what_was_typed_is_checked_and_is_a_command() {
         let wrong = |size: &str, memory: &str| {
-            let form = typed(Form::claim(), &[size, "", "", memory]);
+            let form = typed(Form::claim(), &[size, "", "", "", memory]);
             form.call().err().unwrap_or_default()
         };
         assert_eq!(wrong("0.25", "8G"), "");

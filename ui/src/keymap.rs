@@ -47,7 +47,9 @@ impl Context {
             Some(Dialog::Confirm(_)) => Self::Confirm,
             Some(Dialog::Detail { .. }) => Self::Detail,
             Some(Dialog::Warnings { .. }) => Self::Warnings,
-            Some(Dialog::Help { .. } | Dialog::Message { .. }) => Self::Reading,
+            Some(Dialog::Help { .. } | Dialog::Log { .. } | Dialog::Message { .. }) => {
+                Self::Reading
+            }
             Some(Dialog::Palette { .. }) => Self::Palette,
             None if model.filtering => Self::Filter,
             None => Self::Page(model.page),

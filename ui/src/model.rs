@@ -9,8 +9,8 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 
 use gshare_proto::{
-    Call, Check, ClaimSpec, ClaimView, GpuState, GpuView, Grade, HistorySeries, ModelRoomView,
-    QueueView, Snapshot, Tried, UnclaimedView, Wait,
+    Call, Check, ClaimSpec, ClaimView, GpuState, GpuView, HistorySeries, ModelRoomView, QueueView,
+    Snapshot, Tried, UnclaimedView, Wait,
 };
 
 use crate::form::Form;
@@ -110,6 +110,10 @@ pub(crate) enum Dialog {
     Help {
         scroll: usize,
     },
+    /// What has happened.
+    Log {
+        scroll: usize,
+    },
     /// What is worth a look, and what can be done about it.
     Warnings {
         chosen: usize,
@@ -156,6 +160,8 @@ pub(crate) enum Asked {
     DryRun,
     Checks,
     Past,
+    /// The same time by GPU.
+    PastGpus,
     Worst,
     ClaimPast,
 }
@@ -217,9 +223,12 @@ pub(crate) struct Model {
     chosen: BTreeMap<Section, Option<(RowKey, usize)>>,
     /// Steps by which the axis of the Queue is longer than it has to be.
     pub(crate) zoom: isize,
+    /// How many halves of the axis of the Queue begins after now.
+    pub(crate) ahead: u64,
     /// Whether only what is the viewer's is shown.
     pub(crate) mine: bool,
     pub(crate) sort: Sort,
+    pub(crate) reversed: bool,
     pub(crate) filter: LineInput,
     pub(crate) filtering: bool,
     pub(crate) dialog: Option<Dialog>,
@@ -326,6 +335,9 @@ impl Model {
         if self.sort == Sort::Need {
             claims.sort_by_cached_key(|c| words::rank(c, &self.viewer, snapshot));
         }
+        if self.reversed {
+            claims.reverse();
+        }
         let unclaimed = snapshot.unclaimed.iter().enumerate().filter(|(_, u)| {
             self.owned(u.uid)
                 && self.matches(&[u.user.as_deref().unwrap_or_default(), &u.what, "no cap"])
@@ -360,7 +372,7 @@ impl Model {
         let gpus = self.snapshot.iter().flat_map(|s| &s.gpus);
         gpus.filter(|g| {
             let name = format!("GPU {} {}", g.index, g.short);
-            self.matches(&[&name, condition(g), &g.mode])
+            self.matches(&[&name, g.condition(), &g.mode])
         })
         .collect()
     }
@@ -622,20 +634,6 @@ pub(crate) fn weight(check: &Check) -> Weight {
         ("missing", Some(_)) => Weight::Fix,
         (_, Some(fix)) if command(fix) => Weight::Fix,
         _ => Weight::Stronger,
-    }
-}
-
-/// The state of a GPU in a word.
-pub(crate) fn condition(gpu: &GpuView) -> &'static str {
-    let grade = gpu.health.as_ref().map(|h| h.grade);
-    match gpu.state {
-        GpuState::Ok if grade == Some(Grade::Sick) => "sick",
-        GpuState::Ok if gpu.drain.is_some() => "drained",
-        GpuState::Ok if grade == Some(Grade::Warned) => "warned",
-        GpuState::Ok => "ok",
-        GpuState::Lost => "lost",
-        GpuState::Hung => "hangs",
-        GpuState::Released => "released",
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) enum Msg {
 pub(crate) enum Cmd {
     Ask(Request),
     Quit,
+    /// Put this on the clipboard.
+    Copy(String),
     Redraw,
     /// Give the terminal back and stop, as Ctrl-Z does.
     Suspend,

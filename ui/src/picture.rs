@@ -28,7 +28,7 @@ pub struct Frame {
 /// The question for the day before this time.
 #[must_use]
 pub fn last_day(now_ms: u64) -> Call {
-    Call::History(Span::Day.spec(now_ms))
+    Call::History(Span::Day.spec(now_ms, 0))
 }
 
 impl Frame {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use gshare_proto::Snapshot;
 
 use crate::feed::Update;
-use crate::model::{Model, Viewer, condition, told, words};
+use crate::model::{Model, Viewer, told, words};
 use crate::text::{Clock, gib, share};
 use crate::theme::{Depth, Look};
 use crate::view;
@@ -125,7 +125,7 @@ impl Plain {
         for gpu in &snapshot.gpus {
             let key = format!("gpu {}", gpu.index);
             let was_not = self.told.get(&key).is_some_and(|told| !told.is_empty());
-            let text = match condition(gpu) {
+            let text = match gpu.condition() {
                 "ok" if was_not => format!("GPU {} is ok again", gpu.index),
                 "ok" => String::new(),
                 word => format!("GPU {} ({}): {word}", gpu.index, gpu.short),

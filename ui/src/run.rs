@@ -6,7 +6,9 @@ use std::io;
 use std::time::Duration;
 
 use chrono::Local;
+use crossterm::clipboard::CopyToClipboard;
 use crossterm::event::{Event, EventStream, MouseEventKind};
+use crossterm::execute;
 use futures_core::Stream;
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::{Pid, getuid};
@@ -189,6 +191,9 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
             for cmd in update(&mut model, msg) {
                 match cmd {
                     Cmd::Quit => return Ok(Exit::Quit),
+                    Cmd::Copy(text) => {
+                        execute!(io::stdout(), CopyToClipboard::to_clipboard_from(text))?;
+                    }
                     Cmd::Redraw => {
                         let (width, height) = screen.size();
                         screen.renew(width, height);

@@ -69,6 +69,9 @@ pub(crate) fn figure_percent(value: Option<Figure>, glyphs: &Glyphs) -> String {
     figure(value, glyphs) + sign
 }
 
+/// A time that ended longer ago is over, in milliseconds: the last week is asked for every five minutes.
+const OVER_MS: u64 = 600_000;
+
 /// The wall clock in the user's time zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock {
@@ -111,8 +114,8 @@ impl Clock {
         let local = i64::try_from(from).unwrap_or(0) + east;
         let first = (local.max(0) as u64).div_ceil(step) * step;
         let at = |n: u64| (first + n * step).saturating_add_signed(-east);
-        let ahead = from == self.now_ms;
-        let mut out = String::from(if ahead { "now" } else { "" });
+        let ahead = from >= self.now_ms;
+        let mut out = String::from(if from == self.now_ms { "now" } else { "" });
         for ms in (0..40).map(at).take_while(|ms| *ms < to) {
             let text = self.short_time(ms);
             let text = text.strip_suffix(" 00:00").unwrap_or(&text);
@@ -122,10 +125,17 @@ impl Clock {
                 out = format!("{out:column$}{text}");
             }
         }
-        let last = cols.saturating_sub(3);
+        let end = match self.now_ms.saturating_sub(to) > OVER_MS {
+            true => self.short_time(to),
+            false => "now".to_owned(),
+        };
+        let last = cols.saturating_sub(width(&end));
         match ahead {
             true => out,
-            false => format!("{out:last$}now"),
+            false => format!(
+                "{:last$}{end}",
+                out.get(..last.min(out.len())).unwrap_or("")
+            ),
         }
     }
 
@@ -186,5 +196,14 @@ mod tests {
         assert_eq!(clock.since(u64::MAX), "0s");
         assert_eq!(clock.short_time(1_700_000_000_000), "23:13");
         assert_eq!(clock.short_time(1_700_010_000_000), "Wed 02:00");
+        // What is known of a young service is soon a little old, and an hour ago is over.
+        let now = clock.now_ms;
+        assert!(
+            clock
+                .axis((now - 70_000, now - 40_000), 40)
+                .ends_with("now")
+        );
+        let before = clock.axis((now - 7_200_000, now - 3_600_000), 40);
+        assert!(before.ends_with("22:16"), "{before}");
     }
 }

@@ -57,8 +57,8 @@ pub struct Glyphs {
     pub(crate) ellipsis: &'static str,
     /// A rule across the screen.
     pub(crate) rule: &'static str,
-    /// Sorted by this column.
-    pub(crate) sorted: &'static str,
+    /// Behind the heading of the order, and where it is reversed.
+    pub(crate) sorted: [&'static str; 2],
     /// The selected row or focused section.
     pub(crate) pointer: &'static str,
     /// A group whose rows are shown.
@@ -87,7 +87,7 @@ pub(crate) const UTF8: Glyphs = Glyphs {
     dash: "—",
     ellipsis: "…",
     rule: "─",
-    sorted: "▾",
+    sorted: ["▾", "▴"],
     pointer: "▸",
     open: "▾",
     eighths: ["▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"],
@@ -110,7 +110,7 @@ pub(crate) const ASCII: Glyphs = Glyphs {
     dash: "-",
     ellipsis: "..",
     rule: "-",
-    sorted: "*",
+    sorted: ["*", "^"],
     pointer: ">",
     open: "v",
     eighths: ["#"; 8],

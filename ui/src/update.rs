@@ -150,6 +150,7 @@ fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
             model.past.view = Some(part(outcome, history));
             model.settle();
         }
+        Some(Asked::PastGpus) => model.past.gpus = part(outcome, history).ok(),
         Some(Asked::Worst) => {
             if let Ok(Reply::Report(report)) = outcome {
                 model.past.report = Some(report);

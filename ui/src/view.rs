@@ -164,10 +164,8 @@ impl Scene<'_> {
             let row: Row = row;
             self.line(&fit(row.line, at.width.into(), look), at, 0);
             for (cols, target) in row.hits {
-                let from = cells(cols.start).min(at.width);
-                let to = cells(cols.end).min(at.width);
-                let (x, width) = (at.x + from, to.saturating_sub(from));
-                self.hit(Rect { x, width, ..at }, target);
+                let (from, to) = (cells(cols.start), cells(cols.end));
+                self.hit(columns(at, from, to.saturating_sub(from)), target);
             }
         }
     }
@@ -218,6 +216,13 @@ fn row_of(area: Rect, y: u16) -> Rect {
         height: 1.min(area.height.saturating_sub(y)),
         ..area
     }
+}
+
+/// So many columns of `area` from this one on, as far as it has them.
+fn columns(area: Rect, from: u16, cols: u16) -> Rect {
+    let from = from.min(area.width);
+    let (x, width) = (area.x + from, cols.min(area.width - from));
+    Rect { x, width, ..area }
 }
 
 /// `area` without its first `rows`.

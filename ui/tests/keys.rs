@@ -40,11 +40,13 @@ enum Seen {
     Left,
     /// It has stopped and the terminal is back.
     Stopped,
+    /// This went to the terminal.
+    Sent(&'static str),
     /// The whole screen was cleared once more.
     Cleared,
 }
 
-use Seen::{Another, Chosen, Cleared, Cursor, Gone, Left, NoneChosen, Stopped, Text};
+use Seen::{Another, Chosen, Cleared, Cursor, Gone, Left, NoneChosen, Sent, Stopped, Text};
 
 /// How a key is checked.
 struct Check {
@@ -86,6 +88,9 @@ const PALETTE_SECOND: (&str, Seen) = (":\x1b[B", Text("▸ detail"));
 const QUESTION: (&str, Seen) = ("x", Text("Release c12"));
 const DAY: (&str, Seen) = ("4", Text("[day]"));
 
+/// `c12` for the clipboard, as OSC 52 has it.
+const COPIED: &str = "\x1b]52;c;YzEy";
+
 type Keys = &'static [&'static str];
 
 /// The check of a row of the help.
@@ -106,6 +111,7 @@ fn check_of(place: &str, keys: &str) -> Option<Check> {
         ),
         ("On the screens", "/ F3") => (PLAIN, START, &["/", "\x1bOR"], Text("filter: ")),
         ("On the screens", "s F6") => (PLAIN, START, &["s", "\x1b[17~"], Text("by user▾")),
+        ("On the screens", "S") => (PLAIN, ("s", Text("by user▾")), &["S"], Text("by user▴")),
         ("On the screens", "Tab") => (PLAIN, START, &["\t"], Text("[2 Claims]")),
         ("On the screens", "Shift-Tab") => (PLAIN, START, &[BACK_TAB], Text("[5 Health]")),
         ("On the screens", "1") => (
@@ -134,7 +140,10 @@ fn check_of(place: &str, keys: &str) -> Option<Check> {
         ("On the screens", ".") => (RECORDED, START, &["."], Text("Replay(Forward)")),
         ("On the screens", ",") => (RECORDED, START, &[","], Text("Replay(Back)")),
         ("On the screens", "!") => (PLAIN, START, &["!"], Text("Warnings (")),
+        ("On the screens", "L") => (PLAIN, START, &["L"], Text("What has happened")),
+        ("On the screens", "y") => (PLAIN, FIRST, &["y"], Sent(COPIED)),
         ("On the screens", "m") => (PLAIN, START, &["m"], Text("CLAIMS 1 ")),
+        ("On a detail page", "y") => (PLAIN, CLAIM, &["y"], Sent(COPIED)),
         ("On a detail page", "K") => (ROOT, CLAIM, &["K"], Text("Kill c12")),
         ("On a detail page", "D") => (ROOT, GPU, &["D"], Text("Drain GPU 0")),
         ("On a detail page", "M") => (ROOT, GPU, &["M"], Text("GPU 0: mps")),
@@ -168,8 +177,13 @@ fn check_of(place: &str, keys: &str) -> Option<Check> {
         }
         ("On Queue", "+") => (PLAIN, ("3-", Text("next 2 h")), &["+"], Text("next 1 h")),
         ("On Queue", "-") => (PLAIN, ("3", Text("next 1 h")), &["-"], Text("next 2 h")),
+        ("On Queue", "]") => (PLAIN, ("3", Text("next 1 h")), &["]"], Text("1 h from ")),
+        ("On Queue", "[") => (PLAIN, ("3]", Text("1 h from ")), &["["], Text("next 1 h")),
         ("On History", "Right l") => (PLAIN, DAY, &[RIGHT, "l"], Text("[week]")),
         ("On History", "Left h") => (PLAIN, DAY, &[LEFT, "h"], Text("[hour]")),
+        ("On History", "b") => (PLAIN, DAY, &["b"], Text("of each user")),
+        ("On History", "[") => (PLAIN, DAY, &["["], Text("[day, 1 back]")),
+        ("On History", "]") => (PLAIN, ("4[", Text("[day, 1 back]")), &["]"], Text("[day]")),
         ("On Health", "u") => {
             let once = ("5", Text("looked 1 times"));
             (PLAIN, once, &["u"], Text("looked 2 times"))
@@ -177,6 +191,9 @@ fn check_of(place: &str, keys: &str) -> Option<Check> {
         ("While filling in", "Enter") => (PLAIN, FORM, &["\r"], Text("c23 is yours")),
         ("While filling in", "Tab Down") => (PLAIN, FORM, &["\t", DOWN], Cursor(1)),
         ("While filling in", "Shift-Tab Up") => (PLAIN, THIRD_LINE, &[BACK_TAB, UP], Cursor(-1)),
+        ("While filling in", "Ctrl-Y") => {
+            (PLAIN, FORM, &["\x19"], Sent("\x1b]52;c;Z3NoYXJlIGNsYWlt"))
+        }
         ("While filling in", "Esc") => (PLAIN, FORM, &[ESC], Gone("Claim a part")),
         ("While filtering", "Enter") => (PLAIN, VIS, &["\r"], Text("filter `vis`")),
         ("While filtering", "Esc") => (PLAIN, VIS, &[ESC], Text("vit.ipynb")),
@@ -244,6 +261,7 @@ fn wait(canned: &Canned, seen: Seen, before: &Now, what: &str) {
             Cursor(by) => (now.cursor - before.cursor).signum() == by,
             Cleared => now.cleared > before.cleared,
             Left => c.text().contains("left: quit"),
+            Sent(bytes) => c.look(|s| String::from_utf8_lossy(&s.raw).contains(bytes)),
             Stopped => c.state() == Some('T'),
         }
     };

@@ -53,6 +53,8 @@ pub const USES_MULTICAST: u64 = 8;
 pub const CHOSE_DEVICES: u64 = 16;
 /// Bit of [`Slot::flags`]: the process uses memory of graphics or of other drivers.
 pub const USES_FOREIGN: u64 = 32;
+/// Bit of [`Slot::flags`]: the driver's events are no time apart, so nobody knows how long kernels take.
+pub const NO_EVENT_TIMES: u64 = 64;
 
 impl State {
     /// The state behind a stored word; anything unknown is `NotGranted`.

@@ -256,18 +256,25 @@ pub(crate) fn connect(path: &str, timeout: std::time::Duration) -> io::Result<Un
     // On Unix sockets the send timeout also bounds connect, which blocks while the backlog is full.
     stream.set_write_timeout(Some(timeout))?;
     stream.set_read_timeout(Some(timeout))?;
-    // SAFETY: `address` is a whole sockaddr_un, NUL-terminated as checked above.
-    let result = unsafe {
-        libc::connect(
-            stream.as_fd().as_raw_fd(),
-            (&raw const address).cast(),
-            size_of::<libc::sockaddr_un>() as libc::socklen_t,
-        )
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
+    let until = std::time::Instant::now() + timeout;
+    loop {
+        // SAFETY: `address` is a whole sockaddr_un, NUL-terminated as checked above.
+        let result = unsafe {
+            libc::connect(
+                stream.as_fd().as_raw_fd(),
+                (&raw const address).cast(),
+                size_of::<libc::sockaddr_un>() as libc::socklen_t,
+            )
+        };
+        let error = io::Error::last_os_error();
+        match result {
+            0 => return Ok(stream),
+            // A signal that the program handles is nobody's wish to stop.
+            _ if error.kind() == io::ErrorKind::Interrupted
+                && std::time::Instant::now() < until => {}
+            _ => return Err(error),
+        }
     }
-    Ok(stream)
 }
 
 /// Two connected ends for small messages, neither of which ever waits.

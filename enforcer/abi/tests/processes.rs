@@ -294,6 +294,33 @@ fn a_restarted_service_finds_the_page_in_a_member() {
 }
 
 #[test]
+fn limits_pages_change_places() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |n: u8| directory.path().join(format!("{n}.limits"));
+    let gpu = |n: u8| GpuUuid([n; 16]);
+    let page = |n: u8| {
+        let init = LimitsInit {
+            uuid: gpu(n),
+            token: n.into(),
+            ..LimitsInit::default()
+        };
+        LimitsFile::create(&path(n), &init).unwrap()
+    };
+    let mut pages = [page(0), page(1), page(2)];
+    let to = [1, 2, 0];
+    let moved = pages.iter_mut().zip(to);
+    let mut moved: Vec<_> = moved.map(|(p, to)| (p, gpu(to), path(to))).collect();
+    LimitsFile::relabel(&mut moved).unwrap();
+    for (token, to) in to.into_iter().enumerate() {
+        let found = LimitsFile::open(&path(to)).unwrap();
+        assert_eq!(found.page().token(), token as u64);
+        assert_eq!(found.page().uuid(), gpu(to));
+        assert_eq!(pages[token].path(), path(to));
+    }
+    assert_eq!(directory.path().read_dir().unwrap().count(), 3);
+}
+
+#[test]
 fn descriptors_that_are_not_pages_are_errors() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");

@@ -152,6 +152,30 @@ struct Record {
     absent: Vec<(usize, u64)>,
 }
 
+impl Record {
+    fn new(id: u64, word: Word) -> Record {
+        Record {
+            id,
+            word,
+            turn_ends_ns: 0,
+            ahead_of_gpu_ns: 0,
+            flags: Flags::NONE,
+            demand: Demand::default(),
+            active_ns: 0,
+            stamps: 0,
+            ahead_ns: 0.0,
+            wants: false,
+            was_free: false,
+            lingers: false,
+            used_ns: 0,
+            lost_ns: 0,
+            last_turn: (0, 0.0),
+            usual: Usual::default(),
+            absent: Vec::new(),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
     Claim(u64),
@@ -293,10 +317,13 @@ impl Arbiter {
         matches!(self.phase, Phase::Turn { .. })
     }
 
-    /// A claim whose work has been on the GPU for long, and since when.
-    pub fn stuck(&self, now: u64, claims: &[Claim<'_>]) -> Option<(u64, u64)> {
+    /// A claim whose work has been on that GPU of the set for long, and since when.
+    pub fn stuck(now: u64, claims: &[Claim<'_>], gpu: usize) -> Option<(u64, u64)> {
         let gated = claims.iter().filter(|c| c.is_gated);
-        let since = gated.flat_map(|c| c.processes.iter().map(|p| (c.id, p.since_ns)));
+        let since = gated.flat_map(|c| {
+            let here = c.processes.iter().filter(|p| p.gpu == gpu);
+            here.map(|p| (c.id, p.since_ns))
+        });
         since
             .filter(|(_, since)| *since > 0 && now.saturating_sub(*since) >= STUCK_NS)
             .min_by_key(|(_, since)| *since)
@@ -308,6 +335,36 @@ impl Arbiter {
             .iter()
             .find(|r| r.id == id)
             .map_or(0, |r| r.used_ns)
+    }
+
+    /// One for other GPUs of these claims, which goes on from what they owe each other; `places` says which GPU of this one
+    /// each of them is. `word` gives what a claim's page says; claims without one are left out.
+    #[must_use]
+    pub fn regrouped(
+        &self,
+        places: &[Option<usize>],
+        word: impl Fn(u64) -> Option<Word>,
+    ) -> Arbiter {
+        let records = self.records.iter().filter_map(|r| {
+            Some(Record {
+                demand: r.demand.regrouped(places),
+                ahead_ns: r.ahead_ns,
+                wants: r.wants,
+                usual: r.usual,
+                last_turn: r.last_turn,
+                ..Record::new(r.id, word(r.id)?)
+            })
+        });
+        Arbiter {
+            records: records.collect(),
+            nobody_ahead_ns: self.nobody_ahead_ns,
+            is_scarce: self.is_scarce,
+            looked_ns: self.looked_ns,
+            low_since_ns: self.low_since_ns,
+            late_ns: self.late_ns,
+            turns: self.turns,
+            ..Arbiter::default()
+        }
     }
 
     /// Looks at all claims of the GPU. `is_alive` says of a claim's process whether it could go on (not
@@ -353,25 +410,7 @@ impl Arbiter {
         self.records.retain(|r| claims.iter().any(|c| c.id == r.id));
         for claim in claims {
             if self.record(claim.id).is_none() {
-                self.records.push(Record {
-                    id: claim.id,
-                    word: claim.word,
-                    turn_ends_ns: 0,
-                    ahead_of_gpu_ns: 0,
-                    flags: Flags::default(),
-                    demand: Demand::default(),
-                    active_ns: 0,
-                    stamps: 0,
-                    ahead_ns: 0.0,
-                    wants: false,
-                    was_free: false,
-                    lingers: false,
-                    used_ns: 0,
-                    lost_ns: 0,
-                    last_turn: (0, 0.0),
-                    usual: Usual::default(),
-                    absent: Vec::new(),
-                });
+                self.records.push(Record::new(claim.id, claim.word));
             }
             let stamps = stamps_of(claim);
             let state = self.state(claim);
@@ -488,7 +527,7 @@ impl Arbiter {
             Holder::Light => return self.release_light(now, began_ns, claims, is_alive),
             Holder::Nobody => {
                 if now >= ends_ns {
-                    self.charge(now, Holder::Nobody, now - began_ns, claims);
+                    self.charge(now, Holder::Nobody, now - began_ns, None, claims);
                     self.phase = Phase::QUIET;
                 }
                 return;
@@ -567,10 +606,8 @@ impl Arbiter {
         } else {
             cost
         };
-        self.charge(now, holder, counted, claims);
+        self.charge(now, holder, cost, Some(counted), claims);
         if let Some(record) = self.record(id) {
-            // What is shown is what was.
-            record.used_ns = (record.used_ns + cost).saturating_sub(counted);
             record.lingers = lingers;
             record.was_free &= !taken;
             if taken && !backlog && !crowded {
@@ -586,8 +623,16 @@ impl Arbiter {
         };
     }
 
-    /// Counts time on the GPU; with work that lingers beside it, each has its part.
-    fn charge(&mut self, now: u64, holder: Holder, ns: u64, claims: &[Claim<'_>]) {
+    /// Counts time on the GPU, as so much where it is `counted` as another time than it was; with work that lingers beside
+    /// it, each has its part.
+    fn charge(
+        &mut self,
+        now: u64,
+        holder: Holder,
+        ns: u64,
+        counted: Option<u64>,
+        claims: &[Claim<'_>],
+    ) {
         let mut who: Vec<u64> = Vec::new();
         for claim in claims {
             let busy = self.state(claim).busy;
@@ -607,7 +652,7 @@ impl Arbiter {
                 }
             }
         }
-        let part = ns / (who.len() as u64 + 1);
+        let parts = who.len() as u64 + 1;
         match holder {
             Holder::Claim(id) => who.push(id),
             Holder::Light | Holder::Nobody => {}
@@ -624,8 +669,8 @@ impl Arbiter {
                 record.usual.share = *share;
             }
             if let Some(record) = self.record(claim.id).filter(|r| who.contains(&r.id)) {
-                record.used_ns += part;
-                let counted = part as f64 / share.max(1e-3);
+                record.used_ns += ns / parts;
+                let counted = (counted.unwrap_or(ns) / parts) as f64 / share.max(1e-3);
                 record.ahead_ns += counted;
                 record.last_turn = (now, counted);
                 record.usual.last = turn;
@@ -648,7 +693,7 @@ impl Arbiter {
         let lasted = now.saturating_sub(began_ns);
         for id in &lit {
             let each = lasted / lit.len() as u64;
-            self.charge(now, Holder::Claim(*id), each, claims);
+            self.charge(now, Holder::Claim(*id), each, None, claims);
             let claim = claims.iter().find(|c| c.id == *id);
             if let Some((claim, record)) = claim.zip(self.record(*id)) {
                 record.demand.had_way(each, claim.request_permille);
@@ -713,7 +758,7 @@ impl Arbiter {
                         record.was_free &= !taken;
                     }
                 }
-                self.charge(now, holder, began_ns.saturating_sub(since_ns), claims);
+                self.charge(now, holder, began_ns.saturating_sub(since_ns), None, claims);
                 self.even_ns = None;
             }
             Phase::Quiet { .. } | Phase::Plenty => {}
@@ -725,10 +770,6 @@ impl Arbiter {
             let said = claim.processes.iter().map(|p| p.said_ns).max();
             let late = now.saturating_sub(said.unwrap_or(now)).min(LATE_AT_MOST_NS);
             self.late_ns = self.late_ns - self.late_ns / 8 + late / 8;
-            if let Some(record) = self.record(id) {
-                // What they wait for is none of their time.
-                record.demand.excuse(began_ns - now);
-            }
         }
         self.hand_overs += 1;
         self.phase = Phase::Turn {
@@ -1016,6 +1057,82 @@ mod tests {
             record.demand.heavy = true;
         }
         arbiter
+    }
+
+    /// Two claims on two GPUs, each of which needs most of another one, also when the set of GPUs was another before.
+    #[test]
+    fn what_a_claim_needs_of_one_gpu_it_does_not_need_of_the_next() {
+        let mut arbiter = Arbiter::default();
+        let need = |gpu: usize, now: u64, permille: u64| Process {
+            demand_ns: now / 1000 * permille,
+            said_ns: now,
+            stamp: now,
+            ..process(gpu, false, 0)
+        };
+        for look in 0..80 {
+            let now = 1000 * MS + look * 25 * MS;
+            let mine = [need(0, now, 700), need(1, now, 100)];
+            let other = [need(0, now, 100), need(1, now, 700)];
+            let claims = [claim(0, &mine), claim(1, &other)];
+            arbiter.step(now, &claims, &mut |_, _| true, &mut Vec::new());
+            assert!(!arbiter.is_scarce, "800 thousandths of each, look {look}");
+            if look == 40 {
+                arbiter = arbiter.regrouped(&[Some(0), Some(1)], |_| Some(Word::default()));
+            }
+        }
+    }
+
+    /// A turn that counts as three, with another claim's kernel on the GPU all the time.
+    #[test]
+    fn what_is_shown_of_a_turn_is_the_time_that_it_took() {
+        let (began, busy) = (1000 * MS, [process(0, false, 9000 * MS)]);
+        let mut arbiter = of_two(began, &busy);
+        for record in &mut arbiter.records {
+            (record.wants, record.usual.share) = (true, 0.5);
+        }
+        arbiter.records[0].lingers = true;
+        arbiter.records[1].usual.owed_ns = 300e6;
+        arbiter.even_ns = Some(100 * MS);
+        arbiter.phase = Phase::Turn {
+            holder: Holder::Claim(1),
+            began_ns: began,
+            ends_ns: began + 100 * MS,
+            due_ns: began + 100 * MS,
+            empty_since_ns: None,
+            stamps: 1,
+            used_ns: 0,
+            taken: true,
+            backlog: false,
+            crowded: false,
+        };
+        let through = [Process {
+            used_ns: 100 * MS,
+            ..process(0, false, 0)
+        }];
+        let claims = [claim(0, &busy), claim(1, &through)];
+        arbiter.step(began + 100 * MS, &claims, &mut |_, _| true, &mut Vec::new());
+        let shown = [0, 1].map(|id| arbiter.used_ns(id) / MS);
+        assert_eq!(shown, [50, 50]);
+        assert!(arbiter.records[1].ahead_ns > 2.0 * arbiter.records[1].used_ns as f64);
+    }
+
+    /// A claim on two GPUs that gets another neighbour on one of them.
+    #[test]
+    fn what_claims_owe_each_other_outlives_another_set_of_gpus() {
+        let (began, waits) = (1000 * MS, [process(0, true, 0)]);
+        for behind in [0, 1] {
+            let mut before = of_two(began, &waits);
+            for record in &mut before.records {
+                record.wants = true;
+                record.ahead_ns = if record.id == behind { 0.0 } else { 30e6 };
+            }
+            let mut arbiter = before.regrouped(&[Some(0)], |_| Some(Word::default()));
+            let claims = [claim(0, &waits), claim(1, &waits)];
+            let mut orders = Vec::new();
+            arbiter.step(began + MS, &claims, &mut |_, _| true, &mut orders);
+            let turn = orders.iter().find(|o| o.word.mode() == Mode::Turn);
+            assert_eq!(turn.map(|order| order.id), Some(behind), "{orders:?}");
+        }
     }
 
     /// A kernel on one GPU waits for its twin, which the end of the turn holds back on the other one.

@@ -11,8 +11,10 @@ use crate::{CHUNK_NS, Flags, Frame, Key, Mode, SILENCE_NS, Word};
 pub const MARKERS: usize = 64;
 /// Most of these on one stream, and on one that waits for something: the others need room.
 const OF_STREAM: (usize, usize) = (MARKERS / 2, 4);
-/// A stream whose next launch has not begun so long after it was expected to waits for something other than the GPU.
-const BLOCKED_NS: u64 = 5_000_000;
+/// A stream whose next launch has not begun so long after it was expected to waits for something other than the GPU: while
+/// other streams of the process have work there, and with nothing before it. That is longer than the slice of 2 ms of a
+/// program that belongs to no claim, of which nobody tells.
+const BLOCKED_NS: (u64, u64) = (5_000_000, 3_000_000);
 /// What a launch is taken to take while nothing was measured in this process.
 const PRIOR_NS: u64 = 20_000;
 /// Most kernels that are measured for the first time at once.
@@ -20,11 +22,14 @@ const LEARNING: usize = 16;
 /// A kernel may be launched again before its first measurement is there after so long: it may wait for
 /// that second launch.
 const LEARN_AT_MOST_NS: u64 = 250_000_000;
+/// Most launches that go by one grant. What they take may be known roughly only, and be far more than that: a marker
+/// after so many says so.
+const LAUNCHES: u64 = 128;
 /// How far a process may be ahead of the GPU: little where a neighbour was there a moment ago, so that it
 /// does not have to wait long when it comes back.
 const AHEAD_NS: (u64, u64) = (4_000_000, 20_000_000);
 /// With nothing on the GPU a turn is kept for so long, because most programs launch again at once; but not by a program
-/// whose gaps are longer than that on average.
+/// whose gaps are longer than that on average, once it waits for what it has launched.
 const GRACE_NS: u64 = 300_000;
 /// The arbiter hears that work lasts longer than it was told if it is by so much.
 const LATER_NS: u64 = 50_000;
@@ -445,7 +450,10 @@ impl Member {
         let own = expected_ns.unwrap_or(self.prior_ns.max(lasted));
         let room = horizon.saturating_sub(start).saturating_mul(1024) / self.scale.max(1);
         let grant_ns = match expected_ns {
-            Some(ns) if ns < CHUNK_NS => room.saturating_sub(ns).min(CHUNK_NS),
+            Some(ns) if ns < CHUNK_NS => {
+                let most = ns.saturating_mul(LAUNCHES).min(CHUNK_NS);
+                room.saturating_sub(ns).min(most)
+            }
             Some(_) => 0,
             None => {
                 if let Some(again) = self.learning.iter_mut().find(|it| it.key == key) {
@@ -612,8 +620,15 @@ impl Member {
         let due = head.begins_ns + (head.begins_ns - head.made_ns) + self.scaled(own);
         let patience_ns = match self.word.mode() {
             Mode::Closed => return was_blocked,
-            _ if self.flags.has(Flags::CROWD) => 4 * BLOCKED_NS,
-            Mode::Free | Mode::Open | Mode::Turn => BLOCKED_NS,
+            _ if self.flags.has(Flags::CROWD) => 4 * BLOCKED_NS.0,
+            _ if self
+                .markers
+                .iter()
+                .all(|m| m.stream == stream || self.is_blocked(m.stream)) =>
+            {
+                BLOCKED_NS.1
+            }
+            Mode::Free | Mode::Open | Mode::Turn => BLOCKED_NS.0,
         };
         let due = due.max(self.word_since_ns).saturating_add(patience_ns);
         if was_blocked || now < due {
@@ -716,8 +731,9 @@ impl Member {
     }
 
     /// What the watcher does now. `activity` changes with every launch; `unused_ns` is what streams were
-    /// granted and have not used.
-    pub fn rest(&mut self, now: u64, activity: u64, unused_ns: u64) -> Rest {
+    /// granted and have not used. `awaited`: nothing was launched since the program began to wait for its work; until
+    /// then it is in the middle of a burst, however short its launches are and however long it takes for each.
+    pub fn rest(&mut self, now: u64, activity: u64, unused_ns: u64, awaited: bool) -> Rest {
         if !self.busy {
             return Rest::Idle;
         }
@@ -739,8 +755,9 @@ impl Member {
                 self.quiet_since_ns = None;
             }
             let since = *self.quiet_since_ns.get_or_insert(now);
-            if now < since + self.grace_ns() {
-                return Rest::At(since + self.grace_ns());
+            let grace_ns = if awaited { self.grace_ns() } else { GRACE_NS };
+            if now < since + grace_ns {
+                return Rest::At(since + grace_ns);
             }
             since
         } else {
@@ -858,19 +875,19 @@ mod tests {
     fn a_turn_does_not_go_on_while_a_launch_is_in_its_call() {
         let (mut member, key) = in_second_call();
         let until = 10 * MS + 1 + CALL_NS;
-        assert_eq!(member.rest(17 * MS, 2, 0), Rest::At(until));
+        assert_eq!(member.rest(17 * MS, 2, 0, true), Rest::At(until));
         assert!(member.signals(17 * MS).busy);
         member.returned();
         assert!(member.mark(18 * MS, 1, Some(key), 0));
-        assert_eq!(member.rest(18 * MS, 2, 0), Rest::Marker);
+        assert_eq!(member.rest(18 * MS, 2, 0, true), Rest::Marker);
     }
 
     #[test]
     fn a_call_that_does_not_return_keeps_no_turn() {
         let (mut member, _) = in_second_call();
         let late = 10 * MS + 2 + CALL_NS;
-        assert_eq!(member.rest(late, 2, 0), Rest::At(late + GRACE_NS));
-        assert_eq!(member.rest(late + GRACE_NS, 2, 0), Rest::Idle);
+        assert_eq!(member.rest(late, 2, 0, true), Rest::At(late + GRACE_NS));
+        assert_eq!(member.rest(late + GRACE_NS, 2, 0, true), Rest::Idle);
     }
 
     #[test]
@@ -879,8 +896,11 @@ mod tests {
         member.returned();
         assert!(member.mark(18 * MS, 1, Some(key), 0));
         assert!(member.look(400 * MS, 1, Some(false)), "it waits");
-        assert_eq!(member.rest(400 * MS, 2, 0), Rest::At(400 * MS + GRACE_NS));
-        assert_eq!(member.rest(401 * MS, 2, 0), Rest::Idle);
+        assert_eq!(
+            member.rest(400 * MS, 2, 0, true),
+            Rest::At(400 * MS + GRACE_NS)
+        );
+        assert_eq!(member.rest(401 * MS, 2, 0, true), Rest::Idle);
         let before = member.signals(401 * MS).used_ns;
         // It ran from 500 to 503 ms; whoever looks had no processor until 502.
         assert!(!member.look(502 * MS, 1, Some(true)));
@@ -888,10 +908,81 @@ mod tests {
         assert_eq!(member.signals(504 * MS).used_ns - before - MS, 3 * MS);
     }
 
+    /// A decode: bursts of short kernels with long pauses. The thread that launches is slower than the GPU for a moment.
+    #[test]
+    fn a_turn_is_kept_until_the_program_waits_for_its_burst() {
+        let view = |now| View {
+            word: Word::default().next(Mode::Turn),
+            turn_ends_ns: now + 50 * MS,
+            beat_ns: now,
+            alive: true,
+            ..View::default()
+        };
+        let key = Key::kernel(0x5000, 768, 256);
+        let mut member = Member::default();
+        let mut now = 10 * MS;
+        let mut launch = |now: u64, awaited| {
+            let asked = member.ask(now, &view(now), key, Some(30_000), &mut None);
+            let Verdict::Go { grant_ns } = asked else {
+                panic!("{asked:?}");
+            };
+            assert!(member.mark(now, 1, Some(key), grant_ns));
+            member.returned();
+            let over = now + 30_000;
+            member.done(over + 40_000, 1, Some((now, over)), Some(30_000));
+            let rest = member.rest(over + 40_000, now, grant_ns, awaited);
+            member.rest(over + 5 * MS, now, grant_ns, awaited);
+            rest
+        };
+        // It has learnt that its pauses are long.
+        for _ in 0..40 {
+            launch(now, true);
+            now += 15 * MS;
+        }
+        assert_eq!(launch(now, true), Rest::Idle, "the burst is over");
+        now += 15 * MS;
+        let goes_on = launch(now, false);
+        assert!(matches!(goes_on, Rest::At(_)), "it launches: {goes_on:?}");
+    }
+
+    /// A kernel of 30 us that was taken for one of half a microsecond when it was first seen.
+    #[test]
+    fn what_is_known_roughly_is_launched_a_few_times_by_one_grant() {
+        let view = View {
+            word: Word::default().next(Mode::Open),
+            beat_ns: MS,
+            alive: true,
+            ..View::default()
+        };
+        let mut member = Member::default();
+        let key = Key::kernel(0x5000, 768, 256);
+        let verdict = member.ask(MS, &view, key, Some(500), &mut None);
+        let Verdict::Go { grant_ns } = verdict else {
+            panic!("{verdict:?}");
+        };
+        assert!(grant_ns / 500 * 30_000 < 4 * MS, "{grant_ns}");
+    }
+
+    /// A program outside claims has its slices between those of a claim that has the GPU to itself as far as anybody knows.
+    #[test]
+    fn a_launch_that_waits_for_a_slice_of_another_program_keeps_its_turn() {
+        let (mut member, key) = in_second_call();
+        member.returned();
+        assert!(member.mark(18 * MS, 1, Some(key), 0));
+        assert_eq!(member.rest(18 * MS, 2, 0, true), Rest::Marker);
+        // Nothing is before it; the other program's slice, changes of context included, is over at 20.2 ms.
+        assert!(!member.look(20 * MS + MS / 5, 1, Some(false)));
+        assert_eq!(member.rest(20 * MS + MS / 5, 2, 0, true), Rest::Marker);
+        assert!(member.look(22 * MS, 1, Some(false)), "a host function");
+    }
+
     #[test]
     fn a_call_that_could_not_be_marked_keeps_no_turn_once_it_returned() {
         let (mut member, _) = in_second_call();
         member.returned();
-        assert_eq!(member.rest(17 * MS, 2, 0), Rest::At(17 * MS + GRACE_NS));
+        assert_eq!(
+            member.rest(17 * MS, 2, 0, true),
+            Rest::At(17 * MS + GRACE_NS)
+        );
     }
 }

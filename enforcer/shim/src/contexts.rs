@@ -2,7 +2,7 @@
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
 use crate::cuda::Handle;
@@ -14,7 +14,8 @@ struct Entry {
     context: AtomicUsize,
     gpu: AtomicUsize,
     overhead: AtomicU64,
-    primary: AtomicBool,
+    /// Of a primary context, how often it was retained and not released, at least once; 0 of any other.
+    retains: AtomicU32,
     needs: Mutex<Needs>,
 }
 
@@ -62,7 +63,7 @@ impl Contexts {
                     context: AtomicUsize::new(0),
                     gpu: AtomicUsize::new(0),
                     overhead: AtomicU64::new(0),
-                    primary: AtomicBool::new(false),
+                    retains: AtomicU32::new(0),
                     needs: Mutex::new(Needs::LEAST),
                 }
             }; MOST],
@@ -102,7 +103,7 @@ impl Contexts {
         };
         entry.gpu.store(gpu, Ordering::Relaxed);
         entry.overhead.store(overhead, Ordering::Relaxed);
-        entry.primary.store(primary, Ordering::Relaxed);
+        entry.retains.store(u32::from(primary), Ordering::Relaxed);
         *entry.needs.lock().unwrap_or_else(PoisonError::into_inner) = Needs::LEAST;
         entry.context.store(context, Ordering::Release);
         self.high_water.fetch_max(index + 1, Ordering::Release);
@@ -129,9 +130,25 @@ impl Contexts {
         self.entries.iter().find_map(|entry| {
             let context = entry.context.load(Ordering::Acquire);
             let meant = context != 0
-                && entry.primary.load(Ordering::Relaxed)
+                && entry.retains.load(Ordering::Relaxed) > 0
                 && entry.gpu.load(Ordering::Relaxed) == gpu;
             meant.then_some(context)
+        })
+    }
+
+    /// A primary context is retained once more.
+    pub(crate) fn retained(&self, context: Handle) {
+        if let Some(entry) = self.find(context).filter(|_| context != 0) {
+            entry.retains.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A primary context is released; whether that may be the last time. Never counts more than the driver does.
+    pub(crate) fn released(&self, context: Handle) -> bool {
+        let one_less = |n: u32| n.checked_sub(1).filter(|left| *left > 0);
+        self.find(context).is_none_or(|entry| {
+            let (store, load) = (Ordering::Relaxed, Ordering::Relaxed);
+            entry.retains.fetch_update(store, load, one_less).is_err()
         })
     }
 
@@ -158,6 +175,9 @@ mod tests {
         assert!(!contexts.insert(0, 0, 5, false), "no context");
         assert_eq!((contexts.gpu(10), contexts.gpu(20)), (Some(1), Some(0)));
         assert_eq!((contexts.primary(1), contexts.primary(0)), (Some(10), None));
+        contexts.retained(10);
+        assert!(!contexts.released(10) && contexts.released(10));
+        assert_eq!(contexts.primary(1), Some(10), "until the driver says so");
         assert_eq!(contexts.remove(10), Some((1, 300)));
         assert_eq!(contexts.primary(1), None);
         assert_eq!((contexts.gpu(10), contexts.remove(10)), (None, None));

@@ -133,6 +133,9 @@ pub(crate) struct Helpers {
     pub(crate) pointer_attribute:
         Option<unsafe extern "C" fn(*mut c_void, i32, DevicePtr) -> CuResult>,
     pub(crate) func_attribute: Option<unsafe extern "C" fn(*mut i32, i32, Handle) -> CuResult>,
+    pub(crate) kernel_count: Option<unsafe extern "C" fn(*mut u32, Handle) -> CuResult>,
+    pub(crate) kernel_attribute:
+        Option<unsafe extern "C" fn(*mut i32, i32, Handle, Device) -> CuResult>,
     pub(crate) kernel_node: Option<unsafe extern "C" fn(Handle, *mut KernelNode) -> CuResult>,
     pub(crate) mem_free: Option<unsafe extern "C" fn(DevicePtr) -> CuResult>,
     pub(crate) mem_free_async: Option<unsafe extern "C" fn(DevicePtr, Handle) -> CuResult>,

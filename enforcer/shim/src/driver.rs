@@ -115,6 +115,8 @@ fn load() -> Loaded {
         occupancy: helper!(c"cuOccupancyMaxActiveBlocksPerMultiprocessor"),
         pointer_attribute: helper!(c"cuPointerGetAttribute"),
         func_attribute: helper!(c"cuFuncGetAttribute"),
+        kernel_count: helper!(c"cuLibraryGetKernelCount"),
+        kernel_attribute: helper!(c"cuKernelGetAttribute"),
         kernel_node: helper!(
             c"cuGraphKernelNodeGetParams_v2",
             c"cuGraphKernelNodeGetParams"

@@ -42,6 +42,7 @@ pub(crate) fn enter() -> Result<(), CuResult> {
             match standing {
                 Standing::Member(joined) => {
                     environment::fill(&joined);
+                    environment::translate(&joined);
                     mps::before_init(&joined);
                     page.answer
                         .store(Box::into_raw(joined).cast(), Ordering::Release);
@@ -71,6 +72,16 @@ pub(crate) fn enter() -> Result<(), CuResult> {
     Ok(())
 }
 
+/// The driver could not be initialised: says so where the program itself hid the claim's GPUs.
+pub(crate) fn in_vain() {
+    let Some(page) = wiped() else { return };
+    let answer = page.answer.load(Ordering::Acquire).cast::<Joined>();
+    // SAFETY: null, or a box that only `settle` takes, after the driver was initialised.
+    if let Some(joined) = unsafe { answer.as_ref() } {
+        environment::chose_in_vain(&joined.name);
+    }
+}
+
 /// Makes this process a member if the service's answer was that it is one; called when the driver
 /// has been initialised.
 pub(crate) fn settle() {
@@ -88,6 +99,9 @@ pub(crate) fn settle() {
             process.watch();
             if std::env::var_os("CUDA_VISIBLE_DEVICES").is_some() {
                 process.note(CHOSE_DEVICES);
+            }
+            if process.view.is_empty() {
+                environment::chose_in_vain(&process.name);
             }
             let _ = catch_unwind(AssertUnwindSafe(|| mps::after_init(process)));
             page.process

@@ -11,7 +11,7 @@ use std::{
     sync::atomic::{AtomicPtr, AtomicU8, Ordering},
 };
 
-use gshare_abi::{LATER, filled};
+use gshare_abi::{GpuUuid, LATER, filled};
 
 use crate::{join::Joined, say};
 
@@ -50,6 +50,49 @@ pub(crate) fn fill(joined: &Joined) {
             joined.name,
             without.join(", "),
             joined.claim
+        ));
+    }
+}
+
+/// Where the program asks for GPUs by the machine's numbers, and these are the claim's, it gets them: a claim counts its own
+/// GPUs from 0.
+pub(crate) fn translate(joined: &Joined) {
+    let Ok(list) = std::env::var(CHOSEN) else {
+        return;
+    };
+    let gpus = joined.seats.iter();
+    let gpus: Vec<_> = gpus
+        .map(|(uuid, seat)| (*uuid, seat.limits.gpu_index()))
+        .collect();
+    if let Some(list) = by_uuid(&list, &gpus) {
+        replace(CHOSEN, &list);
+    }
+}
+
+/// The GPUs that a list of the machine's numbers means; `None` where it reads as one of the claim's, or is neither.
+fn by_uuid(list: &str, gpus: &[(GpuUuid, Option<u32>)]) -> Option<String> {
+    let mut numbers = list.split(',').map(|entry| entry.trim().parse::<u32>());
+    let first = numbers.clone().next()?.ok()?;
+    if usize::try_from(first).is_ok_and(|n| n < gpus.len()) {
+        return None;
+    }
+    let uuid = |n: u32| gpus.iter().find(|(_, index)| *index == Some(n));
+    let uuids = numbers.try_fold(Vec::new(), |mut all, n| {
+        all.push(uuid(n.ok()?)?.0.to_string());
+        Some(all)
+    });
+    uuids.map(|all| all.join(","))
+}
+
+/// Says why a program that chose its GPUs finds none.
+pub(crate) fn chose_in_vain(claim: &str) {
+    if let Ok(list) = std::env::var(CHOSEN)
+        && !list.is_empty()
+        && !list.starts_with('-')
+    {
+        say::line(&format!(
+            "claim {claim}: the program asks for CUDA_VISIBLE_DEVICES={list}, which is no GPU of this claim; a claim counts its \
+             own GPUs from 0: remove CUDA_VISIBLE_DEVICES"
         ));
     }
 }
@@ -154,4 +197,31 @@ fn own_block() -> Option<Range<usize>> {
     let mut fields = fields.split_ascii_whitespace().skip(47);
     let mut address = || fields.next()?.parse::<usize>().ok().filter(|n| *n > 0);
     Some(address()?..address()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machines_numbers_mean_the_claims_gpus_and_the_claims_own_stay() {
+        let (a, b) = (GpuUuid([1; 16]), GpuUuid([2; 16]));
+        let gpus = [(a, Some(3)), (b, Some(1))];
+        let both = format!("{b},{a}");
+        for (list, meant) in [
+            ("0", None),
+            ("1", None),
+            ("1,3", None),
+            ("3", Some(a.to_string())),
+            ("3, 1", Some(format!("{a},{b}"))),
+            ("3,2", None),
+            ("2", None),
+            ("", None),
+            ("-1", None),
+            (both.as_str(), None),
+        ] {
+            assert_eq!(by_uuid(list, &gpus), meant, "{list:?}");
+        }
+        assert_eq!(by_uuid("3", &[(a, None)]), None);
+    }
 }

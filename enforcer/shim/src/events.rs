@@ -77,10 +77,7 @@ pub(crate) fn relax_this_thread() {
 }
 
 fn relaxed<R>(part: impl FnOnce() -> R) -> R {
-    // Captures that this process does not know of are none of its threads'.
-    if !any_capture() {
-        return part();
-    }
+    // Also while no capture is known: one may begin at any moment.
     let Some(exchange) = driver::helpers().exchange_capture_mode else {
         return part();
     };
@@ -189,6 +186,11 @@ impl Pair {
                 0
             };
         }
+        self.progress()
+    }
+
+    /// Whether the launch between the two is over.
+    pub(crate) fn progress(&self) -> Progress {
         match query(self.end) {
             Some(NOT_READY) => Progress::Under {
                 started: self.has_started(),

@@ -19,7 +19,9 @@ use std::{
 };
 
 use gshare_abi::{Reach, futex_wait, futex_wait_either, futex_wake, monotonic_ns};
-use gshare_gate::{Cells, Durations, Key, Load, MARKERS, Measure, Member, Timeline, Verdict, Word};
+use gshare_gate::{
+    Cells, Durations, Key, Load, MARKERS, Measure, Member, Mode, Timeline, Verdict, Word,
+};
 
 use self::clock::{ANCHORS, Anchor, Call, Seen};
 pub(crate) use self::pass::{Quick, closer, quick};
@@ -70,6 +72,8 @@ pub(crate) struct Gate {
     ended: AtomicU32,
     /// When the service was last seen alive.
     seen_alive_ns: AtomicU64,
+    /// How many launches there were when the program last began to wait for its work.
+    awaited: AtomicU64,
     /// Launches that are in no figure of what the launches have come to.
     unmeasured: AtomicU64,
 }
@@ -93,6 +97,8 @@ struct Inner {
     over_ns: Option<u64>,
     /// An event of each context whose time is known.
     anchors: Vec<Anchor>,
+    /// Pairs of events that were no time apart; the most there can be once one was.
+    timeless: u32,
 }
 
 struct Flight {
@@ -180,11 +186,13 @@ impl Default for Gate {
                 timeline: Timeline::default(),
                 over_ns: None,
                 anchors: Vec::with_capacity(ANCHORS),
+                timeless: 0,
             }),
             stir: AtomicU32::new(0),
             watch: AtomicU32::new(0),
             ended: AtomicU32::new(0),
             seen_alive_ns: AtomicU64::new(0),
+            awaited: AtomicU64::new(0),
             unmeasured: AtomicU64::new(0),
         }
     }
@@ -264,6 +272,17 @@ pub(crate) fn leave(gpu: &'static Gpu, trial: Box<Trial>, result: CuResult) {
     // What panicked has been said nowhere and changes nothing for the program.
     let _ = catch_unwind(AssertUnwindSafe(|| of(gpu).end(gpu, &trial, result)));
     drop(trial);
+}
+
+/// The program begins to wait for what it has launched: bursts end with that.
+pub(crate) fn awaits(process: &Process) {
+    for gpu in &process.gpus {
+        if gpu.turn().mode() != Mode::Free
+            && let Some(gate) = if_used(gpu)
+        {
+            gate.awaited.store(gpu.launches(), Ordering::Relaxed);
+        }
+    }
 }
 
 /// A context is about to go, and the gate's events in it with it.

@@ -55,6 +55,16 @@ impl Graphs {
         self.execs.get(exec as u64).copied()
     }
 
+    /// Notes what a changed graph needs now, or at least needs where one node was changed; whether it is more than before.
+    pub(crate) fn needs(&mut self, exec: Handle, local: u64, whole: bool) -> bool {
+        let Some(work) = self.execs.get_mut(exec as u64) else {
+            return false;
+        };
+        let before = work.local;
+        work.local = if whole { local } else { local.max(before) };
+        work.local > before
+    }
+
     pub(crate) fn forget(&mut self, exec: Handle) -> Option<Work> {
         self.execs.remove(exec as u64)
     }

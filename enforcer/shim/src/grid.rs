@@ -1,13 +1,14 @@
 //! A grid of blocks, and what it fills of a GPU as far as the driver says.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError, atomic::Ordering};
 
 use gshare_gate::Fill;
 
 use crate::{
-    cuda::{Handle, SUCCESS},
+    cuda::{Device, Handle, SUCCESS},
     driver,
     gpu::Gpu,
+    map::Table,
 };
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
@@ -32,40 +33,79 @@ impl Grid {
         let threads = i32::try_from(self.threads).ok().filter(|n| *n > 0)?;
         let sms = sms_of(gpu)?;
         let mut resident = 0;
-        // SAFETY: a valid place for the result, and the caller's own function.
-        let result = unsafe {
-            driver::helpers().occupancy?(
-                &raw mut resident,
-                self.function,
-                threads,
-                self.shared as usize,
-            )
-        };
-        let resident = u32::try_from(resident).ok().filter(|n| *n > 0)?;
+        let told = driver::helpers().occupancy.is_some_and(|ask| {
+            // SAFETY: a valid place for the result, and the caller's own function.
+            let result = unsafe {
+                ask(
+                    &raw mut resident,
+                    self.function,
+                    threads,
+                    self.shared as usize,
+                )
+            };
+            result == SUCCESS
+        });
+        // Where nobody can say, one block is on an SM at a time, as there is at least.
+        let resident = u32::try_from(if told { resident } else { 1 });
+        let resident = resident.ok().filter(|n| *n > 0)?;
         let warps = threads.cast_unsigned().div_ceil(32);
-        (result == SUCCESS).then(|| Fill::of_grid(sms, resident, self.blocks, warps))
+        Some(Fill::of_grid(sms, resident, self.blocks, warps))
+    }
+}
+
+/// Kernels of libraries with their library: the driver takes them as functions in launches and for occupancy, and nowhere
+/// else (cuda.h, `cuLaunchKernel`).
+static KERNELS: Mutex<Table<Handle>> = Mutex::new(Table::EMPTY);
+
+fn kernels() -> MutexGuard<'static, Table<Handle>> {
+    KERNELS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The driver has named kernels of a library.
+pub(crate) fn note_kernels(library: Handle, found: impl IntoIterator<Item = Handle>) {
+    let mut kernels = kernels();
+    for kernel in found.into_iter().filter(|kernel| *kernel != 0) {
+        kernels.insert(kernel as u64, library);
+    }
+}
+
+/// A library is about to go.
+pub(crate) fn forget_kernels(library: Handle) {
+    let mut kernels = kernels();
+    let of = kernels.iter().filter(|(_, its)| **its == library);
+    for kernel in of.map(|(kernel, _)| kernel).collect::<Vec<_>>() {
+        kernels.remove(kernel);
     }
 }
 
 /// Bytes of local memory that each thread of a kernel needs; `None` where the driver does not say.
 pub(crate) fn local_bytes(function: Handle) -> Option<u64> {
-    let mut bytes = 0;
-    // SAFETY: a valid place for the result, and the caller's own function.
-    let result = unsafe { driver::helpers().func_attribute?(&raw mut bytes, LOCAL, function) };
+    let (helpers, mut bytes) = (driver::helpers(), 0);
+    let is_kernel = kernels().get(function as u64).is_some();
+    // SAFETY: a valid place for the result, and the caller's own function or kernel of a library.
+    let result = unsafe {
+        if is_kernel {
+            helpers.kernel_attribute?(&raw mut bytes, LOCAL, function, device()?)
+        } else {
+            helpers.func_attribute?(&raw mut bytes, LOCAL, function)
+        }
+    };
     u64::try_from(bytes).ok().filter(|_| result == SUCCESS)
 }
 
-/// An attribute of the GPU of the calling thread's context; `None` where the driver does not say.
+/// The device of the calling thread's context; `None` where the driver does not say.
+fn device() -> Option<Device> {
+    let mut device = -1;
+    // SAFETY: a valid place for the result.
+    let result = unsafe { driver::helpers().ctx_get_device?(&raw mut device) };
+    (result == SUCCESS).then_some(device)
+}
+
+/// An attribute of it.
 fn attribute(of: i32) -> Option<i32> {
-    let helpers = driver::helpers();
-    let (mut device, mut value) = (-1, 0);
-    // SAFETY: valid places for the results.
-    let result = unsafe {
-        if helpers.ctx_get_device?(&raw mut device) != SUCCESS {
-            return None;
-        }
-        helpers.device_attribute?(&raw mut value, of, device)
-    };
+    let (device, mut value) = (device()?, 0);
+    // SAFETY: a valid place for the result.
+    let result = unsafe { driver::helpers().device_attribute?(&raw mut value, of, device) };
     (result == SUCCESS).then_some(value)
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod context;
 pub(crate) mod graph;
 pub(crate) mod info;
 pub(crate) mod launch;
+pub(crate) mod library;
 pub(crate) mod lookup;
 pub(crate) mod memory;
 pub(crate) mod moves;

@@ -25,13 +25,24 @@ pub(crate) struct Pool {
     pub(crate) step: u64,
     /// Steps with every change, so that an old figure is not taken for a new one.
     pub(crate) changes: u64,
+    /// The program is destroying it; the driver may still refuse.
+    pub(crate) ending: bool,
     /// Destroyed by the program; its memory goes with its last allocation.
     pub(crate) destroyed: bool,
+}
+
+impl Pool {
+    /// Whether the driver may be asked about it.
+    pub(crate) fn is_askable(&self) -> bool {
+        !self.ending && !self.destroyed
+    }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Pools {
     pub(crate) pools: Vec<Pool>,
+    /// What the driver is being asked about now.
+    pub(crate) asked: Vec<Handle>,
     next: u64,
 }
 
@@ -59,6 +70,7 @@ impl Pools {
             live: 0,
             step: 0,
             changes: 0,
+            ending: false,
             destroyed: false,
         });
         &mut self.pools[at]

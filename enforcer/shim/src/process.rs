@@ -52,7 +52,8 @@ pub(crate) struct Process {
     pub(crate) gpus: Vec<Gpu>,
     /// The claim's GPU behind each device number.
     by_device: Vec<Option<usize>>,
-    /// The devices that the program sees, in their order.
+    /// The devices that the program sees, in the driver's order: where nothing else is visible a device's place is its
+    /// number, which programs take one for the other.
     pub(crate) view: Vec<Device>,
     pub(crate) contexts: Contexts,
     live: LiveMap,
@@ -70,7 +71,9 @@ impl Process {
     pub(crate) fn new(joined: Joined) -> Self {
         let uuids: Vec<GpuUuid> = joined.seats.iter().map(|(uuid, _)| *uuid).collect();
         let by_device = devices(&uuids);
-        let view = view(&by_device);
+        let view = (0..).zip(&by_device);
+        let view = view.filter_map(|(device, gpu)| gpu.map(|_| device));
+        let view = view.collect();
         Self {
             claim: joined.claim,
             name: joined.name,
@@ -283,18 +286,6 @@ impl Process {
         }
         held::look_at(gpu.limits().state_word());
     }
-}
-
-/// The claim's devices in the claim's order, or in the program's own where it asked for one.
-fn view(by_device: &[Option<usize>]) -> Vec<Device> {
-    let numbered = (0..).zip(by_device);
-    let mut held: Vec<(usize, Device)> = numbered
-        .filter_map(|(device, gpu)| gpu.map(|gpu| (gpu, device)))
-        .collect();
-    if std::env::var_os("CUDA_VISIBLE_DEVICES").is_none() {
-        held.sort_unstable();
-    }
-    held.into_iter().map(|(_, device)| device).collect()
 }
 
 /// Which of the claim's GPUs each device number means, by UUID: the numbers depend on the

@@ -2,6 +2,7 @@
 
 use std::{
     fmt::Write,
+    mem::MaybeUninit,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -27,9 +28,38 @@ impl Pace {
 
 /// Writes one line to stderr in one piece, past whatever buffer the program has.
 pub(crate) fn line(text: &str) {
-    let line = format!("gshare: {text}\n");
-    // SAFETY: the buffer is alive for its whole length. Failure means that nobody listens.
-    unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
+    put(libc::STDERR_FILENO, &format!("gshare: {text}\n"));
+}
+
+/// Writes where somebody reads: the program neither waits for one who does not, nor ends by the signal that nobody does.
+fn put(to: libc::c_int, line: &str) {
+    let mut room = libc::pollfd {
+        fd: to,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    let mut pipe = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut old = MaybeUninit::<libc::sigset_t>::uninit();
+    let none = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: one valid entry; the sets are filled before they are read, and only the calling thread's mask is touched; the
+    // buffer is alive for its whole length.
+    unsafe {
+        if libc::poll(&raw mut room, 1, 0) != 1 || room.revents != libc::POLLOUT {
+            return;
+        }
+        libc::sigemptyset(pipe.as_mut_ptr());
+        libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), old.as_mut_ptr());
+        let written = libc::write(to, line.as_ptr().cast(), line.len());
+        if written < 0 && *libc::__errno_location() == libc::EPIPE {
+            // The reader went a moment ago; what was held back is this thread's own.
+            libc::sigtimedwait(pipe.as_ptr(), std::ptr::null_mut(), &raw const none);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut());
+    }
 }
 
 /// What there is to say about a refusal; figures in bytes.
@@ -85,7 +115,9 @@ fn way_out(what: &AtCap<'_>) -> String {
     } else {
         format!("{} more is free there", amount_below(more))
     };
-    if let Some(size) = size_between(needed, reach) {
+    // A fifth more than the peak, where that is free: the next allocation is near.
+    let roomy = size_between(needed.saturating_add(needed / 5), reach);
+    if let Some(size) = roomy.or_else(|| size_between(needed, reach)) {
         return format!("; {free}: {}", resize(&size));
     }
     match size_between(needed, what.total.unwrap_or(u64::MAX)) {
@@ -206,6 +238,12 @@ mod tests {
             "claim c3 is at its cap: 6.0 of 6.0 GiB on GPU 1; 2.0 GiB more is free there: gshare \
              resize c3 --gpu-mem 8G"
         );
+        what.reach = Some(16 * GIB);
+        let line = at_cap(&what);
+        assert!(
+            line.ends_with("--gpu-mem 10G"),
+            "a fifth more than 8 GiB: {line}"
+        );
         // Less is free: a size in between that still suffices.
         what.claim = "training";
         what.whole = GIB + 200 * MIB;
@@ -296,6 +334,26 @@ mod tests {
         ] {
             assert_eq!(size_between(least, most).as_deref(), size, "{least} {most}");
         }
+    }
+
+    #[test]
+    fn a_line_that_nobody_reads_neither_waits_nor_kills() {
+        use std::{io::Read, os::fd::AsRawFd};
+        // As in the programs; that of a test is to ignore it.
+        // SAFETY: no handler.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        put(writer.as_raw_fd(), "nobody");
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        let line = "x".repeat(4096);
+        for _ in 0..100 {
+            put(writer.as_raw_fd(), &line);
+        }
+        drop(writer);
+        let mut all = Vec::new();
+        reader.read_to_end(&mut all).expect("readable");
+        assert_eq!(all.len(), 65536, "a pipe full, in whole lines");
     }
 
     #[test]

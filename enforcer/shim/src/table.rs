@@ -140,7 +140,9 @@ mod trampoline;
 
 /// Entry points without a hook.
 #[cfg(target_arch = "x86_64")]
-pub mod passed;
+pub mod passed {
+    include!(concat!(env!("OUT_DIR"), "/passed.rs"));
+}
 
 /// Where there are no trampolines yet these names reach the driver through the dependency on it.
 #[cfg(not(target_arch = "x86_64"))]
@@ -182,8 +184,10 @@ hooks! {
     hooks::context::primary_retain => (context: *mut Handle, device: Device) {
         cuDevicePrimaryCtxRetain
     }
-    hooks::context::primary_end => (device: Device) {
+    hooks::context::primary_release => (device: Device) {
         cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2,
+    }
+    hooks::context::primary_reset => (device: Device) {
         cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2,
     }
     hooks::context::create => (context: *mut Handle, flags: u32, device: Device) {
@@ -265,6 +269,13 @@ hooks! {
     hooks::share::global_v1 => (
         address: *mut u32, bytes: *mut u32, module: usize, name: usize
     ) { cuModuleGetGlobal }
+    hooks::library::kernel => (kernel: *mut Handle, library: Handle, name: usize) {
+        cuLibraryGetKernel
+    }
+    hooks::library::kernels => (kernels: *mut Handle, room: u32, library: Handle) {
+        cuLibraryEnumerateKernels
+    }
+    hooks::library::unload => (library: Handle) { cuLibraryUnload }
     hooks::share::managed => (address: usize, bytes: usize, library: usize, name: usize) {
         cuLibraryGetManaged
     }
@@ -320,6 +331,21 @@ hooks! {
     }
     hooks::graph::instantiate_params => (exec: *mut Handle, graph: Handle, params: *mut u64) {
         cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz,
+    }
+    hooks::graph::update => (exec: Handle, graph: Handle, node: *mut Handle, told: *mut i32) {
+        cuGraphExecUpdate
+    }
+    hooks::graph::update_told => (exec: Handle, graph: Handle, told: *mut c_void) {
+        cuGraphExecUpdate_v2
+    }
+    hooks::graph::set_child => (exec: Handle, node: Handle, graph: Handle) {
+        cuGraphExecChildGraphNodeSetParams
+    }
+    hooks::graph::set_kernel => (exec: Handle, node: Handle, params: *const Handle) {
+        cuGraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams_v2,
+    }
+    hooks::graph::set_node => (exec: Handle, node: Handle, params: *mut Handle) {
+        cuGraphExecNodeSetParams
     }
     hooks::graph::exec_destroy => (exec: Handle) { cuGraphExecDestroy }
     hooks::graph::upload => (exec: Handle, stream: Handle) { cuGraphUpload, cuGraphUpload_ptsz }

@@ -15,6 +15,8 @@ struct Physical {
     exported: bool,
     handles: u64,
     mappings: u64,
+    /// References that the driver is about to have back: until it says so, this memory is not gone.
+    releasing: u64,
 }
 
 /// The physical memory of this process and what refers to it.
@@ -68,22 +70,33 @@ impl Virtual {
             exported: false,
             handles: 1,
             mappings: 0,
+            releasing: 0,
         };
         self.memory.insert(self.next, physical);
         self.handles.insert(handle, self.next);
     }
 
-    /// The program has given one reference of a handle back.
-    pub(crate) fn released(&mut self, handle: u64) -> Vec<Gone> {
-        let Some(&id) = self.handles.get(&handle) else {
-            return Vec::new();
-        };
-        let Some(physical) = self.memory.get_mut(&id) else {
-            return Vec::new();
-        };
-        physical.handles = physical.handles.saturating_sub(1);
-        if physical.handles == 0 {
-            self.handles.remove(&handle);
+    /// The program is about to give one reference of a handle back; the physical memory behind it. Another thread may
+    /// still map it: the number is known until the driver has it.
+    pub(crate) fn take(&mut self, handle: u64) -> Option<u64> {
+        let id = *self.handles.get(&handle)?;
+        let physical = self.memory.get_mut(&id).filter(|p| p.handles > 0)?;
+        physical.handles -= 1;
+        physical.releasing += 1;
+        Some(id)
+    }
+
+    /// The driver has the reference back, or did not want it. It may have given the number to other memory since.
+    pub(crate) fn taken(&mut self, handle: u64, id: u64, back: bool) -> Vec<Gone> {
+        if let Some(physical) = self.memory.get_mut(&id) {
+            physical.releasing = physical.releasing.saturating_sub(1);
+            physical.handles += u64::from(!back);
+            if physical.handles == 0
+                && physical.releasing == 0
+                && self.handles.get(&handle) == Some(&id)
+            {
+                self.handles.remove(&handle);
+            }
         }
         self.gone(id)
     }
@@ -128,11 +141,12 @@ impl Virtual {
         }
     }
 
-    fn gone(&mut self, id: u64) -> Vec<Gone> {
+    /// What is gone now that a reference of this physical memory is.
+    pub(crate) fn gone(&mut self, id: u64) -> Vec<Gone> {
         let Some(physical) = self.memory.get(&id) else {
             return Vec::new();
         };
-        if physical.handles > 0 || physical.mappings > 0 {
+        if physical.handles > 0 || physical.mappings > 0 || physical.releasing > 0 {
             return Vec::new();
         }
         let lost = physical.gpu.map(|gpu| (gpu, physical.bytes));
@@ -158,6 +172,33 @@ impl Virtual {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Virtual {
+        fn released(&mut self, handle: u64) -> Vec<Gone> {
+            let taken = self.take(handle);
+            taken
+                .map(|id| self.taken(handle, id, true))
+                .unwrap_or_default()
+        }
+    }
+
+    #[test]
+    fn a_number_may_be_given_again_before_its_release_is_back() {
+        let mut memory = Virtual::default();
+        memory.created(7, 0, 100);
+        let first = memory.take(7).expect("known");
+        // Another thread, while the driver still is in the first one's call.
+        memory.created(7, 1, 200);
+        assert_eq!(memory.taken(7, first, true), [(0, 100)]);
+        // What the driver refuses to take back is there as before.
+        let second = memory.take(7).expect("known");
+        assert_eq!(memory.taken(7, second, false), []);
+        // Another thread maps it before the driver has it back, and unmaps it: it is charged for as long.
+        let third = memory.take(7).expect("known");
+        memory.mapped(0x1000, 200, 7);
+        assert_eq!(memory.taken(7, third, true), []);
+        assert_eq!(memory.unmapped(0x1000, 200), [(1, 200)]);
+    }
 
     #[test]
     fn memory_goes_with_its_last_reference() {

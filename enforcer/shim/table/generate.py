@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes the list of the driver's entry points and the proxy's trampolines.
+"""Makes the list of the driver's entry points, of which ../build.rs makes the proxy's trampolines.
 
     generate.py HEADERS...   reads cuda.h and its companions in each directory (one per CUDA version,
-                             oldest first) and writes entries.tsv and ../src/table/passed.rs
-    generate.py              keeps entries.tsv and writes ../src/table/passed.rs alone: after a hook
-                             was added to or taken from ../src/table.rs
-    generate.py --check      changes nothing; fails if either file would change
+                             oldest first) and writes entries.tsv
+    generate.py              writes entries.tsv anew with the names that it has: after a hook was added to
+                             or taken from ../src/table.rs
+    generate.py --check      changes nothing; fails if entries.tsv would change
     generate.py --missing HEADERS...   names the entry points of newer headers that entries.tsv lacks
 
 The headers come with the wheels nvidia-cuda-runtime-cu11, nvidia-cuda-runtime-cu12 and
@@ -21,7 +21,6 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 ENTRIES = HERE / "entries.tsv"
 TABLE = HERE.parent / "src" / "table.rs"
-PASSED = HERE.parent / "src" / "table" / "passed.rs"
 
 HEADERS = ["cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "cudaProfiler.h"]
 # What the companions need of other projects' headers.
@@ -112,7 +111,7 @@ def read_entries():
     rows = {}
     for line in ENTRIES.read_text().splitlines():
         if line and not line.startswith("#"):
-            name, kind, since, parameters = line.split("\t")
+            name, kind, since, parameters, _ = line.split("\t")
             rows[name] = (kind, since, parameters)
     return rows
 
@@ -131,42 +130,36 @@ def collect(directories):
     return rows
 
 
-def entries_text(rows):
-    lines = [
-        "# Made by generate.py from the CUDA headers; not edited by hand.",
-        "# name, family, first of the headers read that has it, parameters",
-    ]
-    lines += ["\t".join((name, *rows[name])) for name in sorted(rows)]
-    return "\n".join(lines) + "\n"
-
-
 def hooked():
     """Names between the braces of the rows of table.rs."""
     body = TABLE.read_text().split("\nhooks! {", 1)[1]
     return set(re.findall(r"\bcu[A-Z]\w*", re.sub(r"//[^\n]*", "", body)))
 
 
-def passed_text(rows):
+def way(name, kind, parameters):
+    """The trampoline of a name that has no hook."""
+    if re.search(r"\b(float|double) \w*(,|$)", parameters):
+        return "plain"
+    if re.match(FREE, name):
+        return "free"
+    ask = kind in ("lookup", "view") or re.match(ASK, name)
+    return ("ask" if ask else "work") + ("_wide" if on_stack(parameters) else "")
+
+
+def entries_text(rows):
     hooks = hooked()
     lines = [
-        "//! Made by `table/generate.py`; not edited by hand. Entry points that are passed to the driver:",
-        "//! `ask` always, `work` while the claim holds its GPU, `plain` likewise but with a number in a",
-        "//! vector register, which rules the in-call mark out; `free` need no GPU at all and wait for nothing. `_wide`:",
-        "//! some arguments lie on the stack.",
-        "",
-        "passed! {",
+        "# Made by generate.py from the CUDA headers; not edited by hand.",
+        "# name, family, first of the headers read that has it, parameters, way: `hook`, or passed to the driver:",
+        "# `ask` always, `work` while the claim holds its GPU, `plain` likewise but with a number in a vector register,",
+        "# which rules the in-call mark out; `free` need no GPU at all and wait for nothing. `_wide`: some arguments lie",
+        "# on the stack.",
     ]
-    for name in sorted(set(rows) - hooks):
-        kind, _, parameters = rows[name]
-        way = "ask" if kind in ("lookup", "view") or re.match(ASK, name) else "work"
-        if re.search(r"\b(float|double) \w*(,|$)", parameters):
-            way = "plain"
-        elif re.match(FREE, name):
-            way = "free"
-        elif on_stack(parameters):
-            way += "_wide"
-        lines.append(f"    {way} {name}")
-    return "\n".join(lines) + "\n}\n"
+    for name in sorted(rows):
+        kind, since, parameters = rows[name]
+        last = "hook" if name in hooks else way(name, kind, parameters)
+        lines.append("\t".join((name, kind, since, parameters, last)))
+    return "\n".join(lines) + "\n"
 
 
 def main(arguments):
@@ -180,16 +173,13 @@ def main(arguments):
     fresh = collect(arguments) if arguments and not check else None
     # Families may have changed even when the headers have not.
     rows = fresh or {name: (family(name), *rest) for name, (_, *rest) in read_entries().items()}
-    stale = 0
-    for path, text in ((ENTRIES, entries_text(rows)), (PASSED, passed_text(rows))):
-        if check:
-            if not path.exists() or path.read_text() != text:
-                print(f"{path} is not what generate.py makes", file=sys.stderr)
-                stale = 1
-        else:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
-    return stale
+    text = entries_text(rows)
+    if not check:
+        ENTRIES.write_text(text)
+    elif ENTRIES.read_text() != text:
+        print(f"{ENTRIES} is not what generate.py makes", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

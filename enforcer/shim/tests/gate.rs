@@ -14,9 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gshare_abi::{GateView, GpuUuid, State, WorkView, monotonic_ns};
+use gshare_abi::{GateView, GpuUuid, NO_EVENT_TIMES, State, WorkView, monotonic_ns};
 use gshare_gate::{Mode, Word};
-use gshare_sim_board::{Board, BoardSpec};
+use gshare_sim_board::{Board, BoardSpec, Fault};
 use support::{Client, Desk};
 
 const MS: u64 = 1_000_000;
@@ -29,7 +29,7 @@ fn client() {
 /// A claim on a simulated GPU with the kernel `idle`.
 struct Rig {
     desk: Desk,
-    _board: Board,
+    board: Board,
     word: std::cell::Cell<Word>,
 }
 
@@ -51,7 +51,7 @@ impl Rig {
         let desk = Desk::before(directory, &sim.join("lib/libcuda.so.1"), [held].into_iter());
         let rig = Self {
             desk,
-            _board: board,
+            board,
             word: std::cell::Cell::default(),
         };
         rig.beat();
@@ -183,6 +183,40 @@ fn what_launches_come_to_is_told_also_where_nobody_shares() {
     assert!((90..=115).contains(&ms), "{work:?}");
     // One SM all the time, but for what was seen late and can only have been as long as the time that passed.
     assert!(work.sm_ns.abs_diff(work.busy_ns) <= MS, "{work:?}");
+}
+
+/// Nobody can say what a kernel fills: it is taken to fill an SM by each block, and is counted like any other.
+#[test]
+fn launches_are_counted_where_the_driver_cannot_say_what_they_fill() {
+    let rig = Rig::new();
+    rig.board.set_fault(Fault::NoOccupancy, true).unwrap();
+    let (mut client, kernel, stream) = rig.member();
+    client.must(&format!("burst {kernel} {stream} 50"));
+    let work = rig.until_work("counted", |work| {
+        work.flight.is_none() && work.busy_ns >= 90 * MS
+    });
+    assert_eq!(work.unmeasured, 0);
+    assert!(work.sm_ns.abs_diff(work.busy_ns) <= MS, "{work:?}");
+}
+
+#[test]
+fn a_driver_whose_events_have_no_times_is_noticed() {
+    let flags = |fault: bool| {
+        let rig = Rig::new();
+        rig.board.set_fault(Fault::NoEventTimes, fault).unwrap();
+        let (mut client, kernel, stream) = rig.member();
+        let noted = || rig.desk.slots(0)[0].flags & NO_EVENT_TIMES;
+        // Each 2 ms, of which some are measured.
+        for _ in 0..200 {
+            client.must(&format!("burst {kernel} {stream} 1"));
+            client.must(&format!("sync_stream {stream}"));
+            if noted() != 0 {
+                break;
+            }
+        }
+        noted()
+    };
+    assert_eq!((flags(false), flags(true)), (0, NO_EVENT_TIMES));
 }
 
 /// A program that is so far ahead of the GPU that nothing behind its last measured launch is measured.
@@ -520,6 +554,30 @@ fn a_context_that_ends_takes_its_events_with_it() {
     client.tell(&format!("burst {kernel} {stream} 20"));
     assert_eq!(rig.hear(&mut client).0, 0);
     rig.until("idle", |said| !said.busy);
+    client.end();
+}
+
+/// A library that gives back what another still has retained ends nothing, and waits for nothing.
+#[test]
+fn a_release_that_is_not_the_last_does_not_wait_for_the_gpu() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    rig.decide(Mode::Open, 0);
+    client.must("retain 0");
+    client.must(&format!("hold {stream} 1500"));
+    let begun = Instant::now();
+    client.must(&format!("launch_on {kernel} {stream}"));
+    client.must("release 0");
+    let took = begun.elapsed();
+    assert!(took < Duration::from_millis(1000), "{took:?}");
+    // The next one is the last, and the context's events end with it.
+    assert!(rig.desk.charged(0) > 0);
+    client.must("release 0");
+    assert_eq!(rig.desk.charged(0), 0);
+    client.must("retain 0");
+    let (kernel, stream) = (client.must("kernel"), client.must("stream"));
+    client.tell(&format!("burst {kernel} {stream} 20"));
+    assert_eq!(rig.hear(&mut client).0, 0);
     client.end();
 }
 

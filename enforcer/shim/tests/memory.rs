@@ -184,6 +184,18 @@ fn pools_of_the_program_are_charged_on_their_own_device() {
 }
 
 #[test]
+fn the_driver_is_not_asked_about_a_pool_that_it_destroys() {
+    let desk = Desk::open(&[(0, OVERHEAD + 64 * MIB)]);
+    let mut client = desk.client_with(&[("FAKE_SLOW_POOLS", "1")]);
+    client.begin(0);
+    let pool = client.must("pool 0");
+    let one = client.must(&format!("from_pool {} {pool}", 20 * MIB));
+    client.must(&format!("free_async {one}"));
+    client.must(&format!("pool_destroy_meanwhile {pool}"));
+    assert_eq!((desk.charged(0), desk.board(0).0), (OVERHEAD, OVERHEAD));
+}
+
+#[test]
 fn what_a_pool_holds_unused_counts_as_free() {
     let desk = Desk::open(&[(0, OVERHEAD + 32 * MIB)]);
     let mut client = desk.client();

@@ -61,25 +61,52 @@ impl Rig {
 }
 
 #[test]
-fn cuda_shows_the_claims_gpus_in_the_claims_order() {
+fn cuda_shows_the_claims_gpus_in_the_drivers_order() {
     let rig = Rig::new();
     let mut client = rig.desk.client();
     client.must("init");
     assert_eq!(client.must("devices"), 2);
-    assert_eq!(client.must("device 0"), 2, "the driver's third GPU");
-    assert_eq!(client.must("device 1"), 0);
+    assert_eq!((client.must("device 0"), client.must("device 1")), (0, 2));
     assert_eq!(client.ask("device 2").0, INVALID_DEVICE);
     assert_eq!(client.must("device_bytes 2"), CAPS[0]);
     assert_eq!(client.must("device_bytes 0"), CAPS[1]);
     client.must("retain 2");
     assert_eq!(client.must("total_bytes"), CAPS[0]);
     assert_eq!(client.must("free_bytes"), CAPS[0] - rig.overhead);
-    // A program that chose an order itself keeps it.
-    let order = format!("{},{}", rig.uuid(0), rig.uuid(2));
-    let mut client = rig.desk.client_with(&[("CUDA_VISIBLE_DEVICES", &order)]);
+    // Where a variable (as here) or a filter hides the others, a device's number is its place; a program keeps its order.
+    for order in [[0, 2], [2, 0]] {
+        let order = order.map(|gpu| rig.uuid(gpu)).join(",");
+        let mut client = rig.desk.client_with(&[("CUDA_VISIBLE_DEVICES", &order)]);
+        client.must("init");
+        assert_eq!((client.must("device 0"), client.must("device 1")), (0, 1));
+        let first = CAPS[usize::from(order.starts_with(&rig.uuid(0)))];
+        assert_eq!(client.must("device_bytes 0"), first);
+    }
+}
+
+#[test]
+fn a_program_that_asks_for_the_machines_numbers_gets_the_claims_gpus_or_reads_why_not() {
+    let rig = Rig::new();
+    for (held, number) in rig.desk.held.lock().unwrap().iter_mut().zip([5, 7]) {
+        held.limits.set_gpu_index(Some(number));
+    }
+    // The habit, on GPU 7 of the claim's GPUs 5 and 7.
+    let mut client = rig.desk.client_with(&[("CUDA_VISIBLE_DEVICES", "7")]);
     client.must("init");
-    assert_eq!((client.must("device 0"), client.must("device 1")), (0, 1));
+    assert_eq!(client.must("devices"), 1);
     assert_eq!(client.must("device_bytes 0"), CAPS[1]);
+    let why = "which is no GPU of this claim; a claim counts its own GPUs from 0: remove CUDA_VISIBLE_DEVICES";
+    for (list, told) in [
+        ("6", true),
+        (&*rig.uuid(1), true),
+        ("-1", false),
+        ("", false),
+    ] {
+        let mut client = rig.desk.client_with(&[("CUDA_VISIBLE_DEVICES", list)]);
+        client.ask("init");
+        let errors = client.end();
+        assert_eq!(errors.contains(why), told, "{list:?}: {errors}");
+    }
 }
 
 #[test]

@@ -258,27 +258,6 @@ impl ClaimCgroup {
         self.write("cgroup.freeze", if frozen { "1" } else { "0" })
     }
 
-    /// Stops all members, and returns when the last one stands still or at `timeout`.
-    ///
-    /// # Errors
-    /// [`CgroupError::Timeout`] if a member cannot be stopped in time (it stays marked for
-    /// freezing; call [`ClaimCgroup::thaw`] to give up).
-    pub fn freeze(&self, timeout: Duration) -> Result<(), CgroupError> {
-        let mut watch = self.watch()?;
-        self.ask_frozen(true)?;
-        watch.wait(timeout, "frozen", |e| e.frozen == Some(true))
-    }
-
-    /// Lets all members run again, and returns when they do or at `timeout`.
-    ///
-    /// # Errors
-    /// [`CgroupError::Timeout`], for instance because a cgroup above is frozen.
-    pub fn thaw(&self, timeout: Duration) -> Result<(), CgroupError> {
-        let mut watch = self.watch()?;
-        self.ask_frozen(false)?;
-        watch.wait(timeout, "thawed", |e| e.frozen == Some(false))
-    }
-
     /// Kills all members with SIGKILL, those that fork meanwhile too. Returns at once.
     ///
     /// # Errors
@@ -513,12 +492,13 @@ mod tests {
             ("cgroup.freeze", ""),
             ("cgroup.kill", ""),
         ]);
-        let error = cgroup.freeze(Duration::from_millis(5)).unwrap_err();
+        cgroup.ask_frozen(true).unwrap();
+        let error = cgroup.wait_empty(Duration::from_millis(5)).unwrap_err();
         assert!(
             matches!(
                 error,
                 CgroupError::Timeout {
-                    wanted: "frozen",
+                    wanted: "empty",
                     ..
                 }
             ),
@@ -526,7 +506,7 @@ mod tests {
         );
         let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
         assert_eq!(read("cgroup.freeze"), "1");
-        cgroup.thaw(Duration::from_secs(1)).unwrap();
+        cgroup.ask_frozen(false).unwrap();
         assert_eq!(read("cgroup.freeze"), "0");
         cgroup.kill().unwrap();
         assert_eq!(read("cgroup.kill"), "1");

@@ -68,7 +68,10 @@ impl EventsWatch {
     }
 
     /// Waits until `wanted` holds; `name` says what is waited for in the error.
-    pub(super) fn wait(
+    ///
+    /// # Errors
+    /// [`CgroupError::Timeout`], or [`CgroupError::Io`] with `is_gone()` when the cgroup was removed.
+    pub fn wait(
         &mut self,
         timeout: Duration,
         name: &'static str,

@@ -71,7 +71,7 @@ fn parse_line(line: &str) -> Option<Mount> {
 }
 
 /// Undoes the octal escapes of mountinfo (`\040` is a space).
-fn unescape(field: &str) -> String {
+pub(crate) fn unescape(field: &str) -> String {
     let mut out = Vec::with_capacity(field.len());
     let bytes = field.as_bytes();
     let mut at = 0;

@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::insn::{Insn, Reg};
@@ -26,6 +26,16 @@ const CHARACTER: u32 = 2;
 const MINOR_MODESET: u32 = 254;
 /// `bpf_get_current_ancestor_cgroup_id(level)`: 0 where the caller is not that deep.
 const ANCESTOR_ID: i32 = 123;
+/// `bpf_get_current_pid_tgid()`, which filters may call since Linux 6.10.
+const PID_TGID: i32 = 14;
+/// `bpf_get_current_uid_gid()`.
+const UID_GID: i32 = 15;
+/// `bpf_get_current_comm(bytes, length)`.
+const COMM: i32 = 16;
+/// `bpf_ringbuf_output(map, bytes, length, flags)`, since Linux 5.8.
+const RING_OUTPUT: i32 = 130;
+/// Inode of the machine's first PID namespace (`PROC_PID_INIT_INO`).
+const FIRST_PIDS: u64 = 0xEFFF_FFFC;
 /// How deep exempt cgroups may lie. A service in a cgroup namespace cannot tell the true depth of what it
 /// sees, so all are asked.
 const LEVELS: i32 = 12;
@@ -43,11 +53,58 @@ pub struct GuardRules {
     pub exempt: BTreeSet<u64>,
 }
 
+/// A program that was kept from a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The process, as the machine numbers it.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Its name, at most 15 bytes.
+    pub name: String,
+    /// Minor N of `/dev/nvidia<N>`; absent for a MIG capability.
+    pub minor: Option<u32>,
+}
+
+/// The refusals of a [`Guard`], in their order. Those that come faster than they are read are dropped.
+#[derive(Debug)]
+pub struct Refusals {
+    ring: sys::Ring,
+    nvidia: u32,
+}
+
+impl Refusals {
+    /// Waits for some and gives them.
+    ///
+    /// # Errors
+    /// When the kernel's ring cannot be waited for.
+    pub fn wait(&mut self) -> io::Result<Vec<Refusal>> {
+        let nvidia = self.nvidia;
+        let refusal = |bytes: Vec<u8>| {
+            let long = |at: usize| {
+                let bytes = bytes.get(at..at + 8)?;
+                Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+            };
+            let word =
+                |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+            let name = bytes.get(16..32)?.split(|byte| *byte == 0).next()?;
+            Some(Refusal {
+                pid: i32::try_from(long(0)? >> 32).ok()?,
+                uid: long(8)? as u32,
+                name: String::from_utf8_lossy(name).into_owned(),
+                minor: word(32).filter(|_| word(36) == Some(nvidia)),
+            })
+        };
+        Ok(self.ring.wait()?.into_iter().filter_map(refusal).collect())
+    }
+}
+
 /// The program. GPU nodes and MIG capabilities are refused; `nvidiactl`, `nvidia-modeset` and
 /// `nvidia-uvm`, which give nobody a GPU, are not, so that monitors can still say what they may not open. Nor are the
-/// capabilities where some GPUs are open: they open no instance without the node of its GPU.
+/// capabilities where some GPUs are open: they open no instance without the node of its GPU. A refusal
+/// is written into `ring`, the descriptor of a map.
 #[must_use]
-pub fn guard_program(rules: &GuardRules) -> Vec<Insn> {
+pub fn guard_program(rules: &GuardRules, ring: Option<BorrowedFd<'_>>) -> Vec<Insn> {
     let exempt: Vec<u64> = rules.exempt.iter().copied().take(EXEMPT).collect();
     let mut check = Vec::new();
     if !exempt.is_empty() {
@@ -59,6 +116,16 @@ pub fn guard_program(rules: &GuardRules) -> Vec<Insn> {
                 check.push(Insn::skip_if_same(Reg::R0, Reg::R1, 0));
             }
         }
+    }
+    if let Some(ring) = ring {
+        check.extend([Insn::call(PID_TGID), Insn::store_long(Reg::R0, -40)]);
+        check.extend([Insn::call(UID_GID), Insn::store_long(Reg::R0, -32)]);
+        check.extend(Insn::set_stack(Reg::R1, -24));
+        check.extend([Insn::set(Reg::R2, 16), Insn::call(COMM)]);
+        check.extend(Insn::set_map(Reg::R1, ring.as_raw_fd()));
+        check.extend(Insn::set_stack(Reg::R2, -40));
+        check.extend([Insn::set(Reg::R3, 40), Insn::set(Reg::R4, 0)]);
+        check.push(Insn::call(RING_OUTPUT));
     }
     check.extend([Insn::set(Reg::R0, 0), Insn::exit()]);
     let length = distance(check.len());
@@ -76,6 +143,8 @@ pub fn guard_program(rules: &GuardRules) -> Vec<Insn> {
         Insn::load_word(Reg::R2, Reg::R1, 0),
         Insn::load_word(Reg::R3, Reg::R1, 4),
         Insn::load_word(Reg::R4, Reg::R1, 8),
+        Insn::store_word(Reg::R4, -8),
+        Insn::store_word(Reg::R3, -4),
         // The context's first word is access << 16 | type.
         Insn::and(Reg::R2, 0xffff),
     ];
@@ -119,6 +188,8 @@ const _: () = assert!((EXEMPT * 3 + 2) * (LEVELS as usize) < i16::MAX as usize);
 pub struct Guard {
     name: String,
     loaded: Option<(GuardRules, OwnedFd, u32)>,
+    /// Where refusals go; none where the kernel has no way to say them.
+    ring: Option<OwnedFd>,
 }
 
 impl Guard {
@@ -133,7 +204,32 @@ impl Guard {
         Self {
             name: format!("{PREFIX}{:07x}", hash & 0xfff_ffff),
             loaded: None,
+            ring: None,
         }
+    }
+
+    /// What this guard refuses from now on; its filters say it once they are set anew. `None` where this kernel cannot
+    /// tell, and where processes have other numbers here than on the machine.
+    #[must_use]
+    pub fn refusals(&mut self, majors: &Majors) -> Option<Refusals> {
+        let own = fs::metadata("/proc/self/ns/pid").ok()?;
+        if own.ino() != FIRST_PIDS {
+            return None;
+        }
+        let ring = sys::Ring::make().ok()?;
+        let fd = ring.fd().try_clone_to_owned().ok()?;
+        let rules = GuardRules {
+            majors: majors.clone(),
+            open: BTreeSet::new(),
+            exempt: BTreeSet::new(),
+        };
+        sys::load(&self.name, &guard_program(&rules, Some(fd.as_fd()))).ok()?;
+        self.ring = Some(fd);
+        self.loaded = None;
+        Some(Refusals {
+            ring,
+            nvidia: majors.nvidia,
+        })
     }
 
     /// Makes the rules those of this service's filter on a cgroup: attaches it, or puts it in the place of
@@ -181,7 +277,11 @@ impl Guard {
         {
             return Ok(());
         }
-        let fd = sys::load(&self.name, &guard_program(rules)).map_err(|(source, log)| {
+        let fd = sys::load(
+            &self.name,
+            &guard_program(rules, self.ring.as_ref().map(AsFd::as_fd)),
+        )
+        .map_err(|(source, log)| {
             if log.is_empty() {
                 DeviceError::new("load", Path::new(&self.name), source)
             } else {
@@ -295,7 +395,7 @@ mod tests {
 
     /// Runs the program as the kernel would for one open.
     fn allowed(rules: &GuardRules, below: &[u64], kind: u32, major: u32, minor: u32) -> bool {
-        let bytes: Vec<u8> = guard_program(rules)
+        let bytes: Vec<u8> = guard_program(rules, None)
             .into_iter()
             .flat_map(Insn::to_bytes)
             .collect();

@@ -24,6 +24,8 @@ pub(super) enum Reg {
     R2 = 2,
     R3 = 3,
     R4 = 4,
+    /// The end of the stack.
+    R10 = 10,
 }
 
 impl Insn {
@@ -78,6 +80,32 @@ impl Insn {
             Self::new(0x18, dst, Reg::R0, 0, low.cast_signed()),
             Self::new(0, Reg::R0, Reg::R0, 0, high.cast_signed()),
         ]
+    }
+
+    /// `dst = address of a map`, by its descriptor: two instructions.
+    pub(super) fn set_map(dst: Reg, map: i32) -> [Self; 2] {
+        [
+            Self::new(0x18, dst, Reg::R1, 0, map),
+            Self::new(0, Reg::R0, Reg::R0, 0, 0),
+        ]
+    }
+
+    /// `dst = the stack's end + offset`: two instructions.
+    pub(super) fn set_stack(dst: Reg, offset: i32) -> [Self; 2] {
+        [
+            Self::new(0xbf, dst, Reg::R10, 0, 0),
+            Self::new(0x07, dst, Reg::R0, 0, offset),
+        ]
+    }
+
+    /// `*(u32 *)(the stack's end + offset) = src`
+    pub(super) fn store_word(src: Reg, offset: i16) -> Self {
+        Self::new(0x63, Reg::R10, src, offset, 0)
+    }
+
+    /// `*(u64 *)(the stack's end + offset) = src`
+    pub(super) fn store_long(src: Reg, offset: i16) -> Self {
+        Self::new(0x7b, Reg::R10, src, offset, 0)
     }
 
     /// Calls a function of the kernel: arguments in `r1` and up, the answer in `r0`.

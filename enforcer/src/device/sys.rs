@@ -2,10 +2,15 @@
 #![allow(unsafe_code, reason = "bpf(2) has no safe wrapper")]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::insn::Insn;
 
+const MAP_CREATE: libc::c_long = 0;
 const PROG_LOAD: libc::c_long = 5;
 const PROG_ATTACH: libc::c_long = 8;
 const PROG_DETACH: libc::c_long = 9;
@@ -13,6 +18,7 @@ const PROG_GET_FD_BY_ID: libc::c_long = 13;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const PROG_QUERY: libc::c_long = 16;
 
+const MAP_RINGBUF: u32 = 27;
 const TYPE_CGROUP_DEVICE: u32 = 15;
 const ATTACH_CGROUP_DEVICE: u32 = 6;
 const ALLOW_MULTI: u32 = 1 << 1;
@@ -22,6 +28,17 @@ const REPLACE: u32 = 1 << 2;
 const MAX_PROGRAMS: usize = 64;
 /// Longest name of a program without the final NUL.
 const NAME_BYTES: usize = 15;
+
+/// `bpf_attr` as MAP_CREATE reads it.
+#[repr(C)]
+#[derive(Default)]
+struct MapAttr {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    map_flags: u32,
+}
 
 /// `bpf_attr` as PROG_LOAD reads it.
 #[repr(C)]
@@ -254,4 +271,124 @@ pub(super) fn info(program: BorrowedFd<'_>) -> io::Result<ProgInfo> {
     };
     bpf(OBJ_GET_INFO_BY_FD, &mut attr)?;
     Ok(info)
+}
+
+/// A ring buffer of the kernel's (`BPF_MAP_TYPE_RINGBUF`), mapped: one page that says how far it was read, one that says how far
+/// it was written, and the data, which lies there twice in a row so that no record is cut at the end.
+#[derive(Debug)]
+pub(super) struct Ring {
+    fd: OwnedFd,
+    page: usize,
+    read: NonNull<libc::c_void>,
+    written: NonNull<libc::c_void>,
+}
+
+// SAFETY: the mappings belong to the value, and only `wait`, which borrows it mutably, reads through them.
+unsafe impl Send for Ring {}
+
+/// Bit of a record's length: the kernel still writes it.
+const BUSY: u32 = 1 << 31;
+/// Bit of a record's length: it was given up.
+const DISCARDED: u32 = 1 << 30;
+/// Bytes before a record: its length, and something of the kernel's own.
+const HEAD: usize = 8;
+
+impl Ring {
+    /// A ring of one page.
+    pub(super) fn make() -> io::Result<Self> {
+        // SAFETY: takes and gives numbers only.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+        let mut attr = MapAttr {
+            map_type: MAP_RINGBUF,
+            max_entries: page as u32,
+            ..MapAttr::default()
+        };
+        let fd = bpf_fd(MAP_CREATE, &mut attr)?;
+        let map = |length: usize, writes: i32, offset: usize| {
+            // SAFETY: a new mapping, where the kernel likes, of as many bytes as such a map has.
+            let at = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    length,
+                    libc::PROT_READ | writes,
+                    libc::MAP_SHARED,
+                    fd.as_raw_fd(),
+                    offset as libc::off_t,
+                )
+            };
+            let there = NonNull::new(at).filter(|at| at.as_ptr() != libc::MAP_FAILED);
+            there.ok_or_else(io::Error::last_os_error)
+        };
+        let read = map(page, libc::PROT_WRITE, 0)?;
+        let written = map(3 * page, 0, page).inspect_err(|_| {
+            // SAFETY: mapped above, and nothing points into it.
+            unsafe { libc::munmap(read.as_ptr(), page) };
+        })?;
+        Ok(Self {
+            fd,
+            page,
+            read,
+            written,
+        })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Waits for records and gives all that are there.
+    pub(super) fn wait(&mut self) -> io::Result<Vec<Vec<u8>>> {
+        let mut records = Vec::new();
+        while records.is_empty() {
+            let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, PollTimeout::NONE) {
+                Ok(_) | Err(nix::errno::Errno::EINTR) => self.take(&mut records),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(records)
+    }
+
+    fn take(&mut self, records: &mut Vec<Vec<u8>>) {
+        let (read, written) = (
+            self.read.cast::<AtomicU64>(),
+            self.written.cast::<AtomicU64>(),
+        );
+        // SAFETY: both pages begin with such a word and stay mapped as long as `self`.
+        let (read, written) = unsafe { (read.as_ref(), written.as_ref()) };
+        let mut at = read.load(Ordering::Relaxed);
+        while at < written.load(Ordering::Acquire) {
+            let place = self.page + at as usize % self.page;
+            // SAFETY: within the mapping, which has the data twice behind its first page; records begin at multiples of 8.
+            let length = unsafe { self.written.byte_add(place).cast::<AtomicU32>().as_ref() };
+            let length = length.load(Ordering::Acquire);
+            if length & BUSY != 0 {
+                return;
+            }
+            let bytes = (length & !DISCARDED) as usize;
+            if length & DISCARDED == 0 && bytes <= self.page {
+                // SAFETY: the kernel has finished the record, none is longer than the data, and it writes nothing there
+                // before `read` has passed it.
+                let record = unsafe {
+                    std::slice::from_raw_parts(
+                        self.written.byte_add(place + HEAD).cast().as_ptr(),
+                        bytes,
+                    )
+                };
+                records.push(record.to_vec());
+            }
+            at += (bytes + HEAD).next_multiple_of(8) as u64;
+            read.store(at, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `make`, and nothing points into them.
+        unsafe {
+            libc::munmap(self.read.as_ptr(), self.page);
+            libc::munmap(self.written.as_ptr(), 3 * self.page);
+        }
+    }
 }

@@ -42,6 +42,10 @@ pub enum MigOrder {
 pub struct MigSize {
     /// The profile's number.
     pub id: u32,
+    /// What its name has behind slices and memory: `+me` with media engines, `+gfx` with graphics, empty for plain ones.
+    pub with: &'static str,
+    /// The most instances of it that the GPU can have.
+    pub most: u32,
     /// Compute slices.
     pub slices: u32,
     /// Bytes.
@@ -163,9 +167,27 @@ pub(super) fn obey(device: &Device<'_>, order: MigOrder) -> Result<MigState, Mig
     look(device)
 }
 
-/// The constants of nvml.h for profiles without media engines or graphics of their own, whose names are not told apart
-/// by slices and memory: 1, 2, 3, 4, 7, 8 and 6 slices, and one slice with twice the memory.
-const SIZES: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 9];
+/// The constants of nvml.h for profiles (`NVML_GPU_INSTANCE_PROFILE_*`), and what their names have behind slices and memory:
+/// 1, 2, 3, 4, 7, 8 and 6 slices, one with twice the memory, then those with and without media engines and graphics.
+const SIZES: [(u32, &str); 17] = [
+    (0, ""),
+    (1, ""),
+    (2, ""),
+    (3, ""),
+    (4, ""),
+    (5, ""),
+    (6, ""),
+    (9, ""),
+    (7, "+me"),
+    (8, "+me"),
+    (10, "+gfx"),
+    (11, "+gfx"),
+    (12, "+gfx"),
+    (13, "-me"),
+    (14, "-me"),
+    (15, "+me.all"),
+    (16, "+me.all"),
+];
 
 fn look(device: &Device<'_>) -> Result<MigState, MigError> {
     let mode = device.mig_mode();
@@ -178,13 +200,18 @@ fn look(device: &Device<'_>) -> Result<MigState, MigError> {
         bytes: memory.total,
         ..MigState::default()
     };
-    for constant in SIZES {
-        let Some((id, slices, bytes)) = sys::profile(device, constant) else {
+    for (constant, with) in SIZES {
+        let Some((id, slices, bytes, most)) = sys::profile(device, constant) else {
             continue;
         };
+        if state.sizes.iter().any(|known| known.id == id) {
+            continue;
+        }
         let places = sys::places(device, id)?;
         state.sizes.push(MigSize {
             id,
+            with,
+            most,
             slices,
             bytes,
             size: places.iter().map(|p| p.1).max().unwrap_or(0),

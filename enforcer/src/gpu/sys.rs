@@ -26,8 +26,8 @@ fn tried(call: &'static str, code: u32) -> Result<(), MigError> {
     nvml_try(code).map_err(|e| error(call, &e))
 }
 
-/// Number, compute slices and bytes of the profile behind one of the header's constants; none where the GPU lacks it.
-pub(super) fn profile(device: &Device<'_>, constant: u32) -> Option<(u32, u32, u64)> {
+/// Number, compute slices, bytes and greatest count of the profile behind one of the header's constants; none where the GPU lacks it.
+pub(super) fn profile(device: &Device<'_>, constant: u32) -> Option<(u32, u32, u64, u32)> {
     let lib = device.nvml().lib();
     let call = lib.nvmlDeviceGetGpuInstanceProfileInfo.as_ref().ok()?;
     // SAFETY: plain data, for which zero is a value.
@@ -35,7 +35,8 @@ pub(super) fn profile(device: &Device<'_>, constant: u32) -> Option<(u32, u32, u
         unsafe { std::mem::zeroed() };
     // SAFETY: the handle is the one that NVML gave for this library, and `info` is valid for the result.
     let code = unsafe { call(device.handle(), constant, &raw mut info) };
-    (code == 0).then_some((info.id, info.sliceCount, info.memorySizeMB << 20))
+    let bytes = info.memorySizeMB << 20;
+    (code == 0).then_some((info.id, info.sliceCount, bytes, info.instanceCount))
 }
 
 /// Where instances of a profile may be: the first memory slice, and how many.

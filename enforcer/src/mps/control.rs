@@ -109,9 +109,14 @@ fn end(daemon: i32) {
             continue;
         };
         let _ = fd.signal(libc::SIGKILL);
-        let most = PollTimeout::try_from(ANSWER).unwrap_or(PollTimeout::MAX);
-        let _ = poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], most);
+        gone(&fd, ANSWER);
     }
+}
+
+/// Waits until a process has ended, at most so long.
+fn gone(process: &PidFd, most: Duration) {
+    let most = PollTimeout::try_from(most).unwrap_or(PollTimeout::MAX);
+    let _ = poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], most);
 }
 
 /// What a program printed into a pipe.
@@ -448,19 +453,30 @@ impl Control {
         Ok(answer.trim() == "0")
     }
 
-    /// Ends the daemon; servers get so many seconds.
+    /// Ends the daemon and waits until it is gone: another that starts while it still ends would end too. Servers get
+    /// so many seconds.
     ///
     /// # Errors
     /// [`MpsError::Refused`] if the daemon does not let this user.
     pub fn quit(&self, seconds: u32) -> Result<(), MpsError> {
         let command = format!("quit -t {seconds}");
+        let daemons = self.daemons();
         match self.ask(&command) {
-            Ok(answer) if !answer.trim().is_empty() => Err(MpsError::Refused {
-                command,
-                answer: answer::text(&answer),
-            }),
-            Ok(_) | Err(MpsError::Silent { .. }) => Ok(()),
-            Err(error) => Err(error),
+            Ok(answer) if !answer.trim().is_empty() => {
+                return Err(MpsError::Refused {
+                    command,
+                    answer: answer::text(&answer),
+                });
+            }
+            Ok(_) | Err(MpsError::Silent { .. }) => {}
+            Err(error) => return Err(error),
         }
+        let most = Duration::from_secs(seconds.into()) + ANSWER;
+        for daemon in daemons {
+            if let Ok(Some(fd)) = PidFd::open(daemon) {
+                gone(&fd, most);
+            }
+        }
+        Ok(())
     }
 }

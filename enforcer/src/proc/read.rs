@@ -1,5 +1,6 @@
 //! Readers of `/proc/<pid>/*`. Each returns `None` for a process that is gone or closed to us.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
@@ -41,10 +42,18 @@ const MAPS_AT_MOST: u64 = 16 << 20;
 /// Whether the name of one of the first files that a process has mapped fits.
 #[must_use]
 pub fn has_mapped(pid: i32, fits: impl Fn(&str) -> bool) -> bool {
-    let mut maps = Vec::new();
-    let file = fs::File::open(format!("/proc/{pid}/maps"));
-    let read = file.and_then(|file| file.take(MAPS_AT_MOST).read_to_end(&mut maps));
-    read.is_ok() && names_mapped(&String::from_utf8_lossy(&maps)).any(fits)
+    let maps = bytes(pid, "maps", MAPS_AT_MOST);
+    maps.is_some_and(|maps| names_mapped(&String::from_utf8_lossy(&maps)).any(fits))
+}
+
+/// The mount points in a process's view of files; of a list that is longer than [`MAPS_AT_MOST`], which users can make, the
+/// first ones.
+#[must_use]
+pub fn mount_points(pid: i32) -> Option<BTreeSet<String>> {
+    let text = bytes(pid, "mountinfo", MAPS_AT_MOST)?;
+    let text = String::from_utf8_lossy(&text);
+    let points = text.lines().filter_map(|line| line.split(' ').nth(4));
+    Some(points.map(crate::cgroup::unescape).collect())
 }
 
 /// The names of files in the text of `/proc/PID/maps`, without their directories.
@@ -131,35 +140,30 @@ impl Rights {
     }
 }
 
-/// Reads a file of a process. Most are short: one read gets them, and the next one says that there is no more.
-fn bytes(pid: i32, file: &str) -> Option<Vec<u8>> {
-    let mut open = fs::File::open(format!("/proc/{pid}/{file}")).ok()?;
-    let mut all = vec![0; 2048];
-    let mut have = 0;
-    loop {
-        match open.read(&mut all[have..]) {
-            Ok(0) => break,
-            Ok(n) => have += n,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(_) => return None,
-        }
-        if have == all.len() {
-            all.resize(have * 4, 0);
-        }
-    }
-    all.truncate(have);
+/// Of the arguments so many bytes are read. How long they and the environment are their process decides (prctl(2),
+/// `PR_SET_MM_MAP`): as long as what it maps.
+const ARGUMENTS_AT_MOST: u64 = 64 << 10;
+/// Of any other file; only the environment can be longer.
+const FILE_AT_MOST: u64 = 1 << 20;
+
+/// Reads a file of a process, at most so many bytes. Most are short: one read gets them, and the next one says that there
+/// is no more.
+fn bytes(pid: i32, file: &str, at_most: u64) -> Option<Vec<u8>> {
+    let open = fs::File::open(format!("/proc/{pid}/{file}")).ok()?;
+    let mut all = Vec::with_capacity(2048);
+    open.take(at_most).read_to_end(&mut all).ok()?;
     Some(all)
 }
 
 /// `/proc/<pid>/stat`.
 #[must_use]
 pub fn stat(pid: i32) -> Option<Stat> {
-    Stat::parse(&String::from_utf8_lossy(&bytes(pid, "stat")?))
+    Stat::parse(&String::from_utf8_lossy(&bytes(pid, "stat", FILE_AT_MOST)?))
 }
 
 /// The wait status of a process that has ended and that nobody has waited for (field 52 of `/proc/<pid>/stat`, proc(5)).
 pub(super) fn status_of_zombie(process: ProcessKey) -> Option<i32> {
-    let text = String::from_utf8_lossy(&bytes(process.pid, "stat")?).into_owned();
+    let text = String::from_utf8_lossy(&bytes(process.pid, "stat", FILE_AT_MOST)?).into_owned();
     let stat = Stat::parse(&text)?;
     let (_, tail) = text.rsplit_once(')')?;
     let status = tail.split_ascii_whitespace().nth(49)?.parse().ok()?;
@@ -181,26 +185,34 @@ pub fn key(pid: i32) -> Option<ProcessKey> {
 /// Real and effective user id.
 #[must_use]
 pub fn uids(pid: i32) -> Option<Uids> {
-    Uids::parse(&String::from_utf8_lossy(&bytes(pid, "status")?))
+    Uids::parse(&String::from_utf8_lossy(&bytes(
+        pid,
+        "status",
+        FILE_AT_MOST,
+    )?))
 }
 
 /// As whom a process was started.
 #[must_use]
 pub fn rights(pid: i32) -> Option<Rights> {
-    Rights::parse(&String::from_utf8_lossy(&bytes(pid, "status")?))
+    Rights::parse(&String::from_utf8_lossy(&bytes(
+        pid,
+        "status",
+        FILE_AT_MOST,
+    )?))
 }
 
 /// The arguments; empty for a zombie or a kernel thread.
 #[must_use]
 pub fn cmdline(pid: i32) -> Option<Vec<OsString>> {
-    bytes(pid, "cmdline").map(|bytes| split_nul(&bytes))
+    bytes(pid, "cmdline", ARGUMENTS_AT_MOST).map(|bytes| split_nul(&bytes))
 }
 
 /// The environment as it was at exec. What it says is the user's word: fit for names on a screen,
 /// never for a decision.
 #[must_use]
 pub fn environ(pid: i32) -> Option<Vec<OsString>> {
-    bytes(pid, "environ").map(|bytes| split_nul(&bytes))
+    bytes(pid, "environ", FILE_AT_MOST).map(|bytes| split_nul(&bytes))
 }
 
 fn split_nul(bytes: &[u8]) -> Vec<OsString> {
@@ -366,6 +378,29 @@ mod tests {
     }
 
     #[test]
+    fn of_what_a_process_says_of_itself_only_so_much_is_read() {
+        let long = "x".repeat(100 << 10);
+        let piped = std::process::Stdio::piped;
+        let mut child = std::process::Command::new("sh");
+        child
+            .args(["-c", "echo; read x", "sh", &long])
+            .stdin(piped())
+            .stdout(piped());
+        child.envs((0..15).map(|i| (format!("LONG{i}"), &long)));
+        let mut child = child.spawn().unwrap();
+        child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        let pid = child.id().cast_signed();
+        let size = |parts: Option<Vec<OsString>>| {
+            parts.map(|p| p.iter().map(|p| p.len() as u64 + 1).sum())
+        };
+        let sizes: [Option<u64>; 2] = [size(cmdline(pid)), size(environ(pid))];
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // The zero at the cut end is none of the file's.
+        assert_eq!(sizes, [Some(ARGUMENTS_AT_MOST + 1), Some(FILE_AT_MOST + 1)]);
+    }
+
+    #[test]
     fn the_gone_are_none() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id().cast_signed();
@@ -384,6 +419,12 @@ mod tests {
         assert_eq!(primary_gid(0), Some(0));
         assert_eq!(group_name(0).as_deref(), Some("root"));
         assert!(groups_of(0).unwrap().contains(&0));
+    }
+
+    #[test]
+    fn the_mount_points_of_a_process_are_read() {
+        let own = mount_points(std::process::id().cast_signed()).unwrap();
+        assert!(own.contains("/") && own.contains("/proc"), "{own:?}");
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl TestTree {
 impl Drop for TestTree {
     fn drop(&mut self) {
         for claim in self.0.claims().unwrap_or_default() {
-            let _ = claim.thaw(LONG);
+            let _ = claim.ask_frozen(false);
             let _ = claim.kill();
             let _ = claim.wait_empty(LONG);
             let _ = self.0.remove(&claim);

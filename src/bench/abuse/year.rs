@@ -17,7 +17,7 @@ const DAY_MS: u64 = 86_400_000;
 /// Fills the journal of a service that does not run; how many claims that were.
 pub(super) fn fill(path: &Path, days: u64) -> anyhow::Result<u64> {
     let mut journal = Journal::open(path)?;
-    let first = journal.next_id()?;
+    let first = journal.next_id().0;
     let begin = unix_ms().saturating_sub(days * DAY_MS);
     let total = days * u64::from(USERS) * CLAIMS;
     for n in 0..total {

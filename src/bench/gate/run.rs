@@ -66,18 +66,6 @@ pub(in crate::bench) struct How {
     pub(in crate::bench) rate: u64,
 }
 
-impl How {
-    /// On the simulated GPU.
-    pub(in crate::bench) fn simulated(gated: bool) -> Self {
-        Self {
-            gated,
-            rounds: None,
-            kernel_ns: 0,
-            rate: u64::MAX,
-        }
-    }
-}
-
 impl Drop for Running {
     fn drop(&mut self) {
         for (_, child) in &mut self.children {

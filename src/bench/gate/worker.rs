@@ -227,13 +227,6 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
             number(4).unwrap_or(1),
             Duration::from_micros(number(5).unwrap_or(0)),
         ),
-        "job" => job(
-            &streams,
-            function,
-            u32::try_from(number(2).unwrap_or(1)).unwrap_or(1),
-            number(3).unwrap_or(1),
-            Duration::from_micros(number(4).unwrap_or(0)),
-        ),
         other => anyhow::bail!("there is no program `{other}`"),
     }
 }
@@ -289,27 +282,6 @@ fn copies(
             })?;
         }
     }
-}
-
-/// A job of `steps` steps that fills as many SMs as it has blocks and computes on the processor between
-/// steps: prints the microseconds that its steps took together.
-fn job(
-    streams: &Streams<'_>,
-    kernel: Function,
-    blocks: u32,
-    steps: u64,
-    think: Duration,
-) -> anyhow::Result<()> {
-    let (stream, event) = (streams.stream()?, streams.event()?);
-    let began = Instant::now();
-    for _ in 0..steps {
-        streams.launch_blocks(kernel, blocks, stream)?;
-        streams.record(event, stream)?;
-        streams.wait(event)?;
-        std::thread::sleep(think);
-    }
-    writeln!(std::io::stdout(), "{}", began.elapsed().as_micros())?;
-    Ok(())
 }
 
 /// Requests of `count` kernels each, in bursts: prints the microseconds of each.

@@ -30,6 +30,9 @@ pub struct ReportArgs {
     /// Print at most 25 lines for a mail, with aliases instead of user names
     #[arg(long, conflicts_with_all = ["json", "csv", "html"])]
     pub text: bool,
+    /// Add up reports of several machines, each written there by `gshare report --json > HOST.json`
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["since", "until", "user"])]
+    pub merge: Vec<PathBuf>,
     /// Name users and their programs with --html or --text
     #[arg(long)]
     pub names: bool,

@@ -17,6 +17,8 @@ pub struct Profile {
     pub size: u32,
     /// The first memory slice of each place where one may be.
     pub starts: Vec<u32>,
+    /// The most instances of it that a GPU can have: fewer than places where they need what there is once.
+    pub most: usize,
 }
 
 /// The instances that a GPU is to have, by the names of their profiles: `3g.40gb+2g.20gb+1g.10gb`.
@@ -42,12 +44,19 @@ impl FromStr for Layout {
         if text.trim() == OFF {
             return Ok(Self::default());
         }
-        let names: Vec<String> = text
-            .split(['+', ','])
-            .map(|n| n.trim().to_owned())
-            .collect();
+        let mut names: Vec<String> = Vec::new();
+        for part in text.split(['+', ',']).map(str::trim) {
+            match names.last_mut() {
+                Some(name) if WITH.contains(&part) => *name = format!("{name}+{part}"),
+                _ => names.push(part.to_owned()),
+            }
+        }
         let is_profile = |name: &String| {
-            let (slices, memory) = name.split_once("g.").unwrap_or_default();
+            let plain = name
+                .split_once('+')
+                .map_or(name.as_str(), |(plain, _)| plain);
+            let plain = plain.strip_suffix("-me").unwrap_or(plain);
+            let (slices, memory) = plain.split_once("g.").unwrap_or_default();
             let memory = memory.strip_suffix("gb").unwrap_or_default();
             slices.parse::<u32>().is_ok() && memory.parse::<u32>().is_ok()
         };
@@ -69,6 +78,8 @@ impl fmt::Display for Layout {
 
 /// The layout of a GPU that is not divided.
 const OFF: &str = "off";
+/// What profiles have beside slices, behind a plus: media engines (some, all of the GPU's), graphics.
+const WITH: [&str; 3] = ["me", "me.all", "gfx"];
 /// More instances than any GPU can have.
 const MOST: usize = 16;
 
@@ -140,7 +151,7 @@ pub fn places(
         fits: largest(profiles, layout, there),
         profiles: profiles
             .iter()
-            .map(|p| (p.name.clone(), p.starts.len()))
+            .map(|p| (p.name.clone(), p.starts.len().min(p.most)))
             .collect(),
     };
     if let Some(name) = layout.0.iter().find(|name| find(name).is_none()) {
@@ -181,6 +192,9 @@ fn fill(wanted: &[&Profile], there: &[Place], taken: u64, found: &mut Vec<Place>
         profile: first.id,
         start: *start,
     };
+    if found.iter().filter(|p| p.profile == first.id).count() >= first.most {
+        return false;
+    }
     let mut starts: Vec<&u32> = first.starts.iter().filter(|s| **s < 32).collect();
     starts.sort_by_key(|start| !there.contains(&place(start)));
     for start in starts {
@@ -216,6 +230,7 @@ mod tests {
     fn profiles() -> Vec<Profile> {
         [
             ("1g.10gb", 19, 1, &[0, 1, 2, 3, 4, 5, 6][..]),
+            ("1g.10gb+me", 20, 1, &[0, 1, 2, 3, 4, 5, 6]),
             ("1g.20gb", 15, 2, &[0, 2, 4, 6]),
             ("2g.20gb", 14, 2, &[0, 2, 4]),
             ("3g.40gb", 9, 4, &[0, 4]),
@@ -227,6 +242,7 @@ mod tests {
             id,
             size,
             starts: starts.to_vec(),
+            most: if id == 20 { 1 } else { 7 },
         })
         .to_vec()
     }
@@ -251,6 +267,7 @@ mod tests {
             ("3g.40gb+4g.40gb", vec![4, 0]),
             ("2g.20gb+2g.20gb+2g.20gb+1g.10gb", vec![0, 2, 4, 6]),
             ("7g.80gb", vec![0]),
+            ("1g.10gb+me+1g.10gb", vec![0, 1]),
         ] {
             let mut found = fits(text).expect(text);
             let mut wanted = starts;
@@ -261,6 +278,7 @@ mod tests {
         for text in [
             "4g.40gb+4g.40gb",
             "7g.80gb+1g.10gb",
+            "1g.10gb+me+1g.10gb+me",
             "3g.40gb+3g.40gb+1g.10gb",
         ] {
             assert!(fits(text).is_err(), "{text}");
@@ -278,8 +296,12 @@ mod tests {
         );
         let none = fits("5g.50gb").expect_err("no such profile");
         assert!(none.to_string().contains("no profile 5g.50gb"), "{none}");
-        for text in ["", "3g", "all", "3g.40gb+", "g.gb"] {
+        for text in ["", "3g", "all", "3g.40gb+", "g.gb", "me", "3g.40gb+x"] {
             assert!(text.parse::<Layout>().is_err(), "{text}");
+        }
+        for text in ["1g.24gb-me+2g.48gb+gfx", "1g.24gb+me.all"] {
+            let layout: Layout = text.parse().expect(text);
+            assert_eq!(layout.to_string(), text);
         }
         assert!("off".parse::<Layout>().expect("a word").is_off());
     }

@@ -230,18 +230,20 @@ pub fn estimate(
     let kind = Scores::kind(found.level, found.known);
     let above = scores.quantile(kind, nominal) * found.spread;
     let of = |log: f64| Bytes(log.exp().round() as u64);
-    let bound = of(found.log + above);
-    // Runs that differ by much do not say how far the next one is from all of them: not further than this.
-    let highest = found.runs.iter().map(|run| run.peak).max();
-    let most = highest.map(|peak| of(FURTHEST.ln() + (peak.0 as f64).ln().max(found.log)));
-    let bound = match (found.level, most) {
-        (Level::Repeats, Some(most)) => bound.min(most),
-        _ => bound,
-    };
+    let (middle, mut bound) = (of(found.log), of(found.log + above));
+    if found.level == Level::Repeats {
+        // Runs that differ by much do not say how far the next one is from all of them: not further than this.
+        let highest = found
+            .runs
+            .iter()
+            .map(|run| run.peak)
+            .fold(middle, Bytes::max);
+        bound = bound.min(Bytes((FURTHEST * highest.0 as f64).round() as u64));
+    }
     Some(Estimate {
         level: found.level,
         kind,
-        middle: of(found.log),
+        middle,
         bound,
         spread: found.spread,
         runs: found.runs,

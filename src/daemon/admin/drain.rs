@@ -7,18 +7,20 @@ use gshare_proto::{AdminDone, DrainView, ErrorCode, Reply, WireError};
 
 use super::{Act, in_brackets, reason_of};
 use crate::clock::unix_ms;
-use crate::daemon::convert;
 use crate::daemon::fact::Fact;
+use crate::daemon::features::Features;
+use crate::daemon::gpu::Gpus;
 use crate::daemon::journal::DrainRecord;
 use crate::daemon::peer::Peer;
 use crate::daemon::service::Service;
+use crate::daemon::world::World;
 
 impl Service {
     /// What was decided before this service started.
     pub(crate) fn load_drains(&mut self) -> anyhow::Result<()> {
         for drain in self.journal.drains()? {
             let name = drain.uuid.clone();
-            self.drains.insert(name.clone(), drain);
+            self.gpus.drains.insert(name.clone(), drain);
             self.drain_in_core(&name, true);
         }
         Ok(())
@@ -26,7 +28,7 @@ impl Service {
 
     /// The core knows a GPU by the UUID that it has now.
     fn drain_in_core(&mut self, name: &str, on: bool) {
-        let uuid = match self.gpu_index(name) {
+        let uuid = match self.gpus.gpu_index(name) {
             Some(g) => self.gpus[g].uuid.clone(),
             None => name.to_owned(),
         };
@@ -35,82 +37,10 @@ impl Service {
 
     /// An instance that was made anew is drained as the one was that was at its place.
     pub(crate) fn drain_again(&mut self, g: usize) {
-        let name = self.lasting_name(g);
-        if self.drains.contains_key(&name) {
+        let name = self.gpus.lasting_name(g);
+        if self.gpus.drains.contains_key(&name) {
             self.drain_in_core(&name, true);
         }
-    }
-
-    /// That a GPU takes no new claims, for the screen.
-    pub(crate) fn drain_view(&self, gpu: usize) -> Option<DrainView> {
-        self.gpus.get(gpu)?;
-        let drain = self.drains.get(&self.lasting_name(gpu))?;
-        Some(DrainView {
-            since_ms: drain.since_ms,
-            by: drain.by.clone(),
-            reason: drain.reason.clone(),
-        })
-    }
-
-    /// The GPUs of those that it names (of all, if none) that take no new claims, and why: `GPU 1 is drained (new fan)`.
-    pub(crate) fn closed_text(&self, only: &[u32], reason: &Reason) -> Option<String> {
-        if matches!(reason, Reason::Behind { .. }) {
-            return None;
-        }
-        let meant =
-            |g: &usize| only.is_empty() || u32::try_from(*g).is_ok_and(|g| only.contains(&g));
-        let closed: Vec<String> = (0..self.gpus.len())
-            .filter(meant)
-            // A GPU that is divided is not meant as a whole unless it is named.
-            .filter(|g| !only.is_empty() || !self.is_divided(*g))
-            .filter_map(|g| self.why_closed(g))
-            .collect();
-        (!closed.is_empty()).then(|| closed.join(", "))
-    }
-
-    /// Why a GPU takes no new claims, if it does not.
-    fn why_closed(&self, g: usize) -> Option<String> {
-        if let Some(released) = self.released_text(g) {
-            return Some(released);
-        }
-        let whole = self.gpus[g].parent.unwrap_or(g);
-        if self.dividing.contains(&whole) {
-            return Some(format!("GPU {whole} is being divided"));
-        }
-        if let Some(drain) = self.drain_view(g) {
-            let why = in_brackets(drain.reason.as_deref());
-            return Some(format!("GPU {g} is drained{why}"));
-        }
-        if let Some(why) = self.features.health.sickness(&self.world(), whole) {
-            return Some(format!("GPU {g} is sick{}", in_brackets(Some(&why))));
-        }
-        if self.is_divided(g) {
-            let own = |i: &usize| self.gpus[*i].parent == Some(g) && !self.gpus[*i].gone;
-            let parts = (0..self.gpus.len()).filter(own);
-            let parts: Vec<String> = parts.map(|i| i.to_string()).collect();
-            let them = if parts.is_empty() {
-                "it has none yet".to_owned()
-            } else {
-                format!("GPUs {}", parts.join(", "))
-            };
-            return Some(format!("GPU {g} is divided into MIG instances ({them})"));
-        }
-        let modes = self.gpus[g].modes;
-        match modes.next {
-            Some(next) => Some(format!("GPU {g} becomes {} when it is empty", next.name())),
-            None if modes.now == GpuMode::Mps && !self.mode_is_ready(g) => {
-                Some(format!("MPS of GPU {g} is not up yet"))
-            }
-            None => None,
-        }
-    }
-
-    fn gpus_named(&self, words: &[impl AsRef<str>]) -> Result<Vec<usize>, WireError> {
-        if words.is_empty() {
-            return Err(WireError::new(ErrorCode::Usage, "no GPU is named"));
-        }
-        let found = convert::gpu_ids(&self.world(), "GPU ", words)?;
-        Ok(found.into_iter().map(|g| g as usize).collect())
     }
 
     pub(super) fn admin_drain(
@@ -119,28 +49,31 @@ impl Service {
         words: &[impl AsRef<str>],
         reason: Option<&str>,
     ) -> Result<Reply, WireError> {
-        let gpus = self.gpus_named(words)?;
+        let gpus = self.gpus.gpus_named(words)?;
         let reason = reason_of(reason);
         let drains: Vec<DrainRecord> = gpus
             .iter()
             .map(|g| DrainRecord {
-                uuid: self.lasting_name(*g),
+                uuid: self.gpus.lasting_name(*g),
                 since_ms: unix_ms(),
-                by: self.names.user(peer.uid),
+                by: self.host.names.user(peer.uid),
                 reason: reason.clone(),
             })
             .collect();
         let acts = gpus
             .iter()
-            .map(|g| self.drain_act("drain", *g, "drained", reason.clone()))
+            .map(|g| self.gpus.drain_act("drain", *g, "drained", reason.clone()))
             .collect();
         self.audit(peer, acts, |tx| drains.iter().try_for_each(|d| d.put(tx)))?;
         for drain in drains {
             let name = drain.uuid.clone();
-            self.drains.insert(name.clone(), drain);
+            self.gpus.drains.insert(name.clone(), drain);
             self.drain_in_core(&name, true);
         }
-        let lines: Vec<String> = gpus.iter().map(|g| self.drained_line(*g)).collect();
+        let lines: Vec<String> = gpus
+            .iter()
+            .map(|g| drained_line(&self.world(), *g))
+            .collect();
         self.notice(None, format!("{}: no new claims there", names(&gpus)));
         Ok(done(
             &lines,
@@ -153,10 +86,10 @@ impl Service {
         peer: &Peer,
         words: &[impl AsRef<str>],
     ) -> Result<Reply, WireError> {
-        let gpus = self.gpus_named(words)?;
+        let gpus = self.gpus.gpus_named(words)?;
         let (closed, open): (Vec<usize>, Vec<usize>) = gpus.into_iter().partition(|g| {
             let ill = self.features.health.is_ill(&self.world(), *g);
-            ill || self.drains.contains_key(&self.lasting_name(*g))
+            ill || self.gpus.drains.contains_key(&self.gpus.lasting_name(*g))
         });
         let mut lines: Vec<String> = open
             .iter()
@@ -164,9 +97,9 @@ impl Service {
             .collect();
         let acts = closed
             .iter()
-            .map(|g| self.drain_act("undrain", *g, "open", None))
+            .map(|g| self.gpus.drain_act("undrain", *g, "open", None))
             .collect();
-        let names_of: Vec<String> = closed.iter().map(|g| self.lasting_name(*g)).collect();
+        let names_of: Vec<String> = closed.iter().map(|g| self.gpus.lasting_name(*g)).collect();
         if closed.is_empty() {
             return Ok(done(&lines, None));
         }
@@ -175,7 +108,7 @@ impl Service {
             all.try_for_each(|name| DrainRecord::remove(tx, name))
         })?;
         for name in names_of {
-            self.drains.remove(&name);
+            self.gpus.drains.remove(&name);
             self.drain_in_core(&name, false);
         }
         for g in &closed {
@@ -193,43 +126,23 @@ impl Service {
             Some(format!("gshare admin drain {}", list(&closed))),
         ))
     }
+}
 
-    fn drain_act(
-        &self,
-        action: &'static str,
-        gpu: usize,
-        after: &str,
-        reason: Option<String>,
-    ) -> Act {
-        let before = self.drain_view(gpu).map_or_else(
-            || "open".to_owned(),
-            |d| format!("drained by {}{}", d.by, in_brackets(d.reason.as_deref())),
-        );
-        Act {
-            action,
-            target: format!("GPU {gpu} ({})", self.gpus[gpu].uuid),
-            before,
-            after: after.to_owned(),
-            reason,
-        }
-    }
-
-    fn drained_line(&self, gpu: usize) -> String {
-        let holders = self.machine.ledger().holders(gpu);
-        let who: Vec<String> = holders
-            .iter()
-            .filter_map(|id| {
-                let live = self.claims.get(id)?;
-                Some(format!("{id} ({})", self.names.user(live.record.uid)))
-            })
-            .collect();
-        let left = match who.len() {
-            0 => "it is empty".to_owned(),
-            1 => format!("{} still runs", who[0]),
-            n => format!("{n} claims still run: {}", who.join(", ")),
-        };
-        format!("GPU {gpu} is drained: no new claims start there; {left}")
-    }
+fn drained_line(world: &World<'_>, gpu: usize) -> String {
+    let holders = world.machine.ledger().holders(gpu);
+    let who: Vec<String> = holders
+        .iter()
+        .filter_map(|id| {
+            let live = world.claims.get(id)?;
+            Some(format!("{id} ({})", world.host.names.user(live.record.uid)))
+        })
+        .collect();
+    let left = match who.len() {
+        0 => "it is empty".to_owned(),
+        1 => format!("{} still runs", who[0]),
+        n => format!("{n} claims still run: {}", who.join(", ")),
+    };
+    format!("GPU {gpu} is drained: no new claims start there; {left}")
 }
 
 fn done(lines: &[String], undo: Option<String>) -> Reply {
@@ -247,4 +160,102 @@ fn list(gpus: &[usize]) -> String {
 fn names(gpus: &[usize]) -> String {
     let words: Vec<String> = gpus.iter().map(|g| format!("GPU {g}")).collect();
     words.join(", ")
+}
+
+impl Gpus {
+    fn drain_act(
+        &self,
+        action: &'static str,
+        gpu: usize,
+        after: &str,
+        reason: Option<String>,
+    ) -> Act {
+        let before = self.drain_view(gpu).map_or_else(
+            || "open".to_owned(),
+            |d| format!("drained by {}{}", d.by, in_brackets(d.reason.as_deref())),
+        );
+        Act {
+            action,
+            target: format!("GPU {gpu} ({})", self[gpu].uuid),
+            before,
+            after: after.to_owned(),
+            reason,
+        }
+    }
+
+    /// That a GPU takes no new claims, for the screen.
+    pub(crate) fn drain_view(&self, gpu: usize) -> Option<DrainView> {
+        self.get(gpu)?;
+        let drain = self.drains.get(&self.lasting_name(gpu))?;
+        Some(DrainView {
+            since_ms: drain.since_ms,
+            by: drain.by.clone(),
+            reason: drain.reason.clone(),
+        })
+    }
+
+    fn gpus_named(&self, words: &[impl AsRef<str>]) -> Result<Vec<usize>, WireError> {
+        if words.is_empty() {
+            return Err(WireError::new(ErrorCode::Usage, "no GPU is named"));
+        }
+        let found = self.gpu_ids("GPU ", words)?;
+        Ok(found.into_iter().map(|g| g as usize).collect())
+    }
+}
+
+/// The GPUs of those that it names (of all, if none) that take no new claims, and why: `GPU 1 is drained (new fan)`.
+pub(crate) fn closed_text(
+    world: &World<'_>,
+    features: &Features,
+    only: &[u32],
+    reason: &Reason,
+) -> Option<String> {
+    if matches!(reason, Reason::Behind { .. }) {
+        return None;
+    }
+    let meant = |g: &usize| only.is_empty() || u32::try_from(*g).is_ok_and(|g| only.contains(&g));
+    let closed: Vec<String> = (0..world.gpus.len())
+        .filter(meant)
+        // A GPU that is divided is not meant as a whole unless it is named.
+        .filter(|g| !only.is_empty() || !world.gpus.is_divided(*g))
+        .filter_map(|g| why_closed(world, features, g))
+        .collect();
+    (!closed.is_empty()).then(|| closed.join(", "))
+}
+
+/// Why a GPU takes no new claims, if it does not.
+fn why_closed(world: &World<'_>, features: &Features, g: usize) -> Option<String> {
+    if let Some(released) = world.gpus.released_text(g) {
+        return Some(released);
+    }
+    let whole = world.gpus[g].parent.unwrap_or(g);
+    if world.gpus.dividing.contains(&whole) {
+        return Some(format!("GPU {whole} is being divided"));
+    }
+    if let Some(drain) = world.gpus.drain_view(g) {
+        let why = in_brackets(drain.reason.as_deref());
+        return Some(format!("GPU {g} is drained{why}"));
+    }
+    if let Some(why) = features.health.sickness(world, whole) {
+        return Some(format!("GPU {g} is sick{}", in_brackets(Some(&why))));
+    }
+    if world.gpus.is_divided(g) {
+        let own = |i: &usize| world.gpus[*i].parent == Some(g) && !world.gpus[*i].gone;
+        let parts = (0..world.gpus.len()).filter(own);
+        let parts: Vec<String> = parts.map(|i| i.to_string()).collect();
+        let them = if parts.is_empty() {
+            "it has none yet".to_owned()
+        } else {
+            format!("GPUs {}", parts.join(", "))
+        };
+        return Some(format!("GPU {g} is divided into MIG instances ({them})"));
+    }
+    let modes = world.gpus[g].modes;
+    match modes.next {
+        Some(next) => Some(format!("GPU {g} becomes {} when it is empty", next.name())),
+        None if modes.now == GpuMode::Mps && !world.gpus.mode_is_ready(g) => {
+            Some(format!("MPS of GPU {g} is not up yet"))
+        }
+        None => None,
+    }
 }

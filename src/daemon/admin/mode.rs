@@ -5,9 +5,10 @@ use gshare_core::ClaimId;
 use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
 
 use super::Act;
-use crate::daemon::convert;
+use crate::daemon::modes;
 use crate::daemon::peer::Peer;
 use crate::daemon::service::Service;
+use crate::daemon::world::World;
 
 impl Service {
     pub(super) fn admin_mode(
@@ -18,7 +19,7 @@ impl Service {
         when_empty: bool,
     ) -> Result<Reply, WireError> {
         let usage = |text: String| WireError::new(ErrorCode::Usage, text);
-        let found = convert::gpu_ids(&self.world(), "GPU ", &[word.to_owned()])?;
+        let found = self.gpus.gpu_ids("GPU ", &[word.to_owned()])?;
         let g = found
             .first()
             .map(|g| *g as usize)
@@ -30,9 +31,9 @@ impl Service {
         }
         let wanted = GpuMode::from_name(mode)
             .ok_or_else(|| usage(format!("`{mode}` is not a mode of a GPU")))?;
-        self.mode_is_possible(g, wanted)?;
+        mode_is_possible(&self.world(), g, wanted)?;
         let before = self.gpus[g].modes;
-        let holders = self.machine.ledger().holders(g);
+        let holders = self.core.ledger().holders(g);
         if wanted == before.now {
             self.gpus[g].modes.next = None;
             self.refresh_facts();
@@ -41,7 +42,10 @@ impl Service {
         if !holders.is_empty() && !when_empty {
             return Err(WireError::new(
                 ErrorCode::NotAvailable,
-                format!("GPU {g} is held by {}", self.holders_text(g)),
+                format!(
+                    "GPU {g} is held by {}",
+                    modes::holders_text(&self.world(), g)
+                ),
             )
             .with_hint(format!(
                 "to change it when they have ended: gshare admin mode {g} {mode} --wait"
@@ -69,7 +73,7 @@ impl Service {
         self.tell_holders(&holders, g, mode);
         let text = format!(
             "GPU {g} takes no new claims and changes to mode {mode} when it is empty; held by {}",
-            self.holders_text(g)
+            modes::holders_text(&self.world(), g)
         );
         Ok(done(text, undo))
     }
@@ -85,32 +89,32 @@ impl Service {
             );
         }
     }
+}
 
-    /// Whether a mode can be had on this GPU at all.
-    fn mode_is_possible(&self, g: usize, wanted: GpuMode) -> Result<(), WireError> {
-        let refuse = |text: String, hint: String| {
-            Err(WireError::new(ErrorCode::NotAvailable, text).with_hint(hint))
-        };
-        match wanted {
-            GpuMode::Mps => match self.mps_program() {
-                Ok(_) => Ok(()),
-                Err(why) => refuse(
-                    format!("no MPS on this machine: {why}"),
-                    "install NVIDIA's MPS (Debian: nvidia-cuda-mps), or set its path: [mps] control = \"PATH\""
-                        .to_owned(),
-                ),
-            },
-            GpuMode::Mig if !self.is_divided(g) => refuse(
-                format!("GPU {g} has no MIG instances"),
-                self.mig_commands(g),
+/// Whether a mode can be had on this GPU at all.
+fn mode_is_possible(world: &World<'_>, g: usize, wanted: GpuMode) -> Result<(), WireError> {
+    let refuse = |text: String, hint: String| {
+        Err(WireError::new(ErrorCode::NotAvailable, text).with_hint(hint))
+    };
+    match wanted {
+        GpuMode::Mps => match world.config.mps_program() {
+            Ok(_) => Ok(()),
+            Err(why) => refuse(
+                format!("no MPS on this machine: {why}"),
+                "install NVIDIA's MPS (Debian: nvidia-cuda-mps), or set its path: [mps] control = \"PATH\""
+                    .to_owned(),
             ),
-            GpuMode::Mig => Ok(()),
-            _ if self.is_divided(g) => refuse(
-                format!("GPU {g} is divided into MIG instances"),
-                format!("sudo gshare admin mig {g} off"),
-            ),
-            _ => Ok(()),
-        }
+        },
+        GpuMode::Mig if !world.gpus.is_divided(g) => refuse(
+            format!("GPU {g} has no MIG instances"),
+            world.gpus.mig_commands(g),
+        ),
+        GpuMode::Mig => Ok(()),
+        _ if world.gpus.is_divided(g) => refuse(
+            format!("GPU {g} is divided into MIG instances"),
+            format!("sudo gshare admin mig {g} off"),
+        ),
+        _ => Ok(()),
     }
 }
 

@@ -9,9 +9,13 @@ use gshare_enforcer::proc;
 use gshare_proto::{AdminDone, ErrorCode, QuotaView, Reply, WireError};
 
 use super::Act;
+use crate::daemon::gpu::Gpus;
 use crate::daemon::journal::QuotaRecord;
 use crate::daemon::peer::Peer;
 use crate::daemon::service::Service;
+use crate::daemon::settings::Settings;
+use crate::daemon::world::World;
+use crate::identity::unknown;
 
 /// More than any machine has, in thousandths.
 const MOST_GPUS: u32 = 64_000;
@@ -22,83 +26,26 @@ impl Service {
         for record in self.journal.quotas()? {
             match record.quota() {
                 Ok(quota) => {
-                    self.quotas.insert(quota.party.clone(), quota);
+                    self.config.set_quotas.insert(quota.party.clone(), quota);
                 }
                 Err(error) => tracing::error!("a quota in the journal was ignored: {error}"),
             }
         }
-        self.warn_of_quotas();
+        warn_of_quotas(&self.world());
         self.tell_quotas();
         Ok(())
     }
 
-    /// GPUs, of which one that is divided counts once.
-    fn cards(&self) -> usize {
-        self.gpus.iter().filter(|g| g.parent.is_none()).count()
-    }
-
-    /// Guarantees that cannot be had at the same time are no reason not to start.
-    fn warn_of_quotas(&self) {
-        if let Some(why) = unpackable_quotas(self.cards(), &self.quotas()) {
-            tracing::warn!("{why}");
-        }
-    }
-
-    /// All entries in force: those of administrators take the place of the configuration's.
-    pub(crate) fn quotas(&self) -> Vec<Quota> {
-        let mut all: BTreeMap<Party, Quota> = self
-            .config
-            .quotas
-            .iter()
-            .map(|q| (q.party.clone(), q.clone()))
-            .collect();
-        all.extend(self.quotas.iter().map(|(p, q)| (p.clone(), q.clone())));
-        all.into_values().collect()
-    }
-
     /// Gives the core the entries in force.
     fn tell_quotas(&mut self) {
-        let quotas = self.quotas();
+        let quotas = self.config.quotas();
         self.drive(Event::Quotas(quotas));
     }
 
     /// Tells the core whom a claim counts for.
     pub(crate) fn tell_parties(&mut self, id: ClaimId, uid: u32, project: &str) {
-        let parties = self.parties_of(uid, project);
+        let parties = parties_of(&self.world(), uid, project);
         self.drive(Event::Parties { id, parties });
-    }
-
-    /// The parties that a claim of a user for a project counts for.
-    pub(crate) fn parties_of(&self, uid: u32, project: &str) -> Vec<Party> {
-        let mut parties = vec![
-            Party::User(self.names.user(uid)),
-            Party::Project(project.to_owned()),
-        ];
-        // Only groups that have a quota matter, and looking names up costs.
-        let named = |q: &Quota| match &q.party {
-            Party::Group(name) => Some(name.clone()),
-            _ => None,
-        };
-        let groups: Vec<String> = self.quotas().iter().filter_map(named).collect();
-        if !groups.is_empty() {
-            let of = proc::groups_of(uid).unwrap_or_default();
-            let of = of.into_iter().filter_map(proc::group_name);
-            parties.extend(of.filter(|g| groups.contains(g)).map(Party::Group));
-        }
-        parties
-    }
-
-    pub(super) fn quota_list(&self) -> Reply {
-        let view = |q: Quota| QuotaView {
-            party: q.party.to_string().into(),
-            gpus_milli: q.gpus.map(Share::milli),
-            weight_milli: q.weight_milli,
-            max_milli: q.max.map(Share::milli),
-            from_config: !self.quotas.contains_key(&q.party),
-        };
-        Reply::Quotas {
-            quotas: self.quotas().into_iter().map(view).collect(),
-        }
     }
 
     pub(super) fn quota_set(&mut self, peer: &Peer, wanted: QuotaView) -> Result<Reply, WireError> {
@@ -129,7 +76,7 @@ impl Service {
                 max.short()
             )));
         }
-        let before = self.in_force(&party);
+        let before = self.config.in_force(&party);
         let act = Act {
             action: "quota set",
             target: party.to_string(),
@@ -139,13 +86,13 @@ impl Service {
         };
         let record = QuotaRecord::of(&quota);
         self.audit(peer, vec![act], |tx| record.put(tx))?;
-        let undo = match self.quotas.insert(party.clone(), quota.clone()) {
+        let undo = match self.config.set_quotas.insert(party.clone(), quota.clone()) {
             Some(old) => format!("gshare admin quota set {party}{}", flags(&old)),
             None => format!("gshare admin quota remove {party}"),
         };
         self.quotas_anew();
         let mut message = format!("{party}: {}", text(&quota));
-        if let Some(why) = unpackable_quotas(self.cards(), &self.quotas()) {
+        if let Some(why) = unpackable_quotas(self.gpus.cards(), &self.config.quotas()) {
             message.push_str(&format!("\nnote: {why}"));
         }
         if let Some(warning) = unknown(&party) {
@@ -160,9 +107,9 @@ impl Service {
     pub(super) fn quota_remove(&mut self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
         let usage = |text: String| WireError::new(ErrorCode::Usage, text);
         let party: Party = word.parse().map_err(|e| usage(format!("{e}")))?;
-        let Some(old) = self.quotas.get(&party).cloned() else {
+        let Some(old) = self.config.set_quotas.get(&party).cloned() else {
             let error = usage(format!("no administrator has set a quota of {party}"));
-            let configured = self.in_force(&party).is_some();
+            let configured = self.config.in_force(&party).is_some();
             return Err(if configured {
                 error
                     .with_hint("this quota comes from gshare.toml: remove it there, under [quotas]")
@@ -181,7 +128,7 @@ impl Service {
         };
         let key = party.to_string();
         self.audit(peer, vec![act], |tx| QuotaRecord::remove(tx, &key))?;
-        self.quotas.remove(&party);
+        self.config.set_quotas.remove(&party);
         self.tell_quotas();
         Ok(Reply::Admin(AdminDone {
             message: format!("{party}: {after}"),
@@ -189,13 +136,9 @@ impl Service {
         }))
     }
 
-    fn in_force(&self, party: &Party) -> Option<Quota> {
-        self.quotas().into_iter().find(|q| q.party == *party)
-    }
-
     /// Quotas have changed, and with them perhaps whom claims count for.
     pub(crate) fn quotas_anew(&mut self) {
-        self.warn_of_quotas();
+        warn_of_quotas(&self.world());
         self.tell_all_parties();
         self.tell_quotas();
     }
@@ -203,7 +146,7 @@ impl Service {
     /// A new quota of a group changes whom the claims count for.
     fn tell_all_parties(&mut self) {
         let held = self.claims.iter().map(|(id, l)| (*id, &l.record));
-        let waiting = self.waiting.iter().map(|(id, a)| (*id, &a.record));
+        let waiting = self.claims.waiting.iter().map(|(id, a)| (*id, &a.record));
         let all: Vec<(ClaimId, u32, String)> = held
             .chain(waiting)
             .map(|(id, r)| (id, r.uid, r.project.clone()))
@@ -211,6 +154,33 @@ impl Service {
         for (id, uid, project) in all {
             self.tell_parties(id, uid, &project);
         }
+    }
+}
+
+/// The parties that a claim of a user for a project counts for.
+pub(crate) fn parties_of(world: &World<'_>, uid: u32, project: &str) -> Vec<Party> {
+    let mut parties = vec![
+        Party::User(world.host.names.user(uid)),
+        Party::Project(project.to_owned()),
+    ];
+    // Only groups that have a quota matter, and looking names up costs.
+    let named = |q: &Quota| match &q.party {
+        Party::Group(name) => Some(name.clone()),
+        _ => None,
+    };
+    let groups: Vec<String> = world.config.quotas().iter().filter_map(named).collect();
+    if !groups.is_empty() {
+        let of = proc::groups_of(uid).unwrap_or_default();
+        let of = of.into_iter().filter_map(proc::group_name);
+        parties.extend(of.filter(|g| groups.contains(g)).map(Party::Group));
+    }
+    parties
+}
+
+/// Guarantees that cannot be had at the same time are no reason not to start.
+fn warn_of_quotas(world: &World<'_>) {
+    if let Some(why) = unpackable_quotas(world.gpus.cards(), &world.config.quotas()) {
+        tracing::warn!("{why}");
     }
 }
 
@@ -240,12 +210,39 @@ fn flags(quota: &Quota) -> String {
     parts.into_iter().flatten().collect()
 }
 
-/// That nobody has that name here, which may be a slip or somebody to come.
-fn unknown(party: &Party) -> Option<String> {
-    let known = match party {
-        Party::User(name) => proc::user_exists(name),
-        Party::Group(name) => proc::group_exists(name),
-        Party::Project(_) => true,
-    };
-    (!known).then(|| format!("note: this machine has no {party} (yet)"))
+impl Settings {
+    fn in_force(&self, party: &Party) -> Option<Quota> {
+        self.quotas().into_iter().find(|q| q.party == *party)
+    }
+
+    pub(super) fn quota_list(&self) -> Reply {
+        let view = |q: Quota| QuotaView {
+            party: q.party.to_string().into(),
+            gpus_milli: q.gpus.map(Share::milli),
+            weight_milli: q.weight_milli,
+            max_milli: q.max.map(Share::milli),
+            from_config: !self.set_quotas.contains_key(&q.party),
+        };
+        Reply::Quotas {
+            quotas: self.quotas().into_iter().map(view).collect(),
+        }
+    }
+
+    /// All entries in force: those of administrators take the place of the configuration's.
+    pub(crate) fn quotas(&self) -> Vec<Quota> {
+        let mut all: BTreeMap<Party, Quota> = self
+            .quotas
+            .iter()
+            .map(|q| (q.party.clone(), q.clone()))
+            .collect();
+        all.extend(self.set_quotas.iter().map(|(p, q)| (p.clone(), q.clone())));
+        all.into_values().collect()
+    }
+}
+
+impl Gpus {
+    /// GPUs, of which one that is divided counts once.
+    fn cards(&self) -> usize {
+        self.iter().filter(|g| g.parent.is_none()).count()
+    }
 }

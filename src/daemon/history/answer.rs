@@ -14,6 +14,7 @@ use super::ask::{Filter, Group, Span, Sums};
 use super::store::{ClaimFace, Store, kind};
 use super::sum::Sum;
 use crate::daemon::names::Names;
+use crate::daemon::viewer::Viewer;
 
 /// Points of a line where nobody says how many.
 const POINTS: i64 = 120;
@@ -26,13 +27,14 @@ const WORST: usize = 10;
 /// Lines in an answer: claims beyond these are left out, the smallest first.
 const MOST_LINES: usize = 200;
 
-/// What is known of the machine beside the history.
+/// What is known of the machine beside the history, and the one who asks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Place {
     /// UUIDs by index.
     pub(crate) gpus: Vec<String>,
     /// Now, Unix milliseconds.
     pub(crate) now_ms: u64,
+    pub(crate) viewer: Viewer,
 }
 
 impl Place {
@@ -294,6 +296,7 @@ impl Store {
                 let mut lines = Vec::new();
                 for (claim, line) in &found {
                     let face = self.face(claim.parse().unwrap_or(0)).map_err(read)?;
+                    let face = face.map(|f| place.viewer.sees_face(f));
                     let (what, uid) = face.map(|f| (f.what, f.uid)).unzip();
                     let label = format!("c{claim} {}", what.unwrap_or_default());
                     lines.push(series(
@@ -480,7 +483,9 @@ impl Store {
             total: sum.usage(),
             gpus,
             users,
-            worst: self.worst(&span, &claims, names).map_err(read)?,
+            worst: self
+                .worst(&span, &claims, place.viewer, names)
+                .map_err(read)?,
         })
     }
 
@@ -488,6 +493,7 @@ impl Store {
         &self,
         span: &Span,
         filter: &Filter,
+        viewer: Viewer,
         names: &Names,
     ) -> rusqlite::Result<Vec<IdleHolding>> {
         let filter = Filter {
@@ -511,6 +517,7 @@ impl Store {
             let Some(face) = self.face(claim)? else {
                 continue;
             };
+            let face = viewer.sees_face(face);
             let gpus: i64 = self
                 .db
                 .prepare_cached("SELECT count(*) FROM series WHERE kind = 2 AND claim = ?1")?

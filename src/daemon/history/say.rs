@@ -189,7 +189,7 @@ pub(crate) fn suggest(told: &Told, facts: &Facts, command: &[String]) -> Suggest
             out.mem = (facts.default_mem.0 / STEP).max(1) * STEP;
             out.sm = Some(facts.default_sm);
             out.reasons = vec![format!(
-                "a guess: no earlier run of {}; the claim gets its class's default size, may use all free capacity, \
+                "a guess: no earlier run of {} used a GPU; the claim gets its class's default size, may use all free capacity, \
                  and is sized by its use after its first {}",
                 if out.what.is_empty() { "it" } else { &out.what },
                 show_duration(facts.first_look)

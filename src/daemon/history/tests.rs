@@ -8,6 +8,7 @@ use super::answer::Place;
 use super::store::{ClaimFace, Store};
 use super::sum::{Cause, Fact, Key, Step, Sum};
 use crate::daemon::names::Names;
+use crate::daemon::viewer::Viewer;
 
 const BEGIN: i64 = 1_780_002_000;
 const MAX: u64 = 64 << 20;
@@ -50,7 +51,12 @@ fn place(now: i64) -> Place {
     Place {
         gpus: vec!["GPU-x".to_owned()],
         now_ms: now.unsigned_abs() * 1000,
+        ..Place::default()
     }
+}
+
+fn user(uid: u32, names: bool) -> Viewer {
+    Viewer::User { uid, names }
 }
 
 fn report(store: &Store, from: i64, to: i64) -> gshare_proto::ReportView {
@@ -112,6 +118,49 @@ fn every_level_has_the_same_sums() {
     }
     let total = report(&store, BEGIN, end).total;
     assert!((total.claimed_gpu_s - 0.75 * (hours * 3600) as f64).abs() < 0.1);
+}
+
+#[test]
+fn others_claims_have_no_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(&dir);
+    let mut step = step(BEGIN);
+    let held = step.rows.get_mut(&claim(1, 7)).unwrap();
+    held.idle[Cause::Other as usize] = 3.0;
+    store.add_all(&[step]).unwrap();
+    let face = ClaimFace {
+        claim: 1,
+        uid: 7,
+        since_ms: 1,
+        project: "lab".to_owned(),
+        what: "secret.py".to_owned(),
+        notebook: Some(("secret.ipynb".to_owned(), "jupyter".to_owned())),
+    };
+    store.name_claim(&face).unwrap();
+    let by_claim = HistorySpec {
+        by: HistoryBy::Claim,
+        ..HistorySpec::default()
+    };
+    let (one, names) = (ReportSpec::default(), Names::new());
+    let texts = |viewer| {
+        let place = Place {
+            viewer,
+            ..place(BEGIN + 10)
+        };
+        let history = store.history(&by_claim, &place, &names).unwrap();
+        let report = store.report(&one, &place, &names).unwrap();
+        let worst = serde_json::to_string(&report.worst).unwrap();
+        let labels: Vec<String> = history.series.into_iter().map(|s| s.label).collect();
+        (labels, worst)
+    };
+    for viewer in [Viewer::All(0), user(7, false), user(8, true)] {
+        let (labels, worst) = texts(viewer);
+        assert_eq!(labels, ["c1 secret.py", "c2"]);
+        assert!(worst.contains("secret.py"), "{worst}");
+    }
+    let (labels, worst) = texts(user(8, false));
+    assert_eq!(labels, ["c1 -", "c2"]);
+    assert!(worst.contains("c1") && !worst.contains("secret"), "{worst}");
 }
 
 #[test]

@@ -53,9 +53,7 @@ pub(crate) enum Order {
 pub(crate) struct SizeAsk {
     pub(crate) whose: Whose,
     pub(crate) shape: Shape,
-    pub(crate) peer: Peer,
-    pub(crate) spec: Box<ClaimSpec>,
-    pub(crate) out: Sender,
+    pub(crate) sized: Box<Sized>,
 }
 
 /// A question for sizes.
@@ -84,8 +82,10 @@ pub(crate) enum Told {
 #[derive(Debug)]
 pub(crate) struct Sized {
     pub(crate) peer: Peer,
-    pub(crate) spec: Box<ClaimSpec>,
+    pub(crate) spec: ClaimSpec,
     pub(crate) out: Sender,
+    /// Until then its connection has no other request.
+    pub(crate) turn: Turn,
     pub(crate) told: runs::Told,
 }
 
@@ -163,15 +163,17 @@ impl Worker {
 
     /// Tells the thread something.
     pub(crate) fn tell(&self, order: Order) {
-        if let Err(mpsc::SendError(
-            Order::History(_, _, out, _) | Order::Report(_, _, out, _) | Order::Suggest(_, out, _),
-        )) = self.orders.send(order)
-        {
-            out.error(WireError::new(
-                ErrorCode::Internal,
-                "the thread that keeps the history has ended",
-            ));
-        }
+        let Err(mpsc::SendError(order)) = self.orders.send(order) else {
+            return;
+        };
+        let out = match order {
+            Order::History(_, _, out, _) | Order::Report(_, _, out, _) => out,
+            Order::Suggest(_, out, _) => out,
+            Order::Size(ask) => ask.sized.out,
+            _ => return,
+        };
+        let text = "the thread that keeps the history has ended";
+        out.error(WireError::new(ErrorCode::Internal, text));
     }
 
     /// How the file is doing.
@@ -237,17 +239,10 @@ impl Desk {
                     (self.tell)(Told::Learned(id, told));
                 }
                 Order::Size(ask) => {
-                    let told = self.told(&ask.whose, &ask.shape, ask.spec.gpu_count.unwrap_or(1));
-                    let SizeAsk {
-                        peer, spec, out, ..
-                    } = *ask;
-                    let sized = Sized {
-                        peer,
-                        spec,
-                        out,
-                        told,
-                    };
-                    (self.tell)(Told::Sized(Box::new(sized)));
+                    let mut sized = ask.sized;
+                    let gpus = sized.spec.gpu_count.unwrap_or(1);
+                    sized.told = self.told(&ask.whose, &ask.shape, gpus);
+                    (self.tell)(Told::Sized(sized));
                 }
                 Order::Suggest(question, out, _turn) => {
                     let answer = self.ask(|s, _| suggest(s, &question));

@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(found.held, [claim(1)]);
         assert_eq!(found.waiting, [claim(9)]);
         assert_eq!(found.unread, unread);
-        assert_eq!(j.next_id().unwrap(), 10);
+        assert_eq!(j.next_id().0, 10);
         let process = claim(3).process.unwrap();
         let of = (process.pid.cast_unsigned(), process.start_ticks);
         assert_eq!(j.ended_of(1000, of, 0).unwrap().unwrap().id, 3);
@@ -244,7 +244,7 @@ mod tests {
                 .unwrap();
         assert!(size < 2048, "{size}");
         let events = j.events(gshare_core::ClaimId(3)).unwrap();
-        assert_eq!(events, [(4000, "granted".to_owned())]);
+        assert_eq!(events, [(4000, 1000, "granted".to_owned())]);
         let machine = j.meta("machine").unwrap().unwrap();
         assert!(!machine.contains("waits"), "{machine}");
     }

@@ -7,6 +7,8 @@ use gshare_core::ClaimId;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{ClaimRecord, DOCUMENT, Journal, JournalError, signed};
+use crate::clock::unix_ms;
+use crate::figures;
 
 pub(super) const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS ended (
@@ -36,6 +38,9 @@ const ROW: u64 = 120;
 const ROWS_AT_A_TIME: u64 = 500;
 const PAGES_AT_A_TIME: u64 = 256;
 
+/// Ends that the disk does not take are kept for a later try, at most this many.
+const UNWRITTEN: usize = 10_000;
+
 /// A table that is kept by size.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -62,8 +67,8 @@ pub(super) const EVENTS: Table = Table {
     most_of_one: 2 << 20,
 };
 
-/// Bytes by owner in a table.
-#[derive(Debug, Default)]
+/// Bytes by owner in a table. A transaction changes a copy, which counts once it is committed.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Budget {
     of: HashMap<u32, u64>,
     all: u64,
@@ -160,7 +165,57 @@ impl Budget {
     }
 }
 
+/// An ended claim that the journal does not know of yet.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    record: ClaimRecord,
+    ended_ms: u64,
+    cause: String,
+    peak: u64,
+    launches: u64,
+}
+
+impl Ended {
+    /// A claim that ends now.
+    pub(crate) fn new(record: ClaimRecord, cause: &str, peak: u64, launches: u64) -> Self {
+        Self {
+            record,
+            ended_ms: unix_ms(),
+            cause: cause.to_owned(),
+            peak,
+            launches,
+        }
+    }
+}
+
 impl Journal {
+    /// Writes down that a claim has ended: later, where the disk is full.
+    pub(crate) fn put_end(&mut self, ended: Ended) {
+        self.unwritten.push(ended);
+        self.write_ends();
+    }
+
+    /// Writes the ends that are not written yet. The claims are gone all the same; but a restarted service would
+    /// take them up again, so this is tried until the disk has room.
+    pub(crate) fn write_ends(&mut self) {
+        let mut ends = std::mem::take(&mut self.unwritten);
+        while let Some(end) = ends.first() {
+            let (peak, launches) = (Some(end.peak), Some(end.launches));
+            if let Err(error) = self.end(&end.record, end.ended_ms, &end.cause, peak, launches) {
+                tracing::error!(claim = end.record.id, %error, "could not journal the end of a claim yet");
+                break;
+            }
+            ends.remove(0);
+        }
+        ends.truncate(UNWRITTEN);
+        self.unwritten = ends;
+    }
+
+    /// How many claims have ended without that being written yet.
+    pub(crate) fn unwritten(&self) -> usize {
+        self.unwritten.len()
+    }
+
     /// Moves a claim to the record of ended ones, in one transaction.
     pub(crate) fn end(
         &mut self,
@@ -170,9 +225,11 @@ impl Journal {
         peak_bytes: Option<u64>,
         launches: Option<u64>,
     ) -> Result<(), JournalError> {
-        // What it would have claimed later is of no use any more.
+        // What it would have claimed later is of no use any more, and no arguments and paths of users are kept.
         let claim = ClaimRecord {
             lazy: None,
+            command: figures::program(&claim.command),
+            cwd: None,
             ..claim.clone()
         };
         let text = serde_json::to_string(&claim)?;
@@ -197,9 +254,18 @@ impl Journal {
             DOCUMENT,
             text
         ])?;
-        self.ended.add(&tx, &ENDED, claim.uid, text.len())?;
+        let mut ended = self.ended.clone();
+        ended.add(&tx, &ENDED, claim.uid, text.len())?;
         tx.commit()?;
+        self.ended = ended;
         Ok(())
+    }
+
+    /// Writes down what happened to a claim of this user. A full disk loses that, nothing else.
+    pub(crate) fn note(&mut self, uid: u32, id: ClaimId, text: &str) {
+        if let Err(error) = self.add_event(unix_ms(), id, uid, text) {
+            tracing::warn!(%id, %error, "could not record an event of a claim");
+        }
     }
 
     /// Adds something that happened to a claim of this user.
@@ -214,21 +280,23 @@ impl Journal {
         let tx = self.db.transaction()?;
         tx.prepare_cached("INSERT INTO event (at_ms, claim, uid, text) VALUES (?1, ?2, ?3, ?4)")?
             .execute(params![signed(at_ms), signed(id.0), uid, text])?;
-        self.events.add(&tx, &EVENTS, uid, text.len())?;
+        let mut events = self.events.clone();
+        events.add(&tx, &EVENTS, uid, text.len())?;
         tx.commit()?;
+        self.events = events;
         Ok(())
     }
 
-    /// The newest of what happened to a claim, oldest first.
-    pub(crate) fn events(&self, id: ClaimId) -> Result<Vec<(u64, String)>, JournalError> {
+    /// The newest of what happened to a claim, oldest first: when, whose it was, what.
+    pub(crate) fn events(&self, id: ClaimId) -> Result<Vec<(u64, u32, String)>, JournalError> {
         let mut rows = self.db.prepare_cached(
-            "SELECT at_ms, text FROM event WHERE claim = ?1 ORDER BY at_ms DESC, rowid DESC LIMIT ?2",
+            "SELECT at_ms, uid, text FROM event WHERE claim = ?1 ORDER BY at_ms DESC, rowid DESC LIMIT ?2",
         )?;
         let event = |r: &rusqlite::Row<'_>| {
             let at: i64 = r.get(0)?;
-            Ok((at.unsigned_abs(), r.get(1)?))
+            Ok((at.unsigned_abs(), r.get(1)?, r.get(2)?))
         };
-        let mut events: Vec<(u64, String)> = rows
+        let mut events: Vec<(u64, u32, String)> = rows
             .query_map(params![signed(id.0), LINES], event)?
             .collect::<Result<_, _>>()?;
         events.reverse();
@@ -253,14 +321,32 @@ impl Journal {
         }))
     }
 
+    /// Forgets some of what happened long ago; with nothing left to forget again after an hour.
+    pub(crate) fn forget_past(&mut self) {
+        let now = unix_ms();
+        if now < self.forget_ms {
+            return;
+        }
+        match self.forget(now.saturating_sub(KEPT_MS)) {
+            Ok(true) => {}
+            Ok(false) => self.forget_ms = now + 3_600_000,
+            Err(error) => {
+                self.forget_ms = now + 60_000;
+                tracing::warn!(%error, "could not delete old events");
+            }
+        }
+    }
+
     /// Forgets some of what was before a moment, and gives back free pages of the file; false once there is nothing
     /// left to do.
-    pub(crate) fn forget(&mut self, before_ms: u64) -> Result<bool, JournalError> {
+    fn forget(&mut self, before_ms: u64) -> Result<bool, JournalError> {
         let tx = self.db.transaction()?;
-        let mut more = self.ended.forget(&tx, &ENDED, before_ms)?;
-        more |= self.events.forget(&tx, &EVENTS, before_ms)?;
+        let (mut ended, mut events) = (self.ended.clone(), self.events.clone());
+        let mut more = ended.forget(&tx, &ENDED, before_ms)?;
+        more |= events.forget(&tx, &EVENTS, before_ms)?;
         tx.execute("DELETE FROM unread WHERE at_ms < ?1", [signed(before_ms)])?;
         tx.commit()?;
+        (self.ended, self.events) = (ended, events);
         let free: i64 = self
             .db
             .query_row("PRAGMA freelist_count", [], |r| r.get(0))?;
@@ -350,11 +436,64 @@ mod tests {
         let told = |j: &Journal, id| j.events(ClaimId(id)).unwrap();
         assert_eq!(
             told(&j, 1),
-            [(5, "waits".to_owned()), (9, "granted".to_owned())]
+            [(5, 7, "waits".to_owned()), (9, 7, "granted".to_owned())]
         );
         assert_eq!(told(&j, 3), []);
         while j.forget(9).unwrap() {}
-        assert_eq!(told(&j, 1), [(9, "granted".to_owned())]);
+        assert_eq!(told(&j, 1), [(9, 7, "granted".to_owned())]);
+    }
+
+    #[test]
+    fn no_arguments_and_no_paths_are_kept_of_what_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let mut j = Journal::open(&path).unwrap();
+        let words = [
+            "/usr/bin/python3",
+            "/home/ada/secret/train.py",
+            "--data",
+            "/data/patients",
+        ];
+        let record = ClaimRecord {
+            command: words.map(str::to_owned).to_vec(),
+            cwd: Some("/home/ada/secret".to_owned()),
+            ..claim(1)
+        };
+        j.end(&record, 1, "released", None, None).unwrap();
+        let kept: String =
+            j.db.query_row("SELECT record FROM ended", [], |r| r.get(0))
+                .unwrap();
+        assert!(kept.contains("train.py"), "{kept}");
+        for word in ["secret", "patients", "--data", "/usr/bin"] {
+            assert!(!kept.contains(word), "{word}: {kept}");
+        }
+    }
+
+    #[test]
+    fn what_the_disk_does_not_take_is_not_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut j = Journal::open(&dir.path().join("db")).unwrap();
+        j.add_event(1, ClaimId(1), 7, "waits").unwrap();
+        // A transaction fails when it is committed, as on a disk that is full.
+        j.db.execute_batch(
+            "PRAGMA foreign_keys = ON;
+             CREATE TABLE disk (room INTEGER PRIMARY KEY);
+             CREATE TABLE used (room REFERENCES disk DEFERRABLE INITIALLY DEFERRED);
+             CREATE TRIGGER full_of_events AFTER INSERT ON event BEGIN INSERT INTO used VALUES (1); END;
+             CREATE TRIGGER full_of_ended AFTER INSERT ON ended BEGIN INSERT INTO used VALUES (1); END;
+             CREATE TRIGGER full AFTER DELETE ON event BEGIN INSERT INTO used VALUES (1); END;",
+        )
+        .unwrap();
+        for _ in 0..3 {
+            j.add_event(2, ClaimId(1), 7, "granted").unwrap_err();
+            j.end(&claim(1), 3, "released", None, None).unwrap_err();
+            j.forget(9).unwrap_err();
+        }
+        let counted = [(&j.events, &EVENTS), (&j.ended, &ENDED)];
+        for (budget, table) in counted {
+            let stored = Budget::of(&j.db, table).unwrap();
+            assert_eq!((budget.all, &budget.of), (stored.all, &stored.of));
+        }
     }
 
     /// A user who makes claims and ends them for ever fills neither the disk nor the place of others.

@@ -1,11 +1,13 @@
 //! What the driver must find in the environment of a claim that had no GPU when its program was started: places are
 //! left in it, and the program's own library fills them when the GPU is there.
 
-use gshare_core::{ClaimId, Held};
+use gshare_core::ClaimId;
 use gshare_proto::ClaimSpec;
 
-use super::super::journal::SliceRecord;
-use super::super::service::{Live, Service};
+use super::super::levers::facts::hides_without_variable;
+use super::super::service::Live;
+use crate::daemon::mps;
+use crate::daemon::world::World;
 
 /// Length of a UUID with `GPU-` or `MIG-` before it, and of the older names of instances.
 const UUID: usize = 40;
@@ -22,52 +24,67 @@ pub(super) fn count(spec: Option<&ClaimSpec>) -> u32 {
     spec.map_or(1, of).max(1)
 }
 
-impl Service {
-    /// The places: for everything that any GPU could ask for, since which it will be is not known.
-    pub(crate) fn places_for_later(&self, live: &Live) -> Vec<(String, String)> {
-        let count = count(live.record.lazy.as_deref()) as usize;
-        let last = self.gpus.len().saturating_sub(1);
-        let daemon = self.mps_dir().join(format!("{last}/pipe"));
-        let dir = daemon.as_os_str().len();
-        let places = [
-            (
-                "CUDA_VISIBLE_DEVICES",
-                (count * (UUID + 1) - 1).max(OLD_INSTANCE),
-            ),
-            ("CUDA_MPS_PIPE_DIRECTORY", dir),
-            ("CUDA_MPS_LOG_DIRECTORY", dir),
-            ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100.00000".len()),
-            ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", PINNED),
-            ("CUDA_MPS_CLIENT_PRIORITY", 1),
-        ];
-        places
-            .into_iter()
-            .map(|(name, longest)| gshare_abi::place(name, longest))
-            .collect()
+/// What stands in them now; nothing for claims that had their GPUs at their start.
+pub(crate) fn in_places(world: &World<'_>, id: ClaimId) -> Vec<(String, String)> {
+    let Some(live) = world.claims.get(&id).filter(|l| l.record.lazy.is_some()) else {
+        return Vec::new();
+    };
+    let record = &live.record;
+    let mut env = Vec::new();
+    // Where the library alone hides the other GPUs, a GPU's place is not its number in the driver, and programs take one for
+    // the other. An instance is not found without the variable at all.
+    if !record.slices.is_empty() && !hides_without_variable(world, live) {
+        let uuids: Vec<&str> = record.slices.iter().map(|s| s.uuid.as_str()).collect();
+        env.push(("CUDA_VISIBLE_DEVICES".to_owned(), uuids.join(",")));
     }
+    env.extend(mps::mps_env(world, record));
+    env
+}
 
-    /// What stands in them now; nothing for claims that had their GPUs at their start.
-    pub(crate) fn in_places(&self, id: ClaimId) -> Vec<(String, String)> {
-        let Some(live) = self.claims.get(&id).filter(|l| l.record.lazy.is_some()) else {
-            return Vec::new();
-        };
-        let record = &live.record;
-        let plain = |s: &SliceRecord| s.uuid.starts_with("GPU-") && s.held == Held::Timeslice;
-        let mut env = Vec::new();
-        // A process that fills the place has the library, which shows the claim's GPUs and no others: the variable would only
-        // keep the claim from being moved. An instance is not found without it; the others cannot be moved.
-        if record.no_move || !record.slices.iter().all(plain) {
-            let uuids: Vec<&str> = record.slices.iter().map(|s| s.uuid.as_str()).collect();
-            env.push(("CUDA_VISIBLE_DEVICES".to_owned(), uuids.join(",")));
-        }
-        env.extend(self.mps_env(record));
-        env
-    }
+/// The places: for everything that any GPU could ask for, since which it will be is not known.
+pub(crate) fn places_for_later(world: &World<'_>, live: &Live) -> Vec<(String, String)> {
+    let count = count(live.record.lazy.as_deref()) as usize;
+    let last = world.gpus.len().saturating_sub(1);
+    let daemon = world.host.mps_dir().join(format!("{last}/pipe"));
+    let dir = daemon.as_os_str().len();
+    let places = [
+        (
+            "CUDA_VISIBLE_DEVICES",
+            (count * (UUID + 1) - 1).max(OLD_INSTANCE),
+        ),
+        ("CUDA_MPS_PIPE_DIRECTORY", dir),
+        ("CUDA_MPS_LOG_DIRECTORY", dir),
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100.00000".len()),
+        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", PINNED),
+        ("CUDA_MPS_CLIENT_PRIORITY", 1),
+    ];
+    places
+        .into_iter()
+        .map(|(name, longest)| gshare_abi::place(name, longest))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_filter_the_variable_hides_the_other_gpus_unless_the_administrator_chose_the_library()
+     {
+        let mut scene = crate::daemon::world::scene::Scene::of(2);
+        scene.host.driver.libcuda = Ok("/usr/lib/libcuda.so.1".into());
+        scene.claim(1, 1).record.lazy = Some(Box::default());
+        let env =
+            |scene: &crate::daemon::world::scene::Scene| in_places(&scene.world(), ClaimId(1));
+        let variable = ("CUDA_VISIBLE_DEVICES".to_owned(), "GPU-1".to_owned());
+        assert!(env(&scene).contains(&variable), "{:?}", env(&scene));
+        scene.config.claims.hide_by_library = true;
+        assert!(!env(&scene).contains(&variable), "{:?}", env(&scene));
+        // Before it has a GPU there is nothing to say.
+        scene.config.claims.hide_by_library = false;
+        scene.claim(1, 1).record.slices.clear();
+        assert!(!env(&scene).iter().any(|(name, _)| *name == variable.0));
+    }
 
     #[test]
     fn so_many_gpus_are_counted_as_were_asked_for() {

@@ -10,9 +10,14 @@ use gshare_core::{ClaimId, Held};
 use gshare_proto::{Check, LeversView, PlaceView};
 
 use crate::daemon::doctor::check;
+use crate::daemon::engine::LeverState;
+use crate::daemon::features::Features;
+use crate::daemon::gpu::Gpus;
 use crate::daemon::journal::{HoldingRecord, SliceRecord};
 use crate::daemon::msg::Unable;
 use crate::daemon::service::{Live, Service};
+use crate::daemon::world::World;
+use crate::daemon::{story, whose};
 
 /// First release of the driver that restores onto other GPUs.
 const MOVES_SINCE: u32 = 580;
@@ -37,242 +42,18 @@ fn is_member(live: &Live, pid: i32) -> bool {
     live.members.keys().any(|m| m.pid == pid)
 }
 
+/// Members of a claim whose memory stays on its GPU, and why.
+fn unable<'a>(
+    levers: &'a LeverState,
+    id: ClaimId,
+    live: &'a Live,
+) -> impl Iterator<Item = (i32, Unable)> + 'a {
+    let unable = levers.unable.get(&id).into_iter().flatten();
+    let unable = unable.map(|(pid, why)| (*pid, *why));
+    unable.filter(|(pid, _)| is_member(live, *pid))
+}
+
 impl Service {
-    /// What can be done to a claim now.
-    pub(crate) fn levers_of(&self, id: ClaimId) -> Levers {
-        let Some(live) = self.claims.get(&id) else {
-            return Levers::default();
-        };
-        let flags = flags(live);
-        let park = self.may_park_now(id, live, flags).and_then(|()| {
-            let silent = self.unable(id, live).find(|u| u.1 == Unable::Silent);
-            silent.map_or(Ok(()), |(pid, _)| {
-                Err(format!(
-                    "the driver gives no answer for process {pid} while another is locked, so it is not offloaded unasked; gshare offload tries it"
-                ))
-            })
-        });
-        let movable = park.clone().and_then(|()| self.may_move(live, flags));
-        // What a person asks for is tried.
-        let park = park.and_then(|()| match self.refuses_pytorch() {
-            false => Ok(()),
-            true => Err(format!(
-                "driver release {} cannot checkpoint most programs, so gshare offloads none by itself; to try it: \
-                 gshare offload",
-                self.driver_version()
-            )),
-        });
-        Levers {
-            park,
-            movable,
-            requeue: live.record.requeue,
-            left_alone: live.record.stage < Stage::Reclaim,
-            idle: self.features.idle.is_idle(id),
-        }
-    }
-
-    /// Whether a claim can be offloaded, and why not.
-    pub(crate) fn may_park(&self, id: ClaimId) -> Result<(), String> {
-        let Some(live) = self.claims.get(&id) else {
-            return Levers::default().park;
-        };
-        self.may_park_now(id, live, flags(live))
-    }
-
-    fn may_park_now(&self, id: ClaimId, live: &Live, flags: u64) -> Result<(), String> {
-        if live.record.behalf.is_some() {
-            return Err(
-                "root made it for the programs of a cgroup, which gshare does not move".to_owned(),
-            );
-        }
-        if live.record.plain {
-            return Err("gshare only counts it, and leaves its programs alone".to_owned());
-        }
-        match &self.levers.usable {
-            Some(Ok(())) => {}
-            Some(Err(why)) => return Err(why.clone()),
-            None => return Err("the checkpoint engine is starting".to_owned()),
-        }
-        if live.record.has_no_library() {
-            return Err("its processes run without gshare's library".to_owned());
-        }
-        let held = |held| live.record.slices.iter().any(|s| s.held == held);
-        if held(Held::Mps) {
-            return Err(
-                "it shares its GPU through MPS, whose clients the driver cannot checkpoint"
-                    .to_owned(),
-            );
-        }
-        if live
-            .record
-            .slices
-            .iter()
-            .any(|s| !s.uuid.starts_with("GPU-"))
-        {
-            return Err("it has a MIG instance, which the driver cannot checkpoint".to_owned());
-        }
-        let uses = [
-            (USES_MANAGED, "managed memory"),
-            (USES_MULTICAST, "multicast between GPUs (NCCL)"),
-            (USES_FOREIGN, "memory of graphics or of other drivers"),
-            (SHARES_MEMORY, "memory or events that processes share (IPC)"),
-        ];
-        if let Some((_, what)) = uses.iter().find(|(bit, _)| flags & bit != 0) {
-            return Err(format!(
-                "it uses {what}, which the driver cannot checkpoint"
-            ));
-        }
-        if flags & HAS_CROWD != 0 {
-            return Err(format!(
-                "one of its processes calls the driver from more than {} threads",
-                gshare_abi::MARKS - 1
-            ));
-        }
-        for (pid, why) in self.unable(id, live) {
-            match why {
-                Unable::Silent => {}
-                Unable::Nccl => {
-                    return Err(format!(
-                        "process {pid} has NCCL loaded and several GPUs; the driver cannot checkpoint NCCL's communicators"
-                    ));
-                }
-                Unable::Lost(_) => {
-                    return Err(format!(
-                        "the driver has lost process {pid} in a checkpoint; the claim can be offloaded again once that process has ended"
-                    ));
-                }
-            }
-        }
-        if let Some(pid) = self.processes_of(id).find(|pid| !is_member(live, *pid)) {
-            return Err(format!(
-                "process {pid} uses the GPU without gshare's library"
-            ));
-        }
-        Ok(())
-    }
-
-    /// Members of a claim whose memory stays on its GPU, and why.
-    fn unable<'a>(
-        &'a self,
-        id: ClaimId,
-        live: &'a Live,
-    ) -> impl Iterator<Item = (i32, Unable)> + 'a {
-        let unable = self.levers.unable.get(&id).into_iter().flatten();
-        let unable = unable.map(|(pid, why)| (*pid, *why));
-        unable.filter(|(pid, _)| is_member(live, *pid))
-    }
-
-    fn may_move(&self, live: &Live, flags: u64) -> Result<(), String> {
-        if live.record.no_move {
-            return Err("it was claimed with --no-movable".to_owned());
-        }
-        if self.driver_release().is_some_and(|r| r < MOVES_SINCE) {
-            return Err(format!(
-                "this driver cannot move programs between GPUs (release {MOVES_SINCE} or later can)"
-            ));
-        }
-        if flags & CHOSE_DEVICES != 0 {
-            let how = if self.filters.is_none() && !self.config.claims.hide_by_library {
-                ", which a service without a device filter sets to hide the other GPUs (hide-gpus in [claims])"
-            } else {
-                ""
-            };
-            return Err(format!(
-                "one of its processes was started with CUDA_VISIBLE_DEVICES{how}"
-            ));
-        }
-        Ok(())
-    }
-
-    /// Adds to the environment which GPUs a claim has, or gives what must not be in it.
-    pub(crate) fn show_devices(&self, live: &Live, env: &mut Vec<(String, String)>) -> Vec<String> {
-        let name = "CUDA_VISIBLE_DEVICES".to_owned();
-        let slices = &live.record.slices;
-        // Until a claim has GPUs nobody else's choice counts either: what it needs then goes into its place.
-        if self.hides_without_variable(live) || slices.is_empty() {
-            return vec![name];
-        }
-        let uuids: Vec<&str> = slices.iter().map(|s| s.uuid.as_str()).collect();
-        env.push((name, uuids.join(",")));
-        Vec::new()
-    }
-
-    /// Whether the other GPUs are hidden from a claim by the device filter, or where the administrator wants it so by its
-    /// library, alone: one that may be moved must not be started with a part of the GPUs in `CUDA_VISIBLE_DEVICES`.
-    fn hides_without_variable(&self, live: &Live) -> bool {
-        let record = &live.record;
-        let plain = |s: &SliceRecord| s.uuid.starts_with("GPU-") && s.held == Held::Timeslice;
-        let filtered = self.filters.is_some() && live.cgroup.is_some();
-        (filtered || self.config.claims.hide_by_library)
-            && self.libcuda.is_ok()
-            && !record.no_move
-            && record.slices.iter().all(plain)
-    }
-
-    /// The lines of the doctor.
-    pub(crate) fn lever_rows(&self) -> Vec<Check> {
-        let row = |name: &str, result: Result<String, String>| {
-            let (state, detail) = match result {
-                Ok(detail) => ("ok", detail),
-                Err(why) => ("missing", why),
-            };
-            Check {
-                status: "simulation only".to_owned(),
-                ..check(name, state, detail)
-            }
-        };
-        let usable = match &self.levers.usable {
-            Some(usable) => usable.clone(),
-            None => Err("the checkpoint engine is starting".to_owned()),
-        };
-        let able = |pick: fn(&Levers) -> bool| {
-            let claims = self.claims.keys().map(|id| self.levers_of(*id));
-            let (can, cannot): (Vec<Levers>, Vec<Levers>) = claims.partition(pick);
-            let s = if can.len() == 1 { "" } else { "s" };
-            let (can, cannot) = (can.len(), cannot.len());
-            format!("{can} claim{s} can, {cannot} cannot (gshare ps says why)")
-        };
-        let release = self.driver_release();
-        let moves = match release {
-            Some(r) if r < MOVES_SINCE => {
-                Err(format!("needs driver release {MOVES_SINCE} or later"))
-            }
-            _ if self.filters.is_none() => Ok("without a device filter: ".to_owned()),
-            _ => Ok(String::new()),
-        };
-        vec![
-            row(
-                "offload and restore",
-                usable.clone().map(|()| able(|l| l.park.is_ok())),
-            ),
-            row(
-                "moving between GPUs",
-                usable.and(moves).map(|how| {
-                    let able = able(|l| l.movable.is_ok());
-                    format!("{how}{able}; not tested on hardware with two GPUs")
-                }),
-            ),
-        ]
-    }
-
-    fn driver_release(&self) -> Option<u32> {
-        let release = self.driver_version().split('.').next();
-        release.and_then(|r| r.parse().ok())
-    }
-
-    /// Whether the driver is one whose checkpoints refuse even simple programs: what a person asks for is tried, and nothing
-    /// else.
-    pub(super) fn refuses_pytorch(&self) -> bool {
-        let [since, until] = REFUSES_PYTORCH;
-        release_of(self.driver_version()).is_some_and(|r| since <= r && r < until)
-    }
-
-    /// Whether claims that can burst are spread over idle GPUs, from where they would have to be moved later.
-    pub(crate) fn moves_work(&self) -> bool {
-        let able = self.driver_release().is_none_or(|r| r >= MOVES_SINCE);
-        matches!(self.levers.usable, Some(Ok(()))) && able
-    }
-
     /// Tells the core what has changed.
     pub(crate) fn tell_levers(&mut self) {
         let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
@@ -289,62 +70,306 @@ impl Service {
             return;
         }
         for id in ids {
-            let levers = self.levers_of(id);
-            if self
-                .machine
-                .levers(id)
-                .is_some_and(|known| *known != levers)
-            {
+            let levers = levers_of(&self.world(), &self.features, &self.levers, id);
+            if self.core.levers(id).is_some_and(|known| *known != levers) {
                 self.drive(Event::Levers { id, levers });
             }
         }
     }
+}
 
-    /// Where a claim is, for the screen, and what can be done to it.
-    pub(crate) fn place_view(&self, id: ClaimId, live: &Live) -> PlaceView {
-        let levers = self.levers_of(id);
-        let mut view = PlaceView {
-            word: None,
-            on_its_way: Some(live.record.holding.is_on_its_way()),
-            host_bytes: None,
-            since_ms: None,
-            to: Vec::new(),
-            waits: None,
-            levers: LeversView {
-                not_detachable: levers.park.err(),
-                not_movable: levers.movable.err(),
-            },
-        };
-        let mut to = |slices: &[SliceRecord]| {
-            let gpus = slices.iter().filter_map(|s| self.gpu_index(&s.uuid));
-            view.to = gpus.filter_map(|g| u32::try_from(g).ok()).collect();
-        };
-        let word = match &live.record.holding {
-            HoldingRecord::Here | HoldingRecord::Counted => return view,
-            HoldingRecord::Parking { freeze: false, .. } => "offloading",
-            HoldingRecord::Parking { freeze: true, .. } => "suspending",
-            HoldingRecord::Parked(parked) => {
-                view.host_bytes = Some(parked.host);
-                view.since_ms = Some(parked.since_ms);
-                let reason = self.machine.reason(id);
-                view.waits = reason.map(|reason| self.waits_text(id, reason));
-                if parked.frozen {
-                    "suspended"
-                } else {
-                    "offloaded"
-                }
-            }
-            HoldingRecord::Unparking { to: slices, parked } => {
-                to(slices);
-                view.host_bytes = Some(parked.host);
-                "restoring"
-            }
-            HoldingRecord::Moving { to: slices } => {
-                to(slices);
-                "moving"
-            }
-        };
-        view.word = Some(word.to_owned());
-        view
+/// Whether the other GPUs are hidden from a claim by the device filter, or where the administrator wants it so by its
+/// library, alone: one that may be moved must not be started with a part of the GPUs in `CUDA_VISIBLE_DEVICES`.
+pub(crate) fn hides_without_variable(world: &World<'_>, live: &Live) -> bool {
+    let record = &live.record;
+    let plain = |s: &SliceRecord| s.uuid.starts_with("GPU-") && s.held == Held::Timeslice;
+    let filtered = world.host.fences.filters.is_some() && live.cgroup.is_some();
+    (filtered || world.config.claims.hide_by_library)
+        && world.host.driver.libcuda.is_ok()
+        && !record.no_move
+        && record.slices.iter().all(plain)
+}
+
+fn may_move(world: &World<'_>, live: &Live, flags: u64) -> Result<(), String> {
+    if live.record.no_move {
+        return Err("it was claimed with --no-movable".to_owned());
     }
+    if world.gpus.driver_release().is_some_and(|r| r < MOVES_SINCE) {
+        return Err(format!(
+            "this driver cannot move programs between GPUs (release {MOVES_SINCE} or later can)"
+        ));
+    }
+    if flags & CHOSE_DEVICES != 0 {
+        let how = if world.host.fences.filters.is_none() && !world.config.claims.hide_by_library {
+            ", which a service without a device filter sets to hide the other GPUs (hide-gpus in [claims])"
+        } else {
+            ""
+        };
+        return Err(format!(
+            "one of its processes was started with CUDA_VISIBLE_DEVICES{how}"
+        ));
+    }
+    Ok(())
+}
+
+/// Adds to the environment which GPUs a claim has, or gives what must not be in it.
+pub(crate) fn show_devices(
+    world: &World<'_>,
+    live: &Live,
+    env: &mut Vec<(String, String)>,
+) -> Vec<String> {
+    let name = "CUDA_VISIBLE_DEVICES".to_owned();
+    let slices = &live.record.slices;
+    // Until a claim has GPUs nobody else's choice counts either: what it needs then goes into its place.
+    if hides_without_variable(world, live) || slices.is_empty() {
+        return vec![name];
+    }
+    let uuids: Vec<&str> = slices.iter().map(|s| s.uuid.as_str()).collect();
+    env.push((name, uuids.join(",")));
+    Vec::new()
+}
+
+impl Gpus {
+    fn driver_release(&self) -> Option<u32> {
+        let release = self.driver_version().split('.').next();
+        release.and_then(|r| r.parse().ok())
+    }
+
+    /// Whether the driver is one whose checkpoints refuse even simple programs: what a person asks for is tried, and nothing
+    /// else.
+    pub(super) fn refuses_pytorch(&self) -> bool {
+        let [since, until] = REFUSES_PYTORCH;
+        release_of(self.driver_version()).is_some_and(|r| since <= r && r < until)
+    }
+}
+
+/// The lines of the doctor.
+pub(crate) fn lever_rows(
+    world: &World<'_>,
+    features: &Features,
+    levers: &LeverState,
+) -> Vec<Check> {
+    let row = |name: &str, result: Result<String, String>| {
+        let (state, detail) = match result {
+            Ok(detail) => ("ok", detail),
+            Err(why) => ("missing", why),
+        };
+        check(name, state, detail)
+    };
+    let usable = match &levers.usable {
+        Some(usable) => usable.clone(),
+        None => Err("the checkpoint engine is starting".to_owned()),
+    };
+    let able = |pick: fn(&Levers) -> bool| {
+        let claims = world
+            .claims
+            .keys()
+            .map(|id| levers_of(world, features, levers, *id));
+        let (can, cannot): (Vec<Levers>, Vec<Levers>) = claims.partition(pick);
+        let s = if can.len() == 1 { "" } else { "s" };
+        let (can, cannot) = (can.len(), cannot.len());
+        format!("{can} claim{s} can, {cannot} cannot (gshare ps says why)")
+    };
+    let release = world.gpus.driver_release();
+    let moves = match release {
+        Some(r) if r < MOVES_SINCE => Err(format!("needs driver release {MOVES_SINCE} or later")),
+        _ if world.host.fences.filters.is_none() => Ok("without a device filter: ".to_owned()),
+        _ => Ok(String::new()),
+    };
+    vec![
+        row(
+            "offload and restore",
+            usable.clone().map(|()| able(|l| l.park.is_ok())),
+        ),
+        row(
+            "moving between GPUs",
+            usable.and(moves).map(|how| {
+                let able = able(|l| l.movable.is_ok());
+                format!("{how}{able}; not tested on hardware with two GPUs")
+            }),
+        ),
+    ]
+}
+
+/// What can be done to a claim now.
+pub(crate) fn levers_of(
+    world: &World<'_>,
+    features: &Features,
+    levers: &LeverState,
+    id: ClaimId,
+) -> Levers {
+    let Some(live) = world.claims.get(&id) else {
+        return Levers::default();
+    };
+    let flags = flags(live);
+    let park = may_park_now(world, levers, id, live, flags).and_then(|()| {
+        let silent = unable(levers, id, live).find(|u| u.1 == Unable::Silent);
+        silent.map_or(Ok(()), |(pid, _)| {
+            Err(format!(
+                "the driver gives no answer for process {pid} while another is locked, so it is not offloaded unasked; gshare offload tries it"
+            ))
+        })
+    });
+    let movable = park.clone().and_then(|()| may_move(world, live, flags));
+    // What a person asks for is tried.
+    let park = park.and_then(|()| match world.gpus.refuses_pytorch() {
+        false => Ok(()),
+        true => Err(format!(
+            "driver release {} cannot checkpoint most programs, so gshare offloads none by itself; to try it: \
+             gshare offload",
+            world.gpus.driver_version()
+        )),
+    });
+    Levers {
+        park,
+        movable,
+        requeue: live.record.requeue,
+        left_alone: live.record.stage < Stage::Reclaim,
+        idle: features.idle.is_idle(id),
+    }
+}
+
+/// Whether a claim can be offloaded, and why not.
+pub(crate) fn may_park(world: &World<'_>, levers: &LeverState, id: ClaimId) -> Result<(), String> {
+    let Some(live) = world.claims.get(&id) else {
+        return Levers::default().park;
+    };
+    may_park_now(world, levers, id, live, flags(live))
+}
+
+fn may_park_now(
+    world: &World<'_>,
+    levers: &LeverState,
+    id: ClaimId,
+    live: &Live,
+    flags: u64,
+) -> Result<(), String> {
+    if live.record.behalf.is_some() {
+        return Err(
+            "root made it for the programs of a cgroup, which gshare does not move".to_owned(),
+        );
+    }
+    if live.record.plain {
+        return Err("gshare only counts it, and leaves its programs alone".to_owned());
+    }
+    match &levers.usable {
+        Some(Ok(())) => {}
+        Some(Err(why)) => return Err(why.clone()),
+        None => return Err("the checkpoint engine is starting".to_owned()),
+    }
+    if live.record.has_no_library() {
+        return Err("its processes run without gshare's library".to_owned());
+    }
+    let held = |held| live.record.slices.iter().any(|s| s.held == held);
+    if held(Held::Mps) {
+        return Err(
+            "it shares its GPU through MPS, whose clients the driver cannot checkpoint".to_owned(),
+        );
+    }
+    if live
+        .record
+        .slices
+        .iter()
+        .any(|s| !s.uuid.starts_with("GPU-"))
+    {
+        return Err("it has a MIG instance, which the driver cannot checkpoint".to_owned());
+    }
+    let uses = [
+        (USES_MANAGED, "managed memory"),
+        (USES_MULTICAST, "multicast between GPUs (NCCL)"),
+        (USES_FOREIGN, "memory of graphics or of other drivers"),
+        (SHARES_MEMORY, "memory or events that processes share (IPC)"),
+    ];
+    if let Some((_, what)) = uses.iter().find(|(bit, _)| flags & bit != 0) {
+        return Err(format!(
+            "it uses {what}, which the driver cannot checkpoint"
+        ));
+    }
+    if flags & HAS_CROWD != 0 {
+        return Err(format!(
+            "one of its processes calls the driver from more than {} threads",
+            gshare_abi::MARKS - 1
+        ));
+    }
+    for (pid, why) in unable(levers, id, live) {
+        match why {
+            Unable::Silent => {}
+            Unable::Nccl => {
+                return Err(format!(
+                    "process {pid} has NCCL loaded and several GPUs; the driver cannot checkpoint NCCL's communicators"
+                ));
+            }
+            Unable::Lost(_) => {
+                return Err(format!(
+                    "the driver has lost process {pid} in a checkpoint; the claim can be offloaded again once that process has ended"
+                ));
+            }
+        }
+    }
+    if let Some(pid) = whose::processes_of(world, id).find(|pid| !is_member(live, *pid)) {
+        return Err(format!(
+            "process {pid} uses the GPU without gshare's library"
+        ));
+    }
+    Ok(())
+}
+
+/// Whether claims that can burst are spread over idle GPUs, from where they would have to be moved later.
+pub(crate) fn moves_work(world: &World<'_>, levers: &LeverState) -> bool {
+    let able = world.gpus.driver_release().is_none_or(|r| r >= MOVES_SINCE);
+    matches!(levers.usable, Some(Ok(()))) && able
+}
+
+/// Where a claim is, for the screen, and what can be done to it.
+pub(crate) fn place_view(
+    world: &World<'_>,
+    features: &Features,
+    levers: &LeverState,
+    id: ClaimId,
+    live: &Live,
+) -> PlaceView {
+    let levers = levers_of(world, features, levers, id);
+    let mut view = PlaceView {
+        word: None,
+        on_its_way: Some(live.record.holding.is_on_its_way()),
+        host_bytes: None,
+        since_ms: None,
+        to: Vec::new(),
+        waits: None,
+        levers: LeversView {
+            not_detachable: levers.park.err(),
+            not_movable: levers.movable.err(),
+        },
+    };
+    let mut to = |slices: &[SliceRecord]| {
+        let gpus = slices.iter().filter_map(|s| world.gpus.gpu_index(&s.uuid));
+        view.to = gpus.filter_map(|g| u32::try_from(g).ok()).collect();
+    };
+    let word = match &live.record.holding {
+        HoldingRecord::Here | HoldingRecord::Counted => return view,
+        HoldingRecord::Parking { freeze: false, .. } => "offloading",
+        HoldingRecord::Parking { freeze: true, .. } => "suspending",
+        HoldingRecord::Parked(parked) => {
+            view.host_bytes = Some(parked.host);
+            view.since_ms = Some(parked.since_ms);
+            let reason = world.machine.reason(id);
+            view.waits = reason.map(|reason| story::waits_text(world, features, id, reason));
+            if parked.frozen {
+                "suspended"
+            } else {
+                "offloaded"
+            }
+        }
+        HoldingRecord::Unparking { to: slices, parked } => {
+            to(slices);
+            view.host_bytes = Some(parked.host);
+            "restoring"
+        }
+        HoldingRecord::Moving { to: slices } => {
+            to(slices);
+            "moving"
+        }
+    };
+    view.word = Some(word.to_owned());
+    view
 }

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use gshare_core::ClaimId;
 
 use super::job::Tell;
+use crate::daemon::host::Host;
 use crate::daemon::msg::{LeverMsg, Msg, Outcome, Unable};
 use crate::daemon::service::Service;
 
-impl Service {
+impl Host {
     /// How the job of a claim says that it does not get on.
     pub(super) fn teller(&self, id: ClaimId) -> Tell {
         let events = self.events.clone();
@@ -16,7 +17,9 @@ impl Service {
             let _ = events.send(Msg::Lever(LeverMsg::Stuck { id, why }));
         }))
     }
+}
 
+impl Service {
     /// The owner learns that the driver has lost processes, or does not answer for some.
     pub(super) fn note_unable(
         &mut self,

@@ -9,25 +9,20 @@ use gshare_core::{ClaimId, Reason};
 use gshare_proto::{Call, ErrorCode, LeverWish, Queued, Reply, WireError};
 
 use crate::daemon::connection::Sender;
+use crate::daemon::engine::LeverState;
+use crate::daemon::features::Features;
+use crate::daemon::gpu::Gpus;
 use crate::daemon::journal::HoldingRecord;
+use crate::daemon::levers::facts;
 use crate::daemon::peer::Peer;
 use crate::daemon::service::{Live, Service};
+use crate::daemon::world::World;
+use crate::daemon::{ending, members, reclaim, service};
 
 /// Calls that wait say so every second (the shim's `detach`); after this much silence they do not wait any more.
 const SILENT: Duration = Duration::from_secs(5);
 
 impl Service {
-    fn own_granted(&self, peer: &Peer, word: &str, verb: &str) -> Result<ClaimId, WireError> {
-        let id = self.find(peer, word)?;
-        self.may(peer, id, verb)?;
-        let unavailable = |text| Err(WireError::new(ErrorCode::NotAvailable, text));
-        match self.claims.get(&id) {
-            None => unavailable(format!("{id} still waits: it has nothing to {verb}")),
-            Some(live) if live.ending.is_some() => unavailable(format!("{id} ends")),
-            Some(_) => Ok(id),
-        }
-    }
-
     /// A request about a claim that runs.
     pub(crate) fn lever_call(&mut self, peer: &Peer, call: Call, out: &Sender) {
         match call {
@@ -40,7 +35,7 @@ impl Service {
     /// A person wants something of a claim; the answer comes when it is done.
     fn wish_call(&mut self, peer: &Peer, word: &str, wish: LeverWish, out: &Sender) {
         let verb = wish.name();
-        let id = match self.own_granted(peer, word, verb) {
+        let id = match own_granted(&self.world(), peer, word, verb) {
             Ok(id) => id,
             Err(error) => return out.error(error),
         };
@@ -65,13 +60,13 @@ impl Service {
             (LeverWish::Resume, _) => Wish::Resume,
         };
         if matches!(wish, Wish::Offload | Wish::Suspend)
-            && let Err(why) = self.may_park(id)
+            && let Err(why) = facts::may_park(&self.world(), &self.levers, id)
         {
             let text = format!("{id} cannot be {verb}ed: {why}");
             return out.error(WireError::new(ErrorCode::NotAvailable, text));
         }
-        if matches!(wish, Wish::Offload | Wish::Suspend) && self.refuses_pytorch() {
-            let release = self.driver_version();
+        if matches!(wish, Wish::Offload | Wish::Suspend) && self.gpus.refuses_pytorch() {
+            let release = self.gpus.driver_version();
             let text = format!(
                 "driver release {release} cannot checkpoint most programs, including PyTorch; if it refuses, {id} \
                  keeps running"
@@ -85,17 +80,17 @@ impl Service {
         }
         // What a person asked for stands, whether a call waits or not.
         self.levers.wanted.remove(&id);
-        let waited = self.machine.reason(id).is_some();
+        let waited = self.core.reason(id).is_some();
         self.levers.waiters.entry(id).or_default().push(out.clone());
         self.drive(Event::Wish { id, wish });
         if waited {
             // Where it stands in the queue has been told, though not here.
-            let queued = self.queued_lever(id);
+            let queued = queued_lever(&self.world(), &self.features, id);
             queued
                 .into_iter()
                 .for_each(|q| out.reply(&Reply::Queued(q)));
         }
-        self.touch();
+        self.screens.touch();
     }
 
     /// A claim whose memory is in the host anyway is frozen, or not any more.
@@ -106,15 +101,12 @@ impl Service {
         let HoldingRecord::Parked(mut parked) = live.record.holding.clone() else {
             return String::new();
         };
-        if !freeze {
-            self.thaw(live);
-        }
         parked.frozen = freeze;
-        self.freeze_if(id, freeze);
+        self.claims.set_frozen(id, freeze);
         self.keep_holding(id, HoldingRecord::Parked(parked));
         let wish = if freeze { Wish::Suspend } else { Wish::Offload };
         self.drive(Event::Wish { id, wish });
-        self.touch();
+        self.screens.touch();
         match freeze {
             true => format!("{id} is suspended"),
             false => format!("{id} is offloaded; its processes run again"),
@@ -123,53 +115,20 @@ impl Service {
 
     /// A person wants a claim on other GPUs.
     fn move_call(&mut self, peer: &Peer, word: &str, gpus: &[impl AsRef<str>], out: &Sender) {
-        match self.asked_move(peer, word, gpus) {
+        match asked_move(
+            &self.world(),
+            &self.features,
+            &self.levers,
+            peer,
+            word,
+            gpus,
+        ) {
             Ok((id, gpus)) => {
                 self.levers.waiters.entry(id).or_default().push(out.clone());
                 self.drive(Event::MoveTo { id, gpus });
-                self.touch();
+                self.screens.touch();
             }
             Err(error) => out.error(error),
-        }
-    }
-
-    fn asked_move(
-        &self,
-        peer: &Peer,
-        word: &str,
-        gpus: &[impl AsRef<str>],
-    ) -> Result<(ClaimId, Vec<usize>), WireError> {
-        let id = self.own_granted(peer, word, "move")?;
-        let usage = |text: String| WireError::new(ErrorCode::Usage, text);
-        let mut found = Vec::new();
-        for named in gpus {
-            found.push(self.gpu_named(named.as_ref()).map_err(usage)?);
-        }
-        let has = self.claims.get(&id).map_or(0, |l| l.record.slices.len());
-        if found.len() != has {
-            let text = format!("{id} has {has} GPU(s); name as many with --gpu");
-            return Err(usage(text));
-        }
-        self.levers_of(id).movable.map_err(|why| {
-            let text = format!("{id} cannot be moved: {why}");
-            WireError::new(ErrorCode::NotAvailable, text)
-        })?;
-        Ok((id, found))
-    }
-
-    /// A GPU by index, UUID or the start of one.
-    fn gpu_named(&self, word: &str) -> Result<usize, String> {
-        if let Ok(index) = word.parse::<usize>() {
-            return match self.gpus.get(index) {
-                Some(_) => Ok(index),
-                None => Err(format!("there is no GPU {index}")),
-            };
-        }
-        let mut fits = (0..self.gpus.len()).filter(|g| self.gpus[*g].uuid.starts_with(word));
-        match (fits.next(), fits.next()) {
-            (Some(gpu), None) => Ok(gpu),
-            (Some(_), Some(_)) => Err(format!("several GPUs begin with `{word}`")),
-            (None, _) => Err(format!("there is no GPU `{word}`")),
         }
     }
 
@@ -177,14 +136,14 @@ impl Service {
     pub(super) fn member_wants(&mut self, peer: &Peer, want: &Want, out: &Sender) {
         let process = peer.process;
         let id = process
-            .and_then(|p| self.claim_of(p.pid))
-            .or_else(|| self.claim_by_hint(peer, want.hint));
+            .and_then(|p| members::claim_of(&self.world(), p.pid))
+            .or_else(|| members::claim_by_hint(&self.world(), peer, want.hint));
         let Some(id) = id.filter(|id| self.claims.contains_key(id)) else {
             let why = "the process belongs to no claim".to_owned();
             return out.refuse_member("no_claim", why);
         };
         // Not where a person has asked for it already.
-        let asked = self.machine.reason(id).is_some();
+        let asked = self.core.reason(id).is_some();
         if !asked || self.levers.wanted.contains_key(&id) {
             self.levers.wanted.insert(id, Instant::now());
         }
@@ -192,17 +151,23 @@ impl Service {
         let holding = self.claims.get(&id).map(|l| &l.record.holding);
         let text = match holding {
             Some(HoldingRecord::Unparking { .. }) => "it is being restored".to_owned(),
-            Some(HoldingRecord::Parked(_)) => match self.machine.reason(id) {
+            Some(HoldingRecord::Parked(_)) => match self.core.reason(id) {
                 Some(reason) => {
-                    let start = self.start_known(id, reason);
-                    self.waits_and_start(id, reason, start.as_deref())
+                    let start = reclaim::start_known(&self.world(), &self.features, id, reason);
+                    reclaim::waits_and_start(
+                        &self.world(),
+                        &self.features,
+                        id,
+                        reason,
+                        start.as_deref(),
+                    )
                 }
                 None => "there is no room on a GPU".to_owned(),
             },
             _ => String::new(),
         };
         out.member(&Answer::Wanted { message: text });
-        self.touch();
+        self.screens.touch();
     }
 
     /// Claims whose calls do not wait any more, because they were interrupted, are not brought back.
@@ -216,31 +181,15 @@ impl Service {
         for id in silent {
             self.levers.wanted.remove(&id);
             self.drive(Event::Unwanted { id });
-            self.touch();
+            self.screens.touch();
         }
-    }
-
-    /// Where a parked claim stands that waits to come back.
-    fn queued_lever(&self, id: ClaimId) -> Option<Queued> {
-        let (position, reason) = self.machine.place(id)?;
-        Some(self.lever_place(id, position, reason))
     }
 
     /// A parked claim waits for room.
     pub(crate) fn lever_waits(&mut self, id: ClaimId, position: usize, reason: &Reason) {
-        let queued = self.lever_place(id, position, reason);
+        let queued = lever_place(&self.world(), &self.features, id, position, reason);
         for out in self.levers.waiters.get(&id).into_iter().flatten() {
             out.reply(&Reply::Queued(queued.clone()));
-        }
-    }
-
-    fn lever_place(&self, id: ClaimId, position: usize, reason: &Reason) -> Queued {
-        let start = self.start_known(id, reason);
-        Queued {
-            id: id.to_string(),
-            position: u32::try_from(position).unwrap_or(u32::MAX),
-            reason: self.waits_and_start(id, reason, start.as_deref()),
-            would_start: None,
         }
     }
 
@@ -269,4 +218,88 @@ impl Service {
             }
         }
     }
+}
+
+fn own_granted(
+    world: &World<'_>,
+    peer: &Peer,
+    word: &str,
+    verb: &str,
+) -> Result<ClaimId, WireError> {
+    let id = service::find(world, peer, word)?;
+    ending::may(world, peer, id, verb)?;
+    let unavailable = |text| Err(WireError::new(ErrorCode::NotAvailable, text));
+    match world.claims.get(&id) {
+        None => unavailable(format!("{id} still waits: it has nothing to {verb}")),
+        Some(live) if live.ending.is_some() => unavailable(format!("{id} ends")),
+        Some(_) => Ok(id),
+    }
+}
+
+impl Gpus {
+    /// A GPU by index, UUID or the start of one.
+    fn gpu_named(&self, word: &str) -> Result<usize, String> {
+        if let Ok(index) = word.parse::<usize>() {
+            return match self.get(index) {
+                Some(_) => Ok(index),
+                None => Err(format!("there is no GPU {index}")),
+            };
+        }
+        let mut fits = (0..self.len()).filter(|g| self[*g].uuid.starts_with(word));
+        match (fits.next(), fits.next()) {
+            (Some(gpu), None) => Ok(gpu),
+            (Some(_), Some(_)) => Err(format!("several GPUs begin with `{word}`")),
+            (None, _) => Err(format!("there is no GPU `{word}`")),
+        }
+    }
+}
+
+fn asked_move(
+    world: &World<'_>,
+    features: &Features,
+    levers: &LeverState,
+    peer: &Peer,
+    word: &str,
+    gpus: &[impl AsRef<str>],
+) -> Result<(ClaimId, Vec<usize>), WireError> {
+    let id = own_granted(world, peer, word, "move")?;
+    let usage = |text: String| WireError::new(ErrorCode::Usage, text);
+    let mut found = Vec::new();
+    for named in gpus {
+        found.push(world.gpus.gpu_named(named.as_ref()).map_err(usage)?);
+    }
+    let has = world.claims.get(&id).map_or(0, |l| l.record.slices.len());
+    if found.len() != has {
+        let text = format!("{id} has {has} GPU(s); name as many with --gpu");
+        return Err(usage(text));
+    }
+    facts::levers_of(world, features, levers, id)
+        .movable
+        .map_err(|why| {
+            let text = format!("{id} cannot be moved: {why}");
+            WireError::new(ErrorCode::NotAvailable, text)
+        })?;
+    Ok((id, found))
+}
+
+fn lever_place(
+    world: &World<'_>,
+    features: &Features,
+    id: ClaimId,
+    position: usize,
+    reason: &Reason,
+) -> Queued {
+    let start = reclaim::start_known(world, features, id, reason);
+    Queued {
+        id: id.to_string(),
+        position: u32::try_from(position).unwrap_or(u32::MAX),
+        reason: reclaim::waits_and_start(world, features, id, reason, start.as_deref()),
+        would_start: None,
+    }
+}
+
+/// Where a parked claim stands that waits to come back.
+fn queued_lever(world: &World<'_>, features: &Features, id: ClaimId) -> Option<Queued> {
+    let (position, reason) = world.machine.place(id)?;
+    Some(lever_place(world, features, id, position, reason))
 }

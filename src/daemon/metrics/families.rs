@@ -15,7 +15,7 @@ const MIB: f64 = 1_048_576.0;
 /// profiling figures are parts of one.
 pub(super) fn dcgm(page: &mut Page, world: &World<'_>, snapshot: &Snapshot) {
     type Read<'a> = Box<dyn Fn(usize, &GpuView) -> Option<f64> + 'a>;
-    let reading = |g: usize| world.reading(g);
+    let reading = |g: usize| world.gpus.reading(g);
     let free = move |g: usize| {
         let r = reading(g)?;
         let free = r.mem_total?.checked_sub(r.mem_used?)?;
@@ -69,7 +69,10 @@ pub(super) fn dcgm(page: &mut Page, world: &World<'_>, snapshot: &Snapshot) {
         for (g, gpu) in snapshot.gpus.iter().enumerate() {
             let index = gpu.index.to_string();
             let minor = world.gpus.get(g).and_then(|g| g.minor).unwrap_or(gpu.index);
-            let bus = world.last_reading(g).and_then(|r| r.pci_bus_id.clone());
+            let bus = world
+                .gpus
+                .last_reading(g)
+                .and_then(|r| r.pci_bus_id.clone());
             let labels = [
                 ("gpu", index.as_str()),
                 ("UUID", &gpu.uuid),
@@ -98,7 +101,7 @@ pub(super) fn service(
     page.family("gshare_build_info", GAUGE, "The running service.");
     let labels = [
         ("version", env!("CARGO_PKG_VERSION")),
-        ("mode", world.mode.name()),
+        ("mode", world.host.mode.name()),
         ("simulated", if about.simulated { "true" } else { "false" }),
     ];
     page.sample("gshare_build_info", &labels, Some(1.0));
@@ -120,7 +123,11 @@ pub(super) fn service(
             "gshare_sample_age_seconds",
             GAUGE,
             "Age of the newest reading of the GPUs.",
-            world.sample.map(|s| s.taken.elapsed().as_secs_f64()),
+            world
+                .gpus
+                .sample
+                .as_ref()
+                .map(|s| s.taken.elapsed().as_secs_f64()),
         ),
         (
             "gshare_unwritten_ends",

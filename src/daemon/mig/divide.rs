@@ -10,13 +10,13 @@ use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
 
 use crate::daemon::admin::Act;
 use crate::daemon::connection::Sender;
-use crate::daemon::die;
 use crate::daemon::gpu::FIRST_LOOK;
 use crate::daemon::journal::{Journal, put_meta};
 use crate::daemon::msg::Msg;
 use crate::daemon::peer::Peer;
 use crate::daemon::release::Wait;
 use crate::daemon::service::Service;
+use crate::daemon::{admin, die, levers, release};
 
 /// How long one step may take: the mode of some GPUs changes by a reset.
 const STEP: Duration = Duration::from_secs(60);
@@ -46,10 +46,11 @@ fn profiles(state: &MigState) -> Vec<Profile> {
         .sizes
         .iter()
         .map(|s| Profile {
-            name: profile_name(s.slices, s.bytes, state.bytes),
+            name: profile_name(s.slices, s.bytes, state.bytes) + s.with,
             id: s.id,
             size: s.size,
             starts: s.starts.clone(),
+            most: s.most as usize,
         })
         .collect();
     all.sort_by_key(|p| (p.size, p.id));
@@ -192,18 +193,18 @@ impl Service {
         dry_run: bool,
         out: &Sender,
     ) -> Result<Option<Reply>, WireError> {
-        self.may_administrate(peer)?;
+        admin::may_administrate(&self.world(), peer)?;
         let layout: Layout = text
             .parse()
             .map_err(|e| WireError::new(ErrorCode::Usage, format!("`{text}`: {e}")))?;
-        let g = self.whole_gpus(&[word])?.into_iter().next();
+        let g = self.gpus.whole_gpus(&[word])?.into_iter().next();
         let g = g.ok_or_else(|| WireError::new(ErrorCode::Usage, "no GPU is named"))?;
         let refuse = |text: String| WireError::new(ErrorCode::NotAvailable, text);
-        if self.is_released(g) {
+        if self.gpus.is_released(g) {
             return Err(refuse(format!("GPU {g} is released"))
                 .with_hint(format!("gshare admin release {g} --take")));
         }
-        if !self.dividing.is_empty() {
+        if !self.gpus.dividing.is_empty() {
             return Err(refuse("another GPU is being divided".to_owned()));
         }
         let divider = self.observer.divider(u32::try_from(g).unwrap_or(u32::MAX));
@@ -219,8 +220,8 @@ impl Service {
                 undo: None,
             })));
         }
-        self.may_be_let_go(g)?;
-        let others = self.users_without_claim(g);
+        release::may_be_let_go(&self.world(), &self.levers, g)?;
+        let others = release::users_without_claim(&self.world(), g);
         if !others.is_empty() {
             return Err(refuse(format!(
                 "GPU {g} is in use without a claim by {others}"
@@ -239,11 +240,11 @@ impl Service {
         })?;
         die::at("mig-journaled");
         // Nobody may start there from now on, and what gshare itself has open goes; NVML's own handle is needed.
-        self.dividing.insert(g);
+        self.gpus.dividing.insert(g);
         let waits = self.close_but_nvml(g);
         self.refresh_facts();
         let undo = format!("gshare admin mig {g} {before}");
-        let (events, out) = (self.events.clone(), out.clone());
+        let (events, out) = (self.host.events.clone(), out.clone());
         let started = std::thread::Builder::new().name("mig".to_owned());
         let working = started.spawn(move || {
             let until = Instant::now() + PATIENCE;
@@ -268,7 +269,7 @@ impl Service {
             });
         });
         if let Err(error) = working {
-            self.dividing.remove(&g);
+            self.gpus.dividing.remove(&g);
             return Err(refuse(format!("its thread could not be started: {error}")));
         }
         Ok(None)
@@ -276,8 +277,8 @@ impl Service {
 
     /// A GPU has been divided, or not.
     pub(crate) fn divided(&mut self, g: usize, result: Result<AdminDone, WireError>, out: &Sender) {
-        self.dividing.remove(&g);
-        drop(self.restrict_engine());
+        self.gpus.dividing.remove(&g);
+        drop(levers::restrict_engine(&self.world(), &self.levers));
         if let Ok(sample) = self.observer.sample_now(FIRST_LOOK) {
             self.handle(Msg::Sample(Box::new(sample)));
         }

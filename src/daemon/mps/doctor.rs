@@ -1,6 +1,9 @@
 //! What `gshare doctor` says of compute limits: a row per GPU with its mechanism, why, and what would improve it.
 
-use crate::daemon::service::Service;
+use crate::daemon::settings::Settings;
+use crate::daemon::turns;
+use crate::daemon::world::World;
+use gshare_abi::NO_EVENT_TIMES;
 use gshare_config::GpuMode;
 use gshare_core::Held;
 use gshare_proto::Check;
@@ -9,169 +12,178 @@ use gshare_proto::Check;
 const MPS: &str = "tested only with NVIDIA's MPS control program (550.163, without a GPU)";
 const SIMULATION: &str = "simulation only";
 
-impl Service {
-    /// A row per GPU.
-    pub(crate) fn rung_rows(&self) -> Vec<Check> {
-        (0..self.gpus.len()).map(|g| self.rung_row(g)).collect()
-    }
+/// How each claim on a GPU holds its part.
+fn held_there(world: &World<'_>, g: usize) -> impl Iterator<Item = Held> {
+    let uuid = &world.gpus[g].uuid;
+    let records = world.claims.values().map(|live| &live.record);
+    let slices = records.flat_map(|r| &r.slices);
+    slices.filter(move |s| s.uuid == *uuid).map(|s| s.held)
+}
 
-    fn rung_row(&self, g: usize) -> Check {
-        let row = |state: &str, detail: String, status: &str, fix: Option<String>| Check {
-            status: status.to_owned(),
-            fix,
-            ..crate::daemon::doctor::check(&format!("compute limit GPU {g}"), state, detail)
-        };
-        if self.gpus[g].parent.is_some() {
-            let detail = "mig: this instance serves one claim at a time".to_owned();
-            return row("ok", detail, SIMULATION, None);
+/// Whether some claims on a GPU run through MPS and others take turns.
+pub(crate) fn is_mixed(world: &World<'_>, g: usize) -> bool {
+    let mps = |held| held == Held::Mps;
+    held_there(world, g).any(mps) && !held_there(world, g).all(mps)
+}
+
+/// How MPS enforces shares on a GPU, or why it does not.
+fn mps_words(world: &World<'_>, g: usize) -> Result<String, String> {
+    let program = world.config.mps_program()?;
+    let multi = world.config.mps.multi_user;
+    let rung = if multi {
+        "mps, all users share one server and its faults"
+    } else {
+        "mps, one user at a time"
+    };
+    match world.gpus.mps.get(&g) {
+        Some(on) if on.up => {
+            let servers = on.servers.len();
+            let clients: usize = on.servers.iter().map(|s| s.clients.len()).sum();
+            Ok(format!(
+                "{rung}: {}, {}; gshare does not use the namespaces of MPS 3 (release 615) yet",
+                count(servers, "server"),
+                count(clients, "client")
+            ))
         }
-        if self.is_divided(g) {
-            let detail = "mig: claims get its instances".to_owned();
-            return row("ok", detail, SIMULATION, None);
-        }
-        let mps = self.mps_words(g);
-        match self.gpus[g].modes.now {
-            GpuMode::Exclusive => row(
-                "ok",
-                "exclusive: one claim at a time has the whole GPU".to_owned(),
-                SIMULATION,
-                None,
-            ),
-            GpuMode::Mig => row(
-                "missing",
-                "mode mig without instances: no claim can use this GPU".to_owned(),
-                SIMULATION,
-                Some(self.mig_commands(g)),
-            ),
-            GpuMode::Mps => match mps {
-                Ok(detail) => row("ok", detail, MPS, self.above_mps()),
-                Err(why) => row(
-                    "missing",
-                    format!("mode mps, but no MPS: {why}"),
-                    MPS,
-                    Some(format!(
-                        "install NVIDIA's MPS (Debian: nvidia-cuda-mps), or gshare admin mode {g} timeslice"
-                    )),
-                ),
-            },
-            GpuMode::Auto if self.is_mixed(g) => row(
-                "limited",
-                "auto, now mixed: some claims run through MPS and others take turns; the driver divides the time \
-                 between them, and shares are not enforced".to_owned(),
-                SIMULATION,
-                Some(format!(
-                    "put more GPUs in mode auto to separate them, or set one mode: gshare admin mode {g} timeslice \
-                     --wait (or mps)"
-                )),
-            ),
-            GpuMode::Auto => match (mps, self.runs_through_mps(g)) {
-                (Ok(detail), Some(true)) => {
-                    let detail = format!("auto, now {detail}");
-                    row("ok", detail, MPS, self.above_mps())
-                }
-                (Ok(_), Some(false)) => {
-                    let raise =
-                        "claims run side by side while all of them are batch or inference of one owner";
-                    self.turns_row(g, "auto, now timeslice", raise.to_owned())
-                }
-                (Ok(detail), None) => {
-                    let detail = format!(
-                        "auto, no claims now: {detail}; batch and inference of one owner use MPS, other claims take \
-                         turns"
-                    );
-                    row("ok", detail, MPS, self.above_mps())
-                }
-                (Err(why), _) => {
-                    let raise = format!("running claims side by side needs MPS, which is missing: {why}");
-                    self.turns_row(g, "auto without MPS, so timeslice", raise)
-                }
-            },
-            GpuMode::Timeslice => {
-                let raise = match mps {
-                    Ok(_) => format!("to run claims side by side: gshare admin mode {g} mps"),
-                    Err(why) => format!("running claims side by side needs MPS, which is missing: {why}"),
-                };
-                self.turns_row(g, "timeslice", raise)
-            }
-        }
+        Some(on) => Err(on
+            .why
+            .clone()
+            .unwrap_or_else(|| "the daemon does not answer yet".to_owned())),
+        None => Ok(format!("{rung}, by {}", program.display())),
     }
+}
 
-    /// The row of a GPU whose claims take turns.
-    fn turns_row(&self, g: usize, rung: &str, raise: String) -> Check {
-        let (state, detail) = match self.gate_in_force() {
-            Ok(()) => (
-                "ok",
-                format!(
-                    "{rung}: claims take turns, each by its share of GPU time; enforced as strictly as the memory limit"
-                ),
-            ),
-            Err(why) => (
-                "missing",
-                format!("{rung}, but shares are not enforced: {why}"),
-            ),
-        };
-        Check {
-            status: SIMULATION.to_owned(),
-            fix: Some(raise),
-            ..crate::daemon::doctor::check(&format!("compute limit GPU {g}"), state, detail)
-        }
-    }
-
-    /// Whether the claims on a GPU run through MPS now; `None` where there are none.
-    fn runs_through_mps(&self, g: usize) -> Option<bool> {
-        self.held_there(g).next().map(|held| held == Held::Mps)
-    }
-
-    /// Whether some claims on a GPU run through MPS and others take turns.
-    pub(crate) fn is_mixed(&self, g: usize) -> bool {
-        let mps = |held| held == Held::Mps;
-        self.held_there(g).any(mps) && !self.held_there(g).all(mps)
-    }
-
-    /// How each claim on a GPU holds its part.
-    fn held_there(&self, g: usize) -> impl Iterator<Item = Held> {
-        let uuid = &self.gpus[g].uuid;
-        let records = self.claims.values().map(|live| &live.record);
-        let slices = records.flat_map(|r| &r.slices);
-        slices.filter(move |s| s.uuid == *uuid).map(|s| s.held)
-    }
-
-    /// What would let more claims run side by side than MPS does now.
-    fn above_mps(&self) -> Option<String> {
-        let accept = "to run several users side by side: [mps] multi-user = \"accept\"; a fault of one program then \
-                      ends the programs of all";
-        (!self.config.mps.multi_user).then(|| accept.to_owned())
-    }
-
-    /// How MPS enforces shares on a GPU, or why it does not.
-    fn mps_words(&self, g: usize) -> Result<String, String> {
-        let program = self.mps_program()?;
-        let multi = self.config.mps.multi_user;
-        let rung = if multi {
-            "mps, all users share one server and its faults"
-        } else {
-            "mps, one user at a time"
-        };
-        match self.mps.get(&g) {
-            Some(on) if on.up => {
-                let servers = on.servers.len();
-                let clients: usize = on.servers.iter().map(|s| s.clients.len()).sum();
-                Ok(format!(
-                    "{rung}: {}, {}; gshare does not use the namespaces of MPS 3 (release 615) yet",
-                    count(servers, "server"),
-                    count(clients, "client")
-                ))
-            }
-            Some(on) => Err(on
-                .why
-                .clone()
-                .unwrap_or_else(|| "the daemon does not answer yet".to_owned())),
-            None => Ok(format!("{rung}, by {}", program.display())),
-        }
-    }
+/// Whether the claims on a GPU run through MPS now; `None` where there are none.
+fn runs_through_mps(world: &World<'_>, g: usize) -> Option<bool> {
+    held_there(world, g).next().map(|held| held == Held::Mps)
 }
 
 fn count(n: usize, what: &str) -> String {
     let s = if n == 1 { "" } else { "s" };
     format!("{n} {what}{s}")
+}
+
+impl Settings {
+    /// What would let more claims run side by side than MPS does now.
+    fn above_mps(&self) -> Option<String> {
+        let accept = "to run several users side by side: [mps] multi-user = \"accept\"; a fault of one program then \
+                      ends the programs of all";
+        (!self.mps.multi_user).then(|| accept.to_owned())
+    }
+}
+
+fn rung_row(world: &World<'_>, g: usize) -> Check {
+    let row = |state: &str, detail: String, status: &str, fix: Option<String>| Check {
+        status: status.to_owned(),
+        fix,
+        ..crate::daemon::doctor::check(&format!("compute limit GPU {g}"), state, detail)
+    };
+    if world.gpus[g].parent.is_some() {
+        let detail = "mig: this instance serves one claim at a time".to_owned();
+        return row("ok", detail, SIMULATION, None);
+    }
+    if world.gpus.is_divided(g) {
+        let detail = "mig: claims get its instances".to_owned();
+        return row("ok", detail, SIMULATION, None);
+    }
+    let mps = mps_words(world, g);
+    match world.gpus[g].modes.now {
+        GpuMode::Exclusive => row(
+            "ok",
+            "exclusive: one claim at a time has the whole GPU".to_owned(),
+            SIMULATION,
+            None,
+        ),
+        GpuMode::Mig => row(
+            "missing",
+            "mode mig without instances: no claim can use this GPU".to_owned(),
+            SIMULATION,
+            Some(world.gpus.mig_commands(g)),
+        ),
+        GpuMode::Mps => match mps {
+            Ok(detail) => row("ok", detail, MPS, world.config.above_mps()),
+            Err(why) => row(
+                "missing",
+                format!("mode mps, but no MPS: {why}"),
+                MPS,
+                Some(format!(
+                    "install NVIDIA's MPS (Debian: nvidia-cuda-mps), or gshare admin mode {g} timeslice"
+                )),
+            ),
+        },
+        GpuMode::Auto if is_mixed(world, g) => row(
+            "limited",
+            "auto, now mixed: some claims run through MPS and others take turns; the driver divides the time \
+             between them, and shares are not enforced".to_owned(),
+            SIMULATION,
+            Some(format!(
+                "put more GPUs in mode auto to separate them, or set one mode: gshare admin mode {g} timeslice \
+                 --wait (or mps)"
+            )),
+        ),
+        GpuMode::Auto => match (mps, runs_through_mps(world, g)) {
+            (Ok(detail), Some(true)) => {
+                let detail = format!("auto, now {detail}");
+                row("ok", detail, MPS, world.config.above_mps())
+            }
+            (Ok(_), Some(false)) => {
+                let raise =
+                    "claims run side by side while all of them are batch or inference of one owner";
+                turns_row(world, g, "auto, now timeslice", raise.to_owned())
+            }
+            (Ok(detail), None) => {
+                let detail = format!(
+                    "auto, no claims now: {detail}; batch and inference of one owner use MPS, other claims take \
+                     turns"
+                );
+                row("ok", detail, MPS, world.config.above_mps())
+            }
+            (Err(why), _) => {
+                let raise = format!("running claims side by side needs MPS, which is missing: {why}");
+                turns_row(world, g, "auto without MPS, so timeslice", raise)
+            }
+        },
+        GpuMode::Timeslice => {
+            let raise = match mps {
+                Ok(_) => format!("to run claims side by side: gshare admin mode {g} mps"),
+                Err(why) => format!("running claims side by side needs MPS, which is missing: {why}"),
+            };
+            turns_row(world, g, "timeslice", raise)
+        }
+    }
+}
+
+/// A row per GPU.
+pub(crate) fn rung_rows(world: &World<'_>) -> Vec<Check> {
+    (0..world.gpus.len()).map(|g| rung_row(world, g)).collect()
+}
+
+/// The row of a GPU whose claims take turns.
+fn turns_row(world: &World<'_>, g: usize, rung: &str, raise: String) -> Check {
+    let mut seats = world.claims.values().flat_map(|live| &live.seats);
+    let timeless = seats.any(|s| s.gpu == g && s.usage.flags() & NO_EVENT_TIMES != 0);
+    let (state, detail) = match turns::gate_in_force(world) {
+        Ok(()) if timeless => (
+            "missing",
+            format!(
+                "{rung}, but shares are not kept: the driver's events have no times, so nobody knows how long \
+                 kernels take"
+            ),
+        ),
+        Ok(()) => (
+            "ok",
+            format!(
+                "{rung}: claims take turns, each by its share of GPU time; enforced as strictly as the memory limit"
+            ),
+        ),
+        Err(why) => (
+            "missing",
+            format!("{rung}, but shares are not enforced: {why}"),
+        ),
+    };
+    Check {
+        status: SIMULATION.to_owned(),
+        fix: Some(raise),
+        ..crate::daemon::doctor::check(&format!("compute limit GPU {g}"), state, detail)
+    }
 }

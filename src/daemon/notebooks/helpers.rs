@@ -2,7 +2,7 @@
 //! with a thread that waits for it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -26,7 +26,7 @@ use crate::kernel::servers::Sought;
 /// Longest wait for an answer of a helper: its own waits are bounded, so one that is slower does not work.
 const PATIENCE: Duration = Duration::from_secs(40);
 /// Longest answer, in bytes.
-const LONGEST: u64 = 1 << 20;
+const LONGEST: usize = 1 << 20;
 /// Lines and looks at files that wait for a helper at most; more are dropped. Of what is looked for only the newest waits.
 const AHEAD: usize = 64;
 /// A helper takes what is wanted within this time, or is started anew: its user may stop it for good.
@@ -224,6 +224,31 @@ impl Helper {
         Ok(())
     }
 
+    /// Reads a line within that time: its user may stop it for good, also in the middle of one.
+    fn read(&mut self, patience: Duration) -> std::io::Result<String> {
+        let until = Instant::now() + patience;
+        let mut line = Vec::new();
+        while !line.ends_with(b"\n") && line.len() < LONGEST {
+            if self.output.buffer().is_empty() {
+                let left = until.saturating_duration_since(Instant::now());
+                let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+                let output = self.output.get_ref().as_fd();
+                if poll(&mut [PollFd::new(output, PollFlags::POLLIN)], timeout)? == 0 {
+                    return Err(std::io::Error::other("it does not answer"));
+                }
+            }
+            let some = self.output.fill_buf()?;
+            if some.is_empty() {
+                break;
+            }
+            let end = some.iter().position(|byte| *byte == b'\n');
+            let read = end.map_or(some.len(), |end| end + 1);
+            line.extend_from_slice(&some[..read]);
+            self.output.consume(read);
+        }
+        String::from_utf8(line).map_err(std::io::Error::other)
+    }
+
     /// Passes on what is wanted; an answer, if that asks.
     fn ask(&mut self, uid: u32, wanted: &Wanted) -> std::io::Result<Option<Msg>> {
         let line = serde_json::to_string(wanted)? + "\n";
@@ -231,17 +256,7 @@ impl Helper {
         if matches!(wanted, Wanted::Say { .. }) {
             return Ok(None);
         }
-        // Its user may stop it for good.
-        let mut ready = [PollFd::new(
-            self.output.get_ref().as_fd(),
-            PollFlags::POLLIN,
-        )];
-        let timeout = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
-        if poll(&mut ready, timeout)? == 0 {
-            return Err(std::io::Error::other("it does not answer"));
-        }
-        let mut line = String::new();
-        self.output.by_ref().take(LONGEST).read_line(&mut line)?;
+        let line = self.read(PATIENCE)?;
         Ok(Some(match wanted {
             Wanted::Gone { claim, .. } => Msg::KernelSeen {
                 claim: ClaimId(*claim),
@@ -326,17 +341,29 @@ mod tests {
         assert_eq!(inbox.take(), None);
     }
 
-    /// Its user may stop it: the service waits for a while and starts another.
-    #[test]
-    fn a_helper_that_takes_nothing_is_not_waited_for() {
-        let mut child = Command::new("sleep")
-            .arg("60")
+    fn helper(script: &str) -> Helper {
+        let mut child = Command::new("sh")
+            .args(["-c", script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let mut helper = Helper::of(child, input, output).unwrap();
+        Helper::of(child, input, output).unwrap()
+    }
+
+    #[test]
+    fn a_helper_that_stops_in_the_middle_of_a_line_is_not_waited_for() {
+        let mut helper = helper("printf 'whole\nhalf'; exec sleep 60");
+        assert_eq!(helper.read(PATIENCE).unwrap(), "whole\n");
+        let error = helper.read(Duration::from_millis(50)).unwrap_err();
+        assert!(error.to_string().contains("does not answer"), "{error}");
+    }
+
+    /// Its user may stop it: the service waits for a while and starts another.
+    #[test]
+    fn a_helper_that_takes_nothing_is_not_waited_for() {
+        let mut helper = helper("exec sleep 60");
         let text = "x".repeat(1 << 20);
         let begun = Instant::now();
         let error = helper.ask(

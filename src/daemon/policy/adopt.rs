@@ -16,6 +16,9 @@ use super::super::peer::Peer;
 use super::super::service::{Asked, Service};
 use crate::clock::unix_ms;
 use crate::daemon::connection::Sender;
+use crate::daemon::gpu::Gpus;
+use crate::daemon::world::World;
+use crate::daemon::{members, policy};
 use crate::figures;
 
 /// What the process has on a GPU: bytes, where the driver says.
@@ -36,10 +39,10 @@ impl Service {
         spec: ClaimSpec,
         out: &Sender,
     ) -> Result<(), WireError> {
-        let (process, pidfd, uid) = self.adoptable(peer, pid)?;
-        self.may_leave(pid, uid)?;
-        let held = self.held_by(pid);
-        let spec = self.adopt_spec(pid, spec, &held)?;
+        let (process, pidfd, uid) = adoptable(&self.world(), peer, pid)?;
+        self.host.fences.may_leave(pid, uid)?;
+        let held = self.gpus.held_by(pid);
+        let spec = adopt_spec(&self.world(), pid, spec, &held)?;
         // Asked in the name of its owner, whoever asks.
         let owner = Peer {
             conn: peer.conn,
@@ -49,21 +52,20 @@ impl Service {
             pidfd: Some(Arc::new(pidfd)),
             on_machine: peer.on_machine,
         };
-        let (request, _, mut record) = convert::request(&self.world(), &self.names, &owner, &spec)?;
-        self.has_room_for_it(pid, &request, &held)?;
-        self.room_for(&owner)?;
+        let (request, _, mut record) = convert::request(&self.world(), &owner, &spec)?;
+        has_room_for_it(&self.world(), pid, &request, &held)?;
+        self.claims.room_for(&owner)?;
         if peer.uid != uid {
             let act = Act {
                 action: "adopt",
-                target: format!("process {pid} of {}", self.names.user(uid)),
+                target: format!("process {pid} of {}", self.host.names.user(uid)),
                 before: "outside claims".to_owned(),
                 after: "a claim".to_owned(),
                 reason: None,
             };
             self.audit(peer, vec![act], |_| Ok(()))?;
         }
-        let id = ClaimId(self.next_id);
-        self.next_id += 1;
+        let id = self.journal.take_id();
         record.id = id.0;
         record.adopted = true;
         record.hold = false;
@@ -77,14 +79,14 @@ impl Service {
             request: request.clone(),
             told: false,
         };
-        self.waiting.insert(id, asked);
+        self.claims.waiting.insert(id, asked);
         let held = held.iter().filter_map(|(g, b)| Some((*g, Bytes((*b)?))));
         let held = held.collect();
         self.drive(Event::Adopt { id, request, held });
         if self.claims.contains_key(&id) {
-            self.move_descendants(id, process, uid);
+            move_descendants(&self.world(), id, process, uid);
             if peer.uid != uid {
-                let who = self.names.user(peer.uid);
+                let who = self.host.names.user(peer.uid);
                 self.tell_owner(id, &format!("{who} turned process {pid} into claim {id}"));
             }
             self.look_up_owners();
@@ -93,161 +95,170 @@ impl Service {
         }
         Ok(())
     }
+}
 
-    /// The process, if this user may make it a claim.
-    fn adoptable(&self, peer: &Peer, pid: i32) -> Result<(ProcessKey, PidFd, u32), WireError> {
-        let gone = || {
-            WireError::new(
-                ErrorCode::NotAvailable,
-                format!("there is no process {pid}"),
-            )
-        };
-        let pidfd = PidFd::open(pid).ok().flatten().ok_or_else(gone)?;
-        let process = proc::key(pid).ok_or_else(gone)?;
-        let uids = proc::uids(pid).ok_or_else(gone)?;
-        let own = uids.real == peer.uid && uids.effective == peer.uid;
-        if !own && !peer.is_root() {
-            let whose = self.names.user(uids.real);
-            return Err(WireError::new(
-                ErrorCode::NotPermitted,
-                format!(
-                    "process {pid} belongs to {whose}; only {whose} and root can make it a claim"
-                ),
-            ));
-        }
-        if let Some(id) = self.claim_of(pid) {
-            let text = format!("process {pid} is already in {id}");
-            return Err(WireError::new(ErrorCode::Usage, text));
-        }
-        if self.is_own_process(pid) || pid == 1 {
-            let text = format!("process {pid} belongs to the system or to gshare itself");
-            return Err(WireError::new(ErrorCode::Usage, text));
-        }
-        // What was read is of this process: it lived when its handle was taken, and lives still.
-        if pidfd.has_exited() {
-            return Err(gone());
-        }
-        Ok((process, pidfd, uids.real))
+/// What is claimed where its caller says nothing: what the process has, on the GPUs that it has.
+fn adopt_spec(
+    world: &World<'_>,
+    pid: i32,
+    mut spec: ClaimSpec,
+    held: &Held,
+) -> Result<ClaimSpec, WireError> {
+    spec.command = convert::command_line(pid).into();
+    let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).ok();
+    spec.cwd = cwd.map(|dir| dir.display().to_string()).map(Into::into);
+    spec.hold = false;
+    if spec.gpu_ids.is_empty() {
+        spec.gpu_ids = held.iter().map(|(g, _)| g.to_string()).collect();
     }
+    if spec.gpus_milli.is_some() || spec.mem.is_some() {
+        return Ok(spec);
+    }
+    let size = |message: String| {
+        WireError::new(ErrorCode::Usage, message)
+            .with_hint(format!("give it a size: gshare adopt {pid} -g 0.25"))
+    };
+    let most = held
+        .iter()
+        .map(|(_, bytes)| *bytes)
+        .collect::<Option<Vec<u64>>>();
+    let most = most.ok_or_else(|| {
+        size(format!(
+            "the driver does not report the memory of process {pid}"
+        ))
+    })?;
+    let Some(most) = most.into_iter().max().filter(|b| *b > 0) else {
+        return Err(size(format!("process {pid} does not use a GPU yet")));
+    };
+    spec.mem = Some(most.next_multiple_of(GRANULARITY));
+    let part = |g: usize| {
+        let whole = world.machine.ledger().gpus().get(g)?.capacity()?;
+        let free = world.machine.ledger().sm_free(g).milli();
+        let milli = spec.mem?.saturating_mul(1000).checked_div(whole.0)?;
+        Some(u32::try_from(milli).ok()?.clamp(1, 1000).min(free))
+    };
+    let parts: Vec<u32> = held.iter().filter_map(|(g, _)| part(*g)).collect();
+    spec.sm_milli = spec.sm_milli.or(parts.into_iter().min());
+    spec.gpus_milli = Some(match u32::try_from(held.len()).unwrap_or(u32::MAX) {
+        1 => 500,
+        n => n.saturating_mul(1000),
+    });
+    Ok(spec)
+}
 
+/// The process, if this user may make it a claim.
+fn adoptable(
+    world: &World<'_>,
+    peer: &Peer,
+    pid: i32,
+) -> Result<(ProcessKey, PidFd, u32), WireError> {
+    let gone = || {
+        WireError::new(
+            ErrorCode::NotAvailable,
+            format!("there is no process {pid}"),
+        )
+    };
+    let pidfd = PidFd::open(pid).ok().flatten().ok_or_else(gone)?;
+    let process = proc::key(pid).ok_or_else(gone)?;
+    let uids = proc::uids(pid).ok_or_else(gone)?;
+    let own = uids.real == peer.uid && uids.effective == peer.uid;
+    if !own && !peer.is_root() {
+        let whose = world.host.names.user(uids.real);
+        return Err(WireError::new(
+            ErrorCode::NotPermitted,
+            format!("process {pid} belongs to {whose}; only {whose} and root can make it a claim"),
+        ));
+    }
+    if let Some(id) = members::claim_of(world, pid) {
+        let text = format!("process {pid} is already in {id}");
+        return Err(WireError::new(ErrorCode::Usage, text));
+    }
+    if policy::is_own_process(world, pid) || pid == 1 {
+        let text = format!("process {pid} belongs to the system or to gshare itself");
+        return Err(WireError::new(ErrorCode::Usage, text));
+    }
+    // What was read is of this process: it lived when its handle was taken, and lives still.
+    if pidfd.has_exited() {
+        return Err(gone());
+    }
+    Ok((process, pidfd, uids.real))
+}
+
+/// What the owner is told of the new claim: what holds from now on, and what does not.
+pub(crate) fn adopted_text(world: &World<'_>, record: &ClaimRecord, size: &str) -> String {
+    let id = ClaimId(record.id);
+    let pid = record.process.map_or(0, |p| p.pid);
+    let what = figures::what(None, &record.command);
+    let opens = match (&world.host.fences.tree, &world.host.fences.filters) {
+        (Some(_), Some(_)) => {
+            "it cannot open other GPUs from now on; those it has open stay usable until it exits"
+        }
+        (Some(_), None) => "not restricted: there is no device filter here",
+        (None, _) => "not restricted: there are no cgroups here",
+    };
+    format!(
+        "{id}: {what} (pid {pid}) has a claim now: {size}\n  \
+         counted: its memory and GPU time, from now on; what it starts belongs to {id}\n  \
+         GPUs: {opens}\n  \
+         limit: none until its next start, in a claim: gshare claim ... -- {what}\n  \
+         use above the size of {id} is over-use; {id} ends with the process, and gshare release {id} ends both",
+    )
+}
+
+/// A claim smaller than what its process has would be in over-use at once.
+fn has_room_for_it(
+    world: &World<'_>,
+    pid: i32,
+    request: &Request,
+    held: &Held,
+) -> Result<(), WireError> {
+    for (gpu, bytes) in held {
+        let facts = world.machine.ledger().gpus().get(*gpu);
+        let of = facts.and_then(GpuFacts::allocatable).unwrap_or_default();
+        let has = Bytes(bytes.unwrap_or(0));
+        if Ledger::mem_wanted(request, of.saturating_add(has)) < has {
+            return Err(WireError::new(
+                ErrorCode::Usage,
+                format!("process {pid} has {has} on GPU {gpu}, more than is claimed for it"),
+            )
+            .with_hint(format!(
+                "without -g and --gpu-mem it gets what it has: gshare adopt {pid}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What it has started goes with it, as far as it is its owner's and in no claim.
+fn move_descendants(world: &World<'_>, id: ClaimId, process: ProcessKey, uid: u32) {
+    let Some(cgroup) = world.claims.get(&id).and_then(|l| l.cgroup.as_ref()) else {
+        return;
+    };
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    for pid in pids {
+        let Ok(Some(pidfd)) = PidFd::open(pid) else {
+            continue;
+        };
+        let own = proc::uids(pid).is_some_and(|u| u.real == uid && u.effective == uid);
+        let mut line = proc::ancestors(pid).into_iter().skip(1);
+        if own
+            && line.any(|a| a.key() == process)
+            && members::claim_of(world, pid).is_none()
+            && let Err(error) = cgroup.move_process(pid, Some(&pidfd))
+        {
+            tracing::debug!(pid, %error, "a descendant of an adopted process was not moved");
+        }
+    }
+}
+
+impl Gpus {
     fn held_by(&self, pid: i32) -> Held {
         let on = |g: usize| {
             let processes = self.reading(g)?.processes.as_ref()?;
             let process = processes.iter().find(|p| p.pid == pid)?;
             Some((g, process.bytes))
         };
-        (0..self.gpus.len()).filter_map(on).collect()
-    }
-
-    /// What is claimed where its caller says nothing: what the process has, on the GPUs that it has.
-    fn adopt_spec(
-        &self,
-        pid: i32,
-        mut spec: ClaimSpec,
-        held: &Held,
-    ) -> Result<ClaimSpec, WireError> {
-        spec.command = convert::command_line(pid).into();
-        let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).ok();
-        spec.cwd = cwd.map(|dir| dir.display().to_string()).map(Into::into);
-        spec.hold = false;
-        if spec.gpu_ids.is_empty() {
-            spec.gpu_ids = held.iter().map(|(g, _)| g.to_string()).collect();
-        }
-        if spec.gpus_milli.is_some() || spec.mem.is_some() {
-            return Ok(spec);
-        }
-        let size = |message: String| {
-            WireError::new(ErrorCode::Usage, message)
-                .with_hint(format!("give it a size: gshare adopt {pid} -g 0.25"))
-        };
-        let most = held
-            .iter()
-            .map(|(_, bytes)| *bytes)
-            .collect::<Option<Vec<u64>>>();
-        let most = most.ok_or_else(|| {
-            size(format!(
-                "the driver does not report the memory of process {pid}"
-            ))
-        })?;
-        let Some(most) = most.into_iter().max().filter(|b| *b > 0) else {
-            return Err(size(format!("process {pid} does not use a GPU yet")));
-        };
-        spec.mem = Some(most.next_multiple_of(GRANULARITY));
-        let part = |g: usize| {
-            let whole = self.machine.ledger().gpus().get(g)?.capacity()?;
-            let free = self.machine.ledger().sm_free(g).milli();
-            let milli = spec.mem?.saturating_mul(1000).checked_div(whole.0)?;
-            Some(u32::try_from(milli).ok()?.clamp(1, 1000).min(free))
-        };
-        let parts: Vec<u32> = held.iter().filter_map(|(g, _)| part(*g)).collect();
-        spec.sm_milli = spec.sm_milli.or(parts.into_iter().min());
-        spec.gpus_milli = Some(match u32::try_from(held.len()).unwrap_or(u32::MAX) {
-            1 => 500,
-            n => n.saturating_mul(1000),
-        });
-        Ok(spec)
-    }
-
-    /// A claim smaller than what its process has would be in over-use at once.
-    fn has_room_for_it(&self, pid: i32, request: &Request, held: &Held) -> Result<(), WireError> {
-        for (gpu, bytes) in held {
-            let facts = self.machine.ledger().gpus().get(*gpu);
-            let of = facts.and_then(GpuFacts::allocatable).unwrap_or_default();
-            let has = Bytes(bytes.unwrap_or(0));
-            if Ledger::mem_wanted(request, of.saturating_add(has)) < has {
-                return Err(WireError::new(
-                    ErrorCode::Usage,
-                    format!("process {pid} has {has} on GPU {gpu}, more than is claimed for it"),
-                )
-                .with_hint(format!(
-                    "without -g and --gpu-mem it gets what it has: gshare adopt {pid}"
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    /// What it has started goes with it, as far as it is its owner's and in no claim.
-    fn move_descendants(&self, id: ClaimId, process: ProcessKey, uid: u32) {
-        let Some(cgroup) = self.claims.get(&id).and_then(|l| l.cgroup.as_ref()) else {
-            return;
-        };
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-        for pid in pids {
-            let Ok(Some(pidfd)) = PidFd::open(pid) else {
-                continue;
-            };
-            let own = proc::uids(pid).is_some_and(|u| u.real == uid && u.effective == uid);
-            let mut line = proc::ancestors(pid).into_iter().skip(1);
-            if own
-                && line.any(|a| a.key() == process)
-                && self.claim_of(pid).is_none()
-                && let Err(error) = cgroup.move_process(pid, Some(&pidfd))
-            {
-                tracing::debug!(pid, %error, "a descendant of an adopted process was not moved");
-            }
-        }
-    }
-
-    /// What the owner is told of the new claim: what holds from now on, and what does not.
-    pub(crate) fn adopted_text(&self, record: &ClaimRecord, size: &str) -> String {
-        let id = ClaimId(record.id);
-        let pid = record.process.map_or(0, |p| p.pid);
-        let what = figures::what(None, &record.command);
-        let opens = match (&self.tree, &self.filters) {
-            (Some(_), Some(_)) => {
-                "it cannot open other GPUs from now on; those it has open stay usable until it exits"
-            }
-            (Some(_), None) => "not restricted: there is no device filter here",
-            (None, _) => "not restricted: there are no cgroups here",
-        };
-        format!(
-            "{id}: {what} (pid {pid}) has a claim now: {size}\n  \
-             counted: its memory and GPU time, from now on; what it starts belongs to {id}\n  \
-             GPUs: {opens}\n  \
-             limit: none until its next start, in a claim: gshare claim ... -- {what}\n  \
-             use above the size of {id} is over-use; {id} ends with the process, and gshare release {id} ends both",
-        )
+        (0..self.len()).filter_map(on).collect()
     }
 }

@@ -13,33 +13,31 @@ use gshare_proto::{Caps, ClaimGpu, ClaimState, ClaimView, Figure, ProcessView, S
 
 use super::super::convert;
 use super::super::fact::Fact;
-use super::super::gpus::DriverUse;
-use super::super::journal::ClaimRecord;
-use super::super::live::Ended;
+use super::super::gpu::DriverUse;
+use super::super::journal::{ClaimRecord, Ended};
 use super::super::outside::AutoClaim;
 use super::super::service::Service;
 use super::super::whose::Whose;
 use crate::clock::unix_ms;
+use crate::daemon::features::Features;
+use crate::daemon::outside::Policy;
+use crate::daemon::world::World;
+use crate::daemon::{members, policy, whose};
 use crate::{figures, identity};
 
 /// Why an auto-claim ends.
-const EXITED: &str = "process ended";
+pub(crate) const EXITED: &str = "process ended";
 
 impl Service {
-    /// Whether a process outside claims is accounted to its owner: not what draws, and not gshare's own.
-    fn is_adoptable(&self, process: &GpuProcess) -> bool {
-        !process.graphics && !self.is_own_process(process.pid)
-    }
-
     /// Brings the auto-claims to what the newest sample says.
     pub(super) fn update_auto_claims(&mut self) {
-        if self.unclaimed_policy() == Unclaimed::Observe {
+        if policy::unclaimed_policy(&self.world()) == Unclaimed::Observe {
             for id in self.policy.auto.keys().copied().collect::<Vec<_>>() {
                 self.end_auto(id, "no longer accounted as a claim");
             }
             return;
         }
-        let seen = self.outside_now();
+        let seen = outside_now(&self.world());
         let known: BTreeMap<ProcessKey, ClaimId> = self
             .policy
             .auto
@@ -77,35 +75,6 @@ impl Service {
         self.drive(Event::Uncapped(held));
     }
 
-    /// Processes outside claims that are accounted, and what they use by GPU.
-    fn outside_now(&self) -> BTreeMap<ProcessKey, BTreeMap<usize, DriverUse>> {
-        let mut found: BTreeMap<ProcessKey, BTreeMap<usize, DriverUse>> = BTreeMap::new();
-        let mut known: BTreeMap<i32, Option<ProcessKey>> = BTreeMap::new();
-        for g in 0..self.gpus.len() {
-            let Some(reading) = self.reading(g) else {
-                continue;
-            };
-            for process in reading.processes.iter().flatten() {
-                if self.whose(process.pid) != Whose::Outside {
-                    continue;
-                }
-                let key = *known.entry(process.pid).or_insert_with(|| {
-                    let adoptable = self.is_adoptable(process);
-                    adoptable.then(|| proc::key(process.pid)).flatten()
-                });
-                if let Some(key) = key {
-                    let used = DriverUse {
-                        processes: 1,
-                        bytes: process.bytes,
-                        busy: process.time_busy,
-                    };
-                    found.entry(key).or_default().insert(g, used);
-                }
-            }
-        }
-        found
-    }
-
     fn begin_auto(
         &mut self,
         process: ProcessKey,
@@ -113,11 +82,11 @@ impl Service {
     ) -> Option<ClaimId> {
         let uid = proc::uids(process.pid)?.real;
         let pidfd = PidFd::open(process.pid).ok().flatten()?;
-        let id = ClaimId(self.next_id);
+        let id = self.journal.next_id();
         let record = ClaimRecord {
             id: id.0,
             uid,
-            project: convert::project(&self.world(), &self.names, uid, None).ok()?,
+            project: convert::project(&self.world(), uid, None).ok()?,
             class: gshare_core::Class::default().name().to_owned(),
             command: convert::command_line(process.pid),
             granted_ms: unix_ms(),
@@ -130,15 +99,13 @@ impl Service {
         if proc::key(process.pid) != Some(process) || pidfd.has_exited() {
             return None;
         }
-        self.next_id += 1;
-        if let Err(error) = self.journal.put(&record) {
-            tracing::warn!(%id, %error, "could not record an auto-claim in the journal");
-        }
+        self.journal.take_ids_to(id);
+        self.journal.keep(&record, "an auto-claim");
         let gpus: Vec<String> = uses.keys().map(usize::to_string).collect();
         let text = format!(
             "{id}: {} of {} (pid {}) uses GPU {} outside claims: counted as a claim without a limit",
-            figures::what(None, &record.command),
-            self.names.user(uid),
+            figures::public(&record.command),
+            self.host.names.user(uid),
             process.pid,
             gpus.join(","),
         );
@@ -150,13 +117,14 @@ impl Service {
     fn enter_auto(&mut self, record: ClaimRecord, process: ProcessKey, pidfd: Arc<PidFd>) {
         let id = ClaimId(record.id);
         let auto = AutoClaim {
+            named: false,
             record,
             process,
             uses: BTreeMap::new(),
             peak: 0,
         };
         self.policy.auto.insert(id, auto);
-        self.watch_exit(id, process, pidfd);
+        self.host.watch_exit(id, process, pidfd);
     }
 
     /// An auto-claim of an earlier run of the service.
@@ -169,8 +137,7 @@ impl Service {
         match (process, pidfd) {
             (Some(process), Some(pidfd)) => self.enter_auto(record, process, Arc::new(pidfd)),
             _ => {
-                self.unwritten.push(Ended::new(record, EXITED, 0, 0));
-                self.write_ends();
+                self.journal.put_end(Ended::new(record, EXITED, 0, 0));
             }
         }
     }
@@ -180,7 +147,7 @@ impl Service {
         let Some(auto) = self.policy.auto.get(&id) else {
             return;
         };
-        if let Some(claim) = self.claim_of(process.pid) {
+        if let Some(claim) = members::claim_of(&self.world(), process.pid) {
             self.end_auto(id, &format!("now in {claim}"));
             return;
         }
@@ -188,7 +155,7 @@ impl Service {
             self.end_auto(id, EXITED);
             return;
         }
-        let listed = |g: &usize| self.reading(*g).is_some_and(|r| r.processes.is_some());
+        let listed = |g: &usize| self.gpus.reading(*g).is_some_and(|r| r.processes.is_some());
         let known = !auto.uses.is_empty() && auto.uses.keys().all(listed);
         if known || (auto.uses.is_empty() && (0..self.gpus.len()).all(|g| listed(&g))) {
             self.end_auto(id, "left the GPU");
@@ -196,81 +163,110 @@ impl Service {
     }
 
     /// True if the claim was an auto-claim, which has now ended.
-    pub(crate) fn exited_auto(&mut self, id: ClaimId) -> bool {
-        let known = self.policy.auto.contains_key(&id);
-        if known {
-            self.end_auto(id, EXITED);
-        }
-        known
+    pub(crate) fn end_auto(&mut self, id: ClaimId, cause: &str) -> bool {
+        let Some(auto) = self.policy.auto.remove(&id) else {
+            return false;
+        };
+        self.journal
+            .put_end(Ended::new(auto.record, cause, auto.peak, 0));
+        self.screens.touch();
+        true
     }
+}
 
-    fn end_auto(&mut self, id: ClaimId, cause: &str) {
-        if let Some(auto) = self.policy.auto.remove(&id) {
-            self.unwritten
-                .push(Ended::new(auto.record, cause, auto.peak, 0));
-            self.write_ends();
-            self.touch();
+/// Whether a process outside claims is accounted to its owner: not what draws, and not gshare's own.
+fn is_adoptable(world: &World<'_>, process: &GpuProcess) -> bool {
+    !process.graphics && !policy::is_own_process(world, process.pid)
+}
+
+/// Processes outside claims that are accounted, and what they use by GPU.
+fn outside_now(world: &World<'_>) -> BTreeMap<ProcessKey, BTreeMap<usize, DriverUse>> {
+    let mut found: BTreeMap<ProcessKey, BTreeMap<usize, DriverUse>> = BTreeMap::new();
+    let mut known: BTreeMap<i32, Option<ProcessKey>> = BTreeMap::new();
+    for g in 0..world.gpus.len() {
+        let Some(reading) = world.gpus.reading(g) else {
+            continue;
+        };
+        for process in reading.processes.iter().flatten() {
+            if whose::whose(world, process.pid) != Whose::Outside {
+                continue;
+            }
+            let key = *known.entry(process.pid).or_insert_with(|| {
+                let adoptable = is_adoptable(world, process);
+                adoptable.then(|| proc::key(process.pid)).flatten()
+            });
+            if let Some(key) = key {
+                let used = DriverUse {
+                    processes: 1,
+                    bytes: process.bytes,
+                    busy: process.time_busy,
+                };
+                found.entry(key).or_default().insert(g, used);
+            }
         }
     }
+    found
+}
 
+impl Policy {
     /// Whether an auto-claim uses a GPU.
     pub(crate) fn auto_on(&self, gpu: usize) -> bool {
-        self.policy.auto.values().any(|a| a.uses.contains_key(&gpu))
+        self.auto.values().any(|a| a.uses.contains_key(&gpu))
     }
+}
 
-    /// The auto-claims for the screen.
-    pub(crate) fn auto_views(&self) -> Vec<ClaimView> {
-        let view = |(id, auto): (&ClaimId, &AutoClaim)| self.auto_view(*id, auto);
-        self.policy.auto.iter().map(view).collect()
+fn auto_view(world: &World<'_>, features: &Features, id: ClaimId, auto: &AutoClaim) -> ClaimView {
+    let record = &auto.record;
+    let pid = auto.pid().cast_unsigned();
+    let identity = features.identity.process(auto.process);
+    let notebook = identity::notebook_name(&identity);
+    let what = figures::what(notebook, &record.command);
+    let number = |g: usize| u32::try_from(g).unwrap_or(u32::MAX);
+    let part = |(g, used): (&usize, &DriverUse)| ClaimGpu {
+        gpu: number(*g),
+        uuid: world.gpus[*g].uuid.clone(),
+        sm_limit: 1.0,
+        mem_request: used.bytes.unwrap_or(0),
+        mem_limit: world.gpus[*g].total,
+        mem_used: used.bytes,
+        time_busy: used.busy.map(|value| Figure {
+            value,
+            source: Source::TimeBusy,
+            estimate: false,
+        }),
+        ..ClaimGpu::default()
+    };
+    let process = |(g, used): (&usize, &DriverUse)| ProcessView {
+        pid,
+        gpu: number(*g),
+        mem_used: used.bytes,
+        time_busy: used.busy,
+        what: what.clone(),
+    };
+    ClaimView {
+        id: id.to_string(),
+        uid: record.uid,
+        user: world.host.names.user(record.uid),
+        project: record.project.clone(),
+        class: record.class.clone(),
+        what: what.clone(),
+        command: record.command.clone(),
+        pid: Some(pid),
+        caps: Caps::None,
+        adopted: true,
+        state: ClaimState::Running,
+        state_text: "no cap".to_owned(),
+        since_ms: record.granted_ms,
+        gpus: auto.uses.iter().map(part).collect(),
+        members: vec![pid],
+        processes: auto.uses.iter().map(process).collect(),
+        identity,
+        ..ClaimView::default()
     }
+}
 
-    fn auto_view(&self, id: ClaimId, auto: &AutoClaim) -> ClaimView {
-        let record = &auto.record;
-        let pid = auto.pid().cast_unsigned();
-        let identity = self.features.identity.process(auto.process);
-        let notebook = identity::notebook_name(&identity);
-        let what = figures::what(notebook, &record.command);
-        let number = |g: usize| u32::try_from(g).unwrap_or(u32::MAX);
-        let part = |(g, used): (&usize, &DriverUse)| ClaimGpu {
-            gpu: number(*g),
-            uuid: self.gpus[*g].uuid.clone(),
-            sm_limit: 1.0,
-            mem_request: used.bytes.unwrap_or(0),
-            mem_limit: self.gpus[*g].total,
-            mem_used: used.bytes,
-            time_busy: used.busy.map(|value| Figure {
-                value,
-                source: Source::TimeBusy,
-                estimate: false,
-            }),
-            ..ClaimGpu::default()
-        };
-        let process = |(g, used): (&usize, &DriverUse)| ProcessView {
-            pid,
-            gpu: number(*g),
-            mem_used: used.bytes,
-            time_busy: used.busy,
-            what: what.clone(),
-        };
-        ClaimView {
-            id: id.to_string(),
-            uid: record.uid,
-            user: self.names.user(record.uid),
-            project: record.project.clone(),
-            class: record.class.clone(),
-            what: what.clone(),
-            command: record.command.clone(),
-            pid: Some(pid),
-            caps: Caps::None,
-            adopted: true,
-            state: ClaimState::Running,
-            state_text: "no cap".to_owned(),
-            since_ms: record.granted_ms,
-            gpus: auto.uses.iter().map(part).collect(),
-            members: vec![pid],
-            processes: auto.uses.iter().map(process).collect(),
-            identity,
-            ..ClaimView::default()
-        }
-    }
+/// The auto-claims for the screen.
+pub(crate) fn auto_views(world: &World<'_>, features: &Features) -> Vec<ClaimView> {
+    let view = |(id, auto): (&ClaimId, &AutoClaim)| auto_view(world, features, *id, auto);
+    world.policy.auto.iter().map(view).collect()
 }

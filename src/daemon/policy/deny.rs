@@ -12,7 +12,9 @@ use gshare_enforcer::session;
 
 use super::super::outside::Denial;
 use super::super::service::Service;
-use super::places;
+use super::{places, refusals};
+use crate::daemon::policy;
+use crate::daemon::world::World;
 
 /// Services that start users' programs, where the filter is besides the top-level cgroups.
 const SERVICES: [&str; 6] = [
@@ -31,8 +33,10 @@ const FIRST_USER: u32 = 1000;
 impl Service {
     /// Brings the filter to where it belongs now, or takes it off.
     pub(crate) fn apply_denial(&mut self) {
-        let (Some(tree), true) = (&self.tree, self.filters.is_some()) else {
-            if self.unclaimed_policy() == Unclaimed::Deny && !self.policy.told_open {
+        let (Some(tree), true) = (&self.host.fences.tree, self.host.fences.filters.is_some())
+        else {
+            if policy::unclaimed_policy(&self.world()) == Unclaimed::Deny && !self.policy.told_open
+            {
                 self.policy.told_open = true;
                 self.notice_open("this service has no device filter");
             }
@@ -45,13 +49,15 @@ impl Service {
             exempt: BTreeSet::new(),
             trouble: None,
             settled: false,
+            heard: false,
         });
         let (before, trouble) = (denial.places.len(), denial.trouble.clone());
-        let denies = self.unclaimed_policy() == Unclaimed::Deny;
-        match denies.then(|| self.places()).flatten() {
+        let denies = policy::unclaimed_policy(&self.world()) == Unclaimed::Deny;
+        match denies.then(|| places(&self.world())).flatten() {
             Some((mount, places)) => {
                 self.watch_places(&mount);
-                self.deny(&mut denial, &mount, places);
+                self.hear_refusals(&mut denial);
+                deny(&self.world(), &mut denial, &mount, places);
             }
             _ => lift(&mut denial),
         }
@@ -72,6 +78,22 @@ impl Service {
         self.policy.denial = Some(denial);
     }
 
+    /// Follows what the filter refuses, once.
+    fn hear_refusals(&self, denial: &mut Denial) {
+        if denial.heard {
+            return;
+        }
+        let Some(refusals) = denial.guard.refusals(&self.host.fences.majors) else {
+            return;
+        };
+        match refusals::follow(refusals, self.host.events.clone()) {
+            Ok(()) => denial.heard = true,
+            Err(error) => {
+                tracing::warn!(%error, "users are not told why their programs cannot open a GPU");
+            }
+        }
+    }
+
     /// A setting that does not hold is an administrator's first concern: a warning in the log, and on every screen.
     fn notice_open(&mut self, why: &str) {
         tracing::warn!("`unclaimed = \"deny\"` has no effect: {why}");
@@ -83,7 +105,7 @@ impl Service {
 
     /// Cgroups or sessions have come or gone since the last look at the driver.
     pub(crate) fn places_changed(&mut self) {
-        if self.unclaimed_policy() == Unclaimed::Deny {
+        if policy::unclaimed_policy(&self.world()) == Unclaimed::Deny {
             self.apply_denial();
         }
     }
@@ -102,118 +124,117 @@ impl Service {
         if dirs == self.policy.watched {
             return;
         }
-        match places::watch(&dirs, self.events.clone()) {
+        match places::watch(&dirs, self.host.events.clone()) {
             Ok(()) => self.policy.watched = dirs,
             Err(error) => {
                 tracing::warn!(%error, "cannot watch for new cgroups: they get their filter at the next poll");
             }
         }
     }
+}
 
-    fn deny(&self, denial: &mut Denial, mount: &Mount, places: BTreeSet<PathBuf>) {
-        denial.trouble = None;
-        denial.exempt = self.exempt(mount);
-        let ids = denial.exempt.iter().filter_map(|path| {
-            let dir = mount.dir_of(path.to_str()?)?;
-            std::fs::metadata(dir).ok().map(|m| m.ino())
-        });
-        let mut ids: BTreeSet<u64> = ids.collect();
-        // Claims that live elsewhere than in the tree: those of units.
-        let live = self.claims.values().filter_map(|l| l.cgroup.as_ref());
-        let tree = self.tree.as_ref().map(|t| t.dir().to_owned());
-        let within = |dir: &Path| tree.as_ref().is_some_and(|t| dir.starts_with(t));
-        let elsewhere = live.filter(|c| !within(c.dir()));
-        ids.extend(elsewhere.map(gshare_enforcer::cgroup::ClaimCgroup::id));
-        ids.extend(
-            tree.as_ref()
-                .and_then(|dir| std::fs::metadata(dir).ok())
-                .map(|m| m.ino()),
+fn deny(world: &World<'_>, denial: &mut Denial, mount: &Mount, places: BTreeSet<PathBuf>) {
+    denial.trouble = None;
+    denial.exempt = exempt(world, mount);
+    let ids = denial.exempt.iter().filter_map(|path| {
+        let dir = mount.dir_of(path.to_str()?)?;
+        std::fs::metadata(dir).ok().map(|m| m.ino())
+    });
+    let mut ids: BTreeSet<u64> = ids.collect();
+    // Claims that live elsewhere than in the tree: those of units.
+    let live = world.claims.values().filter_map(|l| l.cgroup.as_ref());
+    let tree = world.host.fences.tree.as_ref().map(|t| t.dir().to_owned());
+    let within = |dir: &Path| tree.as_ref().is_some_and(|t| dir.starts_with(t));
+    let elsewhere = live.filter(|c| !within(c.dir()));
+    ids.extend(elsewhere.map(gshare_enforcer::cgroup::ClaimCgroup::id));
+    ids.extend(
+        tree.as_ref()
+            .and_then(|dir| std::fs::metadata(dir).ok())
+            .map(|m| m.ino()),
+    );
+    let closed = world.gpus.denied(&world.config.stages);
+    let minor = |g: usize| world.gpus[g].minor.filter(|_| !closed.contains(&g));
+    let rules = GuardRules {
+        majors: world.host.fences.majors.clone(),
+        open: (0..world.gpus.len()).filter_map(minor).collect(),
+        exempt: ids,
+    };
+    let mut set = BTreeSet::new();
+    for dir in places {
+        match denial.guard.set(&dir, &rules) {
+            Ok(_) => {
+                set.insert(dir);
+            }
+            // It was removed meanwhile.
+            Err(_) if !dir.exists() => {}
+            Err(error) => denial.trouble = Some(format!("{}: {error}", dir.display())),
+        }
+    }
+    // What is in the list no more keeps no filter.
+    if !denial.settled || denial.places.iter().any(|dir| !set.contains(dir)) {
+        match denial.guard.lift_except(&set) {
+            Ok(_) => denial.settled = true,
+            Err(error) => denial.trouble = Some(error.to_string()),
+        }
+    }
+    if set.is_empty() && denial.trouble.is_none() {
+        denial.trouble = Some(
+            "no cgroup here can have the device filter, for example because all programs run in the root cgroup"
+                .to_owned(),
         );
-        let closed = self.denied(&self.stages);
-        let minor = |g: usize| self.gpus[g].minor.filter(|_| !closed.contains(&g));
-        let rules = GuardRules {
-            majors: self.majors.clone(),
-            open: (0..self.gpus.len()).filter_map(minor).collect(),
-            exempt: ids,
-        };
-        let mut set = BTreeSet::new();
-        for dir in places {
-            match denial.guard.set(&dir, &rules) {
-                Ok(_) => {
-                    set.insert(dir);
-                }
-                // It was removed meanwhile.
-                Err(_) if !dir.exists() => {}
-                Err(error) => denial.trouble = Some(format!("{}: {error}", dir.display())),
-            }
-        }
-        // What is in the list no more keeps no filter.
-        if !denial.settled || denial.places.iter().any(|dir| !set.contains(dir)) {
-            match denial.guard.lift_except(&set) {
-                Ok(_) => denial.settled = true,
-                Err(error) => denial.trouble = Some(error.to_string()),
-            }
-        }
-        if set.is_empty() && denial.trouble.is_none() {
-            denial.trouble = Some(
-                "no cgroup here can have the device filter, for example because all programs run in the root cgroup"
-                    .to_owned(),
-            );
-        }
-        denial.places = set;
     }
+    denial.places = set;
+}
 
-    /// The mount, and the directories of the cgroups where the filter belongs.
-    fn places(&self) -> Option<(Mount, BTreeSet<PathBuf>)> {
-        let mount = Mount::find().ok()?;
-        let mut places = BTreeSet::new();
-        let policy = &self.config.policy;
-        match &policy.deny_cgroups {
-            Some(list) => places.extend(list.iter().flat_map(|path| matching(&mount, path))),
-            None => {
-                places.extend(top_level(&mount));
-                places.extend(SERVICES.iter().flat_map(|path| matching(&mount, path)));
-            }
-        }
-        let own = self.tree.as_ref().map(|t| t.dir().to_owned());
-        places.retain(|dir| own.as_ref().is_none_or(|own| !dir.starts_with(own)));
-        Some((mount, places))
+/// Paths of the cgroups that keep their GPU: those of the configuration, the graphical sessions at the
+/// machine's screens, and display servers that the system itself runs.
+fn exempt(world: &World<'_>, mount: &Mount) -> BTreeSet<PathBuf> {
+    let mut exempt: BTreeSet<PathBuf> = session::graphical_cgroups(Path::new(session::SESSIONS))
+        .into_iter()
+        .collect();
+    exempt.extend(world.config.policy.exempt_cgroups.iter().map(PathBuf::from));
+    let drawing = (0..world.gpus.len())
+        .filter_map(|g| world.gpus.reading(g))
+        .flat_map(|r| r.processes.iter().flatten())
+        .filter(|p| p.graphics);
+    for process in drawing {
+        let system = proc::uids(process.pid).is_some_and(|u| u.real < FIRST_USER);
+        let place = cgroup_of(process.pid).filter(|path| path.components().count() > 2);
+        exempt.extend(place.filter(|_| system));
     }
+    exempt.retain(|path| path.to_str().and_then(|p| mount.dir_of(p)).is_some());
+    exempt
+}
 
-    /// Paths of the cgroups that keep their GPU: those of the configuration, the graphical sessions at the
-    /// machine's screens, and display servers that the system itself runs.
-    fn exempt(&self, mount: &Mount) -> BTreeSet<PathBuf> {
-        let mut exempt: BTreeSet<PathBuf> =
-            session::graphical_cgroups(Path::new(session::SESSIONS))
-                .into_iter()
-                .collect();
-        exempt.extend(self.config.policy.exempt_cgroups.iter().map(PathBuf::from));
-        let drawing = (0..self.gpus.len())
-            .filter_map(|g| self.reading(g))
-            .flat_map(|r| r.processes.iter().flatten())
-            .filter(|p| p.graphics);
-        for process in drawing {
-            let system = proc::uids(process.pid).is_some_and(|u| u.real < FIRST_USER);
-            let place = cgroup_of(process.pid).filter(|path| path.components().count() > 2);
-            exempt.extend(place.filter(|_| system));
+/// The mount, and the directories of the cgroups where the filter belongs.
+fn places(world: &World<'_>) -> Option<(Mount, BTreeSet<PathBuf>)> {
+    let mount = Mount::find().ok()?;
+    let mut places = BTreeSet::new();
+    let policy = &world.config.policy;
+    match &policy.deny_cgroups {
+        Some(list) => places.extend(list.iter().flat_map(|path| matching(&mount, path))),
+        None => {
+            places.extend(top_level(&mount));
+            places.extend(SERVICES.iter().flat_map(|path| matching(&mount, path)));
         }
-        exempt.retain(|path| path.to_str().and_then(|p| mount.dir_of(p)).is_some());
-        exempt
     }
+    let own = world.host.fences.tree.as_ref().map(|t| t.dir().to_owned());
+    places.retain(|dir| own.as_ref().is_none_or(|own| !dir.starts_with(own)));
+    Some((mount, places))
+}
 
-    /// Whether the filter would keep programs in a cgroup from GPUs.
-    pub(super) fn would_deny(&self) -> impl Fn(&Path) -> bool {
-        let places: Vec<PathBuf> = self.places().map_or_else(Vec::new, |(mount, places)| {
-            let paths = places.iter().filter_map(|dir| mount.path_of(dir));
-            paths.collect()
-        });
-        let exempt = Mount::find()
-            .map(|mount| self.exempt(&mount))
-            .unwrap_or_default();
-        move |cgroup: &Path| {
-            places.iter().any(|place| cgroup.starts_with(place))
-                && !exempt.iter().any(|path| cgroup.starts_with(path))
-        }
+/// Whether the filter would keep programs in a cgroup from GPUs.
+pub(super) fn would_deny(world: &World<'_>) -> impl Fn(&Path) -> bool + use<> {
+    let places: Vec<PathBuf> = places(world).map_or_else(Vec::new, |(mount, places)| {
+        let paths = places.iter().filter_map(|dir| mount.path_of(dir));
+        paths.collect()
+    });
+    let exempt = Mount::find()
+        .map(|mount| exempt(world, &mount))
+        .unwrap_or_default();
+    move |cgroup: &Path| {
+        places.iter().any(|place| cgroup.starts_with(place))
+            && !exempt.iter().any(|path| cgroup.starts_with(path))
     }
 }
 

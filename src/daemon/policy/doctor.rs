@@ -7,167 +7,158 @@ use gshare_config::{Overuse, Unclaimed};
 use gshare_core::units::show_duration;
 use gshare_proto::Check;
 
-use super::super::doctor::{SIMULATION, check};
+use super::super::doctor::check;
 use super::super::journal::ClaimRecord;
-use super::super::service::Service;
 use super::AutoClaim;
 use crate::clock::{millis, unix_ms};
-use crate::figures;
+use crate::daemon::journal::Journal;
+use crate::daemon::policy;
+use crate::daemon::policy::deny;
+use crate::daemon::policy::limits;
+use crate::daemon::viewer::Viewer;
+use crate::daemon::world::World;
 
 /// The device filter's status; docs/hardware.md has the same words.
 const STAND_IN: &str = "tested only with stand-in device nodes";
-
-impl Service {
-    /// All rows of the policy.
-    pub(crate) fn policy_rows(&self) -> Vec<Check> {
-        vec![
-            self.limits_row(),
-            self.reconcile_row(),
-            self.unclaimed_row(),
-        ]
-    }
-
-    fn reconcile_row(&self) -> Check {
-        let name = "over-use";
-        let policy = &self.config.policy;
-        let then = match policy.overuse {
-            Overuse::Warn => "owners are warned, no process is ended".to_owned(),
-            Overuse::Stop => format!(
-                "the offending process is ended after {}",
-                show_duration(policy.overuse_grace)
-            ),
-        };
-        let reading = |g: usize| self.reading(g).and_then(|r| r.processes.as_ref());
-        let figures: Vec<bool> = (0..self.gpus.len())
-            .filter_map(|g| Some(reading(g)?.iter().all(|p| p.bytes.is_some())))
-            .collect();
-        let over = self.policy.over.all().count();
-        let now = match over {
-            0 => "over-use now: none".to_owned(),
-            n => format!("over-use now: {n}"),
-        };
-        let detail =
-            format!("NVML's figures are compared with gshare's own at every poll; {then}; {now}");
-        match figures.as_slice() {
-            [] => check(name, "missing", "NVML gives no list of processes"),
-            known if known.contains(&false) => Check {
-                status: SIMULATION.to_owned(),
-                ..check(
-                    name,
-                    "limited",
-                    format!("{detail}; the driver does not report the memory of some processes"),
-                )
-            },
-            _ => Check {
-                status: SIMULATION.to_owned(),
-                ..check(name, "ok", detail)
-            },
-        }
-    }
-}
 
 /// How far back the past is looked at.
 const PAST: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How many are named.
 const NAMED: usize = 5;
 
-impl Service {
-    /// What is done about use outside claims, and whom `deny` stops or would have stopped.
-    fn unclaimed_row(&self) -> Check {
-        let name = "unclaimed use";
-        let policy = self.unclaimed_policy();
-        let would_deny = self.would_deny();
-        let stopped = |record: &ClaimRecord| {
-            let place = record.place.as_ref();
-            place.is_some_and(|place| would_deny(Path::new(place)))
-        };
-        let who = |record: &ClaimRecord| {
-            let user = self.names.user(record.uid);
-            format!("{} of {user}", figures::what(None, &record.command))
-        };
-        let running = self.policy.auto.values().map(AutoClaim::record);
-        let now: Vec<String> = running
-            .filter(|r| stopped(r))
-            .map(|r| format!("{} (pid {})", who(r), r.process.map_or(0, |p| p.pid)))
-            .collect();
-        let from = unix_ms().saturating_sub(millis(PAST));
-        let past = self.journal.uncapped_since(from).unwrap_or_default();
-        let mut past: Vec<String> = past
-            .iter()
-            .map(|(_, record)| record)
-            .filter(|r| stopped(r))
-            .map(who)
-            .collect();
-        let runs = past.len();
-        past.sort();
-        past.dedup();
-        let list = |names: &[String]| {
-            let mut text = names[..names.len().min(NAMED)].join(", ");
-            if names.len() > NAMED {
-                text.push_str(&format!(" and {} more", names.len() - NAMED));
-            }
-            text
-        };
-        let mut detail = match policy {
-            Unclaimed::Observe => "observe: shown, not accounted; no record is kept".to_owned(),
-            Unclaimed::Adopt => "adopt: counted as claims without a limit".to_owned(),
-            Unclaimed::Deny => self.denial_text(),
-        };
-        let verb = if policy == Unclaimed::Deny {
-            "started before, and kept until they exit"
-        } else {
-            "programs that deny would stop now"
-        };
-        if !now.is_empty() {
-            detail.push_str(&format!("; {verb}: {}", list(&now)));
-        }
-        if !past.is_empty() && policy != Unclaimed::Deny {
-            let times = if runs == 1 { "run" } else { "runs" };
-            detail.push_str(&format!(
-                "; would have stopped in the last 7 days: {} ({runs} {times})",
-                list(&past)
-            ));
-        }
-        if policy != Unclaimed::Deny && now.is_empty() && past.is_empty() {
-            detail.push_str("; deny would stop no known program");
-        }
-        let denial = self.policy.denial.as_ref();
-        let in_force = denial.is_some_and(|d| !d.places.is_empty() && d.trouble.is_none());
-        match policy {
-            Unclaimed::Deny if !in_force => Check {
-                fix: Some(
-                    "run gshared as root, with cgroups and the device filter; name the cgroups in [policy] deny-cgroups"
-                        .to_owned(),
-                ),
-                ..check(name, "limited", detail)
-            },
-            Unclaimed::Deny => Check {
-                status: STAND_IN.to_owned(),
-                ..check(name, "ok", detail)
-            },
-            _ => check(name, "ok", detail),
-        }
+fn denial_text(world: &World<'_>) -> String {
+    let Some(denial) = &world.policy.denial else {
+        return "deny is configured, but there is no device filter".to_owned();
+    };
+    if let Some(why) = &denial.trouble {
+        return format!("deny is not in force everywhere: {why}");
     }
+    let names = |paths: Vec<String>| match paths.len() {
+        0 => "none".to_owned(),
+        _ => paths.join(", "),
+    };
+    let name = |p: &PathBuf| {
+        let name = p.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    };
+    format!(
+        "deny: programs outside claims cannot open GPUs in {}; exempt: {}",
+        names(denial.places.iter().map(name).collect()),
+        names(denial.exempt.iter().map(name).collect())
+    )
+}
 
-    fn denial_text(&self) -> String {
-        let Some(denial) = &self.policy.denial else {
-            return "deny is configured, but there is no device filter".to_owned();
-        };
-        if let Some(why) = &denial.trouble {
-            return format!("deny is not in force everywhere: {why}");
+fn reconcile_row(world: &World<'_>) -> Check {
+    let name = "over-use";
+    let policy = &world.config.policy;
+    let then = match policy.overuse {
+        Overuse::Warn => "owners are warned, no process is ended".to_owned(),
+        Overuse::Stop => format!(
+            "the offending process is ended after {}",
+            show_duration(policy.overuse_grace)
+        ),
+    };
+    let reading = |g: usize| world.gpus.reading(g).and_then(|r| r.processes.as_ref());
+    let figures: Vec<bool> = (0..world.gpus.len())
+        .filter_map(|g| Some(reading(g)?.iter().all(|p| p.bytes.is_some())))
+        .collect();
+    let over = world.policy.over.all().count();
+    let now = match over {
+        0 => "over-use now: none".to_owned(),
+        n => format!("over-use now: {n}"),
+    };
+    let detail =
+        format!("NVML's figures are compared with gshare's own at every poll; {then}; {now}");
+    match figures.as_slice() {
+        [] => check(name, "missing", "NVML gives no list of processes"),
+        known if known.contains(&false) => check(
+            name,
+            "limited",
+            format!("{detail}; the driver does not report the memory of some processes"),
+        ),
+        _ => check(name, "ok", detail),
+    }
+}
+
+/// All rows of the policy.
+pub(crate) fn policy_rows(world: &World<'_>, journal: &Journal, viewer: Viewer) -> Vec<Check> {
+    vec![
+        limits::limits_row(world),
+        reconcile_row(world),
+        unclaimed_row(world, journal, viewer),
+    ]
+}
+
+/// What is done about use outside claims, and whom `deny` stops or would have stopped.
+fn unclaimed_row(world: &World<'_>, journal: &Journal, viewer: Viewer) -> Check {
+    let name = "unclaimed use";
+    let policy = policy::unclaimed_policy(world);
+    let would_deny = deny::would_deny(world);
+    let stopped = |record: &ClaimRecord| {
+        let place = record.place.as_ref();
+        place.is_some_and(|place| would_deny(Path::new(place)))
+    };
+    let who = |record: &ClaimRecord| viewer.program_of(record, &world.host.names.user(record.uid));
+    let running = world.policy.auto.values().map(AutoClaim::record);
+    let now: Vec<String> = running
+        .filter(|r| stopped(r))
+        .map(|r| format!("{} (pid {})", who(r), r.process.map_or(0, |p| p.pid)))
+        .collect();
+    let from = unix_ms().saturating_sub(millis(PAST));
+    let past = journal.uncapped_since(from).unwrap_or_default();
+    let mut past: Vec<String> = past
+        .iter()
+        .map(|(_, record)| record)
+        .filter(|r| stopped(r))
+        .map(who)
+        .collect();
+    let runs = past.len();
+    past.sort();
+    past.dedup();
+    let list = |names: &[String]| {
+        let mut text = names[..names.len().min(NAMED)].join(", ");
+        if names.len() > NAMED {
+            text.push_str(&format!(" and {} more", names.len() - NAMED));
         }
-        let names = |paths: Vec<String>| match paths.len() {
-            0 => "none".to_owned(),
-            _ => paths.join(", "),
-        };
-        let name = |p: &PathBuf| {
-            let name = p.file_name().unwrap_or_default();
-            name.to_string_lossy().into_owned()
-        };
-        format!(
-            "deny: programs outside claims cannot open GPUs in {}; exempt: {}",
-            names(denial.places.iter().map(name).collect()),
-            names(denial.exempt.iter().map(name).collect())
-        )
+        text
+    };
+    let mut detail = match policy {
+        Unclaimed::Observe => "observe: shown, not accounted; no record is kept".to_owned(),
+        Unclaimed::Adopt => "adopt: counted as claims without a limit".to_owned(),
+        Unclaimed::Deny => denial_text(world),
+    };
+    let verb = if policy == Unclaimed::Deny {
+        "started before, and kept until they exit"
+    } else {
+        "programs that deny would stop now"
+    };
+    if !now.is_empty() {
+        detail.push_str(&format!("; {verb}: {}", list(&now)));
+    }
+    if !past.is_empty() && policy != Unclaimed::Deny {
+        let times = if runs == 1 { "run" } else { "runs" };
+        detail.push_str(&format!(
+            "; would have stopped in the last 7 days: {} ({runs} {times})",
+            list(&past)
+        ));
+    }
+    if policy != Unclaimed::Deny && now.is_empty() && past.is_empty() {
+        detail.push_str("; deny would stop no known program");
+    }
+    let denial = world.policy.denial.as_ref();
+    let in_force = denial.is_some_and(|d| !d.places.is_empty() && d.trouble.is_none());
+    match policy {
+        Unclaimed::Deny if !in_force => Check {
+            fix: Some(
+                "run gshared as root, with cgroups and the device filter; name the cgroups in [policy] deny-cgroups"
+                    .to_owned(),
+            ),
+            ..check(name, "limited", detail)
+        },
+        Unclaimed::Deny => Check {
+            status: STAND_IN.to_owned(),
+            ..check(name, "ok", detail)
+        },
+        _ => check(name, "ok", detail),
     }
 }

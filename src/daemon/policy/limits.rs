@@ -7,8 +7,11 @@ use gshare_core::ClaimId;
 use gshare_enforcer::gpu::{LimitError, LimitOrder};
 use gshare_proto::Check;
 
-use super::super::doctor::{SIMULATION, check};
+use super::super::doctor::check;
 use super::super::service::{Live, Service};
+use crate::daemon::off;
+use crate::daemon::world::World;
+use gshare_enforcer::gpu::Observer;
 
 /// How long the service waits for NVML: an answer takes well below a millisecond where nothing is wrong.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -32,10 +35,10 @@ impl Service {
         if let Some(known) = self.policy.limits.get(&gpu) {
             return known.is_ok();
         }
-        let (Some(tree), Ok(index)) = (&self.tree, u32::try_from(gpu)) else {
+        let (Some(tree), Ok(index)) = (&self.host.fences.tree, u32::try_from(gpu)) else {
             return false;
         };
-        if !self.gpus[gpu].uuid.starts_with("GPU-") || self.reading(gpu).is_none() {
+        if !self.gpus[gpu].uuid.starts_with("GPU-") || self.gpus.reading(gpu).is_none() {
             return false;
         }
         let cgroup = tree.dir().to_owned();
@@ -56,7 +59,7 @@ impl Service {
 
     /// Has the driver hold a claim to its size.
     pub(crate) fn limit_memory(&mut self, id: ClaimId) {
-        if self.is_unlimited(id) {
+        if off::is_unlimited(&self.world(), id) {
             return;
         }
         let Some(live) = self.claims.get(&id) else {
@@ -67,7 +70,11 @@ impl Service {
         };
         let slices = live.record.slices.clone();
         for slice in slices {
-            let Some(gpu) = self.gpu_index(&slice.uuid).filter(|g| self.has_limits(*g)) else {
+            let Some(gpu) = self
+                .gpus
+                .gpu_index(&slice.uuid)
+                .filter(|g| self.has_limits(*g))
+            else {
                 continue;
             };
             let order = LimitOrder::Set {
@@ -84,56 +91,54 @@ impl Service {
             }
         }
     }
+}
 
-    /// Takes the limits of a claim off before its control group goes: a soft limit would stay reserved.
-    pub(crate) fn unlimit_memory(&self, live: &Live) {
-        let Some(cgroup) = live.cgroup.as_ref().map(|c| c.dir().to_owned()) else {
-            return;
-        };
-        for slice in &live.record.slices {
-            let gpu = self.gpu_index(&slice.uuid);
-            let Some(gpu) = gpu.filter(|g| self.policy.limits.get(g).is_some_and(Result::is_ok))
-            else {
-                continue;
-            };
-            let order = LimitOrder::Clear {
-                cgroup: cgroup.clone(),
-            };
-            let index = u32::try_from(gpu).unwrap_or(u32::MAX);
-            if let Err(error) = self.observer.limit(index, order, PATIENCE) {
-                tracing::warn!(claim = live.record.id, %error, "the driver's limit stays until the cgroup is removed");
-            }
-        }
-    }
-
-    pub(super) fn limits_row(&self) -> Check {
-        let name = "memory limits (driver)";
-        let count = |wanted: bool| {
-            self.policy
-                .limits
-                .values()
-                .filter(|k| k.is_ok() == wanted)
-                .count()
-        };
-        let why = self.policy.limits.values().find_map(|k| k.as_ref().err());
-        match (count(true), count(false)) {
-            (0, 0) => check(
-                name,
-                "missing",
-                "needs cgroups, root and a GPU that answers",
+pub(super) fn limits_row(world: &World<'_>) -> Check {
+    let name = "memory limits (driver)";
+    let count = |wanted: bool| {
+        world
+            .policy
+            .limits
+            .values()
+            .filter(|k| k.is_ok() == wanted)
+            .count()
+    };
+    let why = world.policy.limits.values().find_map(|k| k.as_ref().err());
+    match (count(true), count(false)) {
+        (0, 0) => check(
+            name,
+            "missing",
+            "needs cgroups, root and a GPU that answers",
+        ),
+        (0, _) => check(name, "missing", why.cloned().unwrap_or_default()),
+        (some, others) => check(
+            name,
+            if others == 0 { "ok" } else { "limited" },
+            format!(
+                "the driver enforces memory on {some} of {} GPUs: the size is guaranteed, the limit is the most",
+                some + others
             ),
-            (0, _) => check(name, "missing", why.cloned().unwrap_or_default()),
-            (some, others) => Check {
-                status: SIMULATION.to_owned(),
-                ..check(
-                    name,
-                    if others == 0 { "ok" } else { "limited" },
-                    format!(
-                        "the driver enforces memory on {some} of {} GPUs: the size is guaranteed, the limit is the most",
-                        some + others
-                    ),
-                )
-            },
+        ),
+    }
+}
+
+/// Takes the limits of a claim off before its control group goes: a soft limit would stay reserved.
+pub(crate) fn unlimit_memory(world: &World<'_>, observer: &Observer, live: &Live) {
+    let Some(cgroup) = live.cgroup.as_ref().map(|c| c.dir().to_owned()) else {
+        return;
+    };
+    for slice in &live.record.slices {
+        let gpu = world.gpus.gpu_index(&slice.uuid);
+        let Some(gpu) = gpu.filter(|g| world.policy.limits.get(g).is_some_and(Result::is_ok))
+        else {
+            continue;
+        };
+        let order = LimitOrder::Clear {
+            cgroup: cgroup.clone(),
+        };
+        let index = u32::try_from(gpu).unwrap_or(u32::MAX);
+        if let Err(error) = observer.limit(index, order, PATIENCE) {
+            tracing::warn!(claim = live.record.id, %error, "the driver's limit stays until the cgroup is removed");
         }
     }
 }

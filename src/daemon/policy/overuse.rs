@@ -13,6 +13,10 @@ use gshare_enforcer::proc::{self, ProcessKey};
 
 use super::super::service::{Live, Service};
 use super::super::whose::Whose;
+use crate::daemon::outside::Policy;
+use crate::daemon::settings::Settings;
+use crate::daemon::world::World;
+use crate::daemon::{act, convert, ending, members, off, turns, whose};
 use crate::figures;
 
 /// Percent of a GPU's time that may be used beyond what the proxies count: their count is an estimate.
@@ -38,24 +42,14 @@ fn works_unseen(pid: i32) -> bool {
 type Counted = BTreeMap<(usize, ProcessKey), f64>;
 
 impl Service {
-    fn overuse_rules(&self) -> Rules {
-        let policy = &self.config.policy;
-        Rules {
-            stop: policy.overuse == Overuse::Stop,
-            grace: policy.overuse_grace,
-            tolerance: policy.overuse_tolerance,
-            time: UNCOUNTED_TIME,
-        }
-    }
-
     /// Compares the newest sample with the ledger.
     pub(super) fn reconcile(&mut self) {
         let counted = self.policy.time.look(&self.claims, &self.gpus);
-        self.policy.untold = self.untold(&counted);
+        self.policy.untold = untold(&self.world(), &counted);
         let looks: Vec<Look<ProcessKey>> = (0..self.gpus.len())
-            .flat_map(|g| self.looks(g, &counted))
+            .flat_map(|g| looks(&self.world(), g, &counted))
             .collect();
-        let (now, rules) = (self.now(), self.overuse_rules());
+        let (now, rules) = (self.core.now(), self.config.overuse_rules());
         for act in self.policy.over.step(now, &rules, &looks) {
             match act {
                 Act::Warn {
@@ -63,7 +57,7 @@ impl Service {
                     gpu,
                     finding,
                 } => self.warn_of_overuse(claim, gpu, &finding),
-                Act::Stop { claim, .. } if !self.may_be_stopped(claim) => {}
+                Act::Stop { claim, .. } if !self.claims.may_be_stopped(claim) => {}
                 Act::Stop {
                     claim,
                     gpu,
@@ -72,150 +66,22 @@ impl Service {
                 } => self.stop_overuse(claim, gpu, &finding, force),
                 Act::Context { claim, gpu, bytes } => self.relearn(claim, gpu, bytes.0),
                 Act::Cured { claim, gpu } => {
-                    self.write_caps_of(claim, gpu);
+                    write_caps_of(&self.world(), claim, gpu);
                     let text = format!("over-use by {claim} on GPU {gpu} has ended");
                     self.notice(Some(claim), text);
                 }
             }
         }
         for (id, gpu) in self.policy.over.held_down() {
-            self.write_caps_of(id, gpu);
-        }
-    }
-
-    /// Processes whose time is not counted, by a library that they have mapped; read where it matters only.
-    fn untold(&self, counted: &Counted) -> BTreeSet<(usize, ProcessKey)> {
-        let unseen = |(g, p): (u32, &GpuProcess)| {
-            let key = (g as usize, self.owners.key(p.pid)?);
-            let counted = counted.get(&key).copied().unwrap_or(0.0);
-            let more = p
-                .time_busy
-                .is_some_and(|busy| busy - counted >= UNCOUNTED_TIME);
-            // Of programs that no claim holds to anything, nobody asks.
-            let held = || match self.whose(p.pid) {
-                Whose::Claim(id) => self
-                    .claims
-                    .get(&id)
-                    .is_some_and(|l| !l.record.has_no_library()),
-                _ => false,
-            };
-            let is = self.policy.untold.contains(&key) || more && held() && works_unseen(p.pid);
-            is.then_some(key)
-        };
-        self.world().processes().filter_map(unseen).collect()
-    }
-
-    /// Processes of a claim that use a GPU and never registered, and those of which nobody can tell what they do there.
-    pub(crate) fn uncounted(&self, id: ClaimId, gpu: usize) -> [Vec<u32>; 2] {
-        let Some(live) = self.claims.get(&id) else {
-            return Default::default();
-        };
-        let held = self.libcuda.is_ok() && !live.record.has_no_library() && !self.is_unlimited(id);
-        let all = self.reading(gpu).and_then(|r| r.processes.as_ref());
-        let own = all.into_iter().flatten().filter_map(|p| {
-            let key = self.owners.key(p.pid)?;
-            (self.whose(p.pid) == Whose::Claim(id)).then_some(key)
-        });
-        let own: Vec<ProcessKey> = own.filter(|_| held).collect();
-        let pids = |fits: &dyn Fn(&ProcessKey) -> bool| {
-            let found = own.iter().filter(|key| fits(key));
-            found.map(|key| key.pid.cast_unsigned()).collect()
-        };
-        [
-            pids(&|key| !live.members.contains_key(key)),
-            pids(&|key| self.policy.untold.contains(&(gpu, *key))),
-        ]
-    }
-
-    /// What is known of the claims on a GPU now; nothing where the driver gives no list.
-    fn looks(&self, gpu: usize, counted: &Counted) -> Vec<Look<ProcessKey>> {
-        let Some(processes) = self.reading(gpu).and_then(|r| r.processes.as_ref()) else {
-            return Vec::new();
-        };
-        let mut by_claim: BTreeMap<ClaimId, Vec<&GpuProcess>> = BTreeMap::new();
-        for (id, live) in &self.claims {
-            if live.seats.iter().any(|s| s.gpu == gpu) {
-                by_claim.insert(*id, Vec::new());
-            }
-        }
-        for process in processes {
-            if let Whose::Claim(id) = self.whose(process.pid) {
-                by_claim.entry(id).or_default().push(process);
-            }
-        }
-        let look = |(id, processes): (ClaimId, Vec<&GpuProcess>)| {
-            // On its way it has memory on both sides, and each is its own.
-            if self.machine.on_its_way(id) || self.is_unlimited(id) {
-                return None;
-            }
-            let live = self.claims.get(&id).filter(|l| l.ending.is_none())?;
-            Some(self.look(id, live, gpu, &processes, counted))
-        };
-        by_claim.into_iter().filter_map(look).collect()
-    }
-
-    fn look(
-        &self,
-        id: ClaimId,
-        live: &Live,
-        gpu: usize,
-        processes: &[&GpuProcess],
-        counted: &Counted,
-    ) -> Look<ProcessKey> {
-        let seat = live.seats.iter().find(|s| s.gpu == gpu);
-        let total = self.gpus[gpu].total;
-        let slots = seat.map(|s| s.usage.read_slots(total)).unwrap_or_default();
-        let slice = live
-            .record
-            .slices
-            .iter()
-            .find(|s| s.uuid == self.gpus[gpu].uuid);
-        let held = slice.map_or(Held::Timeslice, |slice| slice.held);
-        let hold = match slice {
-            None => Hold::Nothing,
-            // Without a proxy nobody counts.
-            Some(slice) if self.libcuda.is_err() || live.record.has_no_library() => {
-                Hold::Most(Bytes(slice.mem_limit))
-            }
-            Some(slice) => Hold::Cap(Bytes(slice.mem_limit)),
-        };
-        let charged = slots.iter().map(|s| s.charge_bytes);
-        let highest = slots.iter().map(|s| s.peak_bytes).max().unwrap_or(0);
-        let peak = charged.fold(0, u64::saturating_add).max(highest);
-        let seen = processes.iter().filter_map(|p| {
-            let process = self.owners.key(p.pid)?;
-            let slot = slots.iter().find(|s| {
-                s.pid.cast_signed() == process.pid && s.start_time == process.start_ticks
-            });
-            Some(Seen {
-                process,
-                bytes: p.bytes.map(Bytes),
-                charge: slot.map(|s| Bytes(s.charge_bytes)),
-                busy: p.time_busy,
-                counted: match slot {
-                    Some(_) => counted.get(&(gpu, process)).copied(),
-                    None => Some(0.0),
-                }
-                .filter(|_| !self.policy.untold.contains(&(gpu, process))),
-            })
-        });
-        Look {
-            claim: id,
-            gpu,
-            hold,
-            peak: Bytes(peak),
-            overhead: Bytes(self.gpus[gpu].context_cost(held)),
-            guessed: !self.gpus[gpu].context_cost_known(held),
-            turns: self.take_turns(gpu),
-            seen: seen.collect(),
+            write_caps_of(&self.world(), id, gpu);
         }
     }
 
     fn warn_of_overuse(&mut self, id: ClaimId, gpu: usize, finding: &Finding<ProcessKey>) {
-        let what = self.overuse_text(id, gpu, finding);
+        let what = overuse_text(id, gpu, finding);
         let policy = &self.config.policy;
         let then = match policy.overuse {
-            Overuse::Stop if self.may_be_stopped(id) => format!(
+            Overuse::Stop if self.claims.may_be_stopped(id) => format!(
                 "it gets no more memory there, and the process is ended in {} if that continues",
                 show_duration(policy.overuse_grace)
             ),
@@ -233,92 +99,239 @@ impl Service {
     ) {
         // A member at this moment: the pid may have become somebody else's.
         let process = finding.process;
-        if proc::key(process.pid) != Some(process) || self.claim_of(process.pid) != Some(id) {
+        if proc::key(process.pid) != Some(process)
+            || members::claim_of(&self.world(), process.pid) != Some(id)
+        {
             return;
         }
-        let what = self.overuse_text(id, gpu, finding);
+        let what = overuse_text(id, gpu, finding);
         let (signal, how) = if force {
             (libc::SIGKILL, "killed")
         } else {
             (libc::SIGTERM, "asked to end")
         };
         self.tell_owner(id, &format!("{what}; the process is {how}"));
-        self.signal(&[process], signal);
+        ending::signal(&self.world(), &[process], signal);
     }
+}
 
-    /// `c3 uses 3.4 GiB more on GPU 1 than was counted (python train.py, pid 31)`.
-    fn overuse_text(&self, id: ClaimId, gpu: usize, finding: &Finding<ProcessKey>) -> String {
-        let pid = finding.process.pid;
-        let who = format!("({}, pid {pid})", figures::Face::of(pid).what);
-        match finding.kind {
-            Kind::Memory { excess } => {
-                format!("{id} uses {excess} more on GPU {gpu} than was counted {who}")
-            }
-            Kind::Time { excess } => {
-                format!("{id} uses {excess:.0} % more of GPU {gpu}'s time than was counted {who}")
-            }
-            Kind::NotGranted => format!("{id} uses GPU {gpu}, which it does not hold {who}"),
+/// The cap that is written for a slice: what the driver uses for the claim is taken off, and a claim in over-use cannot
+/// grow.
+pub(crate) fn cap_in_force(world: &World<'_>, id: ClaimId, slice: &Slice) -> u64 {
+    let most = (slice.mem_cap.0).saturating_sub(world.policy.driver_bytes(id, slice.gpu));
+    let over = world.policy.over.over(id, slice.gpu).is_some();
+    let seat = world
+        .claims
+        .get(&id)
+        .filter(|_| over)
+        .and_then(|live| live.seats.iter().find(|s| s.gpu == slice.gpu));
+    let charged = seat.map(|s| s.usage.charged_bytes(world.gpus[slice.gpu].total));
+    let cap = charged.map_or(most, |c| c.min(most));
+    off::cap_now(world, id, slice.gpu, cap)
+}
+
+/// What is held against a claim: for the state column, and in a sentence.
+pub(crate) fn overuse_of(world: &World<'_>, id: ClaimId) -> Option<(String, String)> {
+    let (_, gpu, since, finding) = world.policy.over.all().find(|(c, ..)| *c == id)?;
+    let short = match finding.kind {
+        Kind::Memory { excess } => format!("over-use: {excess}"),
+        Kind::Time { excess } => format!("over-use: {excess:.0} % of time"),
+        Kind::NotGranted => format!("over-use: GPU {gpu} not its own"),
+    };
+    let mut text = overuse_text(id, gpu, &finding);
+    let rules = world.config.overuse_rules();
+    if rules.stop && world.claims.may_be_stopped(id) {
+        let left = (since + rules.grace).saturating_sub(world.now.core);
+        let left = Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0));
+        text.push_str(&format!(
+            "; ended in {} if that continues",
+            show_duration(left)
+        ));
+    }
+    Some((short, text))
+}
+
+/// `c3 uses 3.4 GiB more on GPU 1 than was counted (python train.py, pid 31)`.
+fn overuse_text(id: ClaimId, gpu: usize, finding: &Finding<ProcessKey>) -> String {
+    let pid = finding.process.pid;
+    let what = figures::public(&convert::command_line(pid));
+    let who = format!("({what}, pid {pid})");
+    match finding.kind {
+        Kind::Memory { excess } => {
+            format!("{id} uses {excess} more on GPU {gpu} than was counted {who}")
         }
+        Kind::Time { excess } => {
+            format!("{id} uses {excess:.0} % more of GPU {gpu}'s time than was counted {who}")
+        }
+        Kind::NotGranted => format!("{id} uses GPU {gpu}, which it does not hold {who}"),
     }
+}
 
-    /// What is held against a claim: for the state column, and in a sentence.
-    pub(crate) fn overuse_of(&self, id: ClaimId) -> Option<(String, String)> {
-        let (_, gpu, since, finding) = self.policy.over.all().find(|(c, ..)| *c == id)?;
-        let short = match finding.kind {
-            Kind::Memory { excess } => format!("over-use: {excess}"),
-            Kind::Time { excess } => format!("over-use: {excess:.0} % of time"),
-            Kind::NotGranted => format!("over-use: GPU {gpu} not its own"),
+/// Bytes that claims in over-use have on a GPU above what they hold there: not to be given to others.
+pub(crate) fn overused_bytes(world: &World<'_>, gpu: usize) -> u64 {
+    let mut sum = 0u64;
+    for (id, g, ..) in world.policy.over.all().filter(|(_, g, ..)| *g == gpu) {
+        let used = world.driver_use(g).get(&id).and_then(|u| u.bytes);
+        let slices = world.machine.ledger().slices(id).unwrap_or_default();
+        let held = slices.iter().find(|s| s.gpu == g);
+        let held = held.map_or(0, |s| s.mem.max(s.charge).0);
+        sum = sum.saturating_add(used.unwrap_or(0).saturating_sub(held));
+    }
+    sum
+}
+
+/// Processes of a claim that use a GPU and never registered, and those of which nobody can tell what they do there.
+pub(crate) fn uncounted(world: &World<'_>, id: ClaimId, gpu: usize) -> [Vec<u32>; 2] {
+    let Some(live) = world.claims.get(&id) else {
+        return Default::default();
+    };
+    let held = world.host.driver.libcuda.is_ok()
+        && !live.record.has_no_library()
+        && !off::is_unlimited(world, id);
+    let all = world.gpus.reading(gpu).and_then(|r| r.processes.as_ref());
+    let own = all.into_iter().flatten().filter_map(|p| {
+        let key = world.gpus.owners.key(p.pid)?;
+        (whose::whose(world, p.pid) == Whose::Claim(id)).then_some(key)
+    });
+    let own: Vec<ProcessKey> = own.filter(|_| held).collect();
+    let pids = |fits: &dyn Fn(&ProcessKey) -> bool| {
+        let found = own.iter().filter(|key| fits(key));
+        found.map(|key| key.pid.cast_unsigned()).collect()
+    };
+    [
+        pids(&|key| !live.members.contains_key(key)),
+        pids(&|key| world.policy.untold.contains(&(gpu, *key))),
+    ]
+}
+
+/// Processes whose time is not counted, by a library that they have mapped; read where it matters only.
+fn untold(world: &World<'_>, counted: &Counted) -> BTreeSet<(usize, ProcessKey)> {
+    let unseen = |(g, p): (u32, &GpuProcess)| {
+        let key = (g as usize, world.gpus.owners.key(p.pid)?);
+        let counted = counted.get(&key).copied().unwrap_or(0.0);
+        let more = p
+            .time_busy
+            .is_some_and(|busy| busy - counted >= UNCOUNTED_TIME);
+        // Of programs that no claim holds to anything, nobody asks.
+        let held = || match whose::whose(world, p.pid) {
+            Whose::Claim(id) => world
+                .claims
+                .get(&id)
+                .is_some_and(|l| !l.record.has_no_library()),
+            _ => false,
         };
-        let mut text = self.overuse_text(id, gpu, &finding);
-        let rules = self.overuse_rules();
-        if rules.stop && self.may_be_stopped(id) {
-            let left = (since + rules.grace).saturating_sub(self.now());
-            let left = Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0));
-            text.push_str(&format!(
-                "; ended in {} if that continues",
-                show_duration(left)
-            ));
-        }
-        Some((short, text))
-    }
+        let is = world.policy.untold.contains(&key) || more && held() && works_unseen(p.pid);
+        is.then_some(key)
+    };
+    world.processes().filter_map(unseen).collect()
+}
 
+fn write_caps_of(world: &World<'_>, id: ClaimId, gpu: usize) {
+    let slices = world.machine.ledger().slices(id).unwrap_or_default();
+    if let Some(slice) = slices.iter().find(|s| s.gpu == gpu) {
+        act::write_cap(world, id, slice);
+    }
+}
+
+impl Settings {
+    fn overuse_rules(&self) -> Rules {
+        let policy = &self.policy;
+        Rules {
+            stop: policy.overuse == Overuse::Stop,
+            grace: policy.overuse_grace,
+            tolerance: policy.overuse_tolerance,
+            time: UNCOUNTED_TIME,
+        }
+    }
+}
+
+impl Policy {
     /// Bytes that the driver uses for a claim's members beyond what the ledger has: modules, graphs, stack, heap.
     pub(crate) fn driver_bytes(&self, id: ClaimId, gpu: usize) -> u64 {
-        self.policy.over.driver_bytes(id, gpu).0
+        self.over.driver_bytes(id, gpu).0
     }
+}
 
-    /// The cap that is written for a slice: what the driver uses for the claim is taken off, and a claim in over-use cannot
-    /// grow.
-    pub(crate) fn cap_in_force(&self, id: ClaimId, slice: &Slice) -> u64 {
-        let most = (slice.mem_cap.0).saturating_sub(self.driver_bytes(id, slice.gpu));
-        let over = self.policy.over.over(id, slice.gpu).is_some();
-        let seat = self
-            .claims
-            .get(&id)
-            .filter(|_| over)
-            .and_then(|live| live.seats.iter().find(|s| s.gpu == slice.gpu));
-        let charged = seat.map(|s| s.usage.charged_bytes(self.gpus[slice.gpu].total));
-        let cap = charged.map_or(most, |c| c.min(most));
-        self.cap_now(id, slice.gpu, cap)
+fn look(
+    world: &World<'_>,
+    id: ClaimId,
+    live: &Live,
+    gpu: usize,
+    processes: &[&GpuProcess],
+    counted: &Counted,
+) -> Look<ProcessKey> {
+    let seat = live.seats.iter().find(|s| s.gpu == gpu);
+    let total = world.gpus[gpu].total;
+    let slots = seat.map(|s| s.usage.read_slots(total)).unwrap_or_default();
+    let slice = live
+        .record
+        .slices
+        .iter()
+        .find(|s| s.uuid == world.gpus[gpu].uuid);
+    let held = slice.map_or(Held::Timeslice, |slice| slice.held);
+    let hold = match slice {
+        None => Hold::Nothing,
+        // Without a proxy nobody counts.
+        Some(slice) if world.host.driver.libcuda.is_err() || live.record.has_no_library() => {
+            Hold::Most(Bytes(slice.mem_limit))
+        }
+        Some(slice) => Hold::Cap(Bytes(slice.mem_limit)),
+    };
+    let charged = slots.iter().map(|s| s.charge_bytes);
+    let highest = slots.iter().map(|s| s.peak_bytes).max().unwrap_or(0);
+    let peak = charged.fold(0, u64::saturating_add).max(highest);
+    let seen = processes.iter().filter_map(|p| {
+        let process = world.gpus.owners.key(p.pid)?;
+        let slot = slots
+            .iter()
+            .find(|s| s.pid.cast_signed() == process.pid && s.start_time == process.start_ticks);
+        Some(Seen {
+            process,
+            bytes: p.bytes.map(Bytes),
+            charge: slot.map(|s| Bytes(s.charge_bytes)),
+            busy: p.time_busy,
+            counted: match slot {
+                Some(_) => counted.get(&(gpu, process)).copied(),
+                None => Some(0.0),
+            }
+            .filter(|_| !world.policy.untold.contains(&(gpu, process))),
+        })
+    });
+    Look {
+        claim: id,
+        gpu,
+        hold,
+        peak: Bytes(peak),
+        overhead: Bytes(world.gpus[gpu].context_cost(held)),
+        guessed: !world.gpus[gpu].context_cost_known(held),
+        turns: turns::take_turns(world, gpu),
+        seen: seen.collect(),
     }
+}
 
-    fn write_caps_of(&self, id: ClaimId, gpu: usize) {
-        let slices = self.machine.ledger().slices(id).unwrap_or_default();
-        if let Some(slice) = slices.iter().find(|s| s.gpu == gpu) {
-            self.write_cap(id, slice);
+/// What is known of the claims on a GPU now; nothing where the driver gives no list.
+fn looks(world: &World<'_>, gpu: usize, counted: &Counted) -> Vec<Look<ProcessKey>> {
+    let Some(processes) = world.gpus.reading(gpu).and_then(|r| r.processes.as_ref()) else {
+        return Vec::new();
+    };
+    let mut by_claim: BTreeMap<ClaimId, Vec<&GpuProcess>> = BTreeMap::new();
+    for (id, live) in world.claims.iter() {
+        if live.seats.iter().any(|s| s.gpu == gpu) {
+            by_claim.insert(*id, Vec::new());
         }
     }
-
-    /// Bytes that claims in over-use have on a GPU above what they hold there: not to be given to others.
-    pub(crate) fn overused_bytes(&self, gpu: usize) -> u64 {
-        let mut sum = 0u64;
-        for (id, g, ..) in self.policy.over.all().filter(|(_, g, ..)| *g == gpu) {
-            let used = self.world().driver_use(g).get(&id).and_then(|u| u.bytes);
-            let slices = self.machine.ledger().slices(id).unwrap_or_default();
-            let held = slices.iter().find(|s| s.gpu == g);
-            let held = held.map_or(0, |s| s.mem.max(s.charge).0);
-            sum = sum.saturating_add(used.unwrap_or(0).saturating_sub(held));
+    for process in processes {
+        if let Whose::Claim(id) = whose::whose(world, process.pid) {
+            by_claim.entry(id).or_default().push(process);
         }
-        sum
     }
+    let look = |(id, processes): (ClaimId, Vec<&GpuProcess>)| {
+        // On its way it has memory on both sides, and each is its own.
+        if world.machine.on_its_way(id) || off::is_unlimited(world, id) {
+            return None;
+        }
+        let live = world.claims.get(&id).filter(|l| l.ending.is_none())?;
+        Some(look(world, id, live, gpu, &processes, counted))
+    };
+    by_claim.into_iter().filter_map(look).collect()
 }

@@ -90,7 +90,7 @@ impl Service {
     pub(crate) fn follow_needs(&mut self) {
         let sizes = self.config.sizes.clone();
         let mut wanted: Vec<(ClaimId, Change, bool)> = Vec::new();
-        for (id, live) in &self.claims {
+        for (id, live) in self.claims.iter() {
             let Some(track) = self.sizes.runs.get_mut(id) else {
                 continue;
             };
@@ -135,7 +135,7 @@ impl Service {
             }
         }
         for (id, change, grows) in wanted {
-            let ticket = self.next_ticket();
+            let ticket = self.claims.wishes.ticket();
             if let Some(track) = self.sizes.runs.get_mut(&id) {
                 track.wish = grows.then_some((ticket, change.mem.map_or(0, |Bytes(b)| b)));
             }
@@ -147,15 +147,6 @@ impl Service {
                 change,
                 patience,
             });
-        }
-    }
-
-    /// A wish to resize has been decided.
-    pub(crate) fn followed(&mut self, ticket: u64) {
-        for track in self.sizes.runs.values_mut() {
-            if track.wish.is_some_and(|(open, _)| open == ticket) {
-                track.wish = None;
-            }
         }
     }
 }

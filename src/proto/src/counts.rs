@@ -1,6 +1,7 @@
 //! How many there are, in words.
 
-use crate::snapshot::{GpuView, Snapshot};
+use crate::health::Grade;
+use crate::snapshot::{GpuState, GpuView, Snapshot};
 
 /// `1 GPU`, `2 GPUs`, `2 processes`.
 #[must_use]
@@ -34,6 +35,23 @@ impl Snapshot {
         match self.gpus.len() - whole {
             0 => many(whole, "GPU"),
             parts => format!("{}, {}", many(whole, "GPU"), many(parts, "MIG instance")),
+        }
+    }
+}
+
+impl GpuView {
+    /// Its state in a word.
+    #[must_use]
+    pub fn condition(&self) -> &'static str {
+        let grade = self.health.as_ref().map(|h| h.grade);
+        match self.state {
+            GpuState::Ok if grade == Some(Grade::Sick) => "sick",
+            GpuState::Ok if self.drain.is_some() => "drained",
+            GpuState::Ok if grade == Some(Grade::Warned) => "warned",
+            GpuState::Ok => "ok",
+            GpuState::Lost => "lost",
+            GpuState::Hung => "hangs",
+            GpuState::Released => "released",
         }
     }
 }

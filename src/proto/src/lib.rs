@@ -15,6 +15,7 @@ pub mod call;
 pub mod client;
 pub mod counts;
 pub mod figures;
+pub mod gain;
 pub mod health;
 pub mod history;
 mod place;
@@ -42,8 +43,8 @@ pub use place::{IdleView, LeversView, ModelRoomView, PlaceView};
 pub use queue::{ExpectedView, QueueView};
 pub use snapshot::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView,
-    Identity, Named, Notice, OffView, ProcessView, ServiceView, Snapshot, Source, StageView,
-    StuckView, TurnsView, UnclaimedView, UserView,
+    Identity, InstanceView, Named, Notice, OffView, ProcessView, ServiceView, Snapshot, Source,
+    StageView, StuckView, TurnsView, UnclaimedView, UserView,
 };
 pub use suggest::{SuggestSpec, SuggestView, Suggestion};
 

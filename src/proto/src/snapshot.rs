@@ -206,6 +206,9 @@ pub struct GpuView {
     /// An administrator has closed it to new claims.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainView>,
+    /// Of an instance (MIG): what it is a part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<InstanceView>,
     /// SMs.
     pub sms: Option<u32>,
     /// Physical bytes.
@@ -281,6 +284,12 @@ impl GpuView {
         }
     }
 
+    /// What it is of a GPU, by SMs: 1 where it is no instance or nobody says.
+    #[must_use]
+    pub fn part_of_a_gpu(&self) -> f64 {
+        self.instance.as_ref().map_or(1.0, |i| i.sm)
+    }
+
     /// How the GPU is shared where that is not the common way: `mps`, `timeslice to mps`.
     #[must_use]
     pub fn mode_shown(&self) -> Option<String> {
@@ -290,6 +299,15 @@ impl GpuView {
             None => Some(self.mode.clone()),
         }
     }
+}
+
+/// What an instance (MIG) is of its GPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct InstanceView {
+    /// UUID of the GPU.
+    pub of: String,
+    /// Its part of the GPU's SMs, 0 to 1.
+    pub sm: f64,
 }
 
 /// A claim's part of one GPU.

@@ -1,7 +1,10 @@
 //! Figures of claims over their GPUs, for every command and screen: bytes and parts of GPUs add up, and what is not known
 //! on one GPU is not known. Percentages are of one GPU, so those of several may be above 100.
 
-use crate::figures::{measured, percent};
+use std::collections::BTreeSet;
+use std::iter::once;
+
+use crate::figures::{measured, parts, percent, share};
 use crate::{ClaimGpu, ClaimView, Figure, GpuView, Snapshot, Source};
 
 /// Bytes used: as the driver says, else as charged.
@@ -132,13 +135,33 @@ pub fn compute(part: &ClaimGpu, snapshot: &Snapshot) -> Option<Figure> {
     )
 }
 
+/// What a part is counted in: of a whole GPU 1, of an instance its part of the GPU's SMs.
+fn weight(part: &ClaimGpu, snapshot: &Snapshot) -> f64 {
+    let gpu = snapshot.gpus.iter().find(|g| g.index == part.gpu);
+    gpu.map_or(1.0, GpuView::part_of_a_gpu)
+}
+
+/// A sum in which an instance counts for its part of a GPU.
+fn weighed(
+    claim: &ClaimView,
+    snapshot: &Snapshot,
+    of: impl Fn(&ClaimGpu) -> Option<Figure>,
+) -> Option<Figure> {
+    sum(claim, |g| {
+        of(g).map(|f| Figure {
+            value: f.value * weight(g, snapshot),
+            ..f
+        })
+    })
+}
+
 /// The same of all its GPUs together.
 #[must_use]
 pub fn compute_of(claim: &ClaimView, snapshot: &Snapshot) -> Option<Figure> {
     sum(claim, |g| compute(g, snapshot))
 }
 
-/// What claims use and have claimed on GPUs, together.
+/// What claims use and have claimed on GPUs, together; an instance counts for its part of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sums {
     /// Of the kind that sizes are in, percent of one GPU.
@@ -158,9 +181,19 @@ pub struct Sums {
 pub fn sums<'a>(claims: impl Iterator<Item = &'a ClaimView>, snapshot: &Snapshot) -> Sums {
     let held: Vec<&ClaimView> = claims.filter(|c| !c.place.in_host()).collect();
     Sums {
-        compute: least(held.iter().map(|c| compute_of(c, snapshot))),
-        claimed: held.iter().map(|c| claimed(c)).sum(),
-        sm: least(held.iter().map(|c| sm_active(c))),
+        compute: least(
+            held.iter()
+                .map(|c| weighed(c, snapshot, |g| compute(g, snapshot))),
+        ),
+        claimed: held
+            .iter()
+            .flat_map(|c| &c.gpus)
+            .map(|g| g.sm_request * 100.0 * weight(g, snapshot))
+            .sum(),
+        sm: least(
+            held.iter()
+                .map(|c| weighed(c, snapshot, |g| known(g, g.sm_active))),
+        ),
         mem_used: held.iter().map(|c| mem_used(c)).sum(),
         mem_claimed: held.iter().map(|c| mem_claimed(c)).sum(),
     }
@@ -186,9 +219,61 @@ pub fn split<'a>(
     let mut all = Split::default();
     for part in claims.filter(|c| !c.place.in_host()).flat_map(|c| &c.gpus) {
         let used = compute(part, snapshot)?.value / 100.0;
-        all.used += used.min(part.sm_request);
-        all.unused += (part.sm_request - used).max(0.0);
-        all.burst += (used - part.sm_request).max(0.0);
+        let of_a_gpu = weight(part, snapshot);
+        all.used += used.min(part.sm_request) * of_a_gpu;
+        all.unused += (part.sm_request - used).max(0.0) * of_a_gpu;
+        all.burst += (used - part.sm_request).max(0.0) * of_a_gpu;
     }
     Some(all)
+}
+
+/// Less than this part of a GPU is no waste.
+const WASTE: f64 = 0.05;
+
+/// From so many percent of the time on a claim counts as throttled.
+const THROTTLED: f64 = 5.0;
+
+/// Percent of the time in which the claim is throttled on the GPU where it is most.
+#[must_use]
+pub fn throttled(claim: &ClaimView) -> Option<f64> {
+    let figures = claim.gpus.iter().filter_map(|g| g.throttled);
+    let most = figures.map(|f| f.value).fold(0.0, f64::max);
+    (most >= THROTTLED).then_some(most)
+}
+
+/// The claim of whose size most is unused; one that is throttled wants more, not less. Where nobody claims: the GPU of whose time its programs use least.
+#[must_use]
+pub fn wasted(snapshot: &Snapshot) -> String {
+    let unused = |c: &ClaimView| match throttled(c) {
+        Some(_) => Some(0.0),
+        None => split(once(c), snapshot).map(|split| split.unused),
+    };
+    let claims = || snapshot.claims.iter().filter(|c| !c.adopted);
+    let known = claims().filter_map(|c| Some((unused(c)?, c)));
+    if let Some((unused, claim)) = known.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        if unused < WASTE {
+            return "nothing".to_owned();
+        }
+        let size: f64 = claim.gpus.iter().map(|g| g.sm_request).sum();
+        let (unused, size) = (parts(unused), parts(size));
+        return format!("{} {}: {unused} of {size} unused", claim.id, claim.user);
+    }
+    let programs = |gpu: &GpuView| {
+        let all = snapshot.unclaimed.iter();
+        let here = all.filter(|u| u.gpu == gpu.index && !u.graphics);
+        let users = here.map(|u| u.user.as_deref().unwrap_or("unknown user"));
+        users.collect::<BTreeSet<_>>()
+    };
+    let held = || snapshot.gpus.iter().filter(|g| !programs(g).is_empty());
+    let known = held().filter_map(|g| Some((1.0 - g.time_busy?.value / 100.0, g)));
+    match known.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        Some((unused, gpu)) if unused >= WASTE => {
+            let users = Vec::from_iter(programs(gpu)).join(", ");
+            let unused = share(unused);
+            format!("GPU {} ({users}): {unused} of its time", gpu.index)
+        }
+        Some(_) => "nothing".to_owned(),
+        None if claims().next().is_none() && held().next().is_none() => "nothing".to_owned(),
+        None => "not known".to_owned(),
+    }
 }

@@ -1,4 +1,4 @@
-"""Writes src/table.rs from the functions that the sources export and the CUDA headers' versions.
+"""Writes the list in src/table.rs from the functions that the sources export and the CUDA headers' versions.
 
 Usage: python3 table.py DIRECTORY_OF_CUDA_HEADERS   (they are in the PyPI wheel nvidia-cuda-runtime)
 """
@@ -46,49 +46,16 @@ for n in sorted(names):
     v=lst[-len(gens):][gens.index(gen)]
     rows.append((base,n,v,gen,pt))
 if missing: print('no version known:',missing)
-out='''//! Every function that programs can look up by name: base name, the CUDA version that brought it,
-//! its generation (`_v2` is 2), and whether it is the twin for per-thread default streams.
-//!
-//! The versions are those of `cudaTypedefs.h`; a test compares the table with the exported symbols.
-#![allow(
-    clashing_extern_declarations,
-    reason = "only the addresses are taken, so the signatures do not matter"
-)]
-
-/// One function.
-#[derive(Debug)]
-pub(crate) struct Row {
-    pub base: &'static str,
-    /// 12080 for CUDA 12.8.
-    pub version: i32,
-    pub generation: u8,
-    pub per_thread: bool,
-    pub address: Address,
-}
-
-/// The address of a function whose signature is not known here.
-pub(crate) type Address = unsafe extern "C" fn();
-
-macro_rules! table {
-    ($($base:literal $symbol:ident $version:literal $generation:literal $per_thread:literal;)*) => {
-        unsafe extern "C" {
-            $(fn $symbol();)*
-        }
-        /// All rows, by base name.
-        pub(crate) static TABLE: &[Row] = &[$(Row {
-            base: $base,
-            version: $version,
-            generation: $generation,
-            per_thread: $per_thread,
-            address: $symbol,
-        }),*];
-    };
-}
-
-table! {
-'''
+import textwrap
+by={}
 for b,n,v,g,p in rows:
-    out+=f'    "{b}" {n} {v} {g} {"true" if p else "false"};\n'
+    by.setdefault(v,[]).append(n)
+text=open(src+'table.rs').read()
+out=text[:text.index('\ntable! {\n')+len('\ntable! {\n')]
+for v in sorted(by):
+    lines=textwrap.wrap(' '.join(by[v]),112)
+    short=len(lines[0])+len(str(v))+6<=119
+    out+=f'    {v}:'+(' ' if short else '\n        ')+'\n        '.join(lines)+';\n'
 out+='}\n'
 open(src+'table.rs','w').write(out)
 print(len(rows))

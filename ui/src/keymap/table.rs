@@ -47,8 +47,14 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "show only rows with a user, claim, name, command or state that you type";
     Screen, "s F6", "sort" 3, "sort", act::some_snapshot => |m| act::sort_by(m, m.sort.next()),
         "sort the claims by id, user, GPU, memory, GPU time, SM activity";
+    Screen, "S", "" 0, "reverse", act::some_snapshot => |m| act::sort_by(m, m.sort),
+        "turn the order of the claims round; a second click on a heading does the same";
     Screen, "!", "warnings" 5, "warnings", act::some_warning => |m| m.dialog = Some(Dialog::Warnings { chosen: 0 }),
         "all warnings, and what can be done about each";
+    Screen, "L", "" 0, "log", act::some_news => |m| m.dialog = Some(Dialog::Log { scroll: 0 }),
+        "what has happened, the newest first";
+    Screen, "y", "" 0, "copy", act::copyable => act::copy,
+        "copy the id of the chosen row, or the command that fixes the chosen check (OSC 52)";
     Screen, "m", "mine" 1, "mine only", act::some_snapshot => act::mine_only,
         "show only your rows, or all rows again";
     Screen, "Tab", "next" 4, "next screen", always => |m| act::turn_page(m, 1),
@@ -95,6 +101,16 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "show a shorter time ahead";
     Page(Queue), "-", "" 0, "zoom out", always => |m| act::zoom(m, 1),
         "show a longer time ahead";
+    Page(Queue), "]", "later" 1, "later", always => |m| act::look_ahead(m, 1),
+        "show the time after";
+    Page(Queue), "[", "" 0, "earlier", act::some_earlier => |m| act::look_ahead(m, -1),
+        "show the time before, not earlier than now";
+    Page(History), "b", "by" 5, "split", always => act::next_split,
+        "split the chart: everybody, each user, each GPU";
+    Page(History), "[", "back" 4, "earlier", always => |m| act::go_back(m, 1),
+        "look at the time before";
+    Page(History), "]", "" 0, "later", act::some_later => |m| act::go_back(m, -1),
+        "look at the time after";
     Page(History), "Right l", "longer" 6, "longer", always => |m| act::look_back(m, 1),
         "look further back: an hour, a day, a week";
     Page(History), "Left h", "" 0, "shorter", always => |m| act::look_back(m, -1),
@@ -125,6 +141,8 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "go to the next line";
     Form, "Shift-Tab Up", "" 5, "", always => |m| act::step(m, -1),
         "go to the previous line";
+    Form, "Ctrl-Y", "copy" 4, "", act::copyable => act::copy,
+        "copy the command that does the same (OSC 52)";
     Form, "Esc", "close" 7, "", always => |m| m.dialog = None,
         "close the form without sending it";
     Palette, "Enter", "run" 8, "", always => act::run_named,
@@ -149,6 +167,8 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "read back by a page";
     Reading, "Esc Enter q", "close" 8, "", always => |m| m.dialog = None,
         "close the box";
+    Detail, "y", "copy" 1, "", act::copyable => act::copy,
+        "copy the id of this page (OSC 52)";
     Detail, "K", "kill" 3, "", act::kill => |m| act::put(m, act::kill(m)),
         "for administrators: end the claim of this page with all its processes; asks first";
     Detail, "D", "drain" 3, "", act::drain => |m| act::put(m, act::drain(m)),

@@ -31,10 +31,12 @@ impl Span {
         }
     }
 
-    /// The question for this time.
-    pub(crate) fn spec(self, now_ms: u64) -> HistorySpec {
+    /// The question for this time, which ended so many of its lengths ago.
+    pub(crate) fn spec(self, now_ms: u64, back: u64) -> HistorySpec {
+        let to_ms = now_ms.saturating_sub(back * self.ms());
         HistorySpec {
-            from_ms: now_ms.saturating_sub(self.ms()),
+            from_ms: to_ms.saturating_sub(self.ms()),
+            to_ms: if back > 0 { to_ms } else { 0 },
             points: POINTS,
             by: HistoryBy::User,
             ..HistorySpec::default()
@@ -57,6 +59,12 @@ const POINTS: u32 = 180;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Past {
     pub(crate) span: Span,
+    /// How many spans before now it ended.
+    pub(crate) back: u64,
+    /// What has a chart of its own.
+    pub(crate) by: HistoryBy,
+    /// The same time, a line for each GPU.
+    pub(crate) gpus: Option<Box<HistoryView>>,
     /// What the service recorded in that time, or why it does not say.
     pub(crate) view: Option<Result<Box<HistoryView>, String>>,
     /// The claims that held and idled in that time.
@@ -64,21 +72,22 @@ pub(crate) struct Past {
     pub(crate) claim: Option<Box<HistoryView>>,
     /// The claim that was asked for last, and when, Unix milliseconds.
     asked_claim: Option<(String, u64)>,
-    /// The span that was asked for last, and when, Unix milliseconds.
-    asked: Option<(Span, u64)>,
+    /// What was asked for last, and when, Unix milliseconds.
+    asked: Option<((Span, u64, HistoryBy), u64)>,
 }
 
 impl Past {
     /// What is to be asked now, if what is known is missing or old.
     pub(crate) fn question(&mut self, now_ms: u64) -> Option<HistorySpec> {
-        let fresh = self.asked.is_some_and(|(span, at)| {
-            span == self.span && now_ms.saturating_sub(at) < span.fresh_ms()
+        let wanted = (self.span, self.back, self.by);
+        let fresh = self.asked.is_some_and(|(asked, at)| {
+            asked == wanted && now_ms.saturating_sub(at) < self.span.fresh_ms()
         });
         if fresh {
             return None;
         }
-        self.asked = Some((self.span, now_ms));
-        Some(self.span.spec(now_ms))
+        self.asked = Some((wanted, now_ms));
+        Some(self.span.spec(now_ms, self.back))
     }
 
     /// What is to be asked of this claim, which began then, if what is known is missing or old.

@@ -3,13 +3,11 @@
 use gshare_proto::counts::many;
 use gshare_proto::{Caps, ClaimGpu, ClaimState, ClaimView, Snapshot};
 
+pub(crate) use gshare_proto::totals::throttled;
 use gshare_proto::totals::{self, compute, compute_of};
 
 use super::Viewer;
 use crate::text::{Clock, percent};
-
-/// From so many percent of the time on a claim counts as throttled.
-const THROTTLED: f64 = 5.0;
 
 /// Use above the size counts as burst from here on, in percent of a GPU.
 const BURST: f64 = 3.0;
@@ -19,13 +17,6 @@ pub(crate) struct Words {
     pub(crate) sign: bool,
     /// In a few words; none where it simply runs.
     pub(crate) text: String,
-}
-
-/// Percent of the time in which the claim is throttled on the GPU where it is most.
-pub(crate) fn throttled(claim: &ClaimView) -> Option<f64> {
-    let figures = claim.gpus.iter().filter_map(|g| g.throttled);
-    let most = figures.map(|f| f.value).fold(0.0, f64::max);
-    (most >= THROTTLED).then_some(most)
 }
 
 /// The claim that slows a throttled one: on the GPU where it is throttled most, the one that uses most above its size;

@@ -5,7 +5,9 @@ mod go;
 pub(crate) mod levers;
 
 use gshare_proto::units::{Bytes, Share};
-use gshare_proto::{Call, ClaimGpu, ClaimView, LeverWish, ReportSpec, ResizeSpec, Wait};
+use gshare_proto::{
+    Call, ClaimGpu, ClaimView, HistoryBy, HistorySpec, LeverWish, ReportSpec, ResizeSpec, Wait,
+};
 
 use super::{ask, run, try_claim};
 use crate::feed::{Request, Seek};
@@ -52,6 +54,36 @@ pub(crate) fn some_caption(model: &Model) -> Result<(), String> {
 /// Whether anything is worth a look.
 pub(crate) fn some_warning(model: &Model) -> Result<(), String> {
     need(!view::warnings(model).is_empty(), "no warnings")
+}
+
+/// Whether anything has happened.
+pub(crate) fn some_news(model: &Model) -> Result<(), String> {
+    let news = model.snapshot.as_ref().map_or(0, |s| s.notices.len());
+    need(news > 0, "nothing has happened yet")
+}
+
+/// What is copied: the command of the open form, what fixes the chosen check, or the id of the chosen row.
+pub(crate) fn copyable(model: &Model) -> Result<String, String> {
+    if let Some(Dialog::Form(form)) = &model.dialog {
+        return Ok(form.command());
+    }
+    Ok(match model.subject().ok_or(NO_ROW)? {
+        RowKey::Claim(id) | RowKey::Waiting(id) => id.clone(),
+        RowKey::Group(name) => name.clone(),
+        RowKey::Gpu(n) | RowKey::Process(n, _) | RowKey::User(n) => n.to_string(),
+        RowKey::Check(name) => {
+            let rows = model.check_rows().into_iter();
+            let fix = rows.filter(|c| c.name == *name).find_map(|c| c.fix.clone());
+            fix.unwrap_or_else(|| name.clone())
+        }
+    })
+}
+
+pub(crate) fn copy(model: &mut Model) {
+    if let Ok(text) = copyable(model) {
+        model.say(Tone::Plain, format!("copied: {text}"));
+        model.out.push(Cmd::Copy(text));
+    }
 }
 
 /// The claim of the open page or the chosen row; of a process, the one that it is in.
@@ -204,10 +236,13 @@ pub(crate) fn clear(model: &mut Model) {
     }
 }
 
+/// Sorts by this; what is sorted by it already, the other way round.
 pub(crate) fn sort_by(model: &mut Model, sort: Sort) {
+    model.reversed = model.sort == sort && !model.reversed;
     model.sort = sort;
     model.settle();
-    model.say(Tone::Plain, format!("claims by {}", sort.name()));
+    let round = if model.reversed { ", reversed" } else { "" };
+    model.say(Tone::Plain, format!("claims by {}{round}", sort.name()));
 }
 
 /// Only what is the viewer's, or everything again.
@@ -345,7 +380,7 @@ pub(crate) fn step(model: &mut Model, by: isize) {
         Some(Dialog::Palette { chosen, .. } | Dialog::Warnings { chosen }) => {
             *chosen = around(*chosen);
         }
-        Some(Dialog::Help { scroll } | Dialog::Detail { scroll, .. }) => {
+        Some(Dialog::Help { scroll } | Dialog::Log { scroll } | Dialog::Detail { scroll, .. }) => {
             *scroll = scroll.saturating_add_signed(by).min(last);
         }
         _ => {}
@@ -386,8 +421,17 @@ pub(crate) fn refresh(model: &mut Model) {
             if let Some(spec) = model.past.question(now) {
                 let report = ReportSpec {
                     from_ms: spec.from_ms,
+                    to_ms: spec.to_ms,
                     ..ReportSpec::default()
                 };
+                if model.past.by == HistoryBy::Gpu {
+                    let by = HistoryBy::Gpu;
+                    ask(
+                        model,
+                        Asked::PastGpus,
+                        Call::History(HistorySpec { by, ..spec.clone() }),
+                    );
+                }
                 ask(model, Asked::Past, Call::History(spec));
                 ask(model, Asked::Worst, Call::Report(report));
             }

@@ -69,8 +69,10 @@ const STARTS: &[&str] = &[
     "2<home>",
     "2<home><left>",
     "3j",
+    "3]",
     "4",
     "4<right>",
+    "4[",
     "5j",
     "<enter>",
     "<right><right><enter>",
@@ -158,7 +160,7 @@ fn quitting_works_from_everywhere() {
 fn letters_are_text_while_typing() {
     let mut m = at_work();
     assert!(
-        calls(press(&mut m, "n<tab><tab><tab><tab><tab>q?x"))
+        calls(press(&mut m, "n<tab><tab><tab>q?x"))
             .iter()
             .all(|(_, c)| matches!(c, Call::Try(_)))
     );
@@ -331,7 +333,7 @@ fn a_claim_is_made_held_and_never_waits() {
     press(&mut m, "n<backspace><backspace>5");
     let sent = claims(press(
         &mut m,
-        "<tab>4090<tab>2h<tab>2G<tab>0.8<tab>probe<tab><c-u>batch<enter>",
+        "<tab>4090<tab>2h<tab>probe<tab>2G<tab>0.8<tab><c-u>batch<enter>",
     ));
     let [(seq, Call::Claim(spec))] = &sent[..] else {
         panic!("{sent:?}")

@@ -1,5 +1,7 @@
 //! The claims, and the processes that are in none: what each uses beside what it has claimed.
 
+use gshare_proto::counts::many;
+use gshare_proto::gain::{self, Gain};
 use gshare_proto::{ClaimState, ClaimView, GpuView, Snapshot, UnclaimedView};
 use ratatui::layout::{Constraint, Rect};
 use ratatui::text::Line;
@@ -53,9 +55,16 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let columns = table.columns(&rows);
     let focus = model.section == Section::Claims;
     let at = model.chosen_index(Section::Claims).filter(|_| focus);
-    let shown = window(rows.len(), usize::from(area.height).saturating_sub(1), at);
     let is_claim = |r: &&ClaimRow<'_>| matches!(r, ClaimRow::Claim(_));
     let held = rows.iter().filter(is_claim).count();
+    // What to do where nobody has a claim yet; what it would gain is worth more than the last programs.
+    let room = usize::from(area.height).saturating_sub(1);
+    let gain = if held == 0 && room >= 8 {
+        gain(view).len()
+    } else {
+        0
+    };
+    let shown = window(rows.len(), room - gain, at);
     let place = match (shown.len() < rows.len(), rows.len() - held) {
         (true, _) => place(&shown, rows.len()),
         (false, 0) => held.to_string(),
@@ -65,7 +74,6 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         .iter()
         .map(|row| (row.key(), table.row(row, &columns)));
     let (keys, lines): (Vec<_>, Vec<_>) = lines.unzip();
-    // What to do where nobody has a claim yet.
     if held == 0 {
         scene.rows(
             hints(view).collect(),
@@ -77,11 +85,38 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     scene.table(view, table, area, (Section::Claims, keys));
 }
 
-/// What to do, a row for each line.
+/// What claims would gain where there is none, and how to make one; a row for each line.
 pub(super) fn hints(view: &View<'_>) -> impl Iterator<Item = Row> {
     let style = view.theme.dim;
     let lines = nothing(view.model).into_iter();
-    lines.map(move |text| Line::styled(text, style).into())
+    let lines = lines.map(move |text| Line::styled(text, style));
+    gain(view).into_iter().chain(lines).map(Row::from)
+}
+
+/// On how few GPUs the programs without a claim would fit.
+fn gain(view: &View<'_>) -> Vec<Line<'static>> {
+    let is_held = |gain: &Gain| gain.held > 1 && view.model.filter.text().is_empty();
+    let Some(gain) = gain::gain(view.snapshot).filter(is_held) else {
+        return Vec::new();
+    };
+    let row = |needed: usize, text: String| {
+        let free = format!("{} free  ", many(gain.held.saturating_sub(needed), "GPU"));
+        line!(view; strong format!("{free:>14}"), text text)
+    };
+    let (all, gpus) = (many(gain.programs, "program"), many(gain.needed, "GPU"));
+    let fit = format!("{all} fit on {gpus} by memory and GPU time");
+    let mut out = vec![
+        line!(view; heading "WHAT SHARING WOULD GAIN"),
+        row(gain.needed, fit),
+    ];
+    if gain.needed_by_busy < gain.needed {
+        let (idle, bytes) = (many(gain.idle, "program"), gib(gain.idle_bytes));
+        let text =
+            format!("with {idle} of GPUs that ran nothing for 10 min offloaded: {bytes} GiB");
+        out.push(row(gain.needed_by_busy, text));
+    }
+    out.push(line!(view; dim "  only what has a claim is moved or offloaded"));
+    out
 }
 
 /// What to do where there are no rows.
@@ -192,11 +227,16 @@ impl Claims<'_> {
         Table::new([head].into_iter().chain(rows), widths)
     }
 
+    /// The sign of the order.
+    fn sorted(&self) -> &'static str {
+        self.view.glyphs.sorted[usize::from(self.view.model.reversed)]
+    }
+
     fn heading(&self, columns: &Columns, place: &str, focus: bool) -> Cells<'static> {
-        let (theme, glyphs) = (self.view.theme, self.view.glyphs);
+        let theme = self.view.theme;
         let sort = self.view.model.sort;
         let by = match sort {
-            Sort::Id | Sort::User => format!("by {}{} ", sort.name(), glyphs.sorted),
+            Sort::Id | Sort::User => format!("by {}{} ", sort.name(), self.sorted()),
             _ => String::new(),
         };
         let style = if focus { theme.focus } else { theme.heading };
@@ -206,7 +246,7 @@ impl Claims<'_> {
         ];
         joined(columns, &self.view, (Col::is_name, head.into()), |col| {
             let is_sorted = col.sorted() == Some(sort);
-            let mark = if is_sorted { glyphs.sorted } else { "" };
+            let mark = if is_sorted { self.sorted() } else { "" };
             line!(self.view; dim format!("{}{mark}", col.title()))
         })
     }
@@ -244,7 +284,7 @@ impl Claims<'_> {
         // The sign of the order stands behind a whole word.
         for (col, cols) in &mut columns {
             if col.sorted() == Some(self.view.model.sort) {
-                *cols = (*cols).max(width(col.title()) + width(self.view.glyphs.sorted));
+                *cols = (*cols).max(width(col.title()) + width(self.sorted()));
             }
         }
         // Words have 8 columns at least.

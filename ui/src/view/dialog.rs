@@ -86,6 +86,10 @@ fn content(view: &View<'_>, cols: usize) -> Option<Content> {
             let (title, lines) = detail::lines(view, key, cols);
             text(title, lines, *scroll)
         }
+        Dialog::Log { scroll } => {
+            let news = super::notes::news(view, cols, usize::MAX);
+            text("What has happened".to_owned(), news, *scroll)
+        }
         Dialog::Help { scroll } => text("Help".to_owned(), help::lines(view, cols), *scroll),
     })
 }
@@ -222,7 +226,8 @@ fn filled(form: &Form, view: &View<'_>, cols: usize) -> Content {
     let (theme, glyphs) = (view.theme, view.glyphs);
     let mut lines = vec![Line::default()];
     let (mut cursor, mut hits) = (None, Vec::new());
-    for (i, entry) in form.entries.iter().enumerate() {
+    let (shown, more) = form.entries.split_at(form.shown());
+    for (i, entry) in shown.iter().enumerate() {
         let focus = form.focus == i;
         hits.push((lines.len(), Target::Entry(i)));
         let style = if focus { theme.key } else { theme.text };
@@ -234,6 +239,12 @@ fn filled(form: &Form, view: &View<'_>, cols: usize) -> Content {
         }
         let hint = span(format!("  {}", entry.hint), theme.dim);
         lines.push(Line::from(vec![span(label, style), value, hint]));
+    }
+    if !more.is_empty() {
+        hits.push((lines.len(), Target::Entry(shown.len())));
+        let labels: Vec<String> = more.iter().map(|e| e.label.to_lowercase()).collect();
+        let text = format!("  {}{}", view.left("more", LABEL), labels.join(", "));
+        lines.push(line!(view; dim text));
     }
     lines.push(Line::default());
     let (wrong, style) = wrong(form, view).unwrap_or_default();

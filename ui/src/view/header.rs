@@ -6,7 +6,7 @@ use ratatui::style::Style;
 use ratatui::text::Line;
 use ratatui::widgets::{Tabs, Widget};
 
-use super::{Scene, Target, View, fit, line, span};
+use super::{Scene, Target, View, columns, fit, line, span};
 use crate::model::{Model, Page};
 use crate::text::{width, wrap};
 
@@ -61,6 +61,7 @@ fn right(view: &View<'_>, room: usize) -> Line<'static> {
     let lines = [
         (limits, "SIMULATED DRIVER", true),
         (word, "SIMULATED DRIVER", true),
+        (limits, "SIM", !simulated),
         (word, "SIM", !simulated),
         ("", "SIM", true),
         ("", "SIM", false),
@@ -98,12 +99,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         scene.line(&line, area, 0);
         at += line.width() as u16;
     }
-    let room = area.right().saturating_sub(at);
-    let place = Rect {
-        x: at,
-        width: super::cells(wide(&shown)).min(room),
-        ..area
-    };
+    let place = columns(area, at - area.x, super::cells(wide(&shown)));
     let styled = shown.iter().map(|(page, text)| {
         let wrong = *page == Page::Health && text.contains('!');
         let style = if wrong { theme.strong } else { theme.dim };
@@ -119,12 +115,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         .render(place, scene.buf);
     for (page, text) in &shown {
         let width = width(text) as u16;
-        let cell = Rect {
-            x: at,
-            width,
-            ..area
-        };
-        scene.hit(cell, Target::Page(*page));
+        scene.hit(columns(area, at - area.x, width), Target::Page(*page));
         at += width;
     }
     let rest = usize::from(area.right().saturating_sub(at + 1));

@@ -6,8 +6,8 @@ use ratatui::text::Line;
 use ratatui::widgets::{Row as Cells, Table};
 
 use super::{Row, Scene, View, cells, line, place, span, window};
-use crate::model::{RowKey, Section, Weight, condition, trouble, weight};
-use crate::text::width;
+use crate::model::{RowKey, Section, Weight, trouble, weight};
+use crate::text::{width, wrap};
 
 /// How many things are wrong with the GPUs.
 pub(super) fn troubles(snapshot: &Snapshot) -> usize {
@@ -40,10 +40,10 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     };
     scene.line(&rule, area, 0);
     let room = usize::from(area.height).saturating_sub(1);
-    let mut rows = checks(view, cols, true);
-    if rows.len() > room {
-        rows = checks(view, cols, false);
-    }
+    // Whole sentences where there is room, then what is fine by name.
+    let forms = [(true, 4), (true, 1), (false, 4), (false, 1)].map(|form| checks(view, cols, form));
+    let fits = forms.iter().position(|rows| rows.len() <= room);
+    let rows = forms.into_iter().nth(fits.unwrap_or(3)).unwrap_or_default();
     // The chosen one is in sight.
     let at = model.chosen(Section::Health);
     let is_chosen = |row: &Row| {
@@ -124,7 +124,7 @@ fn draw_gpus(view: &View<'_>, gpus: &[&GpuView], part: &str, area: Rect, scene: 
     let rest = cols.saturating_sub(kept(cols, sizes).map(|n| n + 1).sum::<usize>() - 1);
     let figures = |text: &str| Line::from(text.to_owned()).right_aligned();
     let row = |gpu: &&GpuView| {
-        let state = condition(gpu);
+        let state = gpu.condition();
         let style = match state {
             "ok" | "drained" | "warned" => view.theme.text,
             _ => view.theme.error,
@@ -216,8 +216,8 @@ fn holds(snapshot: &Snapshot) -> [(&'static str, &'static str); 3] {
     ]
 }
 
-/// What was found; what is fine with its details where `whole`, else by name.
-fn checks(view: &View<'_>, cols: usize, whole: bool) -> Vec<Row> {
+/// What was found, in so many rows each at most; what is fine with its details where `whole`, else by name.
+fn checks(view: &View<'_>, cols: usize, (whole, most): (bool, usize)) -> Vec<Row> {
     let (model, theme, glyphs) = (view.model, view.theme, view.glyphs);
     let heading =
         |title: &str, n: usize| Row::from(line!(view; heading title, text format!(" {n}")));
@@ -245,10 +245,15 @@ fn checks(view: &View<'_>, cols: usize, whole: bool) -> Vec<Row> {
             Weight::Fix => theme.text,
             _ => theme.dim,
         };
-        let said = format!(" {}: {}", check.name, check.detail);
-        let line = Line::from(vec![span(sign, style), span(said, text)]);
-        let key = RowKey::Check(check.name.clone());
-        let mut rows = vec![view.row(line, cols, Section::Health, key)];
+        let said = format!("{}: {}", check.name, check.detail);
+        let said = wrap(&said, cols.saturating_sub(2), most, glyphs).into_iter();
+        let row = |(i, said)| {
+            let sign = if i == 0 { sign } else { " " };
+            let line = Line::from(vec![span(format!("{sign} "), style), span(said, text)]);
+            let key = RowKey::Check(check.name.clone());
+            view.row(line, cols, Section::Health, key)
+        };
+        let mut rows: Vec<Row> = said.enumerate().map(row).collect();
         rows.extend(fix.map(|fix| line!(view; key format!("    {fix}")).into()));
         rows
     };

@@ -1,11 +1,11 @@
 //! Used against claimed over time: a chart, the users, why claims idled, the hours of the week, and what was wasted most.
 
-use gshare_proto::{HistoryPoint, HistorySeries, HistoryView, Usage};
+use gshare_proto::{Heat, HistoryBy, HistoryPoint, HistorySeries, HistoryView, Usage};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::{Row as Cells, Table, Widget};
 
-use super::{Scene, View, cells, line, span, window};
+use super::{Scene, View, below, cells, columns, line, notes, span, window};
 use crate::model::{Model, RowKey, Section, Span};
 use crate::text::{about, hours, percent, span_width, width};
 use crate::widgets::bullet::Bullet;
@@ -32,9 +32,8 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     for (gpu, at) in gpus.iter().zip(area.rows().skip(2)) {
         let name = format!("{} {}", gpu.index, gpu.short);
         scene.line(&line!(view; text name), at, 0);
-        let x = at.x + names.min(at.width);
-        let width = (at.right() - x).min(60);
-        spark(&gpu.history, 1, view.look).render(Rect { x, width, ..at }, scene.buf);
+        let plot = spark(&gpu.history, 1, view.look);
+        plot.render(columns(at, names, 60), scene.buf);
     }
 }
 
@@ -58,7 +57,10 @@ fn recorded(view: &View<'_>, past: &HistoryView, area: Rect, scene: &mut Scene<'
     let worst = model.past.worst();
     let room = usize::from(area.height);
     // The chart takes what the users and the claims leave, and is worth more than the last of them.
-    let beside = area.width >= 110 && past.heat.is_some();
+    // A week of less than a day says nothing.
+    let known = |heat: &&Heat| heat.claimed.iter().flatten().flatten().count();
+    let heat = past.heat.as_ref().filter(|heat| known(heat) >= 24);
+    let beside = area.width >= 110 && heat.is_some();
     let week = usize::from(heat::SIZE.1);
     let mut table = (users.len() + 4).min((room / 3).max(3));
     if beside && room >= 30 {
@@ -68,7 +70,7 @@ fn recorded(view: &View<'_>, past: &HistoryView, area: Rect, scene: &mut Scene<'
         (true, _) | (_, 0..2) => 0,
         (false, spare) => spare.min(worst.len().min(WORST) + 1),
     };
-    let week_rows = match past.heat {
+    let week_rows = match heat {
         Some(_) if !beside && room >= table + worst_rows + week + 9 => week,
         _ => 0,
     };
@@ -79,14 +81,18 @@ fn recorded(view: &View<'_>, past: &HistoryView, area: Rect, scene: &mut Scene<'
     let [head, plot, sums, claims, hours_at] = Layout::vertical(sizes).areas(area);
     let (who, series) = shown(model);
     scene.rows(vec![title(view, &who, area.width.into())], head, look);
-    draw_chart(view, past, series, plot, scene);
+    let split = split(view, &users);
+    match split.is_empty() {
+        true => draw_chart(view, past, (series, past.gpu_count), plot, scene),
+        false => draw_split(view, past, &split, plot, scene),
+    }
     let columns = [Constraint::Fill(1), Constraint::Length(heat::SIZE.0)];
     let [left, right] = match beside && table >= week {
         true => Layout::horizontal(columns).spacing(2).areas(sums),
         false => [sums, hours_at],
     };
     draw_users(view, &users, left, scene);
-    if let Some(heat) = past.heat.as_ref().filter(|_| !right.is_empty()) {
+    if let Some(heat) = heat.filter(|_| !right.is_empty()) {
         Week { heat, look }.render(right, scene.buf);
     }
     let mut lines = vec![line!(view; heading "MOST WASTED")];
@@ -94,21 +100,94 @@ fn recorded(view: &View<'_>, past: &HistoryView, area: Rect, scene: &mut Scene<'
         let idle = hours(claim.usage.idle.total());
         let held = hours(claim.usage.claimed_gpu_s);
         let cause = claim.cause.as_deref().unwrap_or("cause not known");
+        let advice = notes::advice_on(view.snapshot, &claim.id);
         lines.push(line!(view;
             warn format!("{} {} ", view.glyphs.sign, claim.id),
             text format!("{} {}", claim.user, claim.what),
-            strong format!("  {idle} GPU h idle of {held}: {cause}"),
+            strong format!("  {idle} GPU h idle of {held}: {cause}  "),
+            key advice.unwrap_or_default(),
         ));
     }
     scene.rows(lines, claims, look);
 }
 
+/// What has a chart of its own: nothing where one chart shows everybody.
+fn split<'a>(view: &View<'a>, users: &[&'a HistorySeries]) -> Vec<&'a HistorySeries> {
+    match view.model.past.by {
+        HistoryBy::User => users.to_vec(),
+        HistoryBy::Gpu => view
+            .model
+            .past
+            .gpus
+            .iter()
+            .flat_map(|p| &p.series)
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The least rows of a small chart: its name, three of the plot and the times.
+const SMALL: u16 = 5;
+
+/// A small chart for each, two or three beside each other where there is room.
+fn draw_split(
+    view: &View<'_>,
+    past: &HistoryView,
+    all: &[&HistorySeries],
+    area: Rect,
+    scene: &mut Scene<'_>,
+) {
+    // A GPU has no more than itself.
+    let is_gpu = view.model.past.by == HistoryBy::Gpu;
+    let gpus = if is_gpu { 1 } else { past.gpu_count };
+    let down = usize::from(area.height / SMALL).max(1);
+    let across = all
+        .len()
+        .div_ceil(down)
+        .clamp(1, usize::from(area.width / 40).max(1));
+    let down = all.len().div_ceil(across).min(down);
+    let mut all = all.iter();
+    for row in Layout::vertical(vec![Constraint::Fill(1); down])
+        .split(area)
+        .iter()
+    {
+        let columns = Layout::horizontal(vec![Constraint::Fill(1); across]).spacing(1);
+        for (at, one) in columns.split(*row).iter().zip(all.by_ref()) {
+            let used = view.or_dash(one.usage.used_gpu_s.map(hours));
+            let about = format!("  {used} of {} GPU h", hours(one.usage.claimed_gpu_s));
+            scene.rows(
+                vec![line!(view; strong one.label.clone(), dim about)],
+                *at,
+                view.look,
+            );
+            draw_chart(view, past, (Some(one), gpus), below(*at, 1), scene);
+        }
+    }
+    let hidden = all.len();
+    if hidden > 0 {
+        scene.line(
+            &line!(view; dim format!("+{hidden}")).right_aligned(),
+            area,
+            0,
+        );
+    }
+}
+
 fn title(view: &View<'_>, who: &str, cols: usize) -> Line<'static> {
     let (theme, glyphs) = (view.theme, view.glyphs);
+    let who = match view.model.past.by {
+        HistoryBy::All => who,
+        HistoryBy::Gpu => "each GPU",
+        _ => "each user",
+    };
     let mut line = line!(view; heading format!("GPUS IN USE of {who}  "));
+    let back = match view.model.past.back {
+        0 => String::new(),
+        n => format!(", {n} back"),
+    };
     for each in Span::ALL {
         line.push_span(match each == view.model.past.span {
-            true => span(format!("[{}]", each.name()), theme.focus),
+            true => span(format!("[{}{back}]", each.name()), theme.focus),
             false => span(format!(" {} ", each.name()), theme.dim),
         });
     }
@@ -135,19 +214,21 @@ fn title(view: &View<'_>, who: &str, cols: usize) -> Line<'static> {
 /// The points of a series, by the columns of a chart.
 pub(super) fn moments(
     points: &[HistoryPoint],
-    view: &HistoryView,
+    (from, to): (u64, u64),
+    step: u64,
     cols: usize,
     of: impl Fn(&HistoryPoint) -> (f64, Option<f64>, f64),
 ) -> Vec<Option<Moment>> {
-    let length = view.to_ms.saturating_sub(view.from_ms).max(1);
+    let length = to.saturating_sub(from).max(1);
     let mut sums: Vec<(f64, f64, Option<f64>, f64)> = vec![(0.0, 0.0, Some(0.0), 0.0); cols];
-    let step = view.step_ms.max(1);
+    let step = step.max(1);
     for point in points {
         // A point may be wider than a column, or the other way round.
-        let from = point.at_ms.saturating_sub(view.from_ms);
-        let column = |ms: u64| (ms as f64 / length as f64 * cols as f64) as usize;
-        let first = column(from).min(cols.saturating_sub(1));
-        let last = column(from + step - 1).min(cols.saturating_sub(1));
+        let column = |ms: u64| {
+            let part = ms.saturating_sub(from) as f64 / length as f64;
+            ((part * cols as f64) as usize).min(cols.saturating_sub(1))
+        };
+        let (first, last) = (column(point.at_ms), column(point.at_ms + step - 1));
         for sum in sums.iter_mut().take(last + 1).skip(first) {
             sum.0 += 1.0;
             let (claimed, used, waiting) = of(point);
@@ -172,36 +253,31 @@ const AXIS: usize = 4;
 fn draw_chart(
     view: &View<'_>,
     past: &HistoryView,
-    series: Option<&HistorySeries>,
+    (series, gpus): (Option<&HistorySeries>, u32),
     area: Rect,
     scene: &mut Scene<'_>,
 ) {
     let (model, look, theme, glyphs) = (view.model, view.look, view.theme, view.glyphs);
     let cols = usize::from(area.width).saturating_sub(AXIS + 1).min(180);
     let points = series.map(|s| s.points.as_slice()).unwrap_or_default();
-    // A service that is young opens on the time that it knows.
+    // A service that is young opens on the time that it knows; in its first step, which may not be over, it looked at the end.
     let known = model.past.all().and_then(|s| s.points.first());
-    let known = known.map_or(past.from_ms, |p| p.at_ms.max(past.from_ms));
-    let young = (past.to_ms - known.min(past.to_ms)) * 4 < past.to_ms.saturating_sub(past.from_ms);
-    let past = &HistoryView {
-        from_ms: if young { known } else { past.from_ms },
-        to_ms: past.to_ms,
-        step_ms: past.step_ms,
-        gpu_count: past.gpu_count,
-        ..HistoryView::default()
+    let began = |p: &HistoryPoint| {
+        let end = (p.at_ms + past.step_ms).min(past.to_ms);
+        end.saturating_sub((p.known * past.step_ms as f64) as u64)
     };
-    let moments = moments(points, past, cols * per_cell(look), |p| {
+    let known = known.map_or(past.from_ms, |p| began(p).max(past.from_ms));
+    let young = (past.to_ms - known.min(past.to_ms)) * 4 < past.to_ms.saturating_sub(past.from_ms);
+    let time = (if young { known } else { past.from_ms }, past.to_ms);
+    let moments = moments(points, time, past.step_ms, cols * per_cell(look), |p| {
         (p.claimed, p.used, p.waiting)
     });
     let waited = moments.iter().flatten().any(|m| m.waiting > 0.0);
-    let below = 1 + u16::from(waited && area.height >= 6);
-    let plot = Rect {
-        x: area.x + AXIS as u16,
-        width: cells(cols),
-        height: area.height.saturating_sub(below),
-        ..area
-    };
-    let top = f64::from(past.gpu_count.max(1));
+    let under = 1 + u16::from(waited && area.height >= 6);
+    let mut plot = columns(area, AXIS as u16, cells(cols));
+    plot.height = area.height.saturating_sub(under);
+    let gpus = gpus.max(1) as usize;
+    let top = gpus as f64;
     let chart = OverTime {
         moments: &moments,
         top,
@@ -209,9 +285,9 @@ fn draw_chart(
     };
     chart.render(plot, scene.buf);
     // A figure and a line at whole GPUs, as many as have rows.
-    let each = (past.gpu_count.max(1) as usize).div_ceil((usize::from(plot.height) / 2).max(1));
+    let each = gpus.div_ceil((usize::from(plot.height) / 2).max(1));
     let last = plot.height.saturating_sub(1);
-    for gpus in (0..=past.gpu_count as usize).step_by(each.max(1)) {
+    for gpus in (0..=gpus).step_by(each) {
         let up = (gpus as f64 / top * f64::from(plot.height)) as u16;
         let y = last.saturating_sub(up);
         scene.line(&line!(view; dim format!("{gpus:>3} ")), area, y);
@@ -222,7 +298,7 @@ fn draw_chart(
             }
         }
     }
-    if below > 1 {
+    if under > 1 {
         let level = |m: Option<Moment>| m.map(|m| (m.waiting / top * 100.0) as f32);
         let each = moments.iter().step_by(per_cell(look));
         let levels: Vec<Option<f32>> = each.map(|m| level(*m).filter(|l| *l > 0.0)).collect();
@@ -234,8 +310,8 @@ fn draw_chart(
             scene.buf,
         );
     }
-    let axis = model.clock.axis((past.from_ms, past.to_ms), cols);
-    let y = plot.height + below - 1;
+    let axis = model.clock.axis(time, cols);
+    let y = plot.height + under - 1;
     scene.line(&line!(view; dim format!("    {axis}")), area, y);
 }
 

@@ -1,7 +1,7 @@
 //! What is about to be taken from whom, with the command that stops it; advice that is true now, with the command
 //! that acts on it; and what has just happened.
 
-use gshare_proto::{ClaimView, Snapshot};
+use gshare_proto::{Advice, ClaimView, Snapshot, Usage};
 use ratatui::style::Style;
 use ratatui::text::Line;
 
@@ -70,9 +70,31 @@ impl Note {
     }
 }
 
-/// What is announced, then advice.
+/// Whether a command acts on this claim.
+fn is_on(command: &str, id: &str) -> bool {
+    command.split(' ').any(|word| word == id)
+}
+
+/// The command that is advised for a claim.
+pub(super) fn advice_on<'a>(snapshot: &'a Snapshot, id: &str) -> Option<&'a str> {
+    let mut commands = snapshot.advice.iter().filter_map(|a| a.command.as_deref());
+    commands.find(|command| is_on(command, id))
+}
+
+/// GPU seconds that the claim of a command has idled away so far.
+fn lost(snapshot: &Snapshot, command: Option<&String>) -> f64 {
+    let is_named = |c: &&ClaimView| command.is_some_and(|text| is_on(text, &c.id));
+    let claim = snapshot.claims.iter().find(is_named);
+    let usage = claim.and_then(|c| c.usage.as_ref());
+    usage.and_then(Usage::idle_gpu_s).unwrap_or(0.0)
+}
+
+/// What is announced, those that are ended last and soonest first; then advice, by what was lost so far.
 pub(super) fn warnings(view: &View<'_>) -> Vec<Note> {
-    let taken = announced(view.snapshot).map(|(claim, text)| {
+    let mut taken: Vec<_> = announced(view.snapshot).collect();
+    let left = |c: &ClaimView| c.idle.as_ref().and_then(|i| i.ends_in_s);
+    taken.sort_by_key(|(claim, _)| left(claim));
+    let taken = taken.into_iter().map(|(claim, text)| {
         let may = view.model.may(claim.uid);
         let command = match (may, can_be_kept(claim)) {
             (true, true) => format!("p, or: gshare keep {}", claim.id),
@@ -85,7 +107,10 @@ pub(super) fn warnings(view: &View<'_>) -> Vec<Note> {
             key: may,
         }
     });
-    let given = view.snapshot.advice.iter().map(|advice| Note {
+    let mut given: Vec<_> = view.snapshot.advice.iter().collect();
+    let lost = |advice: &Advice| lost(view.snapshot, advice.command.as_ref());
+    given.sort_by(|a, b| lost(b).total_cmp(&lost(a)));
+    let given = given.into_iter().map(|advice| Note {
         text: advice.text.clone(),
         command: advice.command.clone().unwrap_or_default(),
         key: true,

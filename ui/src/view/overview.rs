@@ -1,17 +1,19 @@
 //! The first screen: what you can have now, who holds what and uses how much of it, who waits, what to look at. In this
 //! order; what does not fit is counted.
 
-mod answers;
 mod free;
 mod gpus;
 
+use gshare_proto::Usage;
 use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Padding, Widget};
 
 use super::{Scene, View, claims, line, notes, queue, tree};
 use crate::model::{Model, RowKey, Section};
+use crate::text::{about, hours};
 use crate::theme::{Depth, Look};
-pub(super) use free::free_now;
+pub(super) use free::{free_now, made_for};
 pub(super) use gpus::{is_on, slices, slices_with};
 
 /// From so many columns on the queue and what happened stand at the right; tables take no more than the rest.
@@ -46,7 +48,7 @@ impl Parts {
         let side = area.width >= SIDE;
         let gpus = snapshot.gpus.len();
         let claims = match (model.claim_rows().len(), snapshot.claims.len()) {
-            (n, 0) => n + claims::nothing(model).len(),
+            (n, 0) => n + claims::hints(view).count(),
             (n, _) => n.max(1),
         };
         let at_side = |n: usize| if side { 0 } else { n };
@@ -54,7 +56,12 @@ impl Parts {
         let free = free::rows(view, area.width);
         let whole = notes::whole(view, area.width.min(LEFT).into(), WARNINGS);
         // What each could fill.
-        let queue = at_side(queue::wanted(view).min(QUEUE));
+        let day = if area.width >= DAY {
+            day(view).len()
+        } else {
+            0
+        };
+        let queue = at_side(queue::wanted(view).min(QUEUE).max(day));
         let news = at_side(snapshot.notices.len());
         let wanted = [free, gpus, claims, queue, warnings, news, 4];
         let mut left = usize::from(area.height);
@@ -169,8 +176,21 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let claims = scene.ruled(claims, parts.ruled(2), look);
     claims::draw(view, claims, scene);
     let queue = scene.ruled(queue, parts.ruled(3), look);
-    let (cols, rows) = (usize::from(queue.width), usize::from(queue.height));
-    scene.rows(queue::list(view, cols, rows), queue, look);
+    let day = day(view);
+    let is_beside = queue.width >= DAY && usize::from(queue.height) >= day.len();
+    let columns = match is_beside && !day.is_empty() {
+        true => [Constraint::Fill(1), Constraint::Length(DAY_COLS)],
+        false => [Constraint::Fill(1), Constraint::Length(0)],
+    };
+    let [queue, today] = Layout::horizontal(columns).areas(queue);
+    let list = queue::list(view, queue.width.into(), queue.height.into());
+    scene.rows(list, queue, look);
+    scene.rows(
+        day,
+        Block::new().padding(Padding::left(1)).inner(today),
+        look,
+    );
+    let cols = usize::from(left.width);
     let warnings = scene.ruled(warnings, parts.ruled(0), look);
     let rows = usize::from(warnings.height);
     scene.rows(notes::lines(view, cols, rows), warnings, look);
@@ -178,6 +198,35 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     if side {
         beside(view, right, scene);
     }
+}
+
+/// From so many columns on the last day stands beside the queue, in so many of them.
+const DAY: u16 = 110;
+const DAY_COLS: u16 = 39;
+
+/// GPU hours of everybody in the last day, as far as the service knows it.
+fn day(view: &View<'_>) -> Vec<Line<'static>> {
+    let days = || view.snapshot.users.iter().filter_map(|u| u.day.as_ref());
+    if days().next().is_none() {
+        return Vec::new();
+    }
+    let all = |of: fn(&Usage) -> Option<f64>| {
+        view.or_dash(days().map(of).sum::<Option<f64>>().map(hours))
+    };
+    let estimate = days().any(|d| d.estimate);
+    let used = about(estimate, all(|d| d.used_gpu_s));
+    vec![
+        line!(view; heading "LAST 24 H", dim " GPU hours  ", key "4", dim " history"),
+        line!(view;
+            dim "claimed ", text all(|d| Some(d.claimed_gpu_s)),
+            dim "  used ", text used,
+        ),
+        line!(view;
+            dim "idle ", text all(Usage::idle_gpu_s),
+            dim "  burst ", text all(Usage::borrowed),
+            dim "  waited ", text all(|d| Some(d.waited_gpu_s)),
+        ),
+    ]
 }
 
 /// What large screens show more: the whole queue, the chosen claim since it began, what happened last.
@@ -195,13 +244,13 @@ fn beside(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let waiting = queue::wanted(view).clamp(1, 12);
     let news = view.snapshot.notices.len().min(6);
     let sheet = claim.map_or(0, |_| area.height.saturating_sub(12).min(24));
-    let rows = [waiting + 2, sheet.into(), news, usize::MAX];
-    let [queue, chosen, last, _] = super::parts(inner, rows);
+    let day = day(view);
+    let today = if day.is_empty() { 0 } else { day.len() + 1 };
+    let rows = [waiting + 2, today, sheet.into(), news, usize::MAX];
+    let [queue, today, chosen, last, _] = super::parts(inner, rows);
+    scene.rows(day, today, look);
     let cols = usize::from(inner.width);
-    let mut list = queue::list(view, cols, queue.height.saturating_sub(1).into());
-    if list.is_empty() {
-        list.push(line!(view; heading "QUEUE", dim " nobody waits").into());
-    }
+    let list = queue::list(view, cols, queue.height.saturating_sub(1).into());
     scene.rows(list, queue, look);
     if let Some(claim) = claim.filter(|_| chosen.height >= 8) {
         tree::sheet(view, claim, chosen, scene);

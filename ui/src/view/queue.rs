@@ -65,6 +65,9 @@ pub(super) fn list(view: &View<'_>, cols: usize, room: usize) -> Vec<Row> {
         return off_means(view, off);
     }
     let rows = view.model.queue_rows();
+    if rows.is_empty() {
+        return vec![line!(view; heading "QUEUE", dim " nobody waits").into()];
+    }
     let focus = view.model.section == Section::Queue;
     let at = view.model.chosen_index(Section::Queue);
     let shown = window(rows.len(), room, at.filter(|_| focus));

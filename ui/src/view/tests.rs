@@ -129,6 +129,23 @@ fn boxes() {
     press(&mut large, "<esc>n<c-u>1");
     said(&mut large, waits);
     check_screen("dialog-claim-waits", &large);
+    let made = gshare_proto::Tried {
+        message: "would wait".to_owned(),
+        entitled: true,
+        expected_ms: Some(canned::NOW_MS + 30_000),
+        takings: vec![gshare_proto::TakingView {
+            id: "c9".to_owned(),
+            user: "ben".to_owned(),
+            what: "is offloaded".to_owned(),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    press(&mut large, "<esc>n");
+    said(&mut large, made);
+    let text = screen(&large);
+    let wanted = "starts   in 30s, others make room: c9 of ben is offloaded";
+    assert!(text.contains(wanted), "{text}");
     let mut m = model(NLP, (80, 24), canned::workstation());
     press(&mut m, "n");
     let gpus = vec![part(0, 5.9, 0.25)];
@@ -177,6 +194,56 @@ fn pages_of_a_user_and_of_a_process() {
     assert!(screen(&m).contains("Kill c14 of vis"), "{}", screen(&m));
     press(&mut m, "n");
     assert!(m.dialog.is_none());
+}
+
+#[test]
+fn history_by_user_and_by_gpu() {
+    let mut m = model(NLP, (120, 40), canned::workstation());
+    m.past.view = Some(Ok(Box::new(canned::recorded())));
+    press(&mut m, "4b");
+    check_screen("history-by-user-120x40", &m);
+    m.size = (80, 24);
+    check_screen("history-by-user-80x24", &m);
+    let mut gpus = canned::recorded();
+    for (n, series) in gpus.series.iter_mut().enumerate() {
+        series.label = format!("GPU {n}");
+        for point in &mut series.points {
+            point.claimed /= 4.0;
+            point.used = point.used.map(|used| used / 4.0);
+        }
+    }
+    m.size = (120, 40);
+    press(&mut m, "b");
+    m.past.gpus = Some(Box::new(gpus));
+    check_screen("history-by-gpu-120x40", &m);
+    press(&mut m, "b");
+    assert!(screen(&m).contains("GPUS IN USE of everybody"));
+}
+
+#[test]
+fn what_is_lost_most_is_warned_of_first() {
+    let mut snapshot = canned::workstation();
+    let names: Vec<String> = snapshot.claims.iter().map(|c| c.id.clone()).collect();
+    snapshot.advice = names
+        .iter()
+        .map(|id| gshare_proto::Advice {
+            text: format!("{id} idles"),
+            command: Some(format!("gshare release {id}")),
+        })
+        .collect();
+    for (n, claim) in snapshot.claims.iter_mut().enumerate() {
+        let usage = claim.usage.get_or_insert_default();
+        (usage.claimed_gpu_s, usage.busy_gpu_s) = (9e9, Some(1.0));
+        usage.idle = gshare_proto::Idle {
+            cpu: 3600.0 * n as f64,
+            ..Default::default()
+        };
+    }
+    let m = model(NLP, (120, 40), snapshot);
+    let told = super::warnings(&m).into_iter().map(|(text, _)| text);
+    let told: Vec<String> = told.filter(|text| text.ends_with("idles")).collect();
+    let wanted: Vec<String> = names.iter().rev().map(|id| format!("{id} idles")).collect();
+    assert_eq!(told, wanted);
 }
 
 /// Everything that can be on the screen.
@@ -442,7 +509,7 @@ fn the_line_that_is_typed_is_in_sight_on_a_small_terminal() {
     let mut m = model(NLP, (40, 8), canned::workstation());
     press(&mut m, "n");
     assert!(screen(&m).contains("Size") && !screen(&m).contains("Name"));
-    press(&mut m, "<tab><tab><tab><tab><tab>run1");
+    press(&mut m, "<tab><tab><tab>run1");
     let text = screen(&m);
     assert!(text.contains("Name") && text.contains("run1"), "{text}");
     assert!(
@@ -918,6 +985,7 @@ fn a_new_snapshot_redraws_the_figures() {
 }
 
 mod foot;
+mod seen;
 mod themes;
 mod truth;
 mod unknown;

@@ -9,7 +9,7 @@ use ratatui::style::Style;
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row as Cells, Widget};
 
-use super::{Facts, Scene, View, claims, dialog, fit, history, line, window};
+use super::{Facts, Scene, View, claims, dialog, fit, history, line, span, window};
 use crate::model::{
     AtLeast, Group, RowKey, Section, TreeRow, can_be_kept, claimed, compute_of, is_by_sms,
     mem_claimed, mem_used, sm_active, sm_occupancy, sums,
@@ -208,10 +208,8 @@ pub(super) fn sheet(view: &View<'_>, claim: &ClaimView, area: Rect, scene: &mut 
 pub(super) fn pictures(view: &View<'_>, claim: &ClaimView, area: Rect, scene: &mut Scene<'_>) {
     let halves = Layout::horizontal([Constraint::Percentage(50); 2]).spacing(2);
     let [left, right] = halves.areas(area);
-    for (line, at) in figures_of(view, claim, left.width >= 50)
-        .into_iter()
-        .zip([left, right])
-    {
+    let figures = figures_of(view, claim, left.width.min(right.width).into());
+    for (line, at) in figures.into_iter().zip([left, right]) {
         scene.rows(vec![line], at, view.look);
     }
     let mut gpus = view.snapshot.gpus.iter();
@@ -231,24 +229,35 @@ pub(super) fn pictures(view: &View<'_>, claim: &ClaimView, area: Rect, scene: &m
     });
 }
 
-/// Compute, and memory, in a line each.
-fn figures_of(view: &View<'_>, claim: &ClaimView, wide: bool) -> [Line<'static>; 2] {
+/// Compute, and memory, in a line each; of the figures as many as are whole in `cols` columns.
+fn figures_of(view: &View<'_>, claim: &ClaimView, cols: usize) -> [Line<'static>; 2] {
     let peak: Option<u64> = claim.gpus.iter().map(|g| g.mem_peak).sum();
     let limit: u64 = claim.gpus.iter().map(|g| g.mem_limit).sum();
-    let more = |text: String| if wide { text } else { String::new() };
-    let occupancy = more(format!(", occ {}", view.figure(sm_occupancy(claim))));
-    let sm = format!("SM {}{occupancy}", view.figure(sm_active(claim)));
-    let limit = more(format!(", limit {}", gib(limit)));
-    let memory = format!(
-        "claim {}{limit}, peak {}",
-        gib(mem_claimed(claim)),
-        view.gib(peak)
-    );
     let used = view.percent(compute_of(claim, view.snapshot));
-    [
-        line!(view; dim "compute ", strong used, text format!("  claim {}, {sm}", percent(claimed(claim)))),
-        line!(view; dim "memory ", strong view.gib(mem_used(claim)), text format!(" GiB  {memory}")),
-    ]
+    let mem_used = view.gib(mem_used(claim));
+    let compute = [
+        format!("  claim {}", percent(claimed(claim))),
+        format!(", SM {}", view.figure(sm_active(claim))),
+        format!(", occ {}", view.figure(sm_occupancy(claim))),
+    ];
+    let memory = [
+        format!(" GiB  claim {}", gib(mem_claimed(claim))),
+        format!(", peak {}", view.gib(peak)),
+        format!(", limit {}", gib(limit)),
+    ];
+    let lines = [
+        (line!(view; dim "compute ", strong used), compute),
+        (line!(view; dim "memory ", strong mem_used), memory),
+    ];
+    lines.map(|(mut line, parts)| {
+        for part in parts {
+            if line.width() + width(&part) > cols {
+                break;
+            }
+            line.push_span(span(part, view.theme.text));
+        }
+        line
+    })
 }
 
 /// A figure of the claim since it began.
@@ -271,7 +280,8 @@ fn plot(
     let [plot, axis] = Layout::vertical([Constraint::Fill(1), Constraint::Length(1)]).areas(area);
     let points = past.series.first().map(|s| s.points.as_slice());
     let cols = usize::from(plot.width) * per_cell(look);
-    let moments = history::moments(points.unwrap_or_default(), past, cols, |p| {
+    let (points, time) = (points.unwrap_or_default(), (past.from_ms, past.to_ms));
+    let moments = history::moments(points, time, past.step_ms, cols, |p| {
         let (claimed, used) = of(p);
         (claimed, used, 0.0)
     });

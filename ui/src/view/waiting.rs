@@ -5,8 +5,8 @@ use ratatui::layout::Rect;
 use ratatui::text::Line;
 use ratatui::widgets::Widget;
 
-use super::{Facts, Row, Scene, View, below, line, place, queue, row_of, span, window};
-use crate::model::{Model, RowKey, Section, condition, trouble};
+use super::{Facts, Row, Scene, View, below, columns, line, place, queue, row_of, span, window};
+use crate::model::{Model, RowKey, Section, trouble};
 use crate::text::{gib, share, width};
 use crate::theme::Look;
 use crate::widgets::gantt::{Gantt, Segment};
@@ -130,12 +130,12 @@ pub(super) fn detail(model: &Model, id: &str, look: &Look, cols: usize) -> Vec<L
     out.lines
 }
 
-/// How many hours of the future are drawn: those that have the last end that is known, and as the viewer zooms.
-fn ahead_ms(
+/// Begin and length of the axis, Unix milliseconds: until the last end that is known, as the viewer zooms and goes on.
+fn axis_of(
     View {
         model, snapshot, ..
     }: &View<'_>,
-) -> u64 {
+) -> (u64, u64) {
     let ends = snapshot.claims.iter().filter_map(|c| c.ends_ms);
     let starts = snapshot.queue.iter().filter_map(|q| q.expected_ms);
     let last = ends.chain(starts).max().unwrap_or(0);
@@ -143,7 +143,8 @@ fn ahead_ms(
     let fits = |hours: &u64| hours * 3_600_000 > needed;
     let place = HOURS.iter().position(fits).unwrap_or(HOURS.len() - 1);
     let place = place.saturating_add_signed(model.zoom);
-    HOURS[place.min(HOURS.len() - 1)] * 3_600_000
+    let length = HOURS[place.min(HOURS.len() - 1)] * 3_600_000;
+    (model.clock.now_ms + model.ahead * length / 2, length)
 }
 
 /// The claims on a GPU, those that end first at the beginning; without an end last.
@@ -162,11 +163,11 @@ fn holders<'a>(gpu: &GpuView, snapshot: &'a Snapshot) -> Vec<(&'a ClaimView, f64
 }
 
 /// The holders of a GPU and until when, and the claim for which the rest is planned.
-fn segments(view: &View<'_>, gpu: &GpuView, ahead: u64) -> Vec<Segment> {
+fn segments(view: &View<'_>, gpu: &GpuView, (begin, length): (u64, u64)) -> Vec<Segment> {
     let snapshot = view.snapshot;
-    let now = view.model.clock.now_ms;
-    let part = |ms: u64| ms.saturating_sub(now) as f64 / ahead as f64;
+    let part = |ms: u64| ms.saturating_sub(begin) as f64 / length as f64;
     let mut left = holders(gpu, snapshot);
+    left.retain(|(c, _)| c.ends_ms.is_none_or(|at| at > begin));
     let mut out = Vec::new();
     let mut from = 0.0;
     while !left.is_empty() && from < 1.0 {
@@ -224,7 +225,7 @@ fn segments(view: &View<'_>, gpu: &GpuView, ahead: u64) -> Vec<Segment> {
 /// Why nobody can claim a part of it.
 fn closed(gpu: &GpuView) -> Option<&'static str> {
     match gpu.drain {
-        _ if condition(gpu) == "sick" => Some("sick: no new claims"),
+        _ if gpu.condition() == "sick" => Some("sick: no new claims"),
         Some(_) if trouble(gpu).is_none() => Some("drained: no new claims"),
         _ => trouble(gpu),
     }
@@ -246,23 +247,25 @@ fn until(view: &View<'_>, area: Rect, each: u16, scene: &mut Scene<'_>) {
     let names = gpus.iter().map(|g| width(&name(g))).max();
     let names = names.unwrap_or(0).max(4);
     let at = super::cells(names + 1).min(area.width);
-    let axis = Rect {
-        x: area.x + at,
-        width: area.width - at,
-        ..area
-    };
-    let ahead = ahead_ms(view);
+    let axis = columns(area, at, u16::MAX);
+    let (begin, length) = axis_of(view);
     let (held, planned) = match glyphs.lines {
         true => ("━━", "╌╌"),
         false => ("==", "--"),
     };
-    let hours = ahead / 3_600_000;
     let wall = glyphs.wall;
-    let legend = format!("  next {hours} h  {held} held  {planned} planned  {wall} time limit  ");
-    let head = line!(view; heading "HELD UNTIL", dim legend, good "0.25", dim " free for you now");
+    let hours = match (length / 3_600_000, view.model.ahead) {
+        (hours, 0) => format!("next {hours} h"),
+        (hours, _) => format!("{hours} h from {}", view.model.clock.short_time(begin)),
+    };
+    let legend = format!("  {hours}  {held} held  {planned} planned  {wall} time limit  ");
+    let mut head = line!(view; heading "HELD UNTIL", dim legend);
+    if view.model.ahead == 0 {
+        head.extend(line!(view; good "0.25", dim " free for you now"));
+    }
     scene.line(&head, area, 0);
-    let now = view.model.clock.now_ms;
-    let times = view.model.clock.axis((now, now + ahead), axis.width.into());
+    let times = (begin, begin + length);
+    let times = view.model.clock.axis(times, axis.width.into());
     scene.line(&line!(view; dim times), axis, 1);
     for (i, gpu) in gpus.iter().enumerate() {
         let y = 2 + i as u16 * each;
@@ -274,7 +277,7 @@ fn until(view: &View<'_>, area: Rect, each: u16, scene: &mut Scene<'_>) {
             area,
             y,
         );
-        let segments = segments(view, gpu, ahead);
+        let segments = segments(view, gpu, (begin, length));
         let gantt = Gantt {
             segments: &segments,
             look,
@@ -283,30 +286,41 @@ fn until(view: &View<'_>, area: Rect, each: u16, scene: &mut Scene<'_>) {
         let target = super::Target::Row(Section::Gpus, RowKey::Gpu(gpu.index));
         scene.hit(row_of(area, y), target);
         if each > 1 && y + 1 < area.height {
-            let line = free_when(view, gpu, &segments, axis.width);
+            let line = free_when(view, gpu, begin, &segments, axis.width);
             scene.line(&line, below(axis, y + 1), 0);
         }
     }
 }
 
 /// The free part of a GPU: now for the viewer, and later when time limits have ended claims.
-fn free_when(view: &View<'_>, gpu: &GpuView, segments: &[Segment], cols: u16) -> Line<'static> {
+fn free_when(
+    view: &View<'_>,
+    gpu: &GpuView,
+    begin: u64,
+    segments: &[Segment],
+    cols: u16,
+) -> Line<'static> {
     if closed(gpu).is_some() {
         return Line::default();
     }
-    let mut line = match view.snapshot.service.is_some() && gpu.claimable > 0.0 {
-        true => line!(view; good share(gpu.claimable)),
-        false => Line::default(),
+    let after = |at| left_after(gpu, view.snapshot, at);
+    let mut line = match (view.model.ahead, after(begin)) {
+        (0, _) if view.snapshot.service.is_some() && gpu.claimable > 0.0 => {
+            line!(view; good share(gpu.claimable))
+        }
+        (1.., left) if left > 0.0 => line!(view; dim format!("~{}", share(left))),
+        _ => Line::default(),
     };
     let held = holders(gpu, view.snapshot);
     let mut ends: Vec<u64> = held.iter().filter_map(|(c, _)| c.ends_ms).collect();
+    ends.retain(|at| *at > begin);
     ends.dedup();
     for (segment, end) in segments.iter().filter(|s| s.limit).zip(ends) {
-        let left = left_after(&held, end);
+        let left = after(end);
         let column = usize::from(Gantt::column(segment.to, cols));
         let free = format!("~{}", share(left));
         let gap = column.saturating_sub(line.width());
-        if gap > 0 {
+        if gap > 0 && left > 0.0 {
             let text = format!("{}{free}", " ".repeat(gap));
             line.push_span(span(text, view.theme.dim));
         }
@@ -314,12 +328,18 @@ fn free_when(view: &View<'_>, gpu: &GpuView, segments: &[Segment], cols: u16) ->
     line
 }
 
-/// The part of a GPU that its holders leave when those have ended that end then.
-fn left_after(held: &[(&ClaimView, f64)], at: u64) -> f64 {
-    let stay = held
-        .iter()
-        .filter(|(c, _)| c.ends_ms.is_none_or(|end| end > at));
-    (1.0 - stay.map(|(_, size)| size).sum::<f64>()).clamp(0.0, 1.0)
+/// The part of a GPU that its holders leave when those have ended that end then: nothing of what is planned for others,
+/// and no more than now beside programs of which no end is known.
+fn left_after(gpu: &GpuView, snapshot: &Snapshot, at: u64) -> f64 {
+    let mut programs = snapshot.unclaimed.iter();
+    if closed(gpu).is_some() || gpu.planned_for.is_some() {
+        return 0.0;
+    } else if programs.any(|u| u.gpu == gpu.index && !u.graphics) {
+        return gpu.claimable;
+    }
+    let mut stay = holders(gpu, snapshot);
+    stay.retain(|(c, _)| c.ends_ms.is_none_or(|end| end > at));
+    (1.0 - stay.iter().map(|(_, size)| size).sum::<f64>()).clamp(0.0, 1.0)
 }
 
 /// The largest part and whole GPUs, now by the service's word, later by what ends and is not planned for others.
@@ -333,17 +353,9 @@ fn future(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
     times.sort_unstable();
     times.dedup();
     times.truncate((cols / 16).saturating_sub(2).min(5));
-    let programs = |g: &GpuView| {
-        let mut all = snapshot.unclaimed.iter();
-        all.any(|u| u.gpu == g.index && !u.graphics)
-    };
-    let open = |g: &&GpuView| closed(g).is_none() && g.planned_for.is_none();
     let room = |at: &u64| -> Vec<f64> {
-        let after = |g: &GpuView| match programs(g) {
-            true => g.claimable,
-            false => left_after(&holders(g, snapshot), *at),
-        };
-        snapshot.gpus.iter().filter(open).map(after).collect()
+        let gpus = snapshot.gpus.iter();
+        gpus.map(|g| left_after(g, snapshot, *at)).collect()
     };
     let rooms: Vec<Vec<f64>> = times.iter().map(room).collect();
     let largest = |rooms: &[f64]| rooms.iter().copied().fold(0.0, f64::max);

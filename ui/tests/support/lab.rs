@@ -1,7 +1,8 @@
 //! A laboratory with eight GPUs of one kind: before anybody claims, at work, and full. And a GPU in instances.
 
 use gshare_proto::{
-    Caps, ClaimView, ExpectedView, GpuView, QueueView, Snapshot, Source, UnclaimedView,
+    Caps, ClaimView, ExpectedView, GpuView, Idle, InstanceView, QueueView, Snapshot, Source,
+    UnclaimedView, Usage, UserView,
 };
 
 use super::{Claim, Gpu, NOW_MS, advice, claimable, estimate, gib, measured, workstation};
@@ -183,7 +184,23 @@ pub(crate) fn lab() -> Snapshot {
         cause: "c21 ends".to_owned(),
     });
     base.caps = Caps::Cooperative;
-    base.users.clear();
+    let day = Usage {
+        claimed_gpu_s: 14.6 * 3600.0,
+        used_gpu_s: Some(12.9 * 3600.0),
+        borrowed_gpu_s: 1.9 * 3600.0,
+        waited_gpu_s: 2.8 * 3600.0,
+        idle: Idle {
+            cpu: 1.7 * 3600.0,
+            ..Idle::default()
+        },
+        ..Usage::default()
+    };
+    base.users = vec![UserView {
+        uid: 1001,
+        user: "ada".to_owned(),
+        day: Some(day),
+        ..UserView::default()
+    }];
     base.advice = vec![
         advice(
             "eva runs a program without a claim on GPU 3: 18.2 GiB",
@@ -231,7 +248,17 @@ pub(crate) fn first_day() -> Snapshot {
         ("leo", 2, 6.1),
         ("ann", 2, 4.0),
         ("kai", 3, 18.9),
+        ("kai", 4, 8.7),
+        ("raj", 4, 7.2),
+        ("raj", 5, 3.2),
+        ("zoe", 5, 5.5),
+        ("ann", 5, 2.1),
+        ("zoe", 6, 11.0),
+        ("leo", 6, 3.0),
+        ("raj", 6, 2.4),
+        ("mia", 7, 9.6),
     ];
+    base.users.clear();
     base.unclaimed = programs
         .into_iter()
         .zip(4242..)
@@ -248,13 +275,14 @@ pub(crate) fn first_day() -> Snapshot {
     base.gpus = (0..8)
         .map(|i| gpu(i, outside(i), &[], outside(i)))
         .collect();
-    base.claimable_now = claimable(&[("RTX 4090", 1.0, 4)]);
-    for gpu in &mut base.gpus {
-        if gpu.index > 3 {
-            gpu.time_busy = measured(0.0, Source::TimeBusy);
-        }
-        let is_empty = gpu.mem_unclaimed == Some(0);
-        gpu.claimable = f64::from(u8::from(is_empty));
+    base.claimable_now = claimable(&[("RTX 4090", 0.56, 0)]);
+    let busy = [98.0, 97.0, 2.0, 61.0, 37.0, 13.0, 54.0, 0.0];
+    for (gpu, busy) in base.gpus.iter_mut().zip(busy) {
+        gpu.time_busy = measured(busy, Source::TimeBusy);
+        gpu.sm_active = estimate(busy * 0.62);
+        gpu.history = vec![Some(busy as f32); 12];
+        let left = 1.0 - gpu.mem_used.unwrap_or(0) as f64 / gib(WHOLE) as f64;
+        gpu.claimable = (left * 100.0).floor() / 100.0;
     }
     base
 }
@@ -281,6 +309,10 @@ pub(crate) fn mig() -> Snapshot {
             }
             .view();
             view.uuid = format!("MIG-{index}");
+            view.instance = Some(InstanceView {
+                of: "GPU-a100".to_owned(),
+                sm: [3.0 / 7.0, 2.0 / 7.0, 1.0 / 7.0][index as usize],
+            });
             view.mode = "mig".to_owned();
             view.time_busy = None;
             view

@@ -163,16 +163,32 @@ impl LimitsFile {
         }
     }
 
-    /// From now on the page belongs to another GPU and lies at another path: the claim's memory has moved there, and
-    /// the members keep the page.
-    pub fn relabel(&mut self, uuid: GpuUuid, path: &Path) -> io::Result<()> {
-        if path != self.path {
-            std::fs::rename(&self.path, path)?;
-            path.clone_into(&mut self.path);
+    /// From now on these pages belong to these GPUs and lie at these paths: the claim's memory has moved there, and the
+    /// members keep the pages. They may change places.
+    pub fn relabel(pages: &mut [(&mut Self, GpuUuid, PathBuf)]) -> io::Result<()> {
+        for (page, _, path) in pages.iter_mut() {
+            if page.path != *path {
+                page.set_aside()?;
+            }
         }
-        let (low, high) = halves(uuid);
-        self.page().uuid[0].store(low, Ordering::Relaxed);
-        self.page().uuid[1].store(high, Ordering::Relaxed);
+        for (page, uuid, path) in pages {
+            page.rename(path)?;
+            let (low, high) = halves(*uuid);
+            page.page().uuid[0].store(low, Ordering::Relaxed);
+            page.page().uuid[1].store(high, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Leaves its path to another page.
+    pub fn set_aside(&mut self) -> io::Result<()> {
+        let aside = self.path.with_extension("aside.limits");
+        self.rename(&aside)
+    }
+
+    fn rename(&mut self, path: &Path) -> io::Result<()> {
+        std::fs::rename(&self.path, path)?;
+        path.clone_into(&mut self.path);
         Ok(())
     }
 

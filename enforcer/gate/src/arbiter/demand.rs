@@ -23,23 +23,15 @@ const BACKLOG_NS: u64 = 2_000_000;
 pub(super) struct Demand {
     /// What its processes said at the last look.
     before: Vec<Process>,
-    /// Part of the GPU's time that its launches would take alone: in the last window, and the one before it.
-    part: f64,
-    earlier: f64,
+    /// Part of each GPU's time that its launches would take alone, in the last window.
+    ran: Vec<f64>,
     /// It needs more than it is guaranteed.
     pub heavy: bool,
     /// Since the last look, time in which the others made way for it.
     way_ns: u64,
-    /// Since the last look, time in which it waited for what others had on the GPU.
-    excused_ns: u64,
 }
 
 impl Demand {
-    /// Time in which the claim waits for what others have on the GPU is not its own.
-    pub(super) fn excuse(&mut self, ns: u64) {
-        self.excused_ns += ns;
-    }
-
     /// The others made way for so long: a light claim that takes its whole part of a window at once is one no more.
     pub(super) fn had_way(&mut self, ns: u64, request_permille: u32) {
         self.way_ns += ns;
@@ -57,45 +49,69 @@ impl Demand {
                 ..*p
             })
             .collect();
-        (self.excused_ns, self.way_ns) = (0, 0);
+        self.way_ns = 0;
     }
 
-    /// Over a window that ends now, parts of it that its launches took and that it had the GPU: of several GPUs the one where
-    /// that is most. `None` where that is not known.
-    fn over_window(&self, now: u64, processes: &[Process], window_ns: u64) -> Option<(f64, f64)> {
-        let mut most = None;
-        for gpu in gpus_of(processes) {
-            let here = processes.iter().filter(|p| p.gpu == gpu);
-            let parts = here.filter_map(|p| self.since(now, p, window_ns));
-            let sum = parts.reduce(|(a, b), (ran, used)| (a + ran, b + used));
-            most = sum.map_or(most, |(ran, used)| {
-                let (a, b) = most.unwrap_or((0.0, 0.0));
-                Some((ran.max(a), used.max(b)))
-            });
+    /// Over a window that ends now, parts of it that its launches took on each GPU, the largest part that it had one of
+    /// them, and the largest that it would need of one without the others. `None` where that is not known.
+    fn over_window(
+        &self,
+        now: u64,
+        processes: &[Process],
+        window_ns: u64,
+    ) -> Option<(Vec<f64>, f64, f64)> {
+        let gpus = processes.iter().map(|p| p.gpu + 1).max().unwrap_or(0);
+        let mut sums = vec![[0.0; 3]; gpus];
+        let mut is_known = false;
+        for process in processes {
+            if let Some(parts) = self.since(now, process, window_ns) {
+                is_known = true;
+                for (sum, part) in sums[process.gpu].iter_mut().zip(parts) {
+                    *sum += part;
+                }
+            }
         }
-        most
+        let largest = |at: usize| most(sums.iter().map(|sum| sum[at]));
+        let (used, needs) = (largest(1), largest(2));
+        is_known.then(|| (sums.iter().map(|sum| sum[0]).collect(), used, needs))
     }
 
-    fn since(&self, at: u64, now: &Process, window_ns: u64) -> Option<(f64, f64)> {
+    /// The same before anything was said on other GPUs; of one that is new it needs as much as of any.
+    pub(super) fn regrouped(&self, places: &[Option<usize>]) -> Demand {
+        let of = |place: &Option<usize>| place.and_then(|at| self.ran.get(at).copied());
+        Demand {
+            ran: places
+                .iter()
+                .map(|p| of(p).unwrap_or(self.part()))
+                .collect(),
+            heavy: self.heavy,
+            ..Demand::default()
+        }
+    }
+
+    /// Part of the GPU that it needs most.
+    fn part(&self) -> f64 {
+        most(self.ran.iter().copied())
+    }
+
+    fn since(&self, at: u64, now: &Process, window_ns: u64) -> Option<[f64; 3]> {
         let before = self.before.iter().find(|p| p.slot == now.slot)?;
         let waited = waited(at, now).saturating_sub(before.waited_ns);
-        let excused = self.excused_ns.min(window_ns / 2);
-        let open = window_ns.saturating_sub(waited + excused) as f64;
-        let used = used(at, now).saturating_sub(before.held_ns);
-        let used = used.saturating_sub(excused) as f64;
+        let open = window_ns.saturating_sub(waited) as f64;
+        let used = used(at, now).saturating_sub(before.held_ns) as f64;
         let ran = over(at, now).saturating_sub(before.demand_ns) as f64;
         // Held back nearly all the time: that says nothing new.
         if open < window_ns as f64 / 10.0 {
             return None;
         }
-        Some(((ran / open).min(1.0), (used / open).min(1.0)))
+        // Without the others it would be through sooner, and as long without work.
+        let idle = (open - used).max(1.0);
+        Some([ran / open, used / open, ran / (ran + idle)].map(|part| part.min(1.0)))
     }
 }
 
-/// The GPUs of these processes, each once.
-fn gpus_of(processes: &[Process]) -> impl Iterator<Item = usize> {
-    let most = processes.iter().map(|p| p.gpu + 1).max();
-    (0..most.unwrap_or(0)).filter(|gpu| processes.iter().any(|p| p.gpu == *gpu))
+fn most(parts: impl Iterator<Item = f64>) -> f64 {
+    parts.fold(0.0, f64::max)
 }
 
 /// What a process's launches take alone, without what is still expected to run.
@@ -162,7 +178,8 @@ impl Arbiter {
             let part = record.demand.over_window(now, claim.processes, window);
             let backlog = |p: &Process| p.busy && p.expected_ns > now + BACKLOG_NS;
             let backlog = claim.processes.iter().any(backlog);
-            (part.map_or(0.0, |(ran, _)| ran), backlog)
+            let part = part.map_or(0.0, |(ran, ..)| most(ran.into_iter()));
+            (part, backlog)
         });
         self.count_demand_from(now, claims);
         if window >= FIRST_NS && part >= SCARCE && backlog {
@@ -170,7 +187,7 @@ impl Arbiter {
             self.low_since_ns = now;
             if let Some(record) = open.and_then(|id| self.record(id)) {
                 record.demand.heavy = true;
-                record.demand.part = 1.0;
+                record.demand.ran = vec![1.0];
             }
         }
     }
@@ -186,10 +203,10 @@ impl Arbiter {
         let is_first = self.low_since_ns == u64::MAX;
         let (mut takes_more, mut at_limit) = (false, false);
         let mut sums: Vec<f64> = Vec::new();
-        let mut add = |claim: &Claim<'_>, part: f64| {
-            for gpu in gpus_of(claim.processes) {
-                sums.resize(sums.len().max(gpu + 1), 0.0);
-                sums[gpu] += part;
+        let mut add = |needs: &[f64]| {
+            sums.resize(sums.len().max(needs.len()), 0.0);
+            for (sum, part) in sums.iter_mut().zip(needs) {
+                *sum += part;
             }
         };
         for claim in claims.iter().filter(|c| c.is_gated) {
@@ -199,20 +216,25 @@ impl Arbiter {
             };
             let demand = &mut record.demand;
             let parts = demand.over_window(now, claim.processes, window);
-            if parts.is_none() && claim.processes.iter().any(|p| p.waiting) {
+            let is_new = demand.before.is_empty();
+            if parts.is_none() && (is_new || claim.processes.iter().any(|p| p.waiting)) {
                 demand.begin(now, claim.processes);
                 takes_more |= demand.heavy;
-                add(claim, demand.part);
+                add(&demand.ran);
                 continue;
             }
-            let (ran, used) = parts.unwrap_or((0.0, 0.0));
-            demand.earlier = if is_first { ran } else { demand.part };
-            demand.part = ran;
-            let part = f64::midpoint(demand.part, demand.earlier).min(1.0);
+            let (ran, used, alone) = parts.unwrap_or_default();
+            let earlier = std::mem::replace(&mut demand.ran, ran);
+            let mean = |(gpu, now): (usize, &f64)| {
+                let earlier = earlier.get(gpu).copied().unwrap_or(0.0);
+                f64::midpoint(*now, if is_first { *now } else { earlier }).min(1.0)
+            };
+            let needs: Vec<f64> = demand.ran.iter().enumerate().map(mean).collect();
+            let part = most(needs.iter().copied());
             let own = f64::from(claim.request_permille) / 1000.0;
             if is_scarce {
-                // A light claim is one until it has its way for longer than its part.
-                demand.heavy &= used > own * HEAVY;
+                // One that is held back below its guarantee by what others have on the GPU is not light.
+                demand.heavy = demand.heavy && used > own * HEAVY || alone > own * HEAVY;
             } else {
                 let backlog = |p: &Process| p.busy && p.expected_ns > now + BACKLOG_NS;
                 // A burst that has just begun is a backlog for a moment: a flood has work all the time.
@@ -223,9 +245,9 @@ impl Arbiter {
             takes_more |= demand.heavy;
             at_limit |= claim.limit_permille < 1000
                 && part >= f64::from(claim.limit_permille) / 1000.0 * HEAVY;
-            add(claim, part);
+            add(&needs);
         }
-        let sum = sums.into_iter().fold(0.0, f64::max);
+        let sum = most(sums.into_iter());
         self.looked_ns = now;
         if is_first {
             self.low_since_ns = now;
@@ -248,7 +270,7 @@ impl Arbiter {
         let shares = super::divide(&gated);
         for (claim, share) in gated.iter().zip(&shares.claims) {
             if let Some(record) = self.record(claim.id) {
-                let took = record.demand.part / sum.max(1.0) * window_ns as f64;
+                let took = record.demand.part() / sum.max(1.0) * window_ns as f64;
                 record.ahead_ns += took / share.max(1e-3);
             }
         }

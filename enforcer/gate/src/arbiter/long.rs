@@ -47,7 +47,7 @@ pub(super) struct Usual {
     /// Its part of the GPU at its last turn.
     pub share: f64,
     /// What they took beyond what was counted.
-    owed_ns: f64,
+    pub owed_ns: f64,
     /// Number of its last turn.
     pub last: u64,
 }

@@ -293,7 +293,9 @@ impl Gate for Turns {
             g.member.look(sim.now, thread as u64 + 1, started);
         }
         let launches = sim.processes[p].launches;
-        let rest = g.member.rest(sim.now, launches, g.cells.unused_ns());
+        let unused = g.cells.unused_ns();
+        let awaited = sim.is_awaited(p);
+        let rest = g.member.rest(sim.now, launches, unused, awaited);
         if rest == Rest::Idle && g.member.is_told_of() {
             let unused = g.cells.clear();
             g.member.refund(unused);
@@ -362,7 +364,7 @@ impl Gate for Turns {
         let mut orders = Vec::new();
         let mut alive = |_: u64, p: usize| !sim.processes[p].stopped && !sim.processes[p].dead;
         let next = self.arbiter.step(sim.now, &claims, &mut alive, &mut orders);
-        self.stuck = self.arbiter.stuck(sim.now, &claims);
+        self.stuck = Arbiter::stuck(sim.now, &claims, 0);
         if self.arbiter.is_contended() {
             self.beat_ns = sim.now;
         }

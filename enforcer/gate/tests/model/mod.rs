@@ -27,6 +27,8 @@ pub(crate) struct Costs {
     pub(crate) switch: (u64, u64),
     /// GPU time of recording an event.
     pub(crate) record: u64,
+    /// What a launch takes on the processor beyond [`LAUNCH`] that asks the gate and is measured.
+    pub(crate) ask: u64,
 }
 
 impl Costs {
@@ -35,18 +37,21 @@ impl Costs {
         wake: (10 * US, 60 * US),
         switch: (0, 0),
         record: 0,
+        ask: 2 * US,
     };
     pub(crate) const REAL: Costs = Costs {
         reach: (2 * US, 4 * US),
         wake: (30 * US, 80 * US),
         switch: (50 * US, 100 * US),
         record: US,
+        ask: 2 * US,
     };
     pub(crate) const WORST: Costs = Costs {
         reach: (4 * US, 10 * US),
         wake: (50 * US, 150 * US),
         switch: (150 * US, 200 * US),
         record: 2 * US,
+        ask: 2 * US,
     };
 }
 /// What a launch takes on the processor.
@@ -170,6 +175,8 @@ pub(crate) struct Process {
     pub(crate) dead: bool,
     queued: usize,
     pub(crate) launches: u64,
+    /// The same when a thread last began to wait for its work.
+    awaited: u64,
     pub(crate) markers: VecDeque<Mark>,
     next_marker: u64,
 }
@@ -300,6 +307,11 @@ impl Sim {
     pub(crate) fn has_unmarked(&self, t: usize) -> bool {
         let last = self.threads[t].queue.back();
         last.is_some_and(|kernel| kernel.marker.is_none())
+    }
+
+    /// Whether nothing was launched by a process since it waits, or waited, for its work.
+    pub(crate) fn is_awaited(&self, p: usize) -> bool {
+        self.processes[p].awaited == self.processes[p].launches
     }
 
     /// Records an event behind the last launch of a thread.
@@ -454,8 +466,9 @@ impl Sim {
             self.threads[t].waits_for_pair = true;
             return;
         }
-        if self.threads[t].step == 0 && !self.threads[t].syncing {
-            self.threads[t].burst_began = self.now;
+        let thread = &mut self.threads[t];
+        if thread.step == 0 && !thread.syncing && thread.asked.is_none() {
+            thread.burst_began = self.now;
         }
         if self.threads[t].step >= count || self.threads[t].syncing {
             let idle = self.threads[t].queue.is_empty();
@@ -470,6 +483,7 @@ impl Sim {
             if wait && !idle {
                 // Woken when the last kernel is over.
                 self.threads[t].syncing = true;
+                self.processes[p].awaited = self.processes[p].launches;
                 return;
             }
             let after_sync = std::mem::take(&mut self.threads[t].syncing);
@@ -519,7 +533,8 @@ impl Sim {
                 };
                 let reach = held + self.rng.between(self.costs.reach);
                 let mark_ready = self.now + reach;
-                let calls = if marked { 2 * US } else { 0 } + LAUNCH / 2;
+                let asks = if marked { self.costs.ask } else { 0 };
+                let calls = asks + LAUNCH / 2;
                 self.threads[t].asked = None;
                 self.threads[t].queue.push_back(Kernel {
                     length: length as f64,
@@ -537,7 +552,7 @@ impl Sim {
                 self.processes[p].launches += 1;
                 self.processes[p].queued += 1;
                 self.schedule_gpu();
-                self.again(t, LAUNCH + if marked { 2 * US } else { 0 });
+                self.again(t, LAUNCH + asks);
             }
         }
     }

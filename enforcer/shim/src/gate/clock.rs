@@ -8,6 +8,9 @@ const ANCHORED_NS: u64 = 1_000_000_000;
 const AT_ONCE_NS: u64 = 1_000_000;
 /// No call of a launch takes so long on a processor.
 const LOST_NS: u64 = 30_000;
+/// So many first pairs of events that are no time apart: the driver's events have no times. Of a driver that has
+/// some, one record alone takes a microsecond.
+const TIMELESS: u32 = 1;
 /// Contexts whose events are timed; a program has one or two on a GPU.
 pub(super) const ANCHORS: usize = 8;
 /// A pair of events whose second one is known in `CLOCK_MONOTONIC`: the other events of its context are timed by it.
@@ -79,6 +82,16 @@ impl Seen {
 }
 
 impl Inner {
+    /// Whether it shows with this pair that the driver's events have no times.
+    pub(super) fn lacks_times(&mut self, seen: &Seen) -> bool {
+        self.timeless = match seen.elapsed_ns {
+            Some(0) => self.timeless.saturating_add(1),
+            Some(_) => u32::MAX,
+            None => return false,
+        };
+        self.timeless == TIMELESS
+    }
+
     /// When a flight ran that was issued then and was just seen to be over. Its pair of events is used again, or kept as
     /// its context's anchor.
     pub(super) fn time(

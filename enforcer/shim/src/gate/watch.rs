@@ -3,7 +3,7 @@
 
 use std::sync::{MutexGuard, atomic::Ordering};
 
-use gshare_abi::{Flight, Reach, WorkView, futex_wait, futex_wake, monotonic_ns};
+use gshare_abi::{Flight, NO_EVENT_TIMES, Reach, WorkView, futex_wait, futex_wake, monotonic_ns};
 use gshare_gate::{Measure, Rest, Word};
 
 use super::{Anchor, BLOCKED_NS, Gate, Inner, PATIENCE_NS, SOON_NS, Seen, Watcher};
@@ -12,6 +12,7 @@ use crate::{
     events::{self, Pair, Progress},
     exit,
     gpu::Gpu,
+    say,
 };
 
 /// What whoever attends to a gate does next.
@@ -104,7 +105,9 @@ impl Gate {
             return Next::Look(head);
         }
         let unused = self.cells.unused_ns();
-        let rest = inner.member.rest(now, gpu.launches(), unused);
+        let launches = gpu.launches();
+        let awaited = self.awaited.load(Ordering::Relaxed) == launches;
+        let rest = inner.member.rest(now, launches, unused, awaited);
         if rest == Rest::Idle && inner.member.is_told_of() {
             // The next launch is to be heard of.
             inner.member.refund(self.cells.clear());
@@ -207,6 +210,8 @@ impl Gate {
         let Some(flight) = at.and_then(|at| inner.flights.remove(at)) else {
             return false;
         };
+        // Between the events of a launch that failed there is nothing.
+        let timeless = flight.measured.is_some() && inner.lacks_times(&seen);
         let ran = inner.time(now, head.pair, flight.issued_ns, flight.call, &seen);
         let over_ns = ran.map_or(now, |(_, end)| end);
         let place = flight.place;
@@ -258,6 +263,13 @@ impl Gate {
         let others = inner.member.has_waiters();
         let knock = gpu.say(&inner.member.signals(now));
         drop(inner);
+        if timeless {
+            gpu.note(NO_EVENT_TIMES);
+            say::line(
+                "the driver's events have no times: gshare cannot tell how long kernels take, and claims on this GPU do \
+                 not get their shares of its time",
+            );
+        }
         if knock {
             gpu.ring();
         }
@@ -267,22 +279,24 @@ impl Gate {
         true
     }
 
-    /// Waits for the events in a context, which its end does in any case, and destroys those that nothing uses.
+    /// Waits for the events in a context that ends, but not for long: what has not come then never comes. Destroys those
+    /// that nothing uses.
     pub(super) fn forget_context(&self, gpu: &Gpu, context: Handle) {
         let until = monotonic_ns() + PATIENCE_NS;
-        loop {
-            let next = {
-                let inner = self.lock();
-                let mut there = inner.flights.iter();
-                let next = there.find(|flight| flight.pair.context == context);
-                next.map(|flight| inner.head_of(flight))
-            };
-            let Some(head) = next.filter(|_| monotonic_ns() < until) else {
-                break;
-            };
-            // The watcher may see it first.
-            let came = head.pair.wait_here();
-            self.landed(gpu, &head, look_at(came, &head));
+        let next = || {
+            let inner = self.lock();
+            let mut there = inner.flights.iter();
+            let next = there.find(|flight| flight.pair.context == context);
+            next.map(|flight| inner.head_of(flight))
+        };
+        // The watcher may see each first.
+        while let Some(head) = next() {
+            let progress = head.pair.progress();
+            if matches!(progress, Progress::Under { .. }) && monotonic_ns() < until {
+                std::thread::sleep(std::time::Duration::from_micros(100));
+                continue;
+            }
+            self.landed(gpu, &head, look_at(progress == Progress::Over, &head));
         }
         let gone = self.lock().take_spare(context);
         for pair in gone {

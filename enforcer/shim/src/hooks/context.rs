@@ -5,7 +5,7 @@ use std::{ffi::c_void, sync::atomic::Ordering};
 
 use super::launch::let_through;
 use crate::{
-    contexts::Needs,
+    contexts::{Contexts, Needs},
     cuda::{CuResult, Device, Handle, NOT_PERMITTED, SUCCESS},
     driver, gate,
     gpu::Gpu,
@@ -182,34 +182,58 @@ pub(crate) unsafe fn primary_retain(
         let result = unsafe { original(context, device) };
         let made = result == SUCCESS && !context.is_null();
         // SAFETY: the driver has just written there.
-        (result, if made { unsafe { *context } } else { 0 })
+        let context = if made { unsafe { *context } } else { 0 };
+        // The first time it is not noted yet.
+        process::with(|process| process.contexts.retained(context));
+        (result, context)
     })
 }
 
-/// Release and reset of a primary context.
-pub(crate) unsafe fn primary_end(
+pub(crate) unsafe fn primary_release(
     original: unsafe extern "C" fn(Device) -> CuResult,
     device: Device,
 ) -> CuResult {
-    process::with(|process| {
-        if let Some(index) = process.gpu_of_device(device)
-            && let Some(context) = process.contexts.primary(index)
-        {
-            gate::forget_context(&process.gpus[index], context);
-        }
-    });
     // SAFETY: the caller's own argument.
-    let result = unsafe { original(device) };
-    if result == SUCCESS {
-        process::with(|process| {
-            if primary_exists(device) == Some(false)
-                && let Some(index) = process.gpu_of_device(device)
-                && let Some(context) = process.contexts.primary(index)
-            {
+    primary_end(device, Contexts::released, || unsafe { original(device) })
+}
+
+pub(crate) unsafe fn primary_reset(
+    original: unsafe extern "C" fn(Device) -> CuResult,
+    device: Device,
+) -> CuResult {
+    // SAFETY: the caller's own argument.
+    primary_end(device, |_, _| true, || unsafe { original(device) })
+}
+
+/// Runs `call`, which may end a device's primary context, as far as `ends` can tell. Where it does not, what is on the GPU
+/// is not waited for: it may need what this very thread does next.
+fn primary_end(
+    device: Device,
+    ends: fn(&Contexts, Handle) -> bool,
+    call: impl FnOnce() -> CuResult,
+) -> CuResult {
+    let primary = |process: &'static Process| {
+        let index = process.gpu_of_device(device)?;
+        Some((index, process.contexts.primary(index)?))
+    };
+    let goes_on = process::with(|process| {
+        let (index, context) = primary(process)?;
+        if ends(&process.contexts, context) {
+            gate::forget_context(&process.gpus[index], context);
+            return None;
+        }
+        Some(context)
+    });
+    let result = call();
+    process::with(|process| match goes_on.flatten() {
+        Some(context) if result != SUCCESS => process.contexts.retained(context),
+        _ if result == SUCCESS && primary_exists(device) == Some(false) => {
+            if let Some((_, context)) = primary(process) {
                 process.drop_context(context);
             }
-        });
-    }
+        }
+        _ => {}
+    });
     result
 }
 

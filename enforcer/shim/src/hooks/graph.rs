@@ -3,11 +3,13 @@
 
 use std::ffi::c_void;
 
+use super::launch::let_through;
 use crate::{
     capture::{ask_whether_captured, began, ended, is_captured},
-    cuda::{CuResult, Device, Handle, SUCCESS},
+    cuda::{CuResult, Device, Handle, NODE_GRAPH, NODE_KERNEL, SUCCESS},
     gate,
     graphs::Work,
+    grid,
     process::{self, Process},
     work::Work as Launched,
 };
@@ -161,6 +163,126 @@ pub(crate) unsafe fn instantiate_params(
     }
     let work = process::with(|process| Work::of(process, graph));
     with_memory(work, make)
+}
+
+/// Changes an executable graph in place. The local memory that it needs then is charged when it is launched next. `whole`:
+/// all of its kernels are known again.
+fn changed(
+    exec: Handle,
+    whole: bool,
+    call: impl FnOnce() -> CuResult,
+    local: impl FnOnce(&Process) -> Option<u64>,
+) -> CuResult {
+    let result = let_through(0, call);
+    if result == SUCCESS {
+        process::with(|process| {
+            // Of one that is not known nothing is to be noted.
+            if process.graphs().of(exec).is_none() {
+                return;
+            }
+            let local = local(process).unwrap_or(0);
+            let more = process.graphs().needs(exec, local, whole);
+            if more {
+                gate::forget_graph(process, exec);
+            }
+        });
+    }
+    result
+}
+
+/// The same where a graph says what it needs.
+fn changed_to(
+    exec: Handle,
+    whole: bool,
+    graph: Handle,
+    call: impl FnOnce() -> CuResult,
+) -> CuResult {
+    changed(exec, whole, call, |process| {
+        Some(Work::of(process, graph).local)
+    })
+}
+
+pub(crate) unsafe fn update(
+    original: unsafe extern "C" fn(Handle, Handle, *mut Handle, *mut i32) -> CuResult,
+    exec: Handle,
+    graph: Handle,
+    node: *mut Handle,
+    told: *mut i32,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let call = || unsafe { original(exec, graph, node, told) };
+    changed_to(exec, true, graph, call)
+}
+
+pub(crate) unsafe fn update_told(
+    original: unsafe extern "C" fn(Handle, Handle, *mut c_void) -> CuResult,
+    exec: Handle,
+    graph: Handle,
+    told: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let call = || unsafe { original(exec, graph, told) };
+    changed_to(exec, true, graph, call)
+}
+
+pub(crate) unsafe fn set_child(
+    original: unsafe extern "C" fn(Handle, Handle, Handle) -> CuResult,
+    exec: Handle,
+    node: Handle,
+    graph: Handle,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let call = || unsafe { original(exec, node, graph) };
+    changed_to(exec, false, graph, call)
+}
+
+/// The function of a kernel node's parameters, or the library's kernel behind them (`CUDA_KERNEL_NODE_PARAMS_v2`).
+///
+/// # Safety
+/// The driver took the parameters; of the first version, which ends before the kernel, only with a function.
+unsafe fn function_at(params: *const Handle) -> Handle {
+    // SAFETY: by the caller.
+    match unsafe { *params } {
+        // SAFETY: likewise.
+        0 => unsafe { *params.add(7) },
+        function => function,
+    }
+}
+
+pub(crate) unsafe fn set_kernel(
+    original: unsafe extern "C" fn(Handle, Handle, *const Handle) -> CuResult,
+    exec: Handle,
+    node: Handle,
+    params: *const Handle,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let call = || unsafe { original(exec, node, params) };
+    changed(exec, false, call, |_| {
+        // SAFETY: the driver has just taken them.
+        grid::local_bytes(unsafe { function_at(params) })
+    })
+}
+
+/// `CUgraphNodeParams`: the kind of node, and what it takes from the third word on.
+pub(crate) unsafe fn set_node(
+    original: unsafe extern "C" fn(Handle, Handle, *mut Handle) -> CuResult,
+    exec: Handle,
+    node: Handle,
+    params: *mut Handle,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let call = || unsafe { original(exec, node, params) };
+    changed(exec, false, call, |process| {
+        // SAFETY: the driver has just taken them.
+        let (kind, own) = unsafe { (*params.cast::<i32>(), params.add(2)) };
+        match kind {
+            // SAFETY: as above.
+            NODE_KERNEL => grid::local_bytes(unsafe { function_at(own) }),
+            // SAFETY: as above.
+            NODE_GRAPH => Some(Work::of(process, unsafe { *own }).local),
+            _ => None,
+        }
+    })
 }
 
 pub(crate) unsafe fn exec_destroy(

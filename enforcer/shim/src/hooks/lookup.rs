@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_void};
 
 use crate::{
-    cuda::{CuResult, SUCCESS},
+    cuda::{CuResult, NO_DEVICE, SUCCESS},
     driver, enter, exit, process,
 };
 
@@ -18,6 +18,8 @@ pub(crate) unsafe fn init(original: unsafe extern "C" fn(u32) -> CuResult, flags
     if result == SUCCESS && stranger {
         enter::settle();
         exit::hear();
+    } else if result == NO_DEVICE && stranger {
+        enter::in_vain();
     }
     result
 }

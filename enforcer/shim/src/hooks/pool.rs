@@ -4,7 +4,7 @@ use super::memory::{after_sync, free_by};
 use crate::{
     capture::is_captured,
     cuda::{CuResult, Device, DevicePtr, Handle, NOT_PERMITTED, PlacedProps, SUCCESS},
-    driver,
+    driver, gate,
     ledger::Refusal,
     live::{Family, Live},
     pools::{Asked, PoolTicket},
@@ -22,6 +22,14 @@ fn place(process: &Process, stream: Handle) -> Option<(usize, Handle)> {
         let known = ask.is_some_and(|ask| unsafe { ask(stream, &raw mut device) } == SUCCESS);
         if known {
             return Some((process.gpu_of_device(device)?, context));
+        }
+        // Older drivers only say its context.
+        let mut of: Handle = 0;
+        let ask = driver::helpers().stream_context;
+        // SAFETY: as above.
+        let known = ask.is_some_and(|ask| unsafe { ask(stream, &raw mut of) } == SUCCESS);
+        if known && let Some(gpu) = process.contexts.gpu(of).filter(|_| of != 0) {
+            return Some((gpu, context));
         }
     }
     Some((here, context))
@@ -182,10 +190,11 @@ pub(crate) unsafe fn destroy(
     original: unsafe extern "C" fn(Handle) -> CuResult,
     pool: Handle,
 ) -> CuResult {
+    let marked = process::with(|process| process.pool_ends(pool)).flatten();
     // SAFETY: the caller's own argument.
     let result = unsafe { original(pool) };
-    if result == SUCCESS {
-        process::with(|process| process.pool_destroyed(pool));
+    if let Some(id) = marked {
+        process::with(|process| process.pool_ended(id, result == SUCCESS));
     }
     result
 }
@@ -203,11 +212,18 @@ pub(crate) unsafe fn trim(
     result
 }
 
+fn before_sync() {
+    if let Some(process) = process::current() {
+        gate::awaits(process);
+    }
+}
+
 /// Waits for a stream, an event or a context.
 pub(crate) unsafe fn sync_handle(
     original: unsafe extern "C" fn(Handle) -> CuResult,
     handle: Handle,
 ) -> CuResult {
+    before_sync();
     // SAFETY: the caller's own argument.
     let result = unsafe { original(handle) };
     after_sync(result);
@@ -216,6 +232,7 @@ pub(crate) unsafe fn sync_handle(
 
 /// Waits for the current context.
 pub(crate) unsafe fn sync(original: unsafe extern "C" fn() -> CuResult) -> CuResult {
+    before_sync();
     // SAFETY: no arguments.
     let result = unsafe { original() };
     after_sync(result);

@@ -90,11 +90,13 @@ pub(crate) unsafe fn release(
     original: unsafe extern "C" fn(u64) -> CuResult,
     handle: u64,
 ) -> CuResult {
+    // Before the driver has it back: it may give the same number again at once.
+    let taken = process::with(|process| mapped(process).take(handle)).flatten();
     // SAFETY: the caller's own argument.
     let result = unsafe { original(handle) };
-    if result == SUCCESS {
+    if let Some(taken) = taken {
         process::with(|process| {
-            let gone = mapped(process).released(handle);
+            let gone = mapped(process).taken(handle, taken, result == SUCCESS);
             settle(process, gone);
         });
     }

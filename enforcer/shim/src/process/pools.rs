@@ -161,12 +161,26 @@ impl Process {
         self.pools_changed.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn pool_destroyed(&self, handle: Handle) {
+    /// The driver is about to destroy a pool: from now on it is not asked about it, and no question is under way.
+    pub(crate) fn pool_ends(&self, handle: Handle) -> Option<u64> {
+        let mut pools = self.pools();
+        let pool = pools.by_handle(handle)?;
+        pool.ending = true;
+        let id = pool.id;
+        while pools.asked.contains(&handle) {
+            drop(pools);
+            std::thread::yield_now();
+            pools = self.pools();
+        }
+        Some(id)
+    }
+
+    pub(crate) fn pool_ended(&self, id: u64, destroyed: bool) {
         let mut pools = self.pools();
         let mut gone = None;
-        if let Some(pool) = pools.by_handle(handle) {
-            pool.destroyed = true;
-            if pool.live == 0 {
+        if let Some(pool) = pools.by_id(id) {
+            (pool.ending, pool.destroyed) = (false, destroyed);
+            if destroyed && pool.live == 0 {
                 gone = Some((pool.id, pool.gpu, pool.charged));
             }
         }
@@ -178,18 +192,35 @@ impl Process {
         }
     }
 
+    /// Asks the driver about a pool, unless the program has destroyed it.
+    fn ask_of<R>(&self, id: u64, ask: impl FnOnce(Handle) -> R) -> Option<R> {
+        let mut pools = self.pools();
+        let pool = pools.by_id(id).filter(|pool| pool.is_askable())?;
+        let handle = pool.handle;
+        pools.asked.push(handle);
+        drop(pools);
+        let answer = ask(handle);
+        let mut pools = self.pools();
+        if let Some(at) = pools.asked.iter().position(|asked| *asked == handle) {
+            pools.asked.swap_remove(at);
+        }
+        Some(answer)
+    }
+
     /// Asks the driver what each pool holds now and charges that.
     pub(crate) fn refresh_pools(&self) {
         self.pools_changed.store(false, Ordering::Relaxed);
-        let known: Vec<(u64, Handle, u64)> = self
+        let known: Vec<(u64, u64)> = self
             .pools()
             .pools
             .iter()
-            .filter(|pool| pool.gpu.is_some() && !pool.destroyed)
-            .map(|pool| (pool.id, pool.handle, pool.changes))
+            .filter(|pool| pool.gpu.is_some() && pool.is_askable())
+            .map(|pool| (pool.id, pool.changes))
             .collect();
-        for (id, handle, changes) in known {
-            let now = reserved_now(handle);
+        for (id, changes) in known {
+            let Some(now) = self.ask_of(id, reserved_now) else {
+                continue;
+            };
             let mut pools = self.pools();
             let Some(pool) = pools.by_id(id) else {
                 continue;
@@ -197,7 +228,7 @@ impl Process {
             let Some(gpu) = pool.gpu.and_then(|gpu| self.gpus.get(gpu)) else {
                 continue;
             };
-            if pool.pending > 0 || pool.changes != changes || pool.destroyed {
+            if pool.pending > 0 || pool.changes != changes || !pool.is_askable() {
                 self.pools_changed.store(true, Ordering::Relaxed);
                 continue;
             }
@@ -231,19 +262,19 @@ impl Process {
         let Some(trim) = driver::helpers().pool_trim else {
             return;
         };
-        let unused: Vec<Handle> = self
+        let unused: Vec<u64> = self
             .pools()
             .pools
             .iter()
-            .filter(|pool| pool.gpu == Some(gpu) && !pool.destroyed && pool.charged > 0)
-            .map(|pool| pool.handle)
+            .filter(|pool| pool.gpu == Some(gpu) && pool.is_askable() && pool.charged > 0)
+            .map(|pool| pool.id)
             .collect();
         if unused.is_empty() {
             return;
         }
-        for handle in unused {
+        for id in unused {
             // SAFETY: a pool that the driver named and that the program has not destroyed.
-            unsafe { trim(handle, 0) };
+            self.ask_of(id, |handle| unsafe { trim(handle, 0) });
         }
         self.refresh_pools();
     }

@@ -156,6 +156,18 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
             ))
         }
         "pool_destroy" => call!(cuda, "cuMemPoolDestroy", (number(1) => u64)),
+        // While another thread synchronises.
+        "pool_destroy_meanwhile" => {
+            let (library, context) = (cuda.0 as usize, *context);
+            let other = std::thread::spawn(move || {
+                let cuda = Library(library as Raw);
+                call!(cuda, "cuCtxSetCurrent", (context => usize));
+                call!(cuda, "cuStreamSynchronize", (0 => u64))
+            });
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let code = call!(cuda, "cuMemPoolDestroy", (number(1) => u64));
+            code + other.join().unwrap()
+        }
         "trim" => call!(cuda, "cuMemPoolTrimTo", (number(1) => u64, 0 => u64)),
         "free" => call!(cuda, "cuMemFree_v2", (number(1) => u64)),
         "free_async" => call!(cuda, "cuMemFreeAsync", (number(1) => u64, 0 => u64)),
@@ -276,6 +288,7 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
         "stream" => call!(cuda, "cuStreamCreate", (to => *mut u64, 1 => u32)),
         "kernel" => kernel(cuda, 0, to),
         "local_kernel" => kernel(cuda, number(1), to),
+        "library_kernel" => library_kernel(cuda, number(1), to),
         "variable" => variable(cuda, words[1], words[2], to),
         "limit" => call!(cuda, "cuCtxSetLimit", (number(1) as i32 => i32, number(2) => u64)),
         "launch_on" => call!(cuda, "cuLaunchKernel", (
@@ -298,6 +311,42 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
         "instantiate" => call!(cuda, "cuGraphInstantiateWithFlags", (
             to => *mut u64, number(1) => u64, 0 => u64
         )),
+        // An executable graph of one kernel: to another graph, or to another kernel.
+        "change" => {
+            let (exec, graph) = (number(2), number(3));
+            let (other, kernel) = (number(4), number(5));
+            let (mut node, mut count, mut told) = (0_u64, 1_usize, [0_u64; 3]);
+            call!(cuda, "cuGraphGetNodes", (
+                graph => u64, &raw mut node => *mut u64, &raw mut count => *mut usize
+            ));
+            // A function, grid and block of 1, no shared memory, no arguments.
+            let one = 1 | 1 << 32;
+            let mut params = [kernel, one, one, one, 0, 0, 0, 0, 0, 0, 0];
+            match words[1] {
+                "graph" => call!(cuda, "cuGraphExecUpdate", (
+                    exec => u64, other => u64, &raw mut node => *mut u64, told.as_mut_ptr() => *mut u64
+                )),
+                "graph_2" => call!(cuda, "cuGraphExecUpdate_v2", (
+                    exec => u64, other => u64, told.as_mut_ptr() => *mut u64
+                )),
+                "kernel" => call!(cuda, "cuGraphExecKernelNodeSetParams", (
+                    exec => u64, node => u64, params.as_ptr() => *const u64
+                )),
+                "kernel_2" => {
+                    params.swap(0, 7);
+                    call!(cuda, "cuGraphExecKernelNodeSetParams_v2", (
+                        exec => u64, node => u64, params.as_ptr() => *const u64
+                    ))
+                }
+                _ => {
+                    let mut any = [0_u64; 32];
+                    any[2..13].copy_from_slice(&params);
+                    call!(cuda, "cuGraphExecNodeSetParams", (
+                        exec => u64, node => u64, any.as_mut_ptr() => *mut u64
+                    ))
+                }
+            }
+        }
         "graph_launch" => call!(cuda, "cuGraphLaunch", (number(1) => u64, number(2) => u64)),
         "exec_destroy" => call!(cuda, "cuGraphExecDestroy", (number(1) => u64)),
         "graph_trim" => call!(cuda, "cuDeviceGraphMemTrim", (number(1) as i32 => i32)),
@@ -595,13 +644,7 @@ fn variable(cuda: &Library, of: &str, kind: &str, to: *mut u64) -> i32 {
 
 /// A kernel that does nothing, with so many bytes of local memory for each thread.
 fn kernel(cuda: &Library, local: u64, to: *mut u64) -> i32 {
-    let local = match local {
-        0 => String::new(),
-        bytes => format!(".local .align 4 .b8 deep[{bytes}];"),
-    };
-    let head = ".version 7.0\n.target sm_50\n.address_size 64\n";
-    let code = format!("{head}.visible .entry idle() {{ {local} ret; }}");
-    let code = CString::new(code).unwrap();
+    let code = code(local);
     let mut module = 0_u64;
     let loaded = call!(cuda, "cuModuleLoadData", (
         &raw mut module => *mut u64, code.as_ptr() => *const libc::c_char
@@ -612,6 +655,37 @@ fn kernel(cuda: &Library, local: u64, to: *mut u64) -> i32 {
     call!(cuda, "cuModuleGetFunction", (
         to => *mut u64, module => u64, c"idle".as_ptr() => *const libc::c_char
     ))
+}
+
+/// The same as a kernel of a library, which is no function of any context; found by name or, every other time, among all.
+fn library_kernel(cuda: &Library, local: u64, to: *mut u64) -> i32 {
+    static AMONG_ALL: AtomicU64 = AtomicU64::new(0);
+    let code = code(local);
+    let mut library = 0_u64;
+    let loaded = call!(cuda, "cuLibraryLoadData", (
+        &raw mut library => *mut u64, code.as_ptr() => *const libc::c_char, 0 => u64, 0 => u64,
+        0 => u32, 0 => u64, 0 => u64, 0 => u32
+    ));
+    if loaded != 0 {
+        return loaded;
+    }
+    if AMONG_ALL.fetch_xor(1, Ordering::Relaxed) == 1 {
+        return call!(cuda, "cuLibraryEnumerateKernels", (to => *mut u64, 1 => u32, library => u64));
+    }
+    call!(cuda, "cuLibraryGetKernel", (
+        to => *mut u64, library => u64, c"idle".as_ptr() => *const libc::c_char
+    ))
+}
+
+/// The kernel `idle` with so many bytes of local memory.
+fn code(local: u64) -> CString {
+    let local = match local {
+        0 => String::new(),
+        bytes => format!(".local .align 4 .b8 deep[{bytes}];"),
+    };
+    let head = ".version 7.0\n.target sm_50\n.address_size 64\n";
+    let code = format!("{head}.visible .entry idle() {{ {local} ret; }}");
+    CString::new(code).unwrap()
 }
 
 /// Ends the process in order while its threads are in the driver.

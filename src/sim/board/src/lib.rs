@@ -35,7 +35,7 @@ pub use hidden::Hidden;
 pub use imagined::{ImaginedBoard, Integrals};
 pub use limits::MemoryLimit;
 pub use models::{GRANULARITY, MIB, MODELS, MigProfile, Model, instances, profiles};
-pub use presets::{Preset, Range};
+pub use presets::{Fault, Preset, Range};
 pub use process::ProcessInfo;
 pub use slots::Opener;
 pub use snapshot::{

@@ -1,5 +1,5 @@
-//! What a driver and a GPU cost beyond the work itself: one set of figures, which lies on the board, so that all
-//! libraries of the simulation go by the same one.
+//! What a driver and a GPU cost beyond the work itself, and what a driver does wrong: one set, which lies on the board, so
+//! that all libraries of the simulation go by the same one.
 //!
 //! - `kind` costs nothing, and contexts have infinitely short slices: each of `n` advances at 1/n.
 //! - `real` has ranges in which real drivers are expected; `real:low` and `real:high` are their ends.
@@ -40,7 +40,21 @@ impl Range {
     }
 }
 
-/// The costs of a driver.
+/// What some drivers do wrong, and no preset by itself. What all do lies where it belongs: hidden memory (`hidden.rs`), a
+/// checkpoint that loses the process (`park.rs`), a reset that is refused, the rows of Xids in their order (`faults.rs`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Calls of NVML hang.
+    NvmlHangs = 1,
+    /// NVML's samples of processes name the one that was on the GPU, are stale, or garbage.
+    NvmlSamples = 2,
+    /// No event has a time: all are 0 apart.
+    NoEventTimes = 4,
+    /// The occupancy calculator fails.
+    NoOccupancy = 8,
+}
+
+/// The costs of a driver, and its faults.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preset {
@@ -54,6 +68,8 @@ pub struct Preset {
     pub record_ns: u64,
     /// For so long a context has the GPU while others have work; 0: infinitely short.
     pub slice_ns: u64,
+    /// Bits of [`Fault`].
+    pub faults: u64,
 }
 
 impl Preset {
@@ -64,6 +80,7 @@ impl Preset {
         switch: Range::us(0, 0),
         record_ns: 0,
         slice_ns: 0,
+        faults: 0,
     };
     /// What real drivers are expected to cost.
     pub const REAL: Preset = Preset {
@@ -72,6 +89,7 @@ impl Preset {
         switch: Range::us(50, 200),
         record_ns: 1_000,
         slice_ns: crate::SLICE_NS,
+        faults: 0,
     };
     /// More than that.
     pub const WORST: Preset = Preset {
@@ -80,6 +98,7 @@ impl Preset {
         switch: Range::us(200, 500),
         record_ns: 2_000,
         slice_ns: crate::SLICE_NS,
+        faults: 0,
     };
     /// The names of all.
     pub const NAMES: [&'static str; 5] = ["kind", "real", "real:low", "real:high", "worst"];
@@ -103,6 +122,12 @@ impl Preset {
             Some("high") => Some(preset.at_end(|r| r.high_ns)),
             Some(_) => None,
         }
+    }
+
+    /// Whether the driver does this wrong.
+    #[must_use]
+    pub fn has(&self, fault: Fault) -> bool {
+        self.faults & fault as u64 != 0
     }
 
     fn at_end(self, end: fn(Range) -> u64) -> Preset {

@@ -1,6 +1,7 @@
 //! What a board shows to those who look: NVML, tests, the demo's checks.
 
 use crate::models::Model;
+use crate::presets::Preset;
 use crate::slots::SlotLocks;
 use crate::state::{MARK_NS, MARKS, Mark, MemoryKind, State, XIDS};
 
@@ -15,10 +16,8 @@ pub struct BoardSnapshot {
     pub cuda_version: u32,
     /// How often a process has initialised the driver so far.
     pub inits: u64,
-    /// NVML calls are to hang (a fault that was injected).
-    pub nvml_hang: bool,
-    /// Samples of processes name the one that was on the GPU, are stale, or garbage (a fault that was injected).
-    pub nvml_samples: bool,
+    /// What the driver costs and does wrong.
+    pub preset: Preset,
     /// The GPUs by index.
     pub gpus: Vec<GpuSnapshot>,
 }
@@ -390,8 +389,7 @@ pub(crate) fn take(state: &State, locks: SlotLocks) -> BoardSnapshot {
         driver_version: text(&state.head.driver_version),
         cuda_version: state.head.cuda_version as u32,
         inits: state.head.inits,
-        nvml_hang: state.head.nvml_hang != 0,
-        nvml_samples: state.head.nvml_samples != 0,
+        preset: state.head.preset,
         gpus: gpus.collect(),
     }
 }

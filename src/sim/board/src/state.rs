@@ -47,9 +47,6 @@ pub(crate) struct Head {
     pub use_hwm: u64,
     pub kernel_hwm: u64,
     pub cuda_version: u64,
-    pub nvml_hang: u64,
-    /// NVML tells of processes as unkindly as real drivers were seen to.
-    pub nvml_samples: u64,
     /// What moving memory between a GPU and the host takes whatever its size, in nanoseconds, and the bytes of
     /// it a second; 0 for the defaults.
     pub checkpoint: [u64; 2],
@@ -57,7 +54,7 @@ pub(crate) struct Head {
     pub checkpoint_fault: u64,
     /// Seed of what the plain model leaves out; 0 for nothing of it.
     pub nature: u64,
-    /// What the driver costs beyond the work.
+    /// What the driver costs beyond the work, and does wrong.
     pub preset: Preset,
     /// How often a process has initialised the driver.
     pub inits: u64,
@@ -251,7 +248,7 @@ pub(crate) struct State {
     pub kernels: [Kernel; MAX_KERNELS],
 }
 
-const _: () = assert!(size_of::<Head>() == 216);
+const _: () = assert!(size_of::<Head>() == 208);
 const _: () = assert!(size_of::<Mark>() == 32);
 const _: () = assert!(size_of::<Gpu>() == 736);
 const _: () = assert!(size_of::<Proc>() == 96);

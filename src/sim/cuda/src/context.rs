@@ -33,7 +33,6 @@ pub(crate) struct Context {
     pub per_thread: HashMap<u64, u64>,
     pub limits: [u64; LIMITS],
     pub cache_config: u32,
-    pub shared_config: u32,
     pub peers: HashSet<u64>,
     pub hidden: Hidden,
 }
@@ -113,7 +112,6 @@ impl Driver {
             per_thread: HashMap::new(),
             limits: LIMIT_DEFAULTS,
             cache_config: 0,
-            shared_config: 0,
             peers: HashSet::new(),
             hidden: Hidden::LEAST,
         };
@@ -312,7 +310,6 @@ export! {
             }
         })
     };
-    cuCtxDetach(handle: u64) |d| d.destroy_context(handle);
     cuCtxPushCurrent_v2(handle: u64) |d| {
         d.tables().context(handle)?;
         stack(|s| s.push(handle))
@@ -410,7 +407,6 @@ export! {
         let value = *limits.get(limit as usize).ok_or(UNSUPPORTED_LIMIT)?;
         out.set(value as usize)
     };
-    cuCtxResetPersistingL2Cache() |d| own_current(d).map(drop);
     cuCtxGetCacheConfig(out: Out<u32>) |d| {
         out.check()?;
         let t = d.tables();
@@ -428,32 +424,11 @@ export! {
         }
         Ok(())
     };
-    cuCtxGetSharedMemConfig(out: Out<u32>) |d| {
-        out.check()?;
-        let t = d.tables();
-        let context = d.current(&t)?;
-        out.set(t.context(context)?.shared_config)
-    };
-    cuCtxSetSharedMemConfig(config: u32) |d| {
-        let mut t = d.tables();
-        let context = d.current(&t)?;
-        if config > 2 {
-            return Err(INVALID_VALUE);
-        }
-        if let Some(c) = t.contexts.get_mut(&context) {
-            c.shared_config = config;
-        }
-        Ok(())
-    };
     cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) |d| {
         own_current(d)?;
         least.set_if(0);
         greatest.set_if(-5);
         Ok(())
-    };
-    cuCtxGetExecAffinity(_out: Out<u64>, _kind: u32) |d| {
-        own_current(d)?;
-        Err(UNSUPPORTED_EXEC_AFFINITY)
     };
     cuDeviceCanAccessPeer(out: Out<i32>, a: i32, b: i32) |d| {
         out.check()?;
@@ -477,18 +452,6 @@ export! {
         let context = d.current(&t)?;
         let c = t.contexts.get_mut(&context).ok_or(INVALID_CONTEXT)?;
         if c.peers.remove(&peer) { Ok(()) } else { Err(PEER_ACCESS_NOT_ENABLED) }
-    };
-    cuDeviceGetP2PAttribute(out: Out<i32>, attribute: u32, a: i32, b: i32) |d| {
-        out.check()?;
-        let can = can_access(d, a, b)?;
-        if a == b || !(1..=5).contains(&attribute) {
-            return Err(INVALID_VALUE);
-        }
-        // Performance rank, access, native atomics, arrays, partial native atomics.
-        out.set(match attribute {
-            2 => i32::from(can),
-            _ => 0,
-        })
     };
 }
 

@@ -60,21 +60,6 @@ fn uuid(d: &Driver, out: Out<[u8; 16]>, device: i32) -> R {
     out.set(uuid.ok_or(INVALID_DEVICE)?)
 }
 
-/// `CUdevprop`.
-#[repr(C)]
-struct Properties {
-    threads_per_block: i32,
-    block_dim: [i32; 3],
-    grid_dim: [i32; 3],
-    shared_per_block: i32,
-    constant: i32,
-    warp: i32,
-    pitch: i32,
-    regs: i32,
-    clock_khz: i32,
-    texture_align: i32,
-}
-
 export! {
     cuDeviceGetCount(out: Out<i32>) |d| out.set(d.devices.len() as i32);
     cuDeviceGet(out: Out<i32>, ordinal: i32) |d| {
@@ -92,11 +77,6 @@ export! {
         uuid(d, out, device)
     };
     cuDeviceGetUuid_v2(out: Out<[u8; 16]>, device: i32) |d| uuid(d, out, device);
-    cuDeviceGetLuid(_luid: Out<u8>, _mask: Out<u32>, device: i32) |d| {
-        d.device(device)?;
-        // Only Windows has them.
-        Err(crate::code::NOT_SUPPORTED)
-    };
     cuDeviceTotalMem_v2(out: Out<usize>, device: i32) |d| {
         out.set(d.device(device)?.model.cuda_total() as usize)
     };
@@ -108,21 +88,6 @@ export! {
             return out.set(i32::from(d.mps.is_some()));
         }
         out.set(attributes::value(dev.model, dev.pci_bus, attribute).ok_or(INVALID_VALUE)?)
-    };
-    cuDeviceGetProperties(out: Out<Properties>, device: i32) |d| {
-        let m = d.device(device)?.model;
-        out.set(Properties {
-            threads_per_block: 1024,
-            block_dim: [1024, 1024, 64],
-            grid_dim: [0x7fff_ffff, 65_535, 65_535],
-            shared_per_block: 49_152,
-            constant: 65_536,
-            warp: 32,
-            pitch: 0x7fff_ffff,
-            regs: m.regs_per_sm.cast_signed(),
-            clock_khz: (m.sm_clock_mhz * 1000).cast_signed(),
-            texture_align: 512,
-        })
     };
     cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, device: i32) |d| {
         let (a, b) = d.device(device)?.model.compute_capability;
@@ -146,23 +111,5 @@ export! {
             Some(i) => out.set(i as i32),
             None => Err(INVALID_VALUE),
         }
-    };
-    cuDeviceGetTexture1DLinearMaxWidth(out: Out<usize>, _format: u32, channels: u32, device: i32) |d| {
-        d.device(device)?;
-        match channels {
-            1 | 2 | 4 => out.set(268_435_456 / channels as usize),
-            _ => Err(INVALID_VALUE),
-        }
-    };
-    cuDeviceGetExecAffinitySupport(out: Out<i32>, kind: u32, device: i32) |d| {
-        d.device(device)?;
-        if kind != 0 {
-            return Err(INVALID_VALUE);
-        }
-        out.set(0)
-    };
-    cuDeviceGetNvSciSyncAttributes(_list: u64, device: i32, _flags: i32) |d| {
-        d.device(device).map_err(|_| INVALID_DEVICE)?;
-        Err(crate::code::NOT_SUPPORTED)
     };
 }

@@ -87,7 +87,8 @@ impl Function {
 }
 
 impl Driver {
-    /// The function that a handle means: a function, or a library's kernel in the current context.
+    /// The function that a handle means where it may be a library's kernel in the current context too: launches and
+    /// occupancy (cuda.h says so of no other call).
     pub(crate) fn function_handle(&self, t: &mut Tables, handle: u64) -> R<u64> {
         if t.functions.contains_key(&handle) {
             return Ok(handle);
@@ -96,8 +97,7 @@ impl Driver {
     }
 
     pub(crate) fn function<T>(&self, handle: u64, f: impl FnOnce(&Function) -> R<T>) -> R<T> {
-        let mut t = self.tables();
-        let handle = self.function_handle(&mut t, handle)?;
+        let t = self.tables();
         f(t.functions.get(&handle).ok_or(INVALID_HANDLE)?)
     }
 
@@ -111,24 +111,19 @@ impl Driver {
 export! {
     cuFuncGetAttribute(out: Out<i32>, which: u32, function: u64) |d| {
         out.check()?;
-        let mut t = d.tables();
-        let f = d.function_handle(&mut t, function)?;
-        let f = t.functions.get(&f).ok_or(INVALID_HANDLE)?;
+        let t = d.tables();
+        let f = t.functions.get(&function).ok_or(INVALID_HANDLE)?;
         out.set(f.attribute(which, d.model_of(&t, f)?.compute_capability)?)
     };
     cuFuncSetAttribute(function: u64, which: u32, value: i32) |d| {
         let mut t = d.tables();
-        let handle = d.function_handle(&mut t, function)?;
-        let f = t.functions.get(&handle).ok_or(INVALID_HANDLE)?;
+        let f = t.functions.get(&function).ok_or(INVALID_HANDLE)?;
         let optin = d.model_of(&t, f)?.shared_optin;
-        let f = t.functions.get_mut(&handle).ok_or(INVALID_HANDLE)?;
+        let f = t.functions.get_mut(&function).ok_or(INVALID_HANDLE)?;
         f.set_attribute(which, value, optin)
     };
     cuFuncSetCacheConfig(function: u64, config: u32) |d| {
         d.function(function, |_| if config > 3 { Err(INVALID_VALUE) } else { Ok(()) })
-    };
-    cuFuncSetSharedMemConfig(function: u64, config: u32) |d| {
-        d.function(function, |_| if config > 2 { Err(INVALID_VALUE) } else { Ok(()) })
     };
     cuFuncGetModule(out: Out<u64>, function: u64) |d| {
         d.function(function, |f| out.set(f.module))

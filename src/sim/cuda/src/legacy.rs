@@ -1,14 +1,12 @@
 //! Names of older generations whose ABI is that of the newer function.
 
-use std::ffi::c_char;
-
 use crate::code::CUresult;
-use crate::ffi::{In, Out};
+use crate::ffi::Out;
 
 macro_rules! same {
     ($($old:ident = $new:ident($($arg:ident: $ty:ty),*);)*) => {
         mod newer {
-            use super::{CUresult, In, Out, c_char};
+            use super::{CUresult, Out};
             unsafe extern "C" {
                 $(pub(super) fn $new($($arg: $ty),*) -> CUresult;)*
             }
@@ -33,12 +31,4 @@ same! {
     cuDevicePrimaryCtxReset = cuDevicePrimaryCtxReset_v2(device: i32);
     cuDevicePrimaryCtxSetFlags = cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32);
     cuMemHostRegister = cuMemHostRegister_v2(addr: u64, size: usize, flags: u32);
-    cuLinkCreate = cuLinkCreate_v2(count: u32, names: In<u32>, values: In<u64>, out: Out<u64>);
-    cuLinkAddData = cuLinkAddData_v2(
-        state: u64, kind: u32, data: In<u8>, size: usize, name: In<c_char>, count: u32,
-        names: In<u32>, values: In<u64>
-    );
-    cuLinkAddFile = cuLinkAddFile_v2(
-        state: u64, kind: u32, path: In<c_char>, count: u32, names: In<u32>, values: In<u64>
-    );
 }

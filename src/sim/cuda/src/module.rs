@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gshare_sim_board::Costs;
 
-use crate::code::{INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, R};
+use crate::code::{INVALID_HANDLE, NOT_FOUND, R};
 use crate::driver::{Driver, Tables};
 use crate::ffi::{In, Out, export};
 use crate::function::Function;
@@ -234,14 +234,5 @@ export! {
         addr.set_if(a);
         size.set_if(n as usize);
         Ok(())
-    };
-    cuModuleGetTexRef(_out: Out<u64>, module: u64, _name: In<c_char>) |d| {
-        d.tables().modules.get(&module).ok_or(INVALID_HANDLE)?;
-        Err(NOT_FOUND)
-    };
-    cuModuleGetSurfRef(_out: Out<u64>, module: u64, name: In<c_char>) |d| {
-        d.tables().modules.get(&module).ok_or(INVALID_HANDLE)?;
-        name.text().map_err(|_| INVALID_VALUE)?;
-        Err(NOT_FOUND)
     };
 }

@@ -1,6 +1,6 @@
 //! The occupancy calculators, by the rules of the board's cost model.
 
-use gshare_sim_board::{Model, Shape, resident_blocks};
+use gshare_sim_board::{Fault, Model, Shape, resident_blocks};
 
 use crate::code::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, R};
 use crate::driver::Driver;
@@ -27,6 +27,9 @@ fn resident(f: &Function, model: &Model, threads: i32, dynamic: usize) -> u32 {
 
 impl Driver {
     fn facts(&self, function: u64) -> R<(Function, &'static Model)> {
+        if self.preset.has(Fault::NoOccupancy) {
+            return Err(NOT_SUPPORTED);
+        }
         let mut t = self.tables();
         let handle = self.function_handle(&mut t, function)?;
         let f = t.functions.get(&handle).ok_or(INVALID_HANDLE)?;

@@ -73,18 +73,6 @@ export! {
         }
         Ok(())
     };
-    cuPointerSetAttribute(value: In<u32>, which: u32, addr: u64) |d| {
-        let mut t = d.tables();
-        let (base, _) = t.memory.find(addr).ok_or(INVALID_VALUE)?;
-        if which != 6 {
-            return Err(INVALID_VALUE);
-        }
-        let on = value.get()? != 0;
-        if let Some(a) = t.memory.allocs.get_mut(&base) {
-            a.sync_memops = on;
-        }
-        Ok(())
-    };
     cuMemAdvise(addr: u64, _len: usize, advice: u32, _device: i32) |d| {
         managed(d, addr)?;
         if (1..=6).contains(&advice) { Ok(()) } else { Err(INVALID_VALUE) }

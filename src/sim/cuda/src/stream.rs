@@ -1,9 +1,9 @@
 //! Streams: the order of work, and how the default streams join the others.
 
 use crate::capture::Captured;
-use crate::code::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, R};
+use crate::code::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, R};
 use crate::driver::{Driver, Tables};
-use crate::ffi::{In, Out, export, export_stream};
+use crate::ffi::{Out, export, export_stream};
 use crate::op::{Op, Place};
 
 /// The reserved handle of the legacy default stream; 0 means the same.
@@ -253,23 +253,5 @@ export_stream! {
             Some(_) => Ok(()),
             None => Err(INVALID_VALUE),
         }
-    };
-    cuStreamSetAttribute, cuStreamSetAttribute_ptsz(; stream, _attribute: u32, value: In<u64>) |d| {
-        // Hints about caching and scheduling: the board has no use for them.
-        d.stream(stream)?;
-        value.get().map(drop)
-    };
-    cuStreamGetAttribute, cuStreamGetAttribute_ptsz(; stream, attribute: u32, out: Out<u64>) |d| {
-        let s = d.stream(stream)?;
-        match attribute {
-            // The priority; others were never set.
-            8 => out.cast::<i32>().set(d.tables().stream(s)?.priority),
-            1 | 3 | 9 | 10 => out.set_all([0; 8], 8),
-            _ => Err(NOT_SUPPORTED),
-        }
-    };
-    cuStreamCopyAttributes, cuStreamCopyAttributes_ptsz(; stream, source: u64) |d| {
-        d.stream(stream)?;
-        d.stream(source).map(drop)
     };
 }

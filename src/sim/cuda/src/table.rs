@@ -1,5 +1,4 @@
-//! Every function that programs can look up by name: base name, the CUDA version that brought it,
-//! its generation (`_v2` is 2), and whether it is the twin for per-thread default streams.
+//! Every function that programs can look up by name, by the CUDA version that brought it.
 //!
 //! The versions are those of `cudaTypedefs.h`; a test compares the table with the exported symbols.
 #![allow(
@@ -7,13 +6,18 @@
     reason = "only the addresses are taken, so the signatures do not matter"
 )]
 
+use std::sync::LazyLock;
+
 /// One function.
 #[derive(Debug)]
 pub(crate) struct Row {
+    /// The name without `_v2` and the like: what programs ask for.
     pub base: &'static str,
     /// 12080 for CUDA 12.8.
     pub version: i32,
+    /// 2 for `_v2`.
     pub generation: u8,
+    /// Whether it is the twin for per-thread default streams.
     pub per_thread: bool,
     pub address: Address,
 }
@@ -21,455 +25,141 @@ pub(crate) struct Row {
 /// The address of a function whose signature is not known here.
 pub(crate) type Address = unsafe extern "C" fn();
 
-macro_rules! table {
-    ($($base:literal $symbol:ident $version:literal $generation:literal $per_thread:literal;)*) => {
-        unsafe extern "C" {
-            $(fn $symbol();)*
+impl Row {
+    fn new(symbol: &'static str, version: i32, address: Address) -> Self {
+        let twin = symbol
+            .strip_suffix("_ptsz")
+            .or(symbol.strip_suffix("_ptds"));
+        let rest = twin.unwrap_or(symbol);
+        let known = rest
+            .rsplit_once("_v")
+            .and_then(|(base, n)| Some((base, n.parse().ok()?)));
+        let (base, generation) = known.unwrap_or((rest, 1));
+        Self {
+            base,
+            version,
+            generation,
+            per_thread: twin.is_some(),
+            address,
         }
-        /// All rows, by base name.
-        pub(crate) static TABLE: &[Row] = &[$(Row {
-            base: $base,
-            version: $version,
-            generation: $generation,
-            per_thread: $per_thread,
-            address: $symbol,
-        }),*];
+    }
+}
+
+macro_rules! table {
+    ($($version:literal: $($symbol:ident)*;)*) => {
+        unsafe extern "C" {
+            $($(fn $symbol();)*)*
+        }
+        /// All rows.
+        pub(crate) static TABLE: LazyLock<Vec<Row>> = LazyLock::new(|| {
+            vec![$($(Row::new(stringify!($symbol), $version, $symbol)),*),*]
+        });
     };
 }
 
 table! {
-    "cuArray3DCreate" cuArray3DCreate_v2 3020 2 false;
-    "cuArray3DGetDescriptor" cuArray3DGetDescriptor_v2 3020 2 false;
-    "cuArrayCreate" cuArrayCreate_v2 3020 2 false;
-    "cuArrayDestroy" cuArrayDestroy 2000 1 false;
-    "cuArrayGetDescriptor" cuArrayGetDescriptor_v2 3020 2 false;
-    "cuArrayGetMemoryRequirements" cuArrayGetMemoryRequirements 11060 1 false;
-    "cuArrayGetPlane" cuArrayGetPlane 11020 1 false;
-    "cuCheckpointProcessCheckpoint" cuCheckpointProcessCheckpoint 12080 1 false;
-    "cuCheckpointProcessGetRestoreThreadId" cuCheckpointProcessGetRestoreThreadId 12080 1 false;
-    "cuCheckpointProcessGetState" cuCheckpointProcessGetState 12080 1 false;
-    "cuCheckpointProcessLock" cuCheckpointProcessLock 12080 1 false;
-    "cuCheckpointProcessRestore" cuCheckpointProcessRestore 12080 1 false;
-    "cuCheckpointProcessUnlock" cuCheckpointProcessUnlock 12080 1 false;
-    "cuCtxCreate" cuCtxCreate_v2 3020 2 false;
-    "cuCtxCreate" cuCtxCreate_v3 11040 3 false;
-    "cuCtxCreate" cuCtxCreate_v4 12050 4 false;
-    "cuCtxDestroy" cuCtxDestroy 2000 1 false;
-    "cuCtxDestroy" cuCtxDestroy_v2 4000 2 false;
-    "cuCtxDetach" cuCtxDetach 2000 1 false;
-    "cuCtxDisablePeerAccess" cuCtxDisablePeerAccess 4000 1 false;
-    "cuCtxEnablePeerAccess" cuCtxEnablePeerAccess 4000 1 false;
-    "cuCtxGetApiVersion" cuCtxGetApiVersion 3020 1 false;
-    "cuCtxGetCacheConfig" cuCtxGetCacheConfig 3020 1 false;
-    "cuCtxGetCurrent" cuCtxGetCurrent 4000 1 false;
-    "cuCtxGetDevice" cuCtxGetDevice 2000 1 false;
-    "cuCtxGetDevice" cuCtxGetDevice_v2 13000 2 false;
-    "cuCtxGetExecAffinity" cuCtxGetExecAffinity 11040 1 false;
-    "cuCtxGetFlags" cuCtxGetFlags 7000 1 false;
-    "cuCtxGetId" cuCtxGetId 12000 1 false;
-    "cuCtxGetLimit" cuCtxGetLimit 3010 1 false;
-    "cuCtxGetSharedMemConfig" cuCtxGetSharedMemConfig 4020 1 false;
-    "cuCtxGetStreamPriorityRange" cuCtxGetStreamPriorityRange 5050 1 false;
-    "cuCtxPopCurrent" cuCtxPopCurrent 2000 1 false;
-    "cuCtxPopCurrent" cuCtxPopCurrent_v2 4000 2 false;
-    "cuCtxPushCurrent" cuCtxPushCurrent 2000 1 false;
-    "cuCtxPushCurrent" cuCtxPushCurrent_v2 4000 2 false;
-    "cuCtxResetPersistingL2Cache" cuCtxResetPersistingL2Cache 11000 1 false;
-    "cuCtxSetCacheConfig" cuCtxSetCacheConfig 3020 1 false;
-    "cuCtxSetCurrent" cuCtxSetCurrent 4000 1 false;
-    "cuCtxSetFlags" cuCtxSetFlags 12010 1 false;
-    "cuCtxSetLimit" cuCtxSetLimit 3010 1 false;
-    "cuCtxSetSharedMemConfig" cuCtxSetSharedMemConfig 4020 1 false;
-    "cuCtxSynchronize" cuCtxSynchronize 2000 1 false;
-    "cuCtxSynchronize" cuCtxSynchronize_v2 13000 2 false;
-    "cuDeviceCanAccessPeer" cuDeviceCanAccessPeer 4000 1 false;
-    "cuDeviceComputeCapability" cuDeviceComputeCapability 2000 1 false;
-    "cuDeviceGet" cuDeviceGet 2000 1 false;
-    "cuDeviceGetAttribute" cuDeviceGetAttribute 2000 1 false;
-    "cuDeviceGetByPCIBusId" cuDeviceGetByPCIBusId 4010 1 false;
-    "cuDeviceGetCount" cuDeviceGetCount 2000 1 false;
-    "cuDeviceGetDefaultMemPool" cuDeviceGetDefaultMemPool 11020 1 false;
-    "cuDeviceGetExecAffinitySupport" cuDeviceGetExecAffinitySupport 11040 1 false;
-    "cuDeviceGetGraphMemAttribute" cuDeviceGetGraphMemAttribute 11040 1 false;
-    "cuDeviceGetLuid" cuDeviceGetLuid 10000 1 false;
-    "cuDeviceGetMemPool" cuDeviceGetMemPool 11020 1 false;
-    "cuDeviceGetName" cuDeviceGetName 2000 1 false;
-    "cuDeviceGetNvSciSyncAttributes" cuDeviceGetNvSciSyncAttributes 10020 1 false;
-    "cuDeviceGetP2PAttribute" cuDeviceGetP2PAttribute 8000 1 false;
-    "cuDeviceGetPCIBusId" cuDeviceGetPCIBusId 4010 1 false;
-    "cuDeviceGetProperties" cuDeviceGetProperties 2000 1 false;
-    "cuDeviceGetTexture1DLinearMaxWidth" cuDeviceGetTexture1DLinearMaxWidth 11010 1 false;
-    "cuDeviceGetUuid" cuDeviceGetUuid 9020 1 false;
-    "cuDeviceGetUuid" cuDeviceGetUuid_v2 11040 2 false;
-    "cuDeviceGraphMemTrim" cuDeviceGraphMemTrim 11040 1 false;
-    "cuDevicePrimaryCtxGetState" cuDevicePrimaryCtxGetState 7000 1 false;
-    "cuDevicePrimaryCtxRelease" cuDevicePrimaryCtxRelease 7000 1 false;
-    "cuDevicePrimaryCtxRelease" cuDevicePrimaryCtxRelease_v2 11000 2 false;
-    "cuDevicePrimaryCtxReset" cuDevicePrimaryCtxReset 7000 1 false;
-    "cuDevicePrimaryCtxReset" cuDevicePrimaryCtxReset_v2 11000 2 false;
-    "cuDevicePrimaryCtxRetain" cuDevicePrimaryCtxRetain 7000 1 false;
-    "cuDevicePrimaryCtxSetFlags" cuDevicePrimaryCtxSetFlags 7000 1 false;
-    "cuDevicePrimaryCtxSetFlags" cuDevicePrimaryCtxSetFlags_v2 11000 2 false;
-    "cuDeviceSetGraphMemAttribute" cuDeviceSetGraphMemAttribute 11040 1 false;
-    "cuDeviceSetMemPool" cuDeviceSetMemPool 11020 1 false;
-    "cuDeviceTotalMem" cuDeviceTotalMem_v2 3020 2 false;
-    "cuDriverGetVersion" cuDriverGetVersion 2020 1 false;
-    "cuEventCreate" cuEventCreate 2000 1 false;
-    "cuEventDestroy" cuEventDestroy 2000 1 false;
-    "cuEventDestroy" cuEventDestroy_v2 4000 2 false;
-    "cuEventElapsedTime" cuEventElapsedTime 2000 1 false;
-    "cuEventElapsedTime" cuEventElapsedTime_v2 12080 2 false;
-    "cuEventQuery" cuEventQuery 2000 1 false;
-    "cuEventRecord" cuEventRecord 2000 1 false;
-    "cuEventRecordWithFlags" cuEventRecordWithFlags 11010 1 false;
-    "cuEventRecordWithFlags" cuEventRecordWithFlags_ptsz 11010 1 true;
-    "cuEventRecord" cuEventRecord_ptsz 7000 1 true;
-    "cuEventSynchronize" cuEventSynchronize 2000 1 false;
-    "cuFuncGetAttribute" cuFuncGetAttribute 2020 1 false;
-    "cuFuncGetModule" cuFuncGetModule 11000 1 false;
-    "cuFuncGetName" cuFuncGetName 12030 1 false;
-    "cuFuncGetParamCount" cuFuncGetParamCount 13020 1 false;
-    "cuFuncGetParamInfo" cuFuncGetParamInfo 12040 1 false;
-    "cuFuncIsLoaded" cuFuncIsLoaded 12040 1 false;
-    "cuFuncLoad" cuFuncLoad 12040 1 false;
-    "cuFuncSetAttribute" cuFuncSetAttribute 9000 1 false;
-    "cuFuncSetCacheConfig" cuFuncSetCacheConfig 3000 1 false;
-    "cuFuncSetSharedMemConfig" cuFuncSetSharedMemConfig 4020 1 false;
-    "cuGetErrorName" cuGetErrorName 6000 1 false;
-    "cuGetErrorString" cuGetErrorString 6000 1 false;
-    "cuGetExportTable" cuGetExportTable 3000 1 false;
-    "cuGetProcAddress" cuGetProcAddress 11030 1 false;
-    "cuGetProcAddress" cuGetProcAddress_v2 12000 2 false;
-    "cuGraphAddChildGraphNode" cuGraphAddChildGraphNode 10000 1 false;
-    "cuGraphAddDependencies" cuGraphAddDependencies 10000 1 false;
-    "cuGraphAddDependencies" cuGraphAddDependencies_v2 12030 2 false;
-    "cuGraphAddEmptyNode" cuGraphAddEmptyNode 10000 1 false;
-    "cuGraphAddEventRecordNode" cuGraphAddEventRecordNode 11010 1 false;
-    "cuGraphAddEventWaitNode" cuGraphAddEventWaitNode 11010 1 false;
-    "cuGraphAddHostNode" cuGraphAddHostNode 10000 1 false;
-    "cuGraphAddKernelNode" cuGraphAddKernelNode 10000 1 false;
-    "cuGraphAddKernelNode" cuGraphAddKernelNode_v2 12000 2 false;
-    "cuGraphAddMemAllocNode" cuGraphAddMemAllocNode 11040 1 false;
-    "cuGraphAddMemFreeNode" cuGraphAddMemFreeNode 11040 1 false;
-    "cuGraphAddMemcpyNode" cuGraphAddMemcpyNode 10000 1 false;
-    "cuGraphAddMemsetNode" cuGraphAddMemsetNode 10000 1 false;
-    "cuGraphAddNode" cuGraphAddNode 12020 1 false;
-    "cuGraphAddNode" cuGraphAddNode_v2 12030 2 false;
-    "cuGraphChildGraphNodeGetGraph" cuGraphChildGraphNodeGetGraph 10000 1 false;
-    "cuGraphClone" cuGraphClone 10000 1 false;
-    "cuGraphCreate" cuGraphCreate 10000 1 false;
-    "cuGraphDebugDotPrint" cuGraphDebugDotPrint 11030 1 false;
-    "cuGraphDestroy" cuGraphDestroy 10000 1 false;
-    "cuGraphDestroyNode" cuGraphDestroyNode 10000 1 false;
-    "cuGraphEventRecordNodeGetEvent" cuGraphEventRecordNodeGetEvent 11010 1 false;
-    "cuGraphEventRecordNodeSetEvent" cuGraphEventRecordNodeSetEvent 11010 1 false;
-    "cuGraphEventWaitNodeGetEvent" cuGraphEventWaitNodeGetEvent 11010 1 false;
-    "cuGraphEventWaitNodeSetEvent" cuGraphEventWaitNodeSetEvent 11010 1 false;
-    "cuGraphExecChildGraphNodeSetParams" cuGraphExecChildGraphNodeSetParams 11010 1 false;
-    "cuGraphExecDestroy" cuGraphExecDestroy 10000 1 false;
-    "cuGraphExecEventRecordNodeSetEvent" cuGraphExecEventRecordNodeSetEvent 11010 1 false;
-    "cuGraphExecEventWaitNodeSetEvent" cuGraphExecEventWaitNodeSetEvent 11010 1 false;
-    "cuGraphExecGetFlags" cuGraphExecGetFlags 12000 1 false;
-    "cuGraphExecGetId" cuGraphExecGetId 13010 1 false;
-    "cuGraphExecHostNodeSetParams" cuGraphExecHostNodeSetParams 10020 1 false;
-    "cuGraphExecKernelNodeSetParams" cuGraphExecKernelNodeSetParams 10010 1 false;
-    "cuGraphExecKernelNodeSetParams" cuGraphExecKernelNodeSetParams_v2 12000 2 false;
-    "cuGraphExecMemcpyNodeSetParams" cuGraphExecMemcpyNodeSetParams 10020 1 false;
-    "cuGraphExecMemsetNodeSetParams" cuGraphExecMemsetNodeSetParams 10020 1 false;
-    "cuGraphExecNodeSetParams" cuGraphExecNodeSetParams 12020 1 false;
-    "cuGraphExecUpdate" cuGraphExecUpdate 10020 1 false;
-    "cuGraphExecUpdate" cuGraphExecUpdate_v2 12000 2 false;
-    "cuGraphGetEdges" cuGraphGetEdges 10000 1 false;
-    "cuGraphGetEdges" cuGraphGetEdges_v2 12030 2 false;
-    "cuGraphGetId" cuGraphGetId 13010 1 false;
-    "cuGraphGetNodes" cuGraphGetNodes 10000 1 false;
-    "cuGraphGetRootNodes" cuGraphGetRootNodes 10000 1 false;
-    "cuGraphHostNodeGetParams" cuGraphHostNodeGetParams 10000 1 false;
-    "cuGraphHostNodeSetParams" cuGraphHostNodeSetParams 10000 1 false;
-    "cuGraphInstantiate" cuGraphInstantiate 10000 1 false;
-    "cuGraphInstantiateWithFlags" cuGraphInstantiateWithFlags 11040 1 false;
-    "cuGraphInstantiateWithParams" cuGraphInstantiateWithParams 12000 1 false;
-    "cuGraphInstantiateWithParams" cuGraphInstantiateWithParams_ptsz 12000 1 true;
-    "cuGraphInstantiate" cuGraphInstantiate_v2 11000 2 false;
-    "cuGraphKernelNodeCopyAttributes" cuGraphKernelNodeCopyAttributes 11000 1 false;
-    "cuGraphKernelNodeGetAttribute" cuGraphKernelNodeGetAttribute 11000 1 false;
-    "cuGraphKernelNodeGetParams" cuGraphKernelNodeGetParams 10000 1 false;
-    "cuGraphKernelNodeGetParams" cuGraphKernelNodeGetParams_v2 12000 2 false;
-    "cuGraphKernelNodeSetAttribute" cuGraphKernelNodeSetAttribute 11000 1 false;
-    "cuGraphKernelNodeSetParams" cuGraphKernelNodeSetParams 10000 1 false;
-    "cuGraphKernelNodeSetParams" cuGraphKernelNodeSetParams_v2 12000 2 false;
-    "cuGraphLaunch" cuGraphLaunch 10000 1 false;
-    "cuGraphLaunch" cuGraphLaunch_ptsz 10000 1 true;
-    "cuGraphMemAllocNodeGetParams" cuGraphMemAllocNodeGetParams 11040 1 false;
-    "cuGraphMemFreeNodeGetParams" cuGraphMemFreeNodeGetParams 11040 1 false;
-    "cuGraphMemcpyNodeGetParams" cuGraphMemcpyNodeGetParams 10000 1 false;
-    "cuGraphMemcpyNodeSetParams" cuGraphMemcpyNodeSetParams 10000 1 false;
-    "cuGraphMemsetNodeGetParams" cuGraphMemsetNodeGetParams 10000 1 false;
-    "cuGraphMemsetNodeSetParams" cuGraphMemsetNodeSetParams 10000 1 false;
-    "cuGraphNodeFindInClone" cuGraphNodeFindInClone 10000 1 false;
-    "cuGraphNodeGetContainingGraph" cuGraphNodeGetContainingGraph 13010 1 false;
-    "cuGraphNodeGetDependencies" cuGraphNodeGetDependencies 10000 1 false;
-    "cuGraphNodeGetDependencies" cuGraphNodeGetDependencies_v2 12030 2 false;
-    "cuGraphNodeGetDependentNodes" cuGraphNodeGetDependentNodes 10000 1 false;
-    "cuGraphNodeGetDependentNodes" cuGraphNodeGetDependentNodes_v2 12030 2 false;
-    "cuGraphNodeGetEnabled" cuGraphNodeGetEnabled 11060 1 false;
-    "cuGraphNodeGetLocalId" cuGraphNodeGetLocalId 13010 1 false;
-    "cuGraphNodeGetParams" cuGraphNodeGetParams 13020 1 false;
-    "cuGraphNodeGetToolsId" cuGraphNodeGetToolsId 13010 1 false;
-    "cuGraphNodeGetType" cuGraphNodeGetType 10000 1 false;
-    "cuGraphNodeSetEnabled" cuGraphNodeSetEnabled 11060 1 false;
-    "cuGraphNodeSetParams" cuGraphNodeSetParams 12020 1 false;
-    "cuGraphReleaseUserObject" cuGraphReleaseUserObject 11030 1 false;
-    "cuGraphRemoveDependencies" cuGraphRemoveDependencies 10000 1 false;
-    "cuGraphRemoveDependencies" cuGraphRemoveDependencies_v2 12030 2 false;
-    "cuGraphRetainUserObject" cuGraphRetainUserObject 11030 1 false;
-    "cuGraphUpload" cuGraphUpload 11010 1 false;
-    "cuGraphUpload" cuGraphUpload_ptsz 11010 1 true;
-    "cuInit" cuInit 2000 1 false;
-    "cuIpcCloseMemHandle" cuIpcCloseMemHandle 4010 1 false;
-    "cuIpcGetEventHandle" cuIpcGetEventHandle 4010 1 false;
-    "cuIpcGetMemHandle" cuIpcGetMemHandle 4010 1 false;
-    "cuIpcOpenEventHandle" cuIpcOpenEventHandle 4010 1 false;
-    "cuIpcOpenMemHandle" cuIpcOpenMemHandle 4010 1 false;
-    "cuIpcOpenMemHandle" cuIpcOpenMemHandle_v2 11000 2 false;
-    "cuKernelGetAttribute" cuKernelGetAttribute 12000 1 false;
-    "cuKernelGetFunction" cuKernelGetFunction 12000 1 false;
-    "cuKernelGetLibrary" cuKernelGetLibrary 12050 1 false;
-    "cuKernelGetName" cuKernelGetName 12030 1 false;
-    "cuKernelGetParamCount" cuKernelGetParamCount 13020 1 false;
-    "cuKernelGetParamInfo" cuKernelGetParamInfo 12040 1 false;
-    "cuKernelSetAttribute" cuKernelSetAttribute 12000 1 false;
-    "cuKernelSetCacheConfig" cuKernelSetCacheConfig 12000 1 false;
-    "cuLaunchCooperativeKernel" cuLaunchCooperativeKernel 9000 1 false;
-    "cuLaunchCooperativeKernel" cuLaunchCooperativeKernel_ptsz 9000 1 true;
-    "cuLaunchHostFunc" cuLaunchHostFunc 10000 1 false;
-    "cuLaunchHostFunc" cuLaunchHostFunc_ptsz 10000 1 true;
-    "cuLaunchKernel" cuLaunchKernel 4000 1 false;
-    "cuLaunchKernelEx" cuLaunchKernelEx 11060 1 false;
-    "cuLaunchKernelEx" cuLaunchKernelEx_ptsz 11060 1 true;
-    "cuLaunchKernel" cuLaunchKernel_ptsz 7000 1 true;
-    "cuLibraryEnumerateKernels" cuLibraryEnumerateKernels 12040 1 false;
-    "cuLibraryGetGlobal" cuLibraryGetGlobal 12000 1 false;
-    "cuLibraryGetKernel" cuLibraryGetKernel 12000 1 false;
-    "cuLibraryGetKernelCount" cuLibraryGetKernelCount 12040 1 false;
-    "cuLibraryGetManaged" cuLibraryGetManaged 12000 1 false;
-    "cuLibraryGetModule" cuLibraryGetModule 12000 1 false;
-    "cuLibraryGetUnifiedFunction" cuLibraryGetUnifiedFunction 12000 1 false;
-    "cuLibraryLoadData" cuLibraryLoadData 12000 1 false;
-    "cuLibraryLoadFromFile" cuLibraryLoadFromFile 12000 1 false;
-    "cuLibraryUnload" cuLibraryUnload 12000 1 false;
-    "cuLinkAddData" cuLinkAddData 5050 1 false;
-    "cuLinkAddData" cuLinkAddData_v2 6050 2 false;
-    "cuLinkAddFile" cuLinkAddFile 5050 1 false;
-    "cuLinkAddFile" cuLinkAddFile_v2 6050 2 false;
-    "cuLinkComplete" cuLinkComplete 5050 1 false;
-    "cuLinkCreate" cuLinkCreate 5050 1 false;
-    "cuLinkCreate" cuLinkCreate_v2 6050 2 false;
-    "cuLinkDestroy" cuLinkDestroy 5050 1 false;
-    "cuMemAddressFree" cuMemAddressFree 10020 1 false;
-    "cuMemAddressReserve" cuMemAddressReserve 10020 1 false;
-    "cuMemAdvise" cuMemAdvise 8000 1 false;
-    "cuMemAdvise" cuMemAdvise_v2 12020 2 false;
-    "cuMemAllocAsync" cuMemAllocAsync 11020 1 false;
-    "cuMemAllocAsync" cuMemAllocAsync_ptsz 11020 1 true;
-    "cuMemAllocFromPoolAsync" cuMemAllocFromPoolAsync 11020 1 false;
-    "cuMemAllocFromPoolAsync" cuMemAllocFromPoolAsync_ptsz 11020 1 true;
-    "cuMemAllocHost" cuMemAllocHost_v2 3020 2 false;
-    "cuMemAllocManaged" cuMemAllocManaged 6000 1 false;
-    "cuMemAllocPitch" cuMemAllocPitch_v2 3020 2 false;
-    "cuMemAlloc" cuMemAlloc_v2 3020 2 false;
-    "cuMemCreate" cuMemCreate 10020 1 false;
-    "cuMemExportToShareableHandle" cuMemExportToShareableHandle 10020 1 false;
-    "cuMemFreeAsync" cuMemFreeAsync 11020 1 false;
-    "cuMemFreeAsync" cuMemFreeAsync_ptsz 11020 1 true;
-    "cuMemFreeHost" cuMemFreeHost 2000 1 false;
-    "cuMemFree" cuMemFree_v2 3020 2 false;
-    "cuMemGetAccess" cuMemGetAccess 10020 1 false;
-    "cuMemGetAddressRange" cuMemGetAddressRange_v2 3020 2 false;
-    "cuMemGetAllocationGranularity" cuMemGetAllocationGranularity 10020 1 false;
-    "cuMemGetAllocationPropertiesFromHandle" cuMemGetAllocationPropertiesFromHandle 10020 1 false;
-    "cuMemGetDefaultMemPool" cuMemGetDefaultMemPool 13000 1 false;
-    "cuMemGetHandleForAddressRange" cuMemGetHandleForAddressRange 11070 1 false;
-    "cuMemGetInfo" cuMemGetInfo_v2 3020 2 false;
-    "cuMemGetMemPool" cuMemGetMemPool 13000 1 false;
-    "cuMemHostAlloc" cuMemHostAlloc 2020 1 false;
-    "cuMemHostGetDevicePointer" cuMemHostGetDevicePointer_v2 3020 2 false;
-    "cuMemHostGetFlags" cuMemHostGetFlags 2030 1 false;
-    "cuMemHostRegister" cuMemHostRegister 4000 1 false;
-    "cuMemHostRegister" cuMemHostRegister_v2 6050 2 false;
-    "cuMemHostUnregister" cuMemHostUnregister 4000 1 false;
-    "cuMemImportFromShareableHandle" cuMemImportFromShareableHandle 10020 1 false;
-    "cuMemMap" cuMemMap 10020 1 false;
-    "cuMemPoolCreate" cuMemPoolCreate 11020 1 false;
-    "cuMemPoolDestroy" cuMemPoolDestroy 11020 1 false;
-    "cuMemPoolGetAccess" cuMemPoolGetAccess 11020 1 false;
-    "cuMemPoolGetAttribute" cuMemPoolGetAttribute 11020 1 false;
-    "cuMemPoolSetAccess" cuMemPoolSetAccess 11020 1 false;
-    "cuMemPoolSetAttribute" cuMemPoolSetAttribute 11020 1 false;
-    "cuMemPoolTrimTo" cuMemPoolTrimTo 11020 1 false;
-    "cuMemPrefetchAsync" cuMemPrefetchAsync 8000 1 false;
-    "cuMemPrefetchAsync" cuMemPrefetchAsync_ptsz 8000 1 true;
-    "cuMemPrefetchAsync" cuMemPrefetchAsync_v2 12020 2 false;
-    "cuMemPrefetchAsync" cuMemPrefetchAsync_v2_ptsz 12020 2 true;
-    "cuMemRelease" cuMemRelease 10020 1 false;
-    "cuMemRetainAllocationHandle" cuMemRetainAllocationHandle 11000 1 false;
-    "cuMemSetAccess" cuMemSetAccess 10020 1 false;
-    "cuMemUnmap" cuMemUnmap 10020 1 false;
-    "cuMemcpy" cuMemcpy 4000 1 false;
-    "cuMemcpy2DAsync" cuMemcpy2DAsync_v2 3020 2 false;
-    "cuMemcpy2DAsync" cuMemcpy2DAsync_v2_ptsz 7000 2 true;
-    "cuMemcpy2DUnaligned" cuMemcpy2DUnaligned_v2 3020 2 false;
-    "cuMemcpy2DUnaligned" cuMemcpy2DUnaligned_v2_ptds 7000 2 true;
-    "cuMemcpy2D" cuMemcpy2D_v2 3020 2 false;
-    "cuMemcpy2D" cuMemcpy2D_v2_ptds 7000 2 true;
-    "cuMemcpy3DAsync" cuMemcpy3DAsync_v2 3020 2 false;
-    "cuMemcpy3DAsync" cuMemcpy3DAsync_v2_ptsz 7000 2 true;
-    "cuMemcpy3DPeer" cuMemcpy3DPeer 4000 1 false;
-    "cuMemcpy3DPeerAsync" cuMemcpy3DPeerAsync 4000 1 false;
-    "cuMemcpy3DPeerAsync" cuMemcpy3DPeerAsync_ptsz 7000 1 true;
-    "cuMemcpy3DPeer" cuMemcpy3DPeer_ptds 7000 1 true;
-    "cuMemcpy3D" cuMemcpy3D_v2 3020 2 false;
-    "cuMemcpy3D" cuMemcpy3D_v2_ptds 7000 2 true;
-    "cuMemcpyAsync" cuMemcpyAsync 4000 1 false;
-    "cuMemcpyAsync" cuMemcpyAsync_ptsz 7000 1 true;
-    "cuMemcpyAtoA" cuMemcpyAtoA_v2 3020 2 false;
-    "cuMemcpyAtoA" cuMemcpyAtoA_v2_ptds 7000 2 true;
-    "cuMemcpyAtoD" cuMemcpyAtoD_v2 3020 2 false;
-    "cuMemcpyAtoD" cuMemcpyAtoD_v2_ptds 7000 2 true;
-    "cuMemcpyAtoHAsync" cuMemcpyAtoHAsync_v2 3020 2 false;
-    "cuMemcpyAtoHAsync" cuMemcpyAtoHAsync_v2_ptsz 7000 2 true;
-    "cuMemcpyAtoH" cuMemcpyAtoH_v2 3020 2 false;
-    "cuMemcpyAtoH" cuMemcpyAtoH_v2_ptds 7000 2 true;
-    "cuMemcpyDtoA" cuMemcpyDtoA_v2 3020 2 false;
-    "cuMemcpyDtoA" cuMemcpyDtoA_v2_ptds 7000 2 true;
-    "cuMemcpyDtoDAsync" cuMemcpyDtoDAsync_v2 3020 2 false;
-    "cuMemcpyDtoDAsync" cuMemcpyDtoDAsync_v2_ptsz 7000 2 true;
-    "cuMemcpyDtoD" cuMemcpyDtoD_v2 3020 2 false;
-    "cuMemcpyDtoD" cuMemcpyDtoD_v2_ptds 7000 2 true;
-    "cuMemcpyDtoHAsync" cuMemcpyDtoHAsync_v2 3020 2 false;
-    "cuMemcpyDtoHAsync" cuMemcpyDtoHAsync_v2_ptsz 7000 2 true;
-    "cuMemcpyDtoH" cuMemcpyDtoH_v2 3020 2 false;
-    "cuMemcpyDtoH" cuMemcpyDtoH_v2_ptds 7000 2 true;
-    "cuMemcpyHtoAAsync" cuMemcpyHtoAAsync_v2 3020 2 false;
-    "cuMemcpyHtoAAsync" cuMemcpyHtoAAsync_v2_ptsz 7000 2 true;
-    "cuMemcpyHtoA" cuMemcpyHtoA_v2 3020 2 false;
-    "cuMemcpyHtoA" cuMemcpyHtoA_v2_ptds 7000 2 true;
-    "cuMemcpyHtoDAsync" cuMemcpyHtoDAsync_v2 3020 2 false;
-    "cuMemcpyHtoDAsync" cuMemcpyHtoDAsync_v2_ptsz 7000 2 true;
-    "cuMemcpyHtoD" cuMemcpyHtoD_v2 3020 2 false;
-    "cuMemcpyHtoD" cuMemcpyHtoD_v2_ptds 7000 2 true;
-    "cuMemcpyPeer" cuMemcpyPeer 4000 1 false;
-    "cuMemcpyPeerAsync" cuMemcpyPeerAsync 4000 1 false;
-    "cuMemcpyPeerAsync" cuMemcpyPeerAsync_ptsz 7000 1 true;
-    "cuMemcpyPeer" cuMemcpyPeer_ptds 7000 1 true;
-    "cuMemcpy" cuMemcpy_ptds 7000 1 true;
-    "cuMemsetD16Async" cuMemsetD16Async 3020 1 false;
-    "cuMemsetD16Async" cuMemsetD16Async_ptsz 7000 1 true;
-    "cuMemsetD16" cuMemsetD16_v2 3020 2 false;
-    "cuMemsetD16" cuMemsetD16_v2_ptds 7000 2 true;
-    "cuMemsetD2D16Async" cuMemsetD2D16Async 3020 1 false;
-    "cuMemsetD2D16Async" cuMemsetD2D16Async_ptsz 7000 1 true;
-    "cuMemsetD2D16" cuMemsetD2D16_v2 3020 2 false;
-    "cuMemsetD2D16" cuMemsetD2D16_v2_ptds 7000 2 true;
-    "cuMemsetD2D32Async" cuMemsetD2D32Async 3020 1 false;
-    "cuMemsetD2D32Async" cuMemsetD2D32Async_ptsz 7000 1 true;
-    "cuMemsetD2D32" cuMemsetD2D32_v2 3020 2 false;
-    "cuMemsetD2D32" cuMemsetD2D32_v2_ptds 7000 2 true;
-    "cuMemsetD2D8Async" cuMemsetD2D8Async 3020 1 false;
-    "cuMemsetD2D8Async" cuMemsetD2D8Async_ptsz 7000 1 true;
-    "cuMemsetD2D8" cuMemsetD2D8_v2 3020 2 false;
-    "cuMemsetD2D8" cuMemsetD2D8_v2_ptds 7000 2 true;
-    "cuMemsetD32Async" cuMemsetD32Async 3020 1 false;
-    "cuMemsetD32Async" cuMemsetD32Async_ptsz 7000 1 true;
-    "cuMemsetD32" cuMemsetD32_v2 3020 2 false;
-    "cuMemsetD32" cuMemsetD32_v2_ptds 7000 2 true;
-    "cuMemsetD8Async" cuMemsetD8Async 3020 1 false;
-    "cuMemsetD8Async" cuMemsetD8Async_ptsz 7000 1 true;
-    "cuMemsetD8" cuMemsetD8_v2 3020 2 false;
-    "cuMemsetD8" cuMemsetD8_v2_ptds 7000 2 true;
-    "cuMipmappedArrayCreate" cuMipmappedArrayCreate 5000 1 false;
-    "cuMipmappedArrayDestroy" cuMipmappedArrayDestroy 5000 1 false;
-    "cuMipmappedArrayGetLevel" cuMipmappedArrayGetLevel 5000 1 false;
-    "cuModuleEnumerateFunctions" cuModuleEnumerateFunctions 12040 1 false;
-    "cuModuleGetFunction" cuModuleGetFunction 2000 1 false;
-    "cuModuleGetFunctionCount" cuModuleGetFunctionCount 12040 1 false;
-    "cuModuleGetGlobal" cuModuleGetGlobal_v2 3020 2 false;
-    "cuModuleGetLoadingMode" cuModuleGetLoadingMode 11070 1 false;
-    "cuModuleGetSurfRef" cuModuleGetSurfRef 3000 1 false;
-    "cuModuleGetTexRef" cuModuleGetTexRef 2000 1 false;
-    "cuModuleLoad" cuModuleLoad 2000 1 false;
-    "cuModuleLoadData" cuModuleLoadData 2000 1 false;
-    "cuModuleLoadDataEx" cuModuleLoadDataEx 2010 1 false;
-    "cuModuleLoadFatBinary" cuModuleLoadFatBinary 2000 1 false;
-    "cuModuleUnload" cuModuleUnload 2000 1 false;
-    "cuMulticastCreate" cuMulticastCreate 12010 1 false;
-    "cuMulticastGetGranularity" cuMulticastGetGranularity 12010 1 false;
-    "cuOccupancyAvailableDynamicSMemPerBlock" cuOccupancyAvailableDynamicSMemPerBlock 10020 1 false;
-    "cuOccupancyMaxActiveBlocksPerMultiprocessor" cuOccupancyMaxActiveBlocksPerMultiprocessor 6050 1 false;
-    "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags" cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags 7000 1 false;
-    "cuOccupancyMaxActiveClusters" cuOccupancyMaxActiveClusters 11070 1 false;
-    "cuOccupancyMaxPotentialBlockSize" cuOccupancyMaxPotentialBlockSize 6050 1 false;
-    "cuOccupancyMaxPotentialBlockSizeWithFlags" cuOccupancyMaxPotentialBlockSizeWithFlags 7000 1 false;
-    "cuOccupancyMaxPotentialClusterSize" cuOccupancyMaxPotentialClusterSize 11070 1 false;
-    "cuPointerGetAttribute" cuPointerGetAttribute 4000 1 false;
-    "cuPointerGetAttributes" cuPointerGetAttributes 7000 1 false;
-    "cuPointerSetAttribute" cuPointerSetAttribute 6000 1 false;
-    "cuProfilerStart" cuProfilerStart 4000 1 false;
-    "cuProfilerStop" cuProfilerStop 4000 1 false;
-    "cuStreamAddCallback" cuStreamAddCallback 5000 1 false;
-    "cuStreamAddCallback" cuStreamAddCallback_ptsz 7000 1 true;
-    "cuStreamAttachMemAsync" cuStreamAttachMemAsync 6000 1 false;
-    "cuStreamAttachMemAsync" cuStreamAttachMemAsync_ptsz 7000 1 true;
-    "cuStreamBeginCapture" cuStreamBeginCapture 10000 1 false;
-    "cuStreamBeginCaptureToGraph" cuStreamBeginCaptureToGraph 12030 1 false;
-    "cuStreamBeginCaptureToGraph" cuStreamBeginCaptureToGraph_ptsz 12030 1 true;
-    "cuStreamBeginCapture" cuStreamBeginCapture_ptsz 10000 1 true;
-    "cuStreamBeginCapture" cuStreamBeginCapture_v2 10010 2 false;
-    "cuStreamBeginCapture" cuStreamBeginCapture_v2_ptsz 10010 2 true;
-    "cuStreamCopyAttributes" cuStreamCopyAttributes 11000 1 false;
-    "cuStreamCopyAttributes" cuStreamCopyAttributes_ptsz 11000 1 true;
-    "cuStreamCreate" cuStreamCreate 2000 1 false;
-    "cuStreamCreateWithPriority" cuStreamCreateWithPriority 5050 1 false;
-    "cuStreamDestroy" cuStreamDestroy 2000 1 false;
-    "cuStreamDestroy" cuStreamDestroy_v2 4000 2 false;
-    "cuStreamEndCapture" cuStreamEndCapture 10000 1 false;
-    "cuStreamEndCapture" cuStreamEndCapture_ptsz 10000 1 true;
-    "cuStreamGetAttribute" cuStreamGetAttribute 11000 1 false;
-    "cuStreamGetAttribute" cuStreamGetAttribute_ptsz 11000 1 true;
-    "cuStreamGetCaptureInfo" cuStreamGetCaptureInfo 10010 1 false;
-    "cuStreamGetCaptureInfo" cuStreamGetCaptureInfo_ptsz 10010 1 true;
-    "cuStreamGetCaptureInfo" cuStreamGetCaptureInfo_v2 11030 2 false;
-    "cuStreamGetCaptureInfo" cuStreamGetCaptureInfo_v2_ptsz 11030 2 true;
-    "cuStreamGetCaptureInfo" cuStreamGetCaptureInfo_v3 12030 3 false;
-    "cuStreamGetCaptureInfo" cuStreamGetCaptureInfo_v3_ptsz 12030 3 true;
-    "cuStreamGetCtx" cuStreamGetCtx 9020 1 false;
-    "cuStreamGetCtx" cuStreamGetCtx_ptsz 9020 1 true;
-    "cuStreamGetCtx" cuStreamGetCtx_v2 12050 2 false;
-    "cuStreamGetCtx" cuStreamGetCtx_v2_ptsz 12050 2 true;
-    "cuStreamGetDevice" cuStreamGetDevice 12080 1 false;
-    "cuStreamGetDevice" cuStreamGetDevice_ptsz 12080 1 true;
-    "cuStreamGetFlags" cuStreamGetFlags 5050 1 false;
-    "cuStreamGetFlags" cuStreamGetFlags_ptsz 7000 1 true;
-    "cuStreamGetId" cuStreamGetId 12000 1 false;
-    "cuStreamGetId" cuStreamGetId_ptsz 12000 1 true;
-    "cuStreamGetPriority" cuStreamGetPriority 5050 1 false;
-    "cuStreamGetPriority" cuStreamGetPriority_ptsz 7000 1 true;
-    "cuStreamIsCapturing" cuStreamIsCapturing 10000 1 false;
-    "cuStreamIsCapturing" cuStreamIsCapturing_ptsz 10000 1 true;
-    "cuStreamQuery" cuStreamQuery 2000 1 false;
-    "cuStreamQuery" cuStreamQuery_ptsz 7000 1 true;
-    "cuStreamSetAttribute" cuStreamSetAttribute 11000 1 false;
-    "cuStreamSetAttribute" cuStreamSetAttribute_ptsz 11000 1 true;
-    "cuStreamSynchronize" cuStreamSynchronize 2000 1 false;
-    "cuStreamSynchronize" cuStreamSynchronize_ptsz 7000 1 true;
-    "cuStreamUpdateCaptureDependencies" cuStreamUpdateCaptureDependencies 11030 1 false;
-    "cuStreamUpdateCaptureDependencies" cuStreamUpdateCaptureDependencies_ptsz 11030 1 true;
-    "cuStreamUpdateCaptureDependencies" cuStreamUpdateCaptureDependencies_v2 12030 2 false;
-    "cuStreamUpdateCaptureDependencies" cuStreamUpdateCaptureDependencies_v2_ptsz 12030 2 true;
-    "cuStreamWaitEvent" cuStreamWaitEvent 3020 1 false;
-    "cuStreamWaitEvent" cuStreamWaitEvent_ptsz 7000 1 true;
-    "cuThreadExchangeStreamCaptureMode" cuThreadExchangeStreamCaptureMode 10010 1 false;
-    "cuUserObjectCreate" cuUserObjectCreate 11030 1 false;
-    "cuUserObjectRelease" cuUserObjectRelease 11030 1 false;
-    "cuUserObjectRetain" cuUserObjectRetain 11030 1 false;
+    2000: cuArrayDestroy cuCtxDestroy cuCtxGetDevice cuCtxPopCurrent cuCtxPushCurrent cuCtxSynchronize
+        cuDeviceComputeCapability cuDeviceGet cuDeviceGetAttribute cuDeviceGetCount cuDeviceGetName cuEventCreate
+        cuEventDestroy cuEventElapsedTime cuEventQuery cuEventRecord cuEventSynchronize cuInit cuMemFreeHost
+        cuModuleGetFunction cuModuleLoad cuModuleLoadData cuModuleLoadFatBinary cuModuleUnload cuStreamCreate
+        cuStreamDestroy cuStreamQuery cuStreamSynchronize;
+    2010: cuModuleLoadDataEx;
+    2020: cuDriverGetVersion cuFuncGetAttribute cuMemHostAlloc;
+    2030: cuMemHostGetFlags;
+    3000: cuFuncSetCacheConfig cuGetExportTable;
+    3010: cuCtxGetLimit cuCtxSetLimit;
+    3020: cuArray3DCreate_v2 cuArray3DGetDescriptor_v2 cuArrayCreate_v2 cuArrayGetDescriptor_v2 cuCtxCreate_v2
+        cuCtxGetApiVersion cuCtxGetCacheConfig cuCtxSetCacheConfig cuDeviceTotalMem_v2 cuMemAllocHost_v2
+        cuMemAllocPitch_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemGetAddressRange_v2 cuMemGetInfo_v2
+        cuMemHostGetDevicePointer_v2 cuMemcpy2DAsync_v2 cuMemcpy2DUnaligned_v2 cuMemcpy2D_v2 cuMemcpy3DAsync_v2
+        cuMemcpy3D_v2 cuMemcpyAtoA_v2 cuMemcpyAtoD_v2 cuMemcpyAtoHAsync_v2 cuMemcpyAtoH_v2 cuMemcpyDtoA_v2
+        cuMemcpyDtoDAsync_v2 cuMemcpyDtoD_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoH_v2 cuMemcpyHtoAAsync_v2 cuMemcpyHtoA_v2
+        cuMemcpyHtoDAsync_v2 cuMemcpyHtoD_v2 cuMemsetD16Async cuMemsetD16_v2 cuMemsetD2D16Async cuMemsetD2D16_v2
+        cuMemsetD2D32Async cuMemsetD2D32_v2 cuMemsetD2D8Async cuMemsetD2D8_v2 cuMemsetD32Async cuMemsetD32_v2
+        cuMemsetD8Async cuMemsetD8_v2 cuModuleGetGlobal_v2 cuStreamWaitEvent;
+    4000: cuCtxDestroy_v2 cuCtxDisablePeerAccess cuCtxEnablePeerAccess cuCtxGetCurrent cuCtxPopCurrent_v2
+        cuCtxPushCurrent_v2 cuCtxSetCurrent cuDeviceCanAccessPeer cuEventDestroy_v2 cuLaunchKernel cuMemHostRegister
+        cuMemHostUnregister cuMemcpy cuMemcpy3DPeer cuMemcpy3DPeerAsync cuMemcpyAsync cuMemcpyPeer cuMemcpyPeerAsync
+        cuPointerGetAttribute cuProfilerStart cuProfilerStop cuStreamDestroy_v2;
+    4010: cuDeviceGetByPCIBusId cuDeviceGetPCIBusId cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcGetMemHandle
+        cuIpcOpenEventHandle cuIpcOpenMemHandle;
+    5000: cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuStreamAddCallback;
+    5050: cuCtxGetStreamPriorityRange cuLinkComplete cuLinkDestroy cuStreamCreateWithPriority cuStreamGetFlags
+        cuStreamGetPriority;
+    6000: cuGetErrorName cuGetErrorString cuMemAllocManaged cuStreamAttachMemAsync;
+    6050: cuLinkAddData_v2 cuLinkAddFile_v2 cuLinkCreate_v2 cuMemHostRegister_v2
+        cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxPotentialBlockSize;
+    7000: cuCtxGetFlags cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRelease cuDevicePrimaryCtxReset
+        cuDevicePrimaryCtxRetain cuDevicePrimaryCtxSetFlags cuEventRecord_ptsz cuLaunchKernel_ptsz
+        cuMemcpy2DAsync_v2_ptsz cuMemcpy2DUnaligned_v2_ptds cuMemcpy2D_v2_ptds cuMemcpy3DAsync_v2_ptsz
+        cuMemcpy3DPeerAsync_ptsz cuMemcpy3DPeer_ptds cuMemcpy3D_v2_ptds cuMemcpyAsync_ptsz cuMemcpyAtoA_v2_ptds
+        cuMemcpyAtoD_v2_ptds cuMemcpyAtoHAsync_v2_ptsz cuMemcpyAtoH_v2_ptds cuMemcpyDtoA_v2_ptds
+        cuMemcpyDtoDAsync_v2_ptsz cuMemcpyDtoD_v2_ptds cuMemcpyDtoHAsync_v2_ptsz cuMemcpyDtoH_v2_ptds
+        cuMemcpyHtoAAsync_v2_ptsz cuMemcpyHtoA_v2_ptds cuMemcpyHtoDAsync_v2_ptsz cuMemcpyHtoD_v2_ptds
+        cuMemcpyPeerAsync_ptsz cuMemcpyPeer_ptds cuMemcpy_ptds cuMemsetD16Async_ptsz cuMemsetD16_v2_ptds
+        cuMemsetD2D16Async_ptsz cuMemsetD2D16_v2_ptds cuMemsetD2D32Async_ptsz cuMemsetD2D32_v2_ptds
+        cuMemsetD2D8Async_ptsz cuMemsetD2D8_v2_ptds cuMemsetD32Async_ptsz cuMemsetD32_v2_ptds cuMemsetD8Async_ptsz
+        cuMemsetD8_v2_ptds cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
+        cuOccupancyMaxPotentialBlockSizeWithFlags cuPointerGetAttributes cuStreamAddCallback_ptsz
+        cuStreamAttachMemAsync_ptsz cuStreamGetFlags_ptsz cuStreamGetPriority_ptsz cuStreamQuery_ptsz
+        cuStreamSynchronize_ptsz cuStreamWaitEvent_ptsz;
+    8000: cuMemAdvise cuMemPrefetchAsync cuMemPrefetchAsync_ptsz;
+    9000: cuFuncSetAttribute cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz;
+    9020: cuDeviceGetUuid cuStreamGetCtx cuStreamGetCtx_ptsz;
+    10000: cuGraphAddChildGraphNode cuGraphAddDependencies cuGraphAddEmptyNode cuGraphAddHostNode cuGraphAddKernelNode
+        cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphCreate
+        cuGraphDestroy cuGraphDestroyNode cuGraphExecDestroy cuGraphGetEdges cuGraphGetNodes cuGraphGetRootNodes
+        cuGraphHostNodeGetParams cuGraphInstantiate cuGraphKernelNodeGetParams cuGraphLaunch cuGraphLaunch_ptsz
+        cuGraphMemcpyNodeGetParams cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone
+        cuGraphNodeGetDependencies cuGraphNodeGetDependentNodes cuGraphNodeGetType cuGraphRemoveDependencies
+        cuLaunchHostFunc cuLaunchHostFunc_ptsz cuStreamBeginCapture cuStreamBeginCapture_ptsz cuStreamEndCapture
+        cuStreamEndCapture_ptsz cuStreamIsCapturing cuStreamIsCapturing_ptsz;
+    10010: cuGraphExecKernelNodeSetParams cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz cuStreamGetCaptureInfo
+        cuStreamGetCaptureInfo_ptsz cuThreadExchangeStreamCaptureMode;
+    10020:
+        cuGraphExecUpdate cuMemAddressFree cuMemAddressReserve cuMemCreate cuMemExportToShareableHandle cuMemGetAccess
+        cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle cuMemImportFromShareableHandle cuMemMap
+        cuMemRelease cuMemSetAccess cuMemUnmap cuOccupancyAvailableDynamicSMemPerBlock;
+    11000: cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxSetFlags_v2 cuFuncGetModule
+        cuGraphInstantiate_v2 cuGraphKernelNodeGetAttribute cuIpcOpenMemHandle_v2 cuMemRetainAllocationHandle;
+    11010: cuEventRecordWithFlags cuEventRecordWithFlags_ptsz cuGraphAddEventRecordNode cuGraphAddEventWaitNode
+        cuGraphEventRecordNodeGetEvent cuGraphEventWaitNodeGetEvent cuGraphExecChildGraphNodeSetParams cuGraphUpload
+        cuGraphUpload_ptsz;
+    11020: cuArrayGetPlane cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuDeviceSetMemPool cuMemAllocAsync
+        cuMemAllocAsync_ptsz cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync_ptsz cuMemFreeAsync cuMemFreeAsync_ptsz
+        cuMemPoolCreate cuMemPoolDestroy cuMemPoolGetAccess cuMemPoolGetAttribute cuMemPoolSetAccess
+        cuMemPoolSetAttribute cuMemPoolTrimTo;
+    11030:
+        cuGetProcAddress cuGraphDebugDotPrint cuGraphReleaseUserObject cuGraphRetainUserObject cuStreamGetCaptureInfo_v2
+        cuStreamGetCaptureInfo_v2_ptsz cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_ptsz
+        cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain;
+    11040:
+        cuCtxCreate_v3 cuDeviceGetGraphMemAttribute cuDeviceGetUuid_v2 cuDeviceGraphMemTrim cuDeviceSetGraphMemAttribute
+        cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphInstantiateWithFlags cuGraphMemAllocNodeGetParams
+        cuGraphMemFreeNodeGetParams;
+    11060:
+        cuArrayGetMemoryRequirements cuGraphNodeGetEnabled cuGraphNodeSetEnabled cuLaunchKernelEx cuLaunchKernelEx_ptsz;
+    11070: cuMemGetHandleForAddressRange cuModuleGetLoadingMode cuOccupancyMaxActiveClusters
+        cuOccupancyMaxPotentialClusterSize;
+    12000: cuCtxGetId cuGetProcAddress_v2 cuGraphAddKernelNode_v2 cuGraphExecGetFlags cuGraphExecKernelNodeSetParams_v2
+        cuGraphExecUpdate_v2 cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz
+        cuGraphKernelNodeGetParams_v2 cuKernelGetAttribute cuKernelGetFunction cuKernelSetAttribute
+        cuKernelSetCacheConfig cuLibraryGetGlobal cuLibraryGetKernel cuLibraryGetManaged cuLibraryGetModule
+        cuLibraryGetUnifiedFunction cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload cuStreamGetId
+        cuStreamGetId_ptsz;
+    12010: cuCtxSetFlags cuMulticastCreate cuMulticastGetGranularity;
+    12020: cuGraphAddNode cuGraphExecNodeSetParams cuGraphNodeSetParams cuMemAdvise_v2 cuMemPrefetchAsync_v2
+        cuMemPrefetchAsync_v2_ptsz;
+    12030: cuFuncGetName cuGraphAddDependencies_v2 cuGraphAddNode_v2 cuGraphGetEdges_v2 cuGraphNodeGetDependencies_v2
+        cuGraphNodeGetDependentNodes_v2 cuGraphRemoveDependencies_v2 cuKernelGetName cuStreamBeginCaptureToGraph
+        cuStreamBeginCaptureToGraph_ptsz cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz
+        cuStreamUpdateCaptureDependencies_v2 cuStreamUpdateCaptureDependencies_v2_ptsz;
+    12040: cuFuncGetParamInfo cuFuncIsLoaded cuFuncLoad cuKernelGetParamInfo cuLibraryEnumerateKernels
+        cuLibraryGetKernelCount cuModuleEnumerateFunctions cuModuleGetFunctionCount;
+    12050: cuCtxCreate_v4 cuKernelGetLibrary cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz;
+    12080: cuCheckpointProcessCheckpoint cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState
+        cuCheckpointProcessLock cuCheckpointProcessRestore cuCheckpointProcessUnlock cuEventElapsedTime_v2
+        cuStreamGetDevice cuStreamGetDevice_ptsz;
+    13000: cuCtxGetDevice_v2 cuCtxSynchronize_v2 cuMemGetDefaultMemPool cuMemGetMemPool;
+    13020: cuFuncGetParamCount cuGraphNodeGetParams cuKernelGetParamCount;
 }

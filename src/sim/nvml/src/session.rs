@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gshare_sim_board::{Board, BoardSnapshot, GpuSnapshot, MAX_GPUS, Opener};
+use gshare_sim_board::{Board, BoardSnapshot, Fault, GpuSnapshot, MAX_GPUS, Opener};
 
 use crate::abi::Handle;
 use crate::code::Code;
@@ -122,7 +122,7 @@ pub(crate) fn snapshot() -> Result<Arc<BoardSnapshot>, Code> {
     let board = board()?;
     loop {
         let snapshot = board.snapshot_lately();
-        if !snapshot.nvml_hang {
+        if !snapshot.preset.has(Fault::NvmlHangs) {
             return Ok(snapshot);
         }
         std::thread::sleep(HANG_POLL);

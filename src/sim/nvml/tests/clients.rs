@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use gshare_sim_board::{
-    Board, BoardSpec, MIB, MODELS, MemoryKind, Model, ProcessInfo, Shape, Slot, Work,
+    Board, BoardSpec, Fault, MIB, MODELS, MemoryKind, Model, ProcessInfo, Shape, Slot, Work,
 };
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::event::EventTypes;
@@ -256,6 +256,17 @@ fn memory_and_processes_come_from_the_board() {
             .unwrap(),
         vec![]
     );
+    // A second copy of the driver's library in the same process.
+    let (other, more) = workstation.process(&[1]);
+    let processes = device.running_compute_processes().unwrap();
+    let told: Vec<_> = processes
+        .iter()
+        .map(|p| p.used_gpu_memory.clone())
+        .collect();
+    let sum = bytes + model("h100").context_overhead;
+    assert_eq!(told, vec![UsedGpuMemory::Used(sum)]);
+    workstation.board.remove_context(other, 1, more[0]).unwrap();
+    workstation.board.unregister(other).unwrap();
     let name = nvml.sys_process_name(std::process::id(), 1024).unwrap();
     assert!(name.contains("clients"), "{name}");
     workstation
@@ -377,7 +388,7 @@ fn a_lost_gpu_says_so_and_its_events_arrive() {
 fn calls_hang_while_the_driver_does() {
     let workstation = Workstation::new(&["rtx4090"]);
     let nvml = workstation.nvml();
-    workstation.board.set_nvml_hang(true).unwrap();
+    workstation.board.set_fault(Fault::NvmlHangs, true).unwrap();
     std::thread::scope(|scope| {
         let call = scope.spawn(|| (nvml.device_count(), Instant::now()));
         let until = Instant::now() + Duration::from_millis(150);
@@ -386,7 +397,10 @@ fn calls_hang_while_the_driver_does() {
             std::thread::yield_now();
         }
         let let_go = Instant::now();
-        workstation.board.set_nvml_hang(false).unwrap();
+        workstation
+            .board
+            .set_fault(Fault::NvmlHangs, false)
+            .unwrap();
         let (count, answered) = call.join().unwrap();
         assert_eq!(count.unwrap(), 1);
         assert!(answered >= let_go);

@@ -1,6 +1,8 @@
 //! Going about: screens, parts, rows, groups.
 
-use super::refresh;
+use gshare_proto::HistoryBy;
+
+use super::{need, refresh};
 use crate::model::{Model, Page, Section, Span, Tone};
 
 pub(crate) fn open_page(model: &mut Model, page: Page) {
@@ -56,11 +58,39 @@ pub(crate) fn zoom(model: &mut Model, by: isize) {
     model.zoom = (model.zoom + by).clamp(-ZOOM, ZOOM);
 }
 
+/// Whether the axis of the Queue begins later than now.
+pub(crate) fn some_earlier(model: &Model) -> Result<(), String> {
+    need(model.ahead > 0, "this is the time from now on")
+}
+
+/// Goes on by half of the axis.
+pub(crate) fn look_ahead(model: &mut Model, by: i64) {
+    model.ahead = model.ahead.saturating_add_signed(by);
+}
+
 pub(crate) fn look_back(model: &mut Model, by: isize) {
     let all = Span::ALL;
     let at = all.iter().position(|s| *s == model.past.span).unwrap_or(0);
     // What is shown is of the span before until the answer comes.
     model.past.span = all[at.saturating_add_signed(by).min(all.len() - 1)];
+    model.past.back = 0;
+    refresh(model);
+}
+
+/// Whether what is shown is over.
+pub(crate) fn some_later(model: &Model) -> Result<(), String> {
+    need(model.past.back > 0, "this is the time until now")
+}
+
+/// Goes to the span before or after.
+pub(crate) fn go_back(model: &mut Model, by: i64) {
+    model.past.back = model.past.back.saturating_add_signed(by);
+    refresh(model);
+}
+
+pub(crate) fn next_split(model: &mut Model) {
+    let all = [HistoryBy::All, HistoryBy::User, HistoryBy::Gpu];
+    model.past.by = around(&all, model.past.by, 1);
     refresh(model);
 }
 

@@ -373,3 +373,88 @@ fn the_doctor_is_asked_when_the_health_is_looked_at() {
     answer_with(&mut m, seq, refused("not now"));
     assert!(screen(&m).contains("CHECKS  not now"));
 }
+
+#[test]
+fn the_log_and_the_clipboard() {
+    let mut m = model(NLP, (120, 40), canned::workstation());
+    let news = m.snapshot.as_ref().unwrap().notices[0].text.clone();
+    press(&mut m, "L");
+    assert!(matches!(m.dialog, Some(Dialog::Log { scroll: 0 })));
+    let text = screen(&m);
+    assert!(
+        text.contains("What has happened") && text.contains(&news[..12]),
+        "{text}"
+    );
+    assert_eq!(press(&mut m, "<esc>y"), [Cmd::Copy("c12".to_owned())]);
+    assert!(screen(&m).contains("copied: c12"));
+    assert!(press(&mut m, "n<c-y>").contains(&Cmd::Copy("gshare claim -g 0.25 --hold".to_owned())));
+    assert_eq!(
+        press(&mut m, "<esc><enter>y"),
+        [Cmd::Copy("c12".to_owned())]
+    );
+    m.snapshot.as_mut().unwrap().notices.clear();
+    press(&mut m, "<esc>L");
+    assert!(m.dialog.is_none());
+}
+
+#[test]
+fn the_history_goes_back_by_its_length_and_not_beyond_now() {
+    let day = 24 * 3_600_000;
+    let asked = |cmds: Vec<Cmd>| {
+        cmds.into_iter().find_map(|cmd| match cmd {
+            Cmd::Ask(Request::Call { call, .. }) => match *call {
+                Call::History(spec) => Some((spec.from_ms, spec.to_ms)),
+                _ => None,
+            },
+            _ => None,
+        })
+    };
+    let mut m = model(NLP, (120, 40), canned::workstation());
+    let now = canned::NOW_MS;
+    assert_eq!(asked(press(&mut m, "4")), Some((now - day, 0)));
+    assert_eq!(asked(press(&mut m, "[")), Some((now - 2 * day, now - day)));
+    assert_eq!(asked(press(&mut m, "]")), Some((now - day, 0)));
+    assert_eq!(asked(press(&mut m, "]")), None);
+}
+
+#[test]
+fn the_order_turns_round_by_a_key_and_by_a_second_click() {
+    let ids = |m: &Model| {
+        let rows = m.keys(Section::Claims).into_iter();
+        let claims = rows.filter(|key| matches!(key, RowKey::Claim(_)));
+        claims.collect::<Vec<_>>()
+    };
+    let mut m = model(NLP, (120, 40), canned::workstation());
+    press(&mut m, "s");
+    let mut users = ids(&m);
+    press(&mut m, "S");
+    users.reverse();
+    assert_eq!(ids(&m), users);
+    assert!(screen(&m).contains("by user▴"), "{}", screen(&m));
+    press(&mut m, "s");
+    let (x, y) = place(&m, "GPU▾");
+    let gpus = ids(&m);
+    click(&mut m, x, y);
+    assert!(ids(&m) != gpus && screen(&m).contains("GPU▴"));
+    click(&mut m, x, y);
+    assert_eq!(ids(&m), gpus);
+}
+
+#[test]
+fn the_axis_of_the_queue_goes_on_and_back_but_not_before_now() {
+    let mut m = model(NLP, (120, 40), canned::workstation());
+    press(&mut m, "3");
+    // Without the line for what a key says.
+    let screen = |m: &Model| screen(m).lines().take(38).collect::<String>();
+    let first = screen(&m);
+    press(&mut m, "[");
+    assert_eq!(screen(&m), first);
+    press(&mut m, "]");
+    let later = screen(&m);
+    assert!(
+        later.contains(" h from ") && !later.contains("for you now"),
+        "{later}"
+    );
+    press(&mut m, "[");
+    assert_eq!(screen(&m), first);
+}

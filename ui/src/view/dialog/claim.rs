@@ -45,15 +45,17 @@ fn start(tried: &Tried, model: &Model) -> String {
             false => format!("now, on GPU {}", named(&gpus)),
         };
     }
+    if let Some(made) = overview::made_for(tried, model.clock.now_ms) {
+        let doing = tried.takings.iter();
+        let doing = doing.map(|t| format!("{} of {} {}", t.id, t.user, t.what));
+        return format!("{made}: {}", doing.collect::<Vec<_>>().join("; "));
+    }
     let mut text = tried.message.clone();
     if let Some(expected) = tried.expected.as_ref().filter(|_| !tried.by_hours) {
         text += &format!("; starts {}", expected.text());
     } else if let Some(at) = tried.expected_ms {
         let at = model.clock.short_time(at);
         text += &format!("; about {at} at the earliest");
-    }
-    for taking in &tried.takings {
-        text += &format!("; {} of {} {}", taking.id, taking.user, taking.what);
     }
     text
 }

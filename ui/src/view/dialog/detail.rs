@@ -400,6 +400,7 @@ impl Page<'_> {
     fn user(&mut self, user: &UserView) {
         let view = self.view;
         // Like with like: use is of the kind that sizes are in.
+        let gpus = view.snapshot.gpus.iter();
         let claims = view.snapshot.claims.iter();
         let sum = sums(claims.filter(|c| c.uid == user.uid), view.snapshot);
         let bullet = Bullet {
@@ -408,13 +409,18 @@ impl Page<'_> {
                 AtLeast::Some(sum) => Some(sum),
             },
             claim: sum.claimed,
-            whole: view.snapshot.gpus.len() as f64 * 100.0,
+            whole: gpus.clone().map(GpuView::part_of_a_gpu).sum::<f64>() * 100.0,
         };
         let (used, claimed) = (view.at_least(sum.compute), percent(sum.claimed));
         let words = format!("uses {used}, claims {claimed} % of a GPU");
         self.bullet("compute", bullet, words);
-        let whole: Option<u64> = view.snapshot.gpus.iter().map(GpuView::mem_whole).sum();
-        self.memory(sum.mem_used, sum.mem_claimed, whole);
+        // With what the user's programs hold without a claim.
+        let whole: Option<u64> = gpus.map(GpuView::mem_whole).sum();
+        let programs = view.snapshot.unclaimed.iter();
+        let own = programs.filter(|u| u.user.as_ref() == Some(&user.user) && !u.graphics);
+        let bytes: Option<u64> = own.map(|u| u.mem_used).sum();
+        let used = sum.mem_used.zip(bytes).map(|(a, b)| a + b);
+        self.memory(used, sum.mem_claimed, whole);
         if user.waiting > 0.0 {
             self.tell("waits for", format!("{:.2} GPUs", user.waiting));
         }

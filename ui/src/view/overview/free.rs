@@ -1,12 +1,12 @@
 //! FREE NOW: what the viewer could claim at this moment, by model.
 
-use gshare_proto::{GpuView, ModelRoomView, Tried};
+use gshare_proto::totals::wasted;
+use gshare_proto::{ClaimState, ClaimView, GpuView, ModelRoomView, Tried};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 
-use super::answers::{slows, wasted};
-use crate::model::{Model, split};
-use crate::text::{gib, parts, seconds, share, span_width, width};
+use crate::model::{Model, slowed_by, split, throttled};
+use crate::text::{gib, parts, percent, seconds, share, span_width, width};
 use crate::view::{Scene, View, fit, line, span};
 
 /// What there is of one model.
@@ -125,13 +125,18 @@ fn made(view: &View<'_>) -> Vec<String> {
     let rooms = now.flat_map(|now| &now.models);
     let made = rooms.filter_map(|room| {
         let (run, tried) = view.model.dry_run(room)?;
-        let at = tried.expected_ms.filter(|_| !tried.takings.is_empty())?;
         let (size, model) = (share(f64::from(run.milli) / 1000.0), short(view, room));
-        let wait = seconds(at.saturating_sub(run.asked.0).div_ceil(1000));
-        let keeps = keeps(tried);
-        Some(format!("{size} {model} in {wait}, others make room{keeps}"))
+        let (made, keeps) = (made_for(tried, run.asked.0)?, keeps(tried));
+        Some(format!("{size} {model} {made}{keeps}"))
     });
     made.collect()
+}
+
+/// `in 30s, others make room`, of what was tried then.
+pub(in crate::view) fn made_for(tried: &Tried, asked_ms: u64) -> Option<String> {
+    let at = tried.expected_ms.filter(|_| !tried.takings.is_empty())?;
+    let wait = seconds(at.saturating_sub(asked_ms).div_ceil(1000));
+    Some(format!("in {wait}, others make room"))
 }
 
 /// When there may be more, and who comes first.
@@ -198,9 +203,32 @@ fn others_line(view: &View<'_>) -> Line<'static> {
     line!(view; heading slows, text format!(" {by}   "), heading wasted, text format!(" {what}"))
 }
 
+/// Of the viewer's claims the one that is throttled most, and the claim behind it.
+fn slows(view: &View<'_>) -> String {
+    let claims = view.snapshot.claims.iter();
+    let mine = || claims.clone().filter(|c| c.uid == view.model.viewer.uid);
+    let slowed = mine().filter_map(|c| Some((throttled(c)?, c)));
+    let Some((most, claim)) = slowed.max_by(|a, b| a.0.total_cmp(&b.0)) else {
+        let counted = |c: &ClaimView| c.gpus.iter().any(|g| g.throttled.is_some());
+        let runs = |c: &&ClaimView| c.state == ClaimState::Running && !c.place.in_host();
+        return match mine().filter(runs).all(counted) {
+            true => "nobody".to_owned(),
+            false => "not known".to_owned(),
+        };
+    };
+    let by = slowed_by(claim, view.snapshot);
+    let by = by.map_or("its own size".to_owned(), |by| {
+        format!("{} {}", by.id, by.user)
+    });
+    format!("{by}: {} throttled {} %", claim.id, percent(most))
+}
+
 /// The two other questions with their answers.
 fn others(view: &View<'_>) -> [(&'static str, String); 2] {
-    [("SLOWS YOU", slows(view)), ("MOST WASTED", wasted(view))]
+    [
+        ("SLOWS YOU", slows(view)),
+        ("MOST WASTED", wasted(view.snapshot)),
+    ]
 }
 
 fn digit(c: char) -> [&'static str; 3] {

@@ -1,14 +1,14 @@
 //! The GPUs as maps: who holds which part, and what is used of it.
 
-use gshare_proto::{ClaimGpu, ClaimView, GpuView, Grade};
+use gshare_proto::{ClaimGpu, ClaimView, GpuView, Grade, Snapshot};
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
-use crate::model::{Model, RowKey, Section, compute, condition, is_by_sms, sm_of_gpu, trouble};
+use crate::model::{Model, RowKey, Section, compute, is_by_sms, sm_of_gpu, trouble};
 use crate::text::{share, width};
 use crate::view::claims::what;
-use crate::view::{Scene, Target, View, fit, line, span, window};
+use crate::view::{Scene, Target, View, columns, fit, line, span, window};
 use crate::widgets::bullet::Bullet;
 use crate::widgets::slice_map::{Kind, Slice, SliceMap};
 use crate::widgets::spark::spark;
@@ -108,7 +108,7 @@ fn left(view: &View<'_>, gpu: &GpuView, rest: f64) -> Slice {
             let why = drain.reason.as_ref().map(|r| format!("drained: {r}"));
             why.into_iter().chain(["drained".to_owned()]).collect()
         }
-        _ if condition(gpu) == "sick" => vec!["sick: no new claims".to_owned(), "sick".to_owned()],
+        _ if gpu.condition() == "sick" => vec!["sick: no new claims".to_owned(), "sick".to_owned()],
         _ if claimable > 0.0 => {
             let full = share(claimable);
             let short = full.trim_start_matches('0').to_owned();
@@ -143,12 +143,8 @@ pub(in crate::view) fn slices(view: &View<'_>, gpu: &GpuView) -> Vec<Slice> {
         let parts = claim.gpus.iter().filter(|g| g.gpu == gpu.index);
         out.extend(parts.map(|part| held(view, claim, part, bytes)));
     }
-    for program in view
-        .snapshot
-        .unclaimed
-        .iter()
-        .filter(|u| u.gpu == gpu.index)
-    {
+    let programs = view.snapshot.unclaimed.iter();
+    for program in programs.filter(|u| u.gpu == gpu.index) {
         let mut names = without(program.user.as_deref().unwrap_or("unknown user"));
         names.insert(2, "no claim".to_owned());
         let size = program.mem_used.map_or(0.0, bytes).max(0.001);
@@ -167,6 +163,25 @@ pub(in crate::view) fn slices(view: &View<'_>, gpu: &GpuView) -> Vec<Slice> {
         out.push(left(view, gpu, rest));
     }
     out
+}
+
+/// The first cell and the cells of a map that stand for this GPU: an instance has its place on its GPU, behind those
+/// before it. And whether it is the last of them.
+fn place(gpu: &GpuView, snapshot: &Snapshot, cells: u16) -> (u16, u16, bool) {
+    let Some(instance) = &gpu.instance else {
+        return (0, cells, false);
+    };
+    let is_one = |g: &&GpuView| g.instance.as_ref().is_some_and(|i| i.of == instance.of);
+    let all = || snapshot.gpus.iter().filter(is_one);
+    let before: f64 = all()
+        .take_while(|g| g.index != gpu.index)
+        .map(GpuView::part_of_a_gpu)
+        .sum();
+    // Neighbours share a wall.
+    let cell = |part: f64| (part.min(1.0) * f64::from(cells.saturating_sub(1))).round() as u16;
+    let (from, to) = (cell(before), cell(before + instance.sm));
+    let is_last = all().next_back().is_some_and(|g| g.index == gpu.index);
+    (from, to - from + 1, is_last)
 }
 
 /// A map is not wider than this.
@@ -312,7 +327,7 @@ impl<'a> Table<'a> {
             let words = self.view.words(c);
             words.sign && words.text.starts_with("throttled")
         };
-        Some(match condition(gpu) {
+        Some(match gpu.condition() {
             "ok" if slowed => match gpu.temperature_c {
                 Some(t) => format!("{t} °C"),
                 None => "slowed".to_owned(),
@@ -356,30 +371,25 @@ impl<'a> Table<'a> {
         let name = view.left(&self.name_of(gpu), self.name);
         scene.line(&Line::from(span(format!("{name} "), style)), area, 0);
         scene.hit(area, Target::Row(Section::Gpus, key));
-        let x = area.x + (self.name + 1) as u16;
-        let width_of = area.right().saturating_sub(x);
-        let beside = Rect {
-            x,
-            width: width_of,
-            ..area
-        };
+        let beside = columns(area, (self.name + 1) as u16, u16::MAX);
         if let Some(trouble) = trouble(gpu) {
             let line = line!(view; error format!("{} ", view.glyphs.broken), text trouble);
             return scene.line(&fit(line, beside.width.into(), look), beside, 0);
         }
         let tall = self.each > 1 && area.height > 1;
-        let map = Rect {
-            width: (self.map as u16).min(beside.width),
-            height: if tall { 2 } else { 1 },
-            ..beside
-        };
+        let mut map = columns(beside, 0, self.map as u16);
+        map.height = if tall { 2 } else { 1 };
         let slices = slices(&view, gpu);
-        SliceMap { slices, look }.render(map, scene.buf);
-        let figures = Rect {
-            x: map.right(),
-            width: beside.width.saturating_sub(map.width),
-            ..beside
-        };
+        let (from, cells, is_last) = place(gpu, view.snapshot, map.width);
+        let part = columns(map, from, cells);
+        SliceMap { slices, look }.render(part, scene.buf);
+        if is_last {
+            // What is in no instance.
+            let rest = columns(map, from + cells, u16::MAX);
+            let none = view.glyphs.free.repeat(rest.width.into());
+            scene.line(&line!(view; free none), rest, 0);
+        }
+        let figures = columns(beside, map.width, u16::MAX);
         let sign = self.sign(gpu);
         let first = self.figures(gpu, sign.as_deref(), tall);
         scene.line(&fit(first, figures.width.into(), look), figures, 0);
@@ -393,7 +403,7 @@ impl<'a> Table<'a> {
             .into_iter()
             .chain(watts.filter(|_| self.sm))
             .collect();
-        let state = match (&sign, condition(gpu)) {
+        let state = match (&sign, gpu.condition()) {
             (Some(word), "ok") if !word.contains('°') && self.name >= 10 => word.clone(),
             (_, "ok") => both.join(" "),
             (_, word) => word.to_owned(),
@@ -455,8 +465,8 @@ impl<'a> Table<'a> {
         if !self.sm || cols < 6 {
             return;
         }
-        let x = from.right().saturating_sub(cols as u16);
-        let area = Rect::new(x, from.y, cols as u16, 2).intersection(scene.buf.area);
+        let at = from.width.saturating_sub(cols as u16);
+        let area = columns(from, at, u16::MAX).intersection(scene.buf.area);
         spark(&gpu.history, 2, self.view.look).render(area, scene.buf);
     }
 }

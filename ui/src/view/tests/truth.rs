@@ -229,7 +229,9 @@ fn written(figure: Option<Figure>) -> String {
 
 /// The words of a row behind the last wall of its map.
 fn behind_map(line: &str) -> Vec<String> {
-    let words = line.rsplit('┃').next().unwrap_or(line).split_whitespace();
+    let behind = line.rsplit('┃').next().unwrap_or(line);
+    // Dots are what is in no instance.
+    let words = behind.trim_start_matches('·').split_whitespace();
     words.map(str::to_owned).collect()
 }
 
@@ -354,4 +356,112 @@ fn what_is_drawn_is_what_the_snapshot_has_in_any_state() {
     }
     assert!(rows as u64 > states * 5, "{rows}");
     println!("{rows} rows of {states} states");
+}
+
+/// The page of a user or a process, open.
+fn page(m: &Model, key: RowKey) -> String {
+    let mut m = m.clone();
+    m.page = Page::Overview;
+    m.dialog = Some(crate::model::Dialog::Detail { key, scroll: 0 });
+    // What is in the box.
+    let text = screen(&m);
+    let inside = text.lines().filter_map(|line| line.split_once("│ "));
+    inside.map(|(_, line)| format!("{line}\n")).collect()
+}
+
+#[test]
+fn pages_of_users_and_processes_say_what_their_rows_say() {
+    let mut random = Random(11);
+    let (mut users, mut processes) = (0, 0);
+    for _ in 0..60 {
+        let mut snapshot = any_state(&mut random);
+        for (n, claim) in (0..).zip(&mut snapshot.claims) {
+            claim.processes = vec![gshare_proto::ProcessView {
+                pid: 7000 + n,
+                gpu: claim.gpus[0].gpu,
+                what: "python train.py".to_owned(),
+                mem_used: (random.below(5) > 0).then(|| (random.part() * 3e10) as u64),
+                time_busy: random.figure(100.0).map(|f| f.value),
+            }];
+        }
+        snapshot.users = snapshot
+            .claims
+            .iter()
+            .map(|c| (c.uid, c.user.clone()))
+            .collect::<std::collections::BTreeMap<_, _>>()
+            .into_iter()
+            .map(|(uid, user)| {
+                let claims = snapshot.claims.iter().filter(|c| c.uid == uid);
+                let programs = snapshot.unclaimed.iter();
+                let programs = programs.filter(|u| u.user.as_ref() == Some(&user) && !u.graphics);
+                let held = crate::model::sums(claims, &snapshot).mem_used;
+                let bytes: Option<u64> = programs.map(|u| u.mem_used).sum();
+                gshare_proto::UserView {
+                    uid,
+                    user,
+                    mem_used: held.zip(bytes).map(|(a, b)| a + b),
+                    ..Default::default()
+                }
+            })
+            .collect();
+        let mut m = model(ROOT, (140, 200), snapshot.clone());
+        m.page = Page::Claims;
+        for claim in &snapshot.claims {
+            m.turn(&RowKey::Claim(claim.id.clone()), true);
+        }
+        let tree = screen(&m);
+        for user in &snapshot.users {
+            // In host memory nothing is used of a GPU, and the row has a zero in place of what is not there.
+            let mut own = snapshot.claims.iter().filter(|c| c.uid == user.uid);
+            if own.all(|c| c.place.in_host()) {
+                continue;
+            }
+            let line = row(&tree, &format!("▾ {} ", user.user));
+            let text = page(&m, RowKey::User(user.uid));
+            let said = row(&text, "compute");
+            let part = said.split("uses ").nth(1).unwrap();
+            let (used, rest) = part.split_once(", claims ").unwrap();
+            let claimed = rest.split(' ').next().unwrap();
+            let said = row(&text, "memory");
+            let words: Vec<&str> = said.split_whitespace().collect();
+            let bytes = words[words.iter().position(|w| *w == "GiB").unwrap() - 1];
+            let words: Vec<&str> = line.split_whitespace().collect();
+            for figure in [used, claimed, bytes] {
+                assert!(words.contains(&figure), "{figure}: {line}\n{text}");
+            }
+            users += 1;
+        }
+        for process in snapshot.claims.iter().flat_map(|c| &c.processes) {
+            let line = row(&tree, &format!("{} ", process.pid));
+            let text = page(&m, RowKey::Process(process.pid, process.gpu));
+            let said = row(&text, "memory");
+            let words: Vec<&str> = said.split_whitespace().collect();
+            let bytes = words[words.iter().position(|w| *w == "GiB").unwrap() - 1];
+            let said = row(&text, "GPU time");
+            let busy = said.split_whitespace().nth(2).unwrap();
+            let busy = busy.replace('%', " %");
+            assert!(
+                line.contains(&format!(" {bytes} GiB  {busy} of the time")),
+                "{bytes} {busy}: {line}\n{text}"
+            );
+            processes += 1;
+        }
+    }
+    assert!(users > 200 && processes > 200, "{users} {processes}");
+}
+
+/// The machine has two GPUs, one of them in instances; who holds all of an instance of three sevenths holds 43 % of one.
+#[test]
+fn an_instance_counts_for_its_part_of_a_gpu_in_sums() {
+    let snapshot = canned::mig();
+    let mine = || snapshot.claims.iter().filter(|c| c.uid == 1001);
+    let sums = crate::model::sums(mine(), &snapshot);
+    assert_eq!(sums.claimed.round(), 43.0);
+    let split = split(mine(), &snapshot).unwrap();
+    assert!(
+        (split.used + split.unused - 3.0 / 7.0).abs() < 1e-9,
+        "{split:?}"
+    );
+    let group = row(&on(Page::Claims, snapshot), "▾ ada");
+    assert!(group.contains(" 43 "), "{group}");
 }

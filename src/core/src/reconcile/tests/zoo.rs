@@ -7,6 +7,10 @@
 //! for each kernel in a graph.
 
 use super::*;
+use animals::{ANIMALS, Animal, Cheat};
+
+#[path = "animals.rs"]
+mod animals;
 
 const GIB: u64 = 1024;
 const CONTEXT: u64 = 500;
@@ -25,47 +29,6 @@ impl Dice {
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         (mixed ^ (mixed >> 27)) % most.max(1)
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Animal {
-    /// Graphs of 500 kernels x 40 after its own memory is filled to nine tenths.
-    Graphs,
-    /// `cudaDeviceSetLimit` to 16 KiB: charged by the shim before it is taken.
-    Stack,
-    /// All modules are loaded at the start.
-    EagerModules,
-    /// Buffers of communicators.
-    Communicators,
-    /// Launches that nobody counts, beside a library by which that is known.
-    OptiX,
-    /// Memory that the driver counts for nobody.
-    Managed,
-    /// Children with contexts of their own.
-    Workers,
-    /// Allocates and frees all the time, so that the driver's look and ours differ.
-    Churn,
-}
-
-const ANIMALS: [Animal; 8] = [
-    Animal::Graphs,
-    Animal::Stack,
-    Animal::EagerModules,
-    Animal::Communicators,
-    Animal::OptiX,
-    Animal::Managed,
-    Animal::Workers,
-    Animal::Churn,
-];
-
-#[derive(Clone, Copy, Debug)]
-enum Cheat {
-    /// A process that never registered.
-    Stranger,
-    /// A member that allocates past its shim.
-    Member,
-    /// Time of a process that never registered.
-    Time,
 }
 
 /// A claim's program: what it has by its ledger, and what the driver takes beside that, in MiB.

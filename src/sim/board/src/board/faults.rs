@@ -2,7 +2,7 @@
 
 use super::{Board, Slot};
 use crate::error::BoardError;
-use crate::presets::Preset;
+use crate::presets::{Fault, Preset};
 use crate::slots::Opener;
 use crate::snapshot::Health;
 use crate::state::{Kernel, State, XIDS};
@@ -16,7 +16,7 @@ impl Board {
         scratch.state.head.preset
     }
 
-    /// Sets it. Programs that run keep to the costs of a launch that they started with.
+    /// Sets it, faults included. Programs that run keep to what they started with.
     ///
     /// # Errors
     /// None at present.
@@ -106,24 +106,14 @@ impl Board {
         self.on_gpu(gpu, |s| s.gpus[gpu].health = health.to_words())
     }
 
-    /// Makes NVML calls hang, or lets them go on.
+    /// Has the driver do something wrong, or no longer.
     ///
     /// # Errors
     /// None at present.
-    pub fn set_nvml_hang(&self, hang: bool) -> Result<(), BoardError> {
+    pub fn set_fault(&self, fault: Fault, on: bool) -> Result<(), BoardError> {
         self.change(false, |s| {
-            s.head.nvml_hang = u64::from(hang);
-            Ok(())
-        })
-    }
-
-    /// Has NVML tell of processes as unkindly as real drivers were seen to, or give each its share.
-    ///
-    /// # Errors
-    /// None at present.
-    pub fn set_nvml_samples(&self, unkind: bool) -> Result<(), BoardError> {
-        self.change(false, |s| {
-            s.head.nvml_samples = u64::from(unkind);
+            let faults = &mut s.head.preset.faults;
+            *faults = *faults & !(fault as u64) | if on { fault as u64 } else { 0 };
             Ok(())
         })
     }

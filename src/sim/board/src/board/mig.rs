@@ -27,8 +27,12 @@ fn taken(state: &State, gpu: usize) -> u64 {
 impl MigProfile {
     /// Where instances of it can begin, in memory slices of the GPU.
     pub fn starts(&self) -> impl Iterator<Item = u32> {
+        // With media engines wherever one without may be.
         let size = self.memory_slices;
-        (0..self.most).map(move |n| n * size)
+        let alike = profiles(self.of).filter(move |p| p.memory_slices == size);
+        let alike = alike.filter(|p| p.compute_slices == self.compute_slices);
+        let places = alike.map(|p| p.most).max().unwrap_or(self.most);
+        (0..places).map(move |n| n * size)
     }
 
     fn slices_at(&self, start: u64) -> u64 {
@@ -105,6 +109,11 @@ impl Board {
             let profile = profile.filter(|_| s.gpus[gpu].mig[0] != 0);
             let profile = profile.ok_or(BoardError::OtherModel { gpu })?;
             let taken = taken(s, gpu);
+            let own = s.gpus().iter().filter(|g| g.parent == gpu as u64 + 1);
+            let same = own.filter(|g| g.profile() == Some(profile)).count();
+            if same >= profile.most as usize {
+                return Err(BoardError::TooLarge);
+            }
             let fits = |at: &u32| {
                 profile.starts().any(|s| s == *at) && profile.slices_at(u64::from(*at)) & taken == 0
             };

@@ -60,13 +60,6 @@ pub struct CheckpointFault {
 }
 
 impl CheckpointFault {
-    /// A fault of all processes.
-    #[must_use]
-    pub const fn of_all(step: CheckpointStep, how: CheckpointHow) -> Self {
-        let pid = None;
-        Self { step, how, pid }
-    }
-
     fn word(self) -> u64 {
         let what = (self.step as u64) << 8 | self.how as u64;
         what << 32 | u64::from(self.pid.unwrap_or(0))

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use super::memory::GraphVa;
-use super::params::{HostParams, KernelParams, KernelParams2, NodeParams, host_op};
+use super::params::{KernelParams, KernelParams2, NodeParams};
 use crate::code::{GRAPH_EXEC_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, R};
-use crate::copy::{Copy3D, Fill};
 use crate::driver::{Driver, Tables};
 use crate::ffi::{In, Out, export, export_stream};
 use crate::op::{Op, Place};
@@ -16,7 +15,6 @@ const FLAGS: u64 = 15;
 
 #[derive(Debug)]
 pub(crate) struct GraphExec {
-    id: u32,
     flags: u64,
     source: u64,
     nodes: Arc<Vec<ExecNode>>,
@@ -181,15 +179,12 @@ impl Driver {
             })?;
         }
         let handle = t.handle();
-        t.graphs.last_id += 1;
-        let id = t.graphs.last_id;
         let g = t.graph_mut(graph)?;
         if has_memory && g.instances > 0 {
             return Err(NOT_SUPPORTED);
         }
         g.instances += 1;
         let exec = GraphExec {
-            id,
             flags,
             source: graph,
             nodes,
@@ -497,7 +492,6 @@ export! {
     };
     cuGraphExecDestroy(exec: u64) |d| destroy_exec(d, exec);
     cuGraphExecGetFlags(exec: u64, out: Out<u64>) |d| out.set(d.tables().exec(exec)?.flags);
-    cuGraphExecGetId(exec: u64, out: Out<u32>) |d| out.set(d.tables().exec(exec)?.id);
     cuGraphExecUpdate(exec: u64, graph: u64, node: Out<u64>, result: Out<u32>) |d| {
         update_v1(d, exec, graph, node, result)
     };
@@ -514,26 +508,9 @@ export! {
     cuGraphExecKernelNodeSetParams_v2(exec: u64, node: u64, p: In<KernelParams2>) |d| {
         d.set_op(exec, node, p.get().and_then(|p| d.kernel_op(&p)))
     };
-    cuGraphExecMemcpyNodeSetParams(exec: u64, node: u64, c: In<Copy3D>, ctx: u64) |d| {
-        d.tables().context(ctx)?;
-        d.set_op(exec, node, c.get().and_then(|c| d.copy_op(c)))
-    };
-    cuGraphExecMemsetNodeSetParams(exec: u64, node: u64, f: In<Fill>, ctx: u64) |d| {
-        d.tables().context(ctx)?;
-        d.set_op(exec, node, f.get().and_then(|f| d.fill_op(f)))
-    };
-    cuGraphExecHostNodeSetParams(exec: u64, node: u64, p: In<HostParams>) |d| {
-        d.set_op(exec, node, p.get().and_then(|p| host_op(&p)))
-    };
     cuGraphExecChildGraphNodeSetParams(exec: u64, node: u64, child: u64) |d| {
         d.tables().graph(child)?;
         d.set_op(exec, node, Ok(Op::Child(child)))
-    };
-    cuGraphExecEventRecordNodeSetEvent(exec: u64, node: u64, event: u64) |d| {
-        d.set_op(exec, node, d.event_op(event, true))
-    };
-    cuGraphExecEventWaitNodeSetEvent(exec: u64, node: u64, event: u64) |d| {
-        d.set_op(exec, node, d.event_op(event, false))
     };
     cuGraphExecNodeSetParams(exec: u64, node: u64, p: Out<NodeParams>) |d| {
         d.set_op(exec, node, d.any_op(p))

@@ -199,43 +199,11 @@ export! {
     cuGraphKernelNodeGetParams_v2(node: u64, out: Out<KernelParams2>) |d| {
         ask(d, node, out, kernel_of)
     };
-    cuGraphKernelNodeSetParams(node: u64, p: In<KernelParams>) |d| {
-        replace(d, node, p.get().and_then(|p| d.kernel_op(&plain(p))))
-    };
-    cuGraphKernelNodeSetParams_v2(node: u64, p: In<KernelParams2>) |d| {
-        replace(d, node, p.get().and_then(|p| d.kernel_op(&p)))
-    };
     cuGraphKernelNodeGetAttribute(node: u64, which: u32, out: Out<u64>) |d| {
         attribute(d, node, which, out)
     };
-    cuGraphKernelNodeSetAttribute(node: u64, which: u32, value: In<u64>) |d| {
-        let value = value.get()?;
-        let mut t = d.tables();
-        let Op::Kernel(k) = &mut t.node_mut(node)?.op else {
-            return Err(INVALID_VALUE);
-        };
-        if which == 2 {
-            k.cooperative = value & 0xffff_ffff != 0;
-        }
-        Ok(())
-    };
-    cuGraphKernelNodeCopyAttributes(to: u64, from: u64) |d| {
-        let mut t = d.tables();
-        let Op::Kernel(k) = &t.node(from)?.op else {
-            return Err(INVALID_VALUE);
-        };
-        let cooperative = k.cooperative;
-        let Op::Kernel(k) = &mut t.node_mut(to)?.op else {
-            return Err(INVALID_VALUE);
-        };
-        k.cooperative = cooperative;
-        Ok(())
-    };
     cuGraphMemcpyNodeGetParams(node: u64, out: Out<Copy3D>) |d| {
         ask(d, node, out, |op| if let Op::Copy(c, _) = op { Some(*c) } else { None })
-    };
-    cuGraphMemcpyNodeSetParams(node: u64, c: In<Copy3D>) |d| {
-        replace(d, node, c.get().and_then(|c| d.copy_op(c)))
     };
     cuGraphMemsetNodeGetParams(node: u64, out: Out<Fill>) |d| {
         ask(d, node, out, |op| if let Op::Fill(f) = op { Some(*f) } else { None })
@@ -249,23 +217,14 @@ export! {
             _ => None,
         })
     };
-    cuGraphHostNodeSetParams(node: u64, p: In<HostParams>) |d| {
-        replace(d, node, p.get().and_then(|p| host_op(&p)))
-    };
     cuGraphChildGraphNodeGetGraph(node: u64, out: Out<u64>) |d| {
         ask(d, node, out, |op| if let Op::Child(g) = op { Some(*g) } else { None })
     };
     cuGraphEventRecordNodeGetEvent(node: u64, out: Out<u64>) |d| {
         ask(d, node, out, |op| if let Op::Record(e) = op { Some(*e) } else { None })
     };
-    cuGraphEventRecordNodeSetEvent(node: u64, event: u64) |d| {
-        replace(d, node, d.event_op(event, true))
-    };
     cuGraphEventWaitNodeGetEvent(node: u64, out: Out<u64>) |d| {
         ask(d, node, out, |op| if let Op::Wait(e) = op { Some(*e) } else { None })
-    };
-    cuGraphEventWaitNodeSetEvent(node: u64, event: u64) |d| {
-        replace(d, node, d.event_op(event, false))
     };
     cuGraphMemAllocNodeGetParams(node: u64, out: Out<AllocParams>) |d| {
         ask(d, node, out, |op| if let Op::Alloc(va) = op { Some(va.node_params()) } else { None })

@@ -237,16 +237,6 @@ export! {
         }
         Ok(())
     };
-    cuGraphNodeGetContainingGraph(node: u64, out: Out<u64>) |d| {
-        out.set(d.tables().node(node)?.graph)
-    };
-    cuGraphNodeGetLocalId(node: u64, out: Out<u32>) |d| out.set(d.tables().node(node)?.local);
-    cuGraphNodeGetToolsId(node: u64, out: Out<u64>) |d| {
-        let t = d.tables();
-        let n = t.node(node)?;
-        out.set(u64::from(t.graph(n.graph)?.id) << 32 | u64::from(n.local))
-    };
-    cuGraphGetId(graph: u64, out: Out<u32>) |d| out.set(d.tables().graph(graph)?.id);
     cuGraphDebugDotPrint(graph: u64, path: In<std::ffi::c_char>, _flags: u32) |d| {
         use std::fmt::Write as _;
         let path = path.string()?;

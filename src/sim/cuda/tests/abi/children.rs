@@ -56,39 +56,6 @@ fn count() -> i32 {
 }
 
 #[test]
-fn before_init_and_without_a_context() {
-    if !in_child() {
-        return Station::new("init").run("before_init_and_without_a_context", &[]);
-    }
-    let (mut n, mut p) = (0i32, 0u64);
-    assert_eq!(cu!(cuDeviceGetCount(&raw mut n)), 3);
-    assert_eq!(cu!(cuMemAlloc_v2(&raw mut p, 100usize)), 3);
-    assert_eq!(cu!(cuCtxGetCurrent(&raw mut p)), 3);
-    ok!(cuDriverGetVersion(&raw mut n));
-    assert_eq!(n, 13_050);
-    ok!(cuInit(0u32));
-    assert_eq!(cu!(cuMemAlloc_v2(&raw mut p, 100usize)), 201);
-    assert_eq!(cu!(cuStreamCreate(&raw mut p, 0u32)), 201);
-    assert_eq!(cu!(cuCtxSynchronize()), 201);
-    assert_eq!(cu!(cuDeviceGet(&raw mut n, 3i32)), 101);
-    ok!(cuCtxGetCurrent(&raw mut p));
-    assert_eq!(p, 0);
-    // The primary context: retained twice, gone after the second release.
-    let (mut a, mut b) = (0u64, 0u64);
-    ok!(cuDevicePrimaryCtxRetain(&raw mut a, 1i32));
-    ok!(cuDevicePrimaryCtxRetain(&raw mut b, 1i32));
-    assert_eq!(a, b);
-    ok!(cuCtxPushCurrent_v2(a));
-    ok!(cuMemAlloc_v2(&raw mut p, 100usize));
-    ok!(cuDevicePrimaryCtxRelease_v2(1i32));
-    ok!(cuMemAlloc_v2(&raw mut p, 100usize));
-    ok!(cuDevicePrimaryCtxRelease_v2(1i32));
-    assert_eq!(cu!(cuMemAlloc_v2(&raw mut p, 100usize)), 709);
-    assert_eq!(cu!(cuDevicePrimaryCtxRelease_v2(1i32)), 201);
-    assert_eq!(workstation().board.snapshot().gpus[1].used, 0);
-}
-
-#[test]
 fn visible_devices() {
     if !in_child() {
         let s = Station::new("visible");

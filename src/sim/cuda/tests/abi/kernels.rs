@@ -1,6 +1,6 @@
 //! Programs: loading, linking, launching, failing.
 
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_void};
 
 use crate::support::{Context, PTX, alloc, download, kernel, launch, upload};
 use crate::{cu, ok};
@@ -18,12 +18,6 @@ fn run_triple(f: u64, n: u32) {
         .map(|i| source[i as usize].wrapping_mul(3).wrapping_add(i))
         .collect();
     assert_eq!(download::<u32>(out, n as usize), expect);
-}
-
-#[test]
-fn a_kernel_computes_exactly() {
-    let _c = Context::on(1);
-    run_triple(kernel(PTX, "triple"), 10_007);
 }
 
 #[test]
@@ -48,11 +42,6 @@ fn variables_of_a_module() {
     ok!(cuMemsetD32_v2(addr, 100u32, 1usize));
     assert_eq!(launch(f, 1, 1, 0, &mut params), 0);
     assert_eq!(download::<u32>(out, 1), [109]);
-    let mut none = 0u64;
-    assert_eq!(
-        cu!(cuModuleGetFunction(&raw mut none, module, c"nope".as_ptr())),
-        500
-    );
     let mut count = 0u32;
     ok!(cuModuleGetFunctionCount(&raw mut count, module));
     assert_eq!(count, 4);
@@ -83,27 +72,6 @@ fn libraries_give_kernels_to_every_context() {
     let mut f = 0u64;
     ok!(cuKernelGetFunction(&raw mut f, k));
     run_triple(f, 50);
-    let mut name: *const c_char = std::ptr::null();
-    ok!(cuFuncGetName(&raw mut name, f));
-    // SAFETY: the driver gave a C string.
-    assert_eq!(unsafe { CStr::from_ptr(name) }, c"triple");
-    let (mut offset, mut size) = (0usize, 0usize);
-    ok!(cuFuncGetParamInfo(
-        f,
-        2usize,
-        &raw mut offset,
-        &raw mut size
-    ));
-    assert_eq!((offset, size), (16, 4));
-    assert_eq!(
-        cu!(cuFuncGetParamInfo(
-            f,
-            3usize,
-            &raw mut offset,
-            &raw mut size
-        )),
-        1
-    );
     drop(b);
     ok!(cuCtxSetCurrent(a.handle));
     run_triple(k, 10);
@@ -182,15 +150,6 @@ fn the_linker_joins_texts() {
 fn bad_programs_are_refused_with_words() {
     let _c = Context::on(1);
     let mut module = 0u64;
-    assert_eq!(
-        cu!(cuModuleLoadData(&raw mut module, c"hello".as_ptr())),
-        200
-    );
-    assert_eq!(cu!(cuModuleLoadData(&raw mut module, c"".as_ptr())), 200);
-    assert_eq!(
-        cu!(cuModuleLoad(&raw mut module, c"/nonexistent".as_ptr())),
-        301
-    );
     let bad = c".version 8.0\n.target sm_80\n.visible .entry f( { what\n";
     let mut log = [0u8; 200];
     let names = [5u32, 6];
@@ -215,9 +174,6 @@ fn bad_programs_are_refused_with_words() {
 fn launches_that_cannot_be() {
     let _c = Context::on(0);
     let f = kernel(PTX, "slow");
-    assert_eq!(launch(f, 0, 32, 0, &mut []), 1);
-    assert_eq!(launch(f, 1, 0, 0, &mut []), 1);
-    assert_eq!(launch(f, 1, 1025, 0, &mut []), 1);
     assert_eq!(launch(12345, 1, 32, 0, &mut []), 400);
     assert_eq!(launch(f, 1, 32, 54321, &mut []), 400);
     let shared = |bytes: u32| {

@@ -1,7 +1,7 @@
 //! Symbols and how they are looked up.
 
 use std::collections::BTreeSet;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::CString;
 
 use object::{Object, ObjectSymbol};
 
@@ -139,31 +139,6 @@ fn the_object_is_named_and_bound_like_the_real_one() {
         tag == 16 || (tag == 30 && value & 2 != 0)
     });
     assert!(symbolic, "not linked with -Bsymbolic");
-}
-
-#[test]
-fn names_and_words_of_errors() {
-    workstation();
-    let text = |f: fn(u32, *mut *const c_char) -> u32, code: u32| {
-        let mut p: *const c_char = std::ptr::null();
-        let rc = f(code, &raw mut p);
-        if p.is_null() {
-            return (rc, String::new());
-        }
-        // SAFETY: the driver gave a C string.
-        (
-            rc,
-            unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned(),
-        )
-    };
-    let name = |c, p| cu!(cuGetErrorName(c, p));
-    let words = |c, p| cu!(cuGetErrorString(c, p));
-    assert_eq!(text(name, 2), (0, "CUDA_ERROR_OUT_OF_MEMORY".to_owned()));
-    assert_eq!(text(words, 2), (0, "out of memory".to_owned()));
-    assert_eq!(text(name, 0).1, "CUDA_SUCCESS");
-    assert_eq!(text(name, 123_456), (1, String::new()));
-    let null = std::ptr::null_mut::<*const c_char>();
-    assert_eq!(cu!(cuGetErrorName(2u32, null)), 1);
 }
 
 #[test]

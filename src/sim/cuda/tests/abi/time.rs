@@ -2,7 +2,6 @@
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::support::{Context, PTX, alloc, kernel, launch};
@@ -181,39 +180,6 @@ fn a_long_queue_makes_launches_wait_and_nothing_is_lost() {
         (999.0..1100.0).contains(&ms),
         "{ms} ms for 200 kernels of 5 ms"
     );
-}
-
-static CALLED: AtomicU32 = AtomicU32::new(0);
-
-extern "C" fn called(data: *mut c_void) {
-    // SAFETY: the test passes the address of this counter.
-    let counter = unsafe { &*data.cast::<AtomicU32>() };
-    counter.fetch_add(1, Ordering::SeqCst);
-}
-
-#[test]
-fn host_functions_run_after_the_work_before_them() {
-    let (_one, _c, f) = alone();
-    let s = stream(1);
-    let data = (&raw const CALLED).cast::<c_void>();
-    let function: extern "C" fn(*mut c_void) = called;
-    assert_eq!(launch(f, 1, 32, s, &mut []), 0);
-    ok!(cuLaunchHostFunc(s, function, data));
-    assert_eq!(CALLED.load(Ordering::SeqCst), 0, "the kernel takes 5 ms");
-    ok!(cuStreamSynchronize(s));
-    assert_eq!(CALLED.load(Ordering::SeqCst), 1);
-    assert_eq!(cu!(cuLaunchHostFunc(s, 0u64, data)), 1);
-}
-
-#[test]
-fn destroying_a_stream_lets_its_work_finish() {
-    let (_one, _c, f) = alone();
-    let (s, start) = (stream(1), event());
-    ok!(cuEventRecord(start, s));
-    assert_eq!(launch(f, 1, 32, s, &mut []), 0);
-    ok!(cuStreamDestroy_v2(s));
-    assert_eq!(cu!(cuStreamQuery(s)), 400);
-    ok!(cuCtxSynchronize());
 }
 
 /// A copy takes its bytes' time in its stream, beside kernels of others; the call returns before.

@@ -38,7 +38,7 @@ fn instance(handle: Handle) -> Result<Instance, Code> {
 /// Slices of compute of an instance, of all that its GPU has.
 fn slices(gpu: &GpuSnapshot) -> (u32, u32) {
     let of = gpu.model.slug.split(':').next().unwrap_or("");
-    let own = profiles(of).find(|p| gpu.model.slug.ends_with(p.name));
+    let own = profiles(of).find(|p| gpu.model.slug.rsplit(':').next() == Some(p.name));
     let all = profiles(of).map(|p| p.compute_slices).max();
     (own.map_or(0, |p| p.compute_slices), all.unwrap_or(0))
 }

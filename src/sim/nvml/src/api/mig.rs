@@ -57,6 +57,10 @@ fn divisible(handle: Handle) -> Result<Device, Code> {
 
 /// The profile behind one of the header's constants (`NVML_GPU_INSTANCE_PROFILE_*_SLICE`).
 fn profile_at(gpu: &GpuSnapshot, constant: u32) -> Option<&'static MigProfile> {
+    let mut all = profiles(gpu.model.slug);
+    if constant == 7 {
+        return all.find(|p| p.name.ends_with("+me"));
+    }
     let (compute, twice) = match constant {
         0 => (1, false),
         1 => (2, false),
@@ -67,7 +71,6 @@ fn profile_at(gpu: &GpuSnapshot, constant: u32) -> Option<&'static MigProfile> {
         9 => (1, true),
         _ => return None,
     };
-    let mut all = profiles(gpu.model.slug);
     all.find(|p| p.compute_slices == compute && (compute != 1 || (p.memory_slices > 1) == twice))
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use gshare_sim_board::{GpuSnapshot, ProcessSnapshot};
+use gshare_sim_board::{Fault, GpuSnapshot};
 
 use crate::abi::{Handle, Out, export};
 use crate::code::Code;
@@ -18,17 +18,40 @@ use crate::session::device;
 const SERVERS: [&str; 2] = ["Xorg", "Xwayland"];
 const DESKTOPS: [&str; 2] = ["gnome-shell", "kwin_wayland"];
 
-fn compute(gpu: &GpuSnapshot) -> impl Iterator<Item = &ProcessSnapshot> {
-    let computes = |p: &&ProcessSnapshot| p.contexts > 0 && !SERVERS.contains(&p.name.as_str());
-    gpu.processes.iter().filter(computes)
+/// A process as NVML tells of it: one row, however many copies of the driver's library it has opened the GPU with
+/// (gpuFindClientInfoWithPidIterator of open-gpu-kernel-modules adds up all clients of a pid).
+struct Row {
+    pid: u32,
+    bytes: u64,
+    mps: bool,
+    computes: bool,
+    draws: bool,
+    /// Part of the last second or so.
+    busy: f64,
 }
 
-fn graphics(gpu: &GpuSnapshot) -> impl Iterator<Item = &ProcessSnapshot> {
-    let draws = |p: &&ProcessSnapshot| {
+fn rows(gpu: &GpuSnapshot) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for p in gpu.processes.iter().filter(|p| p.contexts > 0) {
         let name = p.name.as_str();
-        p.contexts > 0 && (SERVERS.contains(&name) || DESKTOPS.contains(&name))
-    };
-    gpu.processes.iter().filter(draws)
+        let recent = p.recent.as_ref();
+        let row = Row {
+            pid: p.pid,
+            bytes: p.bytes,
+            mps: p.mps.is_some(),
+            computes: !SERVERS.contains(&name),
+            draws: SERVERS.contains(&name) || DESKTOPS.contains(&name),
+            busy: recent.map_or(0.0, |r| r.busy_ns / r.span_ns as f64),
+        };
+        match rows.iter_mut().find(|known| known.pid == row.pid) {
+            None => rows.push(row),
+            Some(known) => {
+                known.bytes += row.bytes;
+                known.busy += row.busy;
+            }
+        }
+    }
+    rows
 }
 
 /// Fills the caller's array, or says how long it should be.
@@ -53,12 +76,14 @@ enum Kind {
     Clients,
 }
 
-fn of_kind(gpu: &GpuSnapshot, kind: Kind) -> Vec<&ProcessSnapshot> {
-    match kind {
-        Kind::Compute => compute(gpu).collect(),
-        Kind::Graphics => graphics(gpu).collect(),
-        Kind::Clients => compute(gpu).filter(|p| p.mps.is_some()).collect(),
-    }
+fn of_kind(gpu: &GpuSnapshot, kind: Kind) -> Vec<Row> {
+    let mut rows = rows(gpu);
+    rows.retain(|row| match kind {
+        Kind::Compute => row.computes,
+        Kind::Graphics => row.draws,
+        Kind::Clients => row.computes && row.mps,
+    });
+    rows
 }
 
 fn list_v1(
@@ -106,13 +131,9 @@ pub(super) fn wall_us() -> u64 {
 
 /// Pid and percent of time of each process that ran something lately.
 fn active(gpu: &GpuSnapshot) -> Vec<(u32, u32)> {
-    compute(gpu)
-        .filter_map(|p| {
-            let recent = p.recent?;
-            let busy = percent(recent.busy_ns / recent.span_ns as f64);
-            (busy > 0).then_some((p.pid, busy))
-        })
-        .collect()
+    let rows = of_kind(gpu, Kind::Compute);
+    let percents = rows.iter().map(|row| (row.pid, percent(row.busy)));
+    percents.filter(|(_, busy)| *busy > 0).collect()
 }
 
 /// Between two samples of an unkind driver, and how many it keeps, in microseconds.
@@ -193,7 +214,8 @@ export! {
         }
         let device = device(handle)?;
         let details: Vec<_> = match asked.mode {
-            0 => compute(device.gpu())
+            0 => of_kind(device.gpu(), Kind::Compute)
+                .into_iter()
                 .map(|p| ProcessDetail {
                     pid: p.pid,
                     used_gpu_memory: p.bytes,
@@ -221,7 +243,7 @@ export! {
         let device = device(handle)?;
         let time_stamp = wall_us();
         let active = active(device.gpu());
-        let found: Vec<_> = match device.snapshot.nvml_samples {
+        let found: Vec<_> = match device.snapshot.preset.has(Fault::NvmlSamples) {
             true => sampled(&active, time_stamp, last_seen),
             false => active
                 .into_iter()

@@ -1,0 +1,355 @@
+//! `gshare nodes`: several machines at a look, and `gshare claim --on`. Each machine decides for itself; nothing here has a
+//! queue.
+
+mod source;
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use gshare_proto::figures::{parts, share};
+use gshare_proto::totals::{AtLeast, sums, wasted};
+use gshare_proto::{GpuView, Snapshot};
+use serde::{Deserialize, Serialize};
+
+use super::args::ListArgs;
+use super::args::nodes::NodesArgs;
+use super::failure::{self, Failure};
+use super::table::{Align, Table, UNKNOWN};
+use super::{Outcome, list, out};
+use source::{Source, Sources};
+
+/// A machine that says nothing for so long is silent.
+const SILENT: Duration = Duration::from_secs(3);
+/// The lists of machines, the user's first.
+const LIST: &str = "gshare/nodes";
+const SYSTEM_LIST: &str = "/etc/gshare/nodes";
+
+/// What a machine says of itself. The content of a status file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Node {
+    /// Its name.
+    host: String,
+    /// When, Unix milliseconds.
+    taken_ms: u64,
+    /// `8 GPUs`, with the models: `8 GPUs (H100)`.
+    gpus: String,
+    /// What the caller would get at once, in GPUs; absent without a service.
+    free_now: Option<f64>,
+    /// The largest part of one GPU of that.
+    largest: Option<f64>,
+    /// GPUs that claims use; of those whose use is known, at least that.
+    used: Option<f64>,
+    /// That of some claims nothing is known.
+    used_at_least: bool,
+    /// GPUs claimed.
+    claimed: f64,
+    /// Claims that wait.
+    waiting: usize,
+    /// What wastes most.
+    wasted: String,
+    /// What is wrong there, each in a few words.
+    wrong: Vec<String>,
+}
+
+impl Node {
+    fn of(snapshot: &Snapshot) -> Self {
+        let sums = sums(snapshot.claims.iter(), snapshot);
+        let (used, used_at_least) = match sums.compute {
+            AtLeast::Known(figure) => (figure.map(|f| f.value / 100.0), false),
+            AtLeast::Some(least) => (Some(least / 100.0), true),
+        };
+        let models: BTreeSet<&str> = snapshot.gpus.iter().map(|g| g.short.as_str()).collect();
+        let models = Vec::from_iter(models).join(", ");
+        let free = snapshot.claimable_now.as_ref();
+        let largest = |parts: &[gshare_proto::ModelRoomView]| {
+            parts.iter().map(|m| m.largest).fold(0.0, f64::max)
+        };
+        let off = snapshot.service.as_ref().and_then(|s| s.off.as_ref());
+        let off = off.map(|_| "gshare is off".to_owned());
+        let none = snapshot
+            .service
+            .is_none()
+            .then(|| "no gshare service".to_owned());
+        let gpus = snapshot.gpus.iter().filter_map(wrong);
+        Self {
+            host: snapshot.host.clone(),
+            taken_ms: snapshot.taken_ms,
+            gpus: format!("{} ({models})", snapshot.gpus_text()),
+            free_now: free.map(|free| free.sum),
+            largest: free.map(|free| largest(&free.models)),
+            used,
+            used_at_least,
+            claimed: sums.claimed / 100.0,
+            waiting: snapshot.queue.len(),
+            wasted: wasted(snapshot),
+            wrong: off.into_iter().chain(none).chain(gpus).collect(),
+        }
+    }
+
+    fn free_text(&self) -> String {
+        match (self.free_now, self.largest) {
+            (Some(sum), Some(largest)) if sum > largest => {
+                format!("{}, {} on one GPU", parts(sum), share(largest))
+            }
+            (Some(sum), _) => parts(sum),
+            (None, _) => UNKNOWN.to_owned(),
+        }
+    }
+}
+
+/// What is wrong with a GPU.
+fn wrong(gpu: &GpuView) -> Option<String> {
+    match gpu.condition() {
+        "ok" | "warned" => None,
+        what => Some(format!("GPU {} {what}", gpu.index)),
+    }
+}
+
+/// What is known of a machine at a look.
+#[derive(Debug, Serialize)]
+struct Row {
+    /// As it was asked for.
+    name: String,
+    /// What it said last.
+    node: Option<Node>,
+    /// Why nothing newer is known; absent while it answers.
+    silent: Option<String>,
+}
+
+pub(crate) fn run(socket: Option<&Path>, args: &NodesArgs) -> Outcome {
+    if let Some(dir) = &args.write {
+        return write(socket, dir);
+    }
+    let sources = Sources::open(socket, asked(args)?);
+    let begun = Instant::now();
+    loop {
+        // The first picture waits for all, or for as long as silence is.
+        while !sources.all_told() && begun.elapsed() < SILENT {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        show(&sources.rows(), args)?;
+        let Some(every) = args.watch else {
+            return Ok(0);
+        };
+        std::thread::sleep(every);
+    }
+}
+
+fn show(rows: &[Row], args: &NodesArgs) -> Result<(), Failure> {
+    if args.json {
+        return out::json(&serde_json::json!({ "nodes": rows }));
+    }
+    if args.watch.is_some() {
+        out::clear()?;
+    }
+    out::print(&table(rows).text(out::columns(), out::colour()))
+}
+
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new(&[
+        ("HOST", Align::Left),
+        ("FREE NOW", Align::Left),
+        ("USED/CLAIMED", Align::Right),
+        ("WAIT", Align::Right),
+        ("STATE", Align::Left),
+        ("WASTES MOST", Align::Left),
+        ("GPUS", Align::Left),
+    ])
+    .spare("STATE", &["WAIT"]);
+    for row in rows {
+        // Figures of a machine that is silent are not those of now.
+        let node = row.node.as_ref().filter(|_| row.silent.is_none());
+        let of = |text: fn(&Node) -> String| node.map_or_else(|| UNKNOWN.to_owned(), text);
+        let state = match (&row.silent, node) {
+            (Some(why), _) => why.clone(),
+            (None, Some(node)) if !node.wrong.is_empty() => node.wrong.join(", "),
+            (None, _) => "ok".to_owned(),
+        };
+        table.row(vec![
+            row.name.clone(),
+            of(Node::free_text),
+            of(|n| {
+                let used = n.used.map_or_else(|| UNKNOWN.to_owned(), parts);
+                let least = if n.used_at_least { "\u{2265}" } else { "" };
+                format!("{least}{used}/{}", parts(n.claimed))
+            }),
+            of(|n| n.waiting.to_string()),
+            state,
+            of(|n| n.wasted.clone()),
+            of(|n| n.gpus.clone()),
+        ]);
+    }
+    table
+}
+
+/// The machines that are asked for, else those of a list.
+fn asked(args: &NodesArgs) -> Result<Vec<Source>, Failure> {
+    let mut names = args.hosts.clone();
+    if names.is_empty() {
+        let own = gshare_config::user_file().and_then(|f| Some(f.parent()?.parent()?.join(LIST)));
+        let files = own.into_iter().chain([PathBuf::from(SYSTEM_LIST)]);
+        let found = files.into_iter().find_map(|file| {
+            let text = std::fs::read_to_string(file).ok()?;
+            Some(listed(&text))
+        });
+        names = found.unwrap_or_default();
+    }
+    if names.is_empty() {
+        let text = "no machine is named";
+        return Err(Failure::new(failure::USAGE, text).with_hint(
+            "gshare nodes HOST..., or a list, one host in a line: ~/.config/gshare/nodes or /etc/gshare/nodes",
+        ));
+    }
+    names.into_iter().map(Source::of).collect()
+}
+
+/// The words of a list, without comments.
+fn listed(text: &str) -> Vec<OsString> {
+    let line = |line: &str| line.split('#').next().unwrap_or_default().trim().to_owned();
+    let lines = text.lines().map(line).filter(|line| !line.is_empty());
+    lines.map(OsString::from).collect()
+}
+
+/// Writes the status file of this machine until the service ends.
+fn write(socket: Option<&Path>, dir: &Path) -> Outcome {
+    let every = ListArgs {
+        watch: Some(Duration::from_secs(1)),
+        json: true,
+        ..ListArgs::default()
+    };
+    let failed = |e: io::Error| {
+        let text = format!("cannot write a status file into {}: {e}", dir.display());
+        Failure::new(failure::NOT_AVAILABLE, text)
+    };
+    list::each(socket, &every, |snapshot| {
+        let node = Node::of(snapshot);
+        let name = Path::new(&node.host).file_name();
+        let name = name.ok_or_else(|| failed(io::Error::other("this machine has no name")))?;
+        let mut file = tempfile::NamedTempFile::new_in(dir).map_err(failed)?;
+        let text = out::json_text(&node, false)?;
+        file.write_all(text.as_bytes()).map_err(failed)?;
+        let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        file.as_file().set_permissions(readable).map_err(failed)?;
+        let at = dir.join(name).with_added_extension("json");
+        file.persist(at).map_err(|e| failed(e.error))?;
+        Ok(())
+    })
+}
+
+/// `--on HOST`: the same command there, by ssh. Becomes it.
+pub(crate) fn on(host: &OsStr) -> Outcome {
+    let Source::Ssh(host) = Source::of(host.to_owned())? else {
+        let text = "--on takes what ssh takes as a host";
+        return Err(Failure::new(failure::USAGE, text));
+    };
+    let mut ssh = Command::new("ssh");
+    if io::stdin().is_terminal() && io::stdout().is_terminal() {
+        ssh.arg("-t");
+    }
+    let words = there(std::env::args_os().skip(1))?;
+    let error = ssh.arg(host).arg("gshare").args(words).exec();
+    Err(source::no_ssh(&error))
+}
+
+/// The arguments without `--on HOST`, for the shell of the other machine.
+fn there(mut args: impl Iterator<Item = OsString>) -> Result<Vec<String>, Failure> {
+    let mut words = Vec::new();
+    let mut found = false;
+    while let Some(word) = args.next() {
+        // The first one is ours: what follows the options is the command's.
+        if !found && word == "--on" {
+            args.next();
+            found = true;
+            continue;
+        }
+        let word = word.into_string().map_err(|word| {
+            let text = format!("{} is not UTF-8, which --on needs", word.display());
+            Failure::new(failure::USAGE, text)
+        })?;
+        if !found && word.starts_with("--on=") {
+            found = true;
+            continue;
+        }
+        words.push(super::env::quoted(&word));
+    }
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use gshare_proto::{ClaimableView, GpuState, ModelRoomView};
+
+    use super::*;
+
+    #[test]
+    fn the_other_machine_gets_the_same_words() {
+        let args = [
+            "claim", "--on", "box", "-g", "0.5", "--", "echo", "it's", "--on",
+        ];
+        let words = there(args.into_iter().map(OsString::from));
+        let words = words.map_err(|f| f.message).expect("UTF-8");
+        assert_eq!(
+            words,
+            [
+                "'claim'",
+                "'-g'",
+                "'0.5'",
+                "'--'",
+                "'echo'",
+                r"'it'\''s'",
+                "'--on'"
+            ]
+        );
+        let short = there(["claim", "--on=box", "x"].into_iter().map(OsString::from));
+        assert_eq!(
+            short.map_err(|f| f.message),
+            Ok(vec!["'claim'".to_owned(), "'x'".to_owned()])
+        );
+    }
+
+    #[test]
+    fn a_list_has_a_host_in_a_line() {
+        let text = "# ours\nh100box  # two H100\n\n ada@gpu2\n/nfs/gshare/\n";
+        assert_eq!(listed(text), ["h100box", "ada@gpu2", "/nfs/gshare/"]);
+    }
+
+    #[test]
+    fn a_row_says_what_is_free_and_what_is_wrong() {
+        let mut snapshot = Snapshot {
+            host: "h100box".to_owned(),
+            claimable_now: Some(ClaimableView {
+                sum: 1.5,
+                models: vec![ModelRoomView {
+                    largest: 0.75,
+                    ..ModelRoomView::default()
+                }],
+            }),
+            service: Some(gshare_proto::ServiceView::default()),
+            ..Snapshot::default()
+        };
+        snapshot.gpus.push(GpuView {
+            index: 3,
+            state: GpuState::Hung,
+            ..GpuView::default()
+        });
+        let row = |silent: Option<&str>| Row {
+            name: "h100box".to_owned(),
+            node: Some(Node::of(&snapshot)),
+            silent: silent.map(str::to_owned),
+        };
+        let text = table(&[row(None)]).text(None, false);
+        let said = text.lines().nth(1).expect("a row");
+        assert!(said.contains("1.50, 0.75 on one GPU"), "{text}");
+        assert!(said.contains("GPU 3 hangs"), "{text}");
+        let text = table(&[row(Some("silent for 4s"))]).text(None, false);
+        assert!(
+            text.contains("silent for 4s") && !text.contains("1.50"),
+            "{text}"
+        );
+    }
+}

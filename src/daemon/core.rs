@@ -1,0 +1,120 @@
+//! The core with its clock: what it must still be told, in order, and its steps, counted. For tests: all that it is told and
+//! decides, played again at the end.
+
+use std::collections::VecDeque;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use gshare_core::Machine;
+use gshare_core::machine::{Action, Event};
+use gshare_core::play::recording::Recording;
+
+use super::fact::Decided;
+use super::world::Now;
+
+/// So much before its start the clock of the core begins, so that it can be told of the time before.
+const BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// The core, which can be asked anything and changes by [`Core::step`] alone.
+#[derive(Debug)]
+pub(crate) struct Core {
+    machine: Machine,
+    origin: Instant,
+    todo: VecDeque<Event>,
+    /// What it has decided is being carried out.
+    busy: bool,
+    /// Where `GSHARE_RECORD` names a directory: all its steps, and the file for what comes of playing them again.
+    recorded: Option<(PathBuf, Recording)>,
+}
+
+impl Deref for Core {
+    type Target = Machine;
+
+    fn deref(&self) -> &Machine {
+        &self.machine
+    }
+}
+
+impl Default for Core {
+    fn default() -> Self {
+        let dir = std::env::var_os("GSHARE_RECORD").map(PathBuf::from);
+        let file = |dir: PathBuf| dir.join(std::process::id().to_string());
+        Self {
+            machine: Machine::default(),
+            origin: Instant::now(),
+            todo: VecDeque::new(),
+            busy: false,
+            recorded: dir.map(|dir| (file(dir), Recording::default())),
+        }
+    }
+}
+
+impl Core {
+    /// Its clock.
+    pub(crate) fn now(&self) -> Duration {
+        BEFORE + self.origin.elapsed()
+    }
+
+    /// This moment, by all clocks.
+    pub(crate) fn moment(&self) -> Now {
+        Now::read(self.now())
+    }
+
+    /// When it wants to hear of the time, also between two ticks.
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        let now = self.now();
+        let at = self.machine.next_wake(now)?;
+        Instant::now().checked_add(at.saturating_sub(now))
+    }
+
+    /// Takes in what it must be told next. True if nothing is being carried out: then [`Core::step`] is called until it
+    /// has nothing more.
+    pub(crate) fn begin(&mut self, events: impl IntoIterator<Item = Event>) -> bool {
+        self.todo.extend(events);
+        !std::mem::replace(&mut self.busy, true)
+    }
+
+    /// Takes in what it must be told after what is being carried out.
+    pub(crate) fn then(&mut self, event: Event) {
+        self.todo.push_back(event);
+    }
+
+    /// One step, and what is decided in it; `None` when all has been told.
+    pub(crate) fn step(&mut self) -> Option<(Vec<Action>, Decided)> {
+        let Some(event) = self.todo.pop_front() else {
+            self.busy = false;
+            return None;
+        };
+        let now = self.now();
+        let noted = self.recorded.as_ref().map(|_| event.clone());
+        let started = Instant::now();
+        let actions = self.machine.step(now, event);
+        let took = started.elapsed();
+        if let (Some((_, recording)), Some(event)) = (&mut self.recorded, noted) {
+            recording.note(now, event, &actions);
+        }
+        let count = |which: fn(&Action) -> bool| actions.iter().filter(|a| which(a)).count() as u64;
+        let decided = Decided {
+            took,
+            refused: count(|a| matches!(a, Action::Refuse { .. })),
+            leases_over: count(|a| matches!(a, Action::LeaseOver { .. })),
+            caps: count(|a| matches!(a, Action::Cap { .. })),
+        };
+        Some((actions, decided))
+    }
+
+    /// Writes down, where that is wanted, whether what was told leads to what was decided, also without this service.
+    pub(crate) fn end(&self) {
+        let Some((file, recording)) = &self.recorded else {
+            return;
+        };
+        let text = match recording.play() {
+            Ok((steps, decided)) => format!("same: {steps} steps, {decided} decisions\n"),
+            Err(differs) => format!("differs: {differs:?}\n"),
+        };
+        if let Err(error) = std::fs::write(file, text) {
+            tracing::error!(%error, "cannot write the result of the recording");
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The rules in force: the configuration, and what administrators have set over it.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+
+use gshare_config::Config;
+use gshare_core::{Party, Quota};
+
+use crate::off::Off;
+use crate::stage::Stages;
+
+/// All of them: as a configuration, the one in force.
+#[derive(Debug, Default)]
+pub(crate) struct Settings {
+    config: Config,
+    /// Whether gshare acts at all.
+    pub(crate) off: Off,
+    /// How much it does.
+    pub(crate) stages: Stages,
+    /// Quotas set by administrators.
+    pub(crate) set_quotas: BTreeMap<Party, Quota>,
+}
+
+impl From<Config> for Settings {
+    fn from(config: Config) -> Self {
+        Self {
+            config,
+            ..Self::default()
+        }
+    }
+}
+
+impl Deref for Settings {
+    type Target = Config;
+
+    fn deref(&self) -> &Config {
+        &self.config
+    }
+}
+
+impl DerefMut for Settings {
+    fn deref_mut(&mut self) -> &mut Config {
+        &mut self.config
+    }
+}

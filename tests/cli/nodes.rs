@@ -1,0 +1,137 @@
+//! Several machines: an `ssh` that finds the service of each in a directory.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::fake::{Home, code, stderr, stdout};
+use super::lists::snapshot;
+
+/// `gshare` with an ssh that starts the gshare of `box`, hangs at `dead` and knows nobody at `closed`.
+fn gshare(home: &Home, args: &[&str]) -> Command {
+    let program = env!("CARGO_BIN_EXE_gshare");
+    let script = format!(
+        r#"#!/bin/sh
+while [ "$1" = -o ]; do shift 2; done
+host=$1; shift
+case $host in
+    dead) exec sleep 60 ;;
+    closed) echo "ada@closed: Permission denied (publickey)." >&2; exit 255 ;;
+    echo) echo "$@"; exit 7 ;;
+esac
+shift
+GSHARE_SOCKET=$HOME/$host exec {program} "$@"
+"#
+    );
+    let ssh = home.path("ssh");
+    fs::write(&ssh, script).expect("written");
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).expect("set");
+    let mut command = home.gshare(args);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{}:{path}", home.path("").display()));
+    command
+}
+
+fn watched(times: u64) -> impl FnOnce(super::fake::Conn) -> Value + Send + 'static {
+    move |mut conn| {
+        let call = conn.call();
+        for n in 0..times {
+            let mut said = snapshot();
+            said["taken_ms"] = json!(1_090_000 + n);
+            if !conn.try_send(&said) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        call
+    }
+}
+
+#[test]
+fn machines_are_seen_at_a_look_and_a_silent_one_keeps_nobody_waiting() {
+    let home = Home::new();
+    let service = home.service_at("box", watched(50));
+    let begun = Instant::now();
+    let asked = ["nodes", "--json", "box", "dead", "closed"];
+    let output = gshare(&home, &asked).output().expect("gshare");
+    let took = begun.elapsed();
+    assert_eq!(code(&output), Some(0), "{}", stderr(&output));
+    assert!(took < Duration::from_millis(3_900), "{took:?}");
+    let said: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    let row = |n: usize| &said["nodes"][n];
+    assert_eq!(row(0)["name"], "box");
+    assert_eq!(row(0)["silent"], Value::Null, "{said}");
+    assert_eq!(row(0)["node"]["host"], "lab-ws1");
+    assert_eq!(row(0)["node"]["claimed"], 0.75);
+    assert_eq!(row(1)["silent"], "silent for 3s");
+    let why = "ada@closed: Permission denied (publickey).";
+    assert_eq!(row(2)["silent"], why);
+    // One second is what the service is asked for.
+    assert_eq!(service.join()["min_interval_ms"], 1000);
+
+    let none = gshare(&home, &["nodes"]).output().expect("gshare");
+    assert_eq!(code(&none), Some(64), "{}", stderr(&none));
+    let option = gshare(&home, &["nodes", "--", "-oProxyCommand=x"]);
+    let option = { option }.output().expect("gshare");
+    assert_eq!(code(&option), Some(64));
+    assert!(
+        stderr(&option).contains("is no host"),
+        "{}",
+        stderr(&option)
+    );
+}
+
+#[test]
+fn a_status_file_stands_for_a_machine_until_it_is_old() {
+    let home = Home::new();
+    let dir = home.path("files/");
+    fs::create_dir(&dir).expect("made");
+    let dir = dir.to_str().expect("a path");
+    let service = home.service(watched(2));
+    let output = home.gshare(&["nodes", "--write", dir]).output();
+    assert_eq!(
+        code(&output.expect("gshare")),
+        Some(69),
+        "until the service ends"
+    );
+    service.join();
+    let file = home.path("files/lab-ws1.json");
+    let mut node: Value = serde_json::from_slice(&fs::read(&file).expect("there")).expect("JSON");
+    assert_eq!(node["taken_ms"], 1_090_001);
+    let look = || {
+        let output = home.gshare(&["nodes", dir]).output().expect("gshare");
+        stdout(&output)
+    };
+    let text = look();
+    assert!(
+        text.contains("lab-ws1") && text.contains("its status file is old"),
+        "{text}"
+    );
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    node["taken_ms"] = json!(now.expect("after 1970").as_millis() as u64);
+    fs::write(&file, node.to_string()).expect("written");
+    let text = look();
+    assert!(text.contains("0.75") && !text.contains("old"), "{text}");
+}
+
+#[test]
+fn a_claim_on_another_machine_is_made_there() {
+    let home = Home::new();
+    let args = [
+        "claim", "--on", "echo", "-g", "0.5", "--", "python", "a b.py",
+    ];
+    let output = gshare(&home, &args).output().expect("gshare");
+    assert_eq!(
+        code(&output),
+        Some(7),
+        "its exit status: {}",
+        stderr(&output)
+    );
+    assert_eq!(
+        stdout(&output),
+        "gshare 'claim' '-g' '0.5' '--' 'python' 'a b.py'\n"
+    );
+}

@@ -1,0 +1,195 @@
+//! What was untrue, cut off or missing when the screen was looked at beside the demo.
+
+use gshare_proto::{Check, HistoryPoint, StageView};
+
+use super::*;
+use crate::testing::{canned, screen};
+
+fn line(text: &str, with: &str) -> String {
+    let found = text.lines().find(|l| l.contains(with));
+    found
+        .unwrap_or_else(|| panic!("no `{with}` on\n{text}"))
+        .to_owned()
+}
+
+/// History of a service that began in the middle of the only step that it knows.
+fn young() -> gshare_proto::HistoryView {
+    let mut view = canned::recorded();
+    view.heat = view.heat.map(|mut heat| {
+        for hours in heat.claimed.iter_mut().chain(&mut heat.used) {
+            hours.iter_mut().skip(1).for_each(|hour| *hour = None);
+        }
+        heat
+    });
+    for series in &mut view.series {
+        series.points = vec![HistoryPoint {
+            at_ms: canned::NOW_MS - 600_000,
+            known: 0.25,
+            claimed: 3.0,
+            used: Some(2.0),
+            ..HistoryPoint::default()
+        }];
+    }
+    view.step_ms = 600_000;
+    view
+}
+
+#[test]
+fn a_young_service_is_drawn_from_the_moment_that_it_knows() {
+    let mut m = model(NLP, (120, 40), canned::workstation());
+    m.page = Page::History;
+    m.past.view = Some(Ok(Box::new(young())));
+    let text = screen(&m);
+    // It is 14:32:07, and the step began ten minutes ago; the service 2:30 ago.
+    let axis = text.lines().find(|l| l.ends_with(" now")).unwrap();
+    assert!(axis.contains("14:30") && !axis.contains("14:2"), "{axis}");
+    assert!(!text.contains("WEEK"), "a week of seven hours\n{text}");
+    // The step is not over yet.
+    let mut current = young();
+    for point in current.series.iter_mut().flat_map(|s| &mut s.points) {
+        point.at_ms += 300_000;
+    }
+    m.past.view = Some(Ok(Box::new(current)));
+    let text = screen(&m);
+    let axis = text
+        .lines()
+        .find(|l| l.ends_with(" now"))
+        .unwrap_or_default();
+    assert!(axis.contains("14:30") && !axis.contains("14:2"), "{text}");
+    m.past.view = Some(Ok(Box::new(canned::recorded())));
+    assert!(screen(&m).contains("WEEK"));
+}
+
+#[test]
+fn that_nobody_waits_is_said_beside_the_last_day_and_no_sum_is_cut() {
+    let mut snapshot = canned::lab();
+    snapshot.queue.clear();
+    for user in &mut snapshot.users {
+        if let Some(day) = &mut user.day {
+            (day.claimed_gpu_s, day.used_gpu_s) = (443_000.0, Some(430_000.0));
+            (day.waited_gpu_s, day.estimate) = (360_000.0, true);
+        }
+    }
+    let text = screen(&model(NLP, (120, 40), snapshot));
+    line(&text, "QUEUE nobody waits");
+    for word in ["claimed ", "waited "] {
+        let sums = line(&text, word);
+        assert!(!sums.contains('…'), "{sums}");
+    }
+}
+
+#[test]
+fn a_peak_is_whole_or_not_there() {
+    for cols in 60..140 {
+        let mut snapshot = canned::workstation();
+        for part in snapshot.claims.iter_mut().flat_map(|c| &mut c.gpus) {
+            part.mem_request = canned::gib(13.9);
+            (part.mem_used, part.mem_peak) = (Some(canned::gib(12.1)), Some(canned::gib(12.1)));
+        }
+        let mut m = model(NLP, (cols, 30), snapshot);
+        m.page = Page::Claims;
+        let text = screen(&m);
+        assert!(
+            !text.contains("peak …") && !text.contains("limit …"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn what_is_to_fix_is_told_whole_where_there_is_room() {
+    let mut m = model(NLP, (120, 40), canned::workstation());
+    m.page = Page::Health;
+    let check = Check {
+        name: "strict launcher".to_owned(),
+        state: "missing".to_owned(),
+        detail: "a program can load the driver without the library; ".repeat(3) + "the end",
+        fix: Some("sudo gshare setup".to_owned()),
+        ..canned::checks()[0].clone()
+    };
+    m.checks.rows = Some(Ok(vec![check]));
+    line(&screen(&m), "the end");
+}
+
+#[test]
+fn the_stage_is_said_at_80_columns() {
+    let mut snapshot = canned::workstation();
+    snapshot.simulated = true;
+    let stage = StageView {
+        machine: 3,
+        ..StageView::default()
+    };
+    snapshot.service.as_mut().unwrap().stage = Some(stage);
+    let text = screen(&model(NLP, (80, 24), snapshot));
+    let first = text.lines().next().unwrap();
+    assert!(
+        first.contains("stage 3: ") && first.contains("SIM"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_wasted_most_has_the_command_of_the_advice() {
+    let mut m = model(NLP, (120, 40), canned::workstation());
+    m.page = Page::History;
+    m.past.view = Some(Ok(Box::new(canned::recorded())));
+    let worst = gshare_proto::IdleHolding {
+        id: "c12".to_owned(),
+        user: "nlp".to_owned(),
+        ..gshare_proto::IdleHolding::default()
+    };
+    let worst = vec![worst];
+    m.past.report = Some(Box::new(gshare_proto::ReportView {
+        worst,
+        ..gshare_proto::ReportView::default()
+    }));
+    let said = line(&screen(&m), "GPU h idle of");
+    assert!(said.trim_end().ends_with("gshare release c12"), "{said}");
+}
+
+#[test]
+fn what_few_people_type_is_one_line_until_it_is_wanted() {
+    let mut m = model(NLP, (80, 24), canned::workstation());
+    press(&mut m, "n");
+    line(&screen(&m), "more     memory, limit, class");
+    press(&mut m, "<tab><tab><tab><tab>8G");
+    line(&screen(&m), "Memory   8G");
+    // What was typed stays in sight.
+    press(&mut m, "<tab><tab><tab>");
+    line(&screen(&m), "Memory   8G");
+}
+
+#[test]
+fn a_claim_that_is_throttled_is_not_called_wasteful() {
+    let mut snapshot = canned::lab();
+    let wasted = gshare_proto::totals::wasted(&snapshot);
+    let id = wasted.split(' ').next().unwrap().to_owned();
+    let claim = snapshot.claims.iter_mut().find(|c| c.id == id).unwrap();
+    claim.gpus[0].throttled = Some(gshare_proto::Figure {
+        value: 40.0,
+        source: gshare_proto::Source::Shim,
+        estimate: false,
+    });
+    let now = gshare_proto::totals::wasted(&snapshot);
+    assert!(!now.starts_with(&format!("{id} ")), "{wasted}, then {now}");
+}
+
+#[test]
+fn later_nothing_is_free_beside_a_program_without_an_end_nor_of_what_is_planned() {
+    let mut snapshot = canned::workstation();
+    // A program without a claim runs on GPU 3, and GPU 2 is planned for another.
+    snapshot.gpus[3].claimable = 0.4;
+    snapshot.gpus[2].planned_for = Some("c22 bio".to_owned());
+    let mut m = model(NLP, (120, 40), snapshot);
+    press(&mut m, "3]");
+    let text = screen(&m);
+    let under = |gpu: &str| {
+        let mut lines = text.lines().skip_while(|l| !l.starts_with(gpu));
+        lines.nth(1).unwrap_or_default().trim().to_owned()
+    };
+    assert_eq!(
+        (under("3 RTX").as_str(), under("2 RTX").as_str()),
+        ("~0.40", ""),
+        "{text}"
+    );
+}
