@@ -255,8 +255,7 @@ fn regroup(mut old: BTreeMap<usize, Set>, table: Table) -> BTreeMap<usize, Set> 
     let mut sets = BTreeMap::new();
     for (index, claims) in table {
         let gpus: BTreeSet<usize> = claims.iter().map(|e| e.gpu).collect();
-        let before = old.iter().find(|(_, set)| set.gpus.contains(&index));
-        let same = before.filter(|(_, set)| gpus.iter().eq(&set.gpus));
+        let same = old.iter().find(|(_, set)| gpus.iter().eq(&set.gpus));
         let set = if let Some(at) = same.map(|(at, _)| *at) {
             let set = old.remove(&at).unwrap_or_default();
             Set { claims, ..set }
@@ -266,13 +265,15 @@ fn regroup(mut old: BTreeMap<usize, Set>, table: Table) -> BTreeMap<usize, Set> 
                 let mut entries = claims.iter().filter(|e| e.claim == id);
                 entries.next().map(|e| Word(e.turning.limits.turn_word()))
             };
-            let arbiter = before.map(|(_, set)| {
-                let place = |gpu| set.gpus.iter().position(|other| other == gpu);
-                let places: Vec<_> = gpus.iter().map(place).collect();
-                set.arbiter.regrouped(&places, word)
-            });
+            let before = |gpu| {
+                old.values().find_map(|set| {
+                    let at = set.gpus.iter().position(|other| other == gpu)?;
+                    Some((&set.arbiter, at))
+                })
+            };
+            let before: Vec<_> = gpus.iter().map(before).collect();
             Set {
-                arbiter: arbiter.unwrap_or_default(),
+                arbiter: Arbiter::regrouped(&before, word),
                 gpus: gpus.into_iter().collect(),
                 claims,
                 ..Set::default()

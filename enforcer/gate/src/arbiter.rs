@@ -337,32 +337,39 @@ impl Arbiter {
             .map_or(0, |r| r.used_ns)
     }
 
-    /// One for other GPUs of these claims, which goes on from what they owe each other; `places` says which GPU of this one
-    /// each of them is. `word` gives what a claim's page says; claims without one are left out.
+    /// One for GPUs of which each was another arbiter's, in that place, or nobody's: it goes on from what claims owed each
+    /// other there. `word` gives what a claim's page says; claims without one are left out.
     #[must_use]
     pub fn regrouped(
-        &self,
-        places: &[Option<usize>],
+        before: &[Option<(&Arbiter, usize)>],
         word: impl Fn(u64) -> Option<Word>,
     ) -> Arbiter {
-        let records = self.records.iter().filter_map(|r| {
-            Some(Record {
-                demand: r.demand.regrouped(places),
-                ahead_ns: r.ahead_ns,
-                wants: r.wants,
-                usual: r.usual,
-                last_turn: r.last_turn,
-                ..Record::new(r.id, word(r.id)?)
-            })
-        });
+        let there = || before.iter().flatten().map(|(arbiter, _)| *arbiter);
+        let Some(first) = there().next() else {
+            return Arbiter::default();
+        };
+        let mut records: Vec<Record> = Vec::new();
+        for (arbiter, r) in there().flat_map(|a| a.records.iter().map(move |r| (a, r))) {
+            if let Some(word) = word(r.id).filter(|_| records.iter().all(|it| it.id != r.id)) {
+                records.push(Record {
+                    demand: Demand::regrouped(r.id, before),
+                    // Each counts from another beginning.
+                    ahead_ns: r.ahead_ns - arbiter.middle() + first.middle(),
+                    wants: r.wants,
+                    usual: r.usual,
+                    last_turn: r.last_turn,
+                    ..Record::new(r.id, word)
+                });
+            }
+        }
         Arbiter {
-            records: records.collect(),
-            nobody_ahead_ns: self.nobody_ahead_ns,
-            is_scarce: self.is_scarce,
-            looked_ns: self.looked_ns,
-            low_since_ns: self.low_since_ns,
-            late_ns: self.late_ns,
-            turns: self.turns,
+            records,
+            nobody_ahead_ns: first.nobody_ahead_ns,
+            is_scarce: there().any(|arbiter| arbiter.is_scarce),
+            looked_ns: first.looked_ns,
+            low_since_ns: first.low_since_ns,
+            late_ns: first.late_ns,
+            turns: first.turns,
             ..Arbiter::default()
         }
     }
@@ -1059,25 +1066,57 @@ mod tests {
         arbiter
     }
 
-    /// Two claims on two GPUs, each of which needs most of another one, also when the set of GPUs was another before.
+    /// Two claims on two GPUs, each of which needs most of another one, also when the set of GPUs was another before, or each
+    /// had an arbiter of its own, or one had none.
     #[test]
     fn what_a_claim_needs_of_one_gpu_it_does_not_need_of_the_next() {
-        let mut arbiter = Arbiter::default();
+        let word = |_| Some(Word::default());
         let need = |gpu: usize, now: u64, permille: u64| Process {
             demand_ns: now / 1000 * permille,
             said_ns: now,
             stamp: now,
             ..process(gpu, false, 0)
         };
-        for look in 0..80 {
+        let look = |arbiter: &mut Arbiter, look: u64, gpus: &[usize]| {
             let now = 1000 * MS + look * 25 * MS;
-            let mine = [need(0, now, 700), need(1, now, 100)];
-            let other = [need(0, now, 100), need(1, now, 700)];
+            let of = |needs: [u64; 2]| -> Vec<Process> {
+                let places = gpus.iter().enumerate();
+                places.map(|(at, gpu)| need(at, now, needs[*gpu])).collect()
+            };
+            let (mine, other) = (of([700, 100]), of([100, 700]));
             let claims = [claim(0, &mine), claim(1, &other)];
             arbiter.step(now, &claims, &mut |_, _| true, &mut Vec::new());
             assert!(!arbiter.is_scarce, "800 thousandths of each, look {look}");
-            if look == 40 {
-                arbiter = arbiter.regrouped(&[Some(0), Some(1)], |_| Some(Word::default()));
+        };
+        let [mut both, mut first, mut second] = [(); 3].map(|()| Arbiter::default());
+        for at in 0..40 {
+            look(&mut both, at, &[0, 1]);
+            look(&mut first, at, &[0]);
+            look(&mut second, at, &[1]);
+        }
+        let cases = [
+            [Some((&both, 0)), Some((&both, 1))],
+            [Some((&first, 0)), Some((&second, 0))],
+            [Some((&first, 0)), None],
+        ];
+        for before in cases {
+            let mut arbiter = Arbiter::regrouped(&before, word);
+            let needs: Vec<Vec<f64>> = arbiter
+                .records
+                .iter()
+                .map(|r| r.demand.ran.clone())
+                .collect();
+            let near = |needs: &[f64], of: [f64; 2]| {
+                let of = [of[0], if before[1].is_some() { of[1] } else { 0.0 }];
+                needs
+                    .iter()
+                    .zip(of)
+                    .all(|(got, wanted)| (got - wanted).abs() < 0.01)
+            };
+            assert!(near(&needs[0], [0.7, 0.1]), "{needs:?}");
+            assert!(near(&needs[1], [0.1, 0.7]), "{needs:?}");
+            for at in 40..80 {
+                look(&mut arbiter, at, &[0, 1]);
             }
         }
     }
@@ -1126,7 +1165,7 @@ mod tests {
                 record.wants = true;
                 record.ahead_ns = if record.id == behind { 0.0 } else { 30e6 };
             }
-            let mut arbiter = before.regrouped(&[Some(0)], |_| Some(Word::default()));
+            let mut arbiter = Arbiter::regrouped(&[Some((&before, 0))], |_| Some(Word::default()));
             let claims = [claim(0, &waits), claim(1, &waits)];
             let mut orders = Vec::new();
             arbiter.step(began + MS, &claims, &mut |_, _| true, &mut orders);

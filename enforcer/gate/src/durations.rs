@@ -22,6 +22,15 @@ pub enum Measure {
     Alone = 0,
 }
 
+/// What a launch will take alone on the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expected {
+    /// Nanoseconds.
+    pub ns: u64,
+    /// It was measured, and not only roughly.
+    pub is_sure: bool,
+}
+
 /// What is launched: a function with its shape, or a graph as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key(u64);
@@ -93,7 +102,15 @@ impl Default for Durations {
 }
 
 impl Durations {
-    /// What a launch will take alone on the GPU, in nanoseconds; `None` if it was not seen yet.
+    /// What is known of a launch; `None` if it was not seen yet.
+    pub fn expected(&self, key: Key) -> Option<Expected> {
+        self.known(key).map(|known| Expected {
+            ns: known >> HOW_BITS,
+            is_sure: known & HOW != Measure::Rough as u64,
+        })
+    }
+
+    /// The same in nanoseconds alone.
     #[inline]
     pub fn get(&self, key: Key) -> Option<u64> {
         self.known(key).map(|known| known >> HOW_BITS)
@@ -143,12 +160,6 @@ impl Durations {
         row.key.store(key.0, Ordering::Relaxed);
     }
 
-    /// Whether a launch was measured, and not only roughly.
-    pub fn is_sure(&self, key: Key) -> bool {
-        self.known(key)
-            .is_some_and(|known| known & HOW != Measure::Rough as u64)
-    }
-
     /// Forgets what was learnt of a launch: its handle may come to mean something else.
     pub fn forget(&self, key: Key) {
         let at = place(key);
@@ -191,9 +202,12 @@ mod tests {
         let key = Key::kernel(0x5000, 64, 256);
         let about = |us: u64| table.get(key) == Some(us * 1000);
         table.learn(key, 0, Measure::Rough);
-        assert!(table.get(key).is_some() && !table.is_sure(key));
+        assert!(table.expected(key).is_some_and(|it| !it.is_sure));
         table.learn(key, 20_000, Measure::Crowd);
-        assert!(about(20) && table.is_sure(key), "at once");
+        assert!(
+            about(20) && table.expected(key).is_some_and(|it| it.is_sure),
+            "at once"
+        );
         table.learn(key, 500, Measure::Rough);
         assert!(about(20), "that says nothing");
         table.learn(key, 2_000_000, Measure::Crowd);

@@ -26,7 +26,7 @@ mod word;
 
 pub use arbiter::{Arbiter, Claim, Order, Process};
 pub use cells::Cells;
-pub use durations::{Durations, Key, Measure};
+pub use durations::{Durations, Expected, Key, Measure};
 pub use member::{Learnt, MARKERS, Member, Rest, Signals, Verdict, View};
 pub use tally::{Fill, Load, SAMPLE_NS, Tally};
 pub use timeline::{Current, Timeline};

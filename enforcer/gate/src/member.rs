@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{CHUNK_NS, Flags, Frame, Key, Mode, SILENCE_NS, Word};
+use crate::{CHUNK_NS, Expected, Flags, Frame, Key, Mode, SILENCE_NS, Word};
 
 /// Most events in flight that one process is measured by.
 pub const MARKERS: usize = 64;
@@ -22,7 +22,7 @@ const LEARNING: usize = 16;
 /// A kernel may be launched again before its first measurement is there after so long: it may wait for
 /// that second launch.
 const LEARN_AT_MOST_NS: u64 = 250_000_000;
-/// Most launches that go by one grant. What they take may be known roughly only, and be far more than that: a marker
+/// Most launches that go by one grant while what they take is known roughly only. It may be far more than that: a marker
 /// after so many says so.
 const LAUNCHES: u64 = 128;
 /// How far a process may be ahead of the GPU: little where a neighbour was there a moment ago, so that it
@@ -365,7 +365,7 @@ impl Member {
         }
     }
 
-    /// Asks for a launch that is expected to take `expected_ns` alone on the GPU (`None`: never seen).
+    /// Asks for a launch of which so much is known (`None`: never seen).
     /// `ticket` is the caller's place among the process's waiting threads; it begins as `None` and has to
     /// be given back by [`Self::leave`] if the caller does not ask again after a wait.
     pub fn ask(
@@ -373,7 +373,7 @@ impl Member {
         now: u64,
         view: &View,
         key: Key,
-        expected_ns: Option<u64>,
+        expected: Option<Expected>,
         ticket: &mut Option<u64>,
     ) -> Verdict {
         self.see(now, view.word, view.flags);
@@ -392,7 +392,7 @@ impl Member {
         };
         let start = self.end_ns.max(now);
         // A turn ends nearer to its time without a launch of which less than half fits; at least one there is.
-        let next_ns = expected_ns.map_or(0, |ns| self.scaled(ns));
+        let next_ns = expected.map_or(0, |it| self.scaled(it.ns));
         let least_ns = if self.is_turn_used { next_ns / 2 } else { 0 };
         let until_ns = match rule {
             Rule::Free => {
@@ -420,11 +420,11 @@ impl Member {
                 start.saturating_sub(wakes_at).max(now + 1)
             }
             Rule::Until(horizon) => {
-                if expected_ns.is_none() && self.is_learning(now, key) {
+                if expected.is_none() && self.is_learning(now, key) {
                     now.saturating_add(LEARN_AT_MOST_NS / 4)
                 } else {
                     self.leave(now, ticket);
-                    return self.admit(now, start, horizon, key, expected_ns);
+                    return self.admit(now, start, horizon, key, expected);
                 }
             }
         };
@@ -442,16 +442,17 @@ impl Member {
         start: u64,
         horizon: u64,
         key: Key,
-        expected_ns: Option<u64>,
+        expected: Option<Expected>,
     ) -> Verdict {
         // Launched again before it was over: at least as long as it has lasted.
         let lasted = self.learning.iter().find(|it| it.key == key);
         let lasted = lasted.map_or(0, |it| now.saturating_sub(it.since_ns));
-        let own = expected_ns.unwrap_or(self.prior_ns.max(lasted));
+        let own = expected.map_or(self.prior_ns.max(lasted), |it| it.ns);
         let room = horizon.saturating_sub(start).saturating_mul(1024) / self.scale.max(1);
-        let grant_ns = match expected_ns {
-            Some(ns) if ns < CHUNK_NS => {
-                let most = ns.saturating_mul(LAUNCHES).min(CHUNK_NS);
+        let grant_ns = match expected {
+            Some(Expected { ns, is_sure }) if ns < CHUNK_NS => {
+                let launches = if is_sure { u64::MAX } else { LAUNCHES };
+                let most = ns.saturating_mul(launches).min(CHUNK_NS);
                 room.saturating_sub(ns).min(most)
             }
             Some(_) => 0,
@@ -846,6 +847,11 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
+    fn sure(ns: u64) -> Option<Expected> {
+        let is_sure = true;
+        Some(Expected { ns, is_sure })
+    }
+
     /// A process whose first launch is marked and whose second one is still in its call.
     fn in_second_call() -> (Member, Key) {
         let view = View {
@@ -858,7 +864,7 @@ mod tests {
         let key = Key::kernel(0x5000, 768, 256);
         let mut member = Member::default();
         let mut go = |now| {
-            let verdict = member.ask(now, &view, key, Some(3 * MS), &mut None);
+            let verdict = member.ask(now, &view, key, sure(3 * MS), &mut None);
             assert_eq!(verdict, Verdict::Go { grant_ns: 0 });
         };
         go(10 * MS);
@@ -922,7 +928,7 @@ mod tests {
         let mut member = Member::default();
         let mut now = 10 * MS;
         let mut launch = |now: u64, awaited| {
-            let asked = member.ask(now, &view(now), key, Some(30_000), &mut None);
+            let asked = member.ask(now, &view(now), key, sure(30_000), &mut None);
             let Verdict::Go { grant_ns } = asked else {
                 panic!("{asked:?}");
             };
@@ -945,7 +951,7 @@ mod tests {
         assert!(matches!(goes_on, Rest::At(_)), "it launches: {goes_on:?}");
     }
 
-    /// A kernel of 30 us that was taken for one of half a microsecond when it was first seen.
+    /// A kernel of 30 us that was taken for one of half a microsecond when it was first seen, and one that takes that.
     #[test]
     fn what_is_known_roughly_is_launched_a_few_times_by_one_grant() {
         let view = View {
@@ -954,13 +960,18 @@ mod tests {
             alive: true,
             ..View::default()
         };
-        let mut member = Member::default();
-        let key = Key::kernel(0x5000, 768, 256);
-        let verdict = member.ask(MS, &view, key, Some(500), &mut None);
-        let Verdict::Go { grant_ns } = verdict else {
-            panic!("{verdict:?}");
+        let granted = |is_sure| {
+            let expected = Some(Expected { ns: 500, is_sure });
+            let key = Key::kernel(0x5000, 768, 256);
+            let verdict = Member::default().ask(MS, &view, key, expected, &mut None);
+            let Verdict::Go { grant_ns } = verdict else {
+                panic!("{verdict:?}");
+            };
+            grant_ns
         };
-        assert!(grant_ns / 500 * 30_000 < 4 * MS, "{grant_ns}");
+        let roughly = granted(false);
+        assert!(roughly / 500 * 30_000 < 4 * MS, "{roughly}");
+        assert_eq!(granted(true), CHUNK_NS, "nobody has to look so soon");
     }
 
     /// A program outside claims has its slices between those of a claim that has the GPU to itself as far as anybody knows.

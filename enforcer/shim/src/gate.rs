@@ -374,7 +374,7 @@ impl Gate {
             inner.drop_gone(now, &mut ticket);
             let waited = ticket;
             let verdict = if gpu.granted() {
-                let expected = self.durations.get(key);
+                let expected = self.durations.expected(key);
                 inner.member.ask(now, &view, key, expected, &mut ticket)
             } else {
                 inner.member.leave(now, &mut ticket);

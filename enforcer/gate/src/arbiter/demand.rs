@@ -24,7 +24,7 @@ pub(super) struct Demand {
     /// What its processes said at the last look.
     before: Vec<Process>,
     /// Part of each GPU's time that its launches would take alone, in the last window.
-    ran: Vec<f64>,
+    pub ran: Vec<f64>,
     /// It needs more than it is guaranteed.
     pub heavy: bool,
     /// Since the last look, time in which the others made way for it.
@@ -76,15 +76,21 @@ impl Demand {
         is_known.then(|| (sums.iter().map(|sum| sum[0]).collect(), used, needs))
     }
 
-    /// The same before anything was said on other GPUs; of one that is new it needs as much as of any.
-    pub(super) fn regrouped(&self, places: &[Option<usize>]) -> Demand {
-        let of = |place: &Option<usize>| place.and_then(|at| self.ran.get(at).copied());
+    /// The need of a claim before anything was said on GPUs of which each was another arbiter's, or nobody's: what was known
+    /// of it there.
+    pub(super) fn regrouped(id: u64, before: &[Option<(&Arbiter, usize)>]) -> Demand {
+        let of = |place: &Option<(&Arbiter, usize)>| {
+            let (arbiter, gpu) = (*place)?;
+            let record = arbiter.records.iter().find(|r| r.id == id)?;
+            let part = record.demand.ran.get(gpu).copied();
+            Some((part.unwrap_or(0.0), record.demand.heavy))
+        };
         Demand {
-            ran: places
+            ran: before
                 .iter()
-                .map(|p| of(p).unwrap_or(self.part()))
+                .map(|p| of(p).map_or(0.0, |it| it.0))
                 .collect(),
-            heavy: self.heavy,
+            heavy: before.iter().filter_map(of).any(|(_, heavy)| heavy),
             ..Demand::default()
         }
     }

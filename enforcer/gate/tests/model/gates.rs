@@ -225,10 +225,10 @@ impl Gate for Turns {
         let key = Key::kernel(kernel as usize, 132, 256);
         let stream = t + 1;
         let g = &mut self.gated[p];
-        let expected = g.durations.get(key);
+        let expected = g.durations.expected(key);
         if ticket.is_none()
-            && let Some(ns) = expected
-            && g.cells.spend(view.word, stream, t, ns)
+            && let Some(known) = expected
+            && g.cells.spend(view.word, stream, t, known.ns)
         {
             return Verdict::Go { marked: false };
         }

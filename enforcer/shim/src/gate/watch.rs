@@ -221,15 +221,15 @@ impl Gate {
         if flight.is_blocked {
             inner.timeline.blocked(place, false);
         }
-        let usual = flight.measured.and_then(|key| self.durations.get(key));
+        let usual = flight.measured.and_then(|key| self.durations.expected(key));
         let unsure = inner.timeline.unsure_ns();
         let earliest = ran.map(|(start, _)| start.saturating_sub(unsure));
-        let known = flight
-            .measured
-            .is_some_and(|key| self.durations.is_sure(key));
+        let known = usual.is_some_and(|usual| usual.is_sure);
         let (mut seen, rough) = seen.without_gap(earliest, flight.call, known);
         // Where the call says nothing about the launch, it took as long as others of its kind.
-        let of = |ns: Option<u64>| ran.map(|(start, end)| (latest(start, end, ns.or(usual)), end));
+        let of = |ns: Option<u64>| {
+            ran.map(|(start, end)| (latest(start, end, ns.or(usual.map(|usual| usual.ns))), end))
+        };
         let mut ran = of(seen.elapsed_ns);
         if flight.marked
             && let Some(learnt) = inner.member.done(now, place, ran, seen.elapsed_ns)

@@ -50,7 +50,6 @@ pub(crate) struct Alloc {
     pub kind: Kind,
     /// A number for `CU_POINTER_ATTRIBUTE_BUFFER_ID`.
     pub id: u64,
-    pub sync_memops: bool,
 }
 
 #[derive(Debug, Default)]
@@ -79,7 +78,6 @@ impl Memory {
             context,
             kind,
             id: self.last_id,
-            sync_memops: false,
         };
         self.allocs.insert(base, alloc);
     }

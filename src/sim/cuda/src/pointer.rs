@@ -30,7 +30,6 @@ fn attribute(t: &Tables, out: Out<u64>, attribute: u32, addr: u64, lenient: bool
         4 if on_host || kind == Kind::Managed => out.set(addr),
         4 if lenient => out.set(0),
         4 => Err(INVALID_VALUE),
-        6 => out.cast::<u8>().set(u8::from(a.sync_memops)),
         7 => out.set(a.id),
         8 => out.cast::<u8>().set(u8::from(kind == Kind::Managed)),
         9 => out.cast::<i32>().set(a.device as i32),
@@ -39,7 +38,7 @@ fn attribute(t: &Tables, out: Out<u64>, attribute: u32, addr: u64, lenient: bool
         12 => out.set(size),
         13 => out.cast::<u8>().set(1),
         14 => out.cast::<u32>().set(0),
-        15 => out.cast::<u8>().set(0),
+        6 | 15 | 21 => out.cast::<u8>().set(0),
         16 => out.cast::<u32>().set(3),
         17 => out.set(match kind {
             Kind::Pool(pool) => pool,
@@ -48,7 +47,6 @@ fn attribute(t: &Tables, out: Out<u64>, attribute: u32, addr: u64, lenient: bool
         18 => out.set(size),
         19 => out.set(base),
         20 => out.set(a.id),
-        21 => out.cast::<u8>().set(0),
         _ => Err(INVALID_VALUE),
     }
 }
