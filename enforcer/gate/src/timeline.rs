@@ -506,7 +506,7 @@ impl Timeline {
             until = until.max(self.stretches[at].from_ns);
         }
         let settled = until.max(self.settled_ns);
-        self.done = self.done.plus(self.sum(settled));
+        self.done = self.done.plus(self.sum(0, settled));
         self.settled_ns = settled;
         self.stretches.retain_mut(|stretch| {
             stretch.from_ns = stretch.from_ns.max(settled.min(stretch.to_ns));
@@ -514,21 +514,32 @@ impl Timeline {
         });
     }
 
-    /// What the stretches come to until then, those before the settled time too.
-    fn sum(&self, until_ns: u64) -> Sum {
+    /// What the stretches come to between two times.
+    fn sum(&self, from_ns: u64, until_ns: u64) -> Sum {
         let mut sum = Sum::default();
-        let first = self.stretches.iter().map(|s| s.from_ns).min();
-        let Some(mut at) = first else { return sum };
-        while at < until_ns {
+        let within = |s: &&Stretch| s.to_ns > from_ns && s.from_ns < until_ns;
+        let mut there: Vec<&Stretch> = self.stretches.iter().filter(within).collect();
+        there.sort_by_key(|stretch| stretch.from_ns);
+        let mut left = &there[..];
+        let mut at = from_ns;
+        while let Some((first, rest)) = left.split_first()
+            && at < until_ns
+        {
+            if first.to_ns <= at {
+                left = rest;
+                continue;
+            }
             let mut next = until_ns;
             let mut active = [(0, 0); LANES];
             let mut many = 0;
             let (mut none_busy, mut none_full) = (1.0, 1.0);
             let (mut partly, mut all_sms, mut wide) = (0.0, 0.0, 0.0);
-            for (i, stretch) in self.stretches.iter().enumerate() {
+            for (i, stretch) in left.iter().enumerate() {
                 if stretch.from_ns > at {
                     next = next.min(stretch.from_ns);
-                } else if stretch.to_ns > at {
+                    break;
+                }
+                if stretch.to_ns > at {
                     next = next.min(stretch.to_ns);
                     if many < LANES {
                         active[many] = (stretch.began_ns, i);
@@ -550,7 +561,7 @@ impl Timeline {
                 active.sort_unstable();
                 let (mut taken, mut warps) = (0.0, 0.0);
                 for (_, i) in active {
-                    let stretch = &self.stretches[*i];
+                    let stretch = left[*i];
                     let takes = stretch.sms.min(self.sms - taken).max(0.0);
                     taken += takes;
                     warps += stretch.warps * takes / stretch.sms.max(1e-9);
@@ -630,8 +641,8 @@ impl Timeline {
     pub fn tell(&mut self, now_ns: u64) -> (Load, Option<Current>) {
         let known = self.stretches.len();
         let (ends, unknown) = self.put_expected(now_ns, None);
-        let until_now = self.sum(now_ns);
-        let after = (ends > now_ns).then(|| self.sum(ends));
+        let until_now = self.sum(0, now_ns);
+        let after = (ends > now_ns).then(|| self.sum(now_ns, ends));
         self.stretches.truncate(known);
         let all = self.done.plus(until_now);
         let load = Load {
@@ -645,13 +656,13 @@ impl Timeline {
                 fill,
             }),
             (None, Some(after)) => {
-                let ns = after.busy_ns - until_now.busy_ns;
+                let ns = after.busy_ns;
                 let milli = |of: f64| (of * 1000.0 / ns.max(1.0)) as u64;
                 (ns >= 1.0).then(|| Current {
                     expected_ns: Some(ns as u64),
                     fill: Fill {
-                        sms_milli: milli(after.sm_ns - until_now.sm_ns),
-                        warps_milli: milli(after.warp_ns - until_now.warp_ns),
+                        sms_milli: milli(after.sm_ns),
+                        warps_milli: milli(after.warp_ns),
                         full_milli: 0,
                     },
                 })
