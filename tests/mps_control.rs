@@ -232,6 +232,13 @@ fn drive(program: &Path) {
     // What is left of it, sockets and all, does not hinder the next.
     control.start("GPU-x", false).expect("starts again");
     control.quit(1).expect("ends");
+    // One that hangs is not waited for and is gone all the same.
+    let hung = control.start("GPU-x", false).expect("starts once more");
+    let stop = nix::sys::signal::Signal::SIGSTOP;
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(hung), stop).expect("stopped");
+    control.quit(60).expect("ends");
+    let state = gshare_enforcer::proc::stat(hung).map(|s| s.state);
+    assert!(matches!(state, None | Some('Z')), "{state:?}");
 }
 
 #[test]

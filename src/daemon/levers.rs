@@ -506,7 +506,7 @@ pub(crate) fn restrict_engine(
     let started = std::thread::Builder::new().name("engine".to_owned());
     let ending = started.spawn(move || {
         engine.restrict(only);
-        drop(ended_tx);
+        let _ = ended_tx.send(());
         // So that nobody waits for `cuInit` later; that there is no GPU left for it is no news.
         let _ = engine.start();
     });

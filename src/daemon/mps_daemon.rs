@@ -51,7 +51,7 @@ pub(super) enum Order {
     Look,
     /// End the daemon, make its directory anew and start another: the user has changed.
     Renew,
-    /// End the daemon; the sender is dropped when it has ended.
+    /// End the daemon, and say when it has ended.
     Quit(Sender<()>),
 }
 
@@ -127,9 +127,10 @@ impl Work {
                         return;
                     }
                 }
-                Ok(Order::Quit(_ended)) => {
-                    if let Err(error) = self.control.quit(QUIT_S) {
-                        tracing::warn!("MPS on GPU {} does not end: {error}", self.gpu);
+                Ok(Order::Quit(ended)) => {
+                    match self.control.quit(QUIT_S) {
+                        Ok(()) => drop(ended.send(())),
+                        Err(error) => tracing::warn!("MPS on GPU {}: {error}", self.gpu),
                     }
                     return;
                 }

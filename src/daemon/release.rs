@@ -65,13 +65,12 @@ impl Service {
                 let started = std::thread::Builder::new().name("release".to_owned());
                 let waiting = started.spawn(move || {
                     let until = Instant::now() + PATIENCE;
-                    let closed = waits.iter().all(|wait| wait(until));
-                    match closed {
-                        true => out.reply(&Reply::Admin(done)),
-                        false => out.error(
+                    match waits.iter().find(|wait| !wait.ended(until)) {
+                        None => out.reply(&Reply::Admin(done)),
+                        Some(Wait { what, .. }) => out.error(
                             WireError::new(
                                 ErrorCode::NotAvailable,
-                                "a driver call does not return, so gshare cannot close NVML",
+                                format!("{what} does not end and still has the GPU open"),
                             )
                             .with_hint(done.undo.unwrap_or_default()),
                         ),
@@ -148,17 +147,24 @@ impl Service {
     /// Closes what the service has open of these GPUs and of all others that were let go before.
     fn close_gpus(&mut self, gpus: &[usize]) -> Vec<Wait> {
         let mut waits: Vec<Wait> = gpus.iter().flat_map(|g| self.close_but_nvml(*g)).collect();
-        waits.push(waiting(self.observer.release(self.gpus.released_indices())));
+        waits.push(Wait {
+            what: "a call of NVML",
+            ended: self.observer.release(self.gpus.released_indices()),
+        });
         waits
     }
 
     /// Ends what has a GPU open beside NVML's handle: its MPS daemon and the engine.
     pub(crate) fn close_but_nvml(&mut self, g: usize) -> Vec<Wait> {
+        let engine = levers::restrict_engine(&self.world(), &self.levers);
         let ended = [
-            self.gpus.end_mps(g),
-            levers::restrict_engine(&self.world(), &self.levers),
+            ("the MPS control daemon", self.gpus.end_mps(g)),
+            ("the process that offloads claims", engine),
         ];
-        ended.into_iter().flatten().map(waiting).collect()
+        let waits = ended.into_iter();
+        waits
+            .filter_map(|(what, ended)| ended.map(|ended| Wait { what, ended }))
+            .collect()
     }
 
     /// `gshare admin release --take`.
@@ -252,18 +258,19 @@ pub(crate) fn users_without_claim(world: &World<'_>, g: usize) -> String {
     named.join(", ")
 }
 
-/// Waits until that moment for something to end; false if it has not.
-pub(crate) type Wait = Box<dyn Fn(Instant) -> bool + Send>;
+/// Something that has a GPU open and says when it has not any more; if it goes without a word, it still has.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    what: &'static str,
+    ended: Receiver<()>,
+}
 
-/// Something that says that it has ended, or drops the sender.
-fn waiting(ended: Receiver<()>) -> Wait {
-    Box::new(move |until| {
+impl Wait {
+    /// Waits until that moment; false if it still has the GPU open.
+    pub(crate) fn ended(&self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
-        !matches!(
-            ended.recv_timeout(left),
-            Err(std::sync::mpsc::RecvTimeoutError::Timeout)
-        )
-    })
+        self.ended.recv_timeout(left).is_ok()
+    }
 }
 
 fn text(released: &ReleasedGpus) -> String {

@@ -64,6 +64,14 @@ pub enum MpsError {
         /// What it said.
         answer: String,
     },
+    /// The daemon does not end, killed or not.
+    #[error("the MPS control daemon of {} (pid {pid}) does not end", pipe.display())]
+    Runs {
+        /// Directory of the sockets.
+        pipe: PathBuf,
+        /// Its process.
+        pid: i32,
+    },
     /// The daemon ended at once or never answered.
     #[error("{} does not start: {said}", program.display())]
     NotStarted {
@@ -99,24 +107,27 @@ fn make_dir(dir: &Path) -> Result<(), MpsError> {
         .map_err(failed("make the directory", dir))
 }
 
-/// Ends a daemon and its servers, and waits until it is gone.
-fn end(daemon: i32) {
+/// Kills a daemon and its servers; true if it has ended.
+fn kill(daemon: i32, held: &PidFd) -> bool {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let servers = pids.filter(|pid| proc::stat(*pid).is_some_and(|s| s.ppid == daemon));
-    for pid in std::iter::once(daemon).chain(servers.collect::<Vec<i32>>()) {
-        let Ok(Some(fd)) = PidFd::open(pid) else {
-            continue;
-        };
-        let _ = fd.signal(libc::SIGKILL);
-        gone(&fd, ANSWER);
+    let servers = servers.filter_map(|pid| PidFd::open(pid).ok().flatten());
+    let servers: Vec<PidFd> = servers.collect();
+    let end = Instant::now() + ANSWER;
+    let all = || std::iter::once(held).chain(&servers);
+    for process in all() {
+        let _ = process.signal(libc::SIGKILL);
     }
+    all().all(|process| ends(process, end))
 }
 
-/// Waits until a process has ended, at most so long.
-fn gone(process: &PidFd, most: Duration) {
-    let most = PollTimeout::try_from(most).unwrap_or(PollTimeout::MAX);
+/// Waits until a process has ended, or until that moment; true if it has.
+fn ends(process: &PidFd, until: Instant) -> bool {
+    let left = until.saturating_duration_since(Instant::now());
+    let most = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
     let _ = poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], most);
+    process.has_exited()
 }
 
 /// What a program printed into a pipe.
@@ -193,14 +204,9 @@ impl Control {
     /// the old one reaches the next user. Servers get so many seconds to end.
     ///
     /// # Errors
-    /// [`MpsError::Io`] if the directory cannot be removed or made.
+    /// [`MpsError::Runs`]; [`MpsError::Io`] if the directory cannot be removed or made.
     pub fn renew(&self, seconds: u32) -> Result<(), MpsError> {
-        if self.check().is_ok() {
-            let _ = self.quit(seconds);
-        }
-        for daemon in self.daemons() {
-            end(daemon);
-        }
+        self.quit(seconds)?;
         match std::fs::remove_dir_all(&self.pipe) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 return Err(failed("remove", &self.pipe)(e));
@@ -454,27 +460,34 @@ impl Control {
     }
 
     /// Ends the daemon and waits until it is gone: another that starts while it still ends would end too. Servers get
-    /// so many seconds.
+    /// so many seconds; what does not end in order, or cannot be asked safely, is killed.
     ///
     /// # Errors
-    /// [`MpsError::Refused`] if the daemon does not let this user.
+    /// [`MpsError::Refused`] by a daemon that is not this user's, [`MpsError::Runs`].
     pub fn quit(&self, seconds: u32) -> Result<(), MpsError> {
         let command = format!("quit -t {seconds}");
-        let daemons = self.daemons();
-        match self.ask(&command) {
-            Ok(answer) if !answer.trim().is_empty() => {
+        // Held before it is asked: its number may be another process's after it.
+        let daemons = self.daemons().into_iter();
+        let held: Vec<(i32, PidFd)> = daemons
+            .filter_map(|pid| Some((pid, PidFd::open(pid).ok()??)))
+            .collect();
+        let end = match self.ask(&command) {
+            Ok(answer) if answer.trim().is_empty() => {
+                Instant::now() + Duration::from_secs(seconds.into()) + ANSWER
+            }
+            Ok(answer) if held.is_empty() => {
                 return Err(MpsError::Refused {
                     command,
                     answer: answer::text(&answer),
                 });
             }
-            Ok(_) | Err(MpsError::Silent { .. }) => {}
-            Err(error) => return Err(error),
-        }
-        let most = Duration::from_secs(seconds.into()) + ANSWER;
-        for daemon in daemons {
-            if let Ok(Some(fd)) = PidFd::open(daemon) {
-                gone(&fd, most);
+            // It will not end by itself.
+            _ => Instant::now(),
+        };
+        for (pid, daemon) in held {
+            if !ends(&daemon, end) && !kill(pid, &daemon) {
+                let pipe = self.pipe.clone();
+                return Err(MpsError::Runs { pipe, pid });
             }
         }
         Ok(())

@@ -14,7 +14,6 @@ use crate::daemon::gpu::FIRST_LOOK;
 use crate::daemon::journal::{Journal, put_meta};
 use crate::daemon::msg::Msg;
 use crate::daemon::peer::Peer;
-use crate::daemon::release::Wait;
 use crate::daemon::service::Service;
 use crate::daemon::{admin, die, levers, release};
 
@@ -248,7 +247,7 @@ impl Service {
         let started = std::thread::Builder::new().name("mig".to_owned());
         let working = started.spawn(move || {
             let until = Instant::now() + PATIENCE;
-            let _ = waits.iter().all(|wait: &Wait| wait(until));
+            let _ = waits.iter().all(|wait| wait.ended(until));
             let result = divide(&|order| divider.step(order, STEP), &layout);
             let result = match result {
                 Ok(state) => {
