@@ -42,9 +42,11 @@ fn pages(station: &Station, id: &str) -> Vec<(u32, u64)> {
             if entry.path().is_dir() {
                 dirs.push(entry.path());
             } else if name.starts_with(&format!("{id}-")) && name.ends_with(".limits") {
-                // A page that is moved or renamed between the listing and the look is seen at the next look.
-                let Ok(file) = LimitsFile::open(&entry.path()) else {
-                    continue;
+                let file = match LimitsFile::open(&entry.path()) {
+                    Ok(file) => file,
+                    // Moved or renamed between the listing and the look: the next look sees it.
+                    Err(_) if !entry.path().exists() => continue,
+                    Err(error) => panic!("{}: {error}", entry.path().display()),
                 };
                 let sm = file.page().sm_request_permille.load(Ordering::Relaxed);
                 found.push((sm, file.memory_cap()));

@@ -101,15 +101,15 @@ class Kernel:
         self.run(self.first, patience=60)
 
     def run(self, code, patience=30):
-        """What a cell printed, and its error; None when it had to be interrupted."""
+        """What a cell wrote, what of it is its own lines, and its error ("stuck" when no interrupt ended it)."""
         cell = self.client.execute(code)
-        printed, error, interrupted = "", None, False
+        written, printed, error, interrupted = "", "", None, False
         end = time.monotonic() + patience
         while True:
             if time.monotonic() > end:
                 if interrupted:
                     fail(f"kernel {self.number}: an interrupted cell does not end")
-                    return printed, "stuck"
+                    return written, printed.splitlines(), "stuck"
                 interrupted, end = True, time.monotonic() + 20
                 self.manager.interrupt_kernel()
                 note("interrupted")
@@ -121,11 +121,14 @@ class Kernel:
                 continue
             kind, content = message["msg_type"], message["content"]
             if kind == "stream":
-                printed += content["text"]
+                written += content["text"]
+                # What gshare says goes to the other stream, in the middle of a line too.
+                if content["name"] == "stdout":
+                    printed += content["text"]
             elif kind == "error":
                 error = content["ename"] + ": " + content["evalue"]
             elif kind == "status" and content["execution_state"] == "idle":
-                return printed, error
+                return written, printed.splitlines(), error
 
     def step(self):
         if not self.manager.is_alive() or self.pid != self.manager.provisioner.pid:
@@ -135,14 +138,12 @@ class Kernel:
         if what == "cell":
             # A compiler is not interrupted, a wait is.
             patience = 20 if self.numba else self.random.choice([1, 4, 8])
-            printed, error = self.run(self.cell, patience)
-            # What gshare says beside the cell's own lines may have any words in it.
-            lines = printed.splitlines()
+            written, lines, error = self.run(self.cell, patience)
             if "other" in lines or (error and "KeyboardInterrupt" not in error):
-                fail(f"kernel {self.number}: {printed} {error}")
+                fail(f"kernel {self.number}: {written} {error}")
             if "same" in lines:
                 note("computed" if self.numba else "same")
-                if BACK in printed:
+                if BACK in written:
                     note("back")
         elif what == "pause":
             time.sleep(self.random.uniform(0.2, PAUSE))

@@ -62,6 +62,12 @@ fn the_library_exports_the_table_and_nothing_else_of_the_drivers() {
         .collect();
     let table = set(table::NAMES.iter().chain(table::passed::NAMES).copied());
     assert_eq!(exported, table);
+    // Nor anything of the C library's: it would take the place of the program's own.
+    let others: Vec<&String> = defined
+        .iter()
+        .filter(|name| !name.starts_with("cu"))
+        .collect();
+    assert_eq!(others, Vec::<&String>::new());
 }
 
 /// Entries that allocate or launch by their name and are passed all the same.
