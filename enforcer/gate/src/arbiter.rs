@@ -9,11 +9,13 @@
 
 mod demand;
 mod long;
+mod pause;
 mod pick;
 mod shares;
 
 use demand::Demand;
 use long::Usual;
+use pause::Pauses;
 use shares::divide;
 
 use crate::{Flags, Mode, PERIOD_NS, Word};
@@ -148,6 +150,7 @@ struct Record {
     /// When its last turn ended, and what that one counted.
     last_turn: (u64, f64),
     usual: Usual,
+    pauses: Pauses,
     /// Processes that do not answer, with what they last said.
     absent: Vec<(usize, u64)>,
 }
@@ -171,6 +174,7 @@ impl Record {
             lost_ns: 0,
             last_turn: (0, 0.0),
             usual: Usual::default(),
+            pauses: Pauses::default(),
             absent: Vec::new(),
         }
     }
@@ -714,7 +718,7 @@ impl Arbiter {
                 self.dismiss(claim, |p| dead.contains(&p.slot));
             }
         }
-        self.lit = self.light_at_work(now, claims);
+        self.light_up(now, claims, &lit);
         if self.lit.is_empty() {
             self.phase = Phase::QUIET;
         } else if let Phase::Turn { began_ns, .. } = &mut self.phase {
@@ -738,7 +742,8 @@ impl Arbiter {
 
     /// Light claims have work: the heavy one whose turn it is stops, and is charged for what it still has on the GPU.
     fn give_way(&mut self, now: u64, claims: &[Claim<'_>]) {
-        self.lit = self.light_at_work(now, claims);
+        let lit = std::mem::take(&mut self.lit);
+        self.light_up(now, claims, &lit);
         if self.lit.is_empty() {
             return;
         }
@@ -938,9 +943,11 @@ impl Arbiter {
             };
             self.order(claim.id, says, orders);
         }
+        // What would keep a light claim waiting that is due goes after it, if as little is lost by that.
+        let back = self.expected_back(now, holder).filter(|_| has_light);
         if let Holder::Claim(id) = holder {
             let says = Says {
-                turn_ends_ns: ends_ns,
+                turn_ends_ns: back.map_or(ends_ns, |(from, _)| ends_ns.min(from)),
                 ahead_ns: if has_light {
                     AHEAD_LIGHT_NS
                 } else {
@@ -975,7 +982,8 @@ impl Arbiter {
         } else {
             beat
         };
-        Some(next.min(empty).min(torn))
+        let back = back.map_or(beat, |(_, until)| until.max(now + 1));
+        Some(next.min(empty).min(torn).min(back))
     }
 }
 

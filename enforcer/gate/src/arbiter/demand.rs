@@ -131,7 +131,7 @@ fn over(now: u64, process: &Process) -> u64 {
 }
 
 /// How long it has had the GPU so far, with what its hand-overs took.
-fn used(now: u64, process: &Process) -> u64 {
+pub(super) fn used(now: u64, process: &Process) -> u64 {
     let since = if process.busy {
         now.saturating_sub(process.said_ns)
     } else {

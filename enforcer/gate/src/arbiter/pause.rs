@@ -1,0 +1,87 @@
+//! When a light claim comes back: many programs think for about as long each time.
+
+use super::{Arbiter, Claim, Holder, Record, demand::used};
+
+/// Pauses that are not foreseen: nothing is gained by it, or they say nothing.
+const FORESEEN_NS: std::ops::Range<u64> = 500_000..100_000_000;
+/// So many are seen before any is foreseen; they are this much of a pause apart on average, at most.
+const SEEN: u32 = 4;
+const APART: u64 = 8;
+
+/// The pauses of a light claim.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Pauses {
+    /// Since when it has no work.
+    since_ns: Option<u64>,
+    /// When that was seen, and how long it had been on the GPU by then.
+    looked_ns: u64,
+    used_ns: u64,
+    seen: u32,
+    mean_ns: u64,
+    /// How far they are from that on average.
+    off_ns: u64,
+}
+
+impl Pauses {
+    fn ended(&mut self, now: u64, used_ns: u64) {
+        let Some(since) = self.since_ns.take() else {
+            return;
+        };
+        // Work that lasts longer than it was expected to is no pause.
+        if used_ns.saturating_sub(self.used_ns) > now.saturating_sub(self.looked_ns) / 4 {
+            return;
+        }
+        let ns = now.saturating_sub(since);
+        if !FORESEEN_NS.contains(&ns) {
+            self.seen = 0;
+            return;
+        }
+        if self.seen == 0 {
+            (self.mean_ns, self.off_ns) = (ns, 0);
+        }
+        self.seen = self.seen.saturating_add(1);
+        self.off_ns = self.off_ns - self.off_ns / 8 + ns.abs_diff(self.mean_ns) / 8;
+        self.mean_ns = self.mean_ns - self.mean_ns / 8 + ns / 8;
+    }
+
+    /// From when and until when it is expected back.
+    fn expected(&self, late_ns: u64) -> Option<(u64, u64)> {
+        let back = self.since_ns? + self.mean_ns;
+        let is_known = self.seen >= SEEN && self.off_ns <= self.mean_ns / APART;
+        is_known.then_some((back - self.off_ns, back + 2 * self.off_ns + late_ns))
+    }
+}
+
+impl Arbiter {
+    /// Light claims that have work now; what is new about that says how long they pause.
+    pub(super) fn light_up(&mut self, now: u64, claims: &[Claim<'_>], before: &[u64]) {
+        self.lit = self.light_at_work(now, claims);
+        for claim in claims {
+            let is_lit = self.lit.contains(&claim.id);
+            if is_lit == before.contains(&claim.id) {
+                continue;
+            }
+            let said = claim.processes.iter().map(|p| p.said_ns).max();
+            let over = claim.processes.iter().filter(|p| p.busy);
+            let over = over.map(|p| p.expected_ns).max();
+            let used_ns = claim.processes.iter().map(|p| used(now, p)).sum();
+            if let Some(Record { pauses, .. }) = self.record(claim.id) {
+                if is_lit {
+                    pauses.ended(said.unwrap_or(now), used_ns);
+                } else {
+                    (pauses.since_ns, pauses.looked_ns) = (over.or(said), now);
+                    pauses.used_ns = used_ns;
+                }
+            }
+        }
+    }
+
+    /// From when and until when a light claim is expected to come back beside a heavy one's turn.
+    pub(super) fn expected_back(&self, now: u64, holder: Holder) -> Option<(u64, u64)> {
+        let light = self.records.iter().filter(|r| {
+            !r.demand.heavy && !self.lit.contains(&r.id) && holder != Holder::Claim(r.id)
+        });
+        let back = light.filter_map(|r| r.pauses.expected(self.late_ns));
+        back.filter(|(_, until)| *until > now).min()
+    }
+}
