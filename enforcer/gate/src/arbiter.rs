@@ -649,7 +649,9 @@ impl Arbiter {
             let busy = self.state(claim).busy;
             if let Some(record) = self.record(claim.id) {
                 record.lingers &= busy;
-                if record.lingers && holder != Holder::Claim(claim.id) {
+                // What it queued while it had the GPU to itself runs beside the turns of others too.
+                let is_beside = record.lingers || record.was_free && busy;
+                if is_beside && holder != Holder::Claim(claim.id) {
                     who.push(claim.id);
                 }
             }

@@ -426,8 +426,7 @@ fn the_stopped_and_the_dead_block_nobody() {
 
 #[test]
 fn the_detached_block_nobody_and_come_back() {
-    let seed = seed();
-    for kernel in [MS, 20 * MS] {
+    for (seed, kernel) in (1..=SEEDS).flat_map(|seed| [(seed, MS), (seed, 20 * MS)]) {
         let mut sim = floods(&[kernel, kernel], seed);
         let mut gate = turns(&mut sim, &asked(&[500, 500]));
         sim.act(SECOND, Act::Detach(0));
