@@ -223,8 +223,8 @@ pub(crate) struct Model {
     chosen: BTreeMap<Section, Option<(RowKey, usize)>>,
     /// Steps by which the axis of the Queue is longer than it has to be.
     pub(crate) zoom: isize,
-    /// How many halves of the axis of the Queue begins after now.
-    pub(crate) ahead: u64,
+    /// How long after now the axis of the Queue begins, in milliseconds.
+    pub(crate) ahead_ms: u64,
     /// Whether only what is the viewer's is shown.
     pub(crate) mine: bool,
     pub(crate) sort: Sort,

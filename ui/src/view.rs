@@ -11,7 +11,7 @@ mod notes;
 mod overview;
 mod queue;
 mod tree;
-mod waiting;
+pub(crate) mod waiting;
 
 use std::ops::Range;
 use std::sync::LazyLock;

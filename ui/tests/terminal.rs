@@ -291,7 +291,7 @@ fn a_claim_is_released_and_another_made() {
     canned.press("y");
     canned.until_text("c12 released");
     canned.until("claim gone", |c| !c.text().contains("vit.ipynb"));
-    canned.press("n\t\t\t\t\tprobe\r");
+    canned.press("n\t\t\tprobe\r");
     canned.until_text("c23 is yours");
     canned.press("\r");
     canned.until_text("probe");

@@ -101,9 +101,9 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "show a shorter time ahead";
     Page(Queue), "-", "" 0, "zoom out", always => |m| act::zoom(m, 1),
         "show a longer time ahead";
-    Page(Queue), "]", "later" 1, "later", always => |m| act::look_ahead(m, 1),
+    Page(Queue), "]", "later" 1, "later", act::some_later_end => |m| act::look_ahead(m, true),
         "show the time after";
-    Page(Queue), "[", "" 0, "earlier", act::some_earlier => |m| act::look_ahead(m, -1),
+    Page(Queue), "[", "" 0, "earlier", act::some_earlier => |m| act::look_ahead(m, false),
         "show the time before, not earlier than now";
     Page(History), "b", "by" 5, "split", always => act::next_split,
         "split the chart: everybody, each user, each GPU";

@@ -87,6 +87,8 @@ fn every_key_in_the_table_does_something() {
     for claim in &mut snapshot.claims {
         claim.ends_ms = Some(canned::NOW_MS + 60_000);
     }
+    // So late that the Queue has a later half.
+    snapshot.claims[0].ends_ms = Some(canned::NOW_MS + 20 * 3_600_000);
     snapshot.claims[1].place.word = Some("offloaded".to_owned());
     snapshot.claims[0].announced = Some("moves".to_owned());
     snapshot.claims[0].place.on_its_way = Some(false);

@@ -237,6 +237,7 @@ impl Claims<'_> {
         let sort = self.view.model.sort;
         let by = match sort {
             Sort::Id | Sort::User => format!("by {}{} ", sort.name(), self.sorted()),
+            Sort::Need if self.view.model.reversed => format!("by need{} ", self.sorted()),
             _ => String::new(),
         };
         let style = if focus { theme.focus } else { theme.heading };

@@ -130,12 +130,8 @@ pub(super) fn detail(model: &Model, id: &str, look: &Look, cols: usize) -> Vec<L
     out.lines
 }
 
-/// Begin and length of the axis, Unix milliseconds: until the last end that is known, as the viewer zooms and goes on.
-fn axis_of(
-    View {
-        model, snapshot, ..
-    }: &View<'_>,
-) -> (u64, u64) {
+/// Length of the axis, as the viewer zooms, and how long after now the last end or start is that is known; milliseconds.
+pub(crate) fn axis_of(model: &Model, snapshot: &Snapshot) -> (u64, u64) {
     let ends = snapshot.claims.iter().filter_map(|c| c.ends_ms);
     let starts = snapshot.queue.iter().filter_map(|q| q.expected_ms);
     let last = ends.chain(starts).max().unwrap_or(0);
@@ -144,7 +140,7 @@ fn axis_of(
     let place = HOURS.iter().position(fits).unwrap_or(HOURS.len() - 1);
     let place = place.saturating_add_signed(model.zoom);
     let length = HOURS[place.min(HOURS.len() - 1)] * 3_600_000;
-    (model.clock.now_ms + model.ahead * length / 2, length)
+    (length, needed)
 }
 
 /// The claims on a GPU, those that end first at the beginning; without an end last.
@@ -248,19 +244,20 @@ fn until(view: &View<'_>, area: Rect, each: u16, scene: &mut Scene<'_>) {
     let names = names.unwrap_or(0).max(4);
     let at = super::cells(names + 1).min(area.width);
     let axis = columns(area, at, u16::MAX);
-    let (begin, length) = axis_of(view);
+    let begin = view.model.clock.now_ms + view.model.ahead_ms;
+    let (length, _) = axis_of(view.model, view.snapshot);
     let (held, planned) = match glyphs.lines {
         true => ("━━", "╌╌"),
         false => ("==", "--"),
     };
     let wall = glyphs.wall;
-    let hours = match (length / 3_600_000, view.model.ahead) {
+    let hours = match (length / 3_600_000, view.model.ahead_ms) {
         (hours, 0) => format!("next {hours} h"),
         (hours, _) => format!("{hours} h from {}", view.model.clock.short_time(begin)),
     };
     let legend = format!("  {hours}  {held} held  {planned} planned  {wall} time limit  ");
     let mut head = line!(view; heading "HELD UNTIL", dim legend);
-    if view.model.ahead == 0 {
+    if view.model.ahead_ms == 0 {
         head.extend(line!(view; good "0.25", dim " free for you now"));
     }
     scene.line(&head, area, 0);
@@ -304,7 +301,7 @@ fn free_when(
         return Line::default();
     }
     let after = |at| left_after(gpu, view.snapshot, at);
-    let mut line = match (view.model.ahead, after(begin)) {
+    let mut line = match (view.model.ahead_ms, after(begin)) {
         (0, _) if view.snapshot.service.is_some() && gpu.claimable > 0.0 => {
             line!(view; good share(gpu.claimable))
         }

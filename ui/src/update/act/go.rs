@@ -4,9 +4,11 @@ use gshare_proto::HistoryBy;
 
 use super::{need, refresh};
 use crate::model::{Model, Page, Section, Span, Tone};
+use crate::view::waiting::axis_of;
 
 pub(crate) fn open_page(model: &mut Model, page: Page) {
     model.page = page;
+    model.ahead_ms = 0;
     model.settle();
     refresh(model);
 }
@@ -60,12 +62,31 @@ pub(crate) fn zoom(model: &mut Model, by: isize) {
 
 /// Whether the axis of the Queue begins later than now.
 pub(crate) fn some_earlier(model: &Model) -> Result<(), String> {
-    need(model.ahead > 0, "this is the time from now on")
+    need(model.ahead_ms > 0, "this is the time from now on")
 }
 
-/// Goes on by half of the axis.
-pub(crate) fn look_ahead(model: &mut Model, by: i64) {
-    model.ahead = model.ahead.saturating_add_signed(by);
+/// Half of the Queue's axis, and how long after now that axis and the last thing that is known end.
+fn half_axis(model: &Model) -> (u64, u64) {
+    let axis = model.snapshot.as_ref().map(|s| axis_of(model, s));
+    axis.map_or((0, 0), |(length, last)| (length / 2, last.max(length)))
+}
+
+/// Whether something is known of the time after the first half of the Queue's axis.
+pub(crate) fn some_later_end(model: &Model) -> Result<(), String> {
+    let (half, last) = half_axis(model);
+    need(
+        model.ahead_ms + half < last,
+        "nothing is known of the time after",
+    )
+}
+
+/// Goes on by half of the axis, or back.
+pub(crate) fn look_ahead(model: &mut Model, on: bool) {
+    let (half, _) = half_axis(model);
+    model.ahead_ms = match on {
+        true => model.ahead_ms + half,
+        false => model.ahead_ms.saturating_sub(half),
+    };
 }
 
 pub(crate) fn look_back(model: &mut Model, by: isize) {

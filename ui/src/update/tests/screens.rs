@@ -443,6 +443,8 @@ fn the_order_turns_round_by_a_key_and_by_a_second_click() {
 #[test]
 fn the_axis_of_the_queue_goes_on_and_back_but_not_before_now() {
     let mut m = model(NLP, (120, 40), canned::workstation());
+    let end = m.clock.now_ms + 20 * 3_600_000;
+    m.snapshot.as_mut().unwrap().claims[0].ends_ms = Some(end);
     press(&mut m, "3");
     // Without the line for what a key says.
     let screen = |m: &Model| screen(m).lines().take(38).collect::<String>();
@@ -455,6 +457,34 @@ fn the_axis_of_the_queue_goes_on_and_back_but_not_before_now() {
         later.contains(" h from ") && !later.contains("for you now"),
         "{later}"
     );
+    // A shorter axis begins where the longer one did.
+    let begin = |m: &Model| {
+        screen(m)
+            .split(" h from ")
+            .nth(1)
+            .map(|s| s[..5].to_owned())
+    };
+    let at = begin(&m);
+    press(&mut m, "+");
+    assert_eq!(begin(&m), at);
+    press(&mut m, "-");
     press(&mut m, "[");
     assert_eq!(screen(&m), first);
+    // On to the end of what is known and no further; another page forgets it.
+    for _ in 0..100 {
+        press(&mut m, "]");
+    }
+    assert!(m.ahead_ms < 72 * 3_600_000, "{}", m.ahead_ms);
+    press(&mut m, "1");
+    press(&mut m, "3");
+    assert_eq!(screen(&m), first);
+}
+
+#[test]
+fn the_default_order_says_when_it_is_turned_round() {
+    let mut m = model(NLP, (120, 40), canned::workstation());
+    press(&mut m, "2");
+    assert!(!screen(&m).contains("CLAIMS by "), "{}", screen(&m));
+    press(&mut m, "S");
+    assert!(screen(&m).contains("CLAIMS by need▴"), "{}", screen(&m));
 }

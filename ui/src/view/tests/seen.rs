@@ -180,6 +180,7 @@ fn later_nothing_is_free_beside_a_program_without_an_end_nor_of_what_is_planned(
     // A program without a claim runs on GPU 3, and GPU 2 is planned for another.
     snapshot.gpus[3].claimable = 0.4;
     snapshot.gpus[2].planned_for = Some("c22 bio".to_owned());
+    snapshot.claims[0].ends_ms = Some(canned::NOW_MS + 20 * 3_600_000);
     let mut m = model(NLP, (120, 40), snapshot);
     press(&mut m, "3]");
     let text = screen(&m);
