@@ -114,6 +114,8 @@ pub enum Reason {
         /// The claim just ahead.
         ahead: ClaimId,
     },
+    /// It would fit, but the room is kept for what was planned before.
+    Planned,
 }
 
 impl Reason {
@@ -262,6 +264,9 @@ impl fmt::Display for Reason {
                 _ => write!(f, "GPU {gpu} is for one claim at a time, and one has it"),
             },
             Self::Behind { ahead } => write!(f, "would fit, but {ahead} came first"),
+            Self::Planned => {
+                f.write_str("would fit, but the room is kept for a claim that comes back or moves")
+            }
         }
     }
 }
@@ -365,10 +370,8 @@ pub fn waits(
         .copied()
         .filter(|&g| ledger.fit(request, g).is_some());
     let fit = place::of_one_model(ledger, fit);
-    if fit >= request.gpus as usize
-        && let Some(ahead) = ahead
-    {
-        return Reason::Behind { ahead };
+    if fit >= request.gpus as usize {
+        return ahead.map_or(Reason::Planned, |ahead| Reason::Behind { ahead });
     }
     if fit > 0 {
         let fit = u32::try_from(fit).unwrap_or(u32::MAX);

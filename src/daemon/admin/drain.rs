@@ -210,7 +210,7 @@ pub(crate) fn closed_text(
     only: &[u32],
     reason: &Reason,
 ) -> Option<String> {
-    if matches!(reason, Reason::Behind { .. }) {
+    if matches!(reason, Reason::Behind { .. } | Reason::Planned) {
         return None;
     }
     let meant = |g: &usize| only.is_empty() || u32::try_from(*g).is_ok_and(|g| only.contains(&g));

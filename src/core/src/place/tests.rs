@@ -3,6 +3,7 @@
 use super::*;
 use crate::claim::ClaimId;
 use crate::ledger::GpuFacts;
+use crate::reason::Reason;
 use crate::units::Bytes;
 
 fn gpu(gib: u64, sharing: Sharing) -> GpuFacts {
@@ -167,4 +168,14 @@ fn the_smallest_instance_that_is_large_enough_in_memory_and_sms() {
         refused(&bytes).as_deref(),
         Some("wants 64.0 GiB on one GPU; the largest share of a GPU here is 39.0 GiB")
     );
+}
+
+#[test]
+fn a_claim_that_fits_is_not_told_that_too_few_gpus_do() {
+    let free = ledger(&[Sharing::Timeslice]);
+    let request = ask(500, Class::Batch, 1);
+    let told = |ahead| crate::reason::waits(&free, &request, &[], ahead);
+    assert_eq!(told(None), Reason::Planned);
+    let ahead = ClaimId(7);
+    assert_eq!(told(Some(ahead)), Reason::Behind { ahead });
 }
