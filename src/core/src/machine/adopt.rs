@@ -64,11 +64,8 @@ impl Machine {
                     let claim = Claim::new(request.clone(), self.next_seq, now);
                     actions.push(self.grant(id, claim, slices));
                 }
-                (found, ahead) => {
-                    let reason = match (found, ahead) {
-                        (Some(_), Some(ahead)) => Reason::Behind { ahead },
-                        _ => reason::waits(&ledger, request, &[], None),
-                    };
+                (_, ahead) => {
+                    let reason = reason::waits(&ledger, request, &[], ahead);
                     actions.push(Action::Refuse {
                         id,
                         reason,
