@@ -5,7 +5,7 @@ use super::{Action, Machine, Now};
 use crate::claim::{ClaimId, Request};
 use crate::ledger::{GpuFacts, Ledger};
 use crate::place;
-use crate::reason::{self, Reason};
+use crate::reason;
 use crate::units::Bytes;
 
 /// A process that is to become a claim.
