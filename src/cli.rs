@@ -68,7 +68,7 @@ pub fn main() -> ExitCode {
 /// Help and version go to stdout and are no failure; all else is said as every failure is.
 fn usage(e: &clap::Error) -> ExitCode {
     if !e.use_stderr() {
-        // Nobody is left to tell when stdout is closed.
+        // There is no reader left when stdout is closed.
         let _ = e.print();
         return ExitCode::SUCCESS;
     }

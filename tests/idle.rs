@@ -229,7 +229,7 @@ fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
         return;
     };
     let _alone = alone();
-    // Nobody is suspended for it, however slow this machine is.
+    // No claim is suspended for it, however slow this machine is.
     let config = "[detach]\nhost-reserve = \"1 MiB\"\n[class]\ninteractive = { min-run = \"0s\" }\n\
         batch = { min-run = \"1h\" }\n[reclaim]\nspread = false\nhost-ram = 90\ncountdown = \"1s\"\n\
         [idle]\nwarn = \"1s\"\nalways = \"2s\"\n";

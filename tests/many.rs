@@ -111,7 +111,7 @@ fn twenty_kernels_of_four_users_lose_nothing() {
         working.store(false, Ordering::Relaxed);
         watcher.join().expect("watched")
     });
-    // Nobody does anything now: each kernel has its claim, and there are no others.
+    // All is quiet now: each kernel has its claim, and there are no others.
     until(
         "there are as many claims as kernels",
         Duration::from_secs(10),

@@ -138,7 +138,7 @@ fn a_program_that_asks_nvml_sees_its_own_instance_and_no_neighbour() {
     let station = workstation();
     let snapshot = station.snapshot().expect("served");
     let uuid = |g: usize| snapshot.gpus[g].uuid.clone();
-    // Somebody else's work on the next instance, and memory of one's own.
+    // Work of another user on the next instance, and memory of one's own.
     let mut other = Raw::claim(&station, &["-q", "-g", "0.4"]);
     assert_eq!(other.ask(&format!("alloc {}", 6_u64 << 30)), "ok 0");
     let mut own = Raw::claim(&station, &["-q", "-g", "0.25", "--name", "mine"]);

@@ -22,7 +22,7 @@ use support::{python, station_with, until};
 /// A loaded machine asks late.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Somebody with a home and kernels in it.
+/// A user with a home and kernels in it.
 struct Person {
     uid: u32,
     home: tempfile::TempDir,
@@ -373,7 +373,7 @@ fn servers_that_wish_ill_get_no_token_and_hide_nobodys_notebook() {
         &json!({}),
     );
     let runtime = person.home.path().join("work/runtime");
-    // Somebody else, who has the port that a server of the user's says it has.
+    // Another user, who has the port that a server of the user's says it has.
     let thief = TcpListener::bind("127.0.0.1:0").expect("bound");
     let at = thief.local_addr().expect("named");
     thief.set_nonblocking(true).expect("set");

@@ -610,7 +610,14 @@ fn not_plain(line: &str) -> Option<String> {
             }
         }
     }
-    None
+    // A comment or a paragraph that begins with nobody in particular.
+    let opens = line.trim_start();
+    let opens = opens.trim_start_matches(['/', '!']).trim_start();
+    ["Some", "No"]
+        .map(|part| format!("{part}body "))
+        .into_iter()
+        .chain(["Of so m".to_owned() + "any "])
+        .find(|opener| opens.starts_with(opener))
 }
 
 /// Users are "they" or have a name, and a sentence has a subject that acts.
@@ -640,6 +647,8 @@ fn the_english_is_plain() {
         ["says it to h", "im"],
         ["//! Over. Whoe", "ver reads this."],
         ["the user and h", "is files"],
+        ["    /// Some", "body waits."],
+        ["// No", "body is told."],
     ] {
         assert!(not_plain(&line.concat()).is_some(), "{line:?}");
     }

@@ -239,7 +239,7 @@ fn a_users_own_service_holds_caps_and_finds_claims_again_without_cgroups() {
         (claims.len() == 1 && claims[0].pid == Some(pid)).then_some(())
     });
 
-    // Nobody else can even connect, and a second service is refused.
+    // Other users cannot even connect, and a second service is refused.
     let mut other = Command::new(account.path("bin/gshare"));
     let socket = account.socket();
     let other = other

@@ -122,7 +122,7 @@ impl ProjectFile {
 enum Owner {
     /// The user's or root's: the open file.
     Trusted(File),
-    /// Somebody else's.
+    /// Another user's.
     Other(u32),
 }
 

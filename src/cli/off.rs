@@ -53,7 +53,7 @@ fn by_service(socket: Option<&Path>, call: AdminCall) -> Result<Option<AdminDone
     // Also connecting blocks where a service hangs.
     std::thread::spawn(move || {
         let answer = Client::connect(&path).and_then(|mut c| c.call(&Call::Admin(call)));
-        // Nobody listens any more: too late.
+        // The receiver may have given up: too late.
         let _ = tell.send(answer);
     });
     match told.recv_timeout(ANSWERS) {

@@ -175,7 +175,7 @@ fn screens_tables_json_and_a_dry_run_say_the_same_in_any_state() {
                 .lines()
                 .find(|l| l.starts_with(&format!("▾ {} ", user.user)))
             else {
-                // Somebody who only waits has no rows.
+                // A user who only waits has no rows.
                 assert!(user.claims == 0 && user.mem_claimed == 0, "{user:?}");
                 continue;
             };

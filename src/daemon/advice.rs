@@ -221,7 +221,7 @@ impl AdviceState {
                 );
                 continue;
             }
-            // Nobody counts the launches of a program that runs without the proxy.
+            // Launches of a program that runs without the proxy are not counted.
             if claim.caps == Caps::None {
                 continue;
             }

@@ -54,7 +54,7 @@ impl Fair {
         }
         let owner = self.owners.entry(uid).or_default();
         if owner.waiting.is_empty() {
-            // Nobody saves up for a flood.
+            // Credit is not saved up for a flood.
             owner.spent = owner.spent.max(self.floor);
         }
         owner.waiting.push_back(msg);

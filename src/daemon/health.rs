@@ -344,7 +344,7 @@ impl Health {
         };
         let mut found: Vec<(Grade, String, String)> = Vec::new();
         match reading.state {
-            // Nobody looks at one that was let go.
+            // A GPU that was let go is not polled.
             GpuState::Ok | GpuState::Released => {}
             GpuState::Lost => found.push((
                 Grade::Sick,

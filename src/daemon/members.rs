@@ -205,7 +205,7 @@ impl Service {
             self.tell(Fact::Departed { claim, gpu, slot });
         }
         self.settle_ending(id);
-        // Somebody may wait for the bytes that have just come back.
+        // A claim may wait for the bytes that have just come back.
         if !self.claims.waiting.is_empty() {
             self.drive(gshare_core::Event::Tick);
         }
@@ -224,7 +224,7 @@ impl Service {
 
     fn watch_claim(&mut self, id: ClaimId) {
         let plain = self.claims.get(&id).is_some_and(|l| l.record.plain);
-        // Nobody counts in its programs: the driver's word is all there is.
+        // Its programs run without the library: the driver's word is all there is.
         let gpus = (0..self.gpus.len()).filter(|_| plain);
         let used = gpus.filter_map(|g| self.world().driver_use(g).get(&id)?.bytes);
         let used = used.fold(0, u64::saturating_add);

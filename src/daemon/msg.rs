@@ -57,7 +57,7 @@ pub(crate) enum Msg {
     Lever(LeverMsg),
     /// Files of the driver have changed.
     DriverFiles,
-    /// Somebody has looked whether the connection file of a kernel that has ended is there.
+    /// It is known whether the connection file of a kernel that has ended is there.
     KernelSeen {
         /// Its claim.
         claim: ClaimId,
@@ -82,7 +82,7 @@ pub(crate) enum Msg {
         /// How it ended, where the kernel says it.
         status: Option<std::process::ExitStatus>,
     },
-    /// Somebody scrapes the metrics.
+    /// The metrics are scraped.
     Scrape(oneshot::Sender<String>),
     /// The thread of a GPU's MPS daemon has something to tell.
     Mps {

@@ -117,7 +117,7 @@ impl Service {
         let (path, max) = (self.host.history_path(), self.config.history.max_size.0);
         let store = self.history.store.take();
         let tell = Box::new(move |told| {
-            // Nobody listens any more when the service ends.
+            // The receiver is gone when the service ends.
             let _ = events.send(Msg::History(told));
         });
         match Worker::start(&path, max, store, claims, tell) {

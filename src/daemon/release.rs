@@ -223,7 +223,7 @@ impl Service {
 
     fn took_back(&mut self, gpus: &[usize]) {
         tracing::info!("{} is taken back", list(gpus));
-        // Nobody waits: a GPU takes claims when it answers.
+        // Not waited for: a GPU takes claims when it answers.
         drop(self.observer.release(self.gpus.released_indices()));
         drop(levers::restrict_engine(&self.world(), &self.levers));
         for g in gpus {

@@ -220,7 +220,7 @@ async fn connection(
         Ok(peer) => peer,
         Err(refused) => {
             let _ = stream.try_write(&Sender::encode(&Reply::Error(refused)));
-            // Nobody whom the service knows: nothing was said for them.
+            // A caller unknown to the service: nothing was said for them.
             return Ok(stream.peer_cred()?.uid());
         }
     };

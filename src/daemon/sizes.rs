@@ -28,7 +28,7 @@ use super::tracks::Sizes;
 use super::world::World;
 use super::{act, record, view};
 
-/// Of so many of those who wait it is said when they start.
+/// Maximum number of waiting claims whose expected start is shown.
 const FORESEEN: usize = 16;
 /// For so many claims at a time earlier runs are looked up: users ask faster than a file answers.
 const LOOKED_UP: usize = 4096;

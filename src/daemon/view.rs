@@ -337,7 +337,7 @@ pub(crate) fn claim_parts(
         parts.push(part);
     }
     if live.record.has_no_library() || live.record.plain {
-        // Nobody counts in it: the driver's word is all there is.
+        // Its programs run without the library: the driver's word is all there is.
         for part in &mut parts {
             part.mem_charge = None;
         }

@@ -156,7 +156,7 @@ impl Service {
             .into_iter()
             .map(|record| (ClaimId(record.id), record))
             .collect();
-        // Somebody whose client is known can come back; so can a claim that is parked, and one for later.
+        // A caller whose client is known can come back; so can a claim that is parked, and one for later.
         memory.queue.retain(|kept| {
             waited.contains_key(&kept.id)
                 || self.core.holding(kept.id).is_some()

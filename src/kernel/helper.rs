@@ -98,7 +98,7 @@ pub fn run(arguments: &[String]) -> io::Result<()> {
                 text,
             }) => {
                 if gshare_enforcer::proc::key(pid).is_some_and(|k| k.start_ticks == start_ticks) {
-                    // Somebody who does not listen misses a line; it is on the screen as well.
+                    // A reader that does not listen misses a line; it is on the screen as well.
                     let _ = say(pid, &text);
                 }
             }

@@ -24,7 +24,7 @@ pub enum InstallError {
     /// Jupyter would not find it.
     #[error("`{0}` is not a name for a kernel: use letters, digits, `-`, `.` and `_`")]
     Name(String),
-    /// Somebody else's kernel has the name.
+    /// Another kernel, which gshare has not made, has the name.
     #[error("{} is a kernel that gshare has not made", .0.display())]
     Foreign(PathBuf),
     /// The disk.

@@ -168,7 +168,7 @@ impl Installed {
         let known = self.entry(&target.path);
         let edited = known.map(|entry| entry.digest != found);
         Ok(match (target.config, edited) {
-            // Nobody edits a program with a capability, and no second one may lie beside it.
+            // A program with a capability is not edited, and no second one may lie beside it.
             _ if target.launcher => Step::Replace,
             (true, None | Some(true)) => Step::Keep,
             (false, Some(true)) => Step::Supersede,

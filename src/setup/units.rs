@@ -84,7 +84,7 @@ pub(super) fn stop() -> Result<(), Failure> {
 
 /// Takes away what the stopped service has left, unless processes of claims still live there.
 pub(super) fn leave() -> Result<(), Failure> {
-    // Nobody would let anybody through them any more.
+    // Without the service no program would be let through them any more.
     if let Err(error) = gshare_enforcer::device::Guard::lift_all() {
         out::note(&format!(
             "device filters of `deny` may still be in place: {error}"

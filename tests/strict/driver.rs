@@ -60,7 +60,7 @@ fn a_driver_that_is_renamed_over_leaves_no_member_without_its_cap() {
         .enumerate()
     {
         if round == 2 {
-            // Nobody looks while it happens.
+            // The service is away while it happens.
             station.stop_service(Signal::SIGKILL).expect("killed");
         }
         replace(&lib.join(name));

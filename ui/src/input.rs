@@ -9,7 +9,7 @@ pub(crate) struct LineInput {
     cursor: usize,
 }
 
-/// Nobody types more than this into a field of this screen, in characters.
+/// Maximum length of a field of this screen, in characters.
 const MAX_CHARS: usize = 200;
 
 impl LineInput {

@@ -503,7 +503,7 @@ impl Model {
             let place = match self.chosen.get(&section) {
                 Some(None) => continue,
                 Some(Some((key, index))) => keys.iter().position(|k| k == key).unwrap_or(*index),
-                // Nobody in particular: everybody.
+                // No user in particular: all of them.
                 None if section == Section::Users => continue,
                 // A claim rather than the heading of its group.
                 None => keys

@@ -88,7 +88,7 @@ impl Frame {
             said: Some(said.clone()),
         };
         model.dry_runs = self.tried.iter().map(run).collect();
-        // Nobody will be asked for what a recording does not have.
+        // What a recording does not have is not asked for.
         if options.recorded && self.snapshot.service.is_some() {
             let nothing = || "that is not known here".to_owned();
             model.past.view.get_or_insert_with(|| Err(nothing()));

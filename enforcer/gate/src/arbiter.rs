@@ -901,7 +901,7 @@ impl Arbiter {
         None
     }
 
-    /// Nobody who comes, or comes back, is too far ahead or behind of the others.
+    /// Keeps claims that arrive, or come back, from being too far ahead of the others or behind them.
     fn level(&mut self, wants: &dyn Fn(u64) -> bool) {
         let ahead_of = |which: &dyn Fn(&Record) -> bool, best: fn(f64, f64) -> f64| {
             let wanting = self.records.iter().filter(|r| which(r));

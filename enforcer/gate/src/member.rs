@@ -134,7 +134,7 @@ pub struct Learnt {
     pub key: Key,
     /// Nanoseconds between the events around it.
     pub ns: u64,
-    /// Nobody else was on the GPU.
+    /// No other process was on the GPU.
     pub alone: bool,
 }
 
@@ -328,7 +328,7 @@ impl Member {
         self.rung_ns != 0 && now > self.rung_ns.saturating_add(SILENCE_NS)
     }
 
-    /// Nobody decides: the claim keeps to its own place in the frame, and to its own request where a
+    /// No arbiter decides: the claim keeps to its own place in the frame, and to its own request where a
     /// kernel took longer than that.
     fn fall_back(&mut self, now: u64, view: &View) -> Rule {
         let window = view.frame.window_ns.min(Frame::LENGTH_NS);

@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mode {
-    /// Nobody shares the GPU: nothing is measured or held back.
+    /// The GPU is not shared: nothing is measured or held back.
     Free = 0,
     /// Others share it and are idle: launches go through, a bounded way ahead of the GPU.
     Open = 1,

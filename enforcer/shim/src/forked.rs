@@ -28,7 +28,7 @@ pub(crate) struct Wiped {
 
 /// Stages of a process on its way to being a member.
 pub(crate) mod stage {
-    /// Nobody has asked the service.
+    /// The service has not been asked.
     pub(crate) const STRANGER: u32 = 0;
     /// A thread is asking it.
     pub(crate) const ASKING: u32 = 1;

@@ -185,7 +185,7 @@ fn what_launches_come_to_is_told_also_where_nobody_shares() {
     assert!(work.sm_ns.abs_diff(work.busy_ns) <= MS, "{work:?}");
 }
 
-/// Nobody can say what a kernel fills: it is taken to fill an SM by each block, and is counted like any other.
+/// It is not known what a kernel fills: it is taken to fill an SM by each block, and is counted like any other.
 #[test]
 fn launches_are_counted_where_the_driver_cannot_say_what_they_fill() {
     let rig = Rig::new();
@@ -606,7 +606,7 @@ fn a_capture_is_not_disturbed() {
     client.must(&format!("exec_destroy {exec}"));
 }
 
-/// Nobody shares the GPU when the capture begins; a neighbour comes before it ends.
+/// The GPU is not shared when the capture begins; a neighbour comes before it ends.
 #[test]
 fn a_claim_that_joins_during_a_capture_does_not_disturb_it() {
     let rig = Rig::new();

@@ -48,7 +48,7 @@ pub enum Bound {
         /// The container's cgroup.
         cgroup: PathBuf,
     },
-    /// Somebody else has limited what it may use.
+    /// Another party has limited what it may use.
     Limited {
         /// The cgroup that has the limit.
         cgroup: PathBuf,

@@ -35,7 +35,7 @@ enum Keeper {
     Own,
     /// That of a service of its own: left to systemd when the claim ends.
     Unit,
-    /// Somebody else's altogether: nothing is moved, frozen, killed or removed.
+    /// Belongs to another party altogether: nothing is moved, frozen, killed or removed.
     Other,
 }
 

@@ -413,7 +413,7 @@ impl Coordinator {
                 Watched {
                     reading: released.map_or_else(|| GpuReading::unread(index), Clone::clone),
                     job_tx: match released {
-                        // Nobody takes what is sent there.
+                        // What is sent there is dropped.
                         Some(_) => mpsc::channel().0,
                         None => self.watch(&machine, index),
                     },

@@ -50,7 +50,7 @@ pub enum MpsError {
         /// What is wrong with it.
         why: String,
     },
-    /// Nobody answers in the directory.
+    /// No daemon answers in the directory.
     #[error("no MPS control daemon answers in {}", pipe.display())]
     Silent {
         /// Directory of the sockets.
@@ -259,7 +259,7 @@ impl Control {
         if self.checked.load(Ordering::Relaxed) == found.ino() {
             return Ok(());
         }
-        // Nobody answers: it is a dead daemon's.
+        // A socket that does not answer is a dead daemon's.
         let Ok(stream) = UnixStream::connect(&socket) else {
             return Ok(());
         };

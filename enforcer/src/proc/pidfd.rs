@@ -131,7 +131,7 @@ mod tests {
             (child, pidfd, key)
         };
         let (mut child, pidfd, key) = ended("exit 3");
-        // Nobody has waited for it yet, then somebody has.
+        // Once before the parent has waited for it, and once after.
         assert_eq!(pidfd.exit_status(key).unwrap().code(), Some(3));
         let known = child.wait().unwrap();
         let said = pidfd.exit_status(key);

@@ -282,7 +282,7 @@ fn scale(mut parts: Vec<Option<f64>>, interval: &Interval, counted: Option<f64>)
     let factor = match counted {
         None => fit,
         Some(_) if claims <= 0.0 => 1.0,
-        // Nobody else can have done the rest.
+        // No other process can have done the rest.
         Some(counted) if all_known && !interval.desktop && !interval.left => {
             (counted / claims).min(SCALED_BY * fit)
         }

@@ -63,7 +63,7 @@ pub enum Held {
     Timeslice,
     /// Side by side with others, through MPS.
     Mps,
-    /// Nobody else is on it.
+    /// No other claim is on it.
     Whole,
 }
 

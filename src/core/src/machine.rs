@@ -59,7 +59,7 @@ use crate::units::Share;
 /// Virtual or real time since an origin that the caller chooses.
 pub type Now = Duration;
 
-/// Somebody who waits.
+/// A waiting claim.
 #[derive(Clone, Debug)]
 struct Waiting {
     ask: Ask,

@@ -46,12 +46,12 @@ pub enum Reason {
     },
     /// About the GPUs that it may use another scheduler decides.
     Foreign,
-    /// Nobody else decides about a GPU that was named with a claim.
+    /// A GPU that was named with a claim is not one that another scheduler gives out.
     NotForeign {
         /// The GPU.
         gpu: usize,
     },
-    /// Somebody whom it counts for may not hold more.
+    /// A user, group or project that it counts for may not hold more.
     Quota(Over),
     /// Claims of its class start at other hours.
     Hours {

@@ -38,7 +38,7 @@ pub struct Rules {
 pub enum Hold {
     /// The members' proxy counts, and lets them have this much.
     Cap(Bytes),
-    /// Nobody counts (a process that was adopted while it ran): this much it may have.
+    /// Its launches are not counted (a process that was adopted while it ran): this much it may have.
     Most(Bytes),
     /// The claim holds no part of this GPU.
     Nothing,

@@ -67,7 +67,7 @@ pub enum ResizeError {
         /// GPUs that it holds.
         held: usize,
     },
-    /// Somebody whom it counts for may not hold more.
+    /// A user, group or project that it counts for may not hold more.
     #[error("{0}")]
     Quota(crate::quota::Over),
     /// A GPU does not answer, so nothing on it can grow.
@@ -105,7 +105,7 @@ pub enum ResizeError {
     /// Others hold what it would need.
     #[error("{0}")]
     NoRoom(NoRoom),
-    /// Somebody who waits for the GPU came first.
+    /// A claim that waits for the GPU came first.
     #[error("{ahead} waits for GPU {gpu} and came first")]
     Behind {
         /// The claim that waits.

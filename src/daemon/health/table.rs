@@ -18,7 +18,7 @@ pub(super) enum Act {
     Reset,
     /// The machine is restarted.
     Restart,
-    /// Somebody looks at links between GPUs.
+    /// An administrator checks links between GPUs.
     Links,
 }
 

@@ -41,7 +41,7 @@ pub(crate) enum Cause {
     Cpu,
     /// They wait for disks.
     Io,
-    /// Nobody can say.
+    /// The cause is not known.
     #[default]
     Other,
 }

@@ -199,7 +199,7 @@ impl Service {
         if self.levers.waiters.contains_key(&id) {
             self.notice(Some(id), text.clone());
         } else {
-            // Nobody asked for it on a command line.
+            // It was not asked for on a command line.
             self.tell_owner(id, &text);
         }
         self.answer_lever(id, Ok(&text));

@@ -238,7 +238,7 @@ impl Service {
             put_meta(tx, &key, &layout.to_string())
         })?;
         die::at("mig-journaled");
-        // Nobody may start there from now on, and what gshare itself has open goes; NVML's own handle is needed.
+        // No program may start there from now on, and what gshare itself has open goes; NVML's own handle is needed.
         self.gpus.dividing.insert(g);
         let waits = self.close_but_nvml(g);
         self.refresh_facts();

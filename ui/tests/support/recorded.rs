@@ -16,7 +16,7 @@ fn series(label: &str, uid: Option<u32>, most: f64) -> HistorySeries {
     for i in 0..180 {
         let at_ms = NOW_MS - (180 - i) * STEP_MS;
         let time = hour(at_ms);
-        // Nobody looked from four to five.
+        // There are no looks from four to five.
         if (4.0..5.0).contains(&time) {
             continue;
         }

@@ -92,7 +92,7 @@ impl Slots for Board<'_> {
 
 struct Case {
     cap: u64,
-    /// Somebody lowers the cap to this and then reads what all can be charged.
+    /// The service lowers the cap to this and then reads what all can be charged.
     lowered: Option<u64>,
     start: Vec<u64>,
     /// Bytes that each member wants, one after the other; a negative number gives back.

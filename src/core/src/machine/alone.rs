@@ -8,7 +8,7 @@ use crate::claim::ClaimId;
 use crate::place;
 use crate::units::Bytes;
 
-/// Of so many who are left alone somebody who waits is told.
+/// Maximum number of claims left alone that a waiting user is shown.
 const TOLD: usize = 3;
 
 /// Why nothing is taken from a claim.

@@ -11,7 +11,7 @@ use crate::quota::Party;
 use crate::reason::Reason;
 use crate::units::{Bytes, Share};
 
-/// Somebody who could claim now.
+/// A user who could claim now.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// What they would ask for; its sizes and GPUs are put in.

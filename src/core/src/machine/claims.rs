@@ -409,7 +409,7 @@ mod tests {
                 assert_eq!(claims.phase(id).map(Phase::kind), Some(then));
                 let elsewhere = claims.elsewhere().count();
                 assert_eq!(elsewhere, usize::from(then != PhaseKind::Granted));
-                // Nobody is where somebody else believes it to be.
+                // A transition from a phase that the claim is not in is refused.
                 let elsewhere = phases().into_iter().map(|p| p.kind());
                 for wrong in elsewhere.filter(|k| *k != then) {
                     assert!(claims.go(id, wrong, to.clone()).is_err());

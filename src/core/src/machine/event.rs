@@ -18,7 +18,7 @@ use crate::units::Bytes;
 pub enum Event {
     /// Fresh facts about all GPUs.
     Gpus(Vec<GpuFacts>),
-    /// Somebody asks; `patience` is how long the caller waits (`None` for ever, zero not at all).
+    /// A claim is asked for; `patience` is how long the caller waits (`None` for ever, zero not at all).
     Submit {
         /// Its id, given by the caller, larger than all before.
         id: ClaimId,
@@ -202,8 +202,8 @@ pub enum Event {
 }
 
 impl Event {
-    /// Somebody comes, goes, is moved or gets another size. What is told again as time passes or after a restart is
-    /// none of it: rules, the time of day, which GPUs are drained.
+    /// True for events that change placement: a claim comes, goes, is moved or gets another size. False for what is
+    /// told again as time passes or after a restart: rules, the time of day, which GPUs are drained.
     pub(super) fn stirs(&self) -> bool {
         match self {
             Self::Submit { .. }

@@ -222,7 +222,7 @@ impl Ahead {
             planned: BTreeMap::new(),
             starts: BTreeMap::new(),
         };
-        // Nobody answers what the original has asked.
+        // The copy gets no answers to what the original has asked.
         ahead.machine.measuring = 0;
         let held: Vec<ClaimId> = machine.ledger.held().map(|(id, _)| id).collect();
         held.into_iter().for_each(|id| ahead.run(id));

@@ -281,7 +281,7 @@ impl Machine {
         }
     }
 
-    /// Nobody needs its GPU any more. Where it was taken for others it comes back all the same.
+    /// Its GPU is not needed any more. Where it was taken for others it comes back all the same.
     pub(super) fn unwanted(&mut self, id: ClaimId) {
         let parked = self.claims.offloaded_mut(id);
         if let Some(parked) = parked.filter(|p| p.back && p.by != ParkedBy::Reclaim) {

@@ -197,7 +197,7 @@ impl Machine {
         true
     }
 
-    /// Nobody waits for ever for those who do not come back.
+    /// Stops waiting for clients that do not come back.
     pub(super) fn forget_absent(&mut self, now: Now) {
         let gone = |w: &super::Waiting| w.absent.is_some_and(|until| until <= now);
         let ids: Vec<ClaimId> = self

@@ -167,7 +167,7 @@ impl Machine {
         let waiting = self.queue.iter().find(|w| Some(w.id()) == plan.waiter);
         let who = waiting.and_then(|w| Who::of(w));
         plan.entitled = who.is_some_and(|w| w.entitled);
-        // Nobody is spread while somebody waits.
+        // Claims are not spread while another waits.
         let waits = who.is_some() || (plan.waiter.is_none() && self.queue.is_empty());
         let mut sound = waits && self.reclaim.rules.enabled;
         for step in &mut plan.steps {
@@ -395,7 +395,7 @@ impl Machine {
     }
 }
 
-/// Somebody who waits, for a search.
+/// A waiting claim, for a search.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Who<'a> {
     pub(super) id: ClaimId,
@@ -412,7 +412,7 @@ pub(super) struct Who<'a> {
 
 impl<'a> Who<'a> {
     #[cfg(test)]
-    /// Somebody who comes after all others and is guaranteed nothing.
+    /// A claim that comes after all others and is guaranteed nothing.
     pub(super) fn last(request: &'a Request) -> Self {
         Self {
             id: ClaimId(u64::MAX),

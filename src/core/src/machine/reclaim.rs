@@ -14,7 +14,7 @@ pub struct ReclaimRules {
     pub enabled: bool,
     /// Claims that can burst go to idle GPUs.
     pub spread: bool,
-    /// Nobody comes or goes for so long before those who run are spread anew.
+    /// Quiet time without arrivals or departures before claims are spread anew.
     pub quiet: Duration,
     /// Between the announcement and the deed.
     pub countdown: Duration,

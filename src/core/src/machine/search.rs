@@ -110,7 +110,7 @@ impl Machine {
                 continue;
             }
             let drops = problem.drops();
-            // Nobody more may be asked than in the way before.
+            // No more claims may be asked than in the way before.
             let more = match strongest {
                 Lever::Offload | Lever::Suspend => drops > 0,
                 _ => problem.any(strongest),

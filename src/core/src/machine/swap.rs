@@ -28,7 +28,7 @@ fn fits(ledger: &Ledger, slices: &[Slice]) -> bool {
 }
 
 impl Machine {
-    /// Nobody can go before another has gone: one of them waits in the host. Where that may be done to none of them,
+    /// Breaks a cyclic move by staging one claim in host memory. Where no claim of the cycle can be staged,
     /// none is moved for a while, and the plan is given up.
     pub(super) fn untie(&mut self, now: Now, plan: &mut Plan) -> Option<ClaimId> {
         let left: Vec<&Step> = plan
@@ -36,7 +36,7 @@ impl Machine {
             .iter()
             .filter(|s| s.stage == Stage::Announced)
             .collect();
-        // Nobody is parked only to be spread.
+        // A claim is not offloaded only to be spread.
         let due = self
             .queue
             .iter()

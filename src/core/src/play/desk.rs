@@ -14,7 +14,7 @@ use crate::quota::{Party, Quota};
 use crate::resize::Change;
 use crate::units::{Bytes, Share};
 
-/// Of so many of those who wait it is asked when they start.
+/// Maximum number of waiting claims whose start is asked for.
 const FIRST: usize = 16;
 /// Users who ask.
 pub const USERS: usize = 12;
@@ -129,7 +129,7 @@ impl Desk {
         desk
     }
 
-    /// Somebody asks.
+    /// A user asks.
     fn submission(&mut self) -> [Event; 2] {
         let dice = &mut self.dice;
         let class = match dice.below(10) {

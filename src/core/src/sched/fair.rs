@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::solve::{Answer, Board, Budget, Item, Mask, Need, Prefer};
 use crate::units::Share;
 
-/// Somebody among whom a machine is divided. All in GPUs.
+/// A user, group or project among which a machine is divided. All in GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Party {
     /// Guaranteed part; `None` is an equal part of what no quota guarantees.

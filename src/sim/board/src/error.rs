@@ -60,7 +60,7 @@ pub enum BoardError {
     },
     /// A block of this shape fits on no SM of the GPU.
     TooLarge,
-    /// Somebody has the GPU open, or uses the instance.
+    /// A process has the GPU open, or uses the instance.
     InUse {
         /// The GPU's index.
         gpu: usize,

@@ -97,7 +97,7 @@ fn a_gpu_is_divided_by_the_drivers_rules() {
     assert_eq!(make(9, 0), Err(MigError::NotSupported), "the mode is off");
     assert!(step(&observer, MigOrder::Mode(true)).unwrap().on);
     let gi = make(9, 0).unwrap().instances[0].gi;
-    // Nobody can use it before it has a compute instance.
+    // It cannot be used before it has a compute instance.
     assert!(sample(&observer).gpus[0].instances.is_empty());
     for (profile, start) in [(9, 2), (14, 0), (14, 2), (0, 0), (5, 0)] {
         let refused = make(profile, start);
@@ -171,7 +171,7 @@ fn a_mode_that_waits_for_a_reset_is_said_and_left() {
     let state = step(&observer, MigOrder::Look).unwrap();
     assert!(!state.on && state.asked, "noted, not done");
     assert_eq!(board.snapshot().gpus[0].mig, [false, true]);
-    // Nobody else has it open any more: this model is reset for it, and what was looked up before is looked up anew.
+    // No other process has it open any more: this model is reset for it, and what was looked up before is looked up anew.
     drop(monitor.stdin.take());
     monitor.wait().unwrap();
     assert!(step(&observer, MigOrder::Mode(true)).unwrap().on);

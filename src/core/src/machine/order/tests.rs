@@ -117,7 +117,7 @@ fn a_lease_that_ends_in_time_is_in_nobodys_way() {
     assert_eq!(w.granted(4), Some(vec![0]));
 }
 
-/// Nobody knows when the second of those that wait starts, but before the first it does not.
+/// It is not known when the second waiting claim starts, but it does not start before the first.
 #[test]
 fn a_lease_that_ends_in_time_is_not_in_the_way_of_those_behind_the_first_either() {
     let mut w = World::new(&[24]);

@@ -10,7 +10,7 @@ use super::tests::s;
 use crate::claim::Class;
 use crate::quota::{Party, Quota};
 
-/// Somebody of whom the history knows much or nothing.
+/// A caller of whom the history knows much or nothing.
 fn callers() -> impl Strategy<Value = Caller> {
     let class = prop::sample::select(vec![Class::Interactive, Class::Batch, Class::Inference]);
     let lease = prop::option::weighted(0.3, 20u64..400);

@@ -235,7 +235,7 @@ impl Mailbox {
                 return Err(OPERATING_SYSTEM);
             }
         }
-        // Somebody who died may have asked before.
+        // A process that died may have asked before.
         self.settled()?;
         let page = self.page();
         let store = |word: &AtomicU32, value| word.store(value, Ordering::SeqCst);
