@@ -16,7 +16,7 @@ use super::service::Service;
 use super::world::World;
 use super::{convert, members, mps};
 
-/// Every tenth look asks the kernel for all processes, not only for those that are not watched members.
+/// One look in this many asks the kernel for all processes, not only for those that are not watched members.
 const LOOKS: u32 = 10;
 
 impl Service {

@@ -202,8 +202,8 @@ pub enum Event {
 }
 
 impl Event {
-    /// True for events that change placement: a claim comes, goes, is moved or gets another size. False for what is
-    /// told again as time passes or after a restart: rules, the time of day, which GPUs are drained.
+    /// Whether a claim comes, goes, is moved or gets another size. What is told again as time passes or after a restart is
+    /// none of it: rules, the time of day, which GPUs are drained.
     pub(super) fn stirs(&self) -> bool {
         match self {
             Self::Submit { .. }

@@ -14,7 +14,7 @@ pub struct ReclaimRules {
     pub enabled: bool,
     /// Claims that can burst go to idle GPUs.
     pub spread: bool,
-    /// Quiet time without arrivals or departures before claims are spread anew.
+    /// For this long no claim must have come or gone before those that run are spread anew.
     pub quiet: Duration,
     /// Between the announcement and the deed.
     pub countdown: Duration,

@@ -28,8 +28,8 @@ fn fits(ledger: &Ledger, slices: &[Slice]) -> bool {
 }
 
 impl Machine {
-    /// Breaks a cyclic move by staging one claim in host memory. Where no claim of the cycle can be staged,
-    /// none is moved for a while, and the plan is given up.
+    /// Where claims wait for each other's places, one of them goes to the host first. Where that may be done to none of
+    /// them, none is moved for a while, and the plan is given up.
     pub(super) fn untie(&mut self, now: Now, plan: &mut Plan) -> Option<ClaimId> {
         let left: Vec<&Step> = plan
             .steps
