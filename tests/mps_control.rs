@@ -234,11 +234,34 @@ fn drive(program: &Path) {
     control.quit(1).expect("ends");
     // One that hangs is not waited for and is gone all the same.
     let hung = control.start("GPU-x", false).expect("starts once more");
-    let stop = nix::sys::signal::Signal::SIGSTOP;
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(hung), stop).expect("stopped");
+    hang(hung);
     control.quit(60).expect("ends");
-    let state = gshare_enforcer::proc::stat(hung).map(|s| s.state);
+    gone(hung);
+}
+
+fn hang(pid: i32) {
+    let stop = nix::sys::signal::Signal::SIGSTOP;
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), stop).expect("stopped");
+}
+
+fn gone(pid: i32) {
+    let state = gshare_enforcer::proc::stat(pid).map(|s| s.state);
     assert!(matches!(state, None | Some('Z')), "{state:?}");
+}
+
+/// As by an upgrade of the driver: the kernel then calls the program of the daemon that runs deleted.
+#[test]
+fn a_daemon_is_ended_after_its_program_was_replaced() {
+    let dir = directory();
+    let program = simulated(dir.path());
+    let control = Control::new(&program, &dir.path().join("0")).expect("directories");
+    let daemon = control.start("GPU-x", false).expect("starts");
+    std::fs::remove_file(&program).expect("removed");
+    std::fs::write(&program, "#!/bin/sh\necho other words\n").expect("written");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("set");
+    hang(daemon);
+    control.quit(60).expect("ends");
+    gone(daemon);
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub use namespace::{
     UserNamespace, lives_on_the_machine, range_owner, subordinate_owner, user_namespace,
 };
 pub use pidfd::{PidFd, peer_groups};
+pub(crate) use read::undeleted;
 pub use read::{
     ProcessKey, Rights, Stat, Uids, ancestors, cmdline, environ, exe, group_exists, group_name,
     groups_of, has_mapped, key, mount_points, primary_gid, rights, stat, uid_of, uids, user_exists,

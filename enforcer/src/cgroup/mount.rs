@@ -100,7 +100,7 @@ pub fn v2_path(proc_cgroup: &str) -> Option<&str> {
     proc_cgroup
         .lines()
         .find_map(|line| line.strip_prefix("0::"))
-        .map(|path| path.strip_suffix(" (deleted)").unwrap_or(path))
+        .map(crate::proc::undeleted)
 }
 
 /// The kernel's name of the cgroup that a process is in; none if it has ended.

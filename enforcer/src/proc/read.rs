@@ -226,10 +226,22 @@ fn split_nul(bytes: &[u8]) -> Vec<OsString> {
         .collect()
 }
 
-/// The executable; absent for kernel threads and, without the right to look, for others'.
+/// The path in what the kernel says of a file or cgroup, which has a note behind it once that was removed or replaced.
+pub(crate) fn undeleted(path: &str) -> &str {
+    path.strip_suffix(" (deleted)").unwrap_or(path)
+}
+
+/// The path from which the executable was started, also after another file has taken it; absent for kernel threads and,
+/// without the right to look, for others'.
 #[must_use]
 pub fn exe(pid: i32) -> Option<PathBuf> {
-    fs::read_link(format!("/proc/{pid}/exe")).ok()
+    let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    Some(
+        path.to_str()
+            .map(undeleted)
+            .map(PathBuf::from)
+            .unwrap_or(path),
+    )
 }
 
 /// The process and those it descends from, nearest first, as far as they can be seen. A chain that
