@@ -317,12 +317,16 @@ fn replay_plays_every_policy_and_says_what_a_list_lacks() {
 
 #[test]
 fn bench_shim_ends_with_its_figures() {
-    let (_, line) = quick(&["shim", "--runs", "2"]);
+    let (text, line) = quick(&["shim", "--runs", "2"]);
     assert_eq!(
         (&line["bench"], &line["rounds"]),
         (&"shim".into(), &2.into())
     );
     assert_eq!(line["judged"], false, "two rounds are no median");
+    assert!(
+        text.contains("not judged") && !text.contains("missed"),
+        "{text}"
+    );
     assert!(line["ok"].is_boolean());
     let goals = line["goals"]["added_ns"].as_object().expect("goals");
     assert!(goals.len() >= 11);
