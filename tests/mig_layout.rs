@@ -6,9 +6,10 @@ use crate::support;
 use std::time::Duration;
 
 use gshare::station::Station;
+use gshare_proto::ReportView;
 use nix::sys::signal::Signal;
 use support::detach::{ok, run};
-use support::{Raw, board, claim_of, root, station_with, until};
+use support::{Raw, board, claim_of, looks, next_look, root, station_with, until};
 
 const SOON: Duration = Duration::from_secs(10);
 const CUT: &str = "3g.40gb+2g.20gb+1g.10gb";
@@ -154,14 +155,57 @@ fn a_layout_is_made_used_by_two_claims_refused_while_in_use_and_removed() {
     assert!(log.contains("mig") && log.contains(CUT), "{log}");
 }
 
+/// The RTX PRO 6000 has profiles with graphics, with all media engines and with none; each of its decoders is there once.
 #[test]
-fn a_boot_takes_the_instances_and_the_configuration_makes_them_anew_with_their_numbers_and_drains()
-{
+fn profiles_with_graphics_and_media_engines_are_named_made_and_refused() {
+    if !root("dividing a GPU") {
+        return;
+    }
+    let station = workstation(&["rtxpro6000"], "");
+    let divided = |layout: &str| {
+        ok(&station, &["admin", "mig", "0", layout]);
+        let gpus = station.snapshot().expect("served").gpus;
+        let names = gpus.iter().filter(|g| !g.uuid.is_empty());
+        let mut named: Vec<String> = names
+            .filter_map(|g| Some(g.model.rsplit_once("MIG ")?.1.to_owned()))
+            .collect();
+        named.sort_unstable();
+        (cut(&station, 0), named)
+    };
+    let (made, named) = divided("2g.48gb+gfx+1g.24gb-me+1g.24gb+me");
+    assert_eq!(made, ["2g.48gb+gfx", "1g.24gb-me", "1g.24gb+me"]);
+    assert_eq!(named, ["1g.24gb+me", "1g.24gb-me", "2g.48gb+gfx"]);
+    let said = ok(&station, &["admin", "mig", "0", "off"]);
+    assert!(
+        said.contains("2g.48gb+gfx") && said.contains("1g.24gb-me"),
+        "{said}"
+    );
+    // Beside one that has all decoders there is room for those that need none.
+    let (made, _) = divided("1g.24gb+me.all,2g.48gb-me,1g.24gb-me");
+    assert_eq!(made.len(), 3, "{made:?}");
+    let text = refused(&station, &["admin", "mig", "0", "1g.24gb+me.all+1g.24gb"]);
+    assert!(
+        text.contains("do not fit together; 1g.24gb+me.all would"),
+        "{text}"
+    );
+    for one in [
+        "4 x 1g.24gb+gfx",
+        "1 x 1g.24gb+me.all",
+        "2 x 2g.48gb-me",
+        "1 x 4g.96gb+gfx",
+    ] {
+        assert!(text.contains(one), "{one}: {text}");
+    }
+}
+
+#[test]
+fn a_boot_takes_the_instances_and_the_configuration_makes_them_anew_with_all_that_was_theirs() {
     if !root("dividing a GPU") {
         return;
     }
     let config = format!("[gpu.0]\nmig = \"{CUT}\"\n");
-    for model in ["h100", "a100-80gb"] {
+    // In order, and not.
+    for (model, end) in [("h100", Signal::SIGTERM), ("a100-80gb", Signal::SIGKILL)] {
         let mut station = workstation(&[model, "h100"], &config);
         assert_eq!(
             cut(&station, 0),
@@ -178,8 +222,20 @@ fn a_boot_takes_the_instances_and_the_configuration_makes_them_anew_with_their_n
         };
         let (before, names) = (uuids(&station), shown(&station));
         assert_eq!(before.len(), 5);
+        ok(
+            &station,
+            &["admin", "quota", "set", "user:root", "--gpus", "1"],
+        );
+        let quotas = ok(&station, &["admin", "quota", "list"]);
+        assert!(quotas.contains("user:root"), "{quotas}");
+        let on_it = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "3"]);
+        let first = next_look(&station);
+        until("it is recorded", SOON, || {
+            (looks(&station) > first + 5).then_some(())
+        });
+        drop(on_it);
         ok(&station, &["admin", "drain", "3", "--reason", "noisy"]);
-        station.stop_service(Signal::SIGKILL).expect("killed");
+        station.stop_service(end).expect("stopped");
         board(&station).reboot().expect("off and on");
         assert!(cut(&station, 0).is_empty());
         station.start_service().expect("starts");
@@ -192,6 +248,12 @@ fn a_boot_takes_the_instances_and_the_configuration_makes_them_anew_with_their_n
         assert_eq!(after[..2], before[..2]);
         assert!((2..5).all(|g| after[g] != before[g]), "{after:?}");
         assert_eq!(shown(&station), names);
+        assert_eq!(ok(&station, &["admin", "quota", "list"]), quotas);
+        let report = ok(&station, &["report", "--json"]);
+        let report: ReportView = serde_json::from_str(&report).expect("a report");
+        let of_it = report.gpus.iter().find(|g| g.gpu == Some(3));
+        let claimed = of_it.map_or(0.0, |g| g.usage.claimed_gpu_s);
+        assert!(claimed > 0.0 || end == Signal::SIGKILL, "{:?}", report.gpus);
         let drained = |g: &str| {
             let words = [
                 "claim",

@@ -50,6 +50,8 @@ pub struct MigSize {
     pub slices: u32,
     /// Bytes.
     pub bytes: u64,
+    /// Video decoders.
+    pub decoders: u32,
     /// Memory slices that an instance takes, and where one may begin.
     pub size: u32,
     /// The first memory slice of each place where one may be.
@@ -201,9 +203,10 @@ fn look(device: &Device<'_>) -> Result<MigState, MigError> {
         ..MigState::default()
     };
     for (constant, with) in SIZES {
-        let Some((id, slices, bytes, most)) = sys::profile(device, constant) else {
+        let Some(profile) = sys::profile(device, constant) else {
             continue;
         };
+        let id = profile.id;
         if state.sizes.iter().any(|known| known.id == id) {
             continue;
         }
@@ -211,9 +214,10 @@ fn look(device: &Device<'_>) -> Result<MigState, MigError> {
         state.sizes.push(MigSize {
             id,
             with,
-            most,
-            slices,
-            bytes,
+            most: profile.instanceCount,
+            slices: profile.sliceCount,
+            bytes: profile.memorySizeMB << 20,
+            decoders: profile.decoderCount,
             size: places.iter().map(|p| p.1).max().unwrap_or(0),
             starts: places.iter().map(|p| p.0).collect(),
         });

@@ -7,6 +7,7 @@ use nvml_wrapper::Device;
 use nvml_wrapper::error::nvml_try;
 use nvml_wrapper_sys::bindings::{
     nvmlComputeInstance_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
+    nvmlGpuInstanceProfileInfo_t,
 };
 
 use super::health::Remapped;
@@ -26,17 +27,15 @@ fn tried(call: &'static str, code: u32) -> Result<(), MigError> {
     nvml_try(code).map_err(|e| error(call, &e))
 }
 
-/// Number, compute slices, bytes and greatest count of the profile behind one of the header's constants; none where the GPU lacks it.
-pub(super) fn profile(device: &Device<'_>, constant: u32) -> Option<(u32, u32, u64, u32)> {
+/// The profile behind one of the header's constants; none where the GPU lacks it.
+pub(super) fn profile(device: &Device<'_>, constant: u32) -> Option<nvmlGpuInstanceProfileInfo_t> {
     let lib = device.nvml().lib();
     let call = lib.nvmlDeviceGetGpuInstanceProfileInfo.as_ref().ok()?;
     // SAFETY: plain data, for which zero is a value.
-    let mut info: nvml_wrapper_sys::bindings::nvmlGpuInstanceProfileInfo_t =
-        unsafe { std::mem::zeroed() };
+    let mut info: nvmlGpuInstanceProfileInfo_t = unsafe { std::mem::zeroed() };
     // SAFETY: the handle is the one that NVML gave for this library, and `info` is valid for the result.
     let code = unsafe { call(device.handle(), constant, &raw mut info) };
-    let bytes = info.memorySizeMB << 20;
-    (code == 0).then_some((info.id, info.sliceCount, bytes, info.instanceCount))
+    (code == 0).then_some(info)
 }
 
 /// Where instances of a profile may be: the first memory slice, and how many.

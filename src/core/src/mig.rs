@@ -19,6 +19,8 @@ pub struct Profile {
     pub starts: Vec<u32>,
     /// The most instances of it that a GPU can have: fewer than places where they need what there is once.
     pub most: usize,
+    /// Video decoders that an instance takes; the GPU has as many as its largest profile.
+    pub decoders: u32,
 }
 
 /// The instances that a GPU is to have, by the names of their profiles: `3g.40gb+2g.20gb+1g.10gb`.
@@ -160,7 +162,7 @@ pub fn places(
     let mut wanted: Vec<&Profile> = layout.0.iter().filter_map(find).collect();
     wanted.sort_by_key(|p| std::cmp::Reverse(p.size));
     let mut found = Vec::new();
-    match fill(&wanted, there, 0, &mut found) {
+    match fill(&wanted, there, (0, decoders(profiles)), &mut found) {
         true => Ok(found),
         false => Err(no_room(None)),
     }
@@ -176,15 +178,26 @@ fn largest(profiles: &[Profile], layout: &Layout, there: &[Place]) -> Layout {
     let mut kept: Vec<&Profile> = Vec::new();
     for profile in wanted {
         kept.push(profile);
-        if !fill(&kept, there, 0, &mut Vec::new()) {
+        if !fill(&kept, there, (0, decoders(profiles)), &mut Vec::new()) {
             kept.pop();
         }
     }
     Layout(kept.into_iter().map(|p| p.name.clone()).collect())
 }
 
-/// Places the wanted instances one by one, and another way where the rest finds no room. `taken` has a bit for each slice.
-fn fill(wanted: &[&Profile], there: &[Place], taken: u64, found: &mut Vec<Place>) -> bool {
+/// Decoders of the whole GPU.
+fn decoders(profiles: &[Profile]) -> u32 {
+    profiles.iter().map(|p| p.decoders).max().unwrap_or(0)
+}
+
+/// Places the wanted instances one by one, and another way where the rest finds no room. `taken` has a bit for each slice,
+/// `decoders` are left.
+fn fill(
+    wanted: &[&Profile],
+    there: &[Place],
+    (taken, decoders): (u64, u32),
+    found: &mut Vec<Place>,
+) -> bool {
     let Some((first, rest)) = wanted.split_first() else {
         return true;
     };
@@ -195,6 +208,9 @@ fn fill(wanted: &[&Profile], there: &[Place], taken: u64, found: &mut Vec<Place>
     if found.iter().filter(|p| p.profile == first.id).count() >= first.most {
         return false;
     }
+    let Some(decoders) = decoders.checked_sub(first.decoders) else {
+        return false;
+    };
     let mut starts: Vec<&u32> = first.starts.iter().filter(|s| **s < 32).collect();
     starts.sort_by_key(|start| !there.contains(&place(start)));
     for start in starts {
@@ -203,7 +219,7 @@ fn fill(wanted: &[&Profile], there: &[Place], taken: u64, found: &mut Vec<Place>
             continue;
         }
         found.push(place(start));
-        if fill(rest, there, taken | slices, found) {
+        if fill(rest, there, (taken | slices, decoders), found) {
             return true;
         }
         found.pop();
@@ -243,6 +259,7 @@ mod tests {
             size,
             starts: starts.to_vec(),
             most: if id == 20 { 1 } else { 7 },
+            decoders: name[..1].parse().expect("slices"),
         })
         .to_vec()
     }

@@ -50,6 +50,7 @@ fn profiles(state: &MigState) -> Vec<Profile> {
             size: s.size,
             starts: s.starts.clone(),
             most: s.most as usize,
+            decoders: s.decoders,
         })
         .collect();
     all.sort_by_key(|p| (p.size, p.id));

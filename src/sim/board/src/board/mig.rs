@@ -27,7 +27,7 @@ fn taken(state: &State, gpu: usize) -> u64 {
 impl MigProfile {
     /// Where instances of it can begin, in memory slices of the GPU.
     pub fn starts(&self) -> impl Iterator<Item = u32> {
-        // With media engines wherever one without may be.
+        // With media engines or graphics wherever one without may be.
         let size = self.memory_slices;
         let alike = profiles(self.of).filter(move |p| p.memory_slices == size);
         let alike = alike.filter(|p| p.compute_slices == self.compute_slices);
@@ -111,7 +111,11 @@ impl Board {
             let taken = taken(s, gpu);
             let own = s.gpus().iter().filter(|g| g.parent == gpu as u64 + 1);
             let same = own.filter(|g| g.profile() == Some(profile)).count();
-            if same >= profile.most as usize {
+            let there = s.gpus().iter().filter(|g| g.parent == gpu as u64 + 1);
+            let decoders = there.filter_map(Gpu::profile).map(|p| p.decoders);
+            let all = profiles(slug).map(|p| p.decoders).max().unwrap_or(0);
+            let short = decoders.sum::<u32>() + profile.decoders > all;
+            if same >= profile.most as usize || short {
                 return Err(BoardError::TooLarge);
             }
             let fits = |at: &u32| {

@@ -23,13 +23,23 @@ pub struct MigProfile {
     pub memory_slices: u32,
     /// How many a GPU can have.
     pub most: u32,
+    /// Decoders, of which the GPU has as many as its largest profile.
+    pub decoders: u32,
+}
+
+impl MigProfile {
+    /// What its name has behind slices and memory, as `+me`.
+    #[must_use]
+    pub fn with(&self) -> &'static str {
+        self.name.find(['+', '-']).map_or("", |at| &self.name[at..])
+    }
 }
 
 macro_rules! table {
-    ($($base:ident $of:literal $product:literal: $($name:literal $id:literal $sms:literal $mib:literal $compute:literal $memory:literal $most:literal),+;)+) => {
+    ($($base:ident $of:literal $product:literal: $($name:literal $id:literal $sms:literal $mib:literal $compute:literal $memory:literal $most:literal $decoders:literal),+;)+) => {
         static PROFILES: &[MigProfile] = &[$($(MigProfile {
             of: $of, name: $name, id: $id, sms: $sms, mib: $mib, compute_slices: $compute,
-            memory_slices: $memory, most: $most,
+            memory_slices: $memory, most: $most, decoders: $decoders,
         }),+),+];
         static INSTANCES: &[Model] = &[$($(Model {
             slug: concat!($of, ":", $name),
@@ -43,36 +53,44 @@ macro_rules! table {
     };
 }
 
-// Name, id, SMs, MiB, compute slices, memory slices, how many.
+// Name, id, SMs, MiB, compute slices, memory slices, how many, decoders.
 table! {
     A100 "a100-80gb" "NVIDIA A100-SXM4-80GB":
-        "1g.10gb" 19 14 9728 1 1 7,
-        "1g.10gb+me" 20 14 9728 1 1 1,
-        "1g.20gb" 15 14 19968 1 2 4,
-        "2g.20gb" 14 28 19968 2 2 3,
-        "3g.40gb" 9 42 40192 3 4 2,
-        "4g.40gb" 5 56 40192 4 4 1,
-        "7g.80gb" 0 98 80640 7 8 1;
+        "1g.10gb" 19 14 9728 1 1 7 0,
+        "1g.10gb+me" 20 14 9728 1 1 1 1,
+        "1g.20gb" 15 14 19968 1 2 4 1,
+        "2g.20gb" 14 28 19968 2 2 3 1,
+        "3g.40gb" 9 42 40192 3 4 2 2,
+        "4g.40gb" 5 56 40192 4 4 1 2,
+        "7g.80gb" 0 98 80640 7 8 1 5;
     HOPPER "h100" "NVIDIA H100 80GB HBM3":
-        "1g.10gb" 19 16 9984 1 1 7,
-        "1g.10gb+me" 20 16 9984 1 1 1,
-        "1g.20gb" 15 26 20096 1 2 4,
-        "2g.20gb" 14 32 20096 2 2 3,
-        "3g.40gb" 9 60 40448 3 4 2,
-        "4g.40gb" 5 64 40448 4 4 1,
-        "7g.80gb" 0 132 81152 7 8 1;
+        "1g.10gb" 19 16 9984 1 1 7 1,
+        "1g.10gb+me" 20 16 9984 1 1 1 1,
+        "1g.20gb" 15 26 20096 1 2 4 1,
+        "2g.20gb" 14 32 20096 2 2 3 2,
+        "3g.40gb" 9 60 40448 3 4 2 3,
+        "4g.40gb" 5 64 40448 4 4 1 4,
+        "7g.80gb" 0 132 81152 7 8 1 7;
     H200 "h200" "NVIDIA H200":
-        "1g.18gb" 19 16 16384 1 1 7,
-        "1g.18gb+me" 20 16 16384 1 1 1,
-        "1g.35gb" 15 26 32768 1 2 4,
-        "2g.35gb" 14 32 33280 2 2 3,
-        "3g.71gb" 9 60 71476 3 4 2,
-        "4g.71gb" 5 64 71476 4 4 1,
-        "7g.141gb" 0 132 143360 7 8 1;
+        "1g.18gb" 19 16 16384 1 1 7 1,
+        "1g.18gb+me" 20 16 16384 1 1 1 1,
+        "1g.35gb" 15 26 32768 1 2 4 1,
+        "2g.35gb" 14 32 33280 2 2 3 2,
+        "3g.71gb" 9 60 71476 3 4 2 3,
+        "4g.71gb" 5 64 71476 4 4 1 4,
+        "7g.141gb" 0 132 143360 7 8 1 7;
     RTX_PRO "rtxpro6000" "NVIDIA RTX PRO 6000 Blackwell Workstation Edition":
-        "1g.24gb" 14 46 24166 1 1 4,
-        "2g.48gb" 5 94 48538 2 2 2,
-        "4g.96gb" 0 188 97280 4 4 1;
+        "1g.24gb" 14 46 24166 1 1 4 1,
+        "1g.24gb+me" 21 46 24166 1 1 1 1,
+        "1g.24gb+gfx" 47 46 24166 1 1 4 1,
+        "1g.24gb+me.all" 65 46 24166 1 1 1 4,
+        "1g.24gb-me" 67 46 24166 1 1 4 0,
+        "2g.48gb" 5 94 48538 2 2 2 2,
+        "2g.48gb+gfx" 35 94 48538 2 2 2 2,
+        "2g.48gb+me.all" 64 94 48538 2 2 1 4,
+        "2g.48gb-me" 66 94 48538 2 2 2 0,
+        "4g.96gb+gfx" 32 188 97280 4 4 1 4,
+        "4g.96gb" 0 188 97280 4 4 1 4;
 }
 
 /// The profiles of a model, smallest first; empty where it cannot be divided.

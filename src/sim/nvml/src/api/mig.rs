@@ -57,21 +57,28 @@ fn divisible(handle: Handle) -> Result<Device, Code> {
 
 /// The profile behind one of the header's constants (`NVML_GPU_INSTANCE_PROFILE_*_SLICE`).
 fn profile_at(gpu: &GpuSnapshot, constant: u32) -> Option<&'static MigProfile> {
-    let mut all = profiles(gpu.model.slug);
-    if constant == 7 {
-        return all.find(|p| p.name.ends_with("+me"));
-    }
-    let (compute, twice) = match constant {
-        0 => (1, false),
-        1 => (2, false),
-        2 => (3, false),
-        3 => (4, false),
-        4 => (7, false),
+    let (compute, twice, with) = match constant {
+        0 => (1, false, ""),
+        1 => (2, false, ""),
+        2 => (3, false, ""),
+        3 => (4, false, ""),
+        4 => (7, false, ""),
+        7 => (1, false, "+me"),
         // The one-slice profile with twice the memory.
-        9 => (1, true),
+        9 => (1, true, ""),
+        10 => (1, false, "+gfx"),
+        11 => (2, false, "+gfx"),
+        12 => (4, false, "+gfx"),
+        13 => (1, false, "-me"),
+        14 => (2, false, "-me"),
+        15 => (1, false, "+me.all"),
+        16 => (2, false, "+me.all"),
         _ => return None,
     };
-    all.find(|p| p.compute_slices == compute && (compute != 1 || (p.memory_slices > 1) == twice))
+    let is_size = |p: &&MigProfile| compute != 1 || (p.memory_slices > 1) == twice;
+    profiles(gpu.model.slug)
+        .filter(is_size)
+        .find(|p| p.compute_slices == compute && p.with() == with)
 }
 
 fn profile_of(gpu: &GpuSnapshot, id: u32) -> Result<&'static MigProfile, Code> {
@@ -159,7 +166,7 @@ export! {
             instances: profile.most,
             sms: profile.sms,
             copy_engines: 1,
-            decoders: 0,
+            decoders: profile.decoders,
             encoders: 0,
             jpeg: 0,
             ofa: 0,
