@@ -4,9 +4,9 @@
 //!
 //! Commands: `alloc BYTES`, `free INDEX`, `fill INDEX SEED` and `sum INDEX` (of the first 4 MiB), `fill-all SEED` and
 //! `sum-all` (of every byte that it holds), `managed BYTES`, `module BYTES` (one with a variable of so many), `info`, `launch N`, `start N` (launches
-//! that nobody waits for), `around N`, `around alloc BYTES`, `stack BYTES` (of each thread), `graphs KERNELS TIMES` (executable ones),
+//! that nobody waits for), `parents N VARIABLE` (launches with pauses of `parent`, beside which its module has such a variable), `around N`, `around alloc BYTES`, `stack BYTES` (of each thread), `graphs KERNELS TIMES` (executable ones),
 //! `count`, `sms`, `mps`, `uuid`, `fault`, `sync`, `ping`, `device N` (what follows is on that one), `share INDEX`,
-//! `multicast`, `watch MS` (from now on another thread asks how many devices there are, so often), `watched` (how often it has),
+//! `multicast`, `import` (memory of another driver), `watch MS` (from now on another thread asks how many devices there are, so often), `watched` (how often it has),
 //! `quit`. Answers: `ok ...` or `error CODE NAME`.
 
 use std::io::{self, BufRead, Write};
@@ -195,6 +195,13 @@ impl Client {
                 }
                 None => "error 0 NO_SUCH_INDEX".to_owned(),
             },
+            ["import"] => {
+                // Of what it is the simulated driver does not ask.
+                let memory = std::fs::File::open("/dev/null")
+                    .map_err(|_| CudaError::Missing("/dev/null"))?;
+                Sharing::of(&self.context)?.import(memory.into())?;
+                "ok".to_owned()
+            }
             ["multicast"] => {
                 Sharing::of(&self.context)?.multicast()?;
                 "ok".to_owned()
@@ -234,6 +241,19 @@ impl Client {
                 let (kernel, counter) = self.kernel()?;
                 for _ in 0..times.parse::<u32>().unwrap_or(0) {
                     self.context.launch(kernel, 1, 1, &mut [counter.address])?;
+                }
+                "ok".to_owned()
+            }
+            ["parents", times, runtime] => {
+                let runtime = format!(".visible .global .align 4 .b32 {runtime};\n.visible");
+                let ptx = PTX.to_string_lossy().replacen(".visible", &runtime, 1);
+                let ptx = ptx.replace("add_one", "parent");
+                let ptx = std::ffi::CString::new(ptx).unwrap_or_default();
+                let kernel = self.context.kernel(&ptx, c"parent")?;
+                let counter = self.context.alloc(8)?;
+                for _ in 0..times.parse::<u32>().unwrap_or(0) {
+                    self.context.launch(kernel, 1, 1, &mut [counter.address])?;
+                    std::thread::sleep(Duration::from_millis(10));
                 }
                 "ok".to_owned()
             }

@@ -307,6 +307,24 @@ fn what_cannot_be_detached_says_so_before_anybody_asks() {
     let refused = run(&station, &["offload", &view.id]);
     assert_eq!(refused.status.code(), Some(75), "{refused:?}");
     assert_eq!(raw.ask("launch 1"), "ok 1", "nothing happened to it");
+    // Nor memory of other drivers, of which the claim is charged nothing.
+    let mut other = Raw::claim(&station, &["-q", "-g", "0.25"]);
+    let view = ready(&station, other.pid());
+    let charged = view.gpus[0].mem_charge;
+    assert_eq!(other.ask("import"), "ok");
+    let view = until("it is seen", SOON, || {
+        let view = claim(&station, other.pid());
+        view.place.levers.not_detachable.is_some().then_some(view)
+    });
+    assert_eq!(view.gpus[0].mem_charge, charged);
+    let refused = run(&station, &["offload", &view.id]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(75), "{said}");
+    assert!(
+        said.contains("memory of graphics or of other drivers"),
+        "{said}"
+    );
+    assert_eq!(other.ask("launch 1"), "ok 1", "nothing happened to it");
 }
 
 /// The library is mapped by frameworks when they are imported, long before a communicator is made; on one GPU there is

@@ -6,7 +6,7 @@ mod support;
 
 use std::sync::atomic::Ordering;
 
-use gshare_abi::State;
+use gshare_abi::{State, USES_FOREIGN};
 use support::{Desk, GIB, MIB, OVERHEAD};
 
 const OOM: i32 = 2;
@@ -281,6 +281,34 @@ fn contexts_cost_their_overhead_and_take_their_memory_along() {
     client.must("reset 0");
     assert_eq!((desk.charged(0), desk.board(0).0), (0, 0));
     assert_eq!(desk.slots(0)[0].context_bytes, 0);
+}
+
+/// Memory of graphics and of other drivers: it is theirs, so nothing is charged, and a checkpoint does not survive it.
+#[test]
+fn memory_of_other_drivers_is_noted_and_not_charged() {
+    for name in [
+        "cuImportExternalMemory",
+        "cuImportExternalSemaphore",
+        "cuGraphicsGLRegisterBuffer",
+        "cuGraphicsEGLRegisterImage",
+        "cuGraphicsGLRegisterImage",
+    ] {
+        let desk = Desk::open(&[(0, OVERHEAD + 10 * MIB)]);
+        let mut client = desk.client();
+        client.begin(0);
+        let flags = || desk.slots(0)[0].flags;
+        assert_eq!(client.ask(&format!("foreign {name} 0")).0, 1, "{name}");
+        assert_eq!(flags(), 0, "{name}: the driver had none");
+        let set = |state| desk.held.lock().unwrap()[0].limits.set_state(state);
+        set(State::NotGranted);
+        let refused = client.ask(&format!("foreign {name} 7")).0;
+        assert_eq!(refused, NOT_PERMITTED, "{name}");
+        assert_eq!(client.must("own_calls"), 0, "{name}: not granted");
+        set(State::Granted);
+        assert_eq!(client.must(&format!("foreign {name} 7")), 7, "{name}");
+        assert_eq!(flags(), USES_FOREIGN, "{name}");
+        assert_eq!(desk.charged(0), OVERHEAD, "{name}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@
 )]
 
 use std::ffi::{c_int, c_uint};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use super::CudaError;
 use super::sys::{Buffer, Context, Handle, functions, symbol};
@@ -13,6 +14,7 @@ use super::sys::{Buffer, Context, Handle, functions, symbol};
 functions! {
     memory: "cuIpcGetMemHandle", fn(*mut [u64; 8], u64);
     multicast: "cuMulticastCreate", fn(*mut u64, *const MulticastProp);
+    import: "cuImportExternalMemory", fn(*mut u64, *const ExternalMemory);
 }
 
 /// `CUmulticastObjectProp`.
@@ -22,6 +24,16 @@ struct MulticastProp {
     size: usize,
     handle_types: u64,
     flags: u64,
+}
+
+/// `CUDA_EXTERNAL_MEMORY_HANDLE_DESC` with a descriptor.
+#[repr(C)]
+struct ExternalMemory {
+    kind: c_uint,
+    handle: [u64; 2],
+    size: u64,
+    flags: c_uint,
+    reserved: [c_uint; 16],
 }
 
 /// Size of the object that is made, in bytes.
@@ -73,5 +85,26 @@ impl<'a> Sharing<'a> {
         // SAFETY: both pointers are valid, and the structure is the driver's.
         let code = unsafe { (self.functions.multicast)(&raw mut handle, &raw const prop) };
         self.context.check("cuMulticastCreate", code)
+    }
+
+    /// Imports the memory behind a descriptor, as of another driver.
+    ///
+    /// # Errors
+    /// When the driver fails.
+    pub fn import(&self, memory: OwnedFd) -> Result<(), CudaError> {
+        let described = ExternalMemory {
+            kind: 1,
+            handle: [u64::from(memory.as_raw_fd().cast_unsigned()), 0],
+            size: SIZE as u64,
+            flags: 0,
+            reserved: [0; 16],
+        };
+        let mut handle = 0;
+        // SAFETY: both pointers are valid, and the structure is the driver's.
+        let code = unsafe { (self.functions.import)(&raw mut handle, &raw const described) };
+        self.context.check("cuImportExternalMemory", code)?;
+        // The driver's from here on.
+        let _ = memory.into_raw_fd();
+        Ok(())
     }
 }

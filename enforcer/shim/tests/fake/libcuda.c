@@ -354,6 +354,16 @@ API R cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t fl
 API R cuGetProcAddress(const char *name, void **out, int version, uint64_t flags) {
   return cuGetProcAddress_v2(name, out, version, flags, NULL);
 }
+/* Things of other drivers: a number, and of an object that is 0 nothing. */
+static R foreign(H *out, uint64_t of) { if (!out || !of) return INVALID; calls++; *out = (H)of; return OK; }
+API R cuImportExternalMemory(H *out, const void *of) { return foreign(out, (uint64_t)of); }
+API R cuImportExternalSemaphore(H *out, const void *of) { return foreign(out, (uint64_t)of); }
+API R cuGraphicsGLRegisterBuffer(H *out, unsigned buffer, unsigned flags) { (void)flags; return foreign(out, buffer); }
+API R cuGraphicsEGLRegisterImage(H *out, H image, unsigned flags) { (void)flags; return foreign(out, (uint64_t)image); }
+API R cuGraphicsGLRegisterImage(H *out, unsigned image, unsigned target, unsigned flags) {
+  (void)target, (void)flags;
+  return foreign(out, image);
+}
 #include <stdio.h>
 #define SYMBOLS(X) X(cuInit) X(cuMemAlloc_v2) X(cuMemAlloc) X(cuMemFree_v2) X(cuMemGetInfo_v2) X(cuLaunchKernel) \
   X(cuLaunchKernel_ptsz) X(cuMemAllocAsync) X(cuMemAllocAsync_ptsz) X(cuFromTheFuture) X(cuGetProcAddress) X(cuGetProcAddress_v2)

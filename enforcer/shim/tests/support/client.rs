@@ -8,7 +8,7 @@ use std::{
     os::unix::process::CommandExt,
     sync::{
         Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -131,6 +131,21 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
                 to => *mut u64, &raw mut pitch => *mut u64, number(1) => u64, number(2) => u64,
                 4 => u32
             ))
+        }
+        "foreign" => {
+            let (name, of) = (words[1], number(2));
+            match name {
+                "cuGraphicsGLRegisterImage" => call!(cuda, name, (
+                    to => *mut u64, of as u32 => u32, 0 => u32, 0 => u32
+                )),
+                "cuGraphicsGLRegisterBuffer" => {
+                    call!(cuda, name, (to => *mut u64, of as u32 => u32, 0 => u32))
+                }
+                "cuGraphicsEGLRegisterImage" => {
+                    call!(cuda, name, (to => *mut u64, of => u64, 0 => u32))
+                }
+                _ => call!(cuda, name, (to => *mut u64, of => u64)),
+            }
         }
         "managed" => {
             call!(cuda, "cuMemAllocManaged", (to => *mut u64, number(1) => u64, 1 => u32))
@@ -287,6 +302,10 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
         "scribble" => scribble(),
         "stream" => call!(cuda, "cuStreamCreate", (to => *mut u64, 1 => u32)),
         "kernel" => kernel(cuda, 0, to),
+        "device_runtime" => {
+            RUNTIME.store(true, Ordering::Relaxed);
+            0
+        }
         "local_kernel" => kernel(cuda, number(1), to),
         "library_kernel" => library_kernel(cuda, number(1), to),
         "variable" => variable(cuda, words[1], words[2], to),
@@ -677,6 +696,9 @@ fn library_kernel(cuda: &Library, local: u64, to: *mut u64) -> i32 {
     ))
 }
 
+/// From now on kernels come with the runtime by which they can start others.
+static RUNTIME: AtomicBool = AtomicBool::new(false);
+
 /// The kernel `idle` with so many bytes of local memory.
 fn code(local: u64) -> CString {
     let local = match local {
@@ -684,7 +706,11 @@ fn code(local: u64) -> CString {
         bytes => format!(".local .align 4 .b8 deep[{bytes}];"),
     };
     let head = ".version 7.0\n.target sm_50\n.address_size 64\n";
-    let code = format!("{head}.visible .entry idle() {{ {local} ret; }}");
+    let runtime = match RUNTIME.load(Ordering::Relaxed) {
+        true => ".visible .global .align 4 .b32 __CNPRT_VERSION_NUMBER__;\n",
+        false => "",
+    };
+    let code = format!("{head}{runtime}.visible .entry idle() {{ {local} ret; }}");
     CString::new(code).unwrap()
 }
 

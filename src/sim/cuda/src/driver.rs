@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -115,6 +116,8 @@ pub(crate) struct Tables {
     pub arrays: HashMap<u64, Array>,
     pub mipmaps: HashMap<u64, Mipmap>,
     pub imports: Imports,
+    /// Memory of other drivers that was imported.
+    pub external: HashMap<u64, OwnedFd>,
     /// How often a kernel that meets others was launched on a GPU.
     pub meetings: HashMap<(String, usize), u64>,
     clock: GpuClock,

@@ -28,6 +28,7 @@ mod down;
 mod driver;
 mod elf;
 mod event;
+mod external;
 mod fatbin;
 mod ffi;
 mod function;

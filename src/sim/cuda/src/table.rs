@@ -106,7 +106,7 @@ table! {
     8000: cuMemAdvise cuMemPrefetchAsync cuMemPrefetchAsync_ptsz;
     9000: cuFuncSetAttribute cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz;
     9020: cuDeviceGetUuid cuStreamGetCtx cuStreamGetCtx_ptsz;
-    10000: cuGraphAddChildGraphNode cuGraphAddDependencies cuGraphAddEmptyNode cuGraphAddHostNode cuGraphAddKernelNode
+    10000: cuDestroyExternalMemory cuImportExternalMemory cuGraphAddChildGraphNode cuGraphAddDependencies cuGraphAddEmptyNode cuGraphAddHostNode cuGraphAddKernelNode
         cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphCreate
         cuGraphDestroy cuGraphDestroyNode cuGraphExecDestroy cuGraphGetEdges cuGraphGetNodes cuGraphGetRootNodes
         cuGraphHostNodeGetParams cuGraphInstantiate cuGraphKernelNodeGetParams cuGraphLaunch cuGraphLaunch_ptsz

@@ -1,6 +1,6 @@
 //! Contexts and each thread's stack of them.
 
-use super::support::{INVALID_CONTEXT, INVALID_VALUE, context};
+use super::support::{CONTEXT_IS_DESTROYED, INVALID_CONTEXT, INVALID_VALUE, context};
 use crate::{cu, need};
 
 fn current() -> u64 {
@@ -43,6 +43,20 @@ super::list! {
         t.ok("release", cu!(cuDevicePrimaryCtxRelease_v2(0i32)));
         t.same("inactive", 0, state().1);
         t.code("once too often", &[INVALID_CONTEXT], cu!(cuDevicePrimaryCtxRelease_v2(0i32)));
+    }
+    "context.primary-gone", "cuda.h, CUDA_ERROR_CONTEXT_IS_DESTROYED: the current context is a primary one that is not initialised", |t| {
+        need!(cuInit(0u32));
+        let (mut a, mut p) = (0u64, 0u64);
+        need!(cuDevicePrimaryCtxRetain(&raw mut a, 0i32));
+        need!(cuCtxSetCurrent(a));
+        need!(cuDevicePrimaryCtxRelease_v2(0i32));
+        t.same("inactive", 0, state().1);
+        t.code("cuMemAlloc", &[CONTEXT_IS_DESTROYED], cu!(cuMemAlloc_v2(&raw mut p, 64usize)));
+        t.code("cuStreamCreate", &[CONTEXT_IS_DESTROYED], cu!(cuStreamCreate(&raw mut p, 0u32)));
+        t.code("cuCtxSynchronize", &[CONTEXT_IS_DESTROYED], cu!(cuCtxSynchronize()));
+        t.ok("retain again", cu!(cuDevicePrimaryCtxRetain(&raw mut a, 0i32)));
+        t.ok("set current", cu!(cuCtxSetCurrent(a)));
+        t.ok("and it works", cu!(cuMemAlloc_v2(&raw mut p, 64usize)));
     }
     "context.primary-flags", "Primary Context Management, cuDevicePrimaryCtxSetFlags and GetState", |t| {
         need!(cuInit(0u32));

@@ -11,6 +11,7 @@ pub(super) const OUT_OF_MEMORY: u32 = 2;
 pub(super) const NOT_INITIALIZED: u32 = 3;
 pub(super) const INVALID_CONTEXT: u32 = 201;
 pub(super) const INVALID_HANDLE: u32 = 400;
+pub(super) const CONTEXT_IS_DESTROYED: u32 = 709;
 pub(super) const NOT_READY: u32 = 600;
 
 /// How long work that nothing holds back may take.
