@@ -455,6 +455,40 @@ fn where_launches_cannot_be_counted_ps_says_that_it_cannot_tell() {
     assert_eq!(raw.line(), "ok 3000");
 }
 
+/// Kernels that start kernels (dynamic parallelism). Here those outlive the events behind their parents.
+#[test]
+fn what_kernels_start_is_held_against_nobody() {
+    let station = station_with(|o| {
+        o.tick = "0.1s".to_owned();
+        o.costs = "parent 1ms starts 9ms\n".to_owned();
+    });
+    let start = |gpu: &str, variable: &str| {
+        let mut raw = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", gpu]);
+        raw.tell(&format!("parents 2000 {variable}"));
+        raw
+    };
+    // What libcudadevrt has in every program that it is linked with; and one that hides how it does it.
+    let mut honest = start("0", "__CNPRT_VERSION_NUMBER__");
+    let mut hidden = start("1", "other");
+    let named = format!("cannot tell what pid {} does on GPU 0", honest.pid());
+    until("ps says so", SOON, || {
+        ps(&station).contains(&named).then_some(())
+    });
+    let (claim, _) = accused_at(&station, hidden.pid());
+    assert!(
+        claim
+            .overuse
+            .is_some_and(|why| why.contains("time than was counted"))
+    );
+    let last = looks(&station) + 20;
+    while looks(&station) < last {
+        next_look(&station);
+        assert_eq!(accused(&station, honest.pid()), None);
+    }
+    honest.kill();
+    hidden.kill();
+}
+
 /// NVML as unkind as real drivers were seen to be: the two that share a GPU are honest, alone or not.
 #[test]
 fn samples_that_name_one_process_accuse_nobody_honest() {

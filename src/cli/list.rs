@@ -94,7 +94,7 @@ fn uncounted(snapshot: &Snapshot) -> String {
                     "do"
                 };
                 text.push_str(&format!(
-                    "{id}: cannot tell what {} {does} on GPU {gpu}: OptiX, OpenCL, Vulkan and OpenGL launch uncounted\n",
+                    "{id}: cannot tell what {} {does} on GPU {gpu}: OptiX, OpenCL, Vulkan, OpenGL and kernels that start kernels launch uncounted\n",
                     pids(&part.cannot_tell)
                 ));
             }

@@ -55,6 +55,8 @@ pub const CHOSE_DEVICES: u64 = 16;
 pub const USES_FOREIGN: u64 = 32;
 /// Bit of [`Slot::flags`]: the driver's events are no time apart, so nobody knows how long kernels take.
 pub const NO_EVENT_TIMES: u64 = 64;
+/// Bit of [`Slot::flags`]: kernels of the process can start others (dynamic parallelism), which no launch shows.
+pub const STARTS_KERNELS: u64 = 128;
 
 impl State {
     /// The state behind a stored word; anything unknown is `NotGranted`.

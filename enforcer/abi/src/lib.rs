@@ -32,8 +32,9 @@ pub use gate::{Flight, GateSlot, GateView, WorkView};
 pub use handover::{HANDOVER_LIMIT, Handover, NotHandover};
 pub use layout::{
     ABI_VERSION, CHOSE_DEVICES, GRANULARITY_BYTES, HAS_CROWD, LIMITS_BYTES, LimitsPage, MARKS,
-    Mark, Marks, NO_EVENT_TIMES, SHARES_MEMORY, SLOTS, STRIPES, Slot, State, Stripe, Stripes, Turn,
-    USAGE_BYTES, USES_FOREIGN, USES_MANAGED, USES_MULTICAST, UsagePage, WAITS_FROM,
+    Mark, Marks, NO_EVENT_TIMES, SHARES_MEMORY, SLOTS, STARTS_KERNELS, STRIPES, Slot, State,
+    Stripe, Stripes, Turn, USAGE_BYTES, USES_FOREIGN, USES_MANAGED, USES_MULTICAST, UsagePage,
+    WAITS_FROM,
 };
 pub use ledger::{CONFLICT_ROUNDS, Outcome, Slots, most_charged, reserve};
 pub use member::{LimitsMap, UsageMap};

@@ -1,7 +1,7 @@
 //! As much of the driver's C interface as the proxy touches. Handles are pointers that the proxy
 //! never follows.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 pub(crate) type CuResult = i32;
 pub(crate) type Device = i32;
@@ -133,6 +133,11 @@ pub(crate) struct Helpers {
     pub(crate) pointer_attribute:
         Option<unsafe extern "C" fn(*mut c_void, i32, DevicePtr) -> CuResult>,
     pub(crate) func_attribute: Option<unsafe extern "C" fn(*mut i32, i32, Handle) -> CuResult>,
+    pub(crate) func_module: Option<unsafe extern "C" fn(*mut Handle, Handle) -> CuResult>,
+    pub(crate) module_global:
+        Option<unsafe extern "C" fn(*mut DevicePtr, *mut usize, Handle, *const c_char) -> CuResult>,
+    pub(crate) library_global:
+        Option<unsafe extern "C" fn(*mut DevicePtr, *mut usize, Handle, *const c_char) -> CuResult>,
     pub(crate) kernel_count: Option<unsafe extern "C" fn(*mut u32, Handle) -> CuResult>,
     pub(crate) kernel_attribute:
         Option<unsafe extern "C" fn(*mut i32, i32, Handle, Device) -> CuResult>,

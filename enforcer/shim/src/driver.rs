@@ -115,6 +115,9 @@ fn load() -> Loaded {
         occupancy: helper!(c"cuOccupancyMaxActiveBlocksPerMultiprocessor"),
         pointer_attribute: helper!(c"cuPointerGetAttribute"),
         func_attribute: helper!(c"cuFuncGetAttribute"),
+        func_module: helper!(c"cuFuncGetModule"),
+        module_global: helper!(c"cuModuleGetGlobal_v2"),
+        library_global: helper!(c"cuLibraryGetGlobal"),
         kernel_count: helper!(c"cuLibraryGetKernelCount"),
         kernel_attribute: helper!(c"cuKernelGetAttribute"),
         kernel_node: helper!(

@@ -1,5 +1,6 @@
 //! A grid of blocks, and what it fills of a GPU as far as the driver says.
 
+use std::ffi::CStr;
 use std::sync::{Mutex, MutexGuard, PoisonError, atomic::Ordering};
 
 use gshare_gate::Fill;
@@ -17,6 +18,9 @@ const SMS: i32 = 16;
 const THREADS: i32 = 39;
 /// `CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`.
 const LOCAL: i32 = 3;
+
+/// A variable of libcudadevrt, through which kernels start kernels: a program of which some do has it, linked by CUDA 12 or 13.
+const DEVICE_RUNTIME: &CStr = c"__CNPRT_VERSION_NUMBER__";
 
 /// A grid of blocks.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +95,24 @@ pub(crate) fn local_bytes(function: Handle) -> Option<u64> {
         }
     };
     u64::try_from(bytes).ok().filter(|_| result == SUCCESS)
+}
+
+/// Whether kernels of the module or library of this one can start others; `None` where the driver cannot be asked.
+pub(crate) fn starts_kernels(function: Handle) -> Option<bool> {
+    let (helpers, name) = (driver::helpers(), DEVICE_RUNTIME.as_ptr());
+    let library = kernels().get(function as u64).copied();
+    let (mut address, mut bytes, mut module) = (0, 0, 0);
+    // SAFETY: valid places for the results, the caller's own function or kernel, and the module that the driver names.
+    let result = unsafe {
+        match library {
+            Some(of) => helpers.library_global?(&raw mut address, &raw mut bytes, of, name),
+            None => match helpers.func_module?(&raw mut module, function) {
+                SUCCESS => helpers.module_global?(&raw mut address, &raw mut bytes, module, name),
+                code => code,
+            },
+        }
+    };
+    Some(result == SUCCESS)
 }
 
 /// The device of the calling thread's context; `None` where the driver does not say.

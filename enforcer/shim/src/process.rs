@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use gshare_abi::{GpuUuid, HAS_CROWD, monotonic_ns};
+use gshare_abi::{GpuUuid, HAS_CROWD, STARTS_KERNELS, monotonic_ns};
 
 use crate::{
     contexts::Contexts,
@@ -19,7 +19,7 @@ use crate::{
     driver, forked,
     gpu::Gpu,
     graphs::Graphs,
-    held,
+    grid, held,
     join::{self, Joined},
     ledger::Refusal,
     live::{Family, Live, LiveMap},
@@ -231,6 +231,15 @@ impl Process {
         if let Some(gpu) = self.gpus.first() {
             gpu.note(flags);
         }
+    }
+
+    /// Notes what a kernel that was not met before can do; gives the bytes of local memory that each of its threads
+    /// needs, `None` where the driver does not say.
+    pub(crate) fn meet_kernel(&self, function: Handle) -> Option<u64> {
+        if grid::starts_kernels(function) == Some(true) {
+            self.note(STARTS_KERNELS);
+        }
+        grid::local_bytes(function)
     }
 
     /// Tells the person that the claim does not hold the GPU; gives the code for the program.

@@ -2,12 +2,7 @@
 
 use gshare_gate::Key;
 
-use crate::{
-    cuda::Handle,
-    gpu::Gpu,
-    grid::{self, Grid},
-    process::Process,
-};
+use crate::{cuda::Handle, gpu::Gpu, grid::Grid, process::Process};
 
 /// A launch.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +61,7 @@ impl Work {
     /// Bytes of local memory that each thread of its kernels needs; `None` where nobody says.
     pub(crate) fn local_bytes(&self, process: &Process) -> Option<u64> {
         match self.kind {
-            Kind::Grid(grid) => grid::local_bytes(grid.function),
+            Kind::Grid(grid) => process.meet_kernel(grid.function),
             Kind::Graph(exec) => Some(process.graphs().of(exec)?.local),
             Kind::Unknown | Kind::Move => None,
         }

@@ -6,7 +6,7 @@ mod support;
 
 use std::{path::PathBuf, sync::Arc};
 
-use gshare_abi::{GpuUuid, USES_MANAGED};
+use gshare_abi::{GpuUuid, STARTS_KERNELS, USES_MANAGED};
 use gshare_sim_board::{Board, BoardSpec, MemoryKind};
 use support::{Client, Desk, GIB, MIB};
 
@@ -217,6 +217,49 @@ fn managed_variables_are_known_by_when_the_program_has_their_address() {
         };
         assert_eq!(flags_after("plain"), 0, "{of}");
         assert_eq!(flags_after("managed"), USES_MANAGED, "{of}");
+    }
+}
+
+/// Dynamic parallelism, by a variable that libcudadevrt brings with it.
+#[test]
+fn kernels_that_can_start_others_are_known_when_they_are_launched() {
+    for way in ["local_kernel", "library_kernel", "graph"] {
+        let rig = Rig::new(1, 64 * MIB);
+        let mut client = rig.client();
+        client.begin(0);
+        let mut flags_after = |runtime: bool| {
+            if runtime {
+                client.must("device_runtime");
+            }
+            if way == "graph" {
+                let (graph, stream) = captured(&mut client, "local_kernel", 0);
+                let exec = client.must(&format!("instantiate {graph}"));
+                client.must(&format!("graph_launch {exec} {stream}"));
+            } else {
+                let kernel = client.must(&format!("{way} 0"));
+                client.must(&format!("launch_on {kernel} 0"));
+            }
+            rig.desk.slots(0)[0].flags & STARTS_KERNELS
+        };
+        assert_eq!(flags_after(false), 0, "{way}");
+        assert_eq!(flags_after(true), STARTS_KERNELS, "{way}");
+    }
+}
+
+/// cuda.h: the context current to the thread is a primary one that is not initialised.
+#[test]
+fn after_the_last_release_of_a_primary_context_calls_get_the_drivers_code() {
+    let rig = Rig::new(1, 64 * MIB);
+    let lib = rig.desk.directory.path().join("sim/lib");
+    for mut client in [Client::start(&lib, |_| {}), rig.client()] {
+        client.begin(0);
+        client.must("release 0");
+        for order in ["alloc 4096", "managed 4096", "async 4096", "stream"] {
+            assert_eq!(client.ask(order).0, 709, "{order}");
+        }
+        assert_eq!(rig.desk.charged(0), 0);
+        client.must("retain 0");
+        client.must("alloc 4096");
     }
 }
 

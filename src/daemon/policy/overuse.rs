@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use gshare_abi::STARTS_KERNELS;
 use gshare_config::Overuse;
 use gshare_core::reconcile::{Act, Finding, Hold, Kind, Look, Rules, Seen};
 use gshare_core::units::show_duration;
@@ -31,11 +32,16 @@ const UNSEEN: [&str; 4] = [
     "libEGL_nvidia",
 ];
 
-/// Whether a process has such a library mapped: nobody can tell then what of its time is counted.
-fn works_unseen(pid: i32) -> bool {
-    proc::has_mapped(pid, |file| {
-        UNSEEN.iter().any(|start| file.starts_with(start))
-    })
+/// Whether a claim's process has such a library mapped, or kernels that can start others: nobody can tell then what of its
+/// time is counted.
+fn works_unseen(live: &Live, process: ProcessKey) -> bool {
+    let slots = live.seats.iter().flat_map(|s| s.usage.read_slots(0));
+    slots
+        .filter(|s| s.pid.cast_signed() == process.pid && s.start_time == process.start_ticks)
+        .any(|s| s.flags & STARTS_KERNELS != 0)
+        || proc::has_mapped(process.pid, |file| {
+            UNSEEN.iter().any(|start| file.starts_with(start))
+        })
 }
 
 /// Percent of a GPU's time that a process counted since the last look.
@@ -204,7 +210,7 @@ pub(crate) fn uncounted(world: &World<'_>, id: ClaimId, gpu: usize) -> [Vec<u32>
     ]
 }
 
-/// Processes whose time is not counted, by a library that they have mapped; read where it matters only.
+/// Processes whose time is not counted, by what they have loaded; read where it matters only.
 fn untold(world: &World<'_>, counted: &Counted) -> BTreeSet<(usize, ProcessKey)> {
     let unseen = |(g, p): (u32, &GpuProcess)| {
         let key = (g as usize, world.gpus.owners.key(p.pid)?);
@@ -213,14 +219,14 @@ fn untold(world: &World<'_>, counted: &Counted) -> BTreeSet<(usize, ProcessKey)>
             .time_busy
             .is_some_and(|busy| busy - counted >= UNCOUNTED_TIME);
         // Of programs that no claim holds to anything, nobody asks.
-        let held = || match whose::whose(world, p.pid) {
+        let unseen = || match whose::whose(world, p.pid) {
             Whose::Claim(id) => world
                 .claims
                 .get(&id)
-                .is_some_and(|l| !l.record.has_no_library()),
+                .is_some_and(|l| !l.record.has_no_library() && works_unseen(l, key.1)),
             _ => false,
         };
-        let is = world.policy.untold.contains(&key) || more && held() && works_unseen(p.pid);
+        let is = world.policy.untold.contains(&key) || more && unseen();
         is.then_some(key)
     };
     world.processes().filter_map(unseen).collect()

@@ -330,8 +330,8 @@ pub struct ClaimGpu {
     /// Processes that use the GPU without gshare's library: neither memory limit nor turns hold for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub past_library: Vec<u32>,
-    /// Processes whose launches cannot be counted (OptiX, OpenCL, Vulkan, OpenGL), with more GPU time than was counted:
-    /// what they do is not known, and not held against them.
+    /// Processes whose launches cannot be counted (OptiX, OpenCL, Vulkan, OpenGL, kernels that start kernels), with more GPU
+    /// time than was counted: what they do is not known, and not held against them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cannot_tell: Vec<u32>,
     /// Guaranteed bytes.

@@ -12,7 +12,7 @@ use crate::{
     },
     driver,
     graphs::{Graphs, Work},
-    grid::{self, Grid},
+    grid::Grid,
     ledger::Refusal,
     reservation::Reservation,
 };
@@ -88,7 +88,7 @@ impl Work {
                     let params = told.then_some(params);
                     let local = params
                         .as_ref()
-                        .and_then(|p| grid::local_bytes(p.function()));
+                        .and_then(|p| process.meet_kernel(p.function()));
                     self.local = self.local.max(local.unwrap_or(0));
                     mean.add(process, params);
                 }

@@ -4,7 +4,8 @@
 //! `ns`, `us`, `ms` and `s`; `#` begins a comment. A name that ends in `*` stands for every kernel
 //! whose name begins so (Numba mangles its names); the first line that fits counts. The registry
 //! sets durations only, never results. `allreduce 100us meets 2` is a kernel that two GPUs of a process launch and that
-//! makes progress while both run it; it computes nothing. `pcie 4GB/s` sets how fast copies over PCI Express are. A
+//! makes progress while both run it; it computes nothing. `parent 1ms starts 5ms` is a kernel that starts one of 5 ms per block
+//! on the GPU, which runs after it and for which no stream and no event waits. `pcie 4GB/s` sets how fast copies over PCI Express are. A
 //! kernel that the registry lacks gets a duration from its instructions.
 
 use std::path::Path;
@@ -23,6 +24,8 @@ pub struct Takes {
     pub block_ns: u64,
     /// How many GPUs have to run it at the same time; 0 for a kernel that waits for no other.
     pub meets: u64,
+    /// Nanoseconds of one block of the kernel that it starts; 0 for one that starts none.
+    pub starts_ns: u64,
 }
 
 impl Costs {
@@ -46,23 +49,22 @@ impl Costs {
             }
             let mut words = line.split_whitespace();
             let (name, block_ns) = (words.next(), words.next().and_then(nanoseconds));
-            let more = (
-                words.next(),
-                words.next().map(str::parse::<u64>),
-                words.next(),
-            );
-            let meets = match more {
-                (None, ..) => Some(0),
-                (Some("meets"), Some(Ok(many)), None) => Some(many),
+            let more = match (words.next(), words.next(), words.next()) {
+                (None, ..) => Some((0, 0)),
+                (Some("meets"), Some(many), None) => many.parse().ok().map(|many| (many, 0)),
+                (Some("starts"), Some(time), None) => nanoseconds(time).map(|ns| (0, ns)),
                 _ => None,
             };
-            match (name, block_ns, meets) {
-                (Some(name), Some(block_ns), Some(meets)) => {
-                    costs
-                        .rows
-                        .push((name.to_owned(), Takes { block_ns, meets }));
+            match (name, block_ns, more) {
+                (Some(name), Some(block_ns), Some((meets, starts_ns))) => {
+                    let takes = Takes {
+                        block_ns,
+                        meets,
+                        starts_ns,
+                    };
+                    costs.rows.push((name.to_owned(), takes));
                 }
-                (Some("pcie"), None, Some(0)) => match bandwidth(line) {
+                (Some("pcie"), None, Some((0, 0))) => match bandwidth(line) {
                     Some(bytes) => costs.pcie = Some(bytes),
                     None => wrong.push(i + 1),
                 },
@@ -136,13 +138,16 @@ mod tests {
         let pcie = costs.of("pcie").map(|t| t.block_ns);
         assert_eq!(pcie, Some(4_000_000), "a kernel may be called so");
         assert_eq!(wrong, [3, 4]);
-        let (costs, wrong) =
-            Costs::parse("ring 5us meets 2\nr 5us meets\nr 5us meets x\nr 5us joins 2");
+        let (costs, wrong) = Costs::parse(
+            "ring 5us meets 2\nr 5us meets\nr 5us meets x\nr 5us joins 2\np 1ms starts 5us\np 1us starts 2",
+        );
         let ring = Takes {
             block_ns: 5_000,
             meets: 2,
+            starts_ns: 0,
         };
         assert_eq!(costs.of("ring"), Some(ring));
-        assert_eq!(wrong, [2, 3, 4]);
+        assert_eq!(costs.of("p").map(|t| t.starts_ns), Some(5_000));
+        assert_eq!(wrong, [2, 3, 4, 6]);
     }
 }

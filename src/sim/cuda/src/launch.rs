@@ -224,6 +224,7 @@ impl Driver {
             shape,
             block_ns,
             meeting: self.meeting(&f, gpu),
+            starts_ns: f.takes.map_or(0, |takes| takes.starts_ns),
         }))
     }
 

@@ -42,11 +42,13 @@ pub(crate) enum Op {
 /// What an operation takes on the GPU.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Time {
-    /// A kernel, the nanoseconds of one of its blocks, and its meeting: see [`Work`].
+    /// A kernel, the nanoseconds of one of its blocks, and its meeting: see [`Work`]; and those of a block of the kernel
+    /// that it starts.
     Blocks {
         shape: Shape,
         block_ns: u64,
         meeting: (u64, u64),
+        starts_ns: u64,
     },
     Copy(Transfer),
     /// An event record.
@@ -333,6 +335,7 @@ impl Driver {
                     shape,
                     block_ns,
                     meeting,
+                    ..
                 }) => {
                     work.shape = Some(shape);
                     (work.block_ns, work.meeting) = (block_ns, meeting);
@@ -354,6 +357,8 @@ impl Driver {
                     if let Some(s) = stream.and_then(|s| t.streams.get_mut(&s)) {
                         s.last = ticket;
                     }
+                    drop(t);
+                    self.start_child(context, ticket, time)?;
                     return Ok(ticket);
                 }
                 Err(BoardError::Full { .. }) => {
@@ -368,6 +373,27 @@ impl Driver {
                 Err(e) => return Err(code_of(&e)),
             }
         }
+    }
+
+    /// Queues the kernel that a kernel starts, in no stream.
+    fn start_child(&self, context: u64, parent: u64, time: Option<Time>) -> R {
+        let Some(Time::Blocks {
+            shape, starts_ns, ..
+        }) = time.filter(|t| matches!(t, Time::Blocks { starts_ns: 1.., .. }))
+        else {
+            return Ok(());
+        };
+        let place = Place::After {
+            context,
+            deps: &[parent],
+        };
+        let child = Time::Blocks {
+            shape,
+            block_ns: starts_ns,
+            meeting: (0, 0),
+            starts_ns: 0,
+        };
+        self.enqueue(&place, Some(child)).map(drop)
     }
 
     /// Waits until all this work is over.

@@ -277,7 +277,7 @@ impl Page<'_> {
             ),
             (
                 &g.cannot_tell,
-                "launches uncounted (OptiX, OpenCL, Vulkan, OpenGL): cannot tell what it does",
+                "launches uncounted (OptiX, OpenCL, Vulkan, OpenGL, dynamic parallelism): cannot tell what it does",
             ),
         ] {
             if !pids.is_empty() {
