@@ -264,6 +264,39 @@ fn the_table_of_day_one_names_tests_that_are_there() {
     assert_eq!(seen, 25);
 }
 
+/// `file.rs`, or `file.rs`: `test`, `the_beginning_of_another_...`
+#[test]
+fn the_page_about_hardware_names_files_and_tests_that_are_there() {
+    let sources = files()
+        .into_iter()
+        .filter(|p| p.extension().is_some_and(|e| e == "rs"));
+    let sources: Vec<(PathBuf, String)> = sources.map(|p| (p.clone(), text(&p))).collect();
+    let mut seen = 0;
+    for line in text(Path::new("docs/hardware.md")).lines() {
+        let parts: Vec<&str> = line.split('`').collect();
+        let mut within: Vec<&str> = Vec::new();
+        for pair in parts.chunks_exact(2) {
+            let (before, name) = (pair[0], pair[1]);
+            if name.ends_with(".rs") {
+                let named = sources.iter().filter(|(path, _)| path.ends_with(name));
+                within = named.map(|(_, text)| text.as_str()).collect();
+                assert!(sources.is_empty() || !within.is_empty(), "no file {name}");
+            } else if [": ", ", "].contains(&before) && !within.is_empty() {
+                let function = match name.strip_suffix("...") {
+                    Some(beginning) => format!("fn {beginning}"),
+                    None => format!("fn {name}("),
+                };
+                let there = within.iter().any(|text| text.contains(&function));
+                assert!(there, "no test {name}: {line}");
+                seen += 1;
+            } else {
+                within.clear();
+            }
+        }
+    }
+    assert!(sources.is_empty() || seen > 30, "only {seen} tests");
+}
+
 #[test]
 fn the_faq_quotes_messages_that_the_program_prints() {
     let sources = files().into_iter().filter(|p| {
