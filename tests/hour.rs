@@ -4,7 +4,7 @@
 use crate::support;
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use gshare_sim_board::{Board, BoardSpec};
 use support::GSHARE;
@@ -89,8 +89,12 @@ fn every_call_of_the_hour_runs_on_the_simulated_driver() {
             .env("HOUR_CONFIG", &config)
             .env("HOUR_GSHARE", GSHARE)
             .env("HOUR_LIST", &list)
-            .output()
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
             .expect("python3 runs");
+        let group = format!("/gshare-hour-{}", ran.id());
+        let ran = ran.wait_with_output().expect("it ends");
         let said = String::from_utf8_lossy(&ran.stdout);
         let errors = String::from_utf8_lossy(&ran.stderr);
         let programs = std::fs::read_to_string(out.join("clients.txt")).unwrap_or_default();
@@ -103,9 +107,21 @@ fn every_call_of_the_hour_runs_on_the_simulated_driver() {
             );
         }
         assert!(!said.contains("failed\": \""), "{call}: {said}{programs}");
+        let group = gshare_enforcer::cgroup::Mount::find()
+            .ok()
+            .and_then(|mount| mount.dir_of(&group));
+        assert!(group.is_none_or(|group| !group.exists()), "{call}: {said}");
         let kept = std::fs::read_to_string(out.join(format!("{call}.md"))).expect("kept");
         assert_eq!(kept.trim(), said.trim(), "{call}");
     }
+    let runs: Vec<String> = std::fs::read_dir("/proc")
+        .expect("listed")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(gshare_enforcer::proc::exe)
+        .filter(|program| program.starts_with(dir.path()))
+        .map(|program| program.display().to_string())
+        .collect();
+    assert!(runs.is_empty(), "still running: {runs:?}");
     let left: Vec<_> = std::fs::read_dir(&folder).expect("there").collect();
     assert_eq!(
         left.len(),

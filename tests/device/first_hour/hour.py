@@ -29,6 +29,7 @@ OUT = os.path.abspath(os.environ.get("OUT", "out"))
 SHORT = "--short" in sys.argv
 RAW = ["--raw"] if "--raw" in sys.argv else []
 GSHARE = os.environ.get("HOUR_GSHARE", os.path.join(HERE, "gshare"))
+GROUP = f"gshare-hour-{os.getpid()}"
 LIST = os.environ.get("HOUR_LIST", os.path.join(HERE, "gshare-device"))
 CLIENT = [sys.executable, os.path.join(HERE, "client.py")] + RAW
 # A call must end within ten minutes, whatever hangs; what is left out is said.
@@ -151,10 +152,11 @@ class Service:
         with open(config, "w") as file:
             file.write(
                 f'[service]\nruntime-dir = "{home}/run"\nstate-dir = "{home}/state"\n\n[launch]\ncaps = "preload"\n\n'
-                f'[policy]\nunclaimed = "observe"\n\n[cgroup]\nsystemd = "off"\nroot = "gshare-hour-{os.getpid()}"\n\n{os.environ.get("HOUR_CONFIG", "")}\n{more}'
+                f'[policy]\nunclaimed = "observe"\n\n[cgroup]\nsystemd = "off"\nroot = "{GROUP}"\n\n{os.environ.get("HOUR_CONFIG", "")}\n{more}'
             )
         self.log = open(os.path.join(OUT, "service.txt"), "a")
         command = [GSHARE, "daemon", "--config", config] + (["--user"] if os.geteuid() else [])
+        self.mps = f"{home}/run/mps"
         os.environ["GSHARE_SOCKET"] = f"{home}/run/gshared.sock"
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, start_new_session=True)
 
@@ -175,6 +177,9 @@ class Service:
     def __exit__(self, *_):
         for claim in claims():
             output([GSHARE, "release", claim["id"]], 10)
+        # A service that ends leaves MPS to those who use it.
+        for gpu in os.listdir(self.mps) if os.path.isdir(self.mps) else []:
+            output([GSHARE, "admin", "release", gpu], 30)
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(15)
@@ -182,6 +187,13 @@ class Service:
             self.process.kill()
             self.process.wait()
         self.log.close()
+        # It leaves its control groups, too.
+        for mount in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
+            for group, _, _ in os.walk(f"{mount}/{GROUP}", topdown=False):
+                try:
+                    os.rmdir(group)
+                except OSError as why:
+                    say(f"A control group is left: {why}\n")
         if self.link:
             shutil.rmtree(os.path.dirname(self.link), ignore_errors=True)
 
