@@ -91,13 +91,12 @@ pub fn until(now_ms: u64, at_ms: u64) -> String {
     crate::units::show_duration(std::time::Duration::from_secs(left))
 }
 
-/// A figure, with a tilde if it is an estimate.
+/// A figure, with a tilde if it is an estimate; `<0.1` is none beside its bound.
 #[must_use]
 pub fn about(estimate: bool, figure: String) -> String {
-    if estimate {
-        format!("~{figure}")
-    } else {
-        figure
+    match estimate && !figure.starts_with('<') {
+        true => format!("~{figure}"),
+        false => figure,
     }
 }
 
@@ -209,6 +208,16 @@ mod tests {
             (percent(0.0), percent(0.2), percent(99.6)),
             ("0".into(), "<1".into(), "100".into())
         );
+    }
+
+    #[test]
+    fn less_than_the_least_figure_has_no_tilde() {
+        let little = [hours(10.0), gib(1 << 20), percent(0.2)];
+        assert_eq!(
+            little.map(|figure| about(true, figure)),
+            ["<0.01", "<0.1", "<1"]
+        );
+        assert_eq!(about(true, hours(60.0)), "~0.02");
     }
 
     #[test]
