@@ -47,7 +47,7 @@ Exit codes: the command's own; 64 usage, 69 no service, 70 internal error,
                   use.\n\nWithout a command, gshare opens the screen: claimed and actual use, per GPU, user and \
                   claim.",
     after_long_help = EXIT_CODES,
-    max_term_width = 100
+    max_term_width = 80
 )]
 pub struct Cli {
     /// Socket of the service [default: $GSHARE_SOCKET, else the system service's, else your own service's]
@@ -135,8 +135,8 @@ pub enum Command {
             gshare report --since 5w               the last five weeks, all users\n  \
             gshare report --since 3d --user ada    three days of one user\n  \
             gshare report --since 5w --csv         for a spreadsheet\n  \
-            gshare report --html week.html         a page for a browser, without user names\n  \
-            gshare report --merge *.json           several machines, each by its report --json\n\n\
+            gshare report --html week.html         a browser page, without user names\n  \
+            gshare report --merge *.json           machines, each by its report --json\n\n\
             Use is SM activity; times are GPU hours. Unknown figures are shown as \u{2014}, estimates with ~.")]
     Report(ReportArgs),
     /// Show a claim in the style of nvidia-smi, as if its share were a whole GPU
@@ -154,7 +154,7 @@ pub enum Command {
     Release(ReleaseArgs),
     /// Create a claim for a running process
     #[command(after_long_help = "Examples:\n  \
-            gshare adopt 4242              a claim as large as its current use, on the same GPUs\n  \
+            gshare adopt 4242              as large as its current use, same GPUs\n  \
             gshare adopt 4242 -g 0.5       half of its GPU\n\n\
             gshare counts the memory and GPU time of the process at once, and moves it into the claim's control group. \
             GPUs that it has open stay usable until it exits; only GPUs that it opens later are restricted. A running \
@@ -173,7 +173,7 @@ pub enum Command {
     #[command(after_long_help = "Examples:\n  \
             gshare resize c3 -g 0.5               half the GPU, memory and SMs alike\n  \
             gshare resize c3 --gpu-mem 8G         8 GiB guaranteed, SMs unchanged\n  \
-            gshare resize c3 -g 0.25 --limit 0.8  a quarter, and up to 80 % of the SMs if idle\n  \
+            gshare resize c3 -g 0.25 --limit 0.8  a quarter; 80 % of the SMs if idle\n  \
             gshare resize c3 -g 1 --wait          wait until there is room\n\n\
             Anything that you do not name is unchanged. If the memory limit equals the guaranteed memory, both change. \
             Growing needs room that nobody holds or waits for. Otherwise gshare refuses and says what would fit; with \
@@ -569,6 +569,22 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_help_fits_80_columns() {
+        fn check(command: &mut clap::Command) {
+            for help in [command.render_help(), command.render_long_help()] {
+                for line in help.to_string().lines() {
+                    let (name, n) = (command.get_name(), line.chars().count());
+                    assert!(n <= 80, "gshare {name}: {n} columns: {line}");
+                }
+            }
+            command.get_subcommands_mut().for_each(check);
+        }
+        let mut all = Cli::command();
+        all.build();
+        check(&mut all);
     }
 
     #[test]

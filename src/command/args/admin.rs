@@ -83,7 +83,7 @@ pub enum AdminCommand {
             sudo gshare admin stage 3 --gpus 6,7     only on these GPUs\n  \
             sudo gshare admin stage 1 --group students\n  \
             sudo gshare admin stage 4 --dry-run      who would be affected\n  \
-            sudo gshare admin stage 4 --plan 3f9a0c51d27be684    apply that plan if nothing changed\n\n\
+            sudo gshare admin stage 4 --plan 3f9a0c51d27be684    apply that plan\n\n\
             1 observe: gshare only records; claims start at once and are counted. 2 opt-in: claims have a queue and \
             limits; gshare takes nothing from them. 3 reclaim: guarantees and idle rules apply too, and gshare may \
             offload, move or suspend claims to make room, always announced. 4 require: in addition, programs without \
@@ -94,6 +94,9 @@ pub enum AdminCommand {
             restarts; [stage] in the configuration overrides it.")]
     Stage(StageArgs),
     /// For a user, create a claim on all programs in a cgroup that gshare does not own
+    #[command(
+        override_usage = "gshare admin claim-for [OPTIONS] -u <USER> -n <NAME> --cgroup <PATH>"
+    )]
     #[command(after_long_help = "Examples:\n  \
             gshare admin claim-for --user ada --name job-4711 -g 0.5 \\\n    \
             --cgroup /sys/fs/cgroup/system.slice/job-4711.scope\n  \
