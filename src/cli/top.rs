@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use gshare_proto::{Call, Client};
 use gshare_ui::{
     Background, Depth, Exit, Feed, Frame, Look, Options, Page, Plain, Request, Update, Viewer,
-    frame_text, last_day, run_blocking, service_source, service_source_every,
+    frame_text, last_day, run_blocking, service_source,
 };
 
 use super::args::top::{Colours, Theme, TopArgs};
@@ -214,10 +214,7 @@ fn feed(socket: Option<&Path>, interval: Option<Duration>) -> Result<Feed, Failu
         Ok(path)
     });
     match found {
-        Ok(path) => Ok(match interval {
-            Some(interval) => service_source_every(&path, interval),
-            None => service_source(&path),
-        }),
+        Ok(path) => Ok(service_source(&path, interval)),
         Err(failure) if named || failure.code == failure::NOT_PERMITTED => Err(failure),
         Err(_) => crate::monitor::source().map_err(|e| {
             let text = Failure::from(e).message;

@@ -1,10 +1,11 @@
 //! The dialogs with lines to fill in: what was typed, and the call that it means.
 
 use gshare_proto::units::{Bytes, Share, parse_duration};
-use gshare_proto::{Call, ClaimSpec, ClaimView, ResizeSpec, Tried, Wait};
+use gshare_proto::{Call, ClaimGpu, ClaimSpec, ClaimView, ResizeSpec, Tried, Wait};
 use gshare_proto::{List, Text};
 
 use crate::input::LineInput;
+use crate::text::gib;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
@@ -19,16 +20,25 @@ const FEW: usize = 4;
 /// What a claim is unless another class is typed.
 const CLASS: &str = "interactive";
 
+/// The options of commands for what is typed on these lines, in their order.
+const FLAGS: [(&str, &str); 8] = [
+    ("Size", "-g "),
+    ("Model", "--model "),
+    ("Memory", "--gpu-mem "),
+    ("Limit", "--limit "),
+    ("Name", "-n "),
+    ("Class", "--class "),
+    ("Hold for", "-t "),
+    ("By", ""),
+];
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Kind {
     #[default]
     Claim,
-    Resize {
-        id: String,
-    },
-    Extend {
-        id: String,
-    },
+    /// Of this claim.
+    Resize(String),
+    Extend(String),
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -76,24 +86,21 @@ impl Form {
 
     /// Another size of a claim.
     pub(crate) fn resize(claim: &ClaimView) -> Self {
-        let first = claim.gpus.first();
-        let size = first.map(|g| format!("now {:.2}; empty: as it is", g.sm_request));
-        let memory =
-            first.map(|g| format!("now {} GiB on each GPU", crate::text::gib(g.mem_request)));
-        let limit = first.map(|g| format!("SM limit, now {:.2}", g.sm_limit));
+        let now = |of: fn(&ClaimGpu) -> String| claim.gpus.first().map(of).unwrap_or_default();
+        let size = now(|g| format!("now {:.2}; empty: as it is", g.sm_request));
+        let memory = now(|g| format!("now {} GiB on each GPU", gib(g.mem_request)));
+        let limit = now(|g| format!("SM limit, now {:.2}", g.sm_limit));
         let entries = vec![
-            text("Size", "", size.unwrap_or_default()),
-            text("Memory", "", memory.unwrap_or_default()),
-            text("Limit", "", limit.unwrap_or_default()),
+            text("Size", "", size),
+            text("Memory", "", memory),
+            text("Limit", "", limit),
         ];
-        let id = claim.id.clone();
-        Self::new(Kind::Resize { id }, entries)
+        Self::new(Kind::Resize(claim.id.clone()), entries)
     }
 
     pub(crate) fn extend(claim: &ClaimView, ends: &str) -> Self {
         let entries = vec![text("By", "1h", format!("30m, 2h, 1d; now until {ends}"))];
-        let id = claim.id.clone();
-        Self::new(Kind::Extend { id }, entries)
+        Self::new(Kind::Extend(claim.id.clone()), entries)
     }
 
     /// How many lines are shown: what few people type is one line until somebody goes there or has typed it.
@@ -109,8 +116,8 @@ impl Form {
     pub(crate) fn title(&self) -> String {
         match &self.kind {
             Kind::Claim => "Claim a part of a GPU".to_owned(),
-            Kind::Resize { id } => format!("Another size for {id}"),
-            Kind::Extend { id } => format!("More time for {id}"),
+            Kind::Resize(id) => format!("Another size for {id}"),
+            Kind::Extend(id) => format!("More time for {id}"),
         }
     }
 
@@ -118,8 +125,8 @@ impl Form {
     pub(crate) fn note(&self) -> &'static str {
         match self.kind {
             Kind::Claim => "",
-            Kind::Resize { .. } => "Its programs keep running and keep the memory that they use.",
-            Kind::Extend { .. } => "Users who wait for it are notified of the new time.",
+            Kind::Resize(_) => "Its programs keep running and keep the memory that they use.",
+            Kind::Extend(_) => "Users who wait for it are notified of the new time.",
         }
     }
 
@@ -159,7 +166,7 @@ impl Form {
     fn models(&self) -> List<Text<128>, 64> {
         let text = self.get("Model").unwrap_or_default();
         let names = text.split(',').map(|m| m.trim().to_owned());
-        names.filter(|m| !m.is_empty()).collect::<Vec<_>>().into()
+        Vec::from_iter(names.filter(|m| !m.is_empty())).into()
     }
 
     /// The claim that is meant, or what is wrong with it.
@@ -205,8 +212,8 @@ impl Form {
     pub(crate) fn call(&self) -> Result<Call, String> {
         match &self.kind {
             Kind::Claim => Ok(Call::Claim(Box::new(self.spec()?))),
-            Kind::Resize { id } => Ok(Call::Resize(Box::new(self.change(id)?))),
-            Kind::Extend { id } => {
+            Kind::Resize(id) => Ok(Call::Resize(Box::new(self.change(id)?))),
+            Kind::Extend(id) => {
                 let by = self.get("By").ok_or("extend by: write 30m, 2h or 1d")?;
                 let by = parse_duration(&by).map_err(|e| e.to_string())?;
                 Ok(Call::Extend {
@@ -226,33 +233,15 @@ impl Form {
 
     /// The command that does the same.
     pub(crate) fn command(&self) -> String {
-        let flag = |flag: &str, label: &str| {
-            let value = self.get(label).filter(|v| !v.contains(' '));
-            value.map_or_else(String::new, |v| format!(" {flag} {v}"))
+        let flag = |(label, flag): &(&str, &str)| {
+            let value = self.get(label).filter(|v| !v.contains(' ') && v != CLASS);
+            Some(format!(" {flag}{}", value?))
         };
+        let flags: String = FLAGS.iter().filter_map(flag).collect();
         match &self.kind {
-            Kind::Claim => {
-                let class = self.get("Class").filter(|c| c != CLASS);
-                let class = class.map_or_else(String::new, |c| format!(" --class {c}"));
-                format!(
-                    "gshare claim{}{}{}{}{}{class}{} --hold",
-                    flag("-g", "Size"),
-                    flag("--model", "Model"),
-                    flag("--gpu-mem", "Memory"),
-                    flag("--limit", "Limit"),
-                    flag("-n", "Name"),
-                    flag("-t", "Hold for"),
-                )
-            }
-            Kind::Resize { id } => format!(
-                "gshare resize {id}{}{}{}",
-                flag("-g", "Size"),
-                flag("--gpu-mem", "Memory"),
-                flag("--limit", "Limit"),
-            ),
-            Kind::Extend { id } => {
-                format!("gshare extend {id}{}", flag("", "By").replace("  ", " "))
-            }
+            Kind::Claim => format!("gshare claim{flags} --hold"),
+            Kind::Resize(id) => format!("gshare resize {id}{flags}"),
+            Kind::Extend(id) => format!("gshare extend {id}{flags}"),
         }
     }
 }

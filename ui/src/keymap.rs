@@ -46,10 +46,8 @@ impl Context {
             Some(Dialog::Form(_)) => Self::Form,
             Some(Dialog::Confirm(_)) => Self::Confirm,
             Some(Dialog::Detail { .. }) => Self::Detail,
-            Some(Dialog::Warnings { .. }) => Self::Warnings,
-            Some(Dialog::Help { .. } | Dialog::Log { .. } | Dialog::Message { .. }) => {
-                Self::Reading
-            }
+            Some(Dialog::Warnings(_)) => Self::Warnings,
+            Some(Dialog::Help(_) | Dialog::Log(_) | Dialog::Message { .. }) => Self::Reading,
             Some(Dialog::Palette { .. }) => Self::Palette,
             None if model.filtering => Self::Filter,
             None => Self::Page(model.page),

@@ -6,7 +6,7 @@
 //! [`Feeder`]). It never waits for its feeder.
 //!
 //! ```no_run
-//! let feed = gshare_ui::service_source(std::path::Path::new("/run/gshare/gshared.sock"));
+//! let feed = gshare_ui::service_source(std::path::Path::new("/run/gshare/gshared.sock"), None);
 //! gshare_ui::run_blocking(gshare_ui::Options::default(), feed)?;
 //! # Ok::<(), std::io::Error>(())
 //! ```
@@ -40,5 +40,5 @@ pub use model::{Page, Viewer};
 pub use picture::{Frame, frame_cells, frame_text, last_day};
 pub use plain::Plain;
 pub use run::{Exit, Options, run, run_blocking};
-pub use service::{service_or_monitor_source, service_source, service_source_every};
+pub use service::{service_or_monitor_source, service_source};
 pub use theme::{Background, Depth, Glyphs, Look, Theme};

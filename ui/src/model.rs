@@ -25,10 +25,10 @@ pub(crate) use gshare_proto::totals::{
     sm_occupancy, sm_of_gpu, split, sums,
 };
 pub use page::Page;
-pub(crate) use past::{Past, Span};
+pub(crate) use past::{Past, Span, young};
 pub(crate) use sort::Sort;
 pub(crate) use tree::{Group, Grouping, TreeRow};
-pub(crate) use words::{Words, slowed_by, throttled, words};
+pub(crate) use words::{Words, bursts, slowed_by, throttled, words};
 
 /// The user at the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -107,17 +107,12 @@ pub(crate) enum Dialog {
         key: RowKey,
         scroll: usize,
     },
-    Help {
-        scroll: usize,
-    },
-    /// What has happened.
-    Log {
-        scroll: usize,
-    },
-    /// What is worth a look, and what can be done about it.
-    Warnings {
-        chosen: usize,
-    },
+    /// From this line on.
+    Help(usize),
+    /// What has happened, from this line on.
+    Log(usize),
+    /// What is worth a look, and what can be done about the chosen one.
+    Warnings(usize),
     Message {
         title: String,
         lines: Vec<String>,
@@ -187,6 +182,11 @@ pub(crate) struct DryRun {
 }
 
 impl DryRun {
+    /// Whether it is of what is free of this model.
+    fn is_of(&self, room: &ModelRoomView) -> bool {
+        self.model == room.model && self.milli == milli(room)
+    }
+
     pub(crate) fn call(&self) -> Call {
         Call::Try(Box::new(ClaimSpec {
             gpus_milli: Some(self.milli),
@@ -322,42 +322,48 @@ impl Model {
         let Some(snapshot) = &self.snapshot else {
             return Vec::new();
         };
-        let mut claims: Vec<&ClaimView> = snapshot
-            .claims
-            .iter()
-            .filter(|c| {
-                let name = c.name.as_deref().unwrap_or_default();
-                self.owned(Some(c.uid))
-                    && self.matches(&[&c.user, &c.id, name, &c.what, &c.class, &c.state_text])
-            })
-            .collect();
-        claims.sort_by(|a, b| self.sort.compare(a, b));
+        let shown = |c: &&ClaimView| {
+            let name = c.name.as_deref().unwrap_or_default();
+            self.owned(Some(c.uid))
+                && self.matches(&[&c.user, &c.id, name, &c.what, &c.class, &c.state_text])
+        };
+        let mut claims: Vec<&ClaimView> = snapshot.claims.iter().filter(shown).collect();
+        claims.sort_by(|a, b| self.sort.compare(self.reversed, a, b));
         if self.sort == Sort::Need {
-            claims.sort_by_cached_key(|c| words::rank(c, &self.viewer, snapshot));
+            let turned = if self.reversed { u8::MAX } else { 0 };
+            claims.sort_by_cached_key(|c| turned ^ words::rank(c, &self.viewer, snapshot));
         }
-        if self.reversed {
-            claims.reverse();
-        }
-        let unclaimed = snapshot.unclaimed.iter().enumerate().filter(|(_, u)| {
-            self.owned(u.uid)
-                && self.matches(&[u.user.as_deref().unwrap_or_default(), &u.what, "no cap"])
-        });
-        claims
-            .into_iter()
-            .map(ClaimRow::Claim)
-            .chain(unclaimed.map(|(n, u)| ClaimRow::Unclaimed(n + 1, u)))
-            .collect()
+        let shown = |u: &UnclaimedView| {
+            let user = u.user.as_deref().unwrap_or_default();
+            self.owned(u.uid) && self.matches(&[user, &u.what, "no claim"])
+        };
+        let programs = (1..).zip(&snapshot.unclaimed).filter(|(_, u)| shown(u));
+        let programs = programs.map(|(n, u)| ClaimRow::Unclaimed(n, u));
+        let claims = claims.into_iter().map(ClaimRow::Claim);
+        claims.chain(programs).collect()
+    }
+
+    pub(crate) fn gpus(&self) -> impl Iterator<Item = &GpuView> {
+        self.snapshot.iter().flat_map(|s| &s.gpus)
+    }
+
+    pub(crate) fn gpu(&self, index: u32) -> Option<&GpuView> {
+        self.gpus().find(|g| g.index == index)
+    }
+
+    /// What the doctor found.
+    pub(crate) fn checks(&self) -> impl Iterator<Item = &Check> {
+        self.checks.rows.iter().flatten().flatten()
     }
 
     /// Waiting claims as filtered, head first.
     pub(crate) fn queue_rows(&self) -> Vec<&QueueView> {
+        let shown = |q: &&QueueView| {
+            let name = q.name.as_deref().unwrap_or_default();
+            self.owned(Some(q.uid)) && self.matches(&[&q.user, &q.id, name, &q.what, &q.class])
+        };
         let queue = self.snapshot.iter().flat_map(|s| &s.queue);
-        queue
-            .filter(|q| {
-                let name = q.name.as_deref().unwrap_or_default();
-                self.owned(Some(q.uid)) && self.matches(&[&q.user, &q.id, name, &q.what, &q.class])
-            })
-            .collect()
+        queue.filter(shown).collect()
     }
 
     /// Users with something recorded, as filtered.
@@ -369,32 +375,28 @@ impl Model {
 
     /// GPUs of the Health screen, as filtered.
     pub(crate) fn health_gpus(&self) -> Vec<&GpuView> {
-        let gpus = self.snapshot.iter().flat_map(|s| &s.gpus);
-        gpus.filter(|g| {
+        let shown = |g: &&GpuView| {
             let name = format!("GPU {} {}", g.index, g.short);
             self.matches(&[&name, g.condition(), &g.mode])
-        })
-        .collect()
+        };
+        self.gpus().filter(shown).collect()
     }
 
     /// Rows of the doctor, as filtered: what to fix first.
     pub(crate) fn check_rows(&self) -> Vec<&Check> {
-        let rows = self.checks.rows.iter().flatten().flatten();
-        let mut rows: Vec<&Check> = rows
-            .filter(|c| self.matches(&[&c.name, &c.state, &c.detail]))
-            .collect();
+        let shown = |c: &&Check| self.matches(&[&c.name, &c.state, &c.detail]);
+        let mut rows: Vec<&Check> = self.checks().filter(shown).collect();
         rows.sort_by_key(|c| weight(c));
         rows
     }
 
     /// How many rows of this screen the filter lets through.
     pub(crate) fn filtered_rows(&self) -> usize {
+        let rows = |section| self.keys(section).len();
         match self.page {
-            Page::Overview => self.claim_rows().len() + self.queue_rows().len(),
-            Page::Claims => self.claim_rows().len(),
-            Page::Queue => self.queue_rows().len(),
-            Page::History => self.past_rows().len(),
-            Page::Health => self.health_gpus().len() + self.check_rows().len(),
+            Page::Overview => rows(Section::Claims) + rows(Section::Queue),
+            Page::Claims => rows(Section::Claims),
+            _ => rows(self.focus()),
         }
     }
 
@@ -405,41 +407,26 @@ impl Model {
 
     pub(crate) fn matches(&self, texts: &[&str]) -> bool {
         let wanted = self.filter.text().trim().to_lowercase();
-        if wanted.is_empty() {
-            return true;
-        }
-        texts.iter().any(|t| t.to_lowercase().contains(&wanted))
+        wanted.is_empty() || texts.iter().any(|t| t.to_lowercase().contains(&wanted))
     }
 
     /// Names of the rows of a section.
     pub(crate) fn keys(&self, section: Section) -> Vec<RowKey> {
+        let gpu = |g: &GpuView| RowKey::Gpu(g.index);
+        let check = |c: &Check| RowKey::Check(c.name.clone());
+        let waiting = |q: &QueueView| RowKey::Waiting(q.id.clone());
         match section {
-            Section::Claims => {
-                let rows = self.claim_rows();
-                rows.iter().map(ClaimRow::key).collect()
-            }
-            Section::Queue => {
-                let rows = self.queue_rows();
-                rows.iter().map(|q| RowKey::Waiting(q.id.clone())).collect()
-            }
-            Section::Gpus => {
-                let gpus = self.snapshot.iter().flat_map(|s| &s.gpus);
-                gpus.map(|g| RowKey::Gpu(g.index)).collect()
-            }
-            Section::Tree => {
-                let rows = self.tree();
-                rows.iter().map(TreeRow::key).collect()
-            }
+            Section::Claims => self.claim_rows().iter().map(ClaimRow::key).collect(),
+            Section::Queue => self.queue_rows().into_iter().map(waiting).collect(),
+            Section::Gpus => self.gpus().map(gpu).collect(),
+            Section::Tree => self.tree().iter().map(TreeRow::key).collect(),
             Section::Users => {
-                let users = self.past_rows();
-                let uids = users.into_iter().filter_map(|u| u.uid);
+                let uids = self.past_rows().into_iter().filter_map(|u| u.uid);
                 uids.map(RowKey::User).collect()
             }
             Section::Health => {
-                let gpus = self.health_gpus().into_iter();
-                let gpus = gpus.map(|g| RowKey::Gpu(g.index));
-                let rows = self.check_rows().into_iter();
-                gpus.chain(rows.map(|c| RowKey::Check(c.name.clone())))
+                let gpus = self.health_gpus().into_iter().map(gpu);
+                gpus.chain(self.check_rows().into_iter().map(check))
                     .collect()
             }
         }
@@ -556,27 +543,19 @@ impl Model {
 
     /// What a dry run says to what is free of a model; none until its answer.
     pub(crate) fn dry_run(&self, room: &ModelRoomView) -> Option<(&DryRun, &Tried)> {
-        let is_it = |d: &&DryRun| d.model == room.model && d.milli == milli(room);
-        let run = self.dry_runs.iter().find(is_it)?;
+        let run = self.dry_runs.iter().find(|d| d.is_of(room))?;
         Some((run, run.said.as_ref()?))
     }
 
     /// The dry runs to ask for; `seq` is the number of the first request.
     pub(crate) fn untried(&mut self, seq: u64) -> Vec<DryRun> {
         let now = self.clock.now_ms;
-        self.dry_runs
-            .retain(|d| now.saturating_sub(d.asked.0) < TRIED_MS);
-        let snapshot = self
-            .snapshot
-            .iter()
-            .filter_map(|s| s.claimable_now.as_ref());
-        let rooms = snapshot.flat_map(|room| &room.models);
-        let known = |room: &&ModelRoomView| {
-            let mut runs = self.dry_runs.iter();
-            runs.any(|d| d.model == room.model && d.milli == milli(room))
-        };
-        let new = rooms.filter(|r| !known(r)).zip(seq..);
-        let new = new.map(|(room, seq)| DryRun {
+        let is_new = |d: &DryRun| now.saturating_sub(d.asked.0) < TRIED_MS;
+        self.dry_runs.retain(is_new);
+        let room = self.snapshot.iter().flat_map(|s| &s.claimable_now);
+        let known = |room: &&ModelRoomView| self.dry_runs.iter().any(|d| d.is_of(room));
+        let rooms = room.flat_map(|room| &room.models).filter(|r| !known(r));
+        let new = rooms.zip(seq..).map(|(room, seq)| DryRun {
             model: room.model.clone(),
             milli: milli(room),
             asked: (now, seq),

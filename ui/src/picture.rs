@@ -1,7 +1,7 @@
 //! The screen as text and as cells: for captures, recordings and tests.
 
 use gshare_proto::{Call, Check, Client, ClientError, HistoryView, Reply, Snapshot, Tried};
-use ratatui::buffer::Buffer;
+use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
 
 use crate::feed::{Request, Update};
@@ -47,13 +47,16 @@ impl Frame {
         };
         // As the screen asks, and takes in the answers.
         let mut model = frame.model(&options, (120, 40), 0);
-        act::refresh(&mut model);
-        for cmd in std::mem::take(&mut model.out) {
-            if let Cmd::Ask(Request::Call { seq, call }) = cmd
-                && let Ok(reply) = client.call(&call)
-            {
-                let outcome = Ok(reply);
-                update(&mut model, Msg::Update(Update::CallResult { seq, outcome }));
+        // Twice: of a young service less time is asked for when its first answer is there.
+        for _ in 0..2 {
+            act::refresh(&mut model);
+            for cmd in std::mem::take(&mut model.out) {
+                if let Cmd::Ask(Request::Call { seq, call }) = cmd
+                    && let Ok(reply) = client.call(&call)
+                {
+                    let outcome = Ok(reply);
+                    update(&mut model, Msg::Update(Update::CallResult { seq, outcome }));
+                }
             }
         }
         frame.history = match page {
@@ -127,11 +130,10 @@ pub fn frame_text(frame: &Frame, options: &Options, size: (u16, u16), utc_offset
 /// The characters of a buffer, line by line.
 pub(crate) fn buffer_text(buf: &Buffer) -> String {
     let mut out = String::new();
-    for y in 0..buf.area.height {
+    for row in buf.content.chunks(usize::from(buf.area.width).max(1)) {
         let mut line = String::new();
         let mut hidden = 0;
-        for x in 0..buf.area.width {
-            let symbol = buf[(x, y)].symbol();
+        for symbol in row.iter().map(Cell::symbol) {
             // A wide character hides the cell behind it.
             if hidden == 0 {
                 line.push_str(symbol);

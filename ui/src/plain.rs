@@ -72,12 +72,8 @@ impl Plain {
             }
         }
         let first = self.news_ms == 0;
-        let news = snapshot
-            .notices
-            .iter()
-            .rev()
-            .filter(|n| n.at_ms > self.news_ms);
-        for notice in news.filter(|_| !first) {
+        let news = snapshot.notices.iter().rev();
+        for notice in news.filter(|n| n.at_ms > self.news_ms && !first) {
             let at = self.model.clock.time(notice.at_ms);
             out.push(format!("{at} {}", told(notice)));
         }
@@ -134,23 +130,14 @@ impl Plain {
         }
         for claim in &snapshot.claims {
             let state = words(claim, snapshot, clock, "moves to").text;
-            let state = if state.is_empty() {
-                "runs".to_owned()
-            } else {
-                state
-            };
+            let state = if state.is_empty() { "runs" } else { &state };
             let parts = claim.gpus.iter().map(|p| {
                 let memory = gib(p.mem_request);
                 format!("{} of GPU {} ({memory} GiB)", share(p.sm_request), p.gpu)
             });
             let parts: Vec<String> = parts.collect();
-            let text = format!(
-                "{} of {}, {}: {state}; {}",
-                claim.id,
-                claim.user,
-                view::what(claim),
-                parts.join(", ")
-            );
+            let (id, user, what) = (&claim.id, &claim.user, view::what(claim));
+            let text = format!("{id} of {user}, {what}: {state}; {}", parts.join(", "));
             out.insert(format!("claim {}", claim.id), text);
         }
         for waiting in &snapshot.queue {
@@ -172,15 +159,10 @@ impl Plain {
             out.insert(format!("program {} {}", program.pid, program.gpu), text);
         }
         for (text, command) in view::warnings(&self.model) {
-            let command = if command.is_empty() {
-                command
-            } else {
-                format!(" ({command})")
-            };
-            out.insert(
-                format!("warning {}", stable(&text)),
-                format!("{text}{command}"),
-            );
+            let key = format!("warning {}", stable(&text));
+            let command = Some(command).filter(|c| !c.is_empty());
+            let command = command.map_or_else(String::new, |c| format!(" ({c})"));
+            out.insert(key, text + &command);
         }
         out
     }

@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::task::Poll;
 use std::time::Duration;
 
 use chrono::Local;
@@ -16,7 +17,7 @@ use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
 use crate::background;
-use crate::feed::{Feed, Update};
+use crate::feed::{Failure, Feed, Request, Update};
 use crate::model::{Model, Page, Viewer};
 use crate::msg::{Cmd, Msg};
 use crate::term::Screen;
@@ -89,35 +90,29 @@ fn clock() -> Clock {
     }
 }
 
-struct Signals {
-    term: SignalStream,
-    int: SignalStream,
-    hup: SignalStream,
-    stop: SignalStream,
-}
-
-enum Caught {
-    End(i32),
-    Stop,
-}
+/// Those that end the screen, and the one that stops it.
+struct Signals([(Signal, SignalStream); 4]);
 
 impl Signals {
     fn new() -> io::Result<Self> {
-        Ok(Self {
-            term: signal(SignalKind::terminate())?,
-            int: signal(SignalKind::interrupt())?,
-            hup: signal(SignalKind::hangup())?,
-            stop: signal(SignalKind::from_raw(Signal::SIGTSTP as i32))?,
-        })
+        let on =
+            |number: Signal| io::Result::Ok((number, signal(SignalKind::from_raw(number as i32))?));
+        Ok(Self([
+            on(Signal::SIGTERM)?,
+            on(Signal::SIGINT)?,
+            on(Signal::SIGHUP)?,
+            on(Signal::SIGTSTP)?,
+        ]))
     }
 
-    async fn next(&mut self) -> Caught {
-        tokio::select! {
-            _ = self.term.recv() => Caught::End(Signal::SIGTERM as i32),
-            _ = self.int.recv() => Caught::End(Signal::SIGINT as i32),
-            _ = self.hup.recv() => Caught::End(Signal::SIGHUP as i32),
-            _ = self.stop.recv() => Caught::Stop,
-        }
+    async fn next(&mut self) -> Signal {
+        poll_fn(|cx| {
+            let mut caught = self.0.iter_mut();
+            let caught = caught
+                .find_map(|(number, stream)| stream.poll_recv(cx).is_ready().then_some(*number));
+            caught.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 }
 
@@ -150,13 +145,13 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
         tokio::select! {
             biased;
             caught = signals.next() => match caught {
-                Caught::End(number) => return Ok(Exit::Signal(number)),
-                Caught::Stop => {
+                Signal::SIGTSTP => {
                     stop(&mut screen)?;
                     let (width, height) = screen.size();
                     messages.push(Msg::Resize(width, height));
                     messages.push(Msg::Tick(clock()));
                 }
+                number => return Ok(Exit::Signal(number as i32)),
             },
             event = poll_fn(|cx| Pin::new(&mut input).poll_next(cx)) => match event {
                 Some(Ok(event)) => messages.extend(message(event)),
@@ -213,13 +208,13 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
 }
 
 /// The feeder takes no requests (the read-only monitor).
-fn refuse(model: &mut Model, request: crate::feed::Request) {
-    if let crate::feed::Request::Call { seq, .. } = request {
-        let failure = crate::feed::Failure {
-            message: "not possible without a gshare service".to_owned(),
+fn refuse(model: &mut Model, request: Request) {
+    if let Request::Call { seq, .. } = request {
+        let message = "not possible without a gshare service".to_owned();
+        let outcome = Err(Failure {
+            message,
             hint: None,
-        };
-        let outcome = Err(failure);
+        });
         update(model, Msg::Update(Update::CallResult { seq, outcome }));
     }
 }

@@ -9,8 +9,8 @@ use gshare_proto::{Call, Client, ClientError, Reply, Snapshot};
 
 use crate::feed::{Failure, Feed, Feeder, Request, Update, UpdateSender, channel};
 
-/// Shortest time between two snapshots, in milliseconds.
-const INTERVAL_MS: u64 = 200;
+/// Shortest time between two snapshots.
+const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Waits between attempts to connect: from the first to the last.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -25,17 +25,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a service that has been there may be away before the monitor takes over.
 const RESTART: Duration = Duration::from_secs(3);
 
-/// A feed from the service at `socket`, from now until the screen is closed. It connects again when
-/// the service goes away and comes back.
+/// A feed from the service at `socket`, from now until the screen is closed; on slow lines with at least this time between
+/// two snapshots. It connects again when the service goes away and comes back.
 #[must_use]
-pub fn service_source(socket: &Path) -> Feed {
-    service_source_every(socket, Duration::from_millis(INTERVAL_MS))
-}
-
-/// As [`service_source`]; with at least this time between two snapshots, for slow lines.
-#[must_use]
-pub fn service_source_every(socket: &Path, interval: Duration) -> Feed {
-    source(socket, interval, || None)
+pub fn service_source(socket: &Path, interval: Option<Duration>) -> Feed {
+    source(socket, interval.unwrap_or(INTERVAL), || None)
 }
 
 /// As [`service_source`]; while no service is there, the screen shows what `monitor` sees (a snapshot
@@ -45,7 +39,7 @@ pub fn service_or_monitor_source(
     socket: &Path,
     monitor: impl FnMut() -> Option<Snapshot> + Send + 'static,
 ) -> Feed {
-    source(socket, Duration::from_millis(INTERVAL_MS), monitor)
+    source(socket, INTERVAL, monitor)
 }
 
 fn source(
@@ -242,7 +236,7 @@ mod tests {
     fn it_connects_again_when_the_service_comes_back() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("gshared.sock");
-        let feed = service_source(&socket);
+        let feed = service_source(&socket, None);
         let why = words(until(&feed, lost));
         assert!(
             why.contains("no gshare service answers at") && why.contains("gshare daemon"),

@@ -1,72 +1,31 @@
-//! Figures and words as the screen writes them: [`gshare_proto::figures`] with the glyphs of the terminal.
+//! Figures and words as the screen writes them: [`gshare_proto::figures`] and times in the time zone of the user.
+
+use std::time::Duration;
 
 use chrono::{DateTime, FixedOffset};
-use gshare_proto::{Figure, figures};
-use ratatui::text::Span;
+use gshare_proto::units::show_duration;
 
-pub(crate) use gshare_proto::figures::{about, gib, hours, parts, percent, share, width};
-
-use crate::theme::Glyphs;
-
-/// See [`figures::cut`].
-pub(crate) fn cut(text: &str, max: usize, glyphs: &Glyphs) -> String {
-    figures::cut(text, max, glyphs.ellipsis)
-}
-
-/// See [`figures::left`].
-pub(crate) fn left(text: &str, cols: usize, glyphs: &Glyphs) -> String {
-    figures::left(text, cols, glyphs.ellipsis)
-}
-
-/// See [`figures::right`].
-pub(crate) fn right(text: &str, cols: usize, glyphs: &Glyphs) -> String {
-    figures::right(text, cols, glyphs.ellipsis)
-}
+pub(crate) use gshare_proto::figures::{
+    about, cut, gib, hours, left, measured, parts, percent, right, share, width,
+};
 
 /// Breaks `text` at spaces into at most `lines` lines of `cols` columns; the last one is cut.
-pub(crate) fn wrap(text: &str, cols: usize, lines: usize, glyphs: &Glyphs) -> Vec<String> {
+pub(crate) fn wrap(text: &str, cols: usize, lines: usize, dots: &str) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     if cols == 0 || lines == 0 {
         return out;
     }
-    let mut words = text.split_whitespace().peekable();
-    while words.peek().is_some() {
-        if out.len() + 1 == lines {
-            let rest: Vec<&str> = words.by_ref().collect();
-            out.push(cut(&rest.join(" "), cols, glyphs));
-            break;
-        }
-        let mut line = String::new();
-        while let Some(word) = words.peek() {
-            let space = usize::from(!line.is_empty());
-            if !line.is_empty() && width(&line) + space + width(word) > cols {
-                break;
-            }
-            if space == 1 {
+    for word in text.split_whitespace() {
+        let full = out.len() == lines;
+        match out.last_mut() {
+            Some(line) if full || width(line) + 1 + width(word) <= cols => {
                 line.push(' ');
+                line.push_str(word);
             }
-            line.push_str(word);
-            words.next();
+            _ => out.push(word.to_owned()),
         }
-        out.push(cut(&line, cols, glyphs));
     }
-    out
-}
-
-/// Columns of the given spans together.
-pub(crate) fn span_width(spans: &[Span<'_>]) -> usize {
-    spans.iter().map(|span| width(&span.content)).sum()
-}
-
-/// See [`figures::measured`].
-pub(crate) fn figure(figure: Option<Figure>, glyphs: &Glyphs) -> String {
-    figures::measured(figure, glyphs.dash)
-}
-
-/// [`figure`] with `%`; the dash stays bare.
-pub(crate) fn figure_percent(value: Option<Figure>, glyphs: &Glyphs) -> String {
-    let sign = if value.is_some() { "%" } else { "" };
-    figure(value, glyphs) + sign
+    out.iter().map(|line| cut(line, cols, dots)).collect()
 }
 
 /// A time that ended longer ago is over, in milliseconds: the last week is asked for every five minutes.
@@ -141,28 +100,24 @@ impl Clock {
 
     /// How long ago `ms` was: `3m`.
     pub(crate) fn since(self, ms: u64) -> String {
-        let gone = std::time::Duration::from_millis(self.now_ms.saturating_sub(ms));
-        gshare_proto::units::show_duration(gone)
+        show_duration(Duration::from_millis(self.now_ms.saturating_sub(ms)))
     }
 }
 
 /// `22m`, of a time in seconds.
 pub(crate) fn seconds(s: u64) -> String {
-    gshare_proto::units::show_duration(std::time::Duration::from_secs(s))
+    show_duration(Duration::from_secs(s))
 }
 
 #[cfg(test)]
 mod tests {
-    use gshare_proto::Source;
+    use gshare_proto::{Figure, Source};
 
     use super::*;
-    use crate::theme::{ASCII, UTF8};
 
     #[test]
     fn unknown_is_a_dash_and_little_is_not_nothing() {
-        assert_eq!(figure(None, &UTF8), "—");
-        assert_eq!(figure(None, &ASCII), "-");
-        assert_eq!(figure_percent(None, &UTF8), "—");
+        assert_eq!(measured(None, "—"), "—");
         assert_eq!(percent(0.2), "<1");
         assert_eq!(gib(1 << 20), "<0.1");
         assert_eq!(gib(0), "0.0");
@@ -171,18 +126,18 @@ mod tests {
             source: Source::Shim,
             estimate: true,
         };
-        assert_eq!(figure_percent(Some(estimate), &UTF8), "~61%");
+        assert_eq!(measured(Some(estimate), "—"), "~61");
     }
 
     #[test]
     fn wrapping_breaks_at_words_and_cuts_the_last_line() {
-        assert_eq!(wrap("one two three", 7, 2, &UTF8), ["one two", "three"]);
+        assert_eq!(wrap("one two three", 7, 2, "…"), ["one two", "three"]);
         assert_eq!(
-            wrap("one two three four", 7, 2, &UTF8),
+            wrap("one two three four", 7, 2, "…"),
             ["one two", "three …"]
         );
-        assert_eq!(wrap("enormous", 4, 3, &UTF8), ["eno…"]);
-        assert!(wrap("x", 0, 3, &UTF8).is_empty());
+        assert_eq!(wrap("enormous", 4, 3, "…"), ["eno…"]);
+        assert!(wrap("x", 0, 3, "…").is_empty());
     }
 
     #[test]

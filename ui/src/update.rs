@@ -147,7 +147,7 @@ fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
             model.settle();
         }
         Some(Asked::Past) => {
-            model.past.view = Some(part(outcome, history));
+            model.past.answered(part(outcome, history));
             model.settle();
         }
         Some(Asked::PastGpus) => model.past.gpus = part(outcome, history).ok(),

@@ -74,16 +74,22 @@ impl<'a> View<'a> {
         }
     }
 
+    /// For questions whose answer does not depend on colours or on the characters of frames.
+    fn bare(model: &'a Model) -> Self {
+        static LOOK: LazyLock<Look> = LazyLock::new(|| Look::new(Depth::Mono, true));
+        Self::new(model, &LOOK)
+    }
+
     fn cut(&self, text: &str, cols: usize) -> String {
-        text::cut(text, cols, self.glyphs)
+        text::cut(text, cols, self.glyphs.ellipsis)
     }
 
     fn left(&self, text: &str, cols: usize) -> String {
-        text::left(text, cols, self.glyphs)
+        text::left(text, cols, self.glyphs.ellipsis)
     }
 
     fn right(&self, text: &str, cols: usize) -> String {
-        text::right(text, cols, self.glyphs)
+        text::right(text, cols, self.glyphs.ellipsis)
     }
 
     /// What is known, else a dash.
@@ -96,7 +102,7 @@ impl<'a> View<'a> {
     }
 
     fn figure(&self, figure: Option<Figure>) -> String {
-        text::figure(figure, self.glyphs)
+        text::measured(figure, self.glyphs.dash)
     }
 
     fn at_least(&self, sum: AtLeast) -> String {
@@ -104,7 +110,8 @@ impl<'a> View<'a> {
     }
 
     fn percent(&self, figure: Option<Figure>) -> String {
-        text::figure_percent(figure, self.glyphs)
+        let sign = if figure.is_some() { "%" } else { "" };
+        self.figure(figure) + sign
     }
 
     fn words(&self, claim: &ClaimView) -> Words {
@@ -170,22 +177,22 @@ impl Scene<'_> {
         }
     }
 
-    /// A table with a heading whose other rows are of a section; the chosen one is marked.
+    /// A table whose rows are of a section below so many of a heading; the chosen one is marked.
     fn table(
         &mut self,
         view: &View<'_>,
         table: Table<'_>,
         area: Rect,
-        (section, keys): (Section, Vec<RowKey>),
+        (section, head, keys): (Section, u16, Vec<RowKey>),
     ) {
         let model = view.model;
         let is_chosen = |key| model.focus() == section && model.current() == Some(key);
         let at = keys.iter().position(is_chosen);
         let table = table.row_highlight_style(view.theme.selected);
-        let mut state = TableState::default().with_selected(at.map(|at| at + 1));
+        let mut state = TableState::default().with_selected(at.map(|at| at + usize::from(head)));
         let place = area.intersection(self.buf.area);
         StatefulWidget::render(table, place, self.buf, &mut state);
-        for (key, at) in keys.into_iter().zip(area.rows().skip(1)) {
+        for (key, at) in keys.into_iter().zip(area.rows().skip(head.into())) {
             self.hit(at, Target::Row(section, key));
         }
     }
@@ -211,11 +218,7 @@ fn cells(n: usize) -> u16 {
 
 /// Row `y` of `area`, empty below it.
 fn row_of(area: Rect, y: u16) -> Rect {
-    Rect {
-        y: area.y.saturating_add(y),
-        height: 1.min(area.height.saturating_sub(y)),
-        ..area
-    }
+    area.rows().nth(y.into()).unwrap_or_default()
 }
 
 /// So many columns of `area` from this one on, as far as it has them.
@@ -227,11 +230,9 @@ fn columns(area: Rect, from: u16, cols: u16) -> Rect {
 
 /// `area` without its first `rows`.
 fn below(area: Rect, rows: u16) -> Rect {
-    Rect {
-        y: area.y.saturating_add(rows),
-        height: area.height.saturating_sub(rows),
-        ..area
-    }
+    let rows = rows.min(area.height);
+    let (y, height) = (area.y + rows, area.height - rows);
+    Rect { y, height, ..area }
 }
 
 /// Parts of so many rows, from the top; what there is no room for is empty. `usize::MAX` takes what is left.
@@ -299,8 +300,7 @@ pub(crate) fn target(model: &Model, (x, y): (u16, u16)) -> Option<Target> {
     let buf = &mut Buffer::empty(Rect::new(0, 0, width, height));
     let (area, hits) = (buf.area, Vec::new());
     let mut scene = Scene { buf, hits };
-    // Colours take no room.
-    paint(model, &Look::new(Depth::Mono, true), area, &mut scene);
+    paint(model, View::bare(model).look, area, &mut scene);
     let mut hits = scene.hits.into_iter();
     let under = hits.find(|(place, _)| place.contains((x, y).into()));
     under.map(|(_, target)| target)
@@ -325,8 +325,7 @@ pub(crate) fn page(model: &Model) -> usize {
 
 /// What is worth a look, each with the command that acts on it or who can.
 pub(crate) fn warnings(model: &Model) -> Vec<(String, String)> {
-    let look = Look::new(Depth::Mono, true);
-    let notes = notes::warnings(&View::new(model, &look)).into_iter();
+    let notes = notes::warnings(&View::bare(model)).into_iter();
     notes.map(|note| (note.text, note.command)).collect()
 }
 
@@ -337,8 +336,7 @@ pub(crate) fn free_now(model: &Model, look: &Look) -> String {
 
 /// The last line to which the text in the box can be scrolled.
 pub(crate) fn scroll_end(model: &Model) -> usize {
-    // How many lines there are does not depend on colours or on the frame's characters.
-    dialog::scroll_end(&View::new(model, &Look::new(Depth::Mono, true)))
+    dialog::scroll_end(&View::bare(model))
 }
 
 /// The part of `n` rows to show in `rows`, with the chosen one in the middle where that is possible.
@@ -369,22 +367,21 @@ fn chosen(mut line: Line<'static>, width: usize, look: &Look) -> Line<'static> {
 
 /// Cuts a line of spans to `width` columns, with an ellipsis if something is left out.
 pub(crate) fn fit(mut line: Line<'static>, width: usize, look: &Look) -> Line<'static> {
-    if text::span_width(&line.spans) <= width {
+    if line.width() <= width {
         return line;
     }
     let dots = look.glyphs.ellipsis;
-    let room = width.saturating_sub(text::width(dots));
-    let mut taken = 0;
-    let cut = line.spans.iter().position(|span| {
-        taken += text::width(&span.content);
-        taken > room
-    });
-    let Some(cut) = cut else { return line };
-    let before = text::span_width(&line.spans[..cut]);
-    line.spans.truncate(cut + 1);
-    let last = &mut line.spans[cut];
-    let marked = format!("{}{dots}", last.content);
-    last.content = text::cut(&marked, width.saturating_sub(before), &look.glyphs).into();
+    let mut left = width;
+    let is_cut = |span: &Span<'_>| {
+        let fits = span.width() + text::width(dots) <= left;
+        left -= if fits { span.width() } else { 0 };
+        !fits
+    };
+    if let Some(at) = line.spans.iter().position(is_cut) {
+        line.spans.truncate(at + 1);
+        let last = &mut line.spans[at];
+        last.content = text::cut(&format!("{}{dots}", last.content), left, dots).into();
+    }
     line
 }
 
@@ -415,10 +412,10 @@ impl<'a> Facts<'a> {
 
     fn signed(&mut self, label: (&str, Style), (text, style): (&str, Style), most: usize) {
         let (indent, cols) = self.label;
-        let glyphs = &self.look.glyphs;
-        let rows = text::wrap(text, self.cols.saturating_sub(indent + cols), most, glyphs);
+        let dots = self.look.glyphs.ellipsis;
+        let rows = text::wrap(text, self.cols.saturating_sub(indent + cols), most, dots);
         for (i, row) in rows.into_iter().enumerate() {
-            let name = text::left(if i == 0 { label.0 } else { "" }, cols, glyphs);
+            let name = text::left(if i == 0 { label.0 } else { "" }, cols, dots);
             let name = span(format!("{}{name}", " ".repeat(indent)), label.1);
             self.lines.push(Line::from(vec![name, span(row, style)]));
         }

@@ -7,9 +7,24 @@ use super::Context::{
 use super::{Command, always};
 use crate::feed::Seek;
 use crate::model::Page::{Claims, Health, History, Overview, Queue};
-use crate::model::{Dialog, Model};
+use crate::model::{Dialog, Model, Span};
 use crate::msg::Cmd;
-use crate::update::act::{self, levers};
+use crate::update::act::{self, levers, need};
+use crate::view;
+
+/// Why one cannot go about in what is shown.
+const RECORDED: &str = "you can seek only in a recording (gshare top --replay FILE)";
+
+fn some_figures(model: &Model) -> Result<(), String> {
+    need(model.snapshot.is_some(), "no figures yet")
+}
+
+fn able<'a, T>(
+    model: &'a Model,
+    able: impl FnOnce(&'a Model) -> Result<T, String>,
+) -> Result<(), String> {
+    able(model).map(|_| ())
+}
 
 macro_rules! commands {
     ($($context:expr, $shown:literal, $label:literal $rank:literal, $name:literal, $able:expr => $run:expr, $help:literal;)*) => {
@@ -20,7 +35,7 @@ macro_rules! commands {
             rank: $rank,
             name: $name,
             help: $help,
-            able: |m| $able(m).map(|_| ()),
+            able: |m| able(m, $able),
             run: $run,
         }),*]
     };
@@ -29,7 +44,7 @@ macro_rules! commands {
 pub(super) static COMMANDS: &[Command] = commands! {
     Screen, "n", "claim" 9, "claim", Model::service => act::open_claim,
         "claim a part of a GPU and hold it until it is released";
-    Screen, "Enter", "detail" 6, "detail", act::some_row => act::open_detail,
+    Screen, "Enter", "detail" 6, "detail", |m| need(m.current().is_some(), act::NO_ROW) => act::open_detail,
         "everything about the chosen row";
     Screen, "r", "resize" 5, "resize", act::own_claim => act::open_resize,
         "give the chosen claim another size while its programs run";
@@ -39,23 +54,23 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "bring the chosen claim back onto a GPU";
     Screen, "p", "keep" 9, "keep", levers::keepable => levers::keep,
         "postpone the action announced for the chosen claim, or for your first claim that has one";
-    Screen, "e", "extend" 2, "extend", act::own_claim => act::open_extend,
+    Screen, "e", "extend" 2, "extend", act::limited_claim => act::open_extend,
         "extend the chosen claim's time limit";
-    Screen, "x Del F9", "release" 7, "release", Model::service => |m| act::put(m, act::release(m)),
+    Screen, "x Del F9", "release" 7, "release", act::release => |m| act::put(m, act::release(m)),
         "release the chosen claim of yours, or withdraw it from the queue; asks first";
-    Screen, "/ F3", "filter" 5, "filter", act::some_snapshot => |m| m.filtering = true,
+    Screen, "/ F3", "filter" 5, "filter", some_figures => |m| m.filtering = true,
         "show only rows with a user, claim, name, command or state that you type";
-    Screen, "s F6", "sort" 3, "sort", act::some_snapshot => |m| act::sort_by(m, m.sort.next()),
+    Screen, "s F6", "sort" 3, "sort", act::some_claims => |m| act::sort_by(m, m.sort.next()),
         "sort the claims by id, user, GPU, memory, GPU time, SM activity";
-    Screen, "S", "" 0, "reverse", act::some_snapshot => |m| act::sort_by(m, m.sort),
+    Screen, "S", "" 0, "reverse", act::some_claims => |m| act::sort_by(m, m.sort),
         "turn the order of the claims round; a second click on a heading does the same";
-    Screen, "!", "warnings" 5, "warnings", act::some_warning => |m| m.dialog = Some(Dialog::Warnings { chosen: 0 }),
+    Screen, "!", "warnings" 5, "warnings", |m| need(!view::warnings(m).is_empty(), "no warnings") => |m| m.dialog = Some(Dialog::Warnings(0)),
         "all warnings, and what can be done about each";
-    Screen, "L", "" 0, "log", act::some_news => |m| m.dialog = Some(Dialog::Log { scroll: 0 }),
+    Screen, "L", "" 0, "log", |m| need(m.snapshot.iter().any(|s| !s.notices.is_empty()), "nothing has happened yet") => |m| m.dialog = Some(Dialog::Log(0)),
         "what has happened, the newest first";
     Screen, "y", "" 0, "copy", act::copyable => act::copy,
         "copy the id of the chosen row, or the command that fixes the chosen check (OSC 52)";
-    Screen, "m", "mine" 1, "mine only", act::some_snapshot => act::mine_only,
+    Screen, "m", "mine" 1, "mine only", |m| need(m.page != Health, "the GPUs and checks of this screen are nobody's") => act::mine_only,
         "show only your rows, or all rows again";
     Screen, "Tab", "next" 4, "next screen", always => |m| act::turn_page(m, 1),
         "go to the next screen";
@@ -71,63 +86,63 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "allocated against used over an hour, a day, a week";
     Screen, "5", "" 0, "Health", always => |m| act::open_page(m, Health),
         "the health of the GPUs, and what is enforced here";
-    Screen, "Down j", "" 0, "", act::some_snapshot => |m| act::by_rows(m, 1),
+    Screen, "Down j", "" 0, "", some_figures => |m| act::by_rows(m, 1),
         "choose the next row";
-    Screen, "Up k", "" 0, "", act::some_snapshot => |m| act::by_rows(m, -1),
+    Screen, "Up k", "" 0, "", some_figures => |m| act::by_rows(m, -1),
         "choose the previous row";
-    Screen, "PgDn Ctrl-D", "" 0, "", act::some_snapshot => |m| act::by_pages(m, 1),
+    Screen, "PgDn Ctrl-D", "" 0, "", some_figures => |m| act::by_pages(m, 1),
         "go down by a page";
-    Screen, "PgUp Ctrl-U", "" 0, "", act::some_snapshot => |m| act::by_pages(m, -1),
+    Screen, "PgUp Ctrl-U", "" 0, "", some_figures => |m| act::by_pages(m, -1),
         "go up by a page";
-    Screen, "Home g", "" 0, "", act::some_snapshot => |m| m.choose(0),
+    Screen, "Home g", "" 0, "", some_figures => |m| m.choose(0),
         "choose the first row";
-    Screen, "End G", "" 0, "", act::some_snapshot => |m| m.choose(usize::MAX),
+    Screen, "End G", "" 0, "", some_figures => |m| m.choose(usize::MAX),
         "choose the last row";
     Screen, "Esc", "" 0, "", always => act::clear,
         "clear the choice, or if there is none, the filter";
-    Screen, "Space", "" 0, "pause", act::some_caption => act::pause_captions,
+    Screen, "Space", "" 0, "pause", |m| need(m.caption.is_some(), "only the demo and a replay can be paused") => act::pause_captions,
         "pause or resume the demo's captions or the replay";
-    Page(Overview), "Right l", "" 0, "", act::some_snapshot => |m| act::turn_section(m, 1),
+    Page(Overview), "Right l", "" 0, "", some_figures => |m| act::turn_section(m, 1),
         "go to the next part: claims, queue, GPUs";
-    Page(Overview), "Left h", "" 0, "", act::some_snapshot => |m| act::turn_section(m, 2),
+    Page(Overview), "Left h", "" 0, "", some_figures => |m| act::turn_section(m, 2),
         "go to the previous part";
     Page(Claims), "v F5", "group" 6, "group", always => act::next_grouping,
         "group the claims by user, notebook or GPU";
-    Page(Claims), "Right l", "open" 4, "open", act::some_row => |m| act::turn(m, true),
+    Page(Claims), "Right l", "open" 4, "open", act::some_folded => |m| act::turn(m, true),
         "show what is in the chosen group, or the processes of the chosen claim";
-    Page(Claims), "Left h", "" 0, "fold", act::some_row => |m| act::turn(m, false),
+    Page(Claims), "Left h", "" 0, "fold", |m| need(m.current().is_some(), act::NO_ROW) => |m| act::turn(m, false),
         "hide it again";
-    Page(Queue), "+", "zoom" 1, "zoom in", always => |m| act::zoom(m, -1),
+    Page(Queue), "+", "zoom" 1, "zoom in", |m| need(act::half_axis(m).0 > 1_800_000, "an hour is the shortest time") => |m| act::zoom(m, -1),
         "show a shorter time ahead";
     Page(Queue), "-", "" 0, "zoom out", always => |m| act::zoom(m, 1),
         "show a longer time ahead";
-    Page(Queue), "]", "later" 1, "later", act::some_later_end => |m| act::look_ahead(m, true),
+    Page(Queue), "]", "later" 1, "later", act::some_ahead => |m| act::look_ahead(m, true),
         "show the time after";
-    Page(Queue), "[", "" 0, "earlier", act::some_earlier => |m| act::look_ahead(m, false),
+    Page(Queue), "[", "" 0, "earlier", |m| need(m.ahead_ms > 0, "this is the time from now on") => |m| act::look_ahead(m, false),
         "show the time before, not earlier than now";
     Page(History), "b", "by" 5, "split", always => act::next_split,
         "split the chart: everybody, each user, each GPU";
     Page(History), "[", "back" 4, "earlier", always => |m| act::go_back(m, 1),
         "look at the time before";
-    Page(History), "]", "" 0, "later", act::some_later => |m| act::go_back(m, -1),
+    Page(History), "]", "" 0, "later", |m| need(m.past.back > 0, "this is the time until now") => |m| act::go_back(m, -1),
         "look at the time after";
-    Page(History), "Right l", "longer" 6, "longer", always => |m| act::look_back(m, 1),
+    Page(History), "Right l", "longer" 6, "longer", |m| need(m.past.span != Span::Week, "a week is the longest time") => |m| act::look_back(m, 1),
         "look further back: an hour, a day, a week";
     Page(History), "Left h", "" 0, "shorter", always => |m| act::look_back(m, -1),
         "look less far back";
     Page(Health), "u", "look again" 6, "look again", Model::service => act::look_again,
         "run the service's checks again";
-    Screen, ">", "" 0, "replay: faster", act::some_recording => |m| act::seek(m, Seek::Faster),
+    Screen, ">", "" 0, "replay: faster", |m| need(m.recorded, RECORDED) => |m| act::seek(m, Seek::Faster),
         "in a recording: twice as fast";
-    Screen, "<", "" 0, "replay: slower", act::some_recording => |m| act::seek(m, Seek::Slower),
+    Screen, "<", "" 0, "replay: slower", |m| need(m.recorded, RECORDED) => |m| act::seek(m, Seek::Slower),
         "in a recording: half as fast";
-    Screen, ".", "" 0, "replay: forward", act::some_recording => |m| act::seek(m, Seek::Forward),
+    Screen, ".", "" 0, "replay: forward", |m| need(m.recorded, RECORDED) => |m| act::seek(m, Seek::Forward),
         "in a recording: ten seconds on";
-    Screen, ",", "" 0, "replay: back", act::some_recording => |m| act::seek(m, Seek::Back),
+    Screen, ",", "" 0, "replay: back", |m| need(m.recorded, RECORDED) => |m| act::seek(m, Seek::Back),
         "in a recording: ten seconds back";
     Screen, ":", "" 0, "", always => act::open_palette,
         "look for a command by its name";
-    Screen, "? F1", "help" 10, "help", always => |m| m.dialog = Some(Dialog::Help { scroll: 0 }),
+    Screen, "? F1", "help" 10, "help", always => |m| m.dialog = Some(Dialog::Help(0)),
         "these keys, and what the signs mean";
     Screen, "q F10", "quit" 8, "quit", always => |m| m.out.push(Cmd::Quit),
         "leave; claims stay as they are";

@@ -14,21 +14,21 @@ impl Span {
     /// All, the shortest first.
     pub(crate) const ALL: [Self; 3] = [Self::Hour, Self::Day, Self::Week];
 
-    pub(crate) fn name(self) -> &'static str {
+    /// Its name, its length, and after how long it has changed enough to be asked for again, both in milliseconds.
+    const fn about(self) -> (&'static str, u64, u64) {
         match self {
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
+            Self::Hour => ("hour", 3_600_000, 10_000),
+            Self::Day => ("day", 24 * 3_600_000, 60_000),
+            Self::Week => ("week", 7 * 24 * 3_600_000, 300_000),
         }
     }
 
-    /// Its length in milliseconds.
+    pub(crate) fn name(self) -> &'static str {
+        self.about().0
+    }
+
     pub(crate) fn ms(self) -> u64 {
-        match self {
-            Self::Hour => 3_600_000,
-            Self::Day => 24 * 3_600_000,
-            Self::Week => 7 * 24 * 3_600_000,
-        }
+        self.about().1
     }
 
     /// The question for this time, which ended so many of its lengths ago.
@@ -40,15 +40,6 @@ impl Span {
             points: POINTS,
             by: HistoryBy::User,
             ..HistorySpec::default()
-        }
-    }
-
-    /// After how many milliseconds it has changed enough to be asked for again.
-    fn fresh_ms(self) -> u64 {
-        match self {
-            Self::Hour => 10_000,
-            Self::Day => 60_000,
-            Self::Week => 300_000,
         }
     }
 }
@@ -73,21 +64,34 @@ pub(crate) struct Past {
     /// The claim that was asked for last, and when, Unix milliseconds.
     asked_claim: Option<(String, u64)>,
     /// What was asked for last, and when, Unix milliseconds.
-    asked: Option<((Span, u64, HistoryBy), u64)>,
+    asked: Option<((Span, u64, HistoryBy, u64), u64)>,
+    /// Since when a young service knows something, Unix milliseconds.
+    since_ms: u64,
 }
 
 impl Past {
-    /// What is to be asked now, if what is known is missing or old.
+    /// What is to be asked now, if what is known is missing or old. Of a young service no more than what it knows, so that
+    /// its steps are short.
     pub(crate) fn question(&mut self, now_ms: u64) -> Option<HistorySpec> {
-        let wanted = (self.span, self.back, self.by);
-        let fresh = self.asked.is_some_and(|(asked, at)| {
-            asked == wanted && now_ms.saturating_sub(at) < self.span.fresh_ms()
-        });
-        if fresh {
+        let wanted = (self.span, self.back, self.by, self.since_ms);
+        let (_, _, fresh_ms) = self.span.about();
+        let fresh = |(asked, at)| asked == wanted && now_ms.saturating_sub(at) < fresh_ms;
+        if self.asked.is_some_and(fresh) {
             return None;
         }
         self.asked = Some((wanted, now_ms));
-        Some(self.span.spec(now_ms, self.back))
+        let mut spec = self.span.spec(now_ms, self.back);
+        if self.back == 0 {
+            spec.from_ms = spec.from_ms.max(self.since_ms);
+        }
+        Some(spec)
+    }
+
+    pub(crate) fn answered(&mut self, answer: Result<Box<HistoryView>, String>) {
+        if let Ok(view) = &answer {
+            self.since_ms = young(view).unwrap_or(self.since_ms);
+        }
+        self.view = Some(answer);
     }
 
     /// What is to be asked of this claim, which began then, if what is known is missing or old.
@@ -97,9 +101,9 @@ impl Past {
         since_ms: u64,
         now_ms: u64,
     ) -> Option<HistorySpec> {
-        let fresh = Span::Hour.fresh_ms();
+        let (_, _, fresh_ms) = Span::Hour.about();
         let asked = self.asked_claim.as_ref();
-        if asked.is_some_and(|(of, at)| of == id && now_ms.saturating_sub(*at) < fresh) {
+        if asked.is_some_and(|(of, at)| of == id && now_ms.saturating_sub(*at) < fresh_ms) {
             return None;
         }
         self.asked_claim = Some((id.to_owned(), now_ms));
@@ -142,4 +146,16 @@ impl Past {
         users.sort_by(|a, b| b.usage.claimed_gpu_s.total_cmp(&a.usage.claimed_gpu_s));
         users
     }
+}
+
+/// Since when something is known, where that is less than a quarter of the time. In its first step, which may not be over,
+/// a young service looked at the end.
+pub(crate) fn young(view: &HistoryView) -> Option<u64> {
+    let all = view.series.iter().find(|s| s.uid.is_none())?;
+    let first = all.points.first()?;
+    let end = (first.at_ms + view.step_ms).min(view.to_ms);
+    let began = end.saturating_sub((first.known * view.step_ms as f64) as u64);
+    let began = began.max(view.from_ms);
+    let length = view.to_ms.saturating_sub(view.from_ms);
+    (view.to_ms.saturating_sub(began) * 4 < length).then_some(began)
 }

@@ -11,24 +11,24 @@ pub(crate) enum Sort {
     /// The viewer's own, then what is worth a look, then what bursts; by id where that is equal.
     #[default]
     Need,
-    Id,
     User,
     Gpu,
     Memory,
     Time,
     Sm,
+    Id,
 }
 
 impl Sort {
     pub(crate) fn next(self) -> Self {
         match self {
             Self::Need => Self::User,
-            Self::Id => Self::Need,
             Self::User => Self::Gpu,
             Self::Gpu => Self::Memory,
             Self::Memory => Self::Time,
             Self::Time => Self::Sm,
             Self::Sm => Self::Id,
+            Self::Id => Self::Need,
         }
     }
 
@@ -44,34 +44,27 @@ impl Sort {
         }
     }
 
-    /// How two claims stand to each other; the id decides between equals.
-    pub(crate) fn compare(self, a: &ClaimView, b: &ClaimView) -> Ordering {
-        let bytes = |c| mem_used(c).map(|b| b as f64);
+    /// How two claims stand to each other in this order or the other way round: the id decides between equals, and what
+    /// is not known is last in both.
+    pub(crate) fn compare(self, reversed: bool, a: &ClaimView, b: &ClaimView) -> Ordering {
         let gpus = |c: &ClaimView| c.gpus.iter().map(|g| g.gpu).collect::<Vec<_>>();
-        let percent = |f: Option<Figure>| f.map(|f| f.value);
-        let order = match self {
-            Self::Need | Self::Id => Ordering::Equal,
-            Self::User => a.user.cmp(&b.user),
-            Self::Gpu => gpus(a).cmp(&gpus(b)),
-            Self::Memory => most(bytes(a), bytes(b)),
-            Self::Time => most(percent(time_busy(a)), percent(time_busy(b))),
-            Self::Sm => most(percent(sm_active(a)), percent(sm_active(b))),
+        let value = |f: Option<Figure>| f.map(|f| f.value);
+        let figure = |c: &ClaimView| match self {
+            Self::Memory => mem_used(c).map(|bytes| bytes as f64),
+            Self::Time => value(time_busy(c)),
+            Self::Sm => value(sm_active(c)),
+            Self::Need | Self::Id | Self::User | Self::Gpu => Some(0.0),
         };
-        order.then_with(|| by_id(&a.id, &b.id))
+        let order = match (self, figure(a), figure(b)) {
+            (Self::User, ..) => a.user.cmp(&b.user),
+            (Self::Gpu, ..) => gpus(a).cmp(&gpus(b)),
+            (_, Some(a), Some(b)) => b.total_cmp(&a),
+            (_, None, None) => Ordering::Equal,
+            (_, a, b) => return a.is_none().cmp(&b.is_none()),
+        };
+        // `c9` before `c12`.
+        let id = |c: &ClaimView| (c.id.len(), c.id.clone());
+        let order = order.then_with(|| id(a).cmp(&id(b)));
+        if reversed { order.reverse() } else { order }
     }
-}
-
-/// Most first; what is not known last.
-fn most(a: Option<f64>, b: Option<f64>) -> Ordering {
-    match (a, b) {
-        (Some(a), Some(b)) => b.total_cmp(&a),
-        (Some(_), None) => Ordering::Less,
-        (None, Some(_)) => Ordering::Greater,
-        (None, None) => Ordering::Equal,
-    }
-}
-
-/// `c9` before `c12`.
-fn by_id(a: &str, b: &str) -> Ordering {
-    a.len().cmp(&b.len()).then_with(|| a.cmp(b))
 }

@@ -84,16 +84,22 @@ impl Model {
         Some(open != self.turned.contains(&name))
     }
 
-    /// Shows or hides what is in this row; `false` for a row that holds nothing.
-    pub(crate) fn turn(&mut self, key: &RowKey, open: bool) -> bool {
-        let Some((usual, name)) = self.turnable(key) else {
-            return false;
+    /// Whether there is something in this row that is not shown.
+    pub(crate) fn hides(&self, key: &RowKey) -> bool {
+        let is_empty = match key {
+            RowKey::Claim(id) => self.claim(id).is_none_or(|c| c.processes.is_empty()),
+            _ => false,
         };
-        match open == usual {
-            true => self.turned.remove(&name),
-            false => self.turned.insert(name),
+        !is_empty && self.is_open(key) == Some(false)
+    }
+
+    /// Shows or hides what is in this row.
+    pub(crate) fn turn(&mut self, key: &RowKey, open: bool) {
+        match self.turnable(key) {
+            Some((usual, name)) if open == usual => self.turned.remove(&name),
+            Some((_, name)) => self.turned.insert(name),
+            None => false,
         };
-        true
     }
 
     /// The title of the group of a row.
@@ -116,30 +122,21 @@ impl Model {
 
     /// The rows as filtered, sorted, grouped and folded.
     pub(crate) fn tree(&self) -> Vec<TreeRow<'_>> {
-        let mut groups: Vec<Group<'_>> = Vec::new();
-        let mut places: BTreeMap<String, usize> = BTreeMap::new();
-        for row in self.claim_rows() {
-            let title = self.group_of(&row);
-            let place = *places.entry(title.clone()).or_insert_with(|| {
-                groups.push(Group {
-                    title,
-                    ..Group::default()
-                });
-                groups.len() - 1
-            });
-            match row {
-                ClaimRow::Claim(c) => groups[place].claims.push(c),
-                ClaimRow::Unclaimed(n, u) => groups[place].unclaimed.push((n, u)),
-            }
-        }
         // The viewer's own group first.
         let mine = self.viewer_name();
-        groups.sort_by(|a, b| {
-            let key = |g: &Group<'_>| (mine != Some(g.title.as_str()), g.title.clone());
-            key(a).cmp(&key(b))
-        });
+        let mut groups: BTreeMap<(bool, String), Group<'_>> = BTreeMap::new();
+        for row in self.claim_rows() {
+            let title = self.group_of(&row);
+            let key = (mine != Some(title.as_str()), title.clone());
+            let group = groups.entry(key).or_default();
+            group.title = title;
+            match row {
+                ClaimRow::Claim(c) => group.claims.push(c),
+                ClaimRow::Unclaimed(n, u) => group.unclaimed.push((n, u)),
+            }
+        }
         let mut out = Vec::new();
-        for group in groups {
+        for group in groups.into_values() {
             let open = self.is_open(&RowKey::Group(group.title.clone())) == Some(true);
             let (claims, unclaimed) = (group.claims.clone(), group.unclaimed.clone());
             out.push(TreeRow::Group(group, open));
@@ -168,11 +165,8 @@ fn notebook(claim: &ClaimView) -> String {
         let found = words.find(|w| w.ends_with(".ipynb") || w.ends_with(".py"));
         found.map(str::to_owned)
     };
-    let named = claim
-        .identity
-        .notebook
-        .as_ref()
-        .or(claim.identity.script.as_ref());
+    let identity = &claim.identity;
+    let named = identity.notebook.as_ref().or(identity.script.as_ref());
     named
         .map(|n| n.value.clone())
         .or_else(|| script(&claim.what))

@@ -58,11 +58,8 @@ pub(crate) fn words(claim: &ClaimView, snapshot: &Snapshot, clock: Clock, arrow:
         return look("no claim".to_owned());
     }
     if claim.place.word.is_some() || claim.state != ClaimState::Running {
-        return plain(if state.is_empty() {
-            "held".to_owned()
-        } else {
-            state.to_owned()
-        });
+        let state = if state.is_empty() { "held" } else { state };
+        return plain(state.to_owned());
     }
     if state.starts_with("idle") {
         return look(state.to_owned());
@@ -70,7 +67,8 @@ pub(crate) fn words(claim: &ClaimView, snapshot: &Snapshot, clock: Clock, arrow:
     if let Some(stuck) = claim.turns.and_then(|t| t.stuck) {
         return look(format!("waits for a kernel of c{}", stuck.claim));
     }
-    if let Some(most) = throttled(claim) {
+    // What is slowed only above its size has what it claimed.
+    if let Some(most) = throttled(claim).filter(|_| !bursts(claim, snapshot)) {
         let by = slowed_by(claim, snapshot);
         let by = by.map_or_else(String::new, |by| format!(" by {}", by.id));
         return look(format!("throttled {} %{by}", percent(most)));

@@ -22,44 +22,17 @@ use crate::view;
 pub(crate) use admin::{drain, kill, mode};
 pub(crate) use go::*;
 
-const NO_ROW: &str = "choose a row first: Down or j";
+pub(crate) const NO_ROW: &str = "choose a row first: Down or j";
 
-fn need(is: bool, why: &str) -> Result<(), String> {
+pub(crate) fn need(is: bool, why: &str) -> Result<(), String> {
     is.then_some(()).ok_or_else(|| why.to_owned())
 }
 
-/// Whether there is something to see.
-pub(crate) fn some_snapshot(model: &Model) -> Result<(), String> {
-    need(model.snapshot.is_some(), "no figures yet")
-}
-
-/// Whether the focus has rows.
-pub(crate) fn some_row(model: &Model) -> Result<(), String> {
-    let some = !model.keys(model.focus()).is_empty();
-    need(some, "there is no row here")
-}
-
-/// Whether this is a recording.
-pub(crate) fn some_recording(model: &Model) -> Result<(), String> {
-    let why = "you can seek only in a recording (gshare top --replay FILE)";
-    need(model.recorded, why)
-}
-
-/// Whether there is something to pause.
-pub(crate) fn some_caption(model: &Model) -> Result<(), String> {
-    let why = "only the demo and a replay can be paused";
-    need(model.caption.is_some(), why)
-}
-
-/// Whether anything is worth a look.
-pub(crate) fn some_warning(model: &Model) -> Result<(), String> {
-    need(!view::warnings(model).is_empty(), "no warnings")
-}
-
-/// Whether anything has happened.
-pub(crate) fn some_news(model: &Model) -> Result<(), String> {
-    let news = model.snapshot.as_ref().map_or(0, |s| s.notices.len());
-    need(news > 0, "nothing has happened yet")
+/// Whether this screen has claims to put in an order.
+pub(crate) fn some_claims(model: &Model) -> Result<(), String> {
+    let is_table = matches!(model.page, Page::Overview | Page::Claims);
+    let why = "only the claims on screens 1 and 2 have another order";
+    need(is_table && model.claim_rows().len() > 1, why)
 }
 
 /// What is copied: the command of the open form, what fixes the chosen check, or the id of the chosen row.
@@ -137,26 +110,24 @@ pub(crate) fn open_resize(model: &mut Model) {
     }
 }
 
+/// The chosen claim and when it ends, if the viewer may change that.
+pub(crate) fn limited_claim(model: &Model) -> Result<(&ClaimView, u64), String> {
+    let claim = own_claim(model)?;
+    let ends = claim.ends_ms;
+    let ends = ends.ok_or_else(|| format!("{} has no time limit to extend", claim.id))?;
+    Ok((claim, ends))
+}
+
 pub(crate) fn open_extend(model: &mut Model) {
-    let Ok(claim) = own_claim(model) else {
-        return;
-    };
-    match claim.ends_ms {
-        Some(at) => {
-            let form = Form::extend(claim, &model.clock.short_time(at));
-            model.dialog = Some(Dialog::Form(Box::new(form)));
-        }
-        None => {
-            let text = format!("{} has no time limit to extend", claim.id);
-            model.say(Tone::Bad, text);
-        }
+    if let Ok((claim, at)) = limited_claim(model) {
+        let form = Form::extend(claim, &model.clock.short_time(at));
+        model.dialog = Some(Dialog::Form(Box::new(form)));
     }
 }
 
 pub(crate) fn open_detail(model: &mut Model) {
-    match model.current().cloned() {
-        Some(key) => model.dialog = Some(Dialog::Detail { key, scroll: 0 }),
-        None => model.say(Tone::Plain, NO_ROW),
+    if let Some(key) = model.current().cloned() {
+        model.dialog = Some(Dialog::Detail { key, scroll: 0 });
     }
 }
 
@@ -184,6 +155,7 @@ fn called(claim: &ClaimView, owner: bool) -> String {
 
 /// What releasing the chosen row means, or why it cannot be.
 pub(crate) fn release(model: &Model) -> Asking {
+    model.service()?;
     let (id, text) = if let Some(RowKey::Waiting(id)) = model.subject() {
         let waiting = model.waiting(id).ok_or_else(gone)?;
         may(model, id, (waiting.uid, &waiting.user))?;
@@ -285,7 +257,7 @@ fn call_of(command: &str) -> Option<Call> {
 
 /// The chosen warning and the exact command, as a question where the screen can run it.
 pub(crate) fn open_warning(model: &mut Model) {
-    let Some(Dialog::Warnings { chosen }) = model.dialog else {
+    let Some(Dialog::Warnings(chosen)) = model.dialog else {
         return;
     };
     let Some((text, command)) = view::warnings(model).into_iter().nth(chosen) else {
@@ -329,7 +301,7 @@ pub(crate) fn send_form(model: &mut Model) {
     };
     let asked = match form.kind {
         Kind::Claim => Asked::Claim,
-        Kind::Resize { .. } | Kind::Extend { .. } => Asked::Act,
+        Kind::Resize(_) | Kind::Extend(_) => Asked::Act,
     };
     let seq = ask(model, asked, call);
     if let Some(Dialog::Form(form)) = &mut model.dialog {
@@ -365,7 +337,7 @@ pub(crate) fn step(model: &mut Model, by: isize) {
     let n = match &model.dialog {
         Some(Dialog::Form(form)) => form.entries.len(),
         Some(Dialog::Palette { input, .. }) => keymap::named(model, input.text()).len(),
-        Some(Dialog::Warnings { .. }) => view::warnings(model).len(),
+        Some(Dialog::Warnings(_)) => view::warnings(model).len(),
         // The end of the text is known only for a size of the terminal.
         _ => view::scroll_end(model) + 1,
     };
@@ -377,10 +349,10 @@ pub(crate) fn step(model: &mut Model, by: isize) {
     };
     match &mut model.dialog {
         Some(Dialog::Form(form)) => form.focus = around(form.focus),
-        Some(Dialog::Palette { chosen, .. } | Dialog::Warnings { chosen }) => {
+        Some(Dialog::Palette { chosen, .. } | Dialog::Warnings(chosen)) => {
             *chosen = around(*chosen);
         }
-        Some(Dialog::Help { scroll } | Dialog::Log { scroll } | Dialog::Detail { scroll, .. }) => {
+        Some(Dialog::Help(scroll) | Dialog::Log(scroll) | Dialog::Detail { scroll, .. }) => {
             *scroll = scroll.saturating_add_signed(by).min(last);
         }
         _ => {}
@@ -402,22 +374,20 @@ pub(crate) fn refresh(model: &mut Model) {
         return;
     }
     let now = model.clock.now_ms;
+    if matches!(model.page, Page::Overview | Page::Queue) {
+        for run in model.untried(model.next_seq) {
+            ask(model, Asked::DryRun, run.call());
+        }
+    }
     match model.page {
         Page::Health if now.saturating_sub(model.checks.asked_ms) >= SLOWLY_MS => {
             model.checks.asked_ms = now;
             ask(model, Asked::Checks, Call::Doctor);
         }
-        Page::Overview => {
-            for run in model.untried(model.next_seq) {
-                ask(model, Asked::DryRun, run.call());
-            }
-            // Large screens and its page show the chosen claim since it began.
-            if model.size.0 >= view::SIDE || model.dialog.is_some() {
-                ask_claim(model);
-            }
-        }
+        // Large screens and its page show the chosen claim since it began.
+        Page::Overview if model.size.0 >= view::SIDE || model.dialog.is_some() => ask_claim(model),
         Page::Claims => ask_claim(model),
-        Page::History => {
+        Page::Queue | Page::History => {
             if let Some(spec) = model.past.question(now) {
                 let report = ReportSpec {
                     from_ms: spec.from_ms,

@@ -52,7 +52,7 @@ fn click(model: &mut Model, at: (u16, u16)) {
                 *chosen = index;
                 act::run_named(model);
             }
-            Some(Dialog::Warnings { chosen }) => {
+            Some(Dialog::Warnings(chosen)) => {
                 *chosen = index;
                 act::open_warning(model);
             }

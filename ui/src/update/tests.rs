@@ -204,6 +204,11 @@ fn sorting_puts_what_is_not_known_last() {
     let ids: Vec<&RowKey> = order.iter().take(5).collect();
     let want = ["c20", "c15", "c17", "c12", "c14"].map(claim_key);
     assert_eq!(ids, want.iter().collect::<Vec<_>>());
+    press(&mut m, "S");
+    let order = m.keys(Section::Claims);
+    let ids: Vec<&RowKey> = order.iter().take(5).collect();
+    let want = ["c12", "c17", "c15", "c20", "c14"].map(claim_key);
+    assert_eq!(ids, want.iter().collect::<Vec<_>>());
 }
 
 #[test]
@@ -215,7 +220,7 @@ fn filtering_finds_users_and_words() {
     assert!(screen(&m).contains("filter `CHEM`: 2 rows"));
     press(&mut m, "<esc><esc>");
     assert_eq!(m.claim_rows().len(), 6);
-    press(&mut m, "/no cap<enter>");
+    press(&mut m, "/no claim<enter>");
     assert_eq!(m.claim_rows().len(), 1);
     press(&mut m, "/<c-u>nobody<enter>");
     assert!(screen(&m).contains("no row has `nobody`"));

@@ -59,11 +59,8 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let held = rows.iter().filter(is_claim).count();
     // What to do where nobody has a claim yet; what it would gain is worth more than the last programs.
     let room = usize::from(area.height).saturating_sub(1);
-    let gain = if held == 0 && room >= 8 {
-        gain(view).len()
-    } else {
-        0
-    };
+    let gain = if room >= 8 { gain(view).len() } else { 0 };
+    let gain = if held == 0 { gain } else { 0 };
     let shown = window(rows.len(), room - gain, at);
     let place = match (shown.len() < rows.len(), rows.len() - held) {
         (true, _) => place(&shown, rows.len()),
@@ -82,7 +79,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         );
     }
     let table = table.table(&columns, (&place, focus), lines, area, scene);
-    scene.table(view, table, area, (Section::Claims, keys));
+    scene.table(view, table, area, (Section::Claims, 1, keys));
 }
 
 /// What claims would gain where there is none, and how to make one; a row for each line.
@@ -328,7 +325,7 @@ impl Claims<'_> {
     /// A bar behind two blanks.
     fn bar(&self, bullet: Bullet, cells: usize) -> Line<'static> {
         let mut line = Line::from("  ");
-        line.extend(bullet.spans(cells, self.view.look));
+        line.extend(bullet.line(cells, self.view.look));
         line
     }
 

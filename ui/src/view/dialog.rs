@@ -5,7 +5,7 @@ mod detail;
 mod help;
 
 use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
+use ratatui::layout::{Margin, Rect};
 use ratatui::style::Style;
 use ratatui::symbols::{border, scrollbar};
 use ratatui::text::{Line, Span};
@@ -60,10 +60,11 @@ fn drawn(draw: impl FnOnce(Rect, &mut Buffer), (cols, rows): (u16, u16)) -> Vec<
 }
 
 fn content(view: &View<'_>, cols: usize) -> Option<Content> {
+    let dots = view.glyphs.ellipsis;
     let texts = |text: &str| match text {
         "" => vec![Line::default()],
         text => {
-            let rows = wrap(text, cols, 6, view.glyphs).into_iter();
+            let rows = wrap(text, cols, 6, dots).into_iter();
             rows.map(Line::from).collect()
         }
     };
@@ -76,7 +77,7 @@ fn content(view: &View<'_>, cols: usize) -> Option<Content> {
     Some(match view.model.dialog.as_ref()? {
         Dialog::Form(form) => filled(form, view, cols),
         Dialog::Palette { input, chosen } => palette(input, *chosen, view, cols),
-        Dialog::Warnings { chosen } => warnings(*chosen, view, cols),
+        Dialog::Warnings(chosen) => warnings(*chosen, view, cols),
         Dialog::Confirm(asked) => text(asked.title.clone(), texts(&asked.text), 0),
         Dialog::Message { title, lines } => {
             let lines = lines.iter().flat_map(|line| texts(line));
@@ -86,22 +87,26 @@ fn content(view: &View<'_>, cols: usize) -> Option<Content> {
             let (title, lines) = detail::lines(view, key, cols);
             text(title, lines, *scroll)
         }
-        Dialog::Log { scroll } => {
+        Dialog::Log(scroll) => {
             let news = super::notes::news(view, cols, usize::MAX);
             text("What has happened".to_owned(), news, *scroll)
         }
-        Dialog::Help { scroll } => text("Help".to_owned(), help::lines(view, cols), *scroll),
+        Dialog::Help(scroll) => text("Help".to_owned(), help::lines(view, cols), *scroll),
     })
 }
 
-fn inside(cols: u16) -> usize {
-    usize::from(cols).saturating_sub(FRAME + 2).min(INSIDE)
+fn inside(model: &Model, cols: u16) -> usize {
+    let most = match model.dialog {
+        Some(Dialog::Help(_)) => usize::MAX,
+        _ => INSIDE,
+    };
+    usize::from(cols).saturating_sub(FRAME + 2).min(most)
 }
 
 /// The last line to which the box can be scrolled.
 pub(super) fn scroll_end(view: &View<'_>) -> usize {
     let (cols, rows) = view.model.size;
-    let lines = content(view, inside(cols)).map_or(0, |c| c.lines.len());
+    let lines = content(view, inside(view.model, cols)).map_or(0, |c| c.lines.len());
     lines.saturating_sub(room(view.model, cols, rows).saturating_sub(3))
 }
 
@@ -125,7 +130,7 @@ fn place(model: &Model, content: &Content, cols: usize, area: Rect) -> Rect {
 /// Draws the box, if there is one; says where the cursor is in it.
 pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) -> Option<Cursor> {
     let look = view.look;
-    let cols = inside(area.width);
+    let cols = inside(view.model, area.width);
     let content = content(view, cols)?;
     if cols == 0 || area.height < 3 {
         return Some(None);
@@ -163,16 +168,10 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) -> Option
     if hides && look.glyphs.lines {
         let past = total.saturating_sub(shown) + 1;
         let mut bar = ScrollbarState::new(past).position(scroll);
-        let edge = super::below(frame, 1);
-        let edge = Rect {
-            height: edge.height.saturating_sub(1),
-            ..edge
-        };
-        let signs =
-            Scrollbar::new(ScrollbarOrientation::VerticalRight).symbols(scrollbar::VERTICAL);
-        let signs = signs.begin_symbol(None).end_symbol(None);
-        let signs = signs.track_symbol(None).style(look.theme.heading);
-        signs.render(edge, scene.buf, &mut bar);
+        let signs = Scrollbar::new(ScrollbarOrientation::VerticalRight);
+        let signs = signs.symbols(scrollbar::VERTICAL).style(look.theme.heading);
+        let signs = signs.begin_symbol(None).end_symbol(None).track_symbol(None);
+        signs.render(frame.inner(Margin::new(0, 1)), scene.buf, &mut bar);
     }
     let cursor = content.cursor;
     Some(cursor.map(|(column, line)| at(frame, column + 2, (line + 1).saturating_sub(scroll))))
@@ -185,7 +184,11 @@ pub(super) fn frame(look: &Look, title: &str, cols: u16) -> Block<'static> {
         false => ASCII_EDGES,
     };
     let title = format!("{} {title} ", look.glyphs.rule);
-    let title = crate::text::cut(&title, usize::from(cols).saturating_sub(2), &look.glyphs);
+    let title = crate::text::cut(
+        &title,
+        usize::from(cols).saturating_sub(2),
+        look.glyphs.ellipsis,
+    );
     Block::bordered()
         .border_set(signs)
         .style(look.theme.heading)
@@ -247,30 +250,23 @@ fn filled(form: &Form, view: &View<'_>, cols: usize) -> Content {
         lines.push(line!(view; dim text));
     }
     lines.push(Line::default());
+    let is_claim = form.kind == Kind::Claim;
     let (wrong, style) = wrong(form, view).unwrap_or_default();
-    let mut rows = wrap(&wrong, cols.saturating_sub(2), 3, view.glyphs);
+    let mut rows = wrap(&wrong, cols.saturating_sub(2), 3, glyphs.ellipsis);
     let answer = form.answer().filter(|_| wrong.is_empty());
     let told = match answer {
         Some(Ok(tried)) => claim::lines(tried, view, cols),
         // The box keeps its height while somebody types.
         _ => {
-            rows.resize(
-                if form.kind == Kind::Claim {
-                    claim::ROWS
-                } else {
-                    3
-                },
-                String::new(),
-            );
+            let least = if is_claim { claim::ROWS } else { 3 };
+            rows.resize(least, String::new());
             Vec::new()
         }
     };
-    lines.extend(
-        rows.into_iter()
-            .map(|l| Line::styled(format!("  {l}"), style)),
-    );
+    let rows = rows.into_iter();
+    lines.extend(rows.map(|l| Line::styled(format!("  {l}"), style)));
     lines.extend(told);
-    if form.kind != Kind::Claim {
+    if !is_claim {
         lines.push(line!(view; dim format!("  {}", form.note())));
     }
     Content {
@@ -323,7 +319,7 @@ fn warnings(at: usize, view: &View<'_>, cols: usize) -> Content {
     let (mut lines, hits) = listed(view, (all.len(), at, cols), row);
     lines.push(Line::default());
     let (text, command) = all.get(at).cloned().unwrap_or_default();
-    let words = wrap(&text, cols, 3, view.glyphs);
+    let words = wrap(&text, cols, 3, view.glyphs.ellipsis);
     lines.extend(words.into_iter().map(Line::from));
     lines.push(line!(view; key command));
     Content {
@@ -367,9 +363,8 @@ fn palette(input: &LineInput, at: usize, view: &View<'_>, cols: usize) -> Conten
         lines,
         focus: Some(0),
         cursor: Some((1 + column, 0)),
-        hits: hits
-            .into_iter()
-            .map(|(at, target)| (at + 1, target))
+        hits: (1..)
+            .zip(hits.into_iter().map(|(_, target)| target))
             .collect(),
         ..Content::default()
     }

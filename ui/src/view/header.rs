@@ -135,7 +135,7 @@ pub(super) fn banner(view: &View<'_>, width: usize, rows: usize) -> Vec<Line<'st
         }
         (None, _) => (view.glyphs.sign, view.theme.warn, view.theme.strong),
     };
-    let lines = wrap(&format!("{sign} {text}"), width, rows, view.glyphs).into_iter();
+    let lines = wrap(&format!("{sign} {text}"), width, rows, view.glyphs.ellipsis).into_iter();
     let line = |(i, text): (usize, String)| match text.strip_prefix(sign) {
         Some(rest) if i == 0 => Line::from(vec![span(sign, style), span(rest, words)]),
         _ => Line::styled(text, words),

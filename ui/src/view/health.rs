@@ -5,9 +5,9 @@ use ratatui::layout::{Constraint, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::{Row as Cells, Table};
 
-use super::{Row, Scene, View, cells, line, place, span, window};
+use super::{Facts, Row, Scene, Target, View, cells, line, place, span, window};
 use crate::model::{RowKey, Section, Weight, trouble, weight};
-use crate::text::{width, wrap};
+use crate::text::wrap;
 
 /// How many things are wrong with the GPUs.
 pub(super) fn troubles(snapshot: &Snapshot) -> usize {
@@ -33,30 +33,33 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let [head, table, rest] = super::parts(area, [1, shown.len() + 1, usize::MAX]);
     scene.line(&service(view), head, 0);
     draw_gpus(view, &gpus[shown], &part, table, scene);
-    let area = rest;
-    let rule = match cols >= super::WIDE {
+    let room = usize::from(rest.height).saturating_sub(1);
+    // What is fine has a row each where whole sentences have no room.
+    let whole = checks(view, cols, MOST);
+    let rows = match whole.len() <= room {
+        true => whole,
+        false => checks(view, cols, 1),
+    };
+    // The chosen one is in sight.
+    let at = model.chosen(Section::Health);
+    let is_chosen =
+        |(_, target): &(_, Target)| matches!(target, Target::Row(_, key) if Some(key) == at);
+    let at = rows.iter().position(|row| row.hits.iter().any(is_chosen));
+    let shown = window(rows.len(), room, at.filter(|at| *at >= room));
+    let mut rule = match cols >= super::WIDE {
         true => line!(view; free look.glyphs.rule.repeat(cols)),
         false => Line::default(),
     };
-    scene.line(&rule, area, 0);
-    let room = usize::from(area.height).saturating_sub(1);
-    // Whole sentences where there is room, then what is fine by name.
-    let forms = [(true, 4), (true, 1), (false, 4), (false, 1)].map(|form| checks(view, cols, form));
-    let fits = forms.iter().position(|rows| rows.len() <= room);
-    let rows = forms.into_iter().nth(fits.unwrap_or(3)).unwrap_or_default();
-    // The chosen one is in sight.
-    let at = model.chosen(Section::Health);
-    let is_chosen = |row: &Row| {
-        row.hits.iter().any(|(_, target)| match target {
-            super::Target::Row(_, key) => Some(key) == at,
-            _ => false,
-        })
-    };
-    let at = rows.iter().position(is_chosen);
-    let shown = window(rows.len(), room, at.filter(|at| *at >= room));
+    if shown.len() < rows.len() {
+        rule = line!(view; dim place(&shown, rows.len())).right_aligned();
+    }
+    scene.line(&rule, rest, 0);
     let rows = rows.into_iter().skip(shown.start).take(shown.len());
-    scene.rows(rows.collect(), super::below(area, 1), look);
+    scene.rows(rows.collect(), super::below(rest, 1), look);
 }
+
+/// Rows of a sentence at most.
+const MOST: usize = 4;
 
 /// What is wrong with a GPU, and what to do; or what is known to be right.
 pub(super) fn health(view: &View<'_>, health: &HealthView) -> String {
@@ -115,11 +118,8 @@ fn kept<T>(cols: usize, all: [T; 7]) -> impl Iterator<Item = T> {
 
 fn draw_gpus(view: &View<'_>, gpus: &[&GpuView], part: &str, area: Rect, scene: &mut Scene<'_>) {
     let cols = usize::from(area.width);
-    let (names, modes) = if cols >= super::WIDE {
-        (22, 18)
-    } else {
-        (14, 10)
-    };
+    let is_wide = cols >= super::WIDE;
+    let (names, modes) = if is_wide { (22, 18) } else { (14, 10) };
     let sizes = [names, 8, modes, 10, 5, 9, 0];
     let rest = cols.saturating_sub(kept(cols, sizes).map(|n| n + 1).sum::<usize>() - 1);
     let figures = |text: &str| Line::from(text.to_owned()).right_aligned();
@@ -173,59 +173,40 @@ fn draw_gpus(view: &View<'_>, gpus: &[&GpuView], part: &str, area: Rect, scene: 
     let rows = [head].into_iter().chain(gpus.iter().map(row));
     let table = Table::new(rows, kept(cols, sizes).map(width));
     let keys = gpus.iter().map(|g| RowKey::Gpu(g.index)).collect();
-    scene.table(view, table, area, (Section::Health, keys));
+    scene.table(view, table, area, (Section::Health, 1, keys));
 }
 
 /// What holds a claim here, a sentence for each.
 fn holds(snapshot: &Snapshot) -> [(&'static str, &'static str); 3] {
-    let service = snapshot.service.as_ref();
     let mps = snapshot.gpus.iter().any(|g| g.mode == "mps");
     let mig = snapshot.gpus.iter().any(GpuView::is_instance);
-    [
-        (
-            "memory",
-            match snapshot.caps {
-                Caps::Strict => "a program cannot exceed its limit (strict)",
-                Caps::Cooperative => {
-                    "a program cannot exceed its limit by accident; on purpose it can (cooperative)"
-                }
-                Caps::None => "no limit is enforced",
-            },
-        ),
-        (
-            "compute",
-            match (snapshot.caps, mps, mig) {
-                (Caps::None, ..) => "no limit is enforced",
-                (_, true, _) => {
-                    "with MPS each claim has its part of the SMs, else of the GPU's time"
-                }
-                (_, _, true) => {
-                    "an instance has its SMs; on other GPUs each claim has its part of the time"
-                }
-                _ => "in turns: each claim gets its part of the GPU's time",
-            },
-        ),
-        (
-            "place",
-            match service {
-                Some(s) if s.device_filter => "a program sees only the GPUs of its claim",
-                Some(_) => "a program can open other GPUs: there is no device filter",
-                None => "a program can open every GPU",
-            },
-        ),
-    ]
+    let memory = match snapshot.caps {
+        Caps::Strict => "a program cannot exceed its limit (strict)",
+        Caps::Cooperative => {
+            "a program cannot exceed its limit by accident; on purpose it can (cooperative)"
+        }
+        Caps::None => "no limit is enforced",
+    };
+    let compute = match (snapshot.caps, mps, mig) {
+        (Caps::None, ..) => "no limit is enforced",
+        (_, true, _) => "with MPS each claim has its part of the SMs, else of the GPU's time",
+        (_, _, true) => {
+            "an instance has its SMs; on other GPUs each claim has its part of the time"
+        }
+        _ => "in turns: each claim gets its part of the GPU's time",
+    };
+    let place = match &snapshot.service {
+        Some(s) if s.device_filter => "a program sees only the GPUs of its claim",
+        Some(_) => "a program can open other GPUs: there is no device filter",
+        None => "a program can open every GPU",
+    };
+    [("memory", memory), ("compute", compute), ("place", place)]
 }
 
-/// What was found, in so many rows each at most; what is fine with its details where `whole`, else by name.
-fn checks(view: &View<'_>, cols: usize, (whole, most): (bool, usize)) -> Vec<Row> {
+/// What was found, and what holds a claim; what is fine in at most so many rows each.
+fn checks(view: &View<'_>, cols: usize, fine: usize) -> Vec<Row> {
     let (model, theme, glyphs) = (view.model, view.theme, view.glyphs);
-    let heading =
-        |title: &str, n: usize| Row::from(line!(view; heading title, text format!(" {n}")));
     let found = model.check_rows();
-    let of = |wanted: Weight| -> Vec<&Check> {
-        let all = found.iter().copied();
-        all.filter(|c| weight(c) == wanted).collect()
-    };
     let mut out: Vec<Row> = Vec::new();
     let why = match &model.checks.rows {
         Some(Ok(_)) => None,
@@ -234,75 +215,44 @@ fn checks(view: &View<'_>, cols: usize, (whole, most): (bool, usize)) -> Vec<Row
         None => Some("asking the service"),
     };
     out.extend(why.map(|why| line!(view; dim format!("CHECKS  {why}")).into()));
-    let told = |check: &Check| {
-        let (sign, style) = match (weight(check), check.state.as_str()) {
-            (Weight::Fix, "missing") => (glyphs.broken, theme.error),
-            (Weight::Fix, _) => (glyphs.sign, theme.warn),
-            _ => (" ", theme.dim),
+    let told = |check: &&Check| -> Vec<Row> {
+        let (sign, mark, text) = match (weight(check), check.state.as_str()) {
+            (Weight::Fix, "missing") => (glyphs.broken, theme.error, theme.text),
+            (Weight::Fix, _) => (glyphs.sign, theme.warn, theme.text),
+            _ => (" ", theme.dim, theme.dim),
         };
-        let fix = check.fix.as_ref().filter(|_| weight(check) == Weight::Fix);
-        let text = match weight(check) {
-            Weight::Fix => theme.text,
-            _ => theme.dim,
-        };
+        let is_fine = weight(check) == Weight::Fine;
+        let most = if is_fine { fine } else { MOST };
         let said = format!("{}: {}", check.name, check.detail);
-        let said = wrap(&said, cols.saturating_sub(2), most, glyphs).into_iter();
-        let row = |(i, said)| {
-            let sign = if i == 0 { sign } else { " " };
-            let line = Line::from(vec![span(format!("{sign} "), style), span(said, text)]);
+        let said = wrap(&said, cols.saturating_sub(2), most, glyphs.ellipsis).into_iter();
+        let signs = [sign].into_iter().chain(std::iter::repeat(" "));
+        let row = |(sign, said)| {
+            let line = Line::from(vec![span(format!("{sign} "), mark), span(said, text)]);
             let key = RowKey::Check(check.name.clone());
             view.row(line, cols, Section::Health, key)
         };
-        let mut rows: Vec<Row> = said.enumerate().map(row).collect();
-        rows.extend(fix.map(|fix| line!(view; key format!("    {fix}")).into()));
-        rows
+        let fix = check.fix.iter().filter(|_| weight(check) == Weight::Fix);
+        let fix = fix.map(|fix| line!(view; key format!("    {fix}")).into());
+        signs.zip(said).map(row).chain(fix).collect()
     };
-    for (title, weight) in [
+    for (title, of) in [
         ("TO FIX", Weight::Fix),
         ("COULD BE STRONGER", Weight::Stronger),
+        ("FINE", Weight::Fine),
     ] {
-        let rows = of(weight);
+        if of == Weight::Fine && view.snapshot.service.is_some() && model.filter.text().is_empty() {
+            let mut facts = Facts::new(view.look, cols, (2, 9));
+            facts.lines.push(line!(view; heading "ENFORCEMENT"));
+            for (what, text) in holds(view.snapshot) {
+                facts.tell(what, text, theme.text, MOST);
+            }
+            out.extend(facts.lines.into_iter().map(Row::from));
+        }
+        let rows: Vec<&&Check> = found.iter().filter(|c| weight(c) == of).collect();
         if !rows.is_empty() {
-            out.push(heading(title, rows.len()));
+            out.push(line!(view; heading title, text format!(" {}", rows.len())).into());
             out.extend(rows.into_iter().flat_map(told));
         }
-    }
-    if view.snapshot.service.is_some() && model.filter.text().is_empty() {
-        out.push(line!(view; heading "ENFORCEMENT").into());
-        let rows = holds(view.snapshot).into_iter();
-        out.extend(
-            rows.map(|(what, text)| line!(view; dim format!("  {what:<8} "), text text).into()),
-        );
-    }
-    let fine = of(Weight::Fine);
-    if fine.is_empty() {
-        return out;
-    }
-    out.push(heading("FINE", fine.len()));
-    if whole {
-        out.extend(fine.into_iter().flat_map(told));
-        return out;
-    }
-    // Names in columns; each is a row to choose.
-    let longest = fine.iter().map(|c| width(&c.name)).max();
-    let longest = longest.unwrap_or(0).min(30) + 2;
-    let across = (cols.saturating_sub(2) / longest).max(1);
-    for names in fine.chunks(across) {
-        let mut row = Row::from(Line::from("  "));
-        for (i, check) in names.iter().enumerate() {
-            let key = RowKey::Check(check.name.clone());
-            let style = match model.current() == Some(&key) {
-                true => theme.selected,
-                false => theme.dim,
-            };
-            let from = 2 + i * longest;
-            let name = view.left(&check.name, longest - 2);
-            row.line.push_span(span(name, style));
-            row.line.push_span("  ");
-            let target = super::Target::Row(Section::Health, key);
-            row.hits.push((from..from + longest - 2, target));
-        }
-        out.push(row);
     }
     out
 }

@@ -1,13 +1,13 @@
 //! Used against claimed over time: a chart, the users, why claims idled, the hours of the week, and what was wasted most.
 
-use gshare_proto::{Heat, HistoryBy, HistoryPoint, HistorySeries, HistoryView, Usage};
+use gshare_proto::{Heat, HistoryBy, HistoryPoint, HistorySeries, HistoryView, IdleHolding, Usage};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::{Row as Cells, Table, Widget};
 
 use super::{Scene, View, below, cells, columns, line, notes, span, window};
-use crate::model::{Model, RowKey, Section, Span};
-use crate::text::{about, hours, percent, span_width, width};
+use crate::model::{Model, RowKey, Section, Span, young};
+use crate::text::{about, hours, percent, width};
 use crate::widgets::bullet::Bullet;
 use crate::widgets::heat::{self, Week};
 use crate::widgets::over_time::{Moment, OverTime, per_cell};
@@ -48,13 +48,17 @@ fn shown(model: &Model) -> (String, Option<&HistorySeries>) {
     ("everybody".to_owned(), model.past.all())
 }
 
+/// Less idle time than this is not told: it is written as `<0.01` GPU hours.
+const LITTLE_S: f64 = 18.0;
+
 /// Rows of a list of claims at most.
 const WORST: usize = 5;
 
 fn recorded(view: &View<'_>, past: &HistoryView, area: Rect, scene: &mut Scene<'_>) {
     let (model, look) = (view.model, view.look);
     let users = model.past_rows();
-    let worst = model.past.worst();
+    let wasted = |c: &&IdleHolding| c.usage.idle.total() >= LITTLE_S;
+    let worst: Vec<&IdleHolding> = model.past.worst().iter().filter(wasted).collect();
     let room = usize::from(area.height);
     // The chart takes what the users and the claims leave, and is worth more than the last of them.
     // A week of less than a day says nothing.
@@ -111,17 +115,22 @@ fn recorded(view: &View<'_>, past: &HistoryView, area: Rect, scene: &mut Scene<'
     scene.rows(lines, claims, look);
 }
 
+/// The whole machine over time, on other screens.
+pub(super) fn chart(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
+    if let Some(Ok(past)) = &view.model.past.view {
+        let title = title(view, "everybody", area.width.into());
+        scene.rows(vec![title], area, view.look);
+        let all = (view.model.past.all(), past.gpu_count);
+        draw_chart(view, past, all, below(area, 1), scene);
+    }
+}
+
 /// What has a chart of its own: nothing where one chart shows everybody.
 fn split<'a>(view: &View<'a>, users: &[&'a HistorySeries]) -> Vec<&'a HistorySeries> {
-    match view.model.past.by {
+    let past = &view.model.past;
+    match past.by {
         HistoryBy::User => users.to_vec(),
-        HistoryBy::Gpu => view
-            .model
-            .past
-            .gpus
-            .iter()
-            .flat_map(|p| &p.series)
-            .collect(),
+        HistoryBy::Gpu => past.gpus.iter().flat_map(|p| &p.series).collect(),
         _ => Vec::new(),
     }
 }
@@ -203,8 +212,11 @@ fn title(view: &View<'_>, who: &str, cols: usize) -> Line<'static> {
         (glyphs.dash, "not known", theme.dim),
     ];
     for (sign, word, style) in signs {
-        let more = [span(format!("  {sign} "), style), span(word, theme.dim)];
-        if line.width() + span_width(&more) <= cols {
+        let more = Line::from(vec![
+            span(format!("  {sign} "), style),
+            span(word, theme.dim),
+        ]);
+        if line.width() + more.width() <= cols {
             line.extend(more);
         }
     }
@@ -260,15 +272,8 @@ fn draw_chart(
     let (model, look, theme, glyphs) = (view.model, view.look, view.theme, view.glyphs);
     let cols = usize::from(area.width).saturating_sub(AXIS + 1).min(180);
     let points = series.map(|s| s.points.as_slice()).unwrap_or_default();
-    // A service that is young opens on the time that it knows; in its first step, which may not be over, it looked at the end.
-    let known = model.past.all().and_then(|s| s.points.first());
-    let began = |p: &HistoryPoint| {
-        let end = (p.at_ms + past.step_ms).min(past.to_ms);
-        end.saturating_sub((p.known * past.step_ms as f64) as u64)
-    };
-    let known = known.map_or(past.from_ms, |p| began(p).max(past.from_ms));
-    let young = (past.to_ms - known.min(past.to_ms)) * 4 < past.to_ms.saturating_sub(past.from_ms);
-    let time = (if young { known } else { past.from_ms }, past.to_ms);
+    // A service that is young opens on the time that it knows.
+    let time = (young(past).unwrap_or(past.from_ms), past.to_ms);
     let moments = moments(points, time, past.step_ms, cols * per_cell(look), |p| {
         (p.claimed, p.used, p.waiting)
     });
@@ -342,7 +347,7 @@ fn draw_users(view: &View<'_>, users: &[&HistorySeries], area: Rect, scene: &mut
     // One scale for all users, on which the largest use has room as well as the largest claim.
     let most = |u: &&HistorySeries| u.usage.claimed_gpu_s.max(u.usage.used_gpu_s.unwrap_or(0.0));
     let whole = users.iter().map(most).fold(1.0, f64::max);
-    let line = |label: &str, usage: &Usage, bar: usize| {
+    let line = |label: &str, usage: &Usage, bars: usize| {
         let hours_of = |s: f64| about(usage.estimate, hours(s));
         let average = |p: f64| about(usage.estimate, percent(p) + "%");
         let bullet = Bullet {
@@ -350,8 +355,8 @@ fn draw_users(view: &View<'_>, users: &[&HistorySeries], area: Rect, scene: &mut
             claim: usage.claimed_gpu_s,
             whole,
         };
-        let mut bullet = bullet.spans(bar, view.look);
-        bullet.insert(0, span(" ", theme.text));
+        let mut bar = Line::from(" ");
+        bar.extend(bullet.line(bars, view.look));
         let idle = format!(" {}", usage.idle.main().unwrap_or_default());
         let cells = [
             line!(view; text view.cut(label, names)),
@@ -361,7 +366,7 @@ fn draw_users(view: &View<'_>, users: &[&HistorySeries], area: Rect, scene: &mut
             line!(view; text view.or_dash(usage.idle_gpu_s().map(hours))).right_aligned(),
             line!(view; dim hours(usage.waited_gpu_s)).right_aligned(),
             line!(view; dim view.cut(&idle, 13)),
-            Line::from(bullet),
+            bar,
         ];
         Cells::new(cells.into_iter().take(shown))
     };
@@ -381,7 +386,7 @@ fn draw_users(view: &View<'_>, users: &[&HistorySeries], area: Rect, scene: &mut
     let table = Table::new([head].into_iter().chain(lines), widths);
     let keys = users[window].iter().filter_map(|u| u.uid);
     let keys = keys.map(RowKey::User).collect();
-    scene.table(view, table, area, (Section::Users, keys));
+    scene.table(view, table, area, (Section::Users, 1, keys));
     if let Some(all) = all.filter(|_| causes > 0) {
         let y = users.len().min(room) + 2;
         scene.line(&idle_by(view, &all.usage, cols), area, cells(y));

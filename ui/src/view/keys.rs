@@ -74,13 +74,8 @@ fn first(command: &Command) -> &'static str {
 
 /// The commands whose keys and labels fit into `room` columns; the least important go first.
 fn shortened(mut commands: Vec<&'static Command>, room: usize) -> Vec<&'static Command> {
-    let wanted = |commands: &[&Command]| {
-        let texts = commands
-            .iter()
-            .map(|c| width(first(c)) + 1 + width(c.label));
-        texts.sum::<usize>() + 2 * commands.len().saturating_sub(1)
-    };
-    while wanted(&commands) > room && !commands.is_empty() {
+    let cols = |c: &&Command| width(first(c)) + width(c.label) + 3;
+    while commands.iter().map(cols).sum::<usize>() > room + 2 {
         let least = commands.iter().enumerate().min_by_key(|(_, c)| c.rank);
         let Some((at, _)) = least else { break };
         commands.remove(at);
@@ -102,7 +97,7 @@ fn with_caption(view: &View<'_>, (cols, rows): (usize, usize), keys: Row) -> Vec
     // Where it fits into one row it stands in the first.
     let mut texts = match width(caption) < room {
         true => vec![caption.clone()],
-        false => wrap(caption, room.saturating_sub(1), rows, view.glyphs),
+        false => wrap(caption, room.saturating_sub(1), rows, view.glyphs.ellipsis),
     };
     texts.resize(rows, String::new());
     for (i, text) in texts.into_iter().enumerate() {

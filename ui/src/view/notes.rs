@@ -5,9 +5,9 @@ use gshare_proto::{Advice, ClaimView, Snapshot, Usage};
 use ratatui::style::Style;
 use ratatui::text::Line;
 
-use super::{View, line, span};
+use super::{Facts, View, line, span};
 use crate::model::{can_be_kept, ends_idle, told};
-use crate::text::{cut, seconds, width, wrap};
+use crate::text::{seconds, width, wrap};
 
 /// Claims that something will be done to, with what and when.
 fn announced(snapshot: &Snapshot) -> impl Iterator<Item = (&ClaimView, String)> {
@@ -34,39 +34,36 @@ pub(super) struct Note {
 }
 
 impl Note {
-    /// In at most `most` rows of `cols` columns; the command stands at the right of the last.
+    /// In at most `most` rows of `cols` columns. The command stands at the right of the last one or in a row of its own;
+    /// where there is room for neither, the key that shows it and the whole sentence.
     fn lines(&self, view: &View<'_>, cols: usize, most: usize, style: Style) -> Vec<Line<'static>> {
-        let glyphs = view.glyphs;
         let room = cols.saturating_sub(2);
-        let command = width(&self.command);
-        let tail = match command {
-            1.. if command + 24 <= cols => command + 2,
-            _ => 0,
+        let text = |cols, most| wrap(&self.text, cols, most, view.glyphs.ellipsis);
+        let whole = text(room, usize::MAX);
+        let last = whole.last().map_or(0, |row| width(row) + 2);
+        let is_own = !self.command.is_empty() && last + width(&self.command) > room;
+        let (mut texts, command) = match whole.len() + usize::from(is_own) <= most {
+            true => (whole, self.command.as_str()),
+            false => (text(room.saturating_sub(3), most), "!"),
         };
-        let mut texts = wrap(&self.text, room, most, glyphs);
-        let last = texts.last().map_or(0, |row| width(row));
-        if last + tail > room {
-            // The command is worth more than the end of the sentence.
-            texts = wrap(&self.text, room, most.saturating_sub(1).max(1), glyphs);
-            match most > 1 {
-                true => texts.push(String::new()),
-                false => texts = vec![cut(&self.text, room.saturating_sub(tail), glyphs)],
-            }
+        if command != "!" && is_own {
+            texts.push(String::new());
         }
-        let n = texts.len();
-        let line = |(i, text): (usize, String)| {
-            let gap = " ".repeat(cols.saturating_sub(2 + width(&text) + command));
-            let sign = if i == 0 { glyphs.sign } else { " " };
+        let signs = [view.glyphs.sign].into_iter().chain(std::iter::repeat(" "));
+        let line = |(sign, text)| {
             let mut line = line!(view; warn sign);
             line.push_span(span(format!(" {text}"), style));
-            match (tail > 0 && i + 1 == n, self.key) {
-                (false, _) => {}
-                (_, true) => line.extend(line!(view; text gap, key self.command.clone())),
-                (_, false) => line.extend(line!(view; text gap, dim self.command.clone())),
-            }
             line
         };
-        texts.into_iter().enumerate().map(line).collect()
+        let mut lines: Vec<Line<'static>> = signs.zip(texts).map(line).collect();
+        if let Some(last) = lines.last_mut() {
+            let gap = " ".repeat(cols.saturating_sub(last.width() + width(command)));
+            last.extend(match self.key || command == "!" {
+                true => line!(view; text gap, key command),
+                false => line!(view; text gap, dim command),
+            });
+        }
+        lines
     }
 }
 
@@ -142,15 +139,12 @@ pub(super) fn whole(view: &View<'_>, cols: usize, most: usize) -> usize {
     rows.sum()
 }
 
-/// What has just happened, the newest first.
-pub(super) fn news(view: &View<'_>, cols: usize, rows: usize) -> Vec<Line<'static>> {
-    let line = |(i, notice): (usize, &gshare_proto::Notice)| {
-        line!(view;
-            heading if i == 0 { "LAST " } else { "     " },
-            dim format!("{} ", view.model.clock.time(notice.at_ms)),
-            text view.cut(&told(notice), cols.saturating_sub(14)),
-        )
-    };
-    let notices = view.snapshot.notices.iter().enumerate();
-    notices.take(rows).map(line).collect()
+/// What has just happened, the newest first, in at most `most` rows each.
+pub(super) fn news(view: &View<'_>, cols: usize, most: usize) -> Vec<Line<'static>> {
+    let mut out = Facts::new(view.look, cols, (0, 9));
+    for notice in &view.snapshot.notices {
+        let at = view.model.clock.time(notice.at_ms);
+        out.tell(&at, &told(notice), view.theme.text, most);
+    }
+    out.lines
 }

@@ -12,9 +12,8 @@ use ratatui::widgets::{Block, Borders, Padding, Widget};
 use super::{Scene, View, claims, line, notes, queue, tree};
 use crate::model::{Model, RowKey, Section};
 use crate::text::{about, hours};
-use crate::theme::{Depth, Look};
-pub(super) use free::{free_now, made_for};
-pub(super) use gpus::{is_on, slices, slices_with};
+pub(super) use free::{first, free_now, keeps, made_for};
+pub(super) use gpus::{is_on, programs, slices, slices_with};
 
 /// From so many columns on the queue and what happened stand at the right; tables take no more than the rest.
 pub(crate) const SIDE: u16 = 180;
@@ -56,13 +55,11 @@ impl Parts {
         let free = free::rows(view, area.width);
         let whole = notes::whole(view, area.width.min(LEFT).into(), WARNINGS);
         // What each could fill.
-        let day = if area.width >= DAY {
-            day(view).len()
-        } else {
-            0
-        };
+        let has_day = area.width >= DAY;
+        let day = if has_day { day(view).len() } else { 0 };
         let queue = at_side(queue::wanted(view).min(QUEUE).max(day));
-        let news = at_side(snapshot.notices.len());
+        let events = notes::news(view, usize::from(area.width).saturating_sub(5), 3);
+        let news = at_side(events.len());
         let wanted = [free, gpus, claims, queue, warnings, news, 4];
         let mut left = usize::from(area.height);
         let mut rows = [0; 7];
@@ -151,8 +148,7 @@ impl Parts {
 pub(super) fn page(model: &Model) -> usize {
     let (width, height) = model.size;
     let area = Rect::new(0, 0, width, height.saturating_sub(2));
-    let look = Look::new(Depth::Mono, true);
-    Parts::new(&View::new(model, &look), area).rows[CLAIMS].max(1)
+    Parts::new(&View::bare(model), area).rows[CLAIMS].max(1)
 }
 
 pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
@@ -183,8 +179,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         false => [Constraint::Fill(1), Constraint::Length(0)],
     };
     let [queue, today] = Layout::horizontal(columns).areas(queue);
-    let list = queue::list(view, queue.width.into(), queue.height.into());
-    scene.rows(list, queue, look);
+    queue::draw(view, queue, scene);
     scene.rows(
         day,
         Block::new().padding(Padding::left(1)).inner(today),
@@ -194,7 +189,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let warnings = scene.ruled(warnings, parts.ruled(0), look);
     let rows = usize::from(warnings.height);
     scene.rows(notes::lines(view, cols, rows), warnings, look);
-    scene.rows(notes::news(view, cols, news.height.into()), news, look);
+    last(view, news, scene);
     if side {
         beside(view, right, scene);
     }
@@ -229,6 +224,18 @@ fn day(view: &View<'_>) -> Vec<Line<'static>> {
     ]
 }
 
+/// What happened last, whole where there is room.
+pub(super) fn last(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
+    let events = view.snapshot.notices.len();
+    if events == 0 {
+        return;
+    }
+    scene.line(&line!(view; heading "LAST"), area, 0);
+    let at = super::columns(area, 5, u16::MAX);
+    let most = if events < at.height.into() { 3 } else { 1 };
+    scene.rows(notes::news(view, at.width.into(), most), at, view.look);
+}
+
 /// What large screens show more: the whole queue, the chosen claim since it began, what happened last.
 fn beside(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let look = view.look;
@@ -238,22 +245,22 @@ fn beside(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         block.border_style(look.theme.free).render(area, scene.buf);
     }
     let claim = match view.model.chosen(Section::Claims) {
-        Some(RowKey::Claim(id)) => view.model.claim(id),
+        Some(RowKey::Claim(id)) => view.model.claim(id).filter(|_| area.height >= 20),
         _ => None,
     };
     let waiting = queue::wanted(view).clamp(1, 12);
-    let news = view.snapshot.notices.len().min(6);
-    let sheet = claim.map_or(0, |_| area.height.saturating_sub(12).min(24));
     let day = day(view);
-    let today = if day.is_empty() { 0 } else { day.len() + 1 };
-    let rows = [waiting + 2, today, sheet.into(), news, usize::MAX];
-    let [queue, today, chosen, last, _] = super::parts(inner, rows);
-    scene.rows(day, today, look);
+    let today = day.len() + usize::from(!day.is_empty());
     let cols = usize::from(inner.width);
-    let list = queue::list(view, cols, queue.height.saturating_sub(1).into());
-    scene.rows(list, queue, look);
-    if let Some(claim) = claim.filter(|_| chosen.height >= 8) {
+    // The claim has what the others leave.
+    let news = notes::news(view, cols.saturating_sub(5), 3).len().min(9);
+    let sheet = if claim.is_some() { usize::MAX } else { 0 };
+    let [queue, today, chosen, news] = super::parts(inner, [waiting + 1, today, sheet, news]);
+    scene.rows(day, today, look);
+    let height = queue.height.saturating_sub(1);
+    queue::draw(view, Rect { height, ..queue }, scene);
+    if let Some(claim) = claim {
         tree::sheet(view, claim, chosen, scene);
     }
-    scene.rows(notes::news(view, cols, last.height.into()), last, look);
+    last(view, news, scene);
 }

@@ -2,151 +2,158 @@
 
 use gshare_proto::counts::many;
 use gshare_proto::{OffView, QueueView};
-use ratatui::text::Line;
+use ratatui::layout::{Constraint, Rect};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Row as Cells, Table};
 
-use super::{Row, View, line, span, window};
-use crate::model::{RowKey, Section};
-use crate::text::{share, width};
-
-/// What is being done for a waiting claim, else why it waits.
-fn reason(waiting: &QueueView) -> &str {
-    waiting.plan.as_deref().unwrap_or(&waiting.reason)
-}
+use super::{Facts, Scene, View, below, cells, columns, fit, line, place, row_of, span, window};
+use crate::model::{Page, Section};
+use crate::text::share;
 
 /// `1 GPU`, `2 GPUs`, `0.50`.
 pub(super) fn size(waiting: &QueueView) -> String {
     match waiting.gpus {
         0 | 1 if waiting.share < 1.0 => share(waiting.share),
-        0 | 1 => "1 GPU".to_owned(),
-        n => format!("{n} GPUs"),
+        n => many(n.max(1) as usize, "GPU"),
     }
+}
+
+fn off<'a>(view: &View<'a>) -> Option<&'a OffView> {
+    view.snapshot.service.as_ref()?.off.as_ref()
 }
 
 /// Rows that the list could fill.
 pub(super) fn wanted(view: &View<'_>) -> usize {
-    match view.snapshot.service.as_ref().and_then(|s| s.off.as_ref()) {
-        Some(off) => off_means(view, off).len(),
+    match off(view) {
+        Some(_) => 6,
         None => view.model.queue_rows().len(),
     }
 }
 
 /// What is different while gshare is off, in place of a queue.
-fn off_means(view: &View<'_>, off: &OffView) -> Vec<Row> {
+fn off_means(view: &View<'_>, off: &OffView, cols: usize) -> Vec<Line<'static>> {
     let clock = view.model.clock;
     let (since, by) = (clock.short_time(off.since_ms), &off.by);
     let claims = many(view.snapshot.claims.len(), "claim");
-    let back = match off.until_ms {
-        Some(at) => format!("at {}", clock.short_time(at)),
-        None => "later".to_owned(),
-    };
-    let rows = [
-        ("limits", "none: a program can take all of a GPU".to_owned()),
-        (
-            "claims",
-            format!("{claims} kept; nothing enforces sizes, time limits rest"),
-        ),
-        ("queue", "nobody waits: claims start at once".to_owned()),
-        (&back, "limits return; nothing is ended for it".to_owned()),
-        (
-            "figures",
-            "are still measured; the history has them".to_owned(),
-        ),
-    ];
+    let kept = format!("{claims} kept; nothing enforces sizes, time limits rest");
+    let back = off
+        .until_ms
+        .map(|at| format!("at {}", clock.short_time(at)));
+    let mut out = Facts::new(view.look, cols, (2, 10));
     let head = line!(view; heading "WHAT OFF MEANS", dim format!("  since {since}, {by}"));
-    let rows = rows
-        .iter()
-        .map(|(what, text)| line!(view; dim format!("  {what:<10}"), text text.clone()));
-    [head].into_iter().chain(rows).map(Row::from).collect()
+    out.lines.push(head);
+    for (what, text) in [
+        ("limits", "none: a program can take all of a GPU"),
+        ("claims", &kept),
+        ("queue", "nobody waits: claims start at once"),
+        (
+            back.as_deref().unwrap_or("later"),
+            "limits return; nothing is ended for it",
+        ),
+        ("figures", "are still measured; the history has them"),
+    ] {
+        out.tell(what, text, view.theme.text, 1);
+    }
+    out.lines
 }
 
-/// The list on the first screen: the heading beside the first; those that are out of sight are counted.
-pub(super) fn list(view: &View<'_>, cols: usize, room: usize) -> Vec<Row> {
-    if let Some(off) = view.snapshot.service.as_ref().and_then(|s| s.off.as_ref()) {
-        return off_means(view, off);
+/// The list: on its own screen below its heading, on the first one beside it; those that are out of sight are counted.
+pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
+    let model = view.model;
+    let page = model.page == Page::Queue;
+    let rows = model.queue_rows();
+    if let Some(off) = off(view).filter(|_| !page) {
+        return scene.rows(off_means(view, off, area.width.into()), area, view.look);
     }
-    let rows = view.model.queue_rows();
-    if rows.is_empty() {
-        return vec![line!(view; heading "QUEUE", dim " nobody waits").into()];
-    }
-    let focus = view.model.section == Section::Queue;
-    let at = view.model.chosen_index(Section::Queue);
-    let shown = window(rows.len(), room, at.filter(|_| focus));
-    let more = match rows.len() - shown.len() {
-        0 => String::new(),
-        hidden => format!("  +{hidden} on 3"),
+    let n = rows.len();
+    let focus = model.focus() == Section::Queue;
+    let at = model.chosen_index(Section::Queue).filter(|_| focus);
+    let room = usize::from(area.height).saturating_sub(page.into());
+    let shown = window(n, room, at);
+    let chosen = at.map(|at| cells(at - shown.start));
+    let mut head = match (page, focus) {
+        (true, _) => {
+            line!(view; heading "WAITING", dim format!(" {n}, in the order of service  {}", place(&shown, n)))
+        }
+        (_, true) => line!(view; focus format!("QUEUE {n}  ")),
+        _ => line!(view; heading format!("QUEUE {n}  ")),
     };
-    let head = format!("QUEUE {}  ", rows.len());
-    lines(view, cols, &rows[shown], (&head, &more))
+    if n == 0 && !page {
+        head = line!(view; heading "QUEUE", dim " nobody waits");
+    }
+    scene.line(&head, area, 0);
+    let at = match page {
+        true => below(area, 1),
+        false => columns(area, cells(head.width()), u16::MAX),
+    };
+    if n == 0 && page {
+        let text = match view.snapshot.service {
+            Some(_) => "nobody waits",
+            None => "no service, so no queue",
+        };
+        return scene.line(&line!(view; dim text), at, 0);
+    }
+    let hidden = Some(n - shown.len()).filter(|n| *n > 0 && !page);
+    let more = hidden.map_or_else(String::new, |n| format!(" +{n} on 3"));
+    let keys = model.keys(Section::Queue).drain(shown.clone()).collect();
+    let table = table(
+        view,
+        &rows[shown],
+        usize::from(at.width).saturating_sub(more.len()),
+    );
+    scene.table(view, table, at, (Section::Queue, 0, keys));
+    if let Some(y) = chosen.filter(|_| !page) {
+        // The heading is part of the first row.
+        let row = row_of(area, y).intersection(scene.buf.area);
+        scene.buf.set_style(row, view.theme.selected);
+    }
+    let more = line!(view; key more).right_aligned();
+    scene.line(&more, area, area.height.saturating_sub(1));
 }
 
-/// A row for each. Without a heading beside the first, how long each waits stands in place of what runs.
-pub(super) fn lines(
-    view: &View<'_>,
-    cols: usize,
-    shown: &[&QueueView],
-    (head, more): (&str, &str),
-) -> Vec<Row> {
-    let theme = view.theme;
-    let page = head.is_empty();
-    let focus = page || view.model.section == Section::Queue;
-    let texts = |q: &QueueView| {
-        let waits = format!("waits {}", view.model.clock.since(q.since_ms));
-        let (place, size, start) = (
-            q.position.to_string(),
-            size(q),
-            view.or_dash(q.starts(view.model.clock.now_ms)),
-        );
+/// A row for each: what is known of it, and what is done for it, else why it waits.
+fn table(view: &View<'_>, shown: &[&QueueView], cols: usize) -> Table<'static> {
+    let (theme, model) = (view.theme, view.model);
+    let texts = |q: &&QueueView| {
+        let is_own = q.uid == model.viewer.uid;
+        let name = if is_own { theme.strong } else { theme.text };
+        let start = view.or_dash(q.starts(model.clock.now_ms));
+        let waits = format!("waits {}", model.clock.since(q.since_ms));
+        let why = q.plan.as_deref().unwrap_or(&q.reason);
         [
-            place,
-            q.id.clone(),
-            q.user.clone(),
-            q.what.clone(),
-            size,
-            start,
-            waits,
+            span(q.position.to_string(), theme.dim),
+            span(q.id.clone(), theme.dim),
+            span(q.user.clone(), name),
+            span(q.what.clone(), name),
+            span(size(q), theme.text),
+            span(start, theme.strong),
+            span(waits, theme.dim),
+            span(why, theme.dim),
         ]
     };
-    let texts: Vec<[String; 7]> = shown.iter().map(|q| texts(q)).collect();
-    // Columns at least and at most.
-    let limits = [(0, 9), (0, 7), (4, 10), (6, 16), (0, 20), (0, 40), (0, 40)];
-    let cols_of = |i: usize| {
-        let longest = texts.iter().map(|t| width(&t[i])).max().unwrap_or(0);
-        longest.clamp(limits[i].0, limits[i].1)
+    let texts: Vec<[Span<'static>; 8]> = shown.iter().map(texts).collect();
+    let most = [9, 7, 10, 16, 20, 40, 40, 0];
+    let longest = |i: usize| texts.iter().map(|t| t[i].width()).max().unwrap_or(0);
+    // What follows a figure stands a little away from it.
+    let gap = |i| usize::from((4..7).contains(&i));
+    let mut widths: [usize; 8] = std::array::from_fn(|i| longest(i).min(most[i]) + gap(i));
+    // What runs stands on the first screen where there is room, and how long each waits on its own.
+    widths[if model.page == Page::Queue { 3 } else { 6 }] = 0;
+    let rest = |widths: &[usize; 8]| {
+        let known = widths.iter().filter(|n| **n > 0);
+        cols.saturating_sub(known.map(|n| n + 1).sum())
     };
-    let cols_of: [usize; 7] = std::array::from_fn(cols_of);
-    let fixed = width(head) + [0, 1, 2, 4, 5].map(|i| cols_of[i]).iter().sum::<usize>() + 9;
-    let with_program = !page && cols >= fixed + cols_of[3] + 14;
-    let mut out = Vec::new();
-    for (i, (waiting, texts)) in shown.iter().zip(&texts).enumerate() {
-        let mine = waiting.uid == view.model.viewer.uid;
-        let name = if mine { theme.strong } else { theme.text };
-        let style = if focus { theme.focus } else { theme.heading };
-        let head = if i == 0 {
-            head
-        } else {
-            &" ".repeat(width(head))
-        };
-        let more = if i + 1 == shown.len() { more } else { "" };
-        let place = format!("{:>1$} ", texts[0], cols_of[0]);
-        let mut line = Line::from(vec![span(head, style), span(place, theme.dim)]);
-        for (at, style, gap, shown) in [
-            (1, theme.dim, " ", true),
-            (2, name, " ", true),
-            (3, name, " ", with_program),
-            (4, theme.text, "  ", true),
-            (5, theme.strong, "  ", true),
-            (6, theme.dim, "  ", page),
-        ] {
-            if shown {
-                let text = view.left(&texts[at], cols_of[at]);
-                line.push_span(span(text + gap, style));
-            }
-        }
-        let rest = cols.saturating_sub(line.width() + width(more));
-        line.push_span(span(view.left(reason(waiting), rest), theme.dim));
-        line.push_span(span(more.to_owned(), theme.key));
-        let key = RowKey::Waiting(waiting.id.clone());
-        out.push(view.row(line, cols, Section::Queue, key));
+    if rest(&widths) < 14 {
+        widths[3] = 0;
     }
-    out
+    widths[7] = rest(&widths);
+    let row = |texts: [Span<'static>; 8]| {
+        let cells = texts.into_iter().zip(widths).filter(|(_, cols)| *cols > 0);
+        Cells::new(cells.map(|(text, cols)| fit(text.into(), cols, view.look)))
+    };
+    let columns = widths.into_iter().filter(|n| *n > 0);
+    Table::new(
+        texts.into_iter().map(row),
+        columns.map(|n| Constraint::Length(cells(n))),
+    )
 }

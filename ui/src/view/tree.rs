@@ -87,7 +87,7 @@ fn draw_tree(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     });
     let (lines, n) = (lines.collect(), rows.len().to_string());
     let table = table.table(&columns, (&n, true), lines, area, scene);
-    scene.table(view, table, area, (Section::Tree, keys));
+    scene.table(view, table, area, (Section::Tree, 1, keys));
 }
 
 /// The sums of a group, in the columns of its claims.
@@ -198,7 +198,7 @@ pub(super) fn sheet(view: &View<'_>, claim: &ClaimView, area: Rect, scene: &mut 
     let facts = facts(view, claim, (inner.width.into(), 9));
     // The plots have what the facts leave, five rows at least where there are as many.
     let plots = inner.height.saturating_sub(super::cells(facts.len() + 1));
-    let plots = plots.clamp(5.min(inner.height / 2), 20);
+    let plots = plots.max(5.min(inner.height / 2));
     let [plots, rest] = super::parts(inner, [(plots + 1).into(), usize::MAX]);
     pictures(view, claim, plots, scene);
     scene.rows(facts, rest, view.look);

@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::text::Line;
 use ratatui::widgets::Widget;
 
-use super::{Facts, Row, Scene, View, below, columns, line, place, queue, row_of, span, window};
+use super::{Facts, Scene, View, below, columns, history, line, overview, queue, row_of, span};
 use crate::model::{Model, RowKey, Section, trouble};
 use crate::text::{gib, share, width};
 use crate::theme::Look;
@@ -46,36 +46,17 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     // Two rows a GPU where there is room: the second says what is free when.
     let each = 1 + usize::from(held == gpus + 3 && spare >= gpus);
     let held = held + (each - 1) * gpus;
-    let [list, detail, held, later] = super::parts(area, [1 + list, detail, held, later]);
-    scene.rows(waiting(view, list), list, look);
+    let sizes = [1 + list, detail, held, later, usize::MAX];
+    let [list, detail, held, later, past] = super::parts(area, sizes);
+    queue::draw(view, list, scene);
     scene.rows(chosen, detail, look);
     until(view, held, each as u16, scene);
     let later = scene.ruled(later, true, look);
     scene.rows(future, later, look);
-}
-
-/// A row for each that waits.
-fn waiting(view: &View<'_>, area: Rect) -> Vec<Row> {
-    let rows = view.model.queue_rows();
-    let room = usize::from(area.height).saturating_sub(1);
-    let shown = window(rows.len(), room, view.model.chosen_index(Section::Queue));
-    let part = place(&shown, rows.len());
-    let about = format!(" {}, in the order of service  {part}", rows.len());
-    let mut out = vec![Row::from(line!(view; heading "WAITING", dim about))];
-    if rows.is_empty() {
-        let text = match view.snapshot.service.is_some() {
-            true => "nobody waits",
-            false => "no service, so no queue",
-        };
-        out.push(line!(view; dim text).into());
+    if past.height >= 5 {
+        let past = scene.ruled(past, true, look);
+        history::chart(view, past, scene);
     }
-    out.extend(queue::lines(
-        view,
-        area.width.into(),
-        &rows[shown],
-        ("", ""),
-    ));
-    out
 }
 
 /// Why the chosen one waits, what is done for it, when it starts.
@@ -149,10 +130,8 @@ fn holders<'a>(gpu: &GpuView, snapshot: &'a Snapshot) -> Vec<(&'a ClaimView, f64
         let parts = c.gpus.iter().filter(|p| p.gpu == gpu.index);
         parts.map(|p| p.sm_request).sum::<f64>()
     };
-    let on = snapshot
-        .claims
-        .iter()
-        .filter(|c| super::overview::is_on(c, gpu.index));
+    let claims = snapshot.claims.iter();
+    let on = claims.filter(|c| overview::is_on(c, gpu.index));
     let mut held: Vec<(&ClaimView, f64)> = on.map(|c| (c, size(c))).collect();
     held.sort_by_key(|(c, _)| c.ends_ms.unwrap_or(u64::MAX));
     held
@@ -190,17 +169,11 @@ fn segments(view: &View<'_>, gpu: &GpuView, (begin, length): (u64, u64)) -> Vec<
     if let (Some(why), Some(first)) = (closed(gpu), out.first_mut()) {
         first.label = format!("{why}; {}", first.label);
     } else if let (Some(who), Some(first)) = (&gpu.planned_for, out.first_mut()) {
-        first
-            .label
-            .push_str(&format!(", the rest planned for {who}"));
+        first.label += &format!(", the rest planned for {who}");
     }
-    let programs: Vec<&str> = snapshot
-        .unclaimed
-        .iter()
-        .filter(|u| u.gpu == gpu.index && !u.graphics)
-        .filter_map(|u| u.user.as_deref())
-        .collect();
-    let rest = match (closed(gpu), &gpu.planned_for, programs.first()) {
+    let mut programs = overview::programs(snapshot, gpu.index);
+    let user = programs.find_map(|u| u.user.as_deref());
+    let rest = match (closed(gpu), &gpu.planned_for, user) {
         (Some(why), ..) if out.is_empty() => Some((why.to_owned(), true)),
         (_, Some(who), _) => Some((format!("planned for {who}"), true)),
         (_, None, Some(user)) => Some((format!("no claim: {user}; no end known"), false)),
@@ -328,10 +301,10 @@ fn free_when(
 /// The part of a GPU that its holders leave when those have ended that end then: nothing of what is planned for others,
 /// and no more than now beside programs of which no end is known.
 fn left_after(gpu: &GpuView, snapshot: &Snapshot, at: u64) -> f64 {
-    let mut programs = snapshot.unclaimed.iter();
+    let mut programs = overview::programs(snapshot, gpu.index);
     if closed(gpu).is_some() || gpu.planned_for.is_some() {
         return 0.0;
-    } else if programs.any(|u| u.gpu == gpu.index && !u.graphics) {
+    } else if programs.next().is_some() {
         return gpu.claimable;
     }
     let mut stay = holders(gpu, snapshot);
@@ -350,55 +323,57 @@ fn future(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
     times.sort_unstable();
     times.dedup();
     times.truncate((cols / 16).saturating_sub(2).min(5));
-    let room = |at: &u64| -> Vec<f64> {
-        let gpus = snapshot.gpus.iter();
-        gpus.map(|g| left_after(g, snapshot, *at)).collect()
+    let count = |n: usize| match n {
+        0 => "none".to_owned(),
+        n => n.to_string(),
     };
-    let rooms: Vec<Vec<f64>> = times.iter().map(room).collect();
-    let largest = |rooms: &[f64]| rooms.iter().copied().fold(0.0, f64::max);
-    let whole = |rooms: &[f64]| rooms.iter().filter(|r| **r >= 0.9995).count();
-    let or_none = |text: String| if text == "0" { "none".to_owned() } else { text };
-    let figure = |part: f64| match part > 0.0 {
-        true => share(part),
-        false => "none".to_owned(),
+    // The GPU of which most is free at a time, and what can be had of it.
+    let column = |time: String, free: Vec<f64>| {
+        let parts = free.iter().zip(&snapshot.gpus).rev();
+        let best = parts.max_by(|a, b| a.0.total_cmp(b.0));
+        let best = best.filter(|(part, _)| **part > 0.0);
+        let of = |text: &dyn Fn(f64, &GpuView) -> String| {
+            best.map_or_else(|| "none".to_owned(), |(part, gpu)| text(*part, gpu))
+        };
+        let bytes =
+            |part: f64, gpu: &GpuView| gpu.mem_allocatable.map(|m| (m as f64 * part) as u64);
+        [
+            time,
+            of(&|part, _| share(part)),
+            count(free.iter().filter(|part| **part >= 0.9995).count()),
+            of(&|_, gpu| gpu.index.to_string()),
+            of(&|part, gpu| view.gib(bytes(part, gpu))),
+        ]
     };
-    let now_part = now.models.iter().map(|m| m.largest).fold(0.0, f64::max);
-    let now_whole: u32 = now.models.iter().map(|m| m.whole).sum();
-    let row = |label: &str, first: &str, rest: Vec<String>| {
-        let rest: String = rest.iter().map(|t| view.right(t, 14)).collect();
-        line!(view; dim view.left(label, 16), good view.right(first, 14), text rest)
-    };
-    let behind = match snapshot.queue.len() {
-        0 => String::new(),
-        1 => "1 waits before you; ".to_owned(),
-        n => format!("{n} wait before you; "),
-    };
+    let claimable = snapshot.gpus.iter().map(|g| g.claimable).collect();
+    let mut all = vec![column("now".to_owned(), claimable)];
+    all.extend(times.into_iter().map(|at| {
+        let free = snapshot.gpus.iter().map(|g| left_after(g, snapshot, at));
+        column(format!("~{}", model.clock.short_time(at)), free.collect())
+    }));
+    let whole: u32 = now.models.iter().map(|m| m.whole).sum();
+    all[0][2] = count(whole as usize);
+    let behind = overview::first(view).map_or_else(String::new, |text| text + "; ");
     let whose = model.viewer_name().unwrap_or("you").to_uppercase();
-    let time = |at: &u64| format!("~{}", model.clock.short_time(*at));
-    let first = figure(now_part.max(f64::from(now_whole.min(1))));
-    let mut out = vec![
-        line!(view;
-            heading format!("WHAT {whose} COULD START  "),
-            dim format!("{behind}~: estimated from time limits"),
-        ),
-        row("", "now", times.iter().map(time).collect()),
-        row(
-            "largest part",
-            &first,
-            rooms.iter().map(|r| figure(largest(r))).collect(),
-        ),
-        row(
-            "whole GPUs",
-            &or_none(now_whole.to_string()),
-            rooms
-                .iter()
-                .map(|r| or_none(whole(r).to_string()))
-                .collect(),
-        ),
-    ];
-    if now_part > 0.0 || now_whole > 0 {
-        let size = if now_whole > 0 { "1" } else { &first };
-        let command = format!("  gshare claim -g {size} -- CMD");
+    let mut out = vec![line!(view;
+        heading format!("WHAT {whose} COULD START  "),
+        dim format!("{behind}~: estimated from time limits"),
+    )];
+    let cell = |text: &str| view.right(text, 14);
+    let labels = ["", "largest part", "whole GPUs", "on GPU", "memory, GiB"];
+    for (i, label) in labels.into_iter().enumerate() {
+        let later: String = all[1..].iter().map(|c| cell(&c[i])).collect();
+        out.push(line!(view; dim view.left(label, 16), good cell(&all[0][i]), text later));
+    }
+    let tried = now.models.iter().filter_map(|room| model.dry_run(room));
+    let tried = tried
+        .filter(|(_, tried)| tried.starts)
+        .max_by_key(|(run, _)| run.milli);
+    if let Some((_, tried)) = tried {
+        out.push(line!(view; dim view.left("lasts", 16), good cell(overview::keeps(tried))));
+    }
+    if all[0][1] != "none" {
+        let command = format!("  gshare claim -g {} -- CMD", all[0][1]);
         out.push(line!(view; dim view.left("type", 16), key command));
     }
     out

@@ -1,6 +1,6 @@
 //! What is used beside what is claimed, on one line: a solid bar with a tick at the claim.
 
-use ratatui::text::Span;
+use ratatui::text::{Line, Span};
 
 use crate::theme::Look;
 
@@ -34,20 +34,19 @@ impl Bullet {
 
     /// In `cells` columns: used, then unused up to the tick or burst past it, then nobody's. Without a tick where the
     /// claim is nothing or everything.
-    pub(crate) fn spans(&self, cells: usize, look: &Look) -> Vec<Span<'static>> {
+    pub(crate) fn line(&self, cells: usize, look: &Look) -> Line<'static> {
         let (theme, glyphs) = (&look.theme, &look.glyphs);
         let filled = eighths(self.used.unwrap_or(0.0), self.whole, cells);
         let (full, rest) = (filled / 8, filled % 8);
         let place = (eighths(self.claim, self.whole, cells) + 4) / 8;
         let tick = (self.claim > 0.0 && self.whole > 0.0 && place < cells).then_some(place);
         let end = if self.claim > 0.0 { place } else { cells };
-        let mut spans: Vec<Span<'static>> = Vec::new();
+        let mut line = Line::default();
         for at in 0..cells {
             let (sign, style) = match self.used {
                 _ if Some(at) == tick => {
-                    let over = self
-                        .used
-                        .is_some_and(|u| u > self.claim + self.whole / 200.0);
+                    let most = self.claim + self.whole / 200.0;
+                    let over = self.used.is_some_and(|used| used > most);
                     (glyphs.tick[usize::from(over)], theme.text)
                 }
                 // In the middle, so that it is not read as a little.
@@ -62,28 +61,27 @@ impl Bullet {
                 Some(_) if at < end && self.claim > 0.0 => (glyphs.unused, theme.unused),
                 Some(_) => (glyphs.free, theme.free),
             };
-            match spans.last_mut() {
+            match line.spans.last_mut() {
                 Some(last) if last.style == style => last.content.to_mut().push_str(sign),
-                _ => spans.push(Span::styled(sign, style)),
+                _ => line.push_span(Span::styled(sign, style)),
             }
         }
-        spans
+        line
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::span_width;
     use crate::theme::Depth;
 
     fn draw(used: Option<f64>, claim: f64, cells: usize, utf8: bool) -> String {
         let whole = 10.0;
         let look = Look::new(Depth::Mono, utf8);
         let bullet = Bullet { used, claim, whole };
-        let spans = bullet.spans(cells, &look);
-        assert_eq!(span_width(&spans), cells);
-        spans.iter().map(|s| s.content.as_ref()).collect()
+        let line = bullet.line(cells, &look);
+        assert_eq!(line.width(), cells);
+        line.to_string()
     }
 
     #[test]
@@ -123,8 +121,8 @@ mod tests {
                 assert!(drawn + 1 >= before, "{text}");
                 before = drawn;
             }
-            let nothing = Bullet::default().spans(cells, &look);
-            assert_eq!(span_width(&nothing), cells);
+            let nothing = Bullet::default().line(cells, &look);
+            assert_eq!(nothing.width(), cells);
         }
     }
 }

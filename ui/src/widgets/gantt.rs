@@ -50,20 +50,16 @@ impl Widget for Gantt<'_> {
             let first = segment.label.split(' ').next().unwrap_or_default();
             let label = match &segment.label {
                 label if width(label) <= room => label.clone(),
-                label if room >= 8 => cut(label, room, glyphs),
+                label if room >= 8 => cut(label, room, glyphs.ellipsis),
                 _ if width(first) <= room => first.to_owned(),
                 _ => String::new(),
             };
-            let style = if segment.planned {
-                theme.dim
-            } else {
-                theme.text
-            };
-            let (mut text, mut gap) = (label, "");
+            let styles = [theme.text, theme.dim];
+            let style = styles[usize::from(segment.planned)];
+            let mut text = label;
             if !text.is_empty() && width(&text) + end + 1 < cols {
-                gap = " ";
+                text.push(' ');
             }
-            text.push_str(gap);
             let rest = cols.saturating_sub(width(&text) + end);
             buf.set_stringn(area.x + from, area.y, &text, cols, theme.text);
             let x = area.x + from + width(&text) as u16;

@@ -3,7 +3,6 @@
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::Style;
 use ratatui::widgets::Widget;
 
 use super::bullet::eighths;
@@ -49,6 +48,12 @@ impl Kind {
     }
 }
 
+/// Their sizes together.
+fn whole(slices: &[Slice]) -> f64 {
+    let sum: f64 = slices.iter().map(|s| s.size.max(0.0)).sum();
+    if sum > 0.0 { sum } else { 1.0 }
+}
+
 /// The map of one GPU; with two rows the use has one of its own, with one it is the background of the names.
 #[derive(Clone, Debug)]
 pub(crate) struct SliceMap<'a> {
@@ -75,9 +80,10 @@ const SMALL: f64 = 2.0;
 impl SliceMap<'_> {
     /// Puts slices together that would have too few cells, where there are several.
     fn gathered(&self, cells: usize) -> Vec<Slice> {
-        let whole = self.whole();
+        let whole = whole(&self.slices);
         let is_small = |s: &Slice| s.kind == Kind::Held && s.size / whole * (cells as f64) < SMALL;
-        let small: Vec<&Slice> = self.slices.iter().filter(|s| is_small(s)).collect();
+        let slices = self.slices.iter().cloned();
+        let (small, mut out): (Vec<Slice>, Vec<Slice>) = slices.partition(is_small);
         if small.len() < 2 {
             return self.slices.clone();
         }
@@ -96,32 +102,18 @@ impl SliceMap<'_> {
             used: used.map(|u| u / size.max(f64::MIN_POSITIVE)),
             burst: small.iter().map(|s| s.burst).sum(),
         };
-        let mut out: Vec<Slice> = self
-            .slices
-            .iter()
-            .filter(|s| !is_small(s))
-            .cloned()
-            .collect();
-        let after = out
-            .iter()
-            .rposition(|s| s.kind.is_held())
-            .map_or(0, |at| at + 1);
-        out.insert(after, together);
+        let last = out.iter().rposition(|s| s.kind.is_held());
+        out.insert(last.map_or(0, |at| at + 1), together);
         out
-    }
-
-    fn whole(&self) -> f64 {
-        let sum: f64 = self.slices.iter().map(|s| s.size.max(0.0)).sum();
-        if sum > 0.0 { sum } else { 1.0 }
     }
 
     /// The cells of each slice: rounded at their edges, each at least one.
     fn cells(slices: &[Slice], cells: usize) -> Vec<usize> {
-        let whole: f64 = slices.iter().map(|s| s.size.max(0.0)).sum();
+        let whole = whole(slices);
         let (mut sum, mut edge) = (0.0, 0);
         let mut out: Vec<usize> = Vec::new();
         for slice in slices {
-            sum += slice.size.max(0.0) / whole.max(f64::MIN_POSITIVE);
+            sum += slice.size.max(0.0) / whole;
             let next = (sum.min(1.0) * cells as f64).round() as usize;
             out.push(next.saturating_sub(edge));
             edge = next;
@@ -152,7 +144,7 @@ impl SliceMap<'_> {
             out.push((0..cells).map(cell).collect());
         }
         let all: usize = cells.iter().sum();
-        let whole: f64 = slices.iter().map(|s| s.size.max(0.0)).sum();
+        let whole = whole(slices);
         for (lender, slice) in slices.iter().enumerate() {
             let mut left = (eighths(slice.burst, whole, all) + 4) / 8;
             for wanted in [Use::Free, Use::Unused] {
@@ -175,8 +167,8 @@ impl SliceMap<'_> {
         }
         let fits = slice.names.iter().find(|n| width(n) <= cells);
         match (fits, slice.names.iter().rev().find(|n| width(n) >= LEAST)) {
-            (Some(name), _) => cut(name, cells, &self.look.glyphs),
-            (None, Some(name)) if cells >= LEAST_CUT => cut(name, cells, &self.look.glyphs),
+            (Some(name), _) => cut(name, cells, self.look.glyphs.ellipsis),
+            (None, Some(name)) if cells >= LEAST_CUT => cut(name, cells, self.look.glyphs.ellipsis),
             _ => String::new(),
         }
     }
@@ -193,11 +185,8 @@ impl SliceMap<'_> {
             let (sign, style) = match seen {
                 // What is left of the cell is unused.
                 Use::Used(n) if *n < 8 => {
-                    let behind = theme
-                        .unused
-                        .bg
-                        .map_or(Style::new(), |bg| Style::new().bg(bg));
-                    (glyphs.eighths[n - 1], theme.used.patch(behind))
+                    let behind = theme.unused.bg.map(|bg| theme.used.bg(bg));
+                    (glyphs.eighths[n - 1], behind.unwrap_or(theme.used))
                 }
                 Use::Used(_) => (glyphs.used, theme.used),
                 Use::Burst(_) => (glyphs.burst, theme.burst),
@@ -209,13 +198,8 @@ impl SliceMap<'_> {
         if words && uses.contains(&Use::Unknown) {
             let fits = |text: &&str| text.len() <= uses.len();
             let words = ["no figure", glyphs.dash].into_iter().find(fits);
-            buf.set_stringn(
-                area.x,
-                area.y,
-                words.unwrap_or(glyphs.dash),
-                uses.len(),
-                theme.dim,
-            );
+            let words = words.unwrap_or(glyphs.dash);
+            buf.set_stringn(area.x, area.y, words, uses.len(), theme.dim);
         }
         let mut at = 0;
         while let Some(seen) = uses.get(at) {
@@ -242,12 +226,10 @@ impl Widget for SliceMap<'_> {
         let walls = |slices: &[Slice]| slices.len() + 1;
         let width_of = usize::from(area.width);
         let slices = self.gathered(width_of.saturating_sub(walls(&self.slices)));
-        let Some(room) = width_of
-            .checked_sub(walls(&slices))
-            .filter(|r| *r >= slices.len())
-        else {
+        let room = width_of.saturating_sub(walls(&slices));
+        if room < slices.len() {
             return;
-        };
+        }
         let cells = Self::cells(&slices, room);
         let uses = Self::uses(&slices, &cells);
         let last = area.height.min(2) - 1;

@@ -50,9 +50,8 @@ fn chosen_gpu(model: &Model) -> Result<&GpuView, String> {
     let Some(RowKey::Gpu(index)) = model.subject() else {
         return Err("choose a GPU first: on the Overview (Right) or on Health (5)".to_owned());
     };
-    let mut gpus = model.snapshot.iter().flat_map(|s| &s.gpus);
-    gpus.find(|g| g.index == *index)
-        .ok_or_else(|| format!("GPU {index} is gone"))
+    let gpu = model.gpu(*index);
+    gpu.ok_or_else(|| format!("GPU {index} is gone"))
 }
 
 pub(crate) fn drain(model: &Model) -> Asking {

@@ -44,11 +44,19 @@ pub(crate) fn next_grouping(model: &mut Model) {
     model.say(Tone::Plain, text);
 }
 
+/// Whether the chosen row hides something.
+pub(crate) fn some_folded(model: &Model) -> Result<(), String> {
+    let hides = model.current().is_some_and(|key| model.hides(key));
+    need(
+        hides,
+        "nothing is hidden in this row: choose a folded group, or a claim with processes",
+    )
+}
+
 /// Shows or hides what is in the chosen row.
 pub(crate) fn turn(model: &mut Model, open: bool) {
-    let key = model.current().cloned();
-    if !key.is_some_and(|key| model.turn(&key, open)) {
-        model.say(Tone::Plain, "choose a group or a claim first: Down or j");
+    if let Some(key) = model.current().cloned() {
+        model.turn(&key, open);
     }
     model.settle();
 }
@@ -60,19 +68,14 @@ pub(crate) fn zoom(model: &mut Model, by: isize) {
     model.zoom = (model.zoom + by).clamp(-ZOOM, ZOOM);
 }
 
-/// Whether the axis of the Queue begins later than now.
-pub(crate) fn some_earlier(model: &Model) -> Result<(), String> {
-    need(model.ahead_ms > 0, "this is the time from now on")
-}
-
 /// Half of the Queue's axis, and how long after now that axis and the last thing that is known end.
-fn half_axis(model: &Model) -> (u64, u64) {
+pub(crate) fn half_axis(model: &Model) -> (u64, u64) {
     let axis = model.snapshot.as_ref().map(|s| axis_of(model, s));
     axis.map_or((0, 0), |(length, last)| (length / 2, last.max(length)))
 }
 
 /// Whether something is known of the time after the first half of the Queue's axis.
-pub(crate) fn some_later_end(model: &Model) -> Result<(), String> {
+pub(crate) fn some_ahead(model: &Model) -> Result<(), String> {
     let (half, last) = half_axis(model);
     need(
         model.ahead_ms + half < last,
@@ -96,11 +99,6 @@ pub(crate) fn look_back(model: &mut Model, by: isize) {
     model.past.span = all[at.saturating_add_signed(by).min(all.len() - 1)];
     model.past.back = 0;
     refresh(model);
-}
-
-/// Whether what is shown is over.
-pub(crate) fn some_later(model: &Model) -> Result<(), String> {
-    need(model.past.back > 0, "this is the time until now")
 }
 
 /// Goes to the span before or after.

@@ -311,9 +311,9 @@ fn a_click_does_what_is_under_it() {
     }
     let (x, y) = place(&m, "? help");
     click(&mut m, x, y);
-    assert!(matches!(m.dialog, Some(Dialog::Help { .. })));
+    assert!(matches!(m.dialog, Some(Dialog::Help(_))));
     update(&mut m, Msg::Mouse(mouse(MouseEventKind::ScrollDown, 5, 5)));
-    assert!(matches!(m.dialog, Some(Dialog::Help { scroll: 3 })));
+    assert!(matches!(m.dialog, Some(Dialog::Help(3))));
     press(&mut m, "<esc>:");
     let (x, y) = place(&m, "Queue");
     let (_, top) = place(&m, "Commands (");
@@ -379,7 +379,7 @@ fn the_log_and_the_clipboard() {
     let mut m = model(NLP, (120, 40), canned::workstation());
     let news = m.snapshot.as_ref().unwrap().notices[0].text.clone();
     press(&mut m, "L");
-    assert!(matches!(m.dialog, Some(Dialog::Log { scroll: 0 })));
+    assert!(matches!(m.dialog, Some(Dialog::Log(0))));
     let text = screen(&m);
     assert!(
         text.contains("What has happened") && text.contains(&news[..12]),

@@ -66,23 +66,22 @@ pub(super) const ROWS: usize = 9;
 pub(super) fn lines(tried: &Tried, view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
     let theme = view.theme;
     let mut out = Facts::new(view.look, cols, (2, LABEL - 2));
-    let mut gpus = view.snapshot.gpus.iter();
     let first = tried.gpus.first();
-    let gpu = first.and_then(|first| gpus.find(|g| g.index == first.gpu));
+    let gpu = first.and_then(|first| view.model.gpu(first.gpu));
     if let Some(text) = gpu.and_then(|gpu| part(tried, gpu)) {
-        out.tell("you get", &text, theme.text, 1);
+        out.tell("you get", &text, theme.text, 2);
     }
     let style = if tried.starts { theme.good } else { theme.text };
     out.tell("starts", &start(tried, view.model), style, 3);
     if let Some(args) = &tried.would_start {
-        out.tell("or", &format!("{args} starts now"), theme.key, 1);
+        out.tell("or", &format!("{args} starts now"), theme.key, 2);
     }
     let keeps = match tried.entitled {
         true => "yours: within your guarantee",
         false => "on loan: above your guarantee, so it may be taken back",
     };
     if !tried.never {
-        out.tell("keeps", keeps, theme.text, 1);
+        out.tell("keeps", keeps, theme.text, 2);
     }
     let then = "gshare join ID -- CMD; released with x";
     out.tell("then", then, theme.dim, 1);
@@ -95,13 +94,9 @@ pub(super) fn lines(tried: &Tried, view: &View<'_>, cols: usize) -> Vec<Line<'st
         };
         let size = (cells(cols.saturating_sub(LABEL).min(60)), 2);
         for (i, mut line) in drawn(widget(map), size).into_iter().enumerate() {
-            let label = if i == 0 {
-                format!("GPU {}", gpu.index)
-            } else {
-                String::new()
-            };
-            line.spans
-                .insert(0, span(format!("  {label:<9}"), theme.dim));
+            let name = format!("GPU {}", gpu.index);
+            let label = format!("  {:<9}", if i == 0 { &name } else { "" });
+            line.spans.insert(0, span(label, theme.dim));
             out.lines.push(line);
         }
     }

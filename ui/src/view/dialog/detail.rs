@@ -1,6 +1,6 @@
 //! Everything about one row: what it holds and uses in pictures, then the facts.
 
-use gshare_proto::units::show_duration;
+use gshare_proto::counts::many;
 use gshare_proto::{
     Caps, Check, ClaimView, Figure, GpuView, Grade, HealthView, ProcessView, QueueView, Source,
     UnclaimedView, UserView,
@@ -11,7 +11,7 @@ use ratatui::widgets::Widget;
 
 use super::{drawn, widget};
 use crate::model::{AtLeast, ClaimRow, RowKey, sums};
-use crate::text::{about, gib, hours, percent, share};
+use crate::text::{about, gib, hours, percent, seconds, share};
 use crate::view::{Facts, Scene, View, cells, claims, health, line, overview, tree, waiting};
 use crate::widgets::bullet::Bullet;
 use crate::widgets::slice_map::SliceMap;
@@ -69,13 +69,12 @@ pub(super) fn lines(view: &View<'_>, key: &RowKey, cols: usize) -> (String, Vec<
             (title, user.map(|user| page.user(user)))
         }
         RowKey::Check(name) => {
-            let mut rows = model.checks.rows.iter().flatten().flatten();
-            let found = rows.find(|c| c.name == *name);
+            let found = model.checks().find(|c| c.name == *name);
             (name.clone(), found.map(|check| page.check(check)))
         }
         RowKey::Gpu(index) => {
-            let found = snapshot.gpus.iter().find(|g| g.index == *index);
-            (format!("GPU {index}"), found.map(|gpu| page.gpu(gpu)))
+            let found = model.gpu(*index).map(|gpu| page.gpu(gpu));
+            (format!("GPU {index}"), found)
         }
     };
     if found.is_none() {
@@ -102,10 +101,10 @@ impl Page<'_> {
         self.facts.tell(label, text.as_ref(), style, 4);
     }
 
-    /// A figure with where it is from.
-    fn measured(&self, value: Option<Figure>) -> String {
-        let text = self.view.percent(value);
-        value.map_or(text.clone(), |f| format!("{text} ({})", source(f.source)))
+    fn tell_known(&mut self, label: &str, text: Option<String>) {
+        if let Some(text) = text {
+            self.tell(label, text);
+        }
     }
 
     /// A label, then a picture of a row each.
@@ -121,7 +120,7 @@ impl Page<'_> {
     /// Used of a whole beside the claim, and both in words.
     fn bullet(&mut self, label: &str, bullet: Bullet, words: String) {
         let cells = self.cols.saturating_sub(LABEL + 34).min(40);
-        let mut line = Line::from(bullet.spans(cells, self.view.look));
+        let mut line = bullet.line(cells, self.view.look);
         line.extend(line!(self.view; text format!("  {words}")));
         self.picture(label, vec![line]);
     }
@@ -165,47 +164,38 @@ impl Page<'_> {
         }
         let facts = tree::facts(&view, claim, (self.cols, LABEL));
         self.facts.lines.extend(facts);
-        if let Some(overuse) = &claim.overuse {
-            self.tell("over-use", overuse);
-        }
         self.owner(&claim.user, claim.uid, &claim.project, &claim.class);
-        if let Some(name) = &claim.name {
-            self.tell("name", name);
-        }
-        let named = [
-            ("notebook", &claim.identity.notebook),
-            ("script", &claim.identity.script),
-            ("model", &claim.identity.model),
-            ("unit", &claim.identity.unit),
-        ];
-        for (label, named) in named {
-            if let Some(n) = named {
-                self.tell(label, format!("{} ({})", n.value, n.source));
-            }
-        }
+        let source = |n: &gshare_proto::Named| format!("{} ({})", n.value, n.source);
         let (at, ago) = (clock.time(claim.since_ms), clock.since(claim.since_ms));
         let ends = claim.ends_ms.map(|at| format!(", ends {}", clock.time(at)));
-        self.tell(
-            "granted",
-            format!("{at}, {ago} ago{}", ends.unwrap_or_default()),
-        );
+        let granted = format!("{at}, {ago} ago{}", ends.unwrap_or_default());
         let limits = match claim.caps {
             Caps::Strict => "strict",
             Caps::Cooperative => "cooperative: a program can bypass them on purpose",
             Caps::None => "none",
         };
-        self.tell("limits", limits);
+        let identity = &claim.identity;
+        for (label, known) in [
+            ("over-use", claim.overuse.clone()),
+            ("name", claim.name.clone()),
+            ("notebook", identity.notebook.as_ref().map(source)),
+            ("script", identity.script.as_ref().map(source)),
+            ("model", identity.model.as_ref().map(source)),
+            ("unit", identity.unit.as_ref().map(source)),
+            ("granted", Some(granted)),
+            ("limits", Some(limits.to_owned())),
+        ] {
+            self.tell_known(label, known);
+        }
         for g in &claim.gpus {
             self.part(claim, g);
         }
         let launches = view.or_dash(claim.launches);
-        let ago = |s| show_duration(std::time::Duration::from_secs(s)) + " ago";
-        let idle = view.or_dash(claim.idle_s.map(ago));
-        self.tell("launches", format!("{launches}, last {idle}"));
+        let last = view.or_dash(claim.idle_s.map(|s| seconds(s) + " ago"));
+        self.tell("launches", format!("{launches}, last {last}"));
         let refused = match claim.refusals {
             0 => "none".to_owned(),
-            1 => "one allocation at the limit".to_owned(),
-            n => format!("{n} allocations at the limit"),
+            n => many(n as usize, "allocation") + " at the limit",
         };
         self.tell("refusals", refused);
         if let Some(turns) = claim.turns {
@@ -215,18 +205,11 @@ impl Page<'_> {
                 false => "no turns needed now",
             };
             let (got, kept) = (seconds(turns.turns_ms), seconds(turns.held_back_ms));
-            self.tell(
-                "GPU time",
-                format!("{now}; {got} in turns, throttled {kept}"),
-            );
+            let text = format!("{now}; {got} in turns, throttled {kept}");
+            self.tell("GPU time", text);
         }
-        let pids: Vec<String> = claim.members.iter().map(u32::to_string).collect();
-        let pids = if pids.is_empty() {
-            "none".to_owned()
-        } else {
-            pids.join(" ")
-        };
-        self.tell("processes", pids);
+        let pids = listed(&claim.members);
+        self.tell("processes", if pids.is_empty() { "none" } else { &pids });
         let command = match claim.command.is_empty() {
             true => claim.what.clone(),
             false => claim.command.join(" "),
@@ -248,99 +231,81 @@ impl Page<'_> {
             );
             return self.tell("GPU", text);
         }
-        let was = if claim.place.in_host() {
-            "none now, was on "
-        } else {
-            ""
-        };
+        let in_host = claim.place.in_host();
+        let was = if in_host { "none now, was on " } else { "" };
         let (size, limit) = (percent(g.sm_request * 100.0), percent(g.sm_limit * 100.0));
-        self.tell(
-            "GPU",
-            format!("{was}{}: size {size}%, up to {limit}%", g.gpu),
-        );
+        let text = format!("{was}{}: size {size}%, up to {limit}%", g.gpu);
+        self.tell("GPU", text);
         let whole = |f: Figure| about(f.estimate, format!("{:.0}", f.value));
-        if let Some(sms) = g.mps_sms {
-            self.tell(
-                "  MPS",
-                format!("{} SMs, fixed when a program starts", whole(sms)),
-            );
-        }
-        if !g.beside_mps.is_empty() {
-            let pids: Vec<String> = g.beside_mps.iter().map(u32::to_string).collect();
-            let pids = pids.join(", ");
-            self.tell("  MPS", format!("pid {pids} outside MPS: SMs not limited"));
-        }
-        for (pids, what) in [
+        let fixed = |sms| format!("{} SMs, fixed when a program starts", whole(sms));
+        self.tell_known("  MPS", g.mps_sms.map(fixed));
+        for (label, pids, what) in [
+            ("  MPS", &g.beside_mps, "outside MPS: SMs not limited"),
             (
+                "  uncounted",
                 &g.past_library,
                 "without gshare's library: limits do not apply",
             ),
             (
+                "  uncounted",
                 &g.cannot_tell,
                 "launches uncounted (OptiX, OpenCL, Vulkan, OpenGL, dynamic parallelism): cannot tell what it does",
             ),
         ] {
             if !pids.is_empty() {
-                let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-                self.tell("  uncounted", format!("pid {} {what}", pids.join(", ")));
+                self.tell(label, format!("pid {} {what}", listed(pids)));
             }
         }
-        let memory = format!(
-            "{} GiB used, {} charged (at most {}), claim {}, limit {}",
-            view.gib(g.mem_used),
-            view.gib(g.mem_charge),
-            view.gib(g.mem_peak),
-            gib(g.mem_request),
-            gib(g.mem_limit)
+        let (used, charged, peak) = (g.mem_used, g.mem_charge, g.mem_peak);
+        let [used, charged, peak] = [used, charged, peak].map(|bytes| view.gib(bytes));
+        let (size, limit) = (gib(g.mem_request), gib(g.mem_limit));
+        let text = format!(
+            "{used} GiB used, {charged} charged (at most {peak}), claim {size}, limit {limit}"
         );
-        self.tell("  memory", memory);
-        if let Some(bytes) = g.mem_driver {
-            self.tell(
-                "  driver",
-                format!(
-                    "uses {} GiB of the limit (modules, graphs, stack)",
-                    gib(bytes)
-                ),
-            );
-        }
-        let copied = |f: Figure| {
-            about(
-                f.estimate,
-                format!("{} GiB/s", gib(f.value.max(0.0) as u64)),
+        self.tell("  memory", text);
+        let driver = |bytes| {
+            format!(
+                "uses {} GiB of the limit (modules, graphs, stack)",
+                gib(bytes)
             )
         };
-        let work = format!(
-            "kernels ran {} of the time, throttled {}; {} launches/s, copies {}",
-            view.percent(g.time_got),
-            view.percent(g.throttled),
-            view.or_dash(g.launch_rate.map(whole)),
-            view.or_dash(g.copied.map(copied))
+        self.tell_known("  driver", g.mem_driver.map(driver));
+        let copied = |f: Figure| format!("{} GiB/s", gib(f.value.max(0.0) as u64));
+        let copied = view.or_dash(g.copied.map(|f| about(f.estimate, copied(f))));
+        let (got, throttled) = (view.percent(g.time_got), view.percent(g.throttled));
+        let rate = view.or_dash(g.launch_rate.map(whole));
+        let text = format!(
+            "kernels ran {got} of the time, throttled {throttled}; {rate} launches/s, copies {copied}"
         );
-        self.tell("  work", work);
-        let time = self.measured(g.time_busy.or(g.time_got));
-        let (sm, occupancy) = (self.measured(g.sm_active), self.measured(g.sm_occupancy));
-        self.tell(
-            "  use",
-            format!("time {time}, SM active {sm}, occupancy {occupancy}"),
-        );
+        self.tell("  work", text);
+        let text = self.activity(g.time_busy.or(g.time_got), g.sm_active, g.sm_occupancy);
+        self.tell("  use", text);
+    }
+
+    /// Three figures, each with where it is from.
+    fn activity(&self, time: Option<Figure>, sm: Option<Figure>, occ: Option<Figure>) -> String {
+        let [time, sm, occ] = [time, sm, occ].map(|figure| {
+            let text = self.view.percent(figure);
+            match figure.filter(|f| f.source != Source::TimeBusy) {
+                Some(f) => format!("{text} ({})", source(f.source)),
+                None => text,
+            }
+        });
+        format!("time {time}, SM active {sm}, occupancy {occ}")
     }
 
     fn owner(&mut self, user: &str, uid: u32, project: &str, class: &str) {
-        self.tell(
-            "owner",
-            format!("{user} (uid {uid}), project {project}, class {class}"),
-        );
+        let text = format!("{user} (uid {uid}), project {project}, class {class}");
+        self.tell("owner", text);
     }
 
     fn waiting(&mut self, waiting: &QueueView) {
-        let clock = self.view.model.clock;
-        self.owner(&waiting.user, waiting.uid, &waiting.project, &waiting.class);
-        let (ago, at) = (clock.since(waiting.since_ms), clock.time(waiting.since_ms));
-        self.tell(
-            "waits",
-            format!("{ago}, since {at}, place {}", waiting.position),
-        );
         let (model, look) = (self.view.model, self.view.look);
+        self.owner(&waiting.user, waiting.uid, &waiting.project, &waiting.class);
+        let since = waiting.since_ms;
+        let (ago, at) = (model.clock.since(since), model.clock.time(since));
+        let text = format!("{ago}, since {at}, place {}", waiting.position);
+        self.tell("waits", text);
         let detail = waiting::detail(model, &waiting.id, look, self.cols);
         self.facts.lines.extend(detail);
     }
@@ -349,10 +314,10 @@ impl Page<'_> {
         let view = self.view;
         let whole = self.whole_memory(program.gpu);
         self.memory(program.mem_used, 0, whole);
-        let owner = match (&program.user, program.uid) {
-            (Some(user), Some(uid)) => format!("{user} (uid {uid})"),
-            (Some(user), None) => user.clone(),
-            (None, uid) => view.or_dash(uid.map(|uid| format!("uid {uid}"))),
+        let uid = program.uid.map(|uid| format!("uid {uid}"));
+        let owner = match (&program.user, uid) {
+            (Some(user), Some(uid)) => format!("{user} ({uid})"),
+            (user, uid) => view.or_dash(user.clone().or(uid)),
         };
         self.tell("owner", owner);
         self.tell("GPU", program.gpu.to_string());
@@ -362,17 +327,15 @@ impl Page<'_> {
         };
         self.tell("kind", kind);
         self.tell("command", &program.what);
-        let pid = program.pid;
         let own = view.model.may(program.uid.unwrap_or(u32::MAX));
         if own && !program.graphics && view.model.service().is_ok() {
-            self.tell("to claim it", format!("gshare adopt {pid}"));
+            self.tell("to claim it", format!("gshare adopt {}", program.pid));
         }
     }
 
     /// Bytes of a GPU.
     fn whole_memory(&self, gpu: u32) -> Option<u64> {
-        let mut gpus = self.view.snapshot.gpus.iter();
-        gpus.find(|g| g.index == gpu).and_then(GpuView::mem_whole)
+        self.view.model.gpu(gpu).and_then(GpuView::mem_whole)
     }
 
     fn memory(&mut self, used: Option<u64>, claim: u64, whole: Option<u64>) {
@@ -456,33 +419,30 @@ impl Page<'_> {
             Grade::Warned => "warned",
             Grade::Sick => "sick: no new claims start here",
         };
-        self.tell("health", grade);
-        self.tell("  because", health::health(&view, health));
+        let why = health::health(&view, health);
+        let text = match why.starts_with("good") {
+            true => grade.to_owned(),
+            false => format!("{grade}; {why}"),
+        };
+        self.tell("health", text);
         for xid in &health.xids {
-            let pid = xid
-                .pid
-                .map(|p| format!(", process {p}"))
-                .unwrap_or_default();
-            let at = view.model.clock.time(xid.at_ms);
+            let pid = xid.pid.map(|p| format!(", process {p}"));
+            let (at, pid) = (view.model.clock.time(xid.at_ms), pid.unwrap_or_default());
             let text = format!("{} at {at}{pid}: {}; {}", xid.code, xid.text, xid.tell);
             self.tell("  Xid", text);
         }
         let (corrected, uncorrected) = (health.ecc_corrected, health.ecc_uncorrected);
         let (corrected, uncorrected) = (view.or_dash(corrected), view.or_dash(uncorrected));
-        self.tell(
-            "  ECC",
-            format!("{corrected} corrected, {uncorrected} uncorrected"),
-        );
+        let text = format!("{corrected} corrected, {uncorrected} uncorrected");
+        self.tell("  ECC", text);
         let rows = health.remapped.map(|r| {
             let more = match (r.failed, r.pending) {
                 (true, _) => ", failed",
                 (false, true) => ", waits for a reset",
                 (false, false) => "",
             };
-            format!(
-                "{} corrected, {} uncorrected{more}",
-                r.corrected, r.uncorrected
-            )
+            let (corrected, uncorrected) = (r.corrected, r.uncorrected);
+            format!("{corrected} corrected, {uncorrected} uncorrected{more}")
         });
         self.tell("  remapped", view.or_dash(rows));
     }
@@ -498,12 +458,8 @@ impl Page<'_> {
             let plot = spark(&gpu.history, 3, look);
             self.picture("10 minutes", drawn(widget(plot), (cols, 3)));
         }
-        let (time, sm) = (view.percent(gpu.time_busy), self.measured(gpu.sm_active));
-        let occupancy = self.measured(gpu.sm_occupancy);
-        self.tell(
-            "now",
-            format!("time {time}, SM active {sm}, occupancy {occupancy}"),
-        );
+        let text = self.activity(gpu.time_busy, gpu.sm_active, gpu.sm_occupancy);
+        self.tell("now", text);
         if view.snapshot.service.is_some() {
             let of = view.gib(gpu.mem_allocatable);
             let (held, sms) = (gib(gpu.mem_claimed), percent(gpu.sm_claimed * 100.0));
@@ -513,11 +469,8 @@ impl Page<'_> {
             self.tell("shared by", &gpu.mode);
             if let Some(drain) = &gpu.drain {
                 let why = drain.reason.as_ref().map(|r| format!(": {r}"));
-                let why = why.unwrap_or_default();
-                self.tell(
-                    "drained",
-                    format!("by {}{why}; no new claims start here", drain.by),
-                );
+                let (by, why) = (&drain.by, why.unwrap_or_default());
+                self.tell("drained", format!("by {by}{why}; no new claims start here"));
             }
         }
         if gpu.sm_unattributed.is_some() || gpu.occupancy_unattributed.is_some() {
@@ -525,18 +478,13 @@ impl Page<'_> {
             let occupancy = view.percent(gpu.occupancy_unattributed);
             self.tell("no claim", format!("SM active {sm}, occupancy {occupancy}"));
         }
-        let (tensor, dram) = (
-            view.percent(gpu.tensor_active),
-            view.percent(gpu.dram_active),
-        );
+        let [tensor, dram] = [gpu.tensor_active, gpu.dram_active].map(|f| view.percent(f));
         self.tell("tensor, DRAM", format!("{tensor}, {dram}"));
+        let links = [gpu.pcie_rx, gpu.pcie_tx, gpu.nvlink_rx, gpu.nvlink_tx];
         let link = |f: Option<Figure>| view.or_dash(f.map(|f| gib(f.value.max(0.0) as u64)));
-        let (rx, tx) = (link(gpu.pcie_rx), link(gpu.pcie_tx));
-        let (nv_rx, nv_tx) = (link(gpu.nvlink_rx), link(gpu.nvlink_tx));
-        self.tell(
-            "GiB/s in/out",
-            format!("PCIe {rx}/{tx}, NVLink {nv_rx}/{nv_tx}"),
-        );
+        let [rx, tx, nv_rx, nv_tx] = links.map(link);
+        let text = format!("PCIe {rx}/{tx}, NVLink {nv_rx}/{nv_tx}");
+        self.tell("GiB/s in/out", text);
         let watts = |w: Option<f64>| view.or_dash(w.map(|w| format!("{w:.0} W")));
         let (power, most) = (watts(gpu.power_w), watts(gpu.power_limit_w));
         let degrees = view.or_dash(gpu.temperature_c.map(|t| format!("{t} C")));
@@ -550,4 +498,10 @@ impl Page<'_> {
         self.tell("uuid", &gpu.uuid);
         self.claims(|c| overview::is_on(c, gpu.index));
     }
+}
+
+/// `14353, 14356`.
+fn listed(pids: &[u32]) -> String {
+    let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+    pids.join(", ")
 }

@@ -8,12 +8,17 @@ use crate::view::{Facts, View, line};
 /// Columns of keys and signs.
 const KEYS: usize = 14;
 
+/// From so many columns on it has two columns.
+const TWO: usize = 100;
+
 /// The text in `cols` columns.
 pub(super) fn lines(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
     let (theme, glyphs, model) = (view.theme, view.glyphs, view.model);
-    let mut out = Facts::new(view.look, cols, (0, KEYS));
+    let across = if cols >= TWO { 2 } else { 1 };
+    let each = cols / across - (across - 1);
+    let mut out = Facts::new(view.look, each, (0, KEYS));
     let entry = |sign: &str, text: &str, out: &mut Facts<'_>| {
-        out.signed((sign, theme.key), (text, theme.text), 3);
+        out.signed((sign, theme.key), (text, theme.text), 4);
     };
     for (context, title) in Context::ALL {
         // The keys of the demo and of a recording are none elsewhere.
@@ -70,5 +75,19 @@ pub(super) fn lines(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
     for (sign, text) in signs {
         entry(sign, text, &mut out);
     }
-    out.lines
+    let mut lines = out.lines;
+    if across > 1 {
+        // The second column begins with a heading.
+        let half = lines.len().div_ceil(2);
+        let blank = lines[half..].iter().position(|line| line.spans.is_empty());
+        let mut right = lines
+            .split_off(half + blank.unwrap_or(0))
+            .into_iter()
+            .skip(1);
+        for line in &mut lines {
+            line.push_span(" ".repeat((each + 2).saturating_sub(line.width())));
+            line.extend(right.next().unwrap_or_default());
+        }
+    }
+    lines
 }

@@ -5,8 +5,8 @@ use gshare_proto::{ClaimState, ClaimView, GpuView, ModelRoomView, Tried};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 
-use crate::model::{Model, slowed_by, split, throttled};
-use crate::text::{gib, parts, percent, seconds, share, span_width, width};
+use crate::model::{Model, bursts, slowed_by, split, throttled};
+use crate::text::{gib, parts, percent, seconds, share, width};
 use crate::view::{Scene, View, fit, line, span};
 
 /// What there is of one model.
@@ -22,8 +22,8 @@ struct Answer {
 fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
     let snapshot = view.snapshot;
     let lasts = match view.model.dry_run(room) {
-        Some((_, tried)) if tried.starts => keeps(tried),
-        _ => "",
+        Some((_, tried)) if tried.starts => format!(": {}", keeps(tried)),
+        _ => String::new(),
     };
     let is_one = |g: &&GpuView| g.model == room.model || g.short == room.model;
     let gpus = || snapshot.gpus.iter().filter(is_one);
@@ -65,10 +65,10 @@ fn short<'a>(view: &View<'a>, room: &'a ModelRoomView) -> &'a str {
 }
 
 /// Whether it lasts.
-fn keeps(tried: &Tried) -> &'static str {
+pub(in crate::view) fn keeps(tried: &Tried) -> &'static str {
     match tried.entitled {
-        true => ": yours",
-        false => ": on loan",
+        true => "yours",
+        false => "on loan",
     }
 }
 
@@ -127,7 +127,7 @@ fn made(view: &View<'_>) -> Vec<String> {
         let (run, tried) = view.model.dry_run(room)?;
         let (size, model) = (share(f64::from(run.milli) / 1000.0), short(view, room));
         let (made, keeps) = (made_for(tried, run.asked.0)?, keeps(tried));
-        Some(format!("{size} {model} {made}{keeps}"))
+        Some(format!("{size} {model} {made}: {keeps}"))
     });
     made.collect()
 }
@@ -144,12 +144,16 @@ fn later(view: &View<'_>) -> Vec<String> {
     let claims = view.snapshot.claims.iter();
     let ends = claims.filter_map(|c| Some((c.ends_ms?, &c.id)));
     let at = |(at, id)| format!("{id} ends {}", view.model.clock.short_time(at));
-    let first = match view.snapshot.queue.len() {
+    ends.min().map(at).into_iter().chain(first(view)).collect()
+}
+
+/// How many come first.
+pub(in crate::view) fn first(view: &View<'_>) -> Option<String> {
+    match view.snapshot.queue.len() {
         0 => None,
         1 => Some("1 waits before you".to_owned()),
         n => Some(format!("{n} wait before you")),
-    };
-    ends.min().map(at).into_iter().chain(first).collect()
+    }
 }
 
 pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
@@ -189,7 +193,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let mut line = Line::from(" ".repeat(indent));
     for (i, next) in rest.into_iter().enumerate() {
         let gap = if i > 0 { ";  " } else { "" };
-        if line.width() + width(gap) + span_width(&next.spans) <= cols {
+        if line.width() + width(gap) + next.width() <= cols {
             line.push_span(span(gap, view.theme.dim));
             line.extend(next);
         }
@@ -207,7 +211,9 @@ fn others_line(view: &View<'_>) -> Line<'static> {
 fn slows(view: &View<'_>) -> String {
     let claims = view.snapshot.claims.iter();
     let mine = || claims.clone().filter(|c| c.uid == view.model.viewer.uid);
-    let slowed = mine().filter_map(|c| Some((throttled(c)?, c)));
+    let lacks = |c: &&ClaimView| !bursts(c, view.snapshot);
+    let slowed = mine().filter(lacks);
+    let slowed = slowed.filter_map(|c| Some((throttled(c)?, c)));
     let Some((most, claim)) = slowed.max_by(|a, b| a.0.total_cmp(&b.0)) else {
         let counted = |c: &ClaimView| c.gpus.iter().any(|g| g.throttled.is_some());
         let runs = |c: &&ClaimView| c.state == ClaimState::Running && !c.place.in_host();

@@ -1,6 +1,6 @@
 //! The GPUs as maps: who holds which part, and what is used of it.
 
-use gshare_proto::{ClaimGpu, ClaimView, GpuView, Grade, Snapshot};
+use gshare_proto::{ClaimGpu, ClaimView, GpuView, Grade, Snapshot, UnclaimedView};
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
@@ -16,6 +16,15 @@ use crate::widgets::spark::spark;
 /// Whether a claim holds a part of a GPU.
 pub(in crate::view) fn is_on(claim: &ClaimView, gpu: u32) -> bool {
     !claim.place.in_host() && claim.gpus.iter().any(|g| g.gpu == gpu)
+}
+
+/// Programs without a claim on a GPU, without the desktop.
+pub(in crate::view) fn programs(
+    snapshot: &Snapshot,
+    gpu: u32,
+) -> impl Iterator<Item = &UnclaimedView> {
+    let all = snapshot.unclaimed.iter();
+    all.filter(move |u| u.gpu == gpu && !u.graphics)
 }
 
 /// The slices of a GPU with one of this size for the viewer, of what is free.
@@ -97,11 +106,8 @@ fn without(user: &str) -> Vec<String> {
 
 /// What is left of a GPU: what the viewer could claim of it, else why nobody can.
 fn left(view: &View<'_>, gpu: &GpuView, rest: f64) -> Slice {
-    let claimable = view
-        .snapshot
-        .service
-        .as_ref()
-        .map_or(0.0, |_| gpu.claimable);
+    let is_served = view.snapshot.service.is_some();
+    let claimable = if is_served { gpu.claimable } else { 0.0 };
     let size = rest.max(claimable).max(0.001);
     let names = match (&gpu.drain, &gpu.planned_for) {
         (Some(drain), _) => {
@@ -213,13 +219,14 @@ const GIB: usize = 6;
 impl<'a> Table<'a> {
     fn new(view: View<'a>, cols: usize, each: usize) -> Self {
         let sm = each > 1 && cols >= crate::view::WIDE;
+        let (name, map, rest) = (0, 0, 0);
         let mut table = Self {
             view,
             each,
-            name: 0,
-            map: 0,
+            name,
+            map,
             sm,
-            rest: 0,
+            rest,
         };
         let gpus = &view.snapshot.gpus;
         let names = gpus.iter().map(|g| width(&table.name_of(g)));
@@ -266,54 +273,54 @@ impl<'a> Table<'a> {
         }
     }
 
-    fn heading(&self, hidden: usize) -> Line<'static> {
-        let (model, theme, glyphs) = (self.view.model, self.view.theme, self.view.glyphs);
-        let focus = model.section == Section::Gpus;
-        let style = if focus { theme.focus } else { theme.heading };
-        let more = match hidden {
-            0 => String::new(),
-            n => format!(" +{n}"),
+    /// What the columns are, and above the maps what the signs mean, where there is room.
+    fn heading(&self, hidden: usize, area: Rect, scene: &mut Scene<'_>) {
+        let (view, glyphs) = (self.view, self.view.glyphs);
+        let hidden = Some(hidden).filter(|n| *n > 0);
+        let more = hidden.map_or_else(String::new, |n| format!(" +{n}"));
+        let mut line = match view.model.section == Section::Gpus {
+            true => line!(view; focus "GPUS", dim more),
+            false => line!(view; heading "GPUS", dim more),
         };
+        let signs = line!(view;
+            used glyphs.used.repeat(2), dim " used ",
+            burst glyphs.burst.repeat(2), dim " burst ",
+            unused glyphs.unused.repeat(2), dim " unused ",
+        );
         let first = self.name + 1 + self.map;
-        let held = ["held above, used below", "held:"].into_iter();
-        let mut held = held.skip(usize::from(self.each == 1));
-        let mut line = Line::from(vec![span("GPUS", style), span(more, theme.dim)]);
-        let legend = [
-            (glyphs.used, "used", theme.used),
-            (glyphs.burst, "burst", theme.burst),
-            (glyphs.unused, "unused", theme.unused),
-        ];
-        let cols: usize = legend.iter().map(|(_, word, _)| 4 + width(word)).sum();
-        let at = line.width();
-        let room = first.saturating_sub(at + cols);
-        let words = held.find(|words| width(words) + 2 <= room).unwrap_or("");
+        let room = first.saturating_sub(line.width() + signs.width());
+        let fits = |words: &&str| width(words) + 2 <= room;
         // The signs stand over the end of the maps where there is room, else behind the words.
-        let gap = if words.len() > 5 {
-            room
-        } else {
-            width(words) + 2
+        let words = ["held above, used below", "held:"].into_iter();
+        let words = words.skip(usize::from(self.each == 1)).find(fits);
+        let gap = match words.unwrap_or_default() {
+            "" => room.min(2),
+            "held:" => 7,
+            _ => room,
         };
-        let words = self.view.left(&format!(" {words}"), gap.min(room));
-        line.push_span(span(words, theme.dim));
-        for (sign, word, style) in legend.into_iter().filter(|_| at + cols <= first) {
-            line.push_span(span(sign.repeat(2), style));
-            line.push_span(span(format!(" {word} "), theme.dim));
+        let words = view.left(&format!(" {}", words.unwrap_or_default()), gap);
+        line.push_span(span(words, view.theme.dim));
+        if line.width() + signs.width() <= first {
+            line.extend(signs);
         }
-        let gap = " ".repeat(first.saturating_sub(line.width()));
-        let by_sms = self.view.snapshot.gpus.iter().any(is_by_sms);
+        scene.line(&line, area, 0);
+        let by_sms = view.snapshot.gpus.iter().any(is_by_sms);
         let compute = if by_sms { "comp %" } else { "time %" };
         let sm = if self.sm { "   SM %" } else { "" };
         let tail = match (self.sm, self.rest) {
-            (true, 12..) => format!(" GiB{}", self.view.right("10 min", self.rest - 4)),
+            (true, 12..) => format!(" GiB{}", view.right("10 min", self.rest - 4)),
             (_, 4..) => " GiB".to_owned(),
             _ => String::new(),
         };
         let figures = format!(
-            "{gap}{compute:>COMPUTE$}{sm}{:>GIB$}{:>GIB$}{tail}",
+            "{compute:>COMPUTE$}{sm}{:>GIB$}{:>GIB$}{tail}",
             "used", "claim"
         );
-        line.push_span(span(figures, theme.dim));
-        line
+        scene.line(
+            &line!(view; dim figures),
+            columns(area, first as u16, u16::MAX),
+            0,
+        );
     }
 
     /// What to look at, in a few words.
@@ -322,7 +329,6 @@ impl<'a> Table<'a> {
         let mut claims = snapshot.claims.iter().filter(|c| is_on(c, gpu.index));
         let slowed = gpu.health.as_ref().and_then(|h| h.throttle.as_ref());
         let slowed = slowed.is_some_and(|why| !why.is_empty());
-        let mut programs = snapshot.unclaimed.iter();
         let throttled = |c: &ClaimView| {
             let words = self.view.words(c);
             words.sign && words.text.starts_with("throttled")
@@ -332,7 +338,7 @@ impl<'a> Table<'a> {
                 Some(t) => format!("{t} °C"),
                 None => "slowed".to_owned(),
             },
-            "ok" if programs.any(|u| u.gpu == gpu.index && !u.graphics) => "no claim".to_owned(),
+            "ok" if programs(snapshot, gpu.index).next().is_some() => "no claim".to_owned(),
             "ok" if claims.any(throttled) => "throttled".to_owned(),
             "ok" => return None,
             word => word.to_owned(),
@@ -359,17 +365,16 @@ impl<'a> Table<'a> {
     /// One GPU from the top of `area`.
     fn draw(&self, gpu: &GpuView, area: Rect, scene: &mut Scene<'_>) {
         let view = self.view;
-        let (look, theme) = (view.look, view.theme);
+        let look = view.look;
         let key = RowKey::Gpu(gpu.index);
         let focus = view.model.section == Section::Gpus;
         let is_chosen = focus && view.model.current() == Some(&key);
-        let style = if is_chosen {
-            theme.selected
-        } else {
-            theme.strong
+        let name = view.left(&self.name_of(gpu), self.name) + " ";
+        let name = match is_chosen {
+            true => line!(view; selected name),
+            false => line!(view; strong name),
         };
-        let name = view.left(&self.name_of(gpu), self.name);
-        scene.line(&Line::from(span(format!("{name} "), style)), area, 0);
+        scene.line(&name, area, 0);
         scene.hit(area, Target::Row(Section::Gpus, key));
         let beside = columns(area, (self.name + 1) as u16, u16::MAX);
         if let Some(trouble) = trouble(gpu) {
@@ -399,10 +404,7 @@ impl<'a> Table<'a> {
         let space = if self.sm { " " } else { "" };
         let degrees = gpu.temperature_c.map(|t| format!("{t}{space}°C"));
         let watts = gpu.power_w.map(|w| format!("{w:.0} W"));
-        let both: Vec<String> = degrees
-            .into_iter()
-            .chain(watts.filter(|_| self.sm))
-            .collect();
+        let both = Vec::from_iter(degrees.into_iter().chain(watts.filter(|_| self.sm)));
         let state = match (&sign, gpu.condition()) {
             (Some(word), "ok") if !word.contains('°') && self.name >= 10 => word.clone(),
             (_, "ok") => both.join(" "),
@@ -421,7 +423,7 @@ impl<'a> Table<'a> {
         let room = usize::from(figures.width).saturating_sub(width(&second) + 1);
         let bullet = Bullet::bytes(gpu.mem_used, gpu.mem_claimed, gpu.mem_whole());
         let mut line = line!(view; dim second, text " ");
-        line.spans.extend(bullet.spans((2 * GIB).min(room), look));
+        line.extend(bullet.line((2 * GIB).min(room), look));
         scene.line(&line, figures, 1);
         self.plot(gpu, figures, scene);
     }
@@ -482,8 +484,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, each: usize, scene: &mut Scene<'
     let at = |model: &Model| model.chosen_index(Section::Gpus);
     let focus = view.model.section == Section::Gpus;
     let shown = window(n, room, at(view.model).filter(|_| focus));
-    let heading = table.heading(n - shown.len());
-    scene.line(&fit(heading, area.width.into(), view.look), area, 0);
+    table.heading(n - shown.len(), area, scene);
     for (i, gpu) in view.snapshot.gpus[shown].iter().enumerate() {
         let place = crate::view::below(area, 1 + (i * each) as u16);
         let height = place.height.min(each.min(2) as u16);

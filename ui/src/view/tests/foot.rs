@@ -27,10 +27,19 @@ fn advice_is_told_whole_where_there_is_room() {
         let told = words(&text);
         assert!(told.contains(&format!("▲ {LONG} {COMMAND}")), "{text}");
     }
-    // Where there is none the sentence is cut, the command never.
-    let text = screen(&advised((80, 24)));
-    let line = text.lines().find(|l| l.starts_with("▲ GPU 1")).unwrap();
-    assert!(line.contains('…') && line.ends_with(COMMAND), "{text}");
+    // Where there is none, a key shows it all, and a command takes nothing from its sentence.
+    let mut m = advised((80, 24));
+    let line = |text: &str| {
+        text.lines()
+            .find(|l| l.starts_with("▲ GPU 1"))
+            .unwrap()
+            .to_owned()
+    };
+    assert!(line(&screen(&m)).ends_with("…  !"), "{}", screen(&m));
+    m.snapshot.as_mut().unwrap().advice[0].text = LONG[..70].to_owned();
+    assert!(line(&screen(&m)).contains(&LONG[..70]), "{}", screen(&m));
+    press(&mut m, "!");
+    assert!(screen(&m).contains(COMMAND), "{}", screen(&m));
 }
 
 #[test]
@@ -101,6 +110,45 @@ fn the_sign_of_the_order_stands_behind_a_whole_word() {
             }
         }
     }
+}
+
+/// Keys without a label of their own are in the help only.
+#[test]
+fn every_key_that_is_offered_does_something() {
+    for mut m in super::states((120, 40)) {
+        m.past.view = Some(Ok(Box::new(canned::recorded())));
+        m.toast = None;
+        for command in crate::keymap::line(&m) {
+            let mut after = m.clone();
+            (command.run)(&mut after);
+            let is_error = |t: &crate::model::Toast| t.tone == crate::model::Tone::Bad;
+            after.toast.take_if(|t| is_error(t));
+            let name = (command.shown, command.label);
+            assert!(after != m, "{name:?} does nothing on\n{}", screen(&m));
+        }
+    }
+}
+
+#[test]
+fn long_events_and_answers_are_told_whole() {
+    let mut snapshot = canned::workstation();
+    let long = "moves from GPU 3 to GPU 2 in 3s: c7 of bio waits for room, within the guarantee of bio; the end";
+    snapshot.notices[0].text = long.to_owned();
+    let mut m = model(NLP, (80, 24), snapshot);
+    press(&mut m, "L");
+    assert!(screen(&m).contains("the end"), "{}", screen(&m));
+    // Keys and signs stand in two columns where there is room.
+    let mut m = model(NLP, (120, 40), canned::workstation());
+    press(&mut m, "?");
+    let text = screen(&m);
+    let first = text.lines().find(|l| l.contains("On the screens")).unwrap();
+    let second = first
+        .split("On the screens")
+        .nth(1)
+        .unwrap()
+        .split('│')
+        .next();
+    assert!(second.unwrap().contains(char::is_alphabetic), "{text}");
 }
 
 #[test]

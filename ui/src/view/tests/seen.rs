@@ -1,9 +1,12 @@
 //! What was untrue, cut off or missing when the screen was looked at beside the demo.
 
-use gshare_proto::{Check, HistoryPoint, StageView};
+use gshare_proto::{Call, Check, HistoryPoint, Reply, StageView};
 
 use super::*;
-use crate::testing::{canned, screen};
+use crate::feed::{Request, Update};
+use crate::msg::{Cmd, Msg};
+use crate::testing::{canned, press, screen};
+use crate::update::update;
 
 fn line(text: &str, with: &str) -> String {
     let found = text.lines().find(|l| l.contains(with));
@@ -112,6 +115,59 @@ fn what_is_to_fix_is_told_whole_where_there_is_room() {
 }
 
 #[test]
+fn what_holds_a_claim_is_whole_at_80_columns() {
+    let mut m = model(NLP, (80, 24), canned::lab());
+    m.page = Page::Health;
+    m.checks.rows = Some(Ok(canned::checks()));
+    line(&screen(&m), "(cooperative)");
+}
+
+#[test]
+fn a_claim_that_is_slowed_above_its_size_only_bursts() {
+    let mut snapshot = canned::workstation();
+    let claim = snapshot.claims.iter_mut().find(|c| c.id == "c15").unwrap();
+    let part = &mut claim.gpus[0];
+    part.throttled = part
+        .time_busy
+        .map(|f| gshare_proto::Figure { value: 47.0, ..f });
+    let text = screen(&model(NLP, (120, 40), snapshot.clone()));
+    assert!(line(&text, " c15 chem").contains("bursts"), "{text}");
+    // One that has less than its size is throttled.
+    let claim = snapshot.claims.iter_mut().find(|c| c.id == "c15").unwrap();
+    let part = &mut claim.gpus[0];
+    part.time_busy = part
+        .time_busy
+        .map(|f| gshare_proto::Figure { value: 20.0, ..f });
+    part.time_got = part.time_busy;
+    part.sm_active = part.time_busy;
+    let text = screen(&model(NLP, (120, 40), snapshot));
+    assert!(
+        line(&text, " c15 chem").contains("▲ throttled 47 %"),
+        "{text}"
+    );
+}
+
+#[test]
+fn of_a_young_service_only_the_time_that_it_knows_is_asked_for() {
+    let mut m = model(NLP, (120, 40), canned::workstation());
+    let asked = |cmds: Vec<Cmd>| {
+        cmds.into_iter().find_map(|cmd| match cmd {
+            Cmd::Ask(Request::Call { seq, call }) => match *call {
+                Call::History(spec) => Some((seq, spec.from_ms)),
+                _ => None,
+            },
+            _ => None,
+        })
+    };
+    let (seq, _) = asked(press(&mut m, "4")).unwrap();
+    let outcome = Ok(Reply::History(Box::new(young())));
+    update(&mut m, Msg::Update(Update::CallResult { seq, outcome }));
+    let clock = m.clock;
+    let again = asked(update(&mut m, Msg::Tick(clock)));
+    assert_eq!(again.unwrap().1, canned::NOW_MS - 150_000);
+}
+
+#[test]
 fn the_stage_is_said_at_80_columns() {
     let mut snapshot = canned::workstation();
     snapshot.simulated = true;
@@ -138,13 +194,18 @@ fn what_is_wasted_most_has_the_command_of_the_advice() {
         user: "nlp".to_owned(),
         ..gshare_proto::IdleHolding::default()
     };
-    let worst = vec![worst];
+    let mut little = worst.clone();
+    little.usage.idle.other = 17.0;
+    let mut worst = worst;
+    worst.usage.idle.other = 3600.0;
+    let worst = vec![worst, little];
     m.past.report = Some(Box::new(gshare_proto::ReportView {
         worst,
         ..gshare_proto::ReportView::default()
     }));
     let said = line(&screen(&m), "GPU h idle of");
     assert!(said.trim_end().ends_with("gshare release c12"), "{said}");
+    assert!(!screen(&m).contains("<0.01 GPU h idle"), "{}", screen(&m));
 }
 
 #[test]
