@@ -87,19 +87,19 @@ fn options(args: &TopArgs) -> Options {
     let base = Options::default();
     let detected = base.look.clone();
     let utf8 = detected.is_utf8() && !args.ascii;
-    let look = match args.colours {
-        Colours::Auto => detected,
-        Colours::Mono => detected.with_depth(Depth::Mono),
-        Colours::Ansi => detected.with_depth(Depth::Ansi),
-        Colours::Indexed => detected.with_depth(Depth::Indexed),
-        Colours::Rgb => detected.with_depth(Depth::Rgb),
+    let depth = match args.colours {
+        Colours::Auto => None,
+        Colours::Mono => Some(Depth::Mono),
+        Colours::Ansi => Some(Depth::Ansi),
+        Colours::Indexed => Some(Depth::Indexed),
+        Colours::Rgb => Some(Depth::Rgb),
     };
-    let look = match args.theme {
-        Theme::Auto => look,
-        Theme::Dark => look.on(Background::Dark),
-        Theme::Light => look.on(Background::Light),
+    let background = match args.theme {
+        Theme::Auto => None,
+        Theme::Dark => Some(Background::Dark),
+        Theme::Light => Some(Background::Light),
     };
-    let look = look.with_utf8(utf8);
+    let look = detected.with(depth, background, utf8);
     Options {
         look,
         ask_background: base.ask_background && args.theme == Theme::Auto,

@@ -153,27 +153,12 @@ pub(crate) fn commands() -> impl Iterator<Item = &'static Command> {
     table::COMMANDS.iter()
 }
 
-/// A row of the help: where, which keys, what they do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyHelp {
-    /// `On the screens`.
-    pub place: &'static str,
-    /// As people write them: `Down j`.
-    pub keys: &'static str,
-    /// A sentence.
-    pub help: &'static str,
-}
-
-/// All keys in the order of the help.
+/// All keys in the order of the help: where, which (`Down j`), and what they do.
 #[must_use]
-pub fn key_table() -> Vec<KeyHelp> {
-    let of = |(context, place): (Context, &'static str)| {
+pub fn key_table() -> Vec<[&'static str; 3]> {
+    let of = |(context, place)| {
         let own = commands().filter(move |c| c.context == context);
-        own.map(move |c| KeyHelp {
-            place,
-            keys: c.shown,
-            help: c.help,
-        })
+        own.map(move |c| [place, c.shown, c.help])
     };
     Context::ALL.into_iter().flat_map(of).collect()
 }

@@ -35,7 +35,7 @@ mod widgets;
 mod testing;
 
 pub use feed::{Failure, Feed, Feeder, Request, Seek, Update, UpdateSender, Updates, channel};
-pub use keymap::{KeyHelp, key_table};
+pub use keymap::key_table;
 pub use model::{Page, Viewer};
 pub use picture::{Frame, frame_cells, frame_text, last_day};
 pub use plain::Plain;

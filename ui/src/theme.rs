@@ -296,25 +296,17 @@ impl Look {
         self.depth != Depth::Mono
     }
 
-    /// The same with so many colours.
+    /// The same with these colours and characters, where they are given.
     #[must_use]
-    pub fn with_depth(mut self, depth: Depth) -> Self {
-        self.depth = depth;
-        let background = self.background;
-        self.on(background)
+    pub fn with(self, depth: Option<Depth>, on: Option<Background>, utf8: bool) -> Self {
+        let background = on.unwrap_or(self.background);
+        Self::new(depth.unwrap_or(self.depth), utf8).on(background)
     }
 
     /// Whether characters beyond ASCII are drawn.
     #[must_use]
     pub fn is_utf8(&self) -> bool {
         self.glyphs == UTF8
-    }
-
-    /// The same with or without them.
-    #[must_use]
-    pub fn with_utf8(self, utf8: bool) -> Self {
-        let glyphs = if utf8 { UTF8 } else { ASCII };
-        Self { glyphs, ..self }
     }
 
     /// What the terminal can do, by its environment: `NO_COLOR`, `COLORTERM`, `TERM`, and the locale

@@ -301,16 +301,16 @@ fn run(place: &str, shown: &str, check: &Check) {
 fn every_key_of_the_help_does_what_it_says() {
     let table = key_table();
     assert!(table.len() > 50, "{}", table.len());
-    for row in table {
-        let place = row.place.to_lowercase();
-        let check = check_of(row.place, row.keys)
-            .unwrap_or_else(|| panic!("no check for `{}` {place}: {}", row.keys, row.help));
-        let (names, tried) = (row.keys.split(' ').count(), check.keys.len());
+    for [place_of, keys, help] in table {
+        let place = place_of.to_lowercase();
+        let check = check_of(place_of, keys)
+            .unwrap_or_else(|| panic!("no check for `{}` {place}: {}", keys, help));
+        let (names, tried) = (keys.split(' ').count(), check.keys.len());
         assert!(
             tried >= names,
             "{}: {tried} of {names} keys are tried",
-            row.keys
+            keys
         );
-        run(row.place, row.keys, &check);
+        run(place_of, keys, &check);
     }
 }

@@ -5,9 +5,7 @@ mod go;
 pub(crate) mod levers;
 
 use gshare_proto::units::{Bytes, Share};
-use gshare_proto::{
-    Call, ClaimGpu, ClaimView, HistoryBy, HistorySpec, LeverWish, ReportSpec, ResizeSpec, Wait,
-};
+use gshare_proto::{Call, ClaimGpu, ClaimView, HistoryBy, LeverWish, ReportSpec, ResizeSpec, Wait};
 
 use super::{ask, run, try_claim};
 use crate::feed::{Request, Seek};
@@ -395,12 +393,9 @@ pub(crate) fn refresh(model: &mut Model) {
                     ..ReportSpec::default()
                 };
                 if model.past.by == HistoryBy::Gpu {
-                    let by = HistoryBy::Gpu;
-                    ask(
-                        model,
-                        Asked::PastGpus,
-                        Call::History(HistorySpec { by, ..spec.clone() }),
-                    );
+                    let mut gpus = spec.clone();
+                    gpus.by = HistoryBy::Gpu;
+                    ask(model, Asked::PastGpus, Call::History(gpus));
                 }
                 ask(model, Asked::Past, Call::History(spec));
                 ask(model, Asked::Worst, Call::Report(report));

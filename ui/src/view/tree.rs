@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gshare_proto::counts::many;
-use gshare_proto::{ClaimView, HistoryPoint, ProcessView};
+use gshare_proto::{ClaimView, HistoryPoint, ProcessView, Usage};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::Line;
@@ -292,6 +292,16 @@ fn plot(
     scene.line(&line!(view; dim format!("{from}{scale:^gap$}now")), axis, 0);
 }
 
+/// What was claimed, used and idle.
+pub(super) fn sums_of(view: &View<'_>, usage: &Usage) -> String {
+    let known = |s: Option<f64>| view.or_dash(s.map(hours));
+    let (claimed, used) = (hours(usage.claimed_gpu_s), known(usage.used_gpu_s));
+    format!(
+        "{claimed} GPU h claimed, {used} used, {} idle",
+        known(usage.idle_gpu_s())
+    )
+}
+
 /// What is known of it beside its figures.
 pub(super) fn facts(
     view: &View<'_>,
@@ -316,15 +326,11 @@ pub(super) fn facts(
     };
     tell("now", &text);
     if let Some(usage) = &claim.usage {
-        let known = |s: Option<f64>| view.or_dash(s.map(hours));
-        let text = format!(
-            "{} GPU h claimed, {} used, {} idle; burst {} on top",
-            hours(usage.claimed_gpu_s),
-            known(usage.used_gpu_s),
-            known(usage.idle_gpu_s()),
-            known(usage.borrowed())
+        let burst = view.or_dash(usage.borrowed().map(hours));
+        tell(
+            "so far",
+            &format!("{}; burst {burst} on top", sums_of(view, usage)),
         );
-        tell("so far", &text);
     }
     let levers = &claim.place.levers;
     let can = |word: &str, why: &Option<String>| match why {

@@ -388,15 +388,8 @@ impl Page<'_> {
             self.tell("waits for", format!("{:.2} GPUs", user.waiting));
         }
         if let Some(day) = &user.day {
-            let known = |s: Option<f64>| view.or_dash(s.map(hours));
-            let text = format!(
-                "{} GPU h claimed, {} used, {} idle, {} waited for",
-                hours(day.claimed_gpu_s),
-                known(day.used_gpu_s),
-                known(day.idle_gpu_s()),
-                hours(day.waited_gpu_s)
-            );
-            self.tell("24 hours", text);
+            let (sums, waited) = (tree::sums_of(&view, day), hours(day.waited_gpu_s));
+            self.tell("24 hours", format!("{sums}, {waited} waited for"));
         }
         self.claims(|c| c.uid == user.uid);
     }
