@@ -78,8 +78,8 @@ fn recorded(view: &View<'_>, past: &HistoryView, area: Rect, scene: &mut Scene<'
         Some(_) if !beside && room >= table + worst_rows + week + 9 => week,
         _ => 0,
     };
-    let rest = room.saturating_sub(table + worst_rows + week_rows + 1);
-    let chart = rest.clamp(2, 30);
+    let chart = room.saturating_sub(table + worst_rows + week_rows + 1);
+    let chart = chart.max(2);
     let sizes = [1, chart, table, worst_rows, week_rows];
     let sizes = sizes.map(|n| Constraint::Length(cells(n)));
     let [head, plot, sums, claims, hours_at] = Layout::vertical(sizes).areas(area);
