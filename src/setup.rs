@@ -38,7 +38,7 @@ pub(crate) fn run(args: &SetupArgs) -> Outcome {
     }
     let root = args.root.clone().unwrap_or_else(|| PathBuf::from("/"));
     let live = args.root.is_none();
-    if live && !gshare_enforcer::systemd::booted() {
+    if live && !args.dry_run && !gshare_enforcer::systemd::booted() {
         return Err(Failure::new(
             failure::NO_SERVICE,
             "systemd is not running here, so setup cannot start the service",
@@ -125,11 +125,26 @@ fn observe(tree: &mut Tree, dry: bool) -> Result<(), Failure> {
         "stage    1 (observe), {}: gshare records, and touches no program until gshare admin stage\n",
         tree.shown(&path).display()
     ))?;
+    out::print(&for_users(tree))?;
     if !dry {
         tree.make_dirs(&path).map_err(|(_, error)| error)?;
         std::fs::write(&*tree.place(&path)?, crate::stage::fresh())?;
     }
     Ok(())
+}
+
+/// Three sentences that administrators can show to their users.
+fn for_users(tree: &Tree) -> String {
+    let file = tree.shown(Path::new(gshare_config::SYSTEM_FILE));
+    let names = gshare_config::Config::load_file(&file).is_ok_and(|c| c.privacy.names_of_all);
+    let programs = if names { "and" } else { "not" };
+    format!(
+        "note     for the message of the day (/etc/motd):\n\
+         \x20          gshare records which user of this machine uses which GPU, how much and when, and forgets names after\n\
+         \x20          90 days; only its log of what administrators do keeps them.\n\
+         \x20          Other users see your name and the size and time of your claims, {programs} your programs and notebooks.\n\
+         \x20          To see all that is stored about you: gshare report --mine --raw\n"
+    )
 }
 
 fn install(root: &Path, prefix: &Path, exe: &Path, dry: bool, live: bool) -> Outcome {

@@ -173,6 +173,12 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
         mail.contains("user 1 ") && !mail.contains(&user.user),
         "{mail}"
     );
+    let stored = text(&station, &["report", "--mine", "--raw"]);
+    let stored = stored.lines().map(serde_json::from_str);
+    let stored: Vec<serde_json::Value> = stored.collect::<Result<_, _>>().expect("JSON lines");
+    for table in ["claim", "event", "face", "ten"] {
+        assert!(stored.iter().any(|row| row["table"] == table), "{table}");
+    }
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("report.html");
     let file = file.to_str().expect("a path in UTF-8");

@@ -16,10 +16,10 @@ use support::{Raw, python, station_with, until};
 const SOON: Duration = Duration::from_secs(15);
 const MIB: u64 = 1 << 20;
 
-fn exporting(listen: &str) -> Station {
+fn exporting(listen: &str, more: &str) -> Station {
     station_with(|o| {
         o.gpus = vec!["rtx4090".into(), "h100".into()];
-        o.config = format!("[metrics]\nlisten = {listen:?}\n");
+        o.config = format!("[metrics]\nlisten = {listen:?}\n{more}");
     })
 }
 
@@ -75,7 +75,7 @@ fn an_independent_parser_reads_what_the_snapshot_says() {
     let Some(bin) = python::bin("an_independent_parser_reads_what_the_snapshot_says") else {
         return;
     };
-    let station = exporting("127.0.0.1:0");
+    let station = exporting("127.0.0.1:0", "[privacy]\nnames = \"all\"\n");
     let address = address(&station);
     let mut one = Raw::claim(
         &station,
@@ -159,7 +159,7 @@ fn a_unix_socket_serves_the_same() {
     };
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("metrics.sock");
-    let mut station = exporting(&socket.to_string_lossy());
+    let mut station = exporting(&socket.to_string_lossy(), "");
     let page = scrape(&bin, &socket.to_string_lossy());
     assert_eq!(value(&page, "gshare_claims", &[]), Some(0.0));
     // The socket of a service that was killed is taken over.
@@ -173,7 +173,7 @@ fn a_unix_socket_serves_the_same() {
 
 #[test]
 fn slow_and_hostile_scrapers_harm_nobody() {
-    let station = exporting("127.0.0.1:0");
+    let station = exporting("127.0.0.1:0", "");
     let address = address(&station);
     assert!(raw(&address, b"GET /metrics HTTP/1.1\r\n\r\n").contains("gshare_claims 0\n"));
     for (request, wanted) in [
@@ -196,24 +196,25 @@ fn slow_and_hostile_scrapers_harm_nobody() {
         .map(|_| TcpStream::connect(&address).expect("listens"))
         .collect();
     let started = Instant::now();
-    let mut claim = Raw::claim(&station, &["-q", "-g", "0.25"]);
+    let mut claim = Raw::claim(&station, &["-q", "-g", "0.25", "--name", "unseen"]);
     assert!(claim.ask("info").starts_with("ok"));
     assert!(
         started.elapsed() < Duration::from_secs(5),
         "a claim waits for scrapers"
     );
     drop(silent);
-    until("scrapes are served again", SOON, || {
+    let answer = until("scrapes are served again", SOON, || {
         let answer = raw(&address, b"GET /metrics HTTP/1.1\r\n\r\n");
-        answer.contains("gshare_claims 1\n").then_some(())
+        answer.contains("gshare_claims 1\n").then_some(answer)
     });
+    assert!(!answer.contains("unseen"), "names are their owner's alone");
 }
 
 #[test]
 fn a_place_that_is_taken_does_not_stop_the_service() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let place = taken.local_addr().expect("an address").to_string();
-    let station = exporting(&place);
+    let station = exporting(&place, "");
     let output = station.command().arg("doctor").output().expect("runs");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(

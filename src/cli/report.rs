@@ -27,6 +27,9 @@ pub(crate) fn run(socket: Option<&Path>, args: &ReportArgs) -> Outcome {
         let hint = "--until counts back from now like --since and must be shorter: gshare report --since 2w --until 1w";
         return Err(Failure::new(super::failure::USAGE, text).with_hint(hint));
     }
+    if args.raw {
+        return raw(socket);
+    }
     let report = match args.merge.as_slice() {
         [] => ask(socket, args)?,
         files => {
@@ -47,10 +50,29 @@ pub(crate) fn run(socket: Option<&Path>, args: &ReportArgs) -> Outcome {
     } else if args.text {
         out::print(&page::Page::new(&report, args.names).mail())?;
     } else {
-        let user = args.user.as_deref();
+        let user = args.user.as_deref().or(args.mine.then_some("you"));
         out::print(&text(&report, user, out::columns(), out::colour()))?;
     }
     Ok(0)
+}
+
+/// Prints what the service stores about the caller.
+fn raw(socket: Option<&Path>) -> Outcome {
+    let mut client = connect::connect(socket)?;
+    let mut after = None;
+    loop {
+        let part = match client.call(&Call::Stored { after })? {
+            Reply::Stored(part) => part,
+            other => return Err(unexpected(&other)),
+        };
+        for row in &part.rows {
+            out::print(&format!("{row}\n"))?;
+        }
+        after = part.next;
+        if after.is_none() {
+            return Ok(0);
+        }
+    }
 }
 
 /// The service's answer.
@@ -58,10 +80,12 @@ fn ask(socket: Option<&Path>, args: &ReportArgs) -> Result<ReportView, Failure> 
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.unwrap_or_default();
     let ago = |time: Duration| u64::try_from(now.saturating_sub(time).as_millis()).unwrap_or(0);
+    let own = nix::unistd::Uid::effective().to_string();
+    let user = args.user.clone().or_else(|| args.mine.then_some(own));
     let call = Call::Report(ReportSpec {
         from_ms: ago(args.since),
         to_ms: args.until.map_or(0, ago),
-        user: args.user.clone().map(Into::into),
+        user: user.map(Into::into),
     });
     match connect::connect(socket)?.call(&call)? {
         Reply::Report(report) => Ok(*report),

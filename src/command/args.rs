@@ -135,6 +135,7 @@ pub enum Command {
             gshare report --since 5w               the last five weeks, all users\n  \
             gshare report --since 3d --user ada    three days of one user\n  \
             gshare report --since 5w --csv         for a spreadsheet\n  \
+            gshare report --mine --raw             all that is stored about you\n  \
             gshare report --html week.html         a browser page, without user names\n  \
             gshare report --merge *.json           machines, each by its report --json\n\n\
             Use is SM activity; times are GPU hours. Unknown figures are shown as \u{2014}, estimates with ~.")]

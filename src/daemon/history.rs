@@ -9,6 +9,7 @@ mod file_tests;
 pub(crate) mod runs;
 pub(crate) mod say;
 pub(crate) mod store;
+mod stored;
 pub(crate) mod sum;
 pub(crate) mod vitals;
 pub(crate) mod worker;
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use gshare_core::ClaimId;
+use gshare_proto::StoredPlace;
 use gshare_proto::history::{HistorySpec, ReportSpec};
 
 use store::{ClaimFace, Store};
@@ -53,4 +55,6 @@ pub(crate) enum Ask {
     History(HistorySpec),
     /// A report.
     Report(ReportSpec),
+    /// What is stored about the one who asks, from a place on.
+    Stored(Option<StoredPlace>),
 }

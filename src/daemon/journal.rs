@@ -50,6 +50,9 @@ impl From<rusqlite::Error> for JournalError {
     }
 }
 
+/// Its name in the state directory.
+pub(crate) const FILE: &str = "gshare.db";
+
 /// Of the file: 1 had the waiting claims in one text of `meta`, 2 has a row for each.
 const FORMAT: i64 = 2;
 /// Of the documents in it: [`ClaimRecord`] as JSON.

@@ -135,6 +135,7 @@ impl Msg {
                     | Call::Doctor
                     | Call::History(_)
                     | Call::Report(_)
+                    | Call::Stored { .. }
                     | Call::Try(_)
                     | Call::Env { .. }
                     | Call::Log { .. }

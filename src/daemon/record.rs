@@ -334,6 +334,7 @@ impl Service {
         };
         worker.tell(match ask {
             Ask::History(spec) => Order::History(Box::new(spec), place, out, turn),
+            Ask::Stored(after) => Order::Stored(viewer.uid(), after, out, turn),
             Ask::Report(spec) => Order::Report(Box::new(spec), place, out, turn),
         });
     }

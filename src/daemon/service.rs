@@ -322,6 +322,10 @@ impl Service {
                 self.ask_history(&peer, Ask::Report(spec), out, turn);
                 return;
             }
+            Call::Stored { after } => {
+                self.ask_history(&peer, Ask::Stored(after), out, turn);
+                return;
+            }
             Call::Doctor => Ok(Reply::Doctor {
                 checks: doctor::doctor(self, watch::viewer(&self.world(), &peer)),
             }),

@@ -39,7 +39,7 @@ impl Service {
         events: mpsc::UnboundedSender<Msg>,
     ) -> anyhow::Result<Self> {
         let mut driver = Driver::find(&config, &paths)?;
-        let journal = Journal::begin(&paths.state_dir.join("gshare.db"))?;
+        let journal = Journal::begin(&paths.state_dir.join(super::journal::FILE))?;
         let sample_tx = events.clone();
         let released = release::load(&journal)?;
         let observed = ObserverConfig {

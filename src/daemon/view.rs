@@ -511,6 +511,7 @@ pub(crate) fn metrics_page(service: &Service) -> String {
         u32::MAX,
         snapshot(service),
     );
+    let snapshot = Viewer::stranger(&service.world()).sees(snapshot);
     service
         .features
         .metrics

@@ -8,6 +8,7 @@ use gshare_proto::{Identity, Snapshot};
 use super::connection::Sender;
 use super::history::store::ClaimFace;
 use super::journal::ClaimRecord;
+use super::world::World;
 use crate::figures;
 use crate::identity;
 
@@ -30,6 +31,14 @@ impl Default for Viewer {
 }
 
 impl Viewer {
+    /// A user who has nothing here, such as a reader of the metrics.
+    pub(crate) fn stranger(world: &World<'_>) -> Self {
+        Self::User {
+            uid: u32::MAX,
+            names: world.config.privacy.names_of_all,
+        }
+    }
+
     /// Whose claims theirs would be.
     pub(crate) fn uid(self) -> u32 {
         match self {

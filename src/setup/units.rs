@@ -34,6 +34,11 @@ fn is_active() -> Result<bool, Failure> {
 
 /// What [`start`] will do, one line each.
 pub(super) fn plan(changed: bool) -> Result<Vec<String>, Failure> {
+    if !gshare_enforcer::systemd::booted() {
+        let text = "nothing: systemd is not running here, so setup would stop before the first change; gshare setup \
+                    --root / installs the files only";
+        return Ok(vec![text.to_owned()]);
+    }
     let mut lines = vec![
         "systemctl daemon-reload".to_owned(),
         format!("systemctl enable {UNIT}"),

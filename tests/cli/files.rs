@@ -154,3 +154,29 @@ fn quotas_that_cannot_be_packed_are_reported_with_which_and_why() {
         stderr(&unknown)
     );
 }
+
+#[test]
+fn setup_shows_its_changes_also_without_systemd_and_what_users_should_know() {
+    let home = Home::new();
+    let shown = |words: &[&str]| {
+        let output = home.gshare(words).output().expect("gshare");
+        assert_eq!(code(&output), Some(0), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let here = shown(&["setup", "--dry-run"]);
+    assert!(
+        here.ends_with("nothing was changed (--dry-run)\n"),
+        "{here}"
+    );
+    let run = here.lines().find(|line| line.starts_with("run "));
+    assert!(run.is_some(), "{here}");
+    let root = home.path("image").to_string_lossy().into_owned();
+    let fresh = shown(&["setup", "--dry-run", "--root", &root]);
+    for part in [
+        "forgets names after\n           90 days",
+        "not your programs and notebooks",
+        "gshare report --mine --raw",
+    ] {
+        assert!(fresh.contains(part), "{part} is not in\n{fresh}");
+    }
+}

@@ -18,6 +18,12 @@ pub struct ReportArgs {
     /// Only this user's
     #[arg(short, long, value_name = "USER")]
     pub user: Option<String>,
+    /// Only your own
+    #[arg(long, conflicts_with_all = ["user", "merge"])]
+    pub mine: bool,
+    /// Print all that gshare stores about you: a line of JSON for each row of its tables
+    #[arg(long, requires = "mine", conflicts_with_all = ["json", "csv", "html", "text", "until"])]
+    pub raw: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

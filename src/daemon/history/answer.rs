@@ -11,7 +11,7 @@ use gshare_proto::{ErrorCode, Named, WireError};
 use rusqlite::OptionalExtension;
 
 use super::ask::{Filter, Group, Span, Sums};
-use super::store::{ClaimFace, Store, kind};
+use super::store::{ClaimFace, NOBODY, Store, kind};
 use super::sum::Sum;
 use crate::daemon::names::Names;
 use crate::daemon::viewer::Viewer;
@@ -66,6 +66,14 @@ fn broken(error: &rusqlite::Error) -> WireError {
         format!("the history cannot be read: {error}"),
     )
     .with_hint("gshare doctor says why")
+}
+
+/// Name of the user whose sum it is.
+fn user_name(names: &Names, uid: u32) -> String {
+    match uid {
+        NOBODY => "(no name kept)".to_owned(),
+        uid => names.user(uid),
+    }
 }
 
 /// Mean use over a time of which `known` of `all` was known.
@@ -283,7 +291,7 @@ impl Store {
                 let found = self.sums(span, Group::User, &filter).map_err(read)?;
                 let line = |(uid, line): (&String, &BTreeMap<i64, Sum>)| {
                     let number = uid.parse().unwrap_or(u32::MAX);
-                    series(uid.clone(), names.user(number), Some(number), line)
+                    series(uid.clone(), user_name(names, number), Some(number), line)
                 };
                 found.iter().map(line).collect::<Vec<_>>()
             }
@@ -445,7 +453,7 @@ impl Store {
                 let uid = uid.parse().unwrap_or(u32::MAX);
                 UserReport {
                     uid,
-                    user: names.user(uid),
+                    user: user_name(names, uid),
                     usage: own.usage(),
                     series: points(line, &span, &looked),
                 }

@@ -90,6 +90,8 @@ impl Store {
         let mut conditions = Vec::new();
         let kinds: Vec<String> = filter.kinds.iter().map(ToString::to_string).collect();
         conditions.push(format!("s.kind IN ({})", kinds.join(", ")));
+        // Those that are kept without a claim are no line.
+        conditions.extend((group == Group::Claim).then(|| "s.claim <> 0".to_owned()));
         conditions.extend(filter.uid.map(|uid| format!("s.uid = {uid}")));
         conditions.extend(filter.claim.map(|c| format!("s.claim = {c}")));
         conditions.extend(filter.gpu.as_ref().map(|_| "s.gpu = ?4".to_owned()));

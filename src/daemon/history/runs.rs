@@ -28,6 +28,7 @@ CREATE INDEX IF NOT EXISTS run_script ON run (uid, script, ended_ms);
 CREATE INDEX IF NOT EXISTS run_shared ON run (script, ended_ms);
 CREATE INDEX IF NOT EXISTS run_user ON run (uid, ended_ms);
 CREATE INDEX IF NOT EXISTS run_score ON run (uid, kind, ended_ms);
+CREATE INDEX IF NOT EXISTS run_ended ON run (ended_ms);
 ";
 
 /// A run of a command in a claim that has ended. Bytes, seconds; parts of a GPU are 0 to 1.
@@ -45,7 +46,7 @@ pub(crate) struct RunRecord {
     pub(crate) class: String,
     pub(crate) program: String,
     pub(crate) script: String,
-    /// Arguments without their numbers, paths reduced.
+    /// Arguments without their numbers, paths reduced; in the file only whether they are the same as those of another run.
     pub(crate) words: String,
     /// Numbers in the arguments.
     pub(crate) numbers: Vec<(String, f64)>,
@@ -116,6 +117,16 @@ impl RunRecord {
             peak: Bytes(self.peak),
         }
     }
+}
+
+/// What is kept of the words of arguments, which are compared and never shown.
+fn kept(words: &str) -> String {
+    use sha2::Digest;
+    if words.is_empty() {
+        return String::new();
+    }
+    let sum = sha2::Sha256::digest(words);
+    sum[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whose runs are asked for.
@@ -189,6 +200,10 @@ impl Store {
 
     /// What earlier runs say.
     pub(crate) fn told(&self, whose: &Whose, shape: &Shape, gpus: u32) -> rusqlite::Result<Told> {
+        let shape = &Shape {
+            words: kept(&shape.words),
+            ..shape.clone()
+        };
         let own = self.list(
             "uid = ?1 AND script = ?2",
             &[&whose.uid, &shape.script],
@@ -278,6 +293,7 @@ impl Store {
                     .execute([run.cast_signed()])?;
             }
         }
+        record.words = kept(&record.words);
         let text = serde_json::to_string(&record).unwrap_or_default();
         self.db.prepare_cached(
             "INSERT INTO run (ended_ms, uid, script, gpus, seconds, kind, score, record) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
@@ -305,6 +321,38 @@ impl Store {
         Ok(())
     }
 
+    /// Records of earlier versions had the words of arguments.
+    pub(super) fn forget_words(&mut self) -> rusqlite::Result<()> {
+        const DONE: &str = "words";
+        let done = "SELECT 1 FROM meta WHERE key = ?1";
+        if self.db.prepare(done)?.exists([DONE])? {
+            return Ok(());
+        }
+        let ids: Vec<i64> = self
+            .db
+            .prepare("SELECT id FROM run")?
+            .query_map([], |r| r.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        self.in_transaction(|store| {
+            for id in ids {
+                let mut found = store.list("id = ?1", &[&id], 1)?;
+                if let Some(record) = found.first_mut() {
+                    record.words = kept(&record.words);
+                }
+                // One that cannot be read is of no use.
+                let text = found.first().and_then(|r| serde_json::to_string(r).ok());
+                store
+                    .db
+                    .prepare_cached("UPDATE run SET record = ?2 WHERE id = ?1")?
+                    .execute(params![id, text.unwrap_or_default()])?;
+            }
+            store
+                .db
+                .execute("INSERT INTO meta (key, value) VALUES (?1, 1)", [DONE])?;
+            Ok(())
+        })
+    }
+
     /// A user's own runs, newest first.
     pub(crate) fn runs_of(&self, uid: u32, most: usize) -> rusqlite::Result<Vec<RunRecord>> {
         self.list("uid = ?1", &[&uid], most)
@@ -315,7 +363,11 @@ impl Store {
     pub(crate) fn put_runs(&mut self, records: &[RunRecord]) -> rusqlite::Result<()> {
         self.db.execute_batch("BEGIN")?;
         for record in records {
-            let text = serde_json::to_string(record).unwrap_or_default();
+            let hidden = RunRecord {
+                words: kept(&record.words),
+                ..record.clone()
+            };
+            let text = serde_json::to_string(&hidden).unwrap_or_default();
             self.db.prepare_cached(
                 "INSERT INTO run (ended_ms, uid, script, gpus, seconds, kind, score, record) VALUES (?1, ?2, ?3, ?4, ?5, 1, 0.5, ?6)",
             )?

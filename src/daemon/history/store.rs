@@ -46,6 +46,17 @@ pub(crate) const LEVELS: [Level; 3] = [
     },
 ];
 
+/// Longer than this, sums are kept without a user or a claim, and records of runs not at all. The mark is up to when that
+/// is done.
+const NAMED: Level = Level {
+    table: "hour",
+    step: 3600,
+    kept: 90 * DAY,
+    mark: "named",
+};
+/// Owner of sums that are kept without a user.
+pub(crate) const NOBODY: u32 = u32::MAX;
+
 /// 2 added `mem_borrowed`, which is unknown in what was recorded before.
 const FORMAT: i64 = 2;
 
@@ -282,12 +293,14 @@ impl Store {
             places.join(", "),
             add.join(", ")
         );
-        Ok(Self {
+        let mut store = Self {
             db,
             max_bytes,
             series: HashMap::new(),
             insert,
-        })
+        };
+        store.forget_words()?;
+        Ok(store)
     }
 
     /// Takes over points of an older version, once.
@@ -348,7 +361,7 @@ impl Store {
         result
     }
 
-    fn in_transaction(
+    pub(super) fn in_transaction(
         &mut self,
         body: impl FnOnce(&mut Self) -> rusqlite::Result<()>,
     ) -> rusqlite::Result<()> {
@@ -369,7 +382,7 @@ impl Store {
             statement.execute(rusqlite::params_from_iter(all))?;
         }
         // A clock that was put back writes into steps that are rolled up already: roll them again.
-        for level in &LEVELS[1..] {
+        for level in LEVELS[1..].iter().chain([&NAMED]) {
             let begin = step.at - step.at.rem_euclid(level.step);
             if self.mark(level)?.is_some_and(|mark| mark > begin) {
                 self.set_mark(level, begin)?;
@@ -460,6 +473,7 @@ impl Store {
             let cut = now - level.kept;
             self.drop_before(level, cut - cut.rem_euclid(3600))?;
         }
+        self.forget_names(now - NAMED.kept)?;
         for (level, part) in LEVELS.iter().zip([4, 8, 8]) {
             for _ in 0..part {
                 if self.bytes()? <= self.max_bytes {
@@ -479,15 +493,53 @@ impl Store {
         let sql = format!("DELETE FROM {} WHERE at < ?1", level.table);
         let gone = self.db.prepare_cached(&sql)?.execute([cut])?;
         if gone > 0 && level.step == 3600 {
-            // Lines of which nothing is left.
-            self.db.execute_batch(
-                "DELETE FROM series WHERE id NOT IN
-                     (SELECT series FROM hour UNION SELECT series FROM minute UNION SELECT series FROM ten);
-                 DELETE FROM face WHERE claim NOT IN (SELECT claim FROM series)",
-            )?;
-            self.series.clear();
+            self.drop_lines()?;
         }
         Ok(())
+    }
+
+    /// Lines of which nothing is left.
+    fn drop_lines(&mut self) -> rusqlite::Result<()> {
+        self.series.clear();
+        self.db.execute_batch(
+            "DELETE FROM series WHERE id NOT IN
+                 (SELECT series FROM hour UNION SELECT series FROM minute UNION SELECT series FROM ten);
+             DELETE FROM face WHERE claim NOT IN (SELECT claim FROM series)",
+        )
+    }
+
+    /// Adds up what claims and users had before a moment, without saying whose it was; records of runs go.
+    fn forget_names(&mut self, cut: i64) -> rusqlite::Result<()> {
+        let cut = cut - cut.rem_euclid(NAMED.step);
+        self.db
+            .prepare_cached("DELETE FROM run WHERE ended_ms < ?1")?
+            .execute([cut * 1000])?;
+        let from = self.mark(&NAMED)?.unwrap_or(i64::MIN);
+        if from >= cut {
+            return Ok(());
+        }
+        let of_users = format!("kind IN ({}, {})", kind::CLAIM, kind::WAIT);
+        let then = "hour WHERE at >= ?1 AND at < ?2";
+        let nameless = format!(
+            "INSERT OR IGNORE INTO series (kind, claim, uid, gpu)
+             SELECT DISTINCT kind, 0, {NOBODY}, gpu FROM series
+             WHERE {of_users} AND id IN (SELECT series FROM {then})"
+        );
+        let added = format!(
+            "INSERT OR REPLACE INTO hour SELECT at, n.id, {} FROM hour
+             JOIN series s ON s.id = series
+             JOIN series n ON (n.kind, n.claim, n.uid, n.gpu) = (s.kind, 0, {NOBODY}, s.gpu)
+             WHERE at >= ?1 AND at < ?2 AND s.{of_users} GROUP BY at, n.id",
+            summed()
+        );
+        let gone = format!(
+            "DELETE FROM {then} AND series IN (SELECT id FROM series WHERE {of_users} AND uid <> {NOBODY})"
+        );
+        for sql in [&nameless, &added, &gone] {
+            self.db.prepare_cached(sql)?.execute([from, cut])?;
+        }
+        self.set_mark(&NAMED, cut)?;
+        self.drop_lines()
     }
 
     /// Gives pages that are free back to the file system, a few at a time. Not in a transaction.

@@ -355,3 +355,86 @@ fn memory_above_the_claim_is_added_up_and_unknown_where_it_was_not_counted() {
     assert_eq!(of(7).mem_borrowed_byte_s, Some(borrowed));
     assert_eq!(of(8).mem_borrowed_byte_s, None);
 }
+
+#[test]
+fn after_90_days_sums_have_no_owner_and_runs_are_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(&dir);
+    let first: Vec<Step> = (0..360).map(|i| step(BEGIN + i * 10)).collect();
+    store.add_all(&first).unwrap();
+    let face = ClaimFace {
+        claim: 1,
+        uid: 7,
+        what: "secret.py".into(),
+        ..ClaimFace::default()
+    };
+    store.name_claim(&face).unwrap();
+    let later = BEGIN + 91 * 86_400;
+    for ended in [BEGIN, later] {
+        let run = super::runs::RunRecord {
+            ended_ms: ended.unsigned_abs() * 1000,
+            uid: 7,
+            ..Default::default()
+        };
+        store.add_run(run, &super::runs::Whose::default()).unwrap();
+    }
+    let before = report(&store, BEGIN, BEGIN + 3600);
+    assert_eq!((before.users.len(), before.worst.len()), (2, 0));
+    for hour in 0..2 {
+        let end = later - later.rem_euclid(3600) + (hour + 2) * 3600 - 10;
+        store.add_all(&[step(end)]).unwrap();
+    }
+    let after = report(&store, BEGIN, BEGIN + 3600);
+    let users: Vec<&str> = after.users.iter().map(|u| u.user.as_str()).collect();
+    assert_eq!(users, ["(no name kept)"]);
+    let claimed = |r: &gshare_proto::ReportView| r.total.claimed_gpu_s.round();
+    assert_eq!(claimed(&after), claimed(&before));
+    assert_eq!(after.total.used_gpu_s, before.total.used_gpu_s);
+    let count = |sql: &str| -> i64 { store.db.query_row(sql, [], |r| r.get(0)).unwrap() };
+    // The claims that still run are in new hours by name.
+    let named =
+        "SELECT count(*) FROM hour JOIN series s ON s.id = series WHERE s.claim <> 0 AND at < ";
+    assert_eq!(count(&format!("{named}{}", later - 90 * 86_400)), 0);
+    assert!(count(&format!("{named}{}", later + 86_400)) > 0);
+    assert_eq!(count("SELECT count(*) FROM run"), 1);
+    assert_eq!(report(&store, later, later + 9000).users.len(), 2);
+}
+
+#[test]
+fn of_arguments_only_numbers_are_kept() {
+    use super::runs::{RunRecord, Whose};
+    let dir = tempfile::tempdir().unwrap();
+    let words = "data=secret.bin";
+    let run = RunRecord {
+        uid: 7,
+        script: "train.py".into(),
+        words: words.into(),
+        peak: 1 << 30,
+        ..RunRecord::default()
+    };
+    let text = |store: &Store| -> String {
+        let sql = "SELECT group_concat(record) FROM run";
+        store.db.query_row(sql, [], |r| r.get(0)).unwrap()
+    };
+    let mut store = open(&dir);
+    // As an earlier version wrote it.
+    let old = serde_json::to_string(&run).unwrap();
+    let sql = "INSERT INTO run (ended_ms, uid, script, gpus, seconds, record) VALUES (1, 7, 'train.py', 1, 1.0, ?1)";
+    store.db.execute(sql, [old]).unwrap();
+    store
+        .db
+        .execute("DELETE FROM meta WHERE key = 'words'", [])
+        .unwrap();
+    drop(store);
+    store = open(&dir);
+    let shape = run.shape();
+    store.add_run(run, &Whose::default()).unwrap();
+    assert!(!text(&store).contains("secret"), "{}", text(&store));
+    // Both are still known as runs of the same command.
+    let whose = Whose {
+        uid: 7,
+        ..Whose::default()
+    };
+    let told = store.told(&whose, &shape, 1).unwrap();
+    assert_eq!(told.records.len(), 2);
+}

@@ -10,15 +10,16 @@ use std::time::Duration;
 
 use gshare_core::predict::Shape;
 use gshare_proto::history::{HistorySpec, ReportSpec};
-use gshare_proto::{ClaimSpec, ErrorCode, Reply, SuggestSpec, SuggestView, WireError};
+use gshare_proto::{ClaimSpec, ErrorCode, Reply, StoredPlace, SuggestSpec, SuggestView, WireError};
 
 use super::answer::Place;
 use super::runs::{self, RunRecord, Whose};
-use super::say;
 use super::store::{ClaimFace, Store};
 use super::sum::{Step, Sum};
+use super::{say, stored};
 use crate::clock::unix_ms;
 use crate::daemon::connection::{Sender, Turn};
+use crate::daemon::journal::FILE as JOURNAL;
 use crate::daemon::names::Names;
 use crate::daemon::peer::Peer;
 
@@ -36,6 +37,8 @@ pub(crate) enum Order {
     History(Box<HistorySpec>, Place, Sender, Turn),
     /// A client asks for a report.
     Report(Box<ReportSpec>, Place, Sender, Turn),
+    /// A user asks what is stored about them, from a place on.
+    Stored(u32, Option<StoredPlace>, Sender, Turn),
     /// A run has ended.
     Run(Box<RunRecord>, Whose),
     /// What earlier runs say of a claim that runs.
@@ -168,7 +171,7 @@ impl Worker {
         };
         let out = match order {
             Order::History(_, _, out, _) | Order::Report(_, _, out, _) => out,
-            Order::Suggest(_, out, _) => out,
+            Order::Suggest(_, out, _) | Order::Stored(_, _, out, _) => out,
             Order::Size(ask) => ask.sized.out,
             _ => return,
         };
@@ -228,6 +231,17 @@ impl Desk {
                     self.write();
                     let answer = self.ask(|s, names| s.report(&spec, &place, names));
                     reply(&out, answer.map(|v| Reply::Report(Box::new(v))));
+                }
+                Order::Stored(uid, after, out, _turn) => {
+                    self.write();
+                    let journal = self.path.with_file_name(JOURNAL);
+                    let answer = self.ask(|s, names| {
+                        let journal = stored::journal(&journal).map_err(unreadable)?;
+                        let user = names.user(uid);
+                        let found = s.stored(&journal, (uid, &user), after.as_ref());
+                        found.map_err(unreadable)
+                    });
+                    reply(&out, answer.map(Reply::Stored));
                 }
                 Order::Run(run, whose) => {
                     if let Some(Err(error)) = self.store().map(|s| s.add_run(*run, &whose)) {
@@ -358,6 +372,11 @@ impl Desk {
             tracing::debug!(%error, "free pages of the history stay in its file");
         }
     }
+}
+
+fn unreadable(error: rusqlite::Error) -> WireError {
+    let text = format!("what is stored cannot be read: {error}");
+    WireError::new(ErrorCode::Internal, text)
 }
 
 /// Commands that are answered when none is named: the last different ones.

@@ -271,6 +271,12 @@ pub enum Call {
     History(HistorySpec),
     /// What was claimed and used in sum, by user. Answers [`Reply::Report`].
     Report(ReportSpec),
+    /// All that is stored about the caller, in parts. Answers [`Reply::Stored`].
+    Stored {
+        /// Where the last answer ended.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<StoredPlace>,
+    },
     /// Sizes from experience. Answers [`Reply::Suggest`].
     Suggest(SuggestSpec),
     /// What the service found and can do. Answers [`Reply::Doctor`].
@@ -478,6 +484,8 @@ pub enum Reply {
     History(Box<HistoryView>),
     /// Claimed and used in sum.
     Report(Box<ReportView>),
+    /// What is stored about the caller.
+    Stored(StoredView),
     /// Sizes.
     Suggest(Box<SuggestView>),
     /// Lines of `gshare doctor`.
@@ -501,6 +509,25 @@ pub enum Reply {
     },
     /// The request failed.
     Error(WireError),
+}
+
+/// Where a part of what is stored ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredPlace {
+    /// Number of the table.
+    pub table: u32,
+    /// The last row.
+    pub key: [i64; 2],
+}
+
+/// A part of what is stored about a user.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredView {
+    /// A row each, as a JSON object.
+    pub rows: Vec<String>,
+    /// Where the next part begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<StoredPlace>,
 }
 
 /// One line of `gshare doctor`.

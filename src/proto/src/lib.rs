@@ -30,8 +30,8 @@ pub use admin::{AdminCall, AdminDone, AuditEntry, ClaimFor, DrainView, QuotaView
 pub use bounds::{CommandLine, Label, List, Text, printable};
 pub use call::{
     Call, Check, ClaimSpec, ContainerPlace, ErrorCode, Granted, Hello, KernelSpec, LeaseView,
-    LeverWish, Queued, Reply, ResizeSpec, Resized, ResizedGpu, TakingView, Tried, TriedGpu, Wait,
-    WireError,
+    LeverWish, Queued, Reply, ResizeSpec, Resized, ResizedGpu, StoredPlace, StoredView, TakingView,
+    Tried, TriedGpu, Wait, WireError,
 };
 pub use client::{Client, ClientError};
 pub use health::{Grade, HealthView, RemappedView, XidView};
