@@ -19,6 +19,7 @@ mod list;
 mod nodes;
 mod off;
 mod phases;
+mod prospect;
 mod release;
 mod replay;
 mod replay_sizes;

@@ -19,6 +19,7 @@ pub mod launcher;
 pub mod monitor;
 mod off;
 mod records;
+pub mod release;
 mod setup;
 mod stage;
 #[cfg(feature = "lab")]

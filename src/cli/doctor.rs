@@ -11,12 +11,17 @@ use serde_json::json;
 use super::args::DoctorArgs;
 use super::claim::unexpected;
 use super::table::plain;
-use super::{Outcome, connect, failure, out};
+use super::{Outcome, connect, failure, out, prospect};
 
 /// Columns of the state, with its indent.
 const STATE: usize = 11;
 
 pub(crate) fn run(socket: Option<&Path>, args: &DoctorArgs) -> Outcome {
+    if args.prospect.driver.is_some() || args.prospect.gpu.is_some() {
+        let (verdict, checks) = prospect::of(&args.prospect);
+        show(&verdict, &checks, args.json)?;
+        return Ok(0);
+    }
     let mut client = match connect::connect(socket) {
         Ok(client) => client,
         Err(e) => {
@@ -25,13 +30,13 @@ pub(crate) fn run(socket: Option<&Path>, args: &DoctorArgs) -> Outcome {
                 ..local("service", "service", "missing", e.message)
             }];
             checks.extend(machine());
-            show(&checks, args.json)?;
+            show(&verdict(&checks), &checks, args.json)?;
             return Ok(e.code);
         }
     };
     match client.call(&Call::Doctor)? {
         Reply::Doctor { checks } => {
-            show(&checks, args.json)?;
+            show(&verdict(&checks), &checks, args.json)?;
             Ok(0)
         }
         other => Err(unexpected(&other)),
@@ -88,17 +93,17 @@ fn machine() -> Vec<Check> {
     ]
 }
 
-fn show(checks: &[Check], json: bool) -> Result<(), failure::Failure> {
+fn show(verdict: &str, checks: &[Check], json: bool) -> Result<(), failure::Failure> {
     if json {
         return out::json(&json!({ "checks": checks }));
     }
-    out::print(&page(checks, out::columns(), out::colour()))
+    out::print(&page(verdict, checks, out::columns(), out::colour()))
 }
 
 /// The rows under their headings. On a terminal sentences are wrapped to `width`; elsewhere they are left
 /// whole, for grep and for questions.
-fn page(checks: &[Check], width: Option<usize>, colour: bool) -> String {
-    let mut text = wrapped(&verdict(checks), width.map(|width| width + STATE)).join("\n") + "\n\n";
+fn page(verdict: &str, checks: &[Check], width: Option<usize>, colour: bool) -> String {
+    let mut text = wrapped(verdict, width.map(|width| width + STATE)).join("\n") + "\n\n";
     let mut heading = None;
     for check in checks {
         if heading != Some(&check.group) && !check.group.is_empty() {
@@ -224,16 +229,19 @@ mod tests {
             check("memory", "memory cap", "missing"),
             check("memory", "memory limits", "missing"),
         ];
-        let text = page(&rows, Some(80), false);
+        let text = page(&verdict(&rows), &rows, Some(80), false);
         assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
         assert_eq!(text.matches("\nmemory\n").count(), 1, "{text}");
         assert!(text.contains("\n\nservice\n  ok       cgroups: simulation only\n"));
-        let verdict = "gshare works here, but not fully: 1 checks passed; 2 missing: memory cap, memory limits";
-        assert_eq!(page(&rows, None, false).lines().next(), Some(verdict));
+        let first = "gshare works here, but not fully: 1 checks passed; 2 missing: memory cap, memory limits";
+        assert_eq!(
+            page(&verdict(&rows), &rows, None, false).lines().next(),
+            Some(first)
+        );
         let words = |t: &str| t.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(
             words(&text),
-            words(&page(&rows, None, false)),
+            words(&page(&verdict(&rows), &rows, None, false)),
             "nothing is lost"
         );
     }

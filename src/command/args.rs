@@ -8,6 +8,7 @@ mod config;
 pub mod kernel;
 pub mod levers;
 pub mod nodes;
+pub mod prospect;
 pub mod report;
 pub mod setup;
 pub mod sizes;
@@ -206,6 +207,9 @@ pub enum Command {
     #[command(after_long_help = levers::MOVE)]
     Move(MoveArgs),
     /// Show what gshare can enforce on this machine, and how to fix what it cannot
+    #[command(after_long_help = "Examples:\n  \
+            gshare doctor                               this machine\n  \
+            gshare doctor --driver 550 --gpu rtx4090    before you buy or install")]
     Doctor(DoctorArgs),
     /// For administrators: drain GPUs, end claims, read the audit log
     #[command(
@@ -473,6 +477,9 @@ pub struct SmiArgs {
 /// `gshare doctor`.
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
+    /// Another machine.
+    #[command(flatten)]
+    pub prospect: prospect::ProspectArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -180,3 +180,42 @@ fn setup_shows_its_changes_also_without_systemd_and_what_users_should_know() {
         assert!(fresh.contains(part), "{part} is not in\n{fresh}");
     }
 }
+
+#[test]
+fn doctor_says_what_would_work_with_another_driver_and_gpu() {
+    let home = Home::new();
+    let first = |words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        let output = home.gshare(&words).output().expect("gshare");
+        assert_eq!(code(&output), Some(0), "{}", stderr(&output));
+        let shown = stdout(&output);
+        (shown.lines().next().unwrap_or_default().to_owned(), shown)
+    };
+    let (verdict, rows) = first("doctor --driver 550 --gpu rtx4090");
+    assert_eq!(
+        verdict,
+        "gshare with driver 550 and NVIDIA GeForce RTX 4090: not or not fully: offload and restore, moving \
+         between GPUs"
+    );
+    assert!(
+        rows.contains("fix: install driver release 580 or later") && rows.contains("has no MIG")
+    );
+    let (verdict, _) = first("doctor --driver 580.95.05 --gpu h100");
+    assert!(verdict.ends_with("all of this would work"), "{verdict}");
+    let (verdict, _) = first("doctor --driver 570.133.20");
+    assert!(verdict.contains("offload and restore"), "{verdict}");
+    let (_, json) = first("doctor --driver 565.57.01 --json");
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    let checks = json["checks"].as_array().expect("a list");
+    let of = |name: &str| checks.iter().find(|c| c["name"] == name).expect(name);
+    assert_eq!(of("compute limit")["state"], "ok");
+    assert_eq!(of("offload and restore")["state"], "missing");
+    for (words, known) in [
+        (["doctor", "--gpu", "gtx970"], "gshare knows rtx2080ti,"),
+        (["doctor", "--driver", "new"], "such as 550 or 580.95.05"),
+    ] {
+        let output = home.gshare(&words).output().expect("gshare");
+        assert_eq!(code(&output), Some(64));
+        assert!(stderr(&output).contains(known), "{}", stderr(&output));
+    }
+}

@@ -18,19 +18,7 @@ use crate::daemon::msg::Unable;
 use crate::daemon::service::{Live, Service};
 use crate::daemon::world::World;
 use crate::daemon::{story, whose};
-
-/// First release of the driver that restores onto other GPUs.
-const MOVES_SINCE: u32 = 580;
-
-/// Releases of the driver whose checkpoints refuse even simple PyTorch programs: from the first to before the second
-/// (cuda-checkpoint issue 34: 570.86 to 570.158 refuse them, 575.57.08 does not).
-const REFUSES_PYTORCH: [(u32, u32); 2] = [(570, 0), (575, 57)];
-
-/// The first two numbers of a driver's version.
-fn release_of(version: &str) -> Option<(u32, u32)> {
-    let mut numbers = version.split('.').map(|n| n.parse().ok());
-    Some((numbers.next()??, numbers.next()??))
-}
+use crate::release::{MOVES_SINCE, Release};
 
 /// Bits of all members of a claim.
 fn flags(live: &Live) -> u64 {
@@ -94,7 +82,11 @@ fn may_move(world: &World<'_>, live: &Live, flags: u64) -> Result<(), String> {
     if live.record.no_move {
         return Err("it was claimed with --no-movable".to_owned());
     }
-    if world.gpus.driver_release().is_some_and(|r| r < MOVES_SINCE) {
+    if world
+        .gpus
+        .driver_release()
+        .is_some_and(|r| r.0 < MOVES_SINCE)
+    {
         return Err(format!(
             "this driver cannot move programs between GPUs (release {MOVES_SINCE} or later can)"
         ));
@@ -130,16 +122,14 @@ pub(crate) fn show_devices(
 }
 
 impl Gpus {
-    fn driver_release(&self) -> Option<u32> {
-        let release = self.driver_version().split('.').next();
-        release.and_then(|r| r.parse().ok())
+    fn driver_release(&self) -> Option<Release> {
+        self.driver_version().parse().ok()
     }
 
     /// Whether the driver is one whose checkpoints refuse even simple programs: what a person asks for is tried, and nothing
     /// else.
     pub(super) fn refuses_pytorch(&self) -> bool {
-        let [since, until] = REFUSES_PYTORCH;
-        release_of(self.driver_version()).is_some_and(|r| since <= r && r < until)
+        self.driver_release().is_some_and(Release::refuses_pytorch)
     }
 }
 
@@ -172,7 +162,7 @@ pub(crate) fn lever_rows(
     };
     let release = world.gpus.driver_release();
     let moves = match release {
-        Some(r) if r < MOVES_SINCE => Err(format!("needs driver release {MOVES_SINCE} or later")),
+        Some(r) if r.0 < MOVES_SINCE => Err(format!("needs driver release {MOVES_SINCE} or later")),
         _ if world.host.fences.filters.is_none() => Ok("without a device filter: ".to_owned()),
         _ => Ok(String::new()),
     };
@@ -316,7 +306,10 @@ fn may_park_now(
 
 /// Whether claims that can burst are spread over idle GPUs, from where they would have to be moved later.
 pub(crate) fn moves_work(world: &World<'_>, levers: &LeverState) -> bool {
-    let able = world.gpus.driver_release().is_none_or(|r| r >= MOVES_SINCE);
+    let able = world
+        .gpus
+        .driver_release()
+        .is_none_or(|r| r.0 >= MOVES_SINCE);
     matches!(levers.usable, Some(Ok(()))) && able
 }
 
