@@ -7,6 +7,7 @@ mod admin;
 mod adopt;
 mod claim;
 mod config;
+mod conformance;
 mod connect;
 mod container;
 mod doctor;

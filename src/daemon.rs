@@ -12,6 +12,7 @@ mod bound;
 mod claim_for;
 mod claims;
 mod command;
+mod conformance;
 mod connection;
 mod container;
 mod container_names;

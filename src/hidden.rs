@@ -7,6 +7,9 @@ use std::process::ExitCode;
 use crate::daemon::{COVER_ARGUMENT, ENGINE_ARGUMENT, PROBE_ARGUMENT, cover};
 use crate::kernel::helper::ARGUMENT as NOTEBOOKS_ARGUMENT;
 
+/// The list of checks of the driver.
+pub(crate) const CHECKS_ARGUMENT: &str = "device-checks";
+
 /// Runs such a program if the process was started as one.
 #[must_use]
 pub fn run() -> Option<ExitCode> {
@@ -21,6 +24,7 @@ pub fn run() -> Option<ExitCode> {
         gshare_abi::host::Priority::Background.take();
     }
     let result = match name.as_str() {
+        CHECKS_ARGUMENT => return Some(gshare_device::run(&[CHECKS_ARGUMENT], &args)),
         PROBE_ARGUMENT => probe(&args),
         COVER_ARGUMENT => cover(&args).map_err(|e| format!("{e:#}")),
         ENGINE_ARGUMENT => engine(&args),

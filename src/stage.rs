@@ -8,7 +8,7 @@ use std::path::Path;
 use gshare_config::{Config, Overuse, Stage, Unclaimed};
 use serde::{Deserialize, Serialize};
 
-use crate::off;
+use crate::{clock, off};
 
 /// Name of the line in the state directory.
 pub(crate) const FILE: &str = "stage";
@@ -24,6 +24,26 @@ pub(crate) struct Stages {
     /// At most so much for the members of these groups, by name.
     #[serde(default)]
     pub(crate) groups: BTreeMap<String, Stage>,
+    /// What comes after them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) later: Option<Box<Later>>,
+}
+
+/// Stages that come into force at a time.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Later {
+    /// Unix milliseconds.
+    pub(crate) from_ms: u64,
+    /// `stage 3 (reclaim) for every GPU and user`.
+    pub(crate) what: String,
+    pub(crate) stages: Stages,
+}
+
+impl Later {
+    /// `stage 3 (reclaim) for every GPU and user from Mon 30 Nov 08:00`.
+    pub(crate) fn text(&self) -> String {
+        format!("{} from {}", self.what, clock::local(self.from_ms))
+    }
 }
 
 impl Stages {
@@ -46,12 +66,15 @@ impl Stages {
         known.copied().min().unwrap_or(Stage::Require)
     }
 
-    /// The same with another stage: of these GPUs, of this group, or without either of everything.
+    /// The same with another stage, and nothing for later: of these GPUs, of this group, or without either of everything.
     pub(crate) fn with(&self, stage: Stage, gpus: &[String], group: Option<&str>) -> Self {
         if gpus.is_empty() && group.is_none() {
             return Self::all(stage);
         }
-        let mut new = self.clone();
+        let mut new = Self {
+            later: None,
+            ..self.clone()
+        };
         new.gpus
             .extend(gpus.iter().map(|uuid| (uuid.clone(), stage)));
         new.gpus.retain(|_, of| *of != new.machine);
@@ -59,6 +82,21 @@ impl Stages {
             .extend(group.map(|name| (name.to_owned(), stage)));
         new.groups.retain(|_, of| *of != Stage::Require);
         new
+    }
+
+    /// What they say already, as arguments of `gshare admin stage`: that changes nothing but what was to come later.
+    pub(crate) fn again(&self) -> String {
+        let gpu = self
+            .gpus
+            .iter()
+            .map(|(uuid, of)| format!("{} --gpus {uuid}", of.number()));
+        let group = self
+            .groups
+            .iter()
+            .map(|(name, of)| format!("{} --group {name}", of.number()));
+        gpu.chain(group)
+            .next()
+            .unwrap_or_else(|| self.machine.number().to_string())
     }
 }
 
@@ -169,6 +207,41 @@ mod tests {
         );
         std::fs::write(dir.path().join(FILE), "{").expect("written");
         assert_eq!(read(dir.path()), Some(Stages::all(Stage::Observe)));
+    }
+
+    #[test]
+    fn what_comes_later_survives_in_the_line_and_any_other_command_cancels_it() {
+        let now = Stages::all(Stage::Observe);
+        let gpu = ["GPU-6".to_owned()];
+        for now in [
+            now.clone(),
+            now.with(Stage::OptIn, &gpu, None),
+            now.with(Stage::Observe, &[], Some("a")),
+        ] {
+            let later = Later {
+                from_ms: 5,
+                what: "stage 3 (reclaim) for every GPU and user".into(),
+                stages: now.with(Stage::Reclaim, &[], None),
+            };
+            let both = Stages {
+                later: Some(Box::new(later)),
+                ..now.clone()
+            };
+            let dir = tempfile::tempdir().expect("a directory");
+            write(dir.path(), &both).expect("written");
+            assert_eq!(read(dir.path()), Some(both.clone()));
+            assert_eq!(both.with(Stage::OptIn, &gpu, None).later, None);
+            // The command that undoes it leaves the rest as it is.
+            let again = both.again();
+            let words: Vec<&str> = again.split(' ').collect();
+            let stage = Stage::parse(words[0]).expect("a stage");
+            let undone = match words[1..] {
+                ["--gpus", uuid] => both.with(stage, &[uuid.to_owned()], None),
+                ["--group", name] => both.with(stage, &[], Some(name)),
+                _ => both.with(stage, &[], None),
+            };
+            assert_eq!(undone, now);
+        }
     }
 
     #[test]

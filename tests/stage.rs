@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use gshare::station::Station;
-use gshare_proto::Caps;
+use gshare_proto::{AdminCall, Call, Caps, Client, Conformance};
 use nix::sys::signal::Signal;
 use support::terminal::Terminal;
 use support::{Raw, claim_of, detach, station_with, until};
@@ -67,7 +67,10 @@ fn trace(mut command: Command) -> Vec<String> {
 fn in_stage_1_claims_start_at_once_and_nothing_of_gshare_is_in_their_programs() {
     let mut station = quick("");
     let shown = said(&station, &["admin", "stage"]);
-    assert_eq!(shown, "stage 3 (reclaim)\n", "a journal without a stage");
+    assert_eq!(
+        shown, "stage 3 (reclaim), experimental\n",
+        "a journal without a stage"
+    );
     let done = said(&station, &["admin", "stage", "1"]);
     assert!(done.ends_with("undo: gshare admin stage 3\n"), "{done}");
     assert!(said(&station, &["status"]).contains("stage 1 (observe)"));
@@ -139,7 +142,7 @@ fn stages_hold_by_gpu_and_by_group_and_a_lower_one_opens_limits_for_good() {
     assert_eq!(here.ask("alloc 1048576"), "ok 0");
     assert_eq!(there.ask(HALF), FULL, "GPU 1 is at stage 3");
     let shown = said(&station, &["admin", "stage"]);
-    assert_eq!(shown, "stage 3 (reclaim); GPU 0: 1\n");
+    assert_eq!(shown, "stage 3 (reclaim), experimental; GPU 0: 1\n");
     said(&station, &["admin", "stage", "3"]);
     assert!(
         before.ask("alloc 1048576").starts_with("ok"),
@@ -286,6 +289,120 @@ fn in_stage_3_a_program_without_a_claim_that_takes_a_claims_memory_is_named_to_b
     });
     drop(bare);
     assert_eq!(claim.finish(), Some(0));
+}
+
+#[test]
+fn stages_3_and_4_are_experimental_until_the_checks_of_the_driver_have_passed() {
+    let mut station = quick("");
+    let shown = |station: &Station| said(station, &["admin", "stage"]);
+    let untried = "stage 3 (reclaim), experimental\n";
+    assert_eq!(shown(&station), untried);
+    let told = said(&station, &["admin", "stage", "3"]);
+    assert!(told.contains("gshare doctor --conformance"), "{told}");
+    let told = said(&station, &["admin", "stage", "2"]);
+    assert!(!told.contains("experimental"), "{told}");
+    said(&station, &["admin", "stage", "3"]);
+
+    // Some of the checks, beside a claim that has the first GPU.
+    let holder = quarter(&station, "0");
+    let checks = |words: &str| {
+        let mut command = station.command();
+        command.env("LD_LIBRARY_PATH", station.sim_dir().join("lib"));
+        command
+            .args(["doctor", words])
+            .output()
+            .expect("gshare runs")
+    };
+    let some = checks("--conformance=init.,error.");
+    let said_of_some = text(&some);
+    assert_eq!(some.status.code(), Some(0), "{said_of_some}");
+    for part in ["on GPU 1,", " 0 different, ", "nothing was recorded"] {
+        assert!(said_of_some.contains(part), "{part}: {said_of_some}");
+    }
+    assert_eq!(shown(&station), untried);
+    let more: Vec<Raw> = (1..station.snapshot().expect("served").gpus.len())
+        .map(|gpu| quarter(&station, &gpu.to_string()))
+        .collect();
+    let busy = checks("--conformance");
+    assert_eq!(busy.status.code(), Some(75), "{}", text(&busy));
+    for raw in more.into_iter().chain([holder]) {
+        assert_eq!(raw.finish(), Some(0));
+    }
+
+    // What a run of all of them tells the service.
+    let found = |different| {
+        let found = Some(Conformance {
+            gpu: 1,
+            checks: 190,
+            different,
+        });
+        let mut client = Client::connect(&station.socket()).expect("serves");
+        client
+            .call(&Call::Admin(AdminCall::Conformance { found }))
+            .expect("is taken down");
+    };
+    found(2);
+    assert_eq!(shown(&station), untried);
+    found(0);
+    assert_eq!(shown(&station), "stage 3 (reclaim)\n");
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    station.start_service().expect("starts again");
+    assert_eq!(shown(&station), "stage 3 (reclaim)\n");
+    let row = said(&station, &["doctor"]);
+    assert!(row.contains("0 of 190 checks differ"), "{row}");
+    // Another driver has to pass by itself.
+    let line = station.dir().join("state/conformance");
+    let text = std::fs::read_to_string(&line).expect("the line");
+    let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    json["driver"] = "1.2".into();
+    std::fs::write(&line, json.to_string()).expect("written");
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    station.start_service().expect("starts again");
+    assert_eq!(shown(&station), untried);
+}
+
+#[test]
+fn a_stage_for_later_is_announced_survives_a_restart_and_is_cancelled_by_another_command() {
+    let mut station = quick("");
+    let (code, text) = refused(&station, &["admin", "stage", "2", "--from", "soon"]);
+    assert_eq!(code, Some(64), "{text}");
+    assert!(text.contains("such as \"Mon 08:00\""), "{text}");
+    let order = ["admin", "stage", "2", "--from", "Mon 08:00"];
+    let done = said(&station, &order);
+    assert!(
+        done.starts_with("stage 2 (opt-in) for every GPU and user from Mon "),
+        "{done}"
+    );
+    assert!(done.ends_with("undo: gshare admin stage 3\n"), "{done}");
+    let waits =
+        "stage 3 (reclaim), experimental; stage 2 (opt-in) for every GPU and user from Mon ";
+    let shown = || said(&station, &["admin", "stage"]);
+    assert!(shown().starts_with(waits), "{}", shown());
+    let cancelled = said(&station, &["admin", "stage", "3"]);
+    assert!(
+        cancelled.contains("cancelled: stage 2 (opt-in) for every GPU and user from Mon "),
+        "{cancelled}"
+    );
+    assert_eq!(shown(), "stage 3 (reclaim), experimental\n");
+
+    said(&station, &order);
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    station.start_service().expect("starts again");
+    let status = said(&station, &["status"]);
+    assert!(status.contains(waits), "{status}");
+    // The time comes while the service is dead.
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    let line = station.dir().join("state/stage");
+    let text = std::fs::read_to_string(&line).expect("the line");
+    let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    json["later"]["from_ms"] = 1.into();
+    std::fs::write(&line, json.to_string()).expect("written");
+    station.start_service().expect("starts again");
+    until("it is in force", SOON, || {
+        (said(&station, &["admin", "stage"]) == "stage 2 (opt-in)\n").then_some(())
+    });
+    let text = std::fs::read_to_string(&line).expect("the line");
+    assert!(!text.contains("later"), "{text}");
 }
 
 #[test]

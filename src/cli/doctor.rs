@@ -11,7 +11,7 @@ use serde_json::json;
 use super::args::DoctorArgs;
 use super::claim::unexpected;
 use super::table::plain;
-use super::{Outcome, connect, failure, out, prospect};
+use super::{Outcome, conformance, connect, failure, out, prospect};
 
 /// Columns of the state, with its indent.
 const STATE: usize = 11;
@@ -21,6 +21,9 @@ pub(crate) fn run(socket: Option<&Path>, args: &DoctorArgs) -> Outcome {
         let (verdict, checks) = prospect::of(&args.prospect);
         show(&verdict, &checks, args.json)?;
         return Ok(0);
+    }
+    if let Some(only) = &args.conformance {
+        return conformance::run(socket, only, args.json);
     }
     let mut client = match connect::connect(socket) {
         Ok(client) => client,

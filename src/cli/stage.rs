@@ -15,6 +15,7 @@ pub(crate) fn stage(client: &mut Client, args: &StageArgs) -> Outcome {
             stage: stage.number().to_string().into(),
             gpus: args.gpus.clone().into(),
             group: args.group.clone().map(Into::into),
+            from_ms: args.from,
             dry_run: args.dry_run,
             plan: args.plan.clone().map(Into::into),
         };

@@ -209,7 +209,10 @@ pub enum Command {
     /// Show what gshare can enforce on this machine, and how to fix what it cannot
     #[command(after_long_help = "Examples:\n  \
             gshare doctor                               this machine\n  \
-            gshare doctor --driver 550 --gpu rtx4090    before you buy or install")]
+            gshare doctor --driver 550 --gpu rtx4090    before you buy or install\n  \
+            sudo gshare doctor --conformance            try the driver on an idle GPU, about 10 min\n\n\
+            --conformance claims an idle GPU and compares its driver with NVIDIA's documentation. Stages 3 and 4 are \
+            experimental until nothing differs with the installed driver. The exit code is 1 if something differs.")]
     Doctor(DoctorArgs),
     /// For administrators: drain GPUs, end claims, read the audit log
     #[command(
@@ -480,6 +483,10 @@ pub struct DoctorArgs {
     /// Another machine.
     #[command(flatten)]
     pub prospect: prospect::ProspectArgs,
+    /// As root: run all checks of the driver on an idle GPU, or those whose names begin with one of NAMES
+    #[arg(long, value_name = "NAMES", num_args = 0.., require_equals = true, value_delimiter = ',',
+          conflicts_with_all = ["driver", "gpu"])]
+    pub conformance: Option<Vec<String>>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -8,11 +8,11 @@ pub(crate) mod quota;
 use gshare_enforcer::proc;
 use gshare_proto::{AdminCall, AuditEntry, ErrorCode, Reply, WireError};
 
+use super::convert;
 use super::journal::JournalError;
 use super::peer::Peer;
 use super::service::Service;
 use super::world::World;
-use super::{convert, stage};
 use crate::clock::unix_ms;
 
 /// Longest text of a reason, in characters.
@@ -66,21 +66,13 @@ impl Service {
             } => self.admin_mode(peer, &gpu, &mode, when_empty),
             AdminCall::Off { for_ms } => self.admin_off(peer, for_ms),
             AdminCall::On => self.admin_on(peer),
-            AdminCall::Stage {
-                stage,
-                gpus,
-                group,
-                dry_run,
-                plan,
-            } => {
-                let change = stage::stage_change(&self.world(), &stage, &gpus, group.as_deref())?;
-                self.admin_stage(peer, change, dry_run, plan.as_deref())
-            }
+            AdminCall::Conformance { found } => self.admin_conformance(peer, found),
             AdminCall::Take { gpus } => self.take_gpus(peer, &gpus),
             // Answered when it is done: see `Service::call`.
-            AdminCall::Release { .. } | AdminCall::Mig { .. } | AdminCall::ClaimFor(_) => {
-                Err(WireError::new(ErrorCode::Internal, "not here"))
-            }
+            AdminCall::Release { .. }
+            | AdminCall::Mig { .. }
+            | AdminCall::Stage { .. }
+            | AdminCall::ClaimFor(_) => Err(WireError::new(ErrorCode::Internal, "not here")),
             AdminCall::Log { last } => {
                 let entries = self.journal.audit_log(last.min(ENTRIES));
                 let entries = entries.map_err(|e| unwritten(&e))?;

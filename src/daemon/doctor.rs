@@ -14,7 +14,7 @@ use super::policy::overuse;
 use super::service::Service;
 use super::viewer::Viewer;
 use super::world::World;
-use super::{mps, policy, record};
+use super::{conformance, mps, policy, record};
 use gshare_enforcer::gpu::Observer;
 
 /// Where a mechanism has been seen to work so far; docs/hardware.md has the same words.
@@ -48,7 +48,10 @@ const GROUPS: &[(&str, &[&str])] = &[
             "administrators",
         ],
     ),
-    ("driver and GPUs", &["driver", "GPU ", "health"]),
+    (
+        "driver and GPUs",
+        &["driver", "GPU ", "health", "conformance"],
+    ),
     (
         "GPU access",
         &[
@@ -422,6 +425,7 @@ pub(crate) fn doctor(service: &Service, viewer: Viewer) -> Vec<Check> {
             .map(|(name, detail)| check(name, "limited", detail)),
     );
     rows.extend(gpu_rows(&service.world()));
+    rows.push(conformance::row(&service.world()));
     rows.extend(health_rows(&service.world(), &service.features));
     rows.push(shim_row(&service.world()));
     rows.push(table_row(&service.world()));

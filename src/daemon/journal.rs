@@ -20,7 +20,7 @@ pub(crate) use admin::{DrainRecord, QuotaRecord};
 pub(crate) use health::{Store, XidRecord};
 pub(crate) use holding::{HoldingRecord, ParkedRecord};
 use past::Budget;
-pub(crate) use past::Ended;
+pub(crate) use past::{Ended, ended_since};
 pub(crate) use records::{BehalfRecord, ClaimRecord, ProcessRecord, SampleRecord, SliceRecord};
 
 /// Why the journal failed.
@@ -52,6 +52,14 @@ impl From<rusqlite::Error> for JournalError {
 
 /// Its name in the state directory.
 pub(crate) const FILE: &str = "gshare.db";
+
+/// Opens it for reading, beside the task that writes it.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn reader(path: &Path) -> rusqlite::Result<Connection> {
+    Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)
+}
 
 /// Of the file: 1 had the waiting claims in one text of `meta`, 2 has a row for each.
 const FORMAT: i64 = 2;

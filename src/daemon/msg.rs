@@ -8,7 +8,7 @@ use gshare_core::machine::lever::Failure;
 use gshare_enforcer::gpu::GpuSample;
 use gshare_enforcer::mps::{MpsEvent, Server};
 use gshare_enforcer::proc::ProcessKey;
-use gshare_proto::{AdminDone, Call, WireError};
+use gshare_proto::{AdminCall, AdminDone, Call, WireError};
 use tokio::sync::oneshot;
 
 use super::connection::{ConnId, Sender, Turn};
@@ -16,6 +16,7 @@ use super::fact::{Fact, KernelXid};
 use super::history::worker::Told;
 use super::peer::Peer;
 use super::policy::Refused;
+use super::stage::Past;
 
 /// What the task that owns the state is told. Closed: nothing else can change the state.
 #[derive(Debug)]
@@ -99,6 +100,17 @@ pub(crate) enum Msg {
         gpu: usize,
         /// What to tell.
         result: Result<AdminDone, WireError>,
+        /// Where the answer goes.
+        out: Sender,
+    },
+    /// What an order for a stage needs to know was read.
+    Stage {
+        /// The administrator.
+        peer: Peer,
+        /// What.
+        call: AdminCall,
+        /// The last days.
+        past: Result<Past, WireError>,
         /// Where the answer goes.
         out: Sender,
     },

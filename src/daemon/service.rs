@@ -210,6 +210,15 @@ impl Service {
             Msg::Mps { gpu, report } => self.mps_report(gpu, report),
             Msg::History(told) => self.history_told(told),
             Msg::Divided { gpu, result, out } => self.divided(gpu, result, &out),
+            Msg::Stage {
+                peer,
+                call,
+                past,
+                out,
+            } => match past.and_then(|past| self.admin_stage(&peer, call, &past)) {
+                Ok(reply) => out.reply(&reply),
+                Err(error) => out.error(error),
+            },
             Msg::Refused(refused) => self.refused(&refused),
             Msg::Fact(fact) => self.tell(fact),
             Msg::KernelXid(xid) => {
@@ -245,6 +254,7 @@ impl Service {
     /// Once a tick: leases, patience, endings, dead members that nobody told of.
     pub(crate) fn tick(&mut self) {
         self.follow_off();
+        self.follow_stages_in_time();
         self.tell_admission();
         self.take_back_in_time();
         self.change_modes();
@@ -360,6 +370,10 @@ impl Service {
             }
             Call::Admin(AdminCall::ClaimFor(asked)) => {
                 self.claim_for(&peer, *asked, out);
+                return;
+            }
+            Call::Admin(call @ AdminCall::Stage { .. }) => {
+                self.look_back(peer, call, out);
                 return;
             }
             Call::Admin(call) => self.admin(&peer, call),

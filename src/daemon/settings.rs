@@ -6,6 +6,7 @@ use std::ops::{Deref, DerefMut};
 use gshare_config::Config;
 use gshare_core::{Party, Quota};
 
+use super::conformance::Conformance;
 use crate::off::Off;
 use crate::stage::Stages;
 
@@ -17,6 +18,8 @@ pub(crate) struct Settings {
     pub(crate) off: Off,
     /// How much it does.
     pub(crate) stages: Stages,
+    /// What the list of checks of the driver found here.
+    pub(crate) conformance: Option<Conformance>,
     /// Quotas set by administrators.
     pub(crate) set_quotas: BTreeMap<Party, Quota>,
 }

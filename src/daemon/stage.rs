@@ -5,25 +5,29 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
+use std::thread;
 
 use gshare_config::{Stage, Unclaimed};
 use gshare_core::machine::Event;
 use gshare_core::{Admission, ClaimId};
 use gshare_enforcer::proc;
-use gshare_proto::{AdminDone, ErrorCode, Reply, StageView, WireError};
+use gshare_proto::{AdminCall, AdminDone, ErrorCode, LaterView, Reply, StageView, WireError};
 
-use super::admin::Act;
+use super::admin::{Act, may_administrate};
 use super::claims::Claims;
+use super::conformance;
+use super::connection::Sender;
 use super::gpu::Gpus;
-use super::journal::Journal;
-use super::journal::{ClaimRecord, SliceRecord};
+use super::journal::{self, ClaimRecord, SliceRecord};
+use super::msg::Msg;
 use super::peer::Peer;
 use super::service::Service;
 use super::story;
 use super::world::World;
 use crate::clock::unix_ms;
 use crate::figures;
-use crate::stage::{self, Stages};
+use crate::stage::{self, Later, Stages};
 
 /// How far back a dry run looks.
 const WEEK_MS: u64 = 7 * 86_400_000;
@@ -81,27 +85,74 @@ impl Service {
         self.drive_all(events);
     }
 
+    /// Reads in a thread what an order for a stage needs to know: the journal is long, and a directory of groups may be slow.
+    pub(crate) fn look_back(&mut self, peer: Peer, call: AdminCall, out: &Sender) {
+        if let Err(error) = may_administrate(&self.world(), &peer) {
+            return out.error(error);
+        }
+        self.journal.write_ends();
+        let path = self.host.paths.state_dir.join(journal::FILE);
+        let grouped = !self.config.stages.groups.is_empty();
+        let (events, reply) = (self.host.events.clone(), out.clone());
+        let read = move || {
+            let past = Past::read(&path, &call, grouped);
+            // A service that ends answers nobody.
+            let _ = events.send(Msg::Stage {
+                peer,
+                call,
+                past,
+                out: reply,
+            });
+        };
+        if let Err(error) = thread::Builder::new().name("stage".to_owned()).spawn(read) {
+            let text = format!("the last 7 days cannot be read: {error}");
+            out.error(WireError::new(ErrorCode::Internal, text));
+        }
+    }
+
     /// Sets a stage, for an administrator, or says what that would do.
     pub(crate) fn admin_stage(
         &mut self,
         peer: &Peer,
-        change: Change,
-        dry_run: bool,
-        plan: Option<&str>,
+        call: AdminCall,
+        past: &Past,
     ) -> Result<Reply, WireError> {
+        let AdminCall::Stage {
+            stage,
+            gpus,
+            group,
+            from_ms,
+            dry_run,
+            plan,
+        } = call
+        else {
+            return Err(WireError::new(ErrorCode::Internal, "not here"));
+        };
+        let change = stage_change(&self.world(), &stage, &gpus, group.as_deref(), from_ms)?;
+        let plan = plan.as_deref();
         let Change {
-            stage, new, target, ..
+            stage,
+            new,
+            target,
+            from_ms,
+            ..
         } = &change;
-        let past = past_week(&self.world(), &self.journal)?;
-        let affected = affected(&self.world(), &past, new);
+        let affected = affected(&self.world(), past, new);
         let id = plan_id(&(
             &self.config.stages,
             new,
             affected.keys().collect::<Vec<_>>(),
         ));
-        let mut lines = vec![format!("stage {stage} for {target}: {}", meaning(*stage))];
+        let what = format!("stage {stage} for {target}");
+        let later = from_ms.map(|from_ms| Later {
+            from_ms,
+            what: what.clone(),
+            stages: new.clone(),
+        });
+        let text = later.as_ref().map_or(what, Later::text);
+        let mut lines = vec![format!("{text}: {}", meaning(*stage))];
         lines.extend(stage::contradictions(self.config.configured(), *stage));
-        let unclaimed = part_without_claims(&past);
+        let unclaimed = part_without_claims(&self.world(), past);
         if *stage >= Stage::Reclaim && unclaimed > MUCH {
             lines.push(format!(
                 "{:.0} % of the GPU hours of the last 7 days were used without a claim; gshare can reclaim only from \
@@ -109,6 +160,11 @@ impl Service {
                 unclaimed * 100.0
             ));
         }
+        lines.extend(
+            (*stage >= Stage::Reclaim)
+                .then(|| conformance::warning(&self.world()))
+                .flatten(),
+        );
         if dry_run {
             lines.push(match affected.is_empty() {
                 true => {
@@ -140,21 +196,57 @@ impl Service {
             action: "stage",
             target: target.clone(),
             before: stage_view(&self.world()).text(),
-            after: stage.to_string(),
+            after: text,
             reason: None,
         };
         self.audit(peer, vec![act], |_| Ok(()))?;
-        stage::write(&self.host.paths.state_dir, new).map_err(|error| {
+        let cancelled = self.config.stages.later.clone();
+        let undo = change.undo;
+        let (new, undo) = match later {
+            None => (change.new, undo),
+            Some(later) => {
+                let again = format!("gshare admin stage {}", self.config.stages.again());
+                let later = Some(Box::new(later));
+                (
+                    Stages {
+                        later,
+                        ..self.config.stages.clone()
+                    },
+                    again,
+                )
+            }
+        };
+        stage::write(&self.host.paths.state_dir, &new).map_err(|error| {
             WireError::new(ErrorCode::Internal, format!("nothing was changed: {error}"))
                 .with_hint("is there room on the disk of the state directory (gshare config path)?")
         })?;
         self.notice(None, lines[0].clone());
+        lines.extend(cancelled.map(|later| format!("cancelled: {}", later.text())));
         lines.push("this does not limit, pause, move or end running programs".to_owned());
-        self.follow_stages(change.new);
+        self.follow_stages(new);
         Ok(Reply::Admin(AdminDone {
             message: lines.join("\n"),
-            undo: Some(change.undo),
+            undo: Some(undo),
         }))
+    }
+
+    /// Takes stages into force whose time has come.
+    pub(crate) fn follow_stages_in_time(&mut self) {
+        let later = &mut self.config.stages.later;
+        let Some(later) = later.take_if(|later| later.from_ms <= unix_ms()) else {
+            return;
+        };
+        let text = format!(
+            "{} is in force now, as an administrator ordered before",
+            later.what
+        );
+        tracing::warn!("{text}");
+        // Where it cannot be written, a service that starts again finds the old line, and that this is due.
+        if let Err(error) = stage::write(&self.host.paths.state_dir, &later.stages) {
+            tracing::error!(%error, "the stage is changed, but cannot be written to the state directory");
+        }
+        self.notice(None, text);
+        self.follow_stages(later.stages);
     }
 }
 
@@ -166,10 +258,15 @@ pub(crate) fn observes(world: &World<'_>, uid: u32) -> bool {
 }
 
 /// Part of the GPU hours that programs without a claim had.
-fn part_without_claims(past: &[Run]) -> f64 {
+fn part_without_claims(world: &World<'_>, past: &Past) -> f64 {
     let hours = |uncapped: bool| -> f64 {
-        let of = past.iter().filter(|r| !uncapped || r.record.uncapped);
-        of.map(|r| r.hours).sum()
+        let of = past.runs.iter().filter(|r| !uncapped || r.record.uncapped);
+        // Which GPUs a program without a claim had is not recorded: it counts as one.
+        of.map(|r| match r.record.uncapped {
+            true => r.ms as f64,
+            false => r.ms as f64 * story::gpus_of(world, &r.record),
+        })
+        .sum()
     };
     let all = hours(false);
     if all > 0.0 { hours(true) / all } else { 0.0 }
@@ -195,8 +292,12 @@ pub(crate) fn stage_change(
     stage: &str,
     gpus: &[impl AsRef<str>],
     group: Option<&str>,
+    from_ms: Option<u64>,
 ) -> Result<Change, WireError> {
     let usage = |text| WireError::new(ErrorCode::Usage, text);
+    if from_ms.is_some_and(|at| at <= unix_ms()) {
+        return Err(usage("the time in --from has passed".to_owned()));
+    }
     let refused = |text: String| {
         WireError::new(
             ErrorCode::NotAvailable,
@@ -213,14 +314,6 @@ pub(crate) fn stage_change(
         return Err(refused(format!(
             "`unclaimed` (\"{word}\") in gshare.toml contradicts stage {stage}"
         )));
-    }
-    if let Some(group) = group
-        && nix::unistd::Group::from_name(group)
-            .ok()
-            .flatten()
-            .is_none()
-    {
-        return Err(usage(format!("there is no group `{group}`")));
     }
     let indices = world.gpus.gpu_ids("--gpus ", gpus)?;
     let whole = |g: &u32| {
@@ -251,6 +344,7 @@ pub(crate) fn stage_change(
         stage,
         new: world.config.stages.with(stage, &uuids, group),
         target,
+        from_ms,
         undo: format!("gshare admin stage {}{flags}", old.number()),
     })
 }
@@ -270,6 +364,11 @@ pub(crate) fn stage_view(world: &World<'_>) -> StageView {
             .map(|(name, of)| (name.clone(), of.number()))
             .collect(),
         pinned: stage::pinned(world.config.configured()).map(|(key, _)| key.to_owned()),
+        experimental: conformance::is_untried(world),
+        later: world.config.stages.later.as_ref().map(|later| LaterView {
+            from_ms: later.from_ms,
+            text: later.text(),
+        }),
     }
 }
 
@@ -286,9 +385,12 @@ fn user_in(stages: &Stages, uid: u32) -> Stage {
     if stages.groups.is_empty() {
         return Stage::Require;
     }
+    stages.of_groups(groups_of(uid).iter().map(String::as_str))
+}
+
+fn groups_of(uid: u32) -> Vec<String> {
     let groups = proc::groups_of(uid).unwrap_or_default();
-    let names: Vec<String> = groups.into_iter().filter_map(proc::group_name).collect();
-    stages.of_groups(names.iter().map(String::as_str))
+    groups.into_iter().filter_map(proc::group_name).collect()
 }
 
 /// A stage that an administrator asks for.
@@ -298,17 +400,60 @@ pub(crate) struct Change {
     new: Stages,
     /// For what, for people.
     target: String,
+    /// When it comes into force, Unix milliseconds; at once without.
+    from_ms: Option<u64>,
     /// The command that undoes it.
     undo: String,
 }
 
 /// A claim, or a program without one, that has ended.
+#[derive(Debug)]
 struct Run {
     record: ClaimRecord,
-    /// GPU hours of the last 7 days.
-    hours: f64,
+    /// How long it ran in the last 7 days.
+    ms: u64,
     /// The most bytes that it had.
     peak: u64,
+}
+
+/// What ended in the last 7 days, and the groups of its users where these count.
+#[derive(Debug, Default)]
+pub(crate) struct Past {
+    runs: Vec<Run>,
+    groups: BTreeMap<u32, Vec<String>>,
+}
+
+impl Past {
+    fn read(path: &Path, call: &AdminCall, grouped: bool) -> Result<Self, WireError> {
+        let group = match call {
+            AdminCall::Stage { group, .. } => group.as_deref(),
+            _ => None,
+        };
+        if let Some(group) = group.filter(|group| !proc::group_exists(group)) {
+            let text = format!("there is no group `{group}`");
+            return Err(WireError::new(ErrorCode::Usage, text));
+        }
+        let from_ms = unix_ms().saturating_sub(WEEK_MS);
+        let ended = journal::reader(path).and_then(|db| journal::ended_since(&db, from_ms));
+        let ended = ended.map_err(|error| {
+            let text = format!("the journal cannot be read: {error}");
+            WireError::new(ErrorCode::Internal, text)
+        })?;
+        let run = |(record, ended_ms, peak): (ClaimRecord, u64, u64)| Run {
+            ms: ended_ms.saturating_sub(record.granted_ms.max(from_ms)),
+            record,
+            peak,
+        };
+        let runs: Vec<Run> = ended.into_iter().map(run).collect();
+        let mut groups = BTreeMap::new();
+        if grouped || group.is_some() {
+            for run in &runs {
+                let uid = run.record.uid;
+                groups.entry(uid).or_insert_with(|| groups_of(uid));
+            }
+        }
+        Ok(Self { runs, groups })
+    }
 }
 
 /// The same for the same, as long as this program is the same.
@@ -356,18 +501,16 @@ impl Gpus {
 }
 
 /// Whose runs would be treated differently with these stages, and how; with the number of runs.
-fn affected(
-    world: &World<'_>,
-    past: &[Run],
-    new: &Stages,
-) -> BTreeMap<(String, &'static str), u32> {
+fn affected(world: &World<'_>, past: &Past, new: &Stages) -> BTreeMap<(String, &'static str), u32> {
     let closed = world.gpus.denied(&world.config.stages);
     let mut found = BTreeMap::new();
-    for run in past {
+    for run in &past.runs {
         let record = &run.record;
+        let groups = past.groups.get(&record.uid).into_iter().flatten();
         let stage = |stages: &Stages| {
             let uuids = record.slices.iter().map(|s| s.uuid.as_str());
-            stage_in(world, stages, record.uid, uuids)
+            let user = stages.of_groups(groups.clone().map(String::as_str));
+            stage_on(world, stages, uuids).min(user)
         };
         let most = |s: &SliceRecord| s.mem_limit.max(s.mem);
         let most = record.slices.iter().map(most).fold(0, u64::saturating_add);
@@ -386,41 +529,16 @@ fn affected(
     found
 }
 
-/// What ended in the last 7 days.
-fn past_week(world: &World<'_>, journal: &Journal) -> Result<Vec<Run>, WireError> {
-    let from_ms = unix_ms().saturating_sub(WEEK_MS);
-    let ended = journal.ended_since(from_ms).map_err(|error| {
-        WireError::new(
-            ErrorCode::Internal,
-            format!("the journal cannot be read: {error}"),
-        )
-    })?;
-    let run = |(record, ended_ms, peak): (ClaimRecord, u64, u64)| Run {
-        // Which GPUs a program without a claim had is not recorded: it counts as one.
-        hours: ended_ms.saturating_sub(record.granted_ms.max(from_ms)) as f64 / 3.6e6
-            * if record.uncapped {
-                1.0
-            } else {
-                story::gpus_of(world, &record)
-            },
-        record,
-        peak,
-    };
-    Ok(ended.into_iter().map(run).collect())
-}
-
-fn stage_in<'a>(
+/// The lowest stage of these GPUs.
+fn stage_on<'a>(
     world: &World<'_>,
     stages: &Stages,
-    uid: u32,
     uuids: impl IntoIterator<Item = &'a str>,
 ) -> Stage {
     let gpus = uuids
         .into_iter()
         .map(|uuid| world.gpus.gpu_in(stages, uuid));
-    gpus.min()
-        .unwrap_or(Stage::Require)
-        .min(user_in(stages, uid))
+    gpus.min().unwrap_or(Stage::Require)
 }
 
 /// The stage of a claim of this user on these GPUs.
@@ -429,5 +547,6 @@ pub(crate) fn stage_of<'a>(
     uid: u32,
     uuids: impl IntoIterator<Item = &'a str>,
 ) -> Stage {
-    stage_in(world, &world.config.stages, uid, uuids)
+    let stages = &world.config.stages;
+    stage_on(world, stages, uuids).min(user_in(stages, uid))
 }

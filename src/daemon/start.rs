@@ -24,7 +24,7 @@ use super::outside::Policy;
 use super::service::Service;
 use super::strict::Strict;
 use super::watch::Screens;
-use super::{cover, health, levers, mig, release, stage};
+use super::{conformance, cover, health, levers, mig, release, stage};
 use crate::clock::unix_ms;
 
 impl Service {
@@ -122,6 +122,7 @@ impl Service {
         }
         service.tell_rules();
         service.config.stages = stage::read_stages(&service.world());
+        service.config.conformance = conformance::read(&service.world());
         service.tell_admission();
         service.follow_off();
         // Facts first, without claims: what their members use must not count as unclaimed.

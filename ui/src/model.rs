@@ -296,7 +296,7 @@ impl Model {
         Some(format!("OFF{until}{by}: no limits, no queue"))
     }
 
-    /// What must be said above everything: the source is gone, silent, off, or look only.
+    /// What must be said above everything: the source is gone, silent, off, about to do more or less, or look only.
     pub(crate) fn banner(&self) -> Option<String> {
         let snapshot = self.snapshot.as_ref()?;
         let taken = self.clock.time(snapshot.taken_ms);
@@ -307,8 +307,9 @@ impl Model {
             let age = self.clock.since(self.received_ms);
             return Some(format!("no news for {age}; figures of {taken}"));
         }
-        if snapshot.service.is_some() {
-            return self.off();
+        if let Some(service) = &snapshot.service {
+            let later = service.stage.as_ref().and_then(|s| s.later.as_ref());
+            return self.off().or_else(|| later.map(|later| later.text.clone()));
         }
         Some(
             "look only: no gshare service on this machine. Ask your admin: sudo gshare setup \

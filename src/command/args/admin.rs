@@ -82,6 +82,7 @@ pub enum AdminCommand {
             sudo gshare admin stage 2                claims have a queue and limits\n  \
             sudo gshare admin stage 3 --gpus 6,7     only on these GPUs\n  \
             sudo gshare admin stage 1 --group students\n  \
+            sudo gshare admin stage 3 --from \"Mon 08:00\"     not yet; another gshare admin stage cancels it\n  \
             sudo gshare admin stage 4 --dry-run      who would be affected\n  \
             sudo gshare admin stage 4 --plan 3f9a0c51d27be684    apply that plan\n\n\
             1 observe: gshare only records; claims start at once and are counted. 2 opt-in: claims have a queue and \
@@ -306,6 +307,9 @@ pub struct StageArgs {
         conflicts_with = "gpus"
     )]
     pub group: Option<String>,
+    /// Change it at this time: "Mon 08:00", "08:00" or "2026-12-01 08:00" [default: now]
+    #[arg(long, value_name = "TIME", requires = "stage", value_parser = from)]
+    pub from: Option<u64>,
     /// Print whose runs of the last 7 days would be treated differently, and a plan id; change nothing
     #[arg(long, requires = "stage", conflicts_with = "plan")]
     pub dry_run: bool,
@@ -315,6 +319,12 @@ pub struct StageArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// The next time that this machine's clock shows it, in Unix milliseconds.
+fn from(text: &str) -> Result<u64, String> {
+    let at = crate::clock::next(text, &chrono::Local::now())?;
+    Ok(at.timestamp_millis().unsigned_abs())
 }
 
 /// `gshare admin claim-for`.

@@ -1,10 +1,8 @@
 //! All that the service's two files have about a user, for that user (`gshare report --mine --raw`).
 
-use std::path::Path;
-
 use gshare_proto::{StoredPlace, StoredView};
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OpenFlags, params};
+use rusqlite::{Connection, params};
 use serde_json::{Map, Value};
 
 use super::store::{LEVELS, Store};
@@ -78,14 +76,6 @@ const fn sums(name: &'static str) -> Table {
     }
 }
 
-/// Opens the journal, which the task that owns the state writes, for reading.
-///
-/// # Errors
-/// When it cannot be read.
-pub(super) fn journal(path: &Path) -> rusqlite::Result<Connection> {
-    Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
-}
-
 impl Store {
     /// The rows about a user from a place on, and where the next answer begins.
     pub(super) fn stored(
@@ -148,7 +138,7 @@ fn shown(table: &str, row: &rusqlite::Row<'_>) -> rusqlite::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::journal::{ClaimRecord, Journal};
+    use crate::daemon::journal::{ClaimRecord, Journal, reader};
     use gshare_core::ClaimId;
 
     /// A table that is new is either shown to the users whose rows it has, or named here as one without any.
@@ -171,7 +161,7 @@ mod tests {
             none.contains(&name.as_str()) || tables.iter().any(|t| t.name == name)
         };
         for (db, tables, none) in [
-            (&journal(&path).unwrap(), &JOURNAL[..], ""),
+            (&reader(&path).unwrap(), &JOURNAL[..], ""),
             (&store.db, &HISTORY[..], "meta"),
         ] {
             let left: Vec<String> = names(db)
@@ -187,15 +177,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("gshare.db");
         let mut writer = Journal::open(&path).unwrap();
-        let acts = ["c1 of a_b", "c2 of axb", "user:a_b", "user:axb", "c3 of ca_b"].map(|target| {
-            gshare_proto::AuditEntry {
-                target: target.into(),
-                ..gshare_proto::AuditEntry::default()
-            }
+        let acts = [
+            "c1 of a_b",
+            "c2 of axb",
+            "user:a_b",
+            "user:axb",
+            "c3 of ca_b",
+        ]
+        .map(|target| gshare_proto::AuditEntry {
+            target: target.into(),
+            ..gshare_proto::AuditEntry::default()
         });
         writer.audited(&acts, |_| Ok(())).unwrap();
         let store = Store::open(&dir.path().join("history.db"), 64 << 20).unwrap();
-        let journal = journal(&path).unwrap();
+        let journal = reader(&path).unwrap();
         let view = store.stored(&journal, (7, "a_b"), None).unwrap();
         let targets: Vec<Value> = view
             .rows
@@ -227,7 +222,7 @@ mod tests {
         let past = r#"{"past":{"7":[1.5,2.0],"8":[9.0,9.0]}}"#;
         writer.set_meta("memory", past).unwrap();
         let store = Store::open(&dir.path().join("history.db"), 64 << 20).unwrap();
-        let journal = journal(&path).unwrap();
+        let journal = reader(&path).unwrap();
         let (mut rows, mut after, mut answers) = (Vec::new(), None, 0);
         loop {
             let view = store.stored(&journal, (7, "ada"), after.as_ref()).unwrap();

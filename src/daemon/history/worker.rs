@@ -14,12 +14,12 @@ use gshare_proto::{ClaimSpec, ErrorCode, Reply, StoredPlace, SuggestSpec, Sugges
 
 use super::answer::Place;
 use super::runs::{self, RunRecord, Whose};
+use super::say;
 use super::store::{ClaimFace, Store};
 use super::sum::{Step, Sum};
-use super::{say, stored};
 use crate::clock::unix_ms;
 use crate::daemon::connection::{Sender, Turn};
-use crate::daemon::journal::FILE as JOURNAL;
+use crate::daemon::journal;
 use crate::daemon::names::Names;
 use crate::daemon::peer::Peer;
 
@@ -234,9 +234,9 @@ impl Desk {
                 }
                 Order::Stored(uid, after, out, _turn) => {
                     self.write();
-                    let journal = self.path.with_file_name(JOURNAL);
+                    let path = self.path.with_file_name(journal::FILE);
                     let answer = self.ask(|s, names| {
-                        let journal = stored::journal(&journal).map_err(unreadable)?;
+                        let journal = journal::reader(&path).map_err(unreadable)?;
                         let user = names.user(uid);
                         let found = s.stored(&journal, (uid, &user), after.as_ref());
                         found.map_err(unreadable)

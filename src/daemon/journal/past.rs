@@ -399,26 +399,32 @@ impl Journal {
         Ok(found.into_iter().filter_map(read).collect())
     }
 
-    /// Claims that ended since a moment, when, and the most bytes they had. Damaged records are left out.
+    /// See [`ended_since`].
     pub(crate) fn ended_since(
         &self,
         from_ms: u64,
     ) -> Result<Vec<(ClaimRecord, u64, u64)>, JournalError> {
-        let mut rows = self.db.prepare(
-            "SELECT record, ended_ms, coalesce(peak_bytes, 0) FROM ended WHERE ended_ms >= ?1",
-        )?;
-        let row = |r: &rusqlite::Row<'_>| {
-            let (text, at, peak): (String, i64, i64) = (r.get(0)?, r.get(1)?, r.get(2)?);
-            Ok((text, at.unsigned_abs(), peak.unsigned_abs()))
-        };
-        let found: Vec<(String, u64, u64)> = rows
-            .query_map([signed(from_ms)], row)?
-            .collect::<Result<_, _>>()?;
-        Ok(found
-            .into_iter()
-            .filter_map(|(text, at, peak)| Some((serde_json::from_str(&text).ok()?, at, peak)))
-            .collect())
+        Ok(ended_since(&self.db, from_ms)?)
     }
+}
+
+/// Claims that ended since a moment, when, and the most bytes they had. Damaged records are left out.
+pub(crate) fn ended_since(
+    db: &Connection,
+    from_ms: u64,
+) -> rusqlite::Result<Vec<(ClaimRecord, u64, u64)>> {
+    let mut rows = db.prepare(
+        "SELECT record, ended_ms, coalesce(peak_bytes, 0) FROM ended WHERE ended_ms >= ?1",
+    )?;
+    let row = |r: &rusqlite::Row<'_>| {
+        let (text, at, peak): (String, i64, i64) = (r.get(0)?, r.get(1)?, r.get(2)?);
+        let record = serde_json::from_str(&text).ok();
+        Ok(record.map(|record| (record, at.unsigned_abs(), peak.unsigned_abs())))
+    };
+    let found: Vec<_> = rows
+        .query_map([signed(from_ms)], row)?
+        .collect::<Result<_, _>>()?;
+    Ok(found.into_iter().flatten().collect())
 }
 
 #[cfg(test)]

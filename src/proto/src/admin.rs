@@ -105,12 +105,21 @@ pub enum AdminCall {
         /// The most for the members of this group. Neither: of everything, without exceptions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<Text<256>>,
+        /// When it comes into force, Unix milliseconds. Absent: at once.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from_ms: Option<u64>,
         /// Only say whose runs of the last 7 days would be treated differently, with the id of that plan.
         #[serde(default)]
         dry_run: bool,
         /// Only if that would still be said: the id.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         plan: Option<Text<64>>,
+    },
+    /// What the list of checks of the driver found here. Absent: only whether the caller may say so.
+    Conformance {
+        /// In numbers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        found: Option<Conformance>,
     },
     /// A claim on behalf of a user, for all processes below a cgroup that gshare does not own. The same name again gives
     /// the same claim. Answers as [`crate::Call::Claim`]. Root alone.
@@ -162,6 +171,17 @@ pub struct QuotaView {
     /// From the configuration, not set by an administrator.
     #[serde(default)]
     pub from_config: bool,
+}
+
+/// What the list of checks of the driver found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conformance {
+    /// Index of the GPU.
+    pub gpu: u32,
+    /// Checks that ran and apply here.
+    pub checks: u32,
+    /// Those in which the driver was not as documented.
+    pub different: u32,
 }
 
 /// An entry of the audit log.

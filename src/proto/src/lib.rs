@@ -26,7 +26,7 @@ pub mod totals;
 
 pub use gshare_core::units;
 
-pub use admin::{AdminCall, AdminDone, AuditEntry, ClaimFor, DrainView, QuotaView};
+pub use admin::{AdminCall, AdminDone, AuditEntry, ClaimFor, Conformance, DrainView, QuotaView};
 pub use bounds::{CommandLine, Label, List, Text, printable};
 pub use call::{
     Call, Check, ClaimSpec, ContainerPlace, ErrorCode, Granted, Hello, KernelSpec, LeaseView,
@@ -43,8 +43,8 @@ pub use place::{IdleView, LeversView, ModelRoomView, PlaceView};
 pub use queue::{ExpectedView, QueueView};
 pub use snapshot::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView,
-    Identity, InstanceView, Named, Notice, OffView, ProcessView, ServiceView, Snapshot, Source,
-    StageView, StuckView, TurnsView, UnclaimedView, UserView,
+    Identity, InstanceView, LaterView, Named, Notice, OffView, ProcessView, ServiceView, Snapshot,
+    Source, StageView, StuckView, TurnsView, UnclaimedView, UserView,
 };
 pub use suggest::{SuggestSpec, SuggestView, Suggestion};
 

@@ -144,17 +144,38 @@ pub struct StageView {
     /// The key of the configuration that sets it; absent where `gshare admin stage` does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<String>,
+    /// That stages 3 and 4 were not tried with this machine's driver.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub experimental: bool,
+    /// A change that was ordered for later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub later: Option<LaterView>,
+}
+
+/// A change of the stage that comes into force at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaterView {
+    /// Unix milliseconds.
+    pub from_ms: u64,
+    /// In words, with the time as the machine's clock shows it.
+    pub text: String,
 }
 
 impl StageView {
-    /// `stage 3 (reclaim); GPU 6: 2; group students: at most 1`.
+    /// `stage 3 (reclaim); GPU 6: 2; group students: at most 1`, and what comes later.
     #[must_use]
     pub fn text(&self) -> String {
         let gpus = self.gpus.iter().map(|(g, n)| format!("; GPU {g}: {n}"));
         let groups = self.groups.iter();
         let groups = groups.map(|(name, n)| format!("; group {name}: at most {n}"));
-        let rest: String = gpus.chain(groups).collect();
-        format!("stage {} ({}){rest}", self.machine, self.name)
+        let later = self.later.iter().map(|later| format!("; {}", later.text));
+        let rest: String = gpus.chain(groups).chain(later).collect();
+        let mut all = self.gpus.values().chain([&self.machine]);
+        let untried = match self.experimental && all.any(|n| *n >= 3) {
+            true => ", experimental",
+            false => "",
+        };
+        format!("stage {} ({}){untried}{rest}", self.machine, self.name)
     }
 }
 

@@ -1,7 +1,7 @@
 use ratatui::style::{Color, Modifier};
 use ratatui::text::{Line, Span};
 
-use gshare_proto::{Caps, ExpectedView, OffView, StageView};
+use gshare_proto::{Caps, ExpectedView, LaterView, OffView, StageView};
 
 use crate::keymap;
 use crate::model::{Model, Page, RowKey, Viewer};
@@ -742,6 +742,23 @@ fn the_stage_is_said_in_the_first_row() {
         let text = screen(&m);
         assert!(text.lines().next().unwrap().contains(said), "{text}");
     }
+}
+
+#[test]
+fn a_stage_that_comes_later_is_announced_above_everything() {
+    let mut m = model(NLP, (80, 24), canned::workstation());
+    let text = "stage 3 (reclaim) for every GPU and user from Mon 30 Nov 08:00";
+    let later = LaterView {
+        from_ms: 1,
+        text: text.to_owned(),
+    };
+    let stage = StageView {
+        later: Some(later),
+        ..StageView::default()
+    };
+    m.snapshot.as_mut().unwrap().service.as_mut().unwrap().stage = Some(stage);
+    let shown = screen(&m);
+    assert!(shown.lines().nth(1).unwrap().contains(text), "{shown}");
 }
 
 #[test]

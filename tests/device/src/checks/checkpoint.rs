@@ -91,8 +91,7 @@ struct Target {
 
 impl Target {
     fn new(variable: Option<&str>) -> Target {
-        let own = std::env::current_exe().unwrap_or_default();
-        let mut command = Command::new(own);
+        let mut command = crate::own();
         command
             .args(["--role", "target"])
             .stdin(Stdio::piped())
@@ -483,9 +482,8 @@ super::list! {
         let pid = target.pid();
         let before = target.ask("sum");
         let try_it = || {
-            let own = std::env::current_exe().unwrap_or_default();
             let args = ["--role", "other-user", &pid.to_string()];
-            let out = Command::new(own).args(args).stdin(Stdio::null()).output();
+            let out = crate::own().args(args).stdin(Stdio::null()).output();
             let text = out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned());
             text.unwrap_or_default()
         };

@@ -1,6 +1,6 @@
 //! Sharing between processes.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use super::support::{
     Gate, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, alloc, attribute, context,
@@ -30,8 +30,7 @@ fn unhex(text: &str) -> Handle {
 
 /// Runs a helper of this program; gives what it printed.
 pub(super) fn helper(args: &[&str]) -> String {
-    let own = std::env::current_exe().unwrap_or_default();
-    let out = Command::new(own)
+    let out = crate::own()
         .arg("--role")
         .args(args)
         .stdin(Stdio::null())
@@ -172,8 +171,7 @@ super::list! {
         t.ok("handle", cu!(cuIpcGetEventHandle(&raw mut h, e)));
         let gate = Gate::close(s);
         need!(cuEventRecord(e, s));
-        let own = std::env::current_exe().unwrap_or_default();
-        let child = Command::new(own)
+        let child = crate::own()
             .args(["--role", "ipc-event", &hex(&h)])
             .stdout(Stdio::piped())
             .spawn();

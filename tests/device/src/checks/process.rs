@@ -1,7 +1,7 @@
 //! Processes: fork, and what is left of one that is killed.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use super::support::{NOT_INITIALIZED, SOON, alloc, context, info};
 use crate::trial::skip;
@@ -12,8 +12,7 @@ pub(super) struct Holder(Child);
 
 impl Holder {
     pub(super) fn new(bytes: usize) -> Holder {
-        let own = std::env::current_exe().unwrap_or_default();
-        let child = Command::new(own)
+        let child = crate::own()
             .args(["--role", "hold", &bytes.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
