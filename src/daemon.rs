@@ -73,6 +73,7 @@ mod rules;
 mod server;
 mod service;
 mod settings;
+mod signal;
 mod sizes;
 mod stage;
 mod start;

@@ -380,6 +380,38 @@ fn a_lease_that_ends_beside_the_gpu_is_told_and_so_is_each_later_call() {
 }
 
 #[test]
+fn a_signal_comes_before_the_time_limit_to_programs_on_the_gpu_or_to_the_command() {
+    let station = station();
+    let none = run(&station, &["claim", "--signal", "USR1", "--", "true"]);
+    assert_eq!(none.status.code(), Some(64), "{}", text(&none));
+    // The first word that is said; nothing where this machine was too slow for the program to be there in time.
+    let first = |signal: &str, lead: u32| {
+        let signal = format!("{signal}@{}", 3600 - lead);
+        let mut command = station.command();
+        let flags = [
+            "claim", "-q", "-g", "0.1", "-t", "1h", "--signal", &signal, "--",
+        ];
+        command.args(flags).args(["bash", "-c"]);
+        // A program on the GPU that does not expect the signal ends by it.
+        command
+            .arg("trap 'echo command; exit' USR1; exec 3<&0; \"$0\" <&3 & wait $! || echo program");
+        command.arg(example("raw_client"));
+        let mut child = Raw::spawn(&mut command);
+        let there = child.line() == "ok ready" && child.ask("alloc 1048576") == "ok 0";
+        let said = there.then(|| child.line());
+        child.kill();
+        said
+    };
+    for (signal, wanted) in [("USR1", "program"), ("B:USR1", "command")] {
+        let said = [2, 10, 30].map(|lead| move || first(signal, lead));
+        let found = said
+            .iter()
+            .find_map(|said| said().filter(|said| said == wanted));
+        assert_eq!(found.as_deref(), Some(wanted), "{signal}");
+    }
+}
+
+#[test]
 fn with_a_lease_too_the_exit_code_and_signals_are_the_commands() {
     let station = station();
     let shell = |line: &str| {

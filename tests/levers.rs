@@ -242,6 +242,42 @@ fn a_requeued_command_is_asked_to_end_and_starts_anew_when_there_is_room() {
 }
 
 #[test]
+fn a_command_that_saves_at_its_signal_and_ends_is_started_anew() {
+    let station = station_of(1, &keys([0.1, 0.9], "countdown = \"60s\"\n"));
+    let path = station.dir().join("notes");
+    let script = "echo start >> \"$1\"; exec 3<&0; \
+        trap 'echo saved >> \"$1\"; kill $child; exit 0' USR1; \
+        \"$0\" <&3 & child=$!; wait $child";
+    let mut command = station.command();
+    let flags = [
+        "claim",
+        "-q",
+        "-g",
+        "1",
+        "--project",
+        "p1",
+        "--requeue",
+        "--signal",
+        "B:USR1@58",
+    ];
+    command.args(flags).args(["--", "bash", "-c", script]);
+    command.arg(example("raw_client")).arg(&path);
+    let mut raw = Raw::start(command);
+    assert_eq!(raw.ask("managed 4096"), "ok");
+    assert_eq!(raw.ask("launch 1"), "ok 1");
+    let other = waiter(&station, &["-g", "0.9", "--project", "p2"]);
+    // Two seconds after the announcement, and not a minute.
+    starts(&station, other.id());
+    assert_eq!(notes(&path), ["start", "saved"]);
+    let log = ok(&station, &["log", "c1"]);
+    assert!(log.contains("its programs got SIGUSR1 (--signal)"), "{log}");
+    end(other);
+    assert_eq!(raw.line(), "ok ready");
+    assert_eq!(notes(&path), ["start", "saved", "start"]);
+    assert_eq!(raw.finish(), Some(0));
+}
+
+#[test]
 fn what_was_not_claimed_with_requeue_is_ended_last_and_only_where_that_is_allowed() {
     for kill in [false, true] {
         let reclaim = format!("countdown = \"1s\"\nkill = {kill}\n");

@@ -74,6 +74,12 @@ pub(crate) fn claim(
         return dry_run::run(socket, spec, args.json);
     }
     spec.requeue = args.requeue;
+    spec.signal = args.signal;
+    if spec.signal.is_some() && spec.lease_s.is_none() && !spec.requeue {
+        let text =
+            "--signal announces the end of a time limit or a restart, and this claim has neither";
+        return Err(Failure::new(failure::USAGE, text).with_hint("add -t 2h, or --requeue"));
+    }
     let parent = spec.lease_s.is_some() || spec.requeue;
     if parent && !args.command.is_empty() && !child && supervise::wanted() {
         return supervise::run(socket);

@@ -11,6 +11,7 @@ pub mod nodes;
 pub mod prospect;
 pub mod report;
 pub mod setup;
+mod signal;
 pub mod sizes;
 pub mod suggest;
 pub mod top;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use gshare_config::{Wait, value};
 use gshare_core::{Class, ModeWish};
+use gshare_proto::SignalSpec;
 
 pub use adopt::AdoptArgs;
 pub use bench::BenchArgs;
@@ -371,6 +373,10 @@ pub struct ClaimArgs {
     /// Allow gshare to stop the command to make room for other claims, and to restart it later
     #[arg(long, requires = "command", conflicts_with = "hold")]
     pub requeue: bool,
+    /// Send a signal so many seconds before the time limit (-t) or a restart (--requeue) ends the command, e.g. USR1@90
+    /// [default: @60]; to its programs on the GPU, with B: to the command itself
+    #[arg(long, value_name = "[B:]SIGNAL[@TIME]", requires = "command", value_parser = signal::signal)]
+    pub signal: Option<SignalSpec>,
     /// Print only the id (without a command)
     #[arg(long)]
     pub short: bool,

@@ -28,6 +28,7 @@ fn plain(spec: ClaimSpec, name: &str) -> ClaimSpec {
         lazy: false,
         auto: false,
         requeue: false,
+        signal: None,
         lease_s: None,
         // It ends with its cgroup, and its programs stay where its maker has put them.
         hold: true,

@@ -10,6 +10,7 @@ use gshare_proto::{ClaimSpec, CommandLine, ErrorCode, Wait, WireError};
 use super::gpu::Gpus;
 use super::journal::{ClaimRecord, ProcessRecord};
 use super::peer::Peer;
+use super::signal;
 use super::world::World;
 use crate::figures;
 
@@ -45,6 +46,7 @@ pub(crate) fn request(
     peer: &Peer,
     spec: &ClaimSpec,
 ) -> Result<(Request, Option<Duration>, ClaimRecord), WireError> {
+    spec.signal.map_or(Ok(()), signal::check)?;
     let defaults = &world.config.defaults;
     let class: Class = match &spec.class {
         Some(word) => word.parse().map_err(usage)?,
@@ -148,6 +150,8 @@ pub(crate) fn request(
         holding: super::journal::HoldingRecord::Here,
         requeue: spec.requeue,
         requeued: false,
+        signal: spec.signal,
+        signalled: false,
         sm_full: None,
         no_move: !request.movable,
         stopped: false,

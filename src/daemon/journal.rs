@@ -506,6 +506,8 @@ pub(super) mod tests {
             holding: HoldingRecord::Here,
             requeue: false,
             requeued: false,
+            signal: None,
+            signalled: false,
             sm_full: None,
             no_move: false,
             stopped: false,

@@ -4,7 +4,7 @@ use gshare_config::Stage;
 use gshare_core::Held;
 use std::path::PathBuf;
 
-use gshare_proto::{ClaimSpec, KernelSpec};
+use gshare_proto::{ClaimSpec, KernelSpec, SignalSpec};
 use serde::{Deserialize, Serialize};
 
 use super::HoldingRecord;
@@ -101,6 +101,12 @@ pub(crate) struct ClaimRecord {
     /// It is being ended for that.
     #[serde(default)]
     pub(crate) requeued: bool,
+    /// What its programs get before it ends.
+    #[serde(default)]
+    pub(crate) signal: Option<SignalSpec>,
+    /// They got it.
+    #[serde(default)]
+    pub(crate) signalled: bool,
     /// Thousandths of the SMs that it asked for, while its share is lowered.
     #[serde(default)]
     pub(crate) sm_full: Option<u32>,

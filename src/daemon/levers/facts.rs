@@ -47,6 +47,7 @@ impl Service {
         let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
         self.levers.unable.retain(|id, _| ids.contains(id));
         self.count_down();
+        self.signal_before_ends();
         self.forget_wishes();
         let waiters = self.levers.waiters.keys();
         let ended: Vec<ClaimId> = waiters.filter(|id| !ids.contains(id)).copied().collect();

@@ -78,6 +78,9 @@ pub struct ClaimSpec {
     /// `--requeue`: its command may be ended and started anew when there is room.
     #[serde(default)]
     pub requeue: bool,
+    /// `--signal`: what its programs get before it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<SignalSpec>,
     /// `--movable`, `--no-movable`: whether it may be moved to other GPUs while it runs; it may unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub movable: Option<bool>,
@@ -105,6 +108,18 @@ pub struct ClaimSpec {
     /// The command is the kernel of a notebook; the claim outlives its restarts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelSpec>,
+}
+
+/// A signal by which programs that can save what they have are told that their claim ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignalSpec {
+    /// Its number.
+    pub number: i32,
+    /// So many seconds before.
+    pub before_s: u32,
+    /// `B:`: only to the command, not to its programs on the GPU.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub command: bool,
 }
 
 /// A Jupyter kernel.

@@ -30,8 +30,8 @@ pub use admin::{AdminCall, AdminDone, AuditEntry, ClaimFor, Conformance, DrainVi
 pub use bounds::{CommandLine, Label, List, Text, printable};
 pub use call::{
     Call, Check, ClaimSpec, ContainerPlace, ErrorCode, Granted, Hello, KernelSpec, LeaseView,
-    LeverWish, Queued, Reply, ResizeSpec, Resized, ResizedGpu, StoredPlace, StoredView, TakingView,
-    Tried, TriedGpu, Wait, WireError,
+    LeverWish, Queued, Reply, ResizeSpec, Resized, ResizedGpu, SignalSpec, StoredPlace, StoredView,
+    TakingView, Tried, TriedGpu, Wait, WireError,
 };
 pub use client::{Client, ClientError};
 pub use health::{Grade, HealthView, RemappedView, XidView};
