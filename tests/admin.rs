@@ -347,3 +347,49 @@ fn the_most_that_a_quota_allows_holds_over_claims_and_restarts() {
     assert_eq!(acts, [r#""quota set""#, r#""quota remove""#]);
     drop(first);
 }
+
+#[test]
+fn two_administrators_at_once_are_recorded_one_after_the_other() {
+    let station = station();
+    let sizes = |first: u32| (0..8).map(move |n| format!("0.{}", first + n));
+    let set = |sizes: Vec<String>| {
+        for max in sizes {
+            said(
+                &station,
+                &["admin", "quota", "set", "group:root", "--max", &max],
+            );
+        }
+    };
+    std::thread::scope(|scope| {
+        for first in [11, 31] {
+            scope.spawn(move || set(sizes(first).collect()));
+        }
+    });
+    let entries = log(&station);
+    assert_eq!(entries.len(), 16, "{entries:?}");
+    let text = |entry: &Value, key: &str| entry[key].as_str().expect("a text").to_owned();
+    let mut entries: Vec<&Value> = entries.iter().collect();
+    entries.sort_by_key(|entry| entry["seq"].as_u64());
+    for pair in entries.windows(2) {
+        assert_eq!(
+            text(pair[0], "after"),
+            text(pair[1], "before"),
+            "nobody overwrote unseen"
+        );
+    }
+    let last = text(entries[15], "after");
+    let list = said(&station, &["admin", "quota", "list"]);
+    let max = last.rsplit(' ').next().expect("a number");
+    assert!(list.contains(max), "{last}: {list}");
+    // A plan is of what its administrator saw.
+    let plan = said(&station, &["admin", "stage", "4", "--dry-run"]);
+    let (_, id) = plan.split_once("\nplan ").expect(&plan);
+    let id = id.split(';').next().expect("an id");
+    said(&station, &["admin", "stage", "2"]);
+    let late = run(&station, &["admin", "stage", "4", "--plan", id]);
+    assert_eq!(
+        late.status.code(),
+        Some(75),
+        "another has changed the stage since"
+    );
+}

@@ -432,3 +432,38 @@ fn one_users_thousand_claims_leave_room_for_others() {
         station.snapshot().ok()?.queue.is_empty().then_some(())
     });
 }
+
+/// A package manager that was stopped in the middle: the program is new, and its parts are not all there.
+#[test]
+fn a_half_done_upgrade_is_named_and_harms_no_claim() {
+    let mut station = station();
+    let mut held = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "0"]);
+    let over = "alloc 12884901888";
+    assert!(held.ask(over).starts_with("error 2"), "it is limited");
+    station.stop_service(Signal::SIGTERM).expect("stopped");
+    assert!(
+        held.ask(over).starts_with("error 2"),
+        "it is limited without the service"
+    );
+    let parts = station.dir().join("lib/gshare/parts");
+    std::fs::create_dir_all(&parts).expect("made");
+    std::fs::write(parts.join("libgshare_shim.so.dpkg-new"), "").expect("written");
+    let why = match station.start_service() {
+        Err(error) => format!("{error:#}"),
+        Ok(()) => claim_true(&station, &["-g", "0.1", "--nonblock"]).1,
+    };
+    assert!(why.contains("gshare is not wholly installed"), "{why}");
+    assert!(held.ask(over).starts_with("error 2"), "it is still limited");
+    // The upgrade is finished.
+    std::fs::remove_dir_all(station.dir().join("lib")).expect("removed");
+    let _ = station.stop_service(Signal::SIGKILL);
+    station.start_service().expect("starts");
+    let snapshot = station.snapshot().expect("served");
+    assert!(claim_of(&snapshot, held.pid()).is_some());
+    assert_eq!(
+        claim_true(&station, &["-q", "-g", "0.1", "--nonblock"]).0,
+        Some(0)
+    );
+    assert!(held.ask("alloc 1048576").starts_with("ok"));
+    assert_eq!(held.finish(), Some(0));
+}

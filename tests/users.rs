@@ -11,6 +11,8 @@ use support::terminal::Terminal;
 use support::users::{Users, as_user, group_of, reachable};
 use support::{Raw, claim_of, root, station, until};
 
+const SOON: Duration = Duration::from_secs(15);
+
 fn claim_as(station: &Station, uid: u32, flags: &[&str]) -> Raw {
     let mut command = station.command();
     command
@@ -257,4 +259,72 @@ fn who_came_by_su_reads_it_on_the_terminal_that_he_came_by_if_his_programs_write
         station.snapshot().ok()?.claims.is_empty().then_some(())
     });
     assert!(!apart.text().contains("killed"), "{}", apart.text());
+}
+
+/// On a file server that maps root to nobody (NFS with root_squash) root reads nothing in users' homes.
+#[test]
+fn a_home_that_root_cannot_read_is_no_hindrance() {
+    if !root("a_home_that_root_cannot_read_is_no_hindrance") {
+        return;
+    }
+    let users = Users::make();
+    let mut station = station();
+    let home = tempfile::tempdir().expect("a directory");
+    std::fs::write(home.path().join(".gshare.toml"), "gpus = 0.2\n").expect("written");
+    std::fs::write(
+        home.path().join("job"),
+        "#!/bin/sh\necho \"$PWD $GSHARE_CLAIM_ID\"\n",
+    )
+    .expect("written");
+    for (name, mode) in [("", "0700"), ("job", "0700"), (".gshare.toml", "0600")] {
+        let path = home.path().join(name);
+        let own = format!(
+            "chown {} {path:?} && chmod {mode} {path:?}",
+            users.uid(0),
+            path = path.display().to_string()
+        );
+        assert!(
+            run(Command::new("sh").args(["-c", &own])).status.success(),
+            "{own}"
+        );
+    }
+    // Root without the right to pass over permissions.
+    let squashed = |program: &std::path::Path| {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--bounding-set=-dac_override,-dac_read_search", "--"])
+            .arg(program);
+        command
+    };
+    let tried = run(squashed("/bin/cat".as_ref()).arg(home.path().join(".gshare.toml")));
+    assert!(!tried.status.success(), "root can read it here");
+    station.stop_service(Signal::SIGTERM).expect("stopped");
+    let mut service = squashed(station.program());
+    service
+        .arg("daemon")
+        .arg("--config")
+        .arg(station.dir().join("gshare.toml"));
+    let mut service = service
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("starts");
+    until("it serves", SOON, || station.snapshot().ok().map(|_| ()));
+
+    let mut claim = station.command();
+    claim.args(["claim", "--", "./job"]);
+    let mut claim = as_user(claim, users.uid(0));
+    let done = run(claim.current_dir(home.path()));
+    let stderr = text(&done);
+    assert!(done.status.success(), "{stderr}");
+    assert!(
+        stderr.contains("0.2"),
+        "the project's file counts: {stderr}"
+    );
+    let stdout = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(
+        stdout.starts_with(&home.path().display().to_string()),
+        "{stdout}"
+    );
+    service.kill().expect("killed");
+    service.wait().expect("reaped");
 }

@@ -2,12 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use gshare_enforcer::proc;
 
-/// User names by uid, looked up once.
+/// A user who had no name is looked up again after this: a directory (LDAP) that did not answer will.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// User names by uid, looked up once; a number that stands for one, until when.
 #[derive(Debug)]
-pub(crate) struct Names(Mutex<HashMap<u32, String>>);
+pub(crate) struct Names(Mutex<HashMap<u32, (String, Option<Instant>)>>);
 
 impl Default for Names {
     fn default() -> Self {
@@ -25,18 +29,28 @@ impl Names {
             let uid = uid.parse().ok()?;
             proc::user_name(uid)
                 .is_none()
-                .then(|| (uid, name.to_owned()))
+                .then(|| (uid, (name.to_owned(), None)))
         });
         Self(Mutex::new(pairs.collect()))
     }
 
     /// The name of a user, or the number where there is none.
     pub(crate) fn user(&self, uid: u32) -> String {
+        self.look_up(uid, Instant::now(), proc::user_name)
+    }
+
+    fn look_up(&self, uid: u32, now: Instant, name: impl Fn(u32) -> Option<String>) -> String {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        names
-            .entry(uid)
-            .or_insert_with(|| proc::user_name(uid).unwrap_or_else(|| uid.to_string()))
-            .clone()
+        match names.get(&uid) {
+            Some((known, until)) if until.is_none_or(|until| now < until) => known.clone(),
+            _ => {
+                let found = name(uid);
+                let until = found.is_none().then(|| now + AGAIN);
+                let shown = found.unwrap_or_else(|| uid.to_string());
+                names.insert(uid, (shown.clone(), until));
+                shown
+            }
+        }
     }
 
     /// The user of that name or number.
@@ -44,8 +58,37 @@ impl Names {
         let number = word.parse().ok();
         let known = || {
             let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            names.iter().find(|(_, n)| *n == word).map(|(uid, _)| *uid)
+            let mut named = names.iter().filter(|(_, (n, _))| n == word);
+            named.next().map(|(uid, _)| *uid)
         };
         number.or_else(known).or_else(|| proc::uid_of(word))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_did_not_answer_is_asked_again_for_a_name() {
+        let (names, start) = (Names::new(), Instant::now());
+        let at = |s: u64, name: Option<&str>| {
+            names.look_up(4_000_000_001, start + Duration::from_secs(s), |_| {
+                name.map(str::to_owned)
+            })
+        };
+        assert_eq!(at(0, None), "4000000001");
+        assert_eq!(
+            at(59, Some("ada@lab.example")),
+            "4000000001",
+            "not at every look"
+        );
+        assert_eq!(at(61, Some("ada@lab.example")), "ada@lab.example");
+        assert_eq!(
+            at(999, None),
+            "ada@lab.example",
+            "a name that is known is kept"
+        );
+        assert_eq!(names.uid("ada@lab.example"), Some(4_000_000_001));
     }
 }
