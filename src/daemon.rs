@@ -105,6 +105,7 @@ pub use die::{BEHALF_STEPS, LEVER_STEPS, MIG_STEPS, STEPS};
 pub use engine::ENGINE_ARGUMENT;
 pub use overhead::PROBE_ARGUMENT;
 use service::Service;
+use world::world_of;
 #[cfg(feature = "lab")]
 pub(crate) use strict::lib_dir;
 #[cfg(test)]
@@ -246,7 +247,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
         }
     }
     manager::stopping();
-    service.end_history();
+    (service.history).end(&world_of!(service), &service.features);
     service.core.end();
     tracing::info!("gshared stops; programs in claims keep running under their limits");
     let _ = std::fs::remove_file(&socket);

@@ -14,7 +14,7 @@ use super::policy::overuse;
 use super::service::Service;
 use super::viewer::Viewer;
 use super::world::World;
-use super::{conformance, mps, policy, record};
+use super::{conformance, mps, policy};
 use gshare_enforcer::gpu::Observer;
 
 /// Where a mechanism has been seen to work so far; docs/hardware.md has the same words.
@@ -511,7 +511,7 @@ pub(crate) fn health_view(world: &World<'_>, features: &Features, g: usize) -> O
 fn history_row(world: &World<'_>, history: &History) -> Check {
     let name = "history";
     let dir = world.host.paths.state_dir.display();
-    let Some(status) = record::history_status(history) else {
+    let Some(status) = history.status() else {
         return check(name, "missing", "its thread could not be started");
     };
     let max = world.config.history.max_size;

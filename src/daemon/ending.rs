@@ -15,7 +15,7 @@ use super::live::TERM_GRACE;
 use super::peer::Peer;
 use super::policy::limits;
 use super::service::{Ending, Live, Service};
-use super::world::World;
+use super::world::{World, world_of};
 use super::{claim_for, gpus, grant, members, mps, service, tell, whose};
 
 /// A control program of MPS that has not answered by then is not waited for.
@@ -229,7 +229,7 @@ impl Service {
                 let _ = std::fs::remove_file(grant::limits_path(&self.world(), id, gpu));
             }
         }
-        self.end_run(id, &live, cause);
+        (self.sizes).end_run(&world_of!(self), &self.history, id, &live, cause);
         self.config.drop_spec(id);
         let refusals = self.gpus.refusals(&live);
         self.tell(Fact::Ended { refusals });

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gshare_config::Config;
 use gshare_core::{ClaimId, Held};
 use gshare_proto::history::Usage;
 use gshare_proto::{ClaimGpu, ErrorCode, Identity, WireError};
-use tokio::sync::mpsc::UnboundedSender;
 
 use super::connection::{Sender, Turn};
 use super::features::Features;
@@ -20,13 +20,13 @@ use super::history::answer::Place;
 use super::history::store::{ClaimFace, Store};
 use super::history::sum::{Fact, Key, STEP_S, Step as Sums, Sum};
 use super::history::vitals::Vitals;
-use super::history::worker::{Order, Status, Told, Worker};
+use super::history::worker::{Order, Status, Worker};
 use super::host::Host;
-use super::journal::{ClaimRecord, HoldingRecord};
+use super::journal::{ClaimRecord, HoldingRecord, Journal};
 use super::msg::Msg;
 use super::peer::Peer;
 use super::policy::auto;
-use super::service::Service;
+use super::tracks::Sizes;
 use super::viewer::Viewer;
 use super::watch;
 use super::world::World;
@@ -44,20 +44,26 @@ const NOTHING: f64 = 1.0;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A claim's parts of GPUs, as they are recorded.
-struct Seen {
-    id: ClaimId,
+pub(super) struct Seen {
+    pub(super) id: ClaimId,
     uid: u32,
-    parts: Vec<ClaimGpu>,
+    pub(super) parts: Vec<ClaimGpu>,
     idle_s: Option<u64>,
-    held_back_ms: Option<u64>,
+    pub(super) held_back_ms: Option<u64>,
 }
 
-impl Service {
+impl History {
     /// Opens the file, moves points of older versions into it, and puts the last minutes on the screen again. Time
     /// without a service is unknown.
-    pub(crate) fn load_history(&mut self) {
-        let path = self.host.history_path();
-        let opened = Store::open(&path, self.config.history.max_size.0);
+    pub(crate) fn load(
+        &mut self,
+        host: &Host,
+        config: &Config,
+        gpus: &mut Gpus,
+        journal: &mut Journal,
+    ) {
+        let path = host.history_path();
+        let opened = Store::open(&path, config.history.max_size.0);
         let mut store = match opened {
             Ok(store) => store,
             Err(error) => {
@@ -65,63 +71,31 @@ impl Service {
                 return;
             }
         };
-        if let Err(error) = self.move_samples(&mut store) {
+        if let Err(error) = move_samples(journal, &mut store) {
             tracing::warn!(%error, "cannot import the history of an older version");
         }
         let now = unix_ms();
         let from = now.saturating_sub(millis(STEP) * POINTS as u64);
-        for g in 0..self.gpus.len() {
-            match store.activity_since(&self.gpus.lasting_name(g), from) {
-                Ok(points) => self.gpus[g].history = spread(&points, now),
+        for g in 0..gpus.len() {
+            match store.activity_since(&gpus.lasting_name(g), from) {
+                Ok(points) => gpus[g].history = spread(&points, now),
                 Err(error) => tracing::warn!(%error, "cannot read the last minutes of the history"),
             }
         }
-        self.history.store = Some(store);
-    }
-
-    /// Older versions kept points of the GPUs in the journal.
-    fn move_samples(&mut self, store: &mut Store) -> anyhow::Result<()> {
-        let samples = self.journal.samples()?;
-        let mut steps: BTreeMap<i64, Sums> = BTreeMap::new();
-        let seconds = STEP.as_secs_f64();
-        for sample in samples {
-            let at = (sample.at_ms / 1000) as i64;
-            let at = at - at.rem_euclid(STEP_S);
-            let step = steps.entry(at).or_default();
-            step.at = at;
-            let activity = sample.activity.map(|a| f64::from(a) / 100.0 * seconds);
-            let row = Sum {
-                looked: seconds,
-                used: activity,
-                used_s: if activity.is_some() { seconds } else { 0.0 },
-                // It was time busy where the GPU did not count its SMs.
-                estimate: true,
-                mem_claimed: sample.claimed_bytes as f64 * seconds,
-                mem_used: sample.used_bytes.map(|b| b as f64 * seconds),
-                ..Sum::default()
-            };
-            step.rows.insert(Key::Gpu(sample.uuid.into()), row);
-            let machine = step.rows.entry(Key::Machine).or_default();
-            machine.looked = seconds;
-            machine.claimed += seconds;
-        }
-        let steps: Vec<Sums> = steps.into_values().collect();
-        store.take_over(&steps)?;
-        self.journal.forget_samples()?;
-        Ok(())
+        self.store = Some(store);
     }
 
     /// Starts the thread that keeps the history, once it is known which claims live.
-    pub(crate) fn start_history(&mut self, events: UnboundedSender<Msg>) {
-        let claims = self.claims.keys().map(|id| id.0).collect();
-        let (path, max) = (self.host.history_path(), self.config.history.max_size.0);
-        let store = self.history.store.take();
+    pub(crate) fn start(&mut self, world: &World<'_>) {
+        let claims = world.claims.keys().map(|id| id.0).collect();
+        let (path, max) = (world.host.history_path(), world.config.history.max_size.0);
+        let (store, events) = (self.store.take(), world.host.events.clone());
         let tell = Box::new(move |told| {
             // The receiver is gone when the service ends.
             let _ = events.send(Msg::History(told));
         });
         match Worker::start(&path, max, store, claims, tell) {
-            Ok(worker) => self.history.worker = Some(worker),
+            Ok(worker) => self.worker = Some(worker),
             Err(error) => {
                 tracing::error!(%error, "no history is recorded: its thread could not be started");
             }
@@ -129,62 +103,51 @@ impl Service {
     }
 
     /// Writes what is not written yet, at the end of the service.
-    pub(crate) fn end_history(&mut self) {
-        let step = self.history.collector.take();
-        if let Some(step) = step {
-            self.keep(step);
+    pub(crate) fn end(&mut self, world: &World<'_>, features: &Features) {
+        if let Some(step) = self.collector.take() {
+            self.keep(world, features, step);
         }
-        if let Some(worker) = &mut self.history.worker {
+        if let Some(worker) = &mut self.worker {
             worker.stop(PATIENCE);
         }
     }
 
-    /// Adds the newest sample to the history.
-    pub(crate) fn record_history(&mut self) {
-        for g in 0..self.gpus.len() {
-            let reading = self.gpus.reading(g);
-            let value = reading.and_then(|r| r.gpm.and_then(|x| x.sm_active).or(r.time_busy));
-            let gpu = &mut self.gpus[g];
-            gpu.step.add(value);
-            if let Some(activity) = gpu.step.finish() {
-                gpu.history.push_back(activity);
-                while gpu.history.len() > POINTS {
-                    gpu.history.pop_front();
-                }
-            }
-        }
-        let facts = self.facts_of_now();
-        let most = millis(self.config.service.tick)
+    /// Adds the newest look at the GPUs, and to `sizes` what claims use by it.
+    pub(crate) fn look(&mut self, world: &World<'_>, features: &Features, sizes: &mut Sizes) {
+        let facts = self.facts_of_now(world, features, sizes);
+        let most = millis(world.config.service.tick)
             .saturating_mul(3)
             .max(5_000);
-        for step in self.history.collector.look(unix_ms(), most, &facts) {
-            self.keep(step);
+        for step in self.collector.look(unix_ms(), most, &facts) {
+            self.keep(world, features, step);
         }
     }
 
     /// What holds of every line at this moment.
-    fn facts_of_now(&mut self) -> Vec<(Key, Fact)> {
-        let since = self.history.seen.replace(Instant::now());
+    fn facts_of_now(
+        &mut self,
+        world: &World<'_>,
+        features: &Features,
+        sizes: &mut Sizes,
+    ) -> Vec<(Key, Fact)> {
+        let since = self.seen.replace(Instant::now());
         let since_ms = since.map_or(0.0, |at| at.elapsed().as_secs_f64() * 1000.0);
         let mut facts = Vec::new();
-        let whole = self.gpus.iter().filter(|g| g.parent.is_none()).count();
+        let whole = world.gpus.iter().filter(|g| g.parent.is_none()).count();
         let machine = Fact {
             claimed: whole as f64,
             ..Fact::default()
         };
         facts.push((Key::Machine, machine));
-        let names: Vec<Arc<str>> = (0..self.gpus.len())
-            .map(|g| self.gpus.lasting_name(g).into())
+        let names: Vec<Arc<str>> = (0..world.gpus.len())
+            .map(|g| world.gpus.lasting_name(g).into())
             .collect();
         for (g, name) in names.iter().enumerate() {
-            facts.push((
-                Key::Gpu(Arc::clone(name)),
-                gpu_fact(&self.world(), &self.features, g),
-            ));
+            facts.push((Key::Gpu(Arc::clone(name)), gpu_fact(world, features, g)));
         }
         let mut unnamed = false;
-        for seen in claims_seen(&self.world(), &self.features) {
-            let kept = self.history.claims.entry(seen.id).or_default();
+        for seen in claims_seen(world, features) {
+            let kept = self.claims.entry(seen.id).or_default();
             unnamed |= kept.face == ClaimFace::default();
             let before = std::mem::replace(&mut kept.held_back_ms, seen.held_back_ms);
             let held_back = seen
@@ -195,19 +158,15 @@ impl Service {
                 Some(ms) if since_ms > 0.0 => ms as f64 / since_ms / seen.parts.len().max(1) as f64,
                 _ => 0.0,
             };
-            self.look_at_size(
-                seen.id,
-                &seen.parts,
-                throttled.min(1.0),
-                seen.held_back_ms.is_some(),
-            );
+            let throttled = throttled.min(1.0);
+            sizes.look(world, features, self, &seen, throttled);
             // What is in the host holds nothing of a GPU.
-            let live = self.claims.get(&seen.id);
+            let live = world.claims.get(&seen.id);
             if live.is_some_and(|l| matches!(l.record.holding, HoldingRecord::Parked(_))) {
                 continue;
             }
             for part in &seen.parts {
-                let Some(name) = names.get(seat_of(&self.world(), seen.id, part)) else {
+                let Some(name) = names.get(seat_of(world, seen.id, part)) else {
                     continue;
                 };
                 let key = Key::Claim {
@@ -216,18 +175,18 @@ impl Service {
                     gpu: Arc::clone(name),
                 };
                 let fact = Fact {
-                    throttled: throttled.min(1.0),
-                    ..claim_fact(&self.world(), seen.id, part, seen.idle_s)
+                    throttled,
+                    ..claim_fact(world, seen.id, part, seen.idle_s)
                 };
                 facts.push((key, fact));
             }
         }
         // A claim may end before the step does, and then nothing knows its owner any more.
         if unnamed {
-            self.name_claims();
+            self.name_claims(world, features);
         }
         let mut waiting: BTreeMap<u32, f64> = BTreeMap::new();
-        for asked in self.claims.waiting.values() {
+        for asked in world.claims.waiting.values() {
             let wanted = asked.request.share.as_f64() * f64::from(asked.request.gpus);
             *waiting.entry(asked.record.uid).or_default() += wanted;
         }
@@ -242,47 +201,44 @@ impl Service {
     }
 
     /// A step has ended: what idled in it gets its cause, and it goes to the thread.
-    fn keep(&mut self, mut step: Sums) {
+    fn keep(&mut self, world: &World<'_>, features: &Features, mut step: Sums) {
         for (key, sum) in &mut step.rows {
             let Key::Claim { claim, .. } = key else {
                 continue;
             };
             let id = ClaimId(*claim);
-            let live = self.claims.get(&id);
-            let kept = self.history.claims.entry(id).or_default();
+            let live = world.claims.get(&id);
+            let kept = self.claims.entry(id).or_default();
             // Of a claim's several GPUs, and in a question soon after another, what was found last holds.
             if kept.vitals.as_ref().is_none_or(Vitals::is_old) {
                 let now = live.and_then(Vitals::read);
-                let hours = &self.config.history.work_hours;
+                let hours = &world.config.history.work_hours;
                 kept.cause = Vitals::cause(kept.vitals.as_ref(), now.as_ref(), hours);
                 kept.vitals = now;
             }
             sum.because(kept.cause);
             kept.sum.add(sum);
         }
-        self.history
-            .claims
-            .retain(|id, _| self.claims.contains_key(id) || self.policy.auto.contains_key(id));
-        self.name_claims();
-        if let Some(worker) = &self.history.worker {
+        self.claims
+            .retain(|id, _| world.claims.contains_key(id) || world.policy.auto.contains_key(id));
+        self.name_claims(world, features);
+        if let Some(worker) = &self.worker {
             worker.tell(Order::Step(step));
         }
     }
 
     /// Tells the thread what claims are called, where that has changed.
-    fn name_claims(&mut self) {
+    fn name_claims(&mut self, world: &World<'_>, features: &Features) {
         let mut changed = Vec::new();
-        for (id, kept) in &self.history.claims {
-            let face = match (self.claims.get(id), self.policy.auto.get(id)) {
-                (Some(live), _) => face_of(
-                    *id,
-                    &live.record,
-                    &view::identity_of(&self.features, *id, live),
-                ),
+        for (id, kept) in &self.claims {
+            let face = match (world.claims.get(id), world.policy.auto.get(id)) {
+                (Some(live), _) => {
+                    face_of(*id, &live.record, &view::identity_of(features, *id, live))
+                }
                 (None, Some(auto)) => face_of(
                     *id,
                     auto.record(),
-                    &self.features.identity.process(auto.process()),
+                    &features.identity.process(auto.process()),
                 ),
                 (None, None) => continue,
             };
@@ -291,53 +247,108 @@ impl Service {
             }
         }
         for (id, face) in changed {
-            if let Some(worker) = &self.history.worker {
+            if let Some(worker) = &self.worker {
                 worker.tell(Order::Face(face.clone()));
             }
-            self.history.claims.entry(id).or_default().face = face;
+            self.claims.entry(id).or_default().face = face;
         }
     }
 
-    /// What the thread has to tell.
-    pub(crate) fn history_told(&mut self, told: Told) {
-        match told {
-            Told::Day(day) => self.history.day = Some(day),
-            Told::Learned(id, told) => self.learned(ClaimId(id), told),
-            Told::Sized(sized) => self.sized(sized),
-            Told::Claims(claims) => {
-                for (id, sum) in claims {
-                    self.history
-                        .claims
-                        .entry(ClaimId(id))
-                        .or_default()
-                        .sum
-                        .add(&sum);
-                }
-            }
+    /// What the thread has told of the past.
+    pub(crate) fn remember(&mut self, claims: BTreeMap<u64, Sum>) {
+        for (id, sum) in claims {
+            self.claims.entry(ClaimId(id)).or_default().sum.add(&sum);
         }
-        self.screens.touch();
     }
 
     /// Passes a question on to the thread. What it needs to be up to now goes first.
-    pub(crate) fn ask_history(&mut self, peer: &Peer, ask: Ask, out: &Sender, turn: Turn) {
-        if let Some(step) = self.history.collector.take() {
-            self.keep(step);
+    pub(crate) fn ask(
+        &mut self,
+        world: &World<'_>,
+        features: &Features,
+        peer: &Peer,
+        ask: Ask,
+        out: &Sender,
+        turn: Turn,
+    ) {
+        if let Some(step) = self.collector.take() {
+            self.keep(world, features, step);
         }
-        let viewer = watch::viewer(&self.world(), peer);
-        let (place, out) = (self.gpus.place(viewer), out.clone());
-        let Some(worker) = &self.history.worker else {
-            out.error(WireError::new(
-                ErrorCode::NotAvailable,
-                "this service keeps no history",
-            ));
-            return;
+        let viewer = watch::viewer(world, peer);
+        let place = world.gpus.place(viewer);
+        let order = match ask {
+            Ask::History(spec) => Order::History(Box::new(spec), place, out.clone(), turn),
+            Ask::Stored(after) => Order::Stored(viewer.uid(), after, out.clone(), turn),
+            Ask::Report(spec) => Order::Report(Box::new(spec), place, out.clone(), turn),
         };
-        worker.tell(match ask {
-            Ask::History(spec) => Order::History(Box::new(spec), place, out, turn),
-            Ask::Stored(after) => Order::Stored(viewer.uid(), after, out, turn),
-            Ask::Report(spec) => Order::Report(Box::new(spec), place, out, turn),
-        });
+        if self.tell(order).is_err() {
+            out.error(no_history());
+        }
     }
+
+    /// What a user claimed and used in the last day.
+    pub(crate) fn day_of(&self, uid: u32) -> Option<Usage> {
+        self.day.as_ref()?.get(&uid).map(Sum::usage)
+    }
+
+    /// How the file is doing; absent where there is no thread.
+    pub(crate) fn status(&self) -> Option<Status> {
+        self.worker.as_ref().map(Worker::status)
+    }
+
+    /// Gives the thread an order; back where there is none.
+    pub(crate) fn tell(&self, order: Order) -> Result<(), Order> {
+        match &self.worker {
+            Some(worker) => {
+                worker.tell(order);
+                Ok(())
+            }
+            None => Err(order),
+        }
+    }
+
+    /// What a claim claimed and used so far.
+    pub(crate) fn usage_of(&self, id: ClaimId) -> Option<Usage> {
+        let kept = self.claims.get(&id)?;
+        (kept.sum.looked > 0.0).then(|| kept.sum.usage())
+    }
+}
+
+/// What is answered where the thread could not be started.
+pub(crate) fn no_history() -> WireError {
+    WireError::new(ErrorCode::NotAvailable, "this service keeps no history")
+}
+
+/// Older versions kept points of the GPUs in the journal.
+fn move_samples(journal: &mut Journal, store: &mut Store) -> anyhow::Result<()> {
+    let samples = journal.samples()?;
+    let mut steps: BTreeMap<i64, Sums> = BTreeMap::new();
+    let seconds = STEP.as_secs_f64();
+    for sample in samples {
+        let at = (sample.at_ms / 1000) as i64;
+        let at = at - at.rem_euclid(STEP_S);
+        let step = steps.entry(at).or_default();
+        step.at = at;
+        let activity = sample.activity.map(|a| f64::from(a) / 100.0 * seconds);
+        let row = Sum {
+            looked: seconds,
+            used: activity,
+            used_s: if activity.is_some() { seconds } else { 0.0 },
+            // It was time busy where the GPU did not count its SMs.
+            estimate: true,
+            mem_claimed: sample.claimed_bytes as f64 * seconds,
+            mem_used: sample.used_bytes.map(|b| b as f64 * seconds),
+            ..Sum::default()
+        };
+        step.rows.insert(Key::Gpu(sample.uuid.into()), row);
+        let machine = step.rows.entry(Key::Machine).or_default();
+        machine.looked = seconds;
+        machine.claimed += seconds;
+    }
+    let steps: Vec<Sums> = steps.into_values().collect();
+    store.take_over(&steps)?;
+    journal.forget_samples()?;
+    Ok(())
 }
 
 fn claim_fact(world: &World<'_>, id: ClaimId, part: &ClaimGpu, idle_s: Option<u64>) -> Fact {
@@ -425,6 +436,22 @@ fn spread(points: &[(u64, Option<f32>)], now: u64) -> VecDeque<Option<f32>> {
 }
 
 impl Gpus {
+    /// Adds the newest look to the points on the screen.
+    pub(crate) fn add_points(&mut self) {
+        for g in 0..self.len() {
+            let reading = self.reading(g);
+            let value = reading.and_then(|r| r.gpm.and_then(|x| x.sm_active).or(r.time_busy));
+            let gpu = &mut self[g];
+            gpu.step.add(value);
+            if let Some(activity) = gpu.step.finish() {
+                gpu.history.push_back(activity);
+                while gpu.history.len() > POINTS {
+                    gpu.history.pop_front();
+                }
+            }
+        }
+    }
+
     /// What an instance is of its GPU; 1 of a GPU.
     pub(crate) fn part_of(&self, g: usize) -> f64 {
         self[g].part.as_ref().map_or(1.0, |p| p.sm.as_f64())
@@ -472,12 +499,6 @@ fn claims_seen(world: &World<'_>, features: &Features) -> Vec<Seen> {
     held.chain(auto).collect()
 }
 
-/// What a user claimed and used in the last day.
-pub(crate) fn day_of(history: &History, uid: u32) -> Option<Usage> {
-    let day = history.day.as_ref()?;
-    day.get(&uid).map(Sum::usage)
-}
-
 fn gpu_fact(world: &World<'_>, features: &Features, g: usize) -> Fact {
     let reading = world.gpus.reading(g);
     let gpu = view::gpu_view(world, features, g);
@@ -497,28 +518,6 @@ fn gpu_fact(world: &World<'_>, features: &Features, g: usize) -> Fact {
             .map(|b| b as f64),
         ..Fact::default()
     }
-}
-
-/// How the file is doing; absent where there is no thread.
-pub(crate) fn history_status(history: &History) -> Option<Status> {
-    history.worker.as_ref().map(Worker::status)
-}
-
-/// Gives the thread an order; back where there is none.
-pub(crate) fn tell_history(history: &History, order: Order) -> Result<(), Order> {
-    match &history.worker {
-        Some(worker) => {
-            worker.tell(order);
-            Ok(())
-        }
-        None => Err(order),
-    }
-}
-
-/// What a claim claimed and used so far.
-pub(crate) fn usage_of(history: &History, id: ClaimId) -> Option<Usage> {
-    let kept = history.claims.get(&id)?;
-    (kept.sum.looked > 0.0).then(|| kept.sum.usage())
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use super::fact::{Fact, Look, Others, Pages, Tick};
 use super::features::Features;
 use super::gpu::Gpus;
 use super::history::vitals::Vitals;
+use super::history::worker::Told;
 use super::history::{Ask, History};
 use super::host::Host;
 use super::journal::Journal;
@@ -28,7 +29,7 @@ use super::outside::Policy;
 use super::peer::Peer;
 use super::settings::Settings;
 use super::watch::Screens;
-use super::world::World;
+use super::world::{World, world_of};
 use super::{
     act, claim_for, die, doctor, grant, health, lease, members, policy, story, view, watch, whose,
 };
@@ -46,21 +47,6 @@ fn promises(call: &Call) -> bool {
             | Call::Extend { .. }
             | Call::Admin(_)
     )
-}
-
-/// What features may look at, of a service whose features are told something at the same time.
-macro_rules! world {
-    ($service:ident) => {
-        World {
-            config: &$service.config,
-            host: &$service.host,
-            gpus: &$service.gpus,
-            claims: &$service.claims,
-            machine: &$service.core,
-            policy: &$service.policy,
-            now: $service.core.moment(),
-        }
-    };
 }
 
 /// Everything the service knows.
@@ -88,7 +74,7 @@ pub(crate) struct Service {
 impl Service {
     /// What features may look at.
     pub(crate) fn world(&self) -> World<'_> {
-        world!(self)
+        world_of!(self)
     }
 
     /// Tells the features what has happened, does what they want, tells them what comes of that, until it is quiet.
@@ -99,7 +85,7 @@ impl Service {
         while let Some(facts) = self.features.round.turn() {
             for fact in facts {
                 let mut commands = Vec::new();
-                self.features.on(&world!(self), &fact, &mut commands);
+                self.features.on(&world_of!(self), &fact, &mut commands);
                 self.execute(commands);
             }
         }
@@ -208,7 +194,18 @@ impl Service {
                 let _ = out.send(view::metrics_page(self));
             }
             Msg::Mps { gpu, report } => self.mps_report(gpu, report),
-            Msg::History(told) => self.history_told(told),
+            Msg::History(told) => {
+                match told {
+                    Told::Day(day) => self.history.day = Some(day),
+                    Told::Claims(claims) => self.history.remember(claims),
+                    Told::Learned(id, told) => {
+                        let time = self.sizes.learned(ClaimId(id), told);
+                        self.drive_all(time);
+                    }
+                    Told::Sized(sized) => self.sized(sized),
+                }
+                self.screens.touch();
+            }
             Msg::Divided { gpu, result, out } => self.divided(gpu, result, &out),
             Msg::Stage {
                 peer,
@@ -241,8 +238,10 @@ impl Service {
                 self.apply_policy();
                 let look = look_at_pages(&self.world(), &self.features);
                 self.tell(Fact::Sample(look));
-                self.record_history();
-                self.follow_needs();
+                self.gpus.add_points();
+                (self.history).look(&world_of!(self), &self.features, &mut self.sizes);
+                let wishes = self.sizes.follow(&self.config.sizes, &mut self.claims);
+                self.drive_all(wishes);
                 self.refresh_facts();
                 self.look_beside_mps();
                 self.screens.touch();
@@ -321,16 +320,16 @@ impl Service {
                 Ok(Reply::Snapshot(Box::new(snapshot)))
             }
             Call::History(spec) => {
-                self.ask_history(&peer, Ask::History(spec), out, turn);
-                return;
-            }
-            Call::Suggest(spec) => {
-                self.suggest(&peer, spec, out, turn);
-                return;
+                let (world, ask) = (world_of!(self), Ask::History(spec));
+                return (self.history).ask(&world, &self.features, &peer, ask, out, turn);
             }
             Call::Report(spec) => {
-                self.ask_history(&peer, Ask::Report(spec), out, turn);
-                return;
+                let (world, ask) = (world_of!(self), Ask::Report(spec));
+                return (self.history).ask(&world, &self.features, &peer, ask, out, turn);
+            }
+            Call::Suggest(spec) => {
+                let world = world_of!(self);
+                return (self.sizes).suggest(&world, &self.history, &peer, spec, out, turn);
             }
             Call::Stored { after } => {
                 self.ask_history(&peer, Ask::Stored(after), out, turn);

@@ -12,33 +12,43 @@ use gshare_config::ShareRuns;
 use gshare_core::machine::{Claimable, Event, Expected, Until};
 use gshare_core::predict::Shape;
 use gshare_core::{Bytes, ClaimId, GpuFacts, Share};
-use gshare_proto::{ClaimGpu, ClaimSpec, ErrorCode, ExpectedView, SuggestSpec, WireError};
+use gshare_proto::{ClaimSpec, ExpectedView, SuggestSpec};
 
 use super::connection::{Sender, Turn};
+use super::features::Features;
+use super::history::History;
 use super::history::runs::{Told, Whose};
 use super::history::say::{self, Facts};
 use super::history::worker::{Order, Question, SizeAsk, Sized};
 use super::journal::ClaimRecord;
 use super::live::Live;
 use super::peer::Peer;
-use super::service::Service;
 use super::settings::Settings;
 use super::tracks::RunTrack;
 use super::tracks::Sizes;
 use super::world::World;
 use super::{act, record, view};
+use crate::clock::unix_ms;
 
 /// Maximum number of waiting claims whose expected start is shown.
 const FORESEEN: usize = 16;
 /// For so many claims at a time earlier runs are looked up: users ask faster than a file answers.
 const LOOKED_UP: usize = 4096;
 
-impl Service {
-    /// A claim whose size the service says: first the records are looked at.
-    pub(super) fn ask_size(&mut self, peer: Peer, spec: ClaimSpec, out: Sender, turn: Turn) {
-        self.sizes.asking.insert(peer.conn);
+impl Sizes {
+    /// A claim whose size the service says: first the records are looked at. Where there are none it comes back at once.
+    pub(super) fn ask(
+        &mut self,
+        config: &Settings,
+        history: &History,
+        peer: Peer,
+        spec: ClaimSpec,
+        out: Sender,
+        turn: Turn,
+    ) -> Option<Box<Sized>> {
+        self.asking.insert(peer.conn);
         let ask = SizeAsk {
-            whose: self.config.whose_runs(peer.uid),
+            whose: config.whose_runs(peer.uid),
             shape: Shape::of(&spec.command),
             sized: Box::new(Sized {
                 peer,
@@ -48,161 +58,157 @@ impl Service {
                 told: Told::default(),
             }),
         };
-        let asked = record::tell_history(&self.history, Order::Size(Box::new(ask)));
-        if let Err(Order::Size(ask)) = asked {
+        match history.tell(Order::Size(Box::new(ask))) {
             // Without a history everything is a first run.
-            self.sized(ask.sized);
+            Err(Order::Size(ask)) => Some(ask.sized),
+            _ => None,
         }
     }
 
-    /// The records have been looked at: the claim is made with that size.
-    pub(crate) fn sized(&mut self, sized: Box<Sized>) {
-        let Sized {
-            peer,
-            mut spec,
-            out,
-            turn,
-            told,
-        } = *sized;
-        if !self.sizes.asking.remove(&peer.conn) {
-            return;
-        }
-        let facts = size_facts(&self.world(), spec.class.as_deref());
-        let suggestion = say::suggest(&told, &facts, &spec.command);
+    /// The records have been looked at: the claim is to be made with that size. False if nobody waits for it any more.
+    pub(crate) fn size(&mut self, world: &World<'_>, sized: &mut Sized) -> bool {
+        let spec = &mut sized.spec;
+        let facts = size_facts(world, spec.class.as_deref());
+        let suggestion = say::suggest(&sized.told, &facts, &spec.command);
         spec.mem = Some(suggestion.mem);
         spec.gpus_milli = None;
         if let Some(sm) = suggestion.sm {
             spec.sm_milli = spec.sm_milli.or(Some((sm * 1000.0).round() as u32));
         }
         // While others leave it free it may have all: a size that is learnt is not a cap.
-        let room = capacities(&self.world())
-            .filter(|c| c.0 >= suggestion.mem)
-            .min();
+        let room = capacities(world).filter(|c| c.0 >= suggestion.mem).min();
         spec.mem_limit = spec.mem_limit.or(room.map(|Bytes(b)| b));
         spec.sm_limit_milli = spec.sm_limit_milli.or(Some(Share::ONE.milli()));
-        self.submit(peer, spec, out, turn);
+        self.asking.remove(&sized.peer.conn)
     }
 
     /// A question for sizes.
-    pub(crate) fn suggest(&mut self, peer: &Peer, spec: SuggestSpec, out: &Sender, turn: Turn) {
+    pub(crate) fn suggest(
+        &self,
+        world: &World<'_>,
+        history: &History,
+        peer: &Peer,
+        spec: SuggestSpec,
+        out: &Sender,
+        turn: Turn,
+    ) {
         let running = if spec.running {
-            running(&self.world(), &self.sizes, peer.uid)
+            running(world, self, peer.uid)
         } else {
             Vec::new()
         };
         let question = Question {
-            whose: self.config.whose_runs(peer.uid),
-            facts: size_facts(&self.world(), spec.class.as_deref()),
+            whose: world.config.whose_runs(peer.uid),
+            facts: size_facts(world, spec.class.as_deref()),
             running,
             spec,
         };
-        if record::tell_history(
-            &self.history,
-            Order::Suggest(Box::new(question), out.clone(), turn),
-        )
-        .is_err()
-        {
-            out.error(WireError::new(
-                ErrorCode::NotAvailable,
-                "this service keeps no history",
-            ));
+        let order = Order::Suggest(Box::new(question), out.clone(), turn);
+        if history.tell(order).is_err() {
+            out.error(record::no_history());
         }
     }
 
     /// Adds a look at a claim's parts of GPUs.
-    pub(crate) fn look_at_size(
+    pub(super) fn look(
         &mut self,
-        id: ClaimId,
-        parts: &[ClaimGpu],
-        held_back: f64,
-        in_turns: bool,
+        world: &World<'_>,
+        features: &Features,
+        history: &History,
+        seen: &record::Seen,
+        throttled: f64,
     ) {
-        let follow = self.config.sizes.follow;
-        let Some(live) = self.claims.get(&id) else {
+        let (id, follow) = (seen.id, world.config.sizes.follow);
+        let Some(live) = world.claims.get(&id) else {
             return;
         };
         if live.record.has_no_library() {
             return;
         }
         // Once its command has ended, nothing says it any more.
-        let notebook = view::identity_of(&self.features, id, live).notebook;
-        let track = self
-            .sizes
-            .runs
-            .entry(id)
-            .or_insert_with(|| RunTrack::new(follow));
+        let notebook = view::identity_of(features, id, live).notebook;
+        let track = self.runs.entry(id).or_insert_with(|| RunTrack::new(follow));
         track.notebook = notebook.map(|n| n.value).or(track.notebook.take());
-        track.look(parts, held_back, in_turns);
+        track.look(&seen.parts, throttled, seen.held_back_ms.is_some());
         if !track.asked {
             let (shape, uid) = (Shape::of(&live.record.command), live.record.uid);
-            let asked = self.ask_runs(id, uid, shape, live.record.slices.len() as u32);
-            let track = self.sizes.runs.get_mut(&id);
+            let gpus = live.record.slices.len() as u32;
+            let asked = self.ask_runs(world.config, history, id, uid, shape, gpus);
+            let track = self.runs.get_mut(&id);
             track.into_iter().for_each(|t| t.asked = asked);
         }
     }
 
     /// How long it will run is looked up for a claim that is about to wait or start.
-    pub(crate) fn ask_run_time(&mut self, id: ClaimId, record: &ClaimRecord, gpus: u32) {
+    pub(crate) fn ask_run_time(
+        &mut self,
+        config: &Settings,
+        history: &History,
+        id: ClaimId,
+        record: &ClaimRecord,
+        gpus: u32,
+    ) {
         if !record.command.is_empty() {
-            self.ask_runs(id, record.uid, Shape::of(&record.command), gpus);
+            let shape = Shape::of(&record.command);
+            self.ask_runs(config, history, id, record.uid, shape, gpus);
         }
     }
 
     /// Has earlier runs of a claim looked up; false where too much of that waits.
-    fn ask_runs(&mut self, id: ClaimId, uid: u32, shape: Shape, gpus: u32) -> bool {
-        if self.sizes.looked_up >= LOOKED_UP {
+    fn ask_runs(
+        &mut self,
+        config: &Settings,
+        history: &History,
+        id: ClaimId,
+        uid: u32,
+        shape: Shape,
+        gpus: u32,
+    ) -> bool {
+        if self.looked_up >= LOOKED_UP {
             return false;
         }
-        let order = Order::Learn(id.0, self.config.whose_runs(uid), shape, gpus);
-        if record::tell_history(&self.history, order).is_ok() {
-            self.sizes.looked_up += 1;
+        let order = Order::Learn(id.0, config.whose_runs(uid), shape, gpus);
+        if history.tell(order).is_ok() {
+            self.looked_up += 1;
         }
         true
     }
 
-    /// What earlier runs say of a claim that waits or runs.
-    pub(crate) fn learned(&mut self, id: ClaimId, told: Told) {
-        self.sizes.looked_up = self.sizes.looked_up.saturating_sub(1);
-        if let Some(span) = told.time.clone() {
-            self.drive(Event::RunTime { id, span });
-        }
-        if let Some(track) = self.sizes.runs.get_mut(&id) {
+    /// What earlier runs say of a claim that waits or runs; for the core, how long they took.
+    pub(crate) fn learned(&mut self, id: ClaimId, told: Told) -> Option<Event> {
+        self.looked_up = self.looked_up.saturating_sub(1);
+        if let Some(track) = self.runs.get_mut(&id) {
             track.learn(&told);
         }
+        told.time.map(|span| Event::RunTime { id, span })
     }
 
     /// A claim has ended: its run is recorded.
-    pub(crate) fn end_run(&mut self, id: ClaimId, live: &Live, cause: &str) {
-        let Some(track) = self.sizes.runs.remove(&id) else {
+    pub(crate) fn end_run(
+        &mut self,
+        world: &World<'_>,
+        history: &History,
+        id: ClaimId,
+        live: &Live,
+        cause: &str,
+    ) {
+        let Some(track) = self.runs.remove(&id) else {
             return;
         };
         let record = &live.record;
         if record.command.is_empty() || record.has_no_library() || record.uncapped {
             return;
         }
-        let model = record
-            .slices
-            .first()
-            .and_then(|s| self.gpus.gpu_index(&s.uuid));
-        let model = model
-            .map(|g| self.gpus[g].model.clone())
-            .unwrap_or_default();
+        let first = record.slices.first();
+        let gpu = first.and_then(|s| world.gpus.gpu_index(&s.uuid));
+        let model = gpu.map_or("", |g| &world.gpus[g].model);
         let refusals = live.past_refusals;
-        let mut run = track.record(
-            record,
-            live.peak,
-            &model,
-            cause,
-            refusals,
-            crate::clock::unix_ms(),
-        );
+        let mut run = track.record(record, live.peak, model, cause, refusals, unix_ms());
         run.notebook = track.notebook;
         (run.exit_code, run.exit_signal) =
             live.exit.map_or((None, None), |e| (e.code(), e.signal()));
-        let _ = record::tell_history(
-            &self.history,
-            Order::Run(Box::new(run), self.config.whose_runs(record.uid)),
-        );
+        let order = Order::Run(Box::new(run), world.config.whose_runs(record.uid));
+        let _ = history.tell(order);
     }
 }
 

@@ -24,6 +24,7 @@ use super::outside::Policy;
 use super::service::Service;
 use super::strict::Strict;
 use super::watch::Screens;
+use super::world::world_of;
 use super::{conformance, cover, health, levers, mig, release, stage};
 use crate::clock::unix_ms;
 
@@ -108,7 +109,8 @@ impl Service {
         service.load_modes()?;
         service.tend_mps();
         service.load_overheads()?;
-        service.load_history();
+        let (config, journal) = (&service.config, &mut service.journal);
+        (service.history).load(&service.host, config, &mut service.gpus, journal);
         let xids = health::known(&service.journal);
         service.tell(Fact::Started { xids });
         if let Some(log) = service.config.driver.kernel_log.path(simulated) {
@@ -128,8 +130,7 @@ impl Service {
         // Facts first, without claims: what their members use must not count as unclaimed.
         service.find_claims_again()?;
         service.renew_mps();
-        let events = service.host.events.clone();
-        service.start_history(events);
+        service.history.start(&world_of!(service));
         let expected = service.host.driver.strict.binds().to_vec();
         service.check_cover(&expected);
         service.host.driver.watch_files(service.host.events.clone());

@@ -3,11 +3,20 @@
 use gshare_proto::{ClaimSpec, ErrorCode, WireError};
 
 use super::connection::{Sender, Turn};
+use super::history::worker::Sized;
 use super::peer::Peer;
 use super::service::{Asked, Service};
+use super::world::world_of;
 use super::{claim_for, convert, grant, stage};
 
 impl Service {
+    /// It is known what size a claim is to have that is asked for without one.
+    pub(crate) fn sized(&mut self, mut sized: Box<Sized>) {
+        if self.sizes.size(&world_of!(self), &mut sized) {
+            self.submit(sized.peer, sized.spec, sized.out, sized.turn);
+        }
+    }
+
     /// Takes a request; the answer comes when it is decided.
     pub(crate) fn submit(&mut self, peer: Peer, spec: ClaimSpec, out: Sender, turn: Turn) {
         if let Some(answer) = claim_for::joins_behalf(&self.world(), &peer) {
@@ -18,7 +27,8 @@ impl Service {
             return;
         }
         if spec.auto && spec.mem.is_none() {
-            return self.ask_size(peer, spec, out, turn);
+            let sized = (self.sizes).ask(&self.config, &self.history, peer, spec, out, turn);
+            return sized.into_iter().for_each(|sized| self.sized(sized));
         }
         // A client that lost its connection while the service restarted asks again: same process, same claim.
         // One that asks for something else (a claim within a claim) is a new claim.

@@ -25,9 +25,7 @@ use super::policy::overuse;
 use super::service::{Live, Service};
 use super::tracks::Sizes;
 use super::world::World;
-use super::{
-    act, convert, doctor, gpus, reclaim, record, restore, rules, sizes, stage, story, turns,
-};
+use super::{act, convert, doctor, gpus, reclaim, restore, rules, sizes, stage, story, turns};
 use crate::clock::{millis, unix_ms};
 use crate::daemon::viewer::Viewer;
 use crate::figures::{self, what};
@@ -426,7 +424,7 @@ fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> Cla
         identity,
         place,
         idle: service.features.idle.show(&service.world(), id),
-        usage: record::usage_of(&service.history, id),
+        usage: service.history.usage_of(id),
     }
 }
 
@@ -615,7 +613,7 @@ pub(crate) fn snapshot(service: &Service) -> Snapshot {
     }
     let mut users = users(&claims, &queue, &unclaimed, &gpus);
     for user in &mut users {
-        user.day = record::day_of(&service.history, user.uid);
+        user.day = service.history.day_of(user.uid);
     }
     let mps = || service.config.mps_program().is_ok();
     let features = &service.features;

@@ -69,7 +69,8 @@ impl Service {
             counted: stage::observes(&self.world(), uid),
             ..asked.request.clone()
         };
-        self.ask_run_time(id, &asked.record, request.gpus);
+        let (sizes, history) = (&mut self.sizes, &self.history);
+        sizes.ask_run_time(&self.config, history, id, &asked.record, request.gpus);
         self.claims.waiting.insert(id, asked);
         self.tell_parties(id, uid, &project);
         self.drive(Event::Submit {

@@ -34,6 +34,22 @@ pub(crate) struct World<'a> {
     pub(crate) now: Now,
 }
 
+/// What a service's features may look at while another part of it changes.
+macro_rules! world_of {
+    ($service:expr) => {
+        $crate::daemon::world::World {
+            config: &$service.config,
+            host: &$service.host,
+            gpus: &$service.gpus,
+            claims: &$service.claims,
+            machine: &$service.core,
+            policy: &$service.policy,
+            now: $service.core.moment(),
+        }
+    };
+}
+pub(crate) use world_of;
+
 /// A moment, by three clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Now {

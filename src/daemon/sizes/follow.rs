@@ -3,14 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use gshare_config::{AutoShrink, Sizes, Stage};
+use gshare_config::{AutoShrink, Sizes as Keys, Stage};
 use gshare_core::machine::Event;
 use gshare_core::{Bytes, Change, ClaimId, Held, Share};
 
+use crate::daemon::claims::Claims;
 use crate::daemon::history::say::{STEP, rounded};
 use crate::daemon::journal::{HoldingRecord, SliceRecord};
-use crate::daemon::service::Service;
-use crate::daemon::tracks::RunTrack;
+use crate::daemon::tracks::{RunTrack, Sizes};
 
 /// Above what is used now, without knowing what comes.
 const ABOVE: f64 = 1.11;
@@ -44,7 +44,7 @@ fn need(track: &RunTrack, first_look: Duration, horizon: Duration) -> Option<f64
 
 /// What a request is to become: first what is given back, then what it grows by; `true` with memory that it waits for.
 /// Memory and SMs each for itself.
-fn changes(track: &mut RunTrack, slice: &SliceRecord, sizes: &Sizes) -> Vec<(Change, bool)> {
+fn changes(track: &mut RunTrack, slice: &SliceRecord, sizes: &Keys) -> Vec<(Change, bool)> {
     let most = slice.mem_limit.max(slice.mem);
     let mem = need(track, sizes.first_look, sizes.horizon);
     let mem = mem.map_or(slice.mem, |bytes| rounded(bytes).min(most));
@@ -85,13 +85,12 @@ fn changes(track: &mut RunTrack, slice: &SliceRecord, sizes: &Sizes) -> Vec<(Cha
     all
 }
 
-impl Service {
-    /// Lets sizes follow need, as the policy says. Once for each look at the GPUs.
-    pub(crate) fn follow_needs(&mut self) {
-        let sizes = self.config.sizes.clone();
+impl Sizes {
+    /// Lets sizes follow need, as the policy says: the changes, for the core. Once for each look at the GPUs.
+    pub(crate) fn follow(&mut self, sizes: &Keys, claims: &mut Claims) -> Vec<Event> {
         let mut wanted: Vec<(ClaimId, Change, bool)> = Vec::new();
-        for (id, live) in self.claims.iter() {
-            let Some(track) = self.sizes.runs.get_mut(id) else {
+        for (id, live) in claims.iter() {
+            let Some(track) = self.runs.get_mut(id) else {
                 continue;
             };
             let record = &live.record;
@@ -130,23 +129,23 @@ impl Service {
             if sizes.auto_shrink != AutoShrink::Request {
                 continue;
             }
-            for (change, grows) in changes(track, slice, &sizes) {
+            for (change, grows) in changes(track, slice, sizes) {
                 wanted.push((*id, change, grows));
             }
         }
-        for (id, change, grows) in wanted {
-            let ticket = self.claims.wishes.ticket();
-            if let Some(track) = self.sizes.runs.get_mut(&id) {
+        let event = |(id, change, grows): (ClaimId, Change, bool)| {
+            let ticket = claims.wishes.ticket();
+            if let Some(track) = self.runs.get_mut(&id) {
                 track.wish = grows.then_some((ticket, change.mem.map_or(0, |Bytes(b)| b)));
             }
-            // Growth of memory waits for room, ahead of its need; what is given back needs none.
-            let patience = if grows { None } else { Some(Duration::ZERO) };
-            self.drive(Event::Resize {
+            Event::Resize {
                 ticket,
                 id,
                 change,
-                patience,
-            });
-        }
+                // Growth of memory waits for room, ahead of its need; what is given back needs none.
+                patience: (!grows).then_some(Duration::ZERO),
+            }
+        };
+        wanted.into_iter().map(event).collect()
     }
 }
