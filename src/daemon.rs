@@ -105,11 +105,11 @@ pub use die::{BEHALF_STEPS, LEVER_STEPS, MIG_STEPS, STEPS};
 pub use engine::ENGINE_ARGUMENT;
 pub use overhead::PROBE_ARGUMENT;
 use service::Service;
-use world::world_of;
 #[cfg(feature = "lab")]
 pub(crate) use strict::lib_dir;
 #[cfg(test)]
 pub(crate) use view::users;
+use world::world_of;
 
 /// How the service is started.
 #[derive(Clone, Debug, Default)]

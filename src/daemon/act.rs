@@ -11,7 +11,7 @@ use gshare_proto::{ErrorCode, Queued, Reply, WireError};
 use super::fact::Fact;
 use super::policy::overuse;
 use super::service::Service;
-use super::world::World;
+use super::world::{World, world_of};
 use super::{grant, reclaim, resize, story};
 use crate::clock::unix_ms;
 
@@ -46,13 +46,14 @@ impl Service {
                         ends,
                         counted,
                     } => {
-                        self.note_counted(id, counted);
+                        self.claims.note_counted(id, counted);
                         if !self.grant(id, &slices, ends) {
                             self.core.then(Event::Gone { id });
                         } else if let Some(live) = self.claims.get(&id) {
                             let size =
                                 grant::size_text(&self.world(), &live.record).unwrap_or_default();
-                            self.write_down(id, &format!("granted: {size}"));
+                            let text = format!("granted: {size}");
+                            story::write_down(&world_of!(self), &mut self.journal, id, &text);
                         }
                         self.screens.touch();
                     }
@@ -89,7 +90,7 @@ impl Service {
                                     .with_hint(format!("-g {} would start now", share.short()));
                             }
                             if late {
-                                self.refuse_wanting(id, &error);
+                                self.claims.refuse_wanting(id, &error);
                             } else {
                                 asked.out.error(error);
                             }
@@ -136,7 +137,7 @@ impl Service {
                 }
             }
         }
-        self.remember();
+        (self.claims).remember(&self.core, &self.gpus, &mut self.journal);
     }
 
     pub(crate) fn tell_place(&mut self, id: ClaimId, position: usize, reason: &Reason) {
@@ -148,13 +149,11 @@ impl Service {
             if let Err(error) = self.journal.set_meta("told", &id.0.to_string()) {
                 tracing::warn!(%id, %error, "after a restart, the service may reuse this claim id");
             }
-            self.write_down(
-                id,
-                &format!(
-                    "waits: {}",
-                    story::waits_text(&self.world(), &self.features, id, reason)
-                ),
+            let text = format!(
+                "waits: {}",
+                story::waits_text(&self.world(), &self.features, id, reason)
             );
+            story::write_down(&world_of!(self), &mut self.journal, id, &text);
         }
         if self.claims.contains_key(&id) {
             return self.tell_wanting(id, position, reason);

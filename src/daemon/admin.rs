@@ -9,7 +9,8 @@ use gshare_enforcer::proc;
 use gshare_proto::{AdminCall, AuditEntry, ErrorCode, Reply, WireError};
 
 use super::convert;
-use super::journal::JournalError;
+use super::journal::{Journal, JournalError};
+use super::names::Names;
 use super::peer::Peer;
 use super::service::Service;
 use super::world::World;
@@ -80,15 +81,18 @@ impl Service {
             }
         }
     }
+}
 
+impl Journal {
     /// Writes acts to the audit log, and to the service's log, which systemd keeps too.
     pub(crate) fn audit(
         &mut self,
+        names: &Names,
         peer: &Peer,
         acts: Vec<Act>,
         change: impl FnOnce(&rusqlite::Transaction<'_>) -> Result<(), JournalError>,
     ) -> Result<(), WireError> {
-        let user = self.host.names.user(peer.uid);
+        let user = names.user(peer.uid);
         let entries: Vec<AuditEntry> = acts
             .into_iter()
             .map(|act| AuditEntry {
@@ -103,7 +107,7 @@ impl Service {
                 reason: act.reason,
             })
             .collect();
-        let written = self.journal.audited(&entries, change);
+        let written = self.audited(&entries, change);
         written.map_err(|e| unwritten(&e))?;
         for e in &entries {
             let why = e.reason.as_deref().map(|r| format!(" ({r})"));

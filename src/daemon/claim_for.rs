@@ -101,7 +101,7 @@ impl Service {
         let spec = ClaimSpec { wait, ..spec };
         let (request, patience, mut record) = convert::request(&self.world(), &owner, &spec)?;
         record.behalf = Some(behalf);
-        let (id, since_ms) = self.number_of(&record);
+        let (id, since_ms) = (self.claims).number_of(&self.core, &mut self.journal, &record);
         record.id = id.0;
         let asked = Asked {
             peer: owner,

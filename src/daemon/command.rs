@@ -32,6 +32,8 @@ pub(crate) enum Command {
     LookUpGroups(u32),
     /// Ask the Jupyter servers of all kernels.
     AskServers,
+    /// GPUs are shared in another way: MPS follows, and the core is told.
+    ShareAnew,
     /// What is shown has changed.
     Publish,
     /// Tell everybody on the screen.

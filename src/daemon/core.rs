@@ -68,11 +68,11 @@ impl Core {
         Instant::now().checked_add(at.saturating_sub(now))
     }
 
-    /// Takes in what it must be told next. True if nothing is being carried out: then [`Core::step`] is called until it
-    /// has nothing more.
+    /// Takes in what it must be told next. True if there is something and nothing is being carried out: then [`Core::step`]
+    /// is called until it has nothing more.
     pub(crate) fn begin(&mut self, events: impl IntoIterator<Item = Event>) -> bool {
         self.todo.extend(events);
-        !std::mem::replace(&mut self.busy, true)
+        !self.todo.is_empty() && !std::mem::replace(&mut self.busy, true)
     }
 
     /// Takes in what it must be told after what is being carried out.

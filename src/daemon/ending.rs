@@ -55,7 +55,7 @@ impl Service {
 
     fn let_go(&mut self, peer: &Peer, id: ClaimId) -> String {
         if self.claims.contains_key(&id) {
-            self.refuse_wanting(
+            self.claims.refuse_wanting(
                 id,
                 &WireError::new(ErrorCode::Ended, format!("{id} was released")),
             );

@@ -22,7 +22,8 @@ use super::journal::ClaimRecord;
 use super::live::{Gap, Wanting};
 use super::peer::Peer;
 use super::service::{Asked, Live, Service};
-use super::{convert, grant, reclaim, stage};
+use super::world::world_of;
+use super::{convert, grant, reclaim, stage, story};
 use crate::clock::unix_ms;
 
 /// So long after one line the library of those who wait prints another.
@@ -48,7 +49,8 @@ impl Service {
         record.lazy = Some(Box::new(spec));
         match self.try_lay_by(id, peer, record) {
             Ok(()) => {
-                self.write_down(id, "made: holds no GPU until its first CUDA call");
+                let text = "made: holds no GPU until its first CUDA call";
+                story::write_down(&world_of!(self), &mut self.journal, id, text);
                 out.reply(&grant::granted(&self.world(), id));
             }
             Err(error) => {
@@ -99,7 +101,8 @@ impl Service {
                     live.record = record;
                     live.gap = None;
                 }
-                self.write_down(id, "its kernel was started again");
+                let text = "its kernel was started again";
+                story::write_down(&world_of!(self), &mut self.journal, id, text);
                 out.reply(&grant::granted(&self.world(), id));
             }
             Err(error) => {
@@ -144,7 +147,7 @@ impl Service {
             return;
         }
         if let Err(error) = self.ask_for(id, peer, out) {
-            self.refuse_wanting(id, &error);
+            self.claims.refuse_wanting(id, &error);
         }
     }
 
@@ -227,35 +230,6 @@ impl Service {
         }
     }
 
-    /// They get nothing now, and may ask again.
-    pub(crate) fn refuse_wanting(&mut self, id: ClaimId, error: &WireError) {
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
-        };
-        live.told_wait = None;
-        let mut message = error.message.clone();
-        if let Some(hint) = &error.hint {
-            message = format!("{message}; {hint}");
-        }
-        if error.code == ErrorCode::NotAvailable {
-            message = format!(
-                "{id} gets no GPU now: {message}; this call fails with CUDA_ERROR_NO_DEVICE, the next one asks again"
-            );
-        }
-        if error.code == ErrorCode::Usage {
-            message = format!(
-                "{id} cannot get a GPU here: {message}; CUDA calls fail with CUDA_ERROR_NO_DEVICE"
-            );
-        }
-        let answer = Answer::Refused {
-            code: "not_available".to_owned(),
-            message,
-        };
-        for wanting in std::mem::take(&mut live.wanting) {
-            wanting.out.member(&answer);
-        }
-    }
-
     /// The core has found room: the claim gets its GPUs, and those who waited their pages. False if that failed:
     /// it then holds nothing, as before.
     pub(crate) fn grant_late(&mut self, id: ClaimId, slices: &[Slice], ends: Option<Now>) -> bool {
@@ -270,7 +244,8 @@ impl Service {
         if let Err(error) = self.try_grant_late(id, slices, ends) {
             let text = format!("{id} could not be granted: {error:#}");
             self.empty_handed(id);
-            self.refuse_wanting(id, &WireError::new(ErrorCode::Internal, text.clone()));
+            self.claims
+                .refuse_wanting(id, &WireError::new(ErrorCode::Internal, text.clone()));
             self.notice(Some(id), text);
             return false;
         }
@@ -345,27 +320,6 @@ impl Service {
         }
     }
 
-    /// A connection has ended: the process no longer waits.
-    pub(crate) fn unwant(&mut self, conn: ConnId) {
-        let mut alone = Vec::new();
-        for (id, live) in self.claims.iter_mut() {
-            let before = live.wanting.len();
-            live.wanting.retain(|w| w.peer.conn != conn);
-            if before > 0 && live.wanting.is_empty() {
-                alone.push(*id);
-            }
-        }
-        for id in alone {
-            if let Some(live) = self.claims.get_mut(&id) {
-                live.told_wait = None;
-            }
-            if self.claims.waiting.remove(&id).is_some() {
-                self.drive(Event::Gone { id });
-                self.screens.touch();
-            }
-        }
-    }
-
     /// The process of a kernel has ended: true if its claim stays for a while, because Jupyter may start it again.
     pub(crate) fn kernel_gone(&mut self, id: ClaimId) -> bool {
         let Some(live) = self
@@ -422,6 +376,53 @@ impl Service {
 }
 
 impl Claims {
+    /// They get nothing now, and may ask again.
+    pub(crate) fn refuse_wanting(&mut self, id: ClaimId, error: &WireError) {
+        let Some(live) = self.get_mut(&id) else {
+            return;
+        };
+        live.told_wait = None;
+        let mut message = error.message.clone();
+        if let Some(hint) = &error.hint {
+            message = format!("{message}; {hint}");
+        }
+        if error.code == ErrorCode::NotAvailable {
+            message = format!(
+                "{id} gets no GPU now: {message}; this call fails with CUDA_ERROR_NO_DEVICE, the next one asks again"
+            );
+        }
+        if error.code == ErrorCode::Usage {
+            message = format!(
+                "{id} cannot get a GPU here: {message}; CUDA calls fail with CUDA_ERROR_NO_DEVICE"
+            );
+        }
+        let answer = Answer::Refused {
+            code: "not_available".to_owned(),
+            message,
+        };
+        for wanting in std::mem::take(&mut live.wanting) {
+            wanting.out.member(&answer);
+        }
+    }
+
+    /// A connection has ended: claims that were asked for on it are withdrawn, and its processes no longer wait.
+    pub(crate) fn closed(&mut self, conn: ConnId) -> Vec<Event> {
+        let mut gone: Vec<ClaimId> = Vec::new();
+        for (id, live) in self.iter_mut() {
+            let before = live.wanting.len();
+            live.wanting.retain(|w| w.peer.conn != conn);
+            if before > 0 && live.wanting.is_empty() {
+                live.told_wait = None;
+                gone.push(*id);
+            }
+        }
+        let asked = self.waiting.iter().filter(|(_, a)| a.peer.conn == conn);
+        let asked = asked.map(|(id, _)| *id).filter(|id| !self.contains_key(id));
+        gone.extend(asked);
+        gone.retain(|id| self.waiting.remove(id).is_some());
+        gone.into_iter().map(|id| Event::Gone { id }).collect()
+    }
+
     /// Whether a claim has asked for nothing yet, or not got it.
     pub(crate) fn is_without(&self, id: ClaimId) -> bool {
         let live = self.get(&id);

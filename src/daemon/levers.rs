@@ -30,7 +30,7 @@ use super::journal::{HoldingRecord, ParkedRecord, SliceRecord};
 use super::msg::{LeverMsg, Msg, Outcome, Unable};
 use super::service::{Live, Service};
 use super::world::World;
-use super::{restore, whose};
+use super::{reclaim, restore, whose};
 use crate::clock::unix_ms;
 
 impl LeverState {
@@ -75,7 +75,7 @@ impl Service {
                 }
                 self.levers.usable = Some(usable);
                 self.tell_levers();
-                self.tell_reclaim_rules();
+                self.drive_all(reclaim::rules(&self.world(), &self.levers));
             }
             LeverMsg::Stuck { id, why } => {
                 let text =
@@ -87,7 +87,9 @@ impl Service {
                 outcome,
                 unable,
             } => {
-                self.note_unable(id, &outcome, unable);
+                for text in self.levers.note_unable(id, &outcome, unable) {
+                    self.tell_owner(id, &text);
+                }
                 self.lever_done(id, outcome);
             }
         }

@@ -142,7 +142,7 @@ impl Service {
             Some(before) => *before = gpu,
             None => self.gpus.push(gpu),
         }
-        self.drain_again(g);
+        self.drive_all(self.gpus.drained_again(g));
     }
 }
 

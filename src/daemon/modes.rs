@@ -1,56 +1,17 @@
 //! How each GPU is shared: what the administrator wants, what is in force, and the change from one to the
 //! other, which waits until nobody holds a part of the GPU.
 
-use gshare_config::GpuMode;
-use gshare_core::Sharing;
+use gshare_config::{Config, GpuMode};
+use gshare_core::{Machine, Sharing};
 
-use super::gpu::Gpus;
-use super::gpu::Modes;
-use super::service::Service;
+use super::command::Command;
+use super::gpu::{Gpus, Modes};
+use super::journal::{Journal, JournalError};
 use super::world::World;
 
 /// The journal's key of a mode that was set by command.
 fn meta_key(uuid: &str) -> String {
     format!("mode.{uuid}")
-}
-
-impl Service {
-    /// Every GPU's mode: as set by command, else as the configuration says.
-    pub(crate) fn load_modes(&mut self) -> anyhow::Result<()> {
-        for g in 0..self.gpus.len() {
-            let uuid = self.gpus[g].uuid.clone();
-            let set = self.journal.meta(&meta_key(&uuid))?;
-            let set = set.as_deref().and_then(GpuMode::from_name);
-            self.gpus[g].modes.now = set.unwrap_or_else(|| configured_mode(&self.world(), g));
-        }
-        Ok(())
-    }
-
-    /// A mode that was waited for comes into force when nobody holds a part of the GPU any more.
-    pub(crate) fn change_modes(&mut self) {
-        for g in 0..self.gpus.len() {
-            let empty = self.core.ledger().holders(g).is_empty();
-            if let (Some(next), true) = (self.gpus[g].modes.next, empty) {
-                self.gpus[g].modes = Modes {
-                    now: next,
-                    next: None,
-                };
-                let uuid = self.gpus[g].uuid.clone();
-                if let Err(error) = self.journal.set_meta(&meta_key(&uuid), next.name()) {
-                    tracing::error!(%error, "the mode of GPU {g} could not be journaled");
-                }
-                self.notice(None, format!("GPU {g} is now in mode {}", next.name()));
-                self.tend_mps();
-                self.refresh_facts();
-            }
-        }
-    }
-}
-
-/// The mode by the configuration.
-fn configured_mode(world: &World<'_>, g: usize) -> GpuMode {
-    let keys = world.config.gpu(&world.gpus[g].uuid, g);
-    keys.map_or_else(GpuMode::default, |k| k.mode)
 }
 
 /// The claims that still hold a part of a GPU, for people: `c3 (ada), c4 (bob)`.
@@ -93,6 +54,39 @@ pub(crate) fn sharing(world: &World<'_>, g: usize) -> Sharing {
 }
 
 impl Gpus {
+    /// Every GPU's mode: as set by command, else as the configuration says.
+    pub(crate) fn load_modes(
+        &mut self,
+        config: &Config,
+        journal: &Journal,
+    ) -> Result<(), JournalError> {
+        for (g, gpu) in self.iter_mut().enumerate() {
+            let set = journal.meta(&meta_key(&gpu.uuid))?;
+            let set = set.as_deref().and_then(GpuMode::from_name);
+            let configured = config.gpu(&gpu.uuid, g).map(|keys| keys.mode);
+            gpu.modes.now = set.or(configured).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Modes that were waited for come into force when nobody holds a part of the GPU any more.
+    pub(crate) fn change_modes(&mut self, core: &Machine, journal: &mut Journal) -> Vec<Command> {
+        let mut commands = Vec::new();
+        for (g, gpu) in self.iter_mut().enumerate() {
+            let Some(now) = gpu.modes.next else { continue };
+            if !core.ledger().holders(g).is_empty() {
+                continue;
+            }
+            gpu.modes = Modes { now, next: None };
+            if let Err(error) = journal.set_meta(&meta_key(&gpu.uuid), now.name()) {
+                tracing::error!(%error, "the mode of GPU {g} could not be journaled");
+            }
+            let text = format!("GPU {g} is now in mode {}", now.name());
+            commands.extend([Command::Notice(text), Command::ShareAnew]);
+        }
+        commands
+    }
+
     /// Whether a GPU is divided into instances now, whatever mode was asked for: the hardware decides.
     pub(crate) fn is_divided(&self, g: usize) -> bool {
         self.last_reading(g).and_then(|r| r.mig_enabled) == Some(true)

@@ -12,7 +12,6 @@ use gshare_core::machine::lever::Wish;
 use gshare_core::units::show_duration;
 use gshare_proto::{AdminDone, OffView, Reply, WireError};
 
-use super::act;
 use super::admin::Act;
 use super::claims::Claims;
 use super::journal::HoldingRecord;
@@ -22,6 +21,7 @@ use super::policy::limits;
 use super::service::Service;
 use super::settings::Settings;
 use super::world::World;
+use super::{act, reclaim};
 use crate::clock::unix_ms;
 use crate::off;
 
@@ -49,29 +49,6 @@ fn harmless(config: &Config) -> Config {
 }
 
 impl Service {
-    /// A claim is about to be granted, in the books or outside them.
-    pub(crate) fn note_counted(&mut self, id: ClaimId, counted: bool) {
-        let holding = match counted {
-            true => HoldingRecord::Counted,
-            false => HoldingRecord::Here,
-        };
-        if let Some(live) = self.claims.get_mut(&id) {
-            live.record.holding = holding;
-        } else if let Some(asked) = self.claims.waiting.get_mut(&id) {
-            asked.record.holding = holding;
-        }
-    }
-
-    /// Takes a configuration into force, or keeps it for when gshare is on again.
-    pub(crate) fn configure(&mut self, new: Config) {
-        if self.config.is_off() {
-            *self.config = harmless(&new);
-            self.config.off.configured = Some(Box::new(new));
-        } else {
-            *self.config = new;
-        }
-    }
-
     /// Follows the line in the state directory.
     pub(crate) fn follow_off(&mut self) {
         let mut line = off::read(&self.host.paths.state_dir);
@@ -100,7 +77,8 @@ impl Service {
             self.switch();
         }
         if new {
-            self.call_back(|_| true);
+            let back = self.config.call_back(&self.claims, |_| true);
+            self.drive_all(back);
         }
     }
 
@@ -113,7 +91,7 @@ impl Service {
             *self.config = *configured;
             self.config.off.called.clear();
         }
-        self.tell_reclaim_rules();
+        self.drive_all(reclaim::rules(&self.world(), &self.levers));
         self.tell_admission();
         for id in self.claims.keys().copied().collect::<Vec<_>>() {
             self.limits_anew(id);
@@ -149,28 +127,6 @@ impl Service {
         }
     }
 
-    /// Offloaded and suspended claims come back where their memory fits, each asked once.
-    pub(crate) fn call_back(&mut self, which: impl Fn(&Live) -> bool) {
-        let away = |live: &Live| match &live.record.holding {
-            HoldingRecord::Parked(parked) => Some(match parked.frozen {
-                true => Wish::Resume,
-                false => Wish::Restore,
-            }),
-            _ => None,
-        };
-        let claims = self
-            .claims
-            .iter()
-            .filter(|(id, live)| !self.config.off.called.contains(id) && which(live));
-        let away: Vec<(ClaimId, Wish)> = claims
-            .filter_map(|(id, live)| Some((*id, away(live)?)))
-            .collect();
-        for (id, wish) in away {
-            self.config.off.called.insert(id);
-            self.drive(Event::Wish { id, wish });
-        }
-    }
-
     /// Switches off, for an administrator.
     pub(crate) fn admin_off(
         &mut self,
@@ -179,7 +135,12 @@ impl Service {
     ) -> Result<Reply, WireError> {
         let line = off::line(self.host.names.user(peer.uid), for_ms);
         let until = off::span(for_ms);
-        self.audit(peer, vec![self.config.off_act("off", &until)], |_| Ok(()))?;
+        self.journal.audit(
+            &self.host.names,
+            peer,
+            vec![self.config.off_act("off", &until)],
+            |_| Ok(()),
+        )?;
         off::write(&self.host.paths.state_dir, &line).map_err(|e| unwritten(&e))?;
         self.follow_off();
         let mut lines = vec![format!(
@@ -210,7 +171,12 @@ impl Service {
 
     /// Switches on again.
     pub(crate) fn admin_on(&mut self, peer: &Peer) -> Result<Reply, WireError> {
-        self.audit(peer, vec![self.config.off_act("on", "on")], |_| Ok(()))?;
+        self.journal.audit(
+            &self.host.names,
+            peer,
+            vec![self.config.off_act("on", "on")],
+            |_| Ok(()),
+        )?;
         off::remove(&self.host.paths.state_dir).map_err(|e| unwritten(&e))?;
         self.follow_off();
         let above = |(id, live): (&ClaimId, &Live)| {
@@ -252,6 +218,19 @@ fn unwritten(error: &std::io::Error) -> WireError {
 }
 
 impl Claims {
+    /// A claim is about to be granted, in the books or outside them.
+    pub(crate) fn note_counted(&mut self, id: ClaimId, counted: bool) {
+        let holding = match counted {
+            true => HoldingRecord::Counted,
+            false => HoldingRecord::Here,
+        };
+        if let Some(live) = self.get_mut(&id) {
+            live.record.holding = holding;
+        } else if let Some(asked) = self.waiting.get_mut(&id) {
+            asked.record.holding = holding;
+        }
+    }
+
     /// Whether a claim was let in where everybody is: nothing is booked for it, and it has no limits until it ends.
     pub(crate) fn is_counted(&self, id: ClaimId) -> bool {
         let live = self.get(&id);
@@ -260,6 +239,40 @@ impl Claims {
 }
 
 impl Settings {
+    /// Takes a configuration into force, or keeps it for when gshare is on again.
+    pub(crate) fn configure(&mut self, new: Config) {
+        if self.is_off() {
+            **self = harmless(&new);
+            self.off.configured = Some(Box::new(new));
+        } else {
+            **self = new;
+        }
+    }
+
+    /// Offloaded and suspended claims come back where their memory fits, each asked once: for the core.
+    pub(crate) fn call_back(
+        &mut self,
+        claims: &Claims,
+        which: impl Fn(&Live) -> bool,
+    ) -> Vec<Event> {
+        let away = |live: &Live| match &live.record.holding {
+            HoldingRecord::Parked(parked) => Some(match parked.frozen {
+                true => Wish::Resume,
+                false => Wish::Restore,
+            }),
+            _ => None,
+        };
+        let claims = claims.iter().filter(|(_, live)| which(live));
+        let away = claims.filter_map(|(id, live)| Some((*id, away(live)?)));
+        let event = |(id, wish)| {
+            self.off
+                .called
+                .insert(id)
+                .then_some(Event::Wish { id, wish })
+        };
+        away.filter_map(event).collect()
+    }
+
     /// The configuration that holds while gshare is on.
     pub(crate) fn configured(&self) -> &Config {
         self.off.configured.as_deref().unwrap_or(self)

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use gshare_core::{Bytes, ClaimId, Held};
 
-use super::gpu::{Gpu, UNKNOWN_OVERHEAD};
-use super::service::Service;
+use super::claims::Claims;
+use super::driver::Driver;
+use super::gpu::{Gpu, Gpus, UNKNOWN_OVERHEAD};
+use super::journal::Journal;
 
 /// Hidden first argument of the measuring process.
 pub const PROBE_ARGUMENT: &str = "__probe-context";
@@ -23,37 +25,40 @@ fn name(model: &str, held: Held) -> String {
     }
 }
 
-impl Service {
+impl Gpus {
     /// Takes what earlier services measured.
-    pub(crate) fn load_overheads(&mut self) -> anyhow::Result<()> {
-        let driver = self.gpus.driver_version().to_owned();
-        for gpu in self.gpus.iter_mut() {
-            if let Some(bytes) = self.journal.overhead(&gpu.model, &driver)? {
+    pub(crate) fn load_overheads(&mut self, journal: &Journal) -> anyhow::Result<()> {
+        let driver = self.driver_version().to_owned();
+        for gpu in self.iter_mut() {
+            if let Some(bytes) = journal.overhead(&gpu.model, &driver)? {
                 gpu.overhead = bytes;
                 gpu.overhead_known = true;
                 gpu.overhead_probed = Some(bytes);
             }
-            gpu.overhead_mps = self
-                .journal
-                .overhead(&name(&gpu.model, Held::Mps), &driver)?;
+            gpu.overhead_mps = journal.overhead(&name(&gpu.model, Held::Mps), &driver)?;
         }
         Ok(())
     }
 
     /// Measures where it is not known, one GPU of each model, all models at once: before the first claim, so
     /// that no claim is charged a guess. Once per model and driver; a minute at most.
-    pub(crate) fn measure_overheads(&mut self) {
-        let Ok(libcuda) = &self.host.driver.libcuda else {
+    pub(crate) fn measure_overheads(
+        &mut self,
+        driver: &Driver,
+        journal: &mut Journal,
+        claims: &Claims,
+    ) {
+        let Ok(libcuda) = &driver.libcuda else {
             return;
         };
         let mut models: Vec<(&str, &str)> = Vec::new();
         // A GPU that is divided has no contexts but those of its instances.
         let whole = |(g, gpu): &(usize, &Gpu)| {
-            gpu.uuid.starts_with("GPU-") && !self.gpus.is_divided(*g) && !self.gpus.is_released(*g)
+            gpu.uuid.starts_with("GPU-") && !self.is_divided(*g) && !self.is_released(*g)
         };
-        for (_, gpu) in self.gpus.iter().enumerate().filter(|(g, gpu)| {
+        for (_, gpu) in self.iter().enumerate().filter(|(g, gpu)| {
             !gpu.overhead_known
-                && (gpu.parent.is_some() && !self.gpus.is_released(*g) || whole(&(*g, *gpu)))
+                && (gpu.parent.is_some() && !self.is_released(*g) || whole(&(*g, *gpu)))
         }) {
             if !models.iter().any(|(model, _)| *model == gpu.model) {
                 models.push((&gpu.model, &gpu.uuid));
@@ -66,7 +71,7 @@ impl Service {
             "measuring the memory of a CUDA context on {} GPU models, once per driver version",
             models.len()
         );
-        let nvml = &self.host.driver.nvml;
+        let nvml = &driver.nvml;
         let measured: Vec<(String, anyhow::Result<u64>)> = std::thread::scope(|scope| {
             let probes: Vec<_> = models
                 .iter()
@@ -92,7 +97,9 @@ impl Service {
         });
         for (uuid, result) in measured {
             match result {
-                Ok(bytes) => self.learnt(&uuid, Held::Timeslice, bytes, true),
+                Ok(bytes) => {
+                    self.learnt(journal, claims, &uuid, (Held::Timeslice, bytes, true));
+                }
                 Err(error) => tracing::warn!(
                     "could not measure the memory of a CUDA context on {uuid}, so gshare assumes {} MiB: {error:#}",
                     UNKNOWN_OVERHEAD >> 20
@@ -102,25 +109,36 @@ impl Service {
     }
 
     /// A member of this claim that has nothing but a context uses so much of a GPU.
-    pub(crate) fn relearn(&mut self, id: ClaimId, g: usize, bytes: u64) {
-        let uuid = self.gpus[g].uuid.clone();
-        let slices = self.claims.get(&id).map(|live| &live.record.slices);
+    pub(crate) fn relearn(
+        &mut self,
+        journal: &mut Journal,
+        claims: &Claims,
+        (id, g, bytes): (ClaimId, usize, u64),
+    ) {
+        let uuid = self[g].uuid.clone();
+        let slices = claims.get(&id).map(|live| &live.record.slices);
         let Some(slice) = slices.and_then(|all| all.iter().find(|s| s.uuid == uuid)) else {
             return;
         };
-        let (held, gpu) = (slice.held, &self.gpus[g]);
+        let (held, gpu) = (slice.held, &self[g]);
         let is_news = !gpu.context_cost_known(held) || bytes < gpu.context_cost(held);
         if is_news && gpu.believable(held).contains(&bytes) {
-            self.learnt(&uuid, held, bytes, false);
+            self.learnt(journal, claims, &uuid, (held, bytes, false));
         }
     }
 
-    fn learnt(&mut self, uuid: &str, held: Held, bytes: u64, by_probe: bool) {
-        let driver = self.gpus.driver_version().to_owned();
-        let Some(index) = self.gpus.gpu_index(uuid) else {
+    fn learnt(
+        &mut self,
+        journal: &mut Journal,
+        claims: &Claims,
+        uuid: &str,
+        (held, bytes, by_probe): (Held, u64, bool),
+    ) {
+        let driver = self.driver_version().to_owned();
+        let Some(index) = self.gpu_index(uuid) else {
             return;
         };
-        let model = self.gpus[index].model.clone();
+        let model = self[index].model.clone();
         let name = name(&model, held);
         tracing::info!(
             "a CUDA context on GPU {index} ({name}) takes {}",
@@ -128,12 +146,12 @@ impl Service {
         );
         // For clients of MPS there is no probe.
         if by_probe || held == Held::Mps {
-            let saved = self.journal.learn_overhead(&name, &driver, bytes);
+            let saved = journal.learn_overhead(&name, &driver, bytes);
             if let Err(error) = saved {
                 tracing::warn!(%error, "could not save the measured memory of a CUDA context");
             }
         }
-        for gpu in self.gpus.iter_mut().filter(|g| g.model == model) {
+        for gpu in self.iter_mut().filter(|g| g.model == model) {
             if held == Held::Mps {
                 gpu.overhead_mps = Some(bytes);
             } else {
@@ -143,9 +161,9 @@ impl Service {
             }
         }
         // Contexts that are made from now on.
-        for live in self.claims.values() {
+        for live in claims.values() {
             for seat in &live.seats {
-                let gpu = &self.gpus[seat.gpu];
+                let gpu = &self[seat.gpu];
                 let slice = live.record.slices.iter().find(|s| s.uuid == gpu.uuid);
                 if let Some(slice) = slice {
                     seat.limits

@@ -10,6 +10,7 @@ use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Party, Reason, Slice};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
+use super::engine::LeverState;
 use super::fact::Fact;
 use super::features::Features;
 use super::journal::HoldingRecord;
@@ -44,25 +45,24 @@ fn host_memory() -> Option<Bytes> {
     Some(Bytes(kib.saturating_mul(1024)))
 }
 
-impl Service {
-    /// Gives the core the rules of the configuration.
-    pub(crate) fn tell_reclaim_rules(&mut self) {
-        let keys = &self.config.reclaim;
-        let rules = ReclaimRules {
-            enabled: keys.enabled,
-            spread: keys.spread && facts::moves_work(&self.world(), &self.levers),
-            quiet: keys.quiet,
-            countdown: keys.countdown,
-            keep: keys.keep,
-            requeue: keys.requeue,
-            kill: keys.kill,
-        };
-        let part = u64::from(keys.host_ram);
-        let most = host_memory().map_or(0, |Bytes(all)| all / 100 * part);
-        self.drive(Event::HostRam(Bytes(most)));
-        self.drive(Event::Reclaim(rules));
-    }
+/// For the core: the rules of the configuration.
+pub(crate) fn rules(world: &World<'_>, levers: &LeverState) -> [Event; 2] {
+    let keys = &world.config.reclaim;
+    let rules = ReclaimRules {
+        enabled: keys.enabled,
+        spread: keys.spread && facts::moves_work(world, levers),
+        quiet: keys.quiet,
+        countdown: keys.countdown,
+        keep: keys.keep,
+        requeue: keys.requeue,
+        kill: keys.kill,
+    };
+    let part = u64::from(keys.host_ram);
+    let most = host_memory().map_or(0, |Bytes(all)| all / 100 * part);
+    [Event::HostRam(Bytes(most)), Event::Reclaim(rules)]
+}
 
+impl Service {
     /// The owner learns what happens to the claim, when and for whom; the claim that waits for it, that it does.
     pub(crate) fn announce(
         &mut self,

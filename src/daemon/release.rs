@@ -119,7 +119,8 @@ impl Service {
         let acts = gpus
             .iter()
             .map(|g| self.gpus.release_act("release", *g, &after));
-        self.audit(peer, acts.collect(), |tx| put(tx, &next))?;
+        self.journal
+            .audit(&self.host.names, peer, acts.collect(), |tx| put(tx, &next))?;
         self.gpus.released = next;
         let names = list(&gpus);
         let undo = format!("gshare admin release {} --take", words_of(&gpus));
@@ -188,7 +189,8 @@ impl Service {
             let acts = gone
                 .iter()
                 .map(|g| self.gpus.release_act("take", *g, "open"));
-            self.audit(peer, acts.collect(), |tx| put(tx, &next))?;
+            self.journal
+                .audit(&self.host.names, peer, acts.collect(), |tx| put(tx, &next))?;
             self.gpus.released = next;
             self.took_back(&gone);
             lines.push(format!("{} is taken back", list(&gone)));

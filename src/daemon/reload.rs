@@ -2,9 +2,10 @@
 
 use gshare_config::{Config, Service as ServiceKeys};
 
+use super::admin::quota;
 use super::service::Service;
 use super::world::World;
-use super::{manager, stage};
+use super::{manager, rules, stage};
 
 /// Keys that hold for the life of the process, by the beginning of their names. All others change at once.
 const AT_START: &[&str] = &[
@@ -83,7 +84,8 @@ impl Service {
             }
         };
         let change = Change::between(self.config.configured(), &new);
-        self.configure(merged(self.config.configured(), &new));
+        let new = merged(self.config.configured(), &new);
+        self.config.configure(new);
         let stages = stage::read_stages(&self.world());
         self.follow_stages(stages);
         manager::set_level(self.config.service.log.name());
@@ -91,8 +93,8 @@ impl Service {
             units.refresh_caps();
         }
         self.refresh_facts();
-        self.quotas_anew();
-        self.tell_rules();
+        self.drive_all(quota::anew(&self.world()));
+        self.drive_all(rules::all(&self.world(), &self.levers));
         self.notice(None, change.text());
     }
 }

@@ -11,7 +11,7 @@ use gshare_core::machine::lever::Holding;
 use gshare_core::{Bytes, Change, ClaimId, Held, ResizeError, Share, Slice};
 use gshare_proto::{ErrorCode, Queued, Reply, ResizeSpec, Resized, ResizedGpu, Wait, WireError};
 
-use super::claims::Wish;
+use super::claims::{Wish, Wishes};
 use super::connection::{ConnId, Sender};
 use super::journal::{ClaimRecord, SliceRecord};
 use super::peer::Peer;
@@ -89,22 +89,6 @@ impl Service {
             change,
             patience,
         });
-    }
-
-    /// The client of these wishes has gone.
-    pub(crate) fn unwish(&mut self, conn: ConnId) {
-        let gone: Vec<u64> = self
-            .claims
-            .wishes
-            .open
-            .iter()
-            .filter(|(_, w)| w.conn == conn)
-            .map(|(ticket, _)| *ticket)
-            .collect();
-        for ticket in gone {
-            self.claims.wishes.open.remove(&ticket);
-            self.drive(Event::Unwish { ticket });
-        }
     }
 
     /// Carries out a resize: journal, pages, answer. If the journal fails, returns what undoes it.
@@ -302,6 +286,14 @@ impl Service {
             arguments(&back)
         );
         self.tell_owner(id, &text);
+    }
+}
+
+impl Wishes {
+    /// The client of these wishes has gone: for the core.
+    pub(crate) fn closed(&mut self, conn: ConnId) -> Vec<Event> {
+        let gone = self.open.extract_if(.., |_, wish| wish.conn == conn);
+        gone.map(|(ticket, _)| Event::Unwish { ticket }).collect()
     }
 }
 

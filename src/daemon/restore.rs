@@ -15,6 +15,7 @@ use gshare_core::{Bytes, ClaimId, Request, Share, Slice};
 use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree, Tree};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 
+use super::admin::quota;
 use super::gpu::Gpus;
 use super::grant::claim_cgroup;
 use super::host::Host;
@@ -90,7 +91,15 @@ impl Service {
                 self.restore(record, &mut searches);
             }
         }
-        self.recall(rebooted, found.waiting)?;
+        let (core, gpus) = (&self.core, &self.gpus);
+        let memory = (self.claims).recall(core, gpus, &self.journal, rebooted, found.waiting)?;
+        if let Some(memory) = memory {
+            let absent = self.claims.remembered.absent.iter();
+            let parties =
+                absent.map(|(id, (record, _))| quota::parties(&self.world(), *id, record));
+            let recall = Event::Recall(Box::new(memory));
+            self.drive_all(parties.chain([recall]).collect::<Vec<_>>());
+        }
         // Last: whoever is killed before goes through all of it again.
         self.journal.set_meta("boot", &boot)?;
         self.keep_orphans();
@@ -155,7 +164,7 @@ impl Service {
             }
         }
         let ends = live.record.ends_ms.map(|ms| self.core.moment().at_unix(ms));
-        let (uid, project) = (live.record.uid, live.record.project.clone());
+        let parties = quota::parties(&self.world(), id, &live.record);
         let command_alive = live.command_alive;
         self.claims.insert(id, live);
         for (process, fd) in watched {
@@ -164,7 +173,7 @@ impl Service {
         if !command_alive {
             self.kernel_gone(id);
         }
-        self.tell_parties(id, uid, &project);
+        self.drive(parties);
         if self.claims.is_without(id) {
             return;
         }

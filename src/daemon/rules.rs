@@ -1,13 +1,15 @@
 //! Rules of classes: the core hears of them, and of the local time by which some of them hold.
 
 use chrono::Timelike;
-use gshare_core::Reason;
 use gshare_core::machine::Event;
+use gshare_core::{Machine, Reason};
 use gshare_proto::{ErrorCode, WireError};
 
 use super::claims::Claims;
+use super::engine::LeverState;
 use super::peer::Peer;
-use super::service::Service;
+use super::reclaim;
+use super::world::World;
 use crate::clock::unix_ms;
 
 /// Claims that one user may hold and await together: each costs descriptors and a place in every decision.
@@ -35,22 +37,21 @@ fn until(minute: u16, second: u32) -> u32 {
     (u32::from(minute) * 60 + DAY - second % DAY) % DAY
 }
 
-impl Service {
-    /// Gives the core the rules of the configuration.
-    pub(crate) fn tell_rules(&mut self) {
-        self.drive(Event::Classes(self.config.classes.clone()));
-        self.tell_minute();
-        self.drive(Event::LeaseWarning(self.config.claims.lease_warning));
-        self.tell_reclaim_rules();
-    }
+/// For the core: the rules of the configuration.
+pub(crate) fn all(world: &World<'_>, levers: &LeverState) -> Vec<Event> {
+    let mut all = vec![
+        Event::Classes(world.config.classes.clone()),
+        Event::LeaseWarning(world.config.claims.lease_warning),
+    ];
+    all.extend(minute(world.machine));
+    all.extend(reclaim::rules(world, levers));
+    all
+}
 
-    /// Gives the core the time of the day, when it has changed.
-    pub(crate) fn tell_minute(&mut self) {
-        let minute = minute_now();
-        if self.core.minute() != minute {
-            self.drive(Event::Minute(minute));
-        }
-    }
+/// For the core: the time of the day, when it has changed.
+pub(crate) fn minute(core: &Machine) -> Option<Event> {
+    let minute = minute_now();
+    (core.minute() != minute).then_some(Event::Minute(minute))
 }
 
 impl Claims {

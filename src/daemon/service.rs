@@ -31,7 +31,8 @@ use super::settings::Settings;
 use super::watch::Screens;
 use super::world::{World, world_of};
 use super::{
-    act, claim_for, die, doctor, grant, health, lease, members, policy, story, view, watch, whose,
+    act, claim_for, die, doctor, grant, health, lease, members, policy, rules, story, view, watch,
+    whose,
 };
 use crate::clock::nanos;
 
@@ -92,7 +93,7 @@ impl Service {
     }
 
     /// Does what features want, the journal first.
-    fn execute(&mut self, commands: Vec<Command>) {
+    pub(crate) fn execute(&mut self, commands: Vec<Command>) {
         let mut stored = Vec::new();
         let mut rest = Vec::new();
         for command in commands {
@@ -137,6 +138,10 @@ impl Service {
                     self.tell(Fact::Groups { uid, names });
                 }
                 Command::AskServers => self.host.helpers.look(&self.claims, &self.host.events),
+                Command::ShareAnew => {
+                    self.tend_mps();
+                    self.refresh_facts();
+                }
                 Command::Publish => self.screens.touch(),
                 Command::Notice(text) => self.notice(None, text),
                 Command::TellOwner { id, text } => self.tell_owner(id, &text),
@@ -256,11 +261,11 @@ impl Service {
         self.follow_stages_in_time();
         self.tell_admission();
         self.take_back_in_time();
-        self.change_modes();
+        let modes = (self.gpus).change_modes(&self.core, &mut self.journal);
+        self.execute(modes);
         self.tend_mps();
         self.renew_mps();
-        self.tell_minute();
-        self.drive(Event::Tick);
+        self.drive_all(rules::minute(&self.core).into_iter().chain([Event::Tick]));
         self.watch_claims();
         let tick = tick_of_claims(&self.world(), &self.features, &self.levers);
         self.tell(Fact::Tick(tick));
@@ -390,23 +395,13 @@ impl Service {
 
     fn closed(&mut self, conn: ConnId) {
         self.screens.close(conn);
-        self.unwish(conn);
         self.sizes.asking.remove(&conn);
-        self.unwant(conn);
-        let withdrawn: Vec<ClaimId> = self
-            .claims
-            .waiting
-            .iter()
-            .filter(|(id, a)| a.peer.conn == conn && !self.claims.contains_key(id))
-            .map(|(id, _)| *id)
-            .collect();
-        if !withdrawn.is_empty() {
+        let mut gone = self.claims.wishes.closed(conn);
+        gone.extend(self.claims.closed(conn));
+        if !gone.is_empty() {
             self.screens.touch();
         }
-        for id in &withdrawn {
-            self.claims.waiting.remove(id);
-        }
-        self.drive_all(withdrawn.into_iter().map(|id| Event::Gone { id }));
+        self.drive_all(gone);
     }
 }
 

@@ -19,7 +19,8 @@ use super::claims::Claims;
 use super::conformance;
 use super::connection::Sender;
 use super::gpu::Gpus;
-use super::journal::{self, ClaimRecord, SliceRecord};
+use super::journal::{self, ClaimRecord, Journal, SliceRecord};
+use super::live::Live;
 use super::msg::Msg;
 use super::peer::Peer;
 use super::service::Service;
@@ -59,7 +60,9 @@ impl Service {
             );
             self.limits_anew(*id);
         }
-        self.call_back(|live| live.record.stage < Stage::Reclaim);
+        let lower = |live: &Live| live.record.stage < Stage::Reclaim;
+        let back = self.config.call_back(&self.claims, lower);
+        self.drive_all(back);
         self.tell_levers();
         if lowered.iter().any(|(_, stage)| *stage == Stage::Observe) {
             self.filters_anew();
@@ -199,7 +202,8 @@ impl Service {
             after: text,
             reason: None,
         };
-        self.audit(peer, vec![act], |_| Ok(()))?;
+        self.journal
+            .audit(&self.host.names, peer, vec![act], |_| Ok(()))?;
         let cancelled = self.config.stages.later.clone();
         let undo = change.undo;
         let (new, undo) = match later {

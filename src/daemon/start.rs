@@ -5,6 +5,7 @@ use gshare_config::{Config, Mode, Paths};
 use gshare_enforcer::gpu::{Observer, ObserverConfig};
 use tokio::sync::mpsc;
 
+use super::admin::quota;
 use super::arbiter::Gates;
 use super::claims::Claims;
 use super::core::Core;
@@ -25,7 +26,7 @@ use super::service::Service;
 use super::strict::Strict;
 use super::watch::Screens;
 use super::world::world_of;
-use super::{conformance, cover, health, levers, mig, release, stage};
+use super::{conformance, cover, health, levers, mig, release, rules, stage, story};
 use crate::clock::unix_ms;
 
 impl Service {
@@ -106,9 +107,9 @@ impl Service {
         service.gpus.identify(&sample)?;
         service.gpus.sample = Some(sample);
         service.meet_instances();
-        service.load_modes()?;
+        service.gpus.load_modes(&service.config, &service.journal)?;
         service.tend_mps();
-        service.load_overheads()?;
+        service.gpus.load_overheads(&service.journal)?;
         let (config, journal) = (&service.config, &mut service.journal);
         (service.history).load(&service.host, config, &mut service.gpus, journal);
         let xids = health::known(&service.journal);
@@ -117,12 +118,14 @@ impl Service {
             let events = service.host.events.clone();
             health::watch(&log, move |xid| events.send(Msg::KernelXid(xid)).is_ok());
         }
-        service.load_drains()?;
-        service.load_quotas()?;
+        let drains = service.gpus.load_drains(&service.journal)?;
+        service.drive_all(drains);
+        service.config.load_quotas(&service.journal)?;
+        service.drive_all(quota::anew(&service.world()));
         if !service.gpus.released.is_empty() {
             drop(levers::restrict_engine(&service.world(), &service.levers));
         }
-        service.tell_rules();
+        service.drive_all(rules::all(&service.world(), &service.levers));
         service.config.stages = stage::read_stages(&service.world());
         service.config.conformance = conformance::read(&service.world());
         service.tell_admission();
@@ -136,8 +139,9 @@ impl Service {
         service.host.driver.watch_files(service.host.events.clone());
         service.look_up_owners();
         service.refresh_facts();
-        service.remember_past();
-        service.measure_overheads();
+        service.drive_all(story::past(&service.world(), &service.journal));
+        let (journal, claims) = (&mut service.journal, &service.claims);
+        (service.gpus).measure_overheads(&service.host.driver, journal, claims);
         service.follow_stages(service.config.stages.clone());
         for text in undivided {
             service.notice(None, text);

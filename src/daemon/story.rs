@@ -16,7 +16,6 @@ use super::grant::show_until;
 use super::journal::ClaimRecord;
 use super::journal::Journal;
 use super::peer::Peer;
-use super::service::Service;
 use super::watch;
 use super::world::World;
 use super::{act, claim_for, convert, grant, reclaim, rules, service, sizes, view};
@@ -30,38 +29,35 @@ fn before(span: Duration) -> u64 {
     unix_ms().saturating_sub(ms)
 }
 
-impl Service {
-    /// Writes down what happened to a claim.
-    pub(crate) fn write_down(&mut self, id: ClaimId, text: &str) {
-        let uid = uid_of(&self.world(), id).unwrap_or(0);
-        self.journal.note(uid, id, text);
-    }
+/// Writes down what happened to a claim.
+pub(crate) fn write_down(world: &World<'_>, journal: &mut Journal, id: ClaimId, text: &str) {
+    journal.note(uid_of(world, id).unwrap_or(0), id, text);
+}
 
-    /// Tells the core what users held before this service was started.
-    pub(crate) fn remember_past(&mut self) {
-        if self.claims.knows_the_past() {
-            return;
-        }
-        let ended = match self.journal.ended_since(before(REMEMBERED)) {
-            Ok(ended) => ended,
-            Err(error) => {
-                tracing::warn!(%error, "cannot read the recent use per user");
-                return;
-            }
-        };
-        let now = unix_ms();
-        let live = self.claims.values().map(|l| (&l.record, now));
-        let ended = ended.iter().map(|(record, at, _)| (record, *at));
-        let mut past: BTreeMap<u32, f64> = BTreeMap::new();
-        for (record, until) in ended.chain(live) {
-            let ago = |ms: u64| now.saturating_sub(ms) as f64 / 1000.0;
-            let gpus = gpus_of(&self.world(), record);
-            *past.entry(record.uid).or_default() +=
-                History::of(gpus, ago(record.granted_ms), ago(until));
-        }
-        let past = past.into_iter().map(|(uid, s)| (uid, s as u64)).collect();
-        self.drive(Event::Remember(past));
+/// For the core: what users held before this service was started.
+pub(crate) fn past(world: &World<'_>, journal: &Journal) -> Option<Event> {
+    if world.claims.knows_the_past() {
+        return None;
     }
+    let ended = match journal.ended_since(before(REMEMBERED)) {
+        Ok(ended) => ended,
+        Err(error) => {
+            tracing::warn!(%error, "cannot read the recent use per user");
+            return None;
+        }
+    };
+    let now = unix_ms();
+    let live = world.claims.values().map(|l| (&l.record, now));
+    let ended = ended.iter().map(|(record, at, _)| (record, *at));
+    let mut past: BTreeMap<u32, f64> = BTreeMap::new();
+    for (record, until) in ended.chain(live) {
+        let ago = |ms: u64| now.saturating_sub(ms) as f64 / 1000.0;
+        let gpus = gpus_of(world, record);
+        *past.entry(record.uid).or_default() +=
+            History::of(gpus, ago(record.granted_ms), ago(until));
+    }
+    let past = past.into_iter().map(|(uid, s)| (uid, s as u64)).collect();
+    Some(Event::Remember(past))
 }
 
 pub(crate) fn gpus_of(world: &World<'_>, record: &ClaimRecord) -> f64 {

@@ -85,7 +85,7 @@ impl Service {
             out.error(error);
             return;
         }
-        let (id, since_ms) = self.number_of(&record);
+        let (id, since_ms) = (self.claims).number_of(&self.core, &mut self.journal, &record);
         record.id = id.0;
         if spec.lazy && !observed {
             self.lay_by(id, &peer, spec, record, &out);

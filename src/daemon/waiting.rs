@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use gshare_core::machine::{Event, Kept, Memory, Now};
-use gshare_core::{ClaimId, Request};
+use gshare_core::{ClaimId, Machine, Request};
 
+use super::admin::quota;
 use super::claims::Claims;
-use super::journal::{ClaimRecord, QueueChanges};
+use super::core::Core;
+use super::gpu::Gpus;
+use super::journal::{ClaimRecord, Journal, JournalError, QueueChanges};
 use super::service::{Asked, Service};
 use super::stage;
 use super::world::Now as Moment;
-use super::world::World;
 use crate::clock::unix_ms;
 
 /// What claims have had is written down so often, where nothing else has changed.
@@ -43,20 +45,6 @@ fn plain(mut memory: Memory) -> Memory {
 }
 
 impl Service {
-    /// The number of a claim that is asked for, and since when it waits: that of before, if it waited when the service
-    /// before this one ended.
-    pub(crate) fn number_of(&mut self, record: &ClaimRecord) -> (ClaimId, u64) {
-        let absent = &mut self.claims.remembered.absent;
-        let again = absent.iter().find(|(_, (old, _))| old.asks_as(record));
-        if let Some(id) = again.map(|(id, _)| *id)
-            && let Some((_, since_ms)) = absent.remove(&id)
-            && self.core.queue().any(|(i, _)| i == id)
-        {
-            return (id, since_ms);
-        }
-        (self.journal.take_id(), unix_ms())
-    }
-
     /// From here the claim waits, until the core has decided.
     pub(crate) fn put_before_core(
         &mut self,
@@ -64,38 +52,59 @@ impl Service {
         asked: Asked,
         patience: Option<Duration>,
     ) {
-        let (uid, project) = (asked.record.uid, asked.record.project.clone());
         let request = Request {
-            counted: stage::observes(&self.world(), uid),
+            counted: stage::observes(&self.world(), asked.record.uid),
             ..asked.request.clone()
         };
         let (sizes, history) = (&mut self.sizes, &self.history);
         sizes.ask_run_time(&self.config, history, id, &asked.record, request.gpus);
+        let parties = quota::parties(&self.world(), id, &asked.record);
         self.claims.waiting.insert(id, asked);
-        self.tell_parties(id, uid, &project);
-        self.drive(Event::Submit {
+        let submit = Event::Submit {
             id,
             request,
             patience,
-        });
+        };
+        self.drive_all([parties, submit]);
+    }
+}
+
+impl Claims {
+    /// The number of a claim that is asked for, and since when it waits: that of before, if it waited when the service
+    /// before this one ended.
+    pub(crate) fn number_of(
+        &mut self,
+        core: &Machine,
+        journal: &mut Journal,
+        record: &ClaimRecord,
+    ) -> (ClaimId, u64) {
+        let absent = &mut self.remembered.absent;
+        let again = absent.iter().find(|(_, (old, _))| old.asks_as(record));
+        if let Some(id) = again.map(|(id, _)| *id)
+            && let Some((_, since_ms)) = absent.remove(&id)
+            && core.queue().any(|(i, _)| i == id)
+        {
+            return (id, since_ms);
+        }
+        (journal.take_id(), unix_ms())
     }
 
     /// Writes down what a service that is started anew must know, if it is another than before.
-    pub(crate) fn remember(&mut self) {
-        if !self.claims.remembered.read {
+    pub(crate) fn remember(&mut self, core: &Core, gpus: &Gpus, journal: &mut Journal) {
+        if !self.remembered.read {
             return;
         }
-        let memory = self.core.memory();
+        let memory = core.memory();
         let places: BTreeMap<ClaimId, Kept> =
             memory.queue.iter().map(|k| (k.id, k.clone())).collect();
         let key = plain(memory);
-        let now = self.core.now();
-        let due = now.saturating_sub(self.claims.remembered.at) >= EVERY;
-        let mut changes = queue_changes(&self.world(), &places);
-        if key != self.claims.remembered.written || due {
-            let moment = self.core.moment();
-            let mut memory = self.core.memory().by(|at| unix_clock(moment, at));
-            memory.gpus = self.gpus.iter().map(|g| g.uuid.clone()).collect();
+        let now = core.now();
+        let due = now.saturating_sub(self.remembered.at) >= EVERY;
+        let mut changes = queue_changes(self, core.moment(), &places);
+        if key != self.remembered.written || due {
+            let moment = core.moment();
+            let mut memory = core.memory().by(|at| unix_clock(moment, at));
+            memory.gpus = gpus.iter().map(|g| g.uuid.clone()).collect();
             match serde_json::to_string(&memory) {
                 Ok(text) => changes.memory = Some((KEY.to_owned(), text)),
                 Err(error) => {
@@ -108,45 +117,48 @@ impl Service {
             return;
         }
         // A full disk costs those who wait their places if the service ends just then, and nothing else.
-        if let Err(error) = self.journal.put_queue(&changes) {
+        if let Err(error) = journal.put_queue(&changes) {
             tracing::warn!(%error, "cannot save the queue for a restart of the service");
             return;
         }
         if changes.memory.is_some() {
-            self.claims.remembered.written = key;
-            self.claims.remembered.at = now;
+            self.remembered.written = key;
+            self.remembered.at = now;
         }
-        self.claims.remembered.waiting = self.claims.who_waits();
-        self.claims.remembered.places = places;
+        self.remembered.waiting = self.who_waits();
+        self.remembered.places = places;
     }
 
-    /// Tells the core what the one before it knew, `waited` among it: who waited then. The claims were restored; after a
+    /// What the core is to be told of the one before it, `waited` among it: who waited then. The claims were restored; after a
     /// start of the machine (`rebooted`) there are none, nor is anybody of those who waited.
     pub(crate) fn recall(
         &mut self,
+        core: &Core,
+        gpus: &Gpus,
+        journal: &Journal,
         rebooted: bool,
         waited: Vec<ClaimRecord>,
-    ) -> anyhow::Result<()> {
-        self.claims.remembered.read = true;
-        self.claims.remembered.waiting = waited.iter().map(|record| ClaimId(record.id)).collect();
-        let moment = self.core.moment();
+    ) -> Result<Option<Memory>, JournalError> {
+        self.remembered.read = true;
+        self.remembered.waiting = waited.iter().map(|record| ClaimId(record.id)).collect();
+        let moment = core.moment();
         let own_clock = |unix| moment.at_unix(crate::clock::millis(unix));
-        let places = self.journal.places()?.into_iter();
+        let places = journal.places()?.into_iter();
         let places = places.map(|kept| kept.by(own_clock));
         let places: Vec<Kept> = places.collect();
-        self.claims.remembered.places = places.iter().map(|k| (k.id, k.clone())).collect();
-        let memory = match self.journal.meta(KEY)? {
+        self.remembered.places = places.iter().map(|k| (k.id, k.clone())).collect();
+        let memory = match journal.meta(KEY)? {
             Some(text) if !rebooted => serde_json::from_str::<Memory>(&text),
-            _ => return Ok(()),
+            _ => return Ok(None),
         };
         let mut memory = match memory {
             Ok(memory) => memory.by(own_clock),
             Err(error) => {
                 tracing::error!(%error, "the saved queue of the previous service is damaged");
-                return Ok(());
+                return Ok(None);
             }
         };
-        let same = memory.gpus.iter().eq(self.gpus.iter().map(|g| &g.uuid));
+        let same = memory.gpus.iter().eq(gpus.iter().map(|g| &g.uuid));
         memory.queue = places;
         if !same {
             // Numbers of GPUs mean others now.
@@ -160,40 +172,33 @@ impl Service {
         // A caller whose client is known can come back; so can a claim that is parked, and one for later.
         memory.queue.retain(|kept| {
             waited.contains_key(&kept.id)
-                || self.core.holding(kept.id).is_some()
-                || self.claims.is_without(kept.id)
+                || core.holding(kept.id).is_some()
+                || self.is_without(kept.id)
         });
         for kept in &memory.queue {
             if let Some(waits) = waited.remove(&kept.id) {
-                let since_ms = self.core.moment().unix_at(kept.since);
-                self.tell_parties(kept.id, waits.uid, &waits.project);
-                self.claims
-                    .remembered
-                    .absent
-                    .insert(kept.id, (waits, since_ms));
+                let since_ms = core.moment().unix_at(kept.since);
+                self.remembered.absent.insert(kept.id, (waits, since_ms));
             }
         }
-        self.claims.remembered.found = true;
-        self.drive(Event::Recall(Box::new(memory)));
-        Ok(())
+        self.remembered.found = true;
+        Ok(Some(memory))
     }
 }
 
 /// What the journal does not have yet of those who wait and of their order.
-fn queue_changes(world: &World<'_>, places: &BTreeMap<ClaimId, Kept>) -> QueueChanges {
-    let (known, now) = (&world.claims.remembered.waiting, world.claims.who_waits());
+fn queue_changes(
+    claims: &Claims,
+    moment: Moment,
+    places: &BTreeMap<ClaimId, Kept>,
+) -> QueueChanges {
+    let (known, now) = (&claims.remembered.waiting, claims.who_waits());
     let record = |id: &ClaimId| {
-        let asked = world.claims.waiting.get(id).map(|asked| &asked.record);
-        let absent = world
-            .claims
-            .remembered
-            .absent
-            .get(id)
-            .map(|(record, _)| record);
+        let asked = claims.waiting.get(id).map(|asked| &asked.record);
+        let absent = claims.remembered.absent.get(id).map(|(record, _)| record);
         asked.or(absent).cloned()
     };
-    let old = &world.claims.remembered.places;
-    let moment = world.now;
+    let old = &claims.remembered.places;
     let changed = places.iter().filter(|(id, kept)| old.get(id) != Some(kept));
     let written = changed.map(|(_, kept)| kept.clone().by(|at| unix_clock(moment, at)));
     QueueChanges {

@@ -10,39 +10,12 @@ use crate::clock::unix_ms;
 use crate::daemon::fact::Fact;
 use crate::daemon::features::Features;
 use crate::daemon::gpu::Gpus;
-use crate::daemon::journal::DrainRecord;
+use crate::daemon::journal::{DrainRecord, Journal, JournalError};
 use crate::daemon::peer::Peer;
 use crate::daemon::service::Service;
 use crate::daemon::world::World;
 
 impl Service {
-    /// What was decided before this service started.
-    pub(crate) fn load_drains(&mut self) -> anyhow::Result<()> {
-        for drain in self.journal.drains()? {
-            let name = drain.uuid.clone();
-            self.gpus.drains.insert(name.clone(), drain);
-            self.drain_in_core(&name, true);
-        }
-        Ok(())
-    }
-
-    /// The core knows a GPU by the UUID that it has now.
-    fn drain_in_core(&mut self, name: &str, on: bool) {
-        let uuid = match self.gpus.gpu_index(name) {
-            Some(g) => self.gpus[g].uuid.clone(),
-            None => name.to_owned(),
-        };
-        self.drive(Event::Drain { uuid, on });
-    }
-
-    /// An instance that was made anew is drained as the one was that was at its place.
-    pub(crate) fn drain_again(&mut self, g: usize) {
-        let name = self.gpus.lasting_name(g);
-        if self.gpus.drains.contains_key(&name) {
-            self.drain_in_core(&name, true);
-        }
-    }
-
     pub(super) fn admin_drain(
         &mut self,
         peer: &Peer,
@@ -64,12 +37,11 @@ impl Service {
             .iter()
             .map(|g| self.gpus.drain_act("drain", *g, "drained", reason.clone()))
             .collect();
-        self.audit(peer, acts, |tx| drains.iter().try_for_each(|d| d.put(tx)))?;
-        for drain in drains {
-            let name = drain.uuid.clone();
-            self.gpus.drains.insert(name.clone(), drain);
-            self.drain_in_core(&name, true);
-        }
+        self.journal.audit(&self.host.names, peer, acts, |tx| {
+            drains.iter().try_for_each(|d| d.put(tx))
+        })?;
+        let drains: Vec<Event> = drains.into_iter().map(|d| self.gpus.drain(d)).collect();
+        self.drive_all(drains);
         let lines: Vec<String> = gpus
             .iter()
             .map(|g| drained_line(&self.world(), *g))
@@ -103,13 +75,13 @@ impl Service {
         if closed.is_empty() {
             return Ok(done(&lines, None));
         }
-        self.audit(peer, acts, |tx| {
+        self.journal.audit(&self.host.names, peer, acts, |tx| {
             let mut all = names_of.iter();
             all.try_for_each(|name| DrainRecord::remove(tx, name))
         })?;
         for name in names_of {
             self.gpus.drains.remove(&name);
-            self.drain_in_core(&name, false);
+            self.drive(self.gpus.drain_event(&name, false));
         }
         for g in &closed {
             self.tell(Fact::Mended { gpu: *g });
@@ -163,6 +135,31 @@ fn names(gpus: &[usize]) -> String {
 }
 
 impl Gpus {
+    /// What was decided before this service started; for the core.
+    pub(crate) fn load_drains(&mut self, journal: &Journal) -> Result<Vec<Event>, JournalError> {
+        let drains = journal.drains()?.into_iter();
+        Ok(drains.map(|drain| self.drain(drain)).collect())
+    }
+
+    fn drain(&mut self, drain: DrainRecord) -> Event {
+        let event = self.drain_event(&drain.uuid, true);
+        self.drains.insert(drain.uuid.clone(), drain);
+        event
+    }
+
+    /// The core knows a GPU by the UUID that it has now.
+    fn drain_event(&self, name: &str, on: bool) -> Event {
+        let gpu = self.gpu_index(name).map(|g| self[g].uuid.clone());
+        let uuid = gpu.unwrap_or_else(|| name.to_owned());
+        Event::Drain { uuid, on }
+    }
+
+    /// An instance that was made anew is drained as the one was that was at its place.
+    pub(crate) fn drained_again(&self, g: usize) -> Option<Event> {
+        let name = self.lasting_name(g);
+        (self.drains.contains_key(&name)).then(|| self.drain_event(&name, true))
+    }
+
     fn drain_act(
         &self,
         action: &'static str,

@@ -34,7 +34,8 @@ impl Service {
             .iter()
             .map(|id| kill_act(&self.world(), *id, reason.clone()));
         let acts = acts.collect();
-        self.audit(peer, acts, |_| Ok(()))?;
+        self.journal
+            .audit(&self.host.names, peer, acts, |_| Ok(()))?;
         let cause = format!(
             "killed by {}{}",
             self.host.names.user(peer.uid),

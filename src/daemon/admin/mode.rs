@@ -62,11 +62,13 @@ impl Service {
             },
             reason: None,
         };
-        self.audit(peer, vec![act], |_| Ok(()))?;
+        self.journal
+            .audit(&self.host.names, peer, vec![act], |_| Ok(()))?;
         self.gpus[g].modes.next = Some(wanted);
         let undo = Some(format!("gshare admin mode {g} {}", before.now.name()));
         if holders.is_empty() {
-            self.change_modes();
+            let modes = (self.gpus).change_modes(&self.core, &mut self.journal);
+            self.execute(modes);
             return Ok(done(format!("GPU {g} is now in mode {mode}"), undo));
         }
         self.refresh_facts();

@@ -10,7 +10,7 @@ use gshare_proto::{AdminDone, ErrorCode, QuotaView, Reply, WireError};
 
 use super::Act;
 use crate::daemon::gpu::Gpus;
-use crate::daemon::journal::QuotaRecord;
+use crate::daemon::journal::{ClaimRecord, Journal, JournalError, QuotaRecord};
 use crate::daemon::peer::Peer;
 use crate::daemon::service::Service;
 use crate::daemon::settings::Settings;
@@ -21,33 +21,6 @@ use crate::identity::unknown;
 const MOST_GPUS: u32 = 64_000;
 
 impl Service {
-    /// What was decided before this service started.
-    pub(crate) fn load_quotas(&mut self) -> anyhow::Result<()> {
-        for record in self.journal.quotas()? {
-            match record.quota() {
-                Ok(quota) => {
-                    self.config.set_quotas.insert(quota.party.clone(), quota);
-                }
-                Err(error) => tracing::error!("a quota in the journal was ignored: {error}"),
-            }
-        }
-        warn_of_quotas(&self.world());
-        self.tell_quotas();
-        Ok(())
-    }
-
-    /// Gives the core the entries in force.
-    fn tell_quotas(&mut self) {
-        let quotas = self.config.quotas();
-        self.drive(Event::Quotas(quotas));
-    }
-
-    /// Tells the core whom a claim counts for.
-    pub(crate) fn tell_parties(&mut self, id: ClaimId, uid: u32, project: &str) {
-        let parties = parties_of(&self.world(), uid, project);
-        self.drive(Event::Parties { id, parties });
-    }
-
     pub(super) fn quota_set(&mut self, peer: &Peer, wanted: QuotaView) -> Result<Reply, WireError> {
         let usage = |text: String| WireError::new(ErrorCode::Usage, text);
         let party: Party = wanted.party.parse().map_err(|e| usage(format!("{e}")))?;
@@ -85,12 +58,13 @@ impl Service {
             reason: None,
         };
         let record = QuotaRecord::of(&quota);
-        self.audit(peer, vec![act], |tx| record.put(tx))?;
+        self.journal
+            .audit(&self.host.names, peer, vec![act], |tx| record.put(tx))?;
         let undo = match self.config.set_quotas.insert(party.clone(), quota.clone()) {
             Some(old) => format!("gshare admin quota set {party}{}", flags(&old)),
             None => format!("gshare admin quota remove {party}"),
         };
-        self.quotas_anew();
+        self.drive_all(anew(&self.world()));
         let mut message = format!("{party}: {}", text(&quota));
         if let Some(why) = unpackable_quotas(self.gpus.cards(), &self.config.quotas()) {
             message.push_str(&format!("\nnote: {why}"));
@@ -127,34 +101,37 @@ impl Service {
             reason: None,
         };
         let key = party.to_string();
-        self.audit(peer, vec![act], |tx| QuotaRecord::remove(tx, &key))?;
+        self.journal
+            .audit(&self.host.names, peer, vec![act], |tx| {
+                QuotaRecord::remove(tx, &key)
+            })?;
         self.config.set_quotas.remove(&party);
-        self.tell_quotas();
+        self.drive(Event::Quotas(self.config.quotas()));
         Ok(Reply::Admin(AdminDone {
             message: format!("{party}: {after}"),
             undo: Some(format!("gshare admin quota set {party}{}", flags(&old))),
         }))
     }
+}
 
-    /// Quotas have changed, and with them perhaps whom claims count for.
-    pub(crate) fn quotas_anew(&mut self) {
-        warn_of_quotas(&self.world());
-        self.tell_all_parties();
-        self.tell_quotas();
+/// For the core: quotas that have changed, and with them perhaps whom claims count for.
+pub(crate) fn anew(world: &World<'_>) -> Vec<Event> {
+    // Guarantees that cannot be had at the same time are no reason not to start.
+    if let Some(why) = unpackable_quotas(world.gpus.cards(), &world.config.quotas()) {
+        tracing::warn!("{why}");
     }
+    let held = world.claims.iter().map(|(id, l)| (*id, &l.record));
+    let waiting = world.claims.waiting.iter().map(|(id, a)| (*id, &a.record));
+    let parties = (held.chain(waiting)).map(|(id, record)| parties(world, id, record));
+    parties
+        .chain([Event::Quotas(world.config.quotas())])
+        .collect()
+}
 
-    /// A new quota of a group changes whom the claims count for.
-    fn tell_all_parties(&mut self) {
-        let held = self.claims.iter().map(|(id, l)| (*id, &l.record));
-        let waiting = self.claims.waiting.iter().map(|(id, a)| (*id, &a.record));
-        let all: Vec<(ClaimId, u32, String)> = held
-            .chain(waiting)
-            .map(|(id, r)| (id, r.uid, r.project.clone()))
-            .collect();
-        for (id, uid, project) in all {
-            self.tell_parties(id, uid, &project);
-        }
-    }
+/// For the core: whom a claim counts for.
+pub(crate) fn parties(world: &World<'_>, id: ClaimId, record: &ClaimRecord) -> Event {
+    let parties = parties_of(world, record.uid, &record.project);
+    Event::Parties { id, parties }
 }
 
 /// The parties that a claim of a user for a project counts for.
@@ -175,13 +152,6 @@ pub(crate) fn parties_of(world: &World<'_>, uid: u32, project: &str) -> Vec<Part
         parties.extend(of.filter(|g| groups.contains(g)).map(Party::Group));
     }
     parties
-}
-
-/// Guarantees that cannot be had at the same time are no reason not to start.
-fn warn_of_quotas(world: &World<'_>) {
-    if let Some(why) = unpackable_quotas(world.gpus.cards(), &world.config.quotas()) {
-        tracing::warn!("{why}");
-    }
 }
 
 /// `1.5 guaranteed, weight 2, at most 3`.
@@ -211,6 +181,19 @@ fn flags(quota: &Quota) -> String {
 }
 
 impl Settings {
+    /// What was decided before this service started.
+    pub(crate) fn load_quotas(&mut self, journal: &Journal) -> Result<(), JournalError> {
+        for record in journal.quotas()? {
+            match record.quota() {
+                Ok(quota) => {
+                    self.set_quotas.insert(quota.party.clone(), quota);
+                }
+                Err(error) => tracing::error!("a quota in the journal was ignored: {error}"),
+            }
+        }
+        Ok(())
+    }
+
     fn in_force(&self, party: &Party) -> Option<Quota> {
         self.quotas().into_iter().find(|q| q.party == *party)
     }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use gshare_core::ClaimId;
 
 use super::job::Tell;
+use crate::daemon::engine::LeverState;
 use crate::daemon::host::Host;
 use crate::daemon::msg::{LeverMsg, Msg, Outcome, Unable};
-use crate::daemon::service::Service;
 
 impl Host {
     /// How the job of a claim says that it does not get on.
@@ -19,35 +19,33 @@ impl Host {
     }
 }
 
-impl Service {
-    /// The owner learns that the driver has lost processes, or does not answer for some.
+impl LeverState {
+    /// What the owner is told of processes that the driver has lost, or for which it does not answer.
     pub(super) fn note_unable(
         &mut self,
         id: ClaimId,
         outcome: &Outcome,
         unable: BTreeMap<i32, Unable>,
-    ) {
-        let known = self.levers.unable.entry(id).or_default();
+    ) -> Vec<String> {
+        let known = self.unable.entry(id).or_default();
         if matches!(outcome, Outcome::Done) {
             known.retain(|_, why| *why != Unable::Silent);
         }
         let new = unable.into_iter();
         let new = new.filter(|(pid, why)| known.insert(*pid, *why) != Some(*why));
-        for (pid, why) in new.collect::<Vec<_>>() {
-            let text = match why {
-                Unable::Lost(during) => {
-                    let call = during.map_or_else(String::new, |call| format!(" ({call} failed)"));
-                    format!(
-                        "{id}: the driver has lost process {pid}{call}; its GPU calls fail from now on. \
-                         End it and start it again; the others continue"
-                    )
-                }
-                Unable::Silent | Unable::Nccl => format!(
-                    "{id}: the driver gave no answer for process {pid} while another of the claim was locked. \
-                     All continue, and gshare does not offload the claim on its own while it runs"
-                ),
-            };
-            self.tell_owner(id, &text);
-        }
+        let text = |(pid, why)| match why {
+            Unable::Lost(during) => {
+                let call = during.map_or_else(String::new, |call| format!(" ({call} failed)"));
+                format!(
+                    "{id}: the driver has lost process {pid}{call}; its GPU calls fail from now on. \
+                     End it and start it again; the others continue"
+                )
+            }
+            Unable::Silent | Unable::Nccl => format!(
+                "{id}: the driver gave no answer for process {pid} while another of the claim was locked. \
+                 All continue, and gshare does not offload the claim on its own while it runs"
+            ),
+        };
+        new.map(text).collect()
     }
 }

@@ -235,9 +235,10 @@ impl Service {
             reason: None,
         };
         let key = meta_key(&self.gpus[g].uuid);
-        self.audit(peer, vec![act], |tx| {
-            put_meta(tx, &key, &layout.to_string())
-        })?;
+        self.journal
+            .audit(&self.host.names, peer, vec![act], |tx| {
+                put_meta(tx, &key, &layout.to_string())
+            })?;
         die::at("mig-journaled");
         // No program may start there from now on, and what gshare itself has open goes; NVML's own handle is needed.
         self.gpus.dividing.insert(g);
@@ -282,7 +283,7 @@ impl Service {
         if let Ok(sample) = self.observer.sample_now(FIRST_LOOK) {
             self.handle(Msg::Sample(Box::new(sample)));
         }
-        if let Err(error) = self.load_overheads() {
+        if let Err(error) = self.gpus.load_overheads(&self.journal) {
             tracing::warn!("the memory of a CUDA context on new instances is unknown: {error:#}");
         }
         self.tend_mps();

@@ -63,7 +63,8 @@ impl Service {
                 after: "a claim".to_owned(),
                 reason: None,
             };
-            self.audit(peer, vec![act], |_| Ok(()))?;
+            self.journal
+                .audit(&self.host.names, peer, vec![act], |_| Ok(()))?;
         }
         let id = self.journal.take_id();
         record.id = id.0;

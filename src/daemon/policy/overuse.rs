@@ -70,7 +70,10 @@ impl Service {
                     finding,
                     force,
                 } => self.stop_overuse(claim, gpu, &finding, force),
-                Act::Context { claim, gpu, bytes } => self.relearn(claim, gpu, bytes.0),
+                Act::Context { claim, gpu, bytes } => {
+                    let (journal, seen) = (&mut self.journal, (claim, gpu, bytes.0));
+                    self.gpus.relearn(journal, &self.claims, seen);
+                }
                 Act::Cured { claim, gpu } => {
                     write_caps_of(&self.world(), claim, gpu);
                     let text = format!("over-use by {claim} on GPU {gpu} has ended");
