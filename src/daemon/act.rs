@@ -12,7 +12,7 @@ use super::fact::Fact;
 use super::policy::overuse;
 use super::service::Service;
 use super::world::{World, world_of};
-use super::{grant, reclaim, resize, story};
+use super::{grant, lease, reclaim, resize, story};
 use crate::clock::unix_ms;
 
 /// A client that does not read is not told its place more often than this ahead.
@@ -117,22 +117,40 @@ impl Service {
                     @ (Action::Park { .. } | Action::Unpark { .. } | Action::Move { .. }) => {
                         self.pull(action);
                     }
-                    Action::MoveRefused { id, why } => self.answer_lever(id, Err(&why)),
+                    Action::MoveRefused { id, why } => self.levers.answer(id, Err(&why)),
                     Action::Announce {
                         id,
                         lever,
                         to,
                         at,
                         cause,
-                    } => self.announce(id, (lever, &to), at, cause),
-                    Action::Retract { id, lever } => self.retract(id, lever),
-                    Action::Share { id, slices } => self.share(id, &slices),
+                    } => {
+                        let (world, what) = (self.world(), (lever, to.as_slice()));
+                        let (features, when) = (&self.features, (at, cause));
+                        let told = reclaim::announced(&world, features, id, what, when);
+                        self.execute(vec![told]);
+                        self.tell_waiter(cause.waiter);
+                    }
+                    Action::Retract { id, lever } => {
+                        self.execute(vec![reclaim::retracted(id, lever)]);
+                    }
+                    Action::Share { id, slices } => {
+                        let journal = &mut self.journal;
+                        let told = self.claims.share(journal, &self.gpus, id, &slices);
+                        self.execute(told.into_iter().collect());
+                    }
                     Action::Requeue { id, cause } => self.end_for(id, Lever::Requeue, cause),
                     Action::Kill { id, cause } => self.end_for(id, Lever::Kill, cause),
                     // A job that finishes after its claim has ended is normal.
                     Action::Late(error) => tracing::info!(%error, "nothing is done"),
-                    Action::LeaseWarning { id, at } => self.lease_warning(id, at),
-                    Action::LeaseMoved { id, ends } => self.lease_moved(id, ends),
+                    Action::LeaseWarning { id, at } => {
+                        let warning = lease::warning(&self.world(), id, at);
+                        self.execute(warning.into_iter().collect());
+                    }
+                    Action::LeaseMoved { id, ends } => {
+                        let ends_ms = self.core.moment().unix_at(ends);
+                        (self.claims).move_lease(&mut self.journal, id, Some(ends_ms));
+                    }
                     Action::LeaseOver { id } => self.lease_over(id),
                 }
             }
@@ -142,8 +160,8 @@ impl Service {
 
     pub(crate) fn tell_place(&mut self, id: ClaimId, position: usize, reason: &Reason) {
         let Some(asked) = self.claims.waiting.get_mut(&id) else {
-            self.lever_waits(id, position, reason);
-            return;
+            let (world, place) = (self.world(), (id, position));
+            return (self.levers).waits(&world, &self.features, place, reason);
         };
         if !std::mem::replace(&mut asked.told, true) {
             if let Err(error) = self.journal.set_meta("told", &id.0.to_string()) {

@@ -57,8 +57,18 @@ impl Service {
                     kill::chosen(&self.world(), peer, &ids, user.as_deref(), gpu.as_deref())?;
                 self.admin_kill(peer, &chosen, grace_ms, reason.as_deref())
             }
-            AdminCall::QuotaSet(quota) => self.quota_set(peer, quota),
-            AdminCall::QuotaRemove { party } => self.quota_remove(peer, &party),
+            AdminCall::QuotaSet(quota) => {
+                let (journal, here) = (&mut self.journal, (&self.host.names, &self.gpus));
+                let done = self.config.set_quota(journal, here, peer, quota)?;
+                self.drive_all(quota::anew(&self.world()));
+                Ok(done)
+            }
+            AdminCall::QuotaRemove { party } => {
+                let (journal, names) = (&mut self.journal, &self.host.names);
+                let done = self.config.remove_quota(journal, names, peer, &party)?;
+                self.drive_all(quota::anew(&self.world()));
+                Ok(done)
+            }
             AdminCall::QuotaList => Ok(self.config.quota_list()),
             AdminCall::Mode {
                 gpu,

@@ -119,7 +119,7 @@ impl Service {
     /// Opens the cgroup of a claim on behalf if it is there, and closes it to GPUs that the claim does not have. Where
     /// the cgroup has a filter that bears no other, that one has to do.
     pub(crate) fn enter(&mut self, id: ClaimId) -> anyhow::Result<()> {
-        self.make_cgroup(id)?;
+        self.claims.make_cgroup(&self.host.fences, id)?;
         let gpus = self.claims.get(&id).into_iter();
         let gpus = gpus.flat_map(|live| live.record.slices.iter());
         let gpus: Vec<usize> = gpus.filter_map(|s| self.gpus.gpu_index(&s.uuid)).collect();

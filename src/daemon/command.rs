@@ -1,7 +1,10 @@
 //! What features want to be done. Closed. The commands of one fact are collected while all features see it, and then
 //! carried out by the service, the journal first.
 
+use std::path::PathBuf;
+
 use gshare_core::ClaimId;
+use gshare_enforcer::proc::Terminal;
 
 use super::journal::Store;
 
@@ -32,12 +35,35 @@ pub(crate) enum Command {
     LookUpGroups(u32),
     /// Ask the Jupyter servers of all kernels.
     AskServers,
+    /// Look whether the connection file of a notebook's kernel is there.
+    LookFor {
+        /// The kernel's claim.
+        id: ClaimId,
+        /// Its owner.
+        uid: u32,
+        /// The file.
+        path: PathBuf,
+    },
     /// GPUs are shared in another way: MPS follows, and the core is told.
     ShareAnew,
     /// What is shown has changed.
     Publish,
     /// Tell everybody on the screen.
     Notice(String),
+    /// Write a line to the terminal of a program without a claim.
+    Say {
+        /// Where.
+        terminal: Terminal,
+        /// What.
+        line: String,
+    },
+    /// Tell a user on the screen.
+    TellUser {
+        /// Whom.
+        uid: u32,
+        /// What.
+        text: String,
+    },
     /// Tell the owner of a claim, also on its terminals and in its notebook.
     TellOwner {
         /// Which.

@@ -18,7 +18,6 @@ use gshare_proto::{ContainerPlace, ErrorCode, Reply, WireError};
 use super::driver::Driver;
 use super::fences::Fences;
 use super::peer::Peer;
-use super::service::Service;
 use super::settings::Settings;
 use super::world::World;
 use super::{grant, service};
@@ -32,50 +31,48 @@ const USUAL: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
 const CUDA_NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 const NVML_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
-impl Service {
-    /// Writes the spec of a claim and tells where its containers belong.
-    pub(crate) fn container(&mut self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
-        let id = service::find(&self.world(), peer, word)?;
-        let not_now = |text: String| WireError::new(ErrorCode::NotAvailable, text);
-        let Some(live) = self.claims.get(&id) else {
-            return Err(not_now(format!("{id} still waits")));
-        };
-        if !peer.is_root() && peer.uid != live.record.uid {
-            let whose = self.host.names.user(live.record.uid);
-            return Err(WireError::new(
-                ErrorCode::NotPermitted,
-                format!("{id} belongs to {whose}; only {whose} can run containers in it"),
-            ));
-        }
-        let Some(dir) = self.config.containers.cdi_dir.clone() else {
-            return Err(not_now(
-                "containers are switched off in the config ([containers] cdi-dir)".to_owned(),
-            ));
-        };
-        if live.record.no_library {
-            let text = format!("{id} runs without the library, and its containers would load it");
-            return Err(not_now(text).with_hint("for containers: claim without --no-library"));
-        }
-        let Some(cgroup) = &live.cgroup else {
-            return Err(not_now(
-                "without cgroups gshare cannot tell which claim a container belongs to".to_owned(),
-            )
-            .with_hint("containers need the machine's service, run as root"));
-        };
-        let cgroup_parent = cgroup.kernel_path().display().to_string();
-        let written = write_spec(&self.world(), &dir, id);
-        let flags = written.map_err(|e| {
-            WireError::new(
-                ErrorCode::Internal,
-                format!("the device {VENDOR}/claim={id} cannot be described: {e:#}"),
-            )
-        })?;
-        Ok(Reply::Container(ContainerPlace {
-            device: format!("{VENDOR}/{}={id}", self.config.cdi_class()),
-            cgroup_parent,
-            flags,
-        }))
+/// Writes the spec of a claim and tells where its containers belong.
+pub(crate) fn place(world: &World<'_>, peer: &Peer, word: &str) -> Result<Reply, WireError> {
+    let id = service::find(world, peer, word)?;
+    let not_now = |text: String| WireError::new(ErrorCode::NotAvailable, text);
+    let Some(live) = world.claims.get(&id) else {
+        return Err(not_now(format!("{id} still waits")));
+    };
+    if !peer.is_root() && peer.uid != live.record.uid {
+        let whose = world.host.names.user(live.record.uid);
+        return Err(WireError::new(
+            ErrorCode::NotPermitted,
+            format!("{id} belongs to {whose}; only {whose} can run containers in it"),
+        ));
     }
+    let Some(dir) = &world.config.containers.cdi_dir else {
+        return Err(not_now(
+            "containers are switched off in the config ([containers] cdi-dir)".to_owned(),
+        ));
+    };
+    if live.record.no_library {
+        let text = format!("{id} runs without the library, and its containers would load it");
+        return Err(not_now(text).with_hint("for containers: claim without --no-library"));
+    }
+    let Some(cgroup) = &live.cgroup else {
+        return Err(not_now(
+            "without cgroups gshare cannot tell which claim a container belongs to".to_owned(),
+        )
+        .with_hint("containers need the machine's service, run as root"));
+    };
+    let cgroup_parent = cgroup.kernel_path().display().to_string();
+    let written = write_spec(world, dir, id);
+    let flags = written.map_err(|e| {
+        WireError::new(
+            ErrorCode::Internal,
+            format!("the device {VENDOR}/claim={id} cannot be described: {e:#}"),
+        )
+    })?;
+    Ok(Reply::Container(ContainerPlace {
+        device: format!("{VENDOR}/{}={id}", world.config.cdi_class()),
+        cgroup_parent,
+        flags,
+    }))
 }
 
 /// Removes specs of claims that ended while no service ran.

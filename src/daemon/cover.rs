@@ -181,7 +181,7 @@ impl Service {
         if live.ending.as_ref().is_some_and(|e| e.kill_at.is_some()) {
             return;
         }
-        if !self.widen(id) {
+        if !self.open_again(id) {
             return;
         }
         self.tell_owner(

@@ -1,14 +1,16 @@
 //! The end of a claim: asked for by its owner, by its lease or by the exit of its command; and its last
 //! entry in the journal.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gshare_core::machine::Event;
 use gshare_core::{ClaimId, Held};
-use gshare_enforcer::cgroup::{ClaimPlace, ClaimTree};
+use gshare_enforcer::cgroup::{ClaimCgroup, ClaimPlace, ClaimTree, Tree};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
+use super::claims::Claims;
 use super::fact::Fact;
 use super::journal::Ended;
 use super::live::TERM_GRACE;
@@ -16,7 +18,7 @@ use super::peer::Peer;
 use super::policy::limits;
 use super::service::{Ending, Live, Service};
 use super::world::{World, world_of};
-use super::{claim_for, gpus, grant, members, mps, service, tell, whose};
+use super::{claim_for, gpus, members, mps, service, tell, whose};
 
 /// A control program of MPS that has not answered by then is not waited for.
 const MPS_ANSWERS: Duration = Duration::from_secs(4);
@@ -171,7 +173,10 @@ impl Service {
 
     /// Ends the claim if nothing of it is left on the GPU.
     pub(crate) fn settle_ending(&mut self, id: ClaimId) {
-        self.end_saving(id);
+        if self.claims.end_saving(id) {
+            // Clients of MPS are ended on the GPU first; the signals follow when that is done.
+            mps::terminate_clients(&self.world(), id);
+        }
         let Some(live) = self.claims.get(&id) else {
             return;
         };
@@ -226,7 +231,7 @@ impl Service {
         // By the record: a grant that failed half-way has made some that are no seats yet.
         for slice in &live.record.slices {
             if let Some(gpu) = self.gpus.gpu_index(&slice.uuid) {
-                let _ = std::fs::remove_file(grant::limits_path(&self.world(), id, gpu));
+                let _ = std::fs::remove_file(self.host.limits_path(&self.gpus, id, gpu));
             }
         }
         (self.sizes).end_run(&world_of!(self), &self.history, id, &live, cause);
@@ -273,23 +278,14 @@ impl Service {
         }
         self.screens.touch();
     }
+}
 
-    /// Removes the cgroups of ended claims whose last process has gone.
-    pub(crate) fn tidy_lingering(&mut self) {
-        let Some(tree) = &self.host.fences.tree else {
-            return;
-        };
-        let mut gone = Vec::new();
-        self.claims.lingering.retain(|cgroup| {
-            let kept = tree.remove(cgroup).is_err();
-            if !kept && cgroup.is_lodged() {
-                gone.push(cgroup.dir().to_owned());
-            }
-            kept
-        });
-        for dir in gone {
-            give_back_lodging(&self.world(), &dir);
-        }
+impl Claims {
+    /// Removes the cgroups of ended claims whose last process has gone. Those of services among them.
+    pub(crate) fn tidy_lingering(&mut self, tree: Option<&Tree>) -> Vec<PathBuf> {
+        let gone = (self.lingering).extract_if(.., |c| tree.is_some_and(|t| t.remove(c).is_ok()));
+        let lodged = gone.filter(ClaimCgroup::is_lodged);
+        lodged.map(|cgroup| cgroup.dir().to_owned()).collect()
     }
 }
 

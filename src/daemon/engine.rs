@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gshare_core::ClaimId;
-use gshare_core::machine::Now;
 use gshare_enforcer::checkpoint::Engine;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -31,8 +30,6 @@ pub(crate) struct LeverState {
     pub(crate) waiters: BTreeMap<ClaimId, Vec<Sender>>,
     /// When calls of offloaded claims last said that they wait.
     pub(super) wanted: BTreeMap<ClaimId, Instant>,
-    /// Of which announcement each owner was reminded, and how often.
-    pub(crate) reminded: BTreeMap<ClaimId, (Now, usize)>,
 }
 
 impl LeverState {
@@ -66,7 +63,6 @@ impl LeverState {
             unable: BTreeMap::new(),
             waiters: BTreeMap::new(),
             wanted: BTreeMap::new(),
-            reminded: BTreeMap::new(),
         }
     }
 }

@@ -120,6 +120,13 @@ pub(crate) enum Fact {
         /// Unix milliseconds.
         at_ms: u64,
     },
+    /// It is known whether the connection file of a kernel that has ended is there.
+    KernelSeen {
+        /// Its claim.
+        claim: ClaimId,
+        /// The file is gone.
+        shut_down: bool,
+    },
     /// The core has made a step.
     Decided(Decided),
     /// A claim has got its GPU.

@@ -8,9 +8,12 @@ use super::fact::Fact;
 use super::health::Health;
 use super::identity::Identity;
 use super::idle::Idle;
+use super::kernels::Kernels;
 use super::metrics::Metrics;
 use super::notebooks::Notebooks;
 use super::notices::Notices;
+use super::policy::takes::Takers;
+use super::reminders::Reminders;
 use super::world::World;
 
 /// A round has at most so many turns: what comes of the commands of one turn is told in the next.
@@ -48,8 +51,14 @@ features! {
     attribution: Attribution;
     /// What Jupyter says of notebooks.
     notebooks: Notebooks;
+    /// Kernels that may be started again.
+    kernels: Kernels;
+    /// Programs without a claim that take what is guaranteed.
+    takers: Takers;
     /// Claims that stand for the processes below cgroups of others.
     behalf: Behalf;
+    /// What was announced to owners.
+    reminders: Reminders;
     /// Claims that run nothing.
     idle: Idle;
     /// Sentences that say what could be better.

@@ -8,12 +8,12 @@ use gshare_enforcer::gpu::GpuState;
 use super::features::Features;
 use super::gpu::Gpus;
 use super::journal::ClaimRecord;
+use super::modes;
 use super::policy::overuse;
 use super::service::Service;
 use super::settings::Settings;
 use super::whose::Whose;
 use super::world::World;
-use super::{modes, whose};
 
 impl Service {
     /// Gives the core what the last sample says.
@@ -56,7 +56,7 @@ fn desktop_bytes(world: &World<'_>, gpu: usize) -> u64 {
     let processes = world.gpus.reading(gpu).and_then(|r| r.processes.as_ref());
     let draws = processes.into_iter().flatten().filter(|p| p.graphics);
     draws
-        .filter(|p| whose::whose(world, p.pid) == Whose::Outside)
+        .filter(|p| world.whose(p.pid) == Whose::Outside)
         .filter_map(|p| p.bytes)
         .fold(0, u64::saturating_add)
 }
@@ -93,7 +93,7 @@ pub(crate) fn unclaimed_bytes(world: &World<'_>, gpu: usize) -> Option<u64> {
     let reading = world.gpus.reading(gpu)?;
     let (mut outside, mut inside) = (Some(0u64), 0u64);
     for process in reading.processes.as_ref()? {
-        match whose::whose(world, process.pid) {
+        match world.whose(process.pid) {
             Whose::Claim(_) | Whose::Gone => {
                 inside = inside.saturating_add(process.bytes.unwrap_or(0));
             }

@@ -4,6 +4,8 @@
 //! that whatever exists when the service dies is found again; the move comes last, so that no process is
 //! in a cgroup without its filter.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gshare_abi::GpuUuid;
@@ -12,15 +14,18 @@ use gshare_config::Stage;
 use gshare_core::machine::Now;
 use gshare_core::{Bytes, ClaimId, Held, Slice};
 use gshare_enforcer::cgroup::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Tree};
+use gshare_enforcer::device::DeviceError;
 use gshare_enforcer::proc::{self, PidFd};
 use gshare_proto::{ErrorCode, Granted, Reply, WireError};
 
 use super::claims::Claims;
 use super::fact::Fact;
+use super::fences::Fences;
 use super::gpu::Gpus;
+use super::host::Host;
 use super::journal::{ClaimRecord, JournalError, SliceRecord};
 use super::lazy::places;
-use super::levers::facts;
+use super::levers::{facts, place};
 use super::mps::doctor;
 use super::peer::Peer;
 use super::policy::adopt;
@@ -113,7 +118,9 @@ impl Service {
         ends: Option<Now>,
     ) -> anyhow::Result<Vec<(String, u64)>> {
         let mut phases = Phases::start();
-        self.follow_majors(true);
+        if self.host.fences.read_majors(&self.config, true) {
+            self.filters_anew();
+        }
         let mut record = asked.record.clone();
         record.granted_ms = unix_ms();
         let behalf = record.behalf.is_some();
@@ -140,7 +147,7 @@ impl Service {
         if behalf {
             self.enter(id)?;
         } else if !plain {
-            self.make_cgroup(id)?;
+            self.claims.make_cgroup(&self.host.fences, id)?;
         }
         die::at("grant-cgroup");
         phases.end("cgroup");
@@ -177,48 +184,29 @@ impl Service {
         die::at("grant-memory-limit");
         phases.end("pages");
         if asked.record.process.is_some() {
-            self.adopt_command(id, &asked.peer)?;
+            self.claims.adopt_command(&self.host, id, &asked.peer)?;
         }
         die::at("grant-moved");
         phases.end("move");
         Ok(phases.done)
     }
 
-    /// Has a claim's cgroup open these GPUs and no other.
-    pub(crate) fn open_gpus(&mut self, id: ClaimId, slices: &[Slice]) -> anyhow::Result<()> {
-        let record = self.claims.get(&id).map(|live| &live.record);
-        let rules = gpus::rules(&self.world(), record, slices.iter().map(|s| s.gpu));
-        if let (Some(filters), Some(live)) = (&mut self.host.fences.filters, self.claims.get(&id))
-            && let Some(cgroup) = &live.cgroup
-            && !live.uncovered
-        {
-            filters.set(cgroup, &rules)?;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn make_cgroup(&mut self, id: ClaimId) -> anyhow::Result<()> {
-        if let (Some(tree), Some(live)) = (&self.host.fences.tree, self.claims.get_mut(&id)) {
-            live.cgroup = claim_cgroup(tree, &live.record)?;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn adopt_command(&mut self, id: ClaimId, peer: &Peer) -> anyhow::Result<()> {
-        let (Some(process), Some(pidfd)) = (peer.process, &peer.pidfd) else {
-            anyhow::bail!("the kernel does not report which process asks");
-        };
-        let Some(live) = self.claims.get_mut(&id) else {
+    /// Has a claim's cgroup open its GPUs, also those that it comes to, and no other.
+    pub(crate) fn open_gpus(&mut self, id: ClaimId) -> Result<(), DeviceError> {
+        let Some(live) = self.claims.get(&id).filter(|live| !live.uncovered) else {
             return Ok(());
         };
-        // The launcher is moved when it asks, nobody before.
-        if let (Some(cgroup), false) = (&live.cgroup, live.record.strict) {
-            cgroup.move_process(process.pid, Some(pidfd))?;
-        }
-        live.command_alive = true;
-        self.host
-            .watch_exit(id, process, std::sync::Arc::clone(pidfd));
-        Ok(())
+        let gpus = place::gpus_of(&self.gpus, &live.record);
+        let rules = gpus::rules(&self.world(), Some(&live.record), gpus);
+        self.host.fences.set(live.cgroup.as_ref(), &rules)
+    }
+
+    /// The same of a claim that runs. False if that failed.
+    pub(crate) fn open_again(&mut self, id: ClaimId) -> bool {
+        let opened = self.open_gpus(id);
+        opened
+            .inspect_err(|error| tracing::error!(%id, %error, "cannot change its device filter"))
+            .is_ok()
     }
 
     /// Puts the caller, or the process that started it, into a claim.
@@ -321,18 +309,46 @@ impl Service {
     }
 }
 
-/// Path of a claim's limits page on a GPU.
-pub(crate) fn limits_path(world: &World<'_>, id: ClaimId, gpu: usize) -> std::path::PathBuf {
-    world
-        .host
-        .paths
-        .runtime_dir
-        .join("claims")
-        .join(format!("{id}-{}.limits", world.gpus[gpu].uuid))
+impl Host {
+    /// Path of a claim's limits page on a GPU.
+    pub(crate) fn limits_path(&self, gpus: &Gpus, id: ClaimId, gpu: usize) -> PathBuf {
+        let name = format!("{id}-{}.limits", gpus[gpu].uuid);
+        self.paths.runtime_dir.join("claims").join(name)
+    }
+}
+
+impl Claims {
+    pub(crate) fn make_cgroup(&mut self, fences: &Fences, id: ClaimId) -> anyhow::Result<()> {
+        if let (Some(tree), Some(live)) = (&fences.tree, self.get_mut(&id)) {
+            live.cgroup = claim_cgroup(tree, &live.record)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn adopt_command(
+        &mut self,
+        host: &Host,
+        id: ClaimId,
+        peer: &Peer,
+    ) -> anyhow::Result<()> {
+        let (Some(process), Some(pidfd)) = (peer.process, &peer.pidfd) else {
+            anyhow::bail!("the kernel does not report which process asks");
+        };
+        let Some(live) = self.get_mut(&id) else {
+            return Ok(());
+        };
+        // The launcher is moved when it asks, nobody before.
+        if let (Some(cgroup), false) = (&live.cgroup, live.record.strict) {
+            cgroup.move_process(process.pid, Some(pidfd))?;
+        }
+        live.command_alive = true;
+        host.watch_exit(id, process, Arc::clone(pidfd));
+        Ok(())
+    }
 }
 
 /// The cgroup of the service that is started with this claim; one service, one claim.
-fn lodging(world: &World<'_>, record: &ClaimRecord) -> Option<std::path::PathBuf> {
+fn lodging(world: &World<'_>, record: &ClaimRecord) -> Option<PathBuf> {
     let units = world.host.fences.tree.as_ref()?.units()?;
     let process = record.process.filter(|_| !record.plain)?;
     let found = units.lodging(process.pid.cast_unsigned())?;
@@ -694,7 +710,7 @@ pub(crate) fn new_limits(
     slice: &Slice,
     token: u64,
 ) -> anyhow::Result<LimitsFile> {
-    let path = limits_path(world, id, slice.gpu);
+    let path = world.host.limits_path(world.gpus, id, slice.gpu);
     let _ = std::fs::remove_file(&path);
     room_for_page(&path)?;
     let limits = LimitsFile::create(&path, &limits_init(world, id, slice, token)?)?;

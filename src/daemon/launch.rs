@@ -12,80 +12,78 @@ use super::connection::Sender;
 use super::driver::Driver;
 use super::journal::ClaimRecord;
 use super::peer::Peer;
-use super::service::Service;
 use super::strict::{Strict, field, is_launcher};
+use super::world::World;
 use super::{bound, convert, die};
 
-impl Service {
-    /// Moves the launcher into its claim and tells it what to do.
-    pub(crate) fn launch(&mut self, peer: &Peer, launch: &Launch, out: &Sender) {
-        die::at("launch-asked");
-        let answer = match self.try_launch(peer, ClaimId(launch.claim)) {
-            Ok(plan) => LaunchAnswer::Go(plan),
-            Err((code, message)) => {
-                tracing::info!(
-                    uid = peer.uid,
-                    claim = launch.claim,
-                    "launch refused: {message}"
-                );
-                let code = code.to_owned();
-                LaunchAnswer::Refused { code, message }
-            }
-        };
-        out.launcher(&answer);
-        die::at("launch-told");
-        die::after_answer("launch-heard");
-    }
+/// Moves the launcher into its claim and tells it what to do.
+pub(crate) fn launch(world: &World<'_>, peer: &Peer, launch: &Launch, out: &Sender) {
+    die::at("launch-asked");
+    let answer = match plan(world, peer, ClaimId(launch.claim)) {
+        Ok(plan) => LaunchAnswer::Go(plan),
+        Err((code, message)) => {
+            tracing::info!(
+                uid = peer.uid,
+                claim = launch.claim,
+                "launch refused: {message}"
+            );
+            let code = code.to_owned();
+            LaunchAnswer::Refused { code, message }
+        }
+    };
+    out.launcher(&answer);
+    die::at("launch-told");
+    die::after_answer("launch-heard");
+}
 
-    fn try_launch(&mut self, peer: &Peer, id: ClaimId) -> Result<Plan, (&'static str, String)> {
-        let denied = |why: String| ("not_permitted", why);
-        let unavailable = |why: String| ("unavailable", why);
-        if !self.host.driver.strict.on {
-            return Err(unavailable("limits are not strict here".to_owned()));
-        }
-        let launcher = self
-            .host
-            .driver
-            .strict
-            .launcher()
-            .map_err(unavailable)?
-            .to_owned();
-        let (Some(process), Some(pidfd)) = (peer.process, &peer.pidfd) else {
-            return Err(denied(
-                "the kernel does not report which process asks".to_owned(),
-            ));
-        };
-        let live = self
-            .claims
-            .get(&id)
-            .ok_or_else(|| ("ended", format!("{id} has ended")))?;
-        if live.record.uid != peer.uid {
-            return Err(denied(format!("{id} is not yours")));
-        }
-        if live.ending.is_some() && live.record.process.map(convert::key) != Some(process) {
-            return Err(("ended", format!("{id} is ending")));
-        }
-        let cgroup = live.cgroup.as_ref();
-        let cgroup = cgroup.ok_or_else(|| unavailable(format!("{id} has no cgroup")))?;
-        is_launcher(process.pid, &launcher).map_err(denied)?;
-        alive(pidfd).map_err(denied)?;
-        die::at("launch-checked");
-        cgroup
-            .move_process(process.pid, Some(pidfd))
-            .map_err(|error| {
-                let told = bound::not_moved(&error);
-                match told.code {
-                    ErrorCode::NotPermitted => denied(told.message),
-                    _ => ("internal", told.message),
-                }
-            })?;
-        die::at("launch-moved");
-        Ok(Plan {
-            claim: id.0,
-            majors: self.host.fences.driver_majors(),
-            binds: self.host.driver.strict.binds().to_vec(),
-        })
+fn plan(world: &World<'_>, peer: &Peer, id: ClaimId) -> Result<Plan, (&'static str, String)> {
+    let denied = |why: String| ("not_permitted", why);
+    let unavailable = |why: String| ("unavailable", why);
+    if !world.host.driver.strict.on {
+        return Err(unavailable("limits are not strict here".to_owned()));
     }
+    let launcher = world
+        .host
+        .driver
+        .strict
+        .launcher()
+        .map_err(unavailable)?
+        .to_owned();
+    let (Some(process), Some(pidfd)) = (peer.process, &peer.pidfd) else {
+        return Err(denied(
+            "the kernel does not report which process asks".to_owned(),
+        ));
+    };
+    let live = world
+        .claims
+        .get(&id)
+        .ok_or_else(|| ("ended", format!("{id} has ended")))?;
+    if live.record.uid != peer.uid {
+        return Err(denied(format!("{id} is not yours")));
+    }
+    if live.ending.is_some() && live.record.process.map(convert::key) != Some(process) {
+        return Err(("ended", format!("{id} is ending")));
+    }
+    let cgroup = live.cgroup.as_ref();
+    let cgroup = cgroup.ok_or_else(|| unavailable(format!("{id} has no cgroup")))?;
+    is_launcher(process.pid, &launcher).map_err(denied)?;
+    alive(pidfd).map_err(denied)?;
+    die::at("launch-checked");
+    cgroup
+        .move_process(process.pid, Some(pidfd))
+        .map_err(|error| {
+            let told = bound::not_moved(&error);
+            match told.code {
+                ErrorCode::NotPermitted => denied(told.message),
+                _ => ("internal", told.message),
+            }
+        })?;
+    die::at("launch-moved");
+    Ok(Plan {
+        claim: id.0,
+        majors: world.host.fences.driver_majors(),
+        binds: world.host.driver.strict.binds().to_vec(),
+    })
 }
 
 impl Driver {

@@ -6,7 +6,6 @@
 
 pub(crate) mod places;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gshare_abi::wire::{Answer, Register};
@@ -19,7 +18,7 @@ use super::claims::Claims;
 use super::connection::{ConnId, Sender};
 use super::fact::Fact;
 use super::journal::ClaimRecord;
-use super::live::{Gap, Wanting};
+use super::live::Wanting;
 use super::peer::Peer;
 use super::service::{Asked, Live, Service};
 use super::world::world_of;
@@ -29,8 +28,6 @@ use crate::clock::unix_ms;
 /// So long after one line the library of those who wait prints another.
 const HEARD: Duration = Duration::from_secs(3);
 
-/// A look at a connection file that has not come back by then is taken again.
-const LOST: Duration = Duration::from_secs(45);
 /// Registrations of one process that wait at a time.
 const COPIES: usize = 16;
 
@@ -66,9 +63,9 @@ impl Service {
     fn try_lay_by(&mut self, id: ClaimId, peer: &Peer, record: ClaimRecord) -> anyhow::Result<()> {
         self.journal.put(&record)?;
         self.claims.insert(id, Live::new(record));
-        self.make_cgroup(id)?;
-        self.open_gpus(id, &[])?;
-        self.adopt_command(id, peer)
+        self.claims.make_cgroup(&self.host.fences, id)?;
+        self.open_gpus(id)?;
+        self.claims.adopt_command(&self.host, id, peer)
     }
 
     /// The claim of a notebook's kernel that is started anew takes the new process as its command.
@@ -92,14 +89,13 @@ impl Service {
         let (mut record, alive) = (live.record.clone(), live.command_alive);
         record.process = peer.process.map(convert::record);
         record.kernel = Some(kernel.clone());
-        let adopted = self.adopt_command(id, peer);
+        let adopted = self.claims.adopt_command(&self.host, id, peer);
         let adopted = adopted.and_then(|()| Ok(self.journal.put(&record)?));
         let live = self.claims.get_mut(&id);
         match adopted {
             Ok(()) => {
                 if let Some(live) = live {
                     live.record = record;
-                    live.gap = None;
                 }
                 let text = "its kernel was started again";
                 story::write_down(&world_of!(self), &mut self.journal, id, text);
@@ -287,7 +283,7 @@ impl Service {
         live.record.slices = slices_of;
         let record = live.record.clone();
         self.journal.put(&record)?;
-        self.open_gpus(id, slices)?;
+        self.open_gpus(id)?;
         let seats = slices
             .iter()
             .map(|s| grant::make_seat(&self.world(), id, s))
@@ -311,67 +307,13 @@ impl Service {
         let record = live.record.clone();
         for slice in slices {
             if let Some(gpu) = self.gpus.gpu_index(&slice.uuid) {
-                let _ = std::fs::remove_file(grant::limits_path(&self.world(), id, gpu));
+                let _ = std::fs::remove_file(self.host.limits_path(&self.gpus, id, gpu));
             }
         }
         self.journal.keep(&record, "that a claim holds nothing");
-        if let Err(error) = self.open_gpus(id, &[]) {
-            tracing::error!(%id, "could not deny a claim access to its GPUs: {error:#}");
+        if let Err(error) = self.open_gpus(id) {
+            tracing::error!(%id, "could not deny a claim access to its GPUs: {error}");
         }
-    }
-
-    /// The process of a kernel has ended: true if its claim stays for a while, because Jupyter may start it again.
-    pub(crate) fn kernel_gone(&mut self, id: ClaimId) -> bool {
-        let Some(live) = self
-            .claims
-            .get_mut(&id)
-            .filter(|l| l.record.kernel.is_some() && l.ending.is_none())
-        else {
-            return false;
-        };
-        live.gap = Some(Gap {
-            since: Instant::now(),
-            looking: None,
-        });
-        self.watch_kernel(id);
-        true
-    }
-
-    /// Jupyter takes the connection file away when it shuts a kernel down, and leaves it when it starts it again. A
-    /// user's file may lie where looking takes long, and where only they may look, so that is done elsewhere.
-    pub(crate) fn watch_kernel(&mut self, id: ClaimId) {
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
-        };
-        let (Some(gap), Some(kernel)) = (&mut live.gap, &live.record.kernel) else {
-            return;
-        };
-        if gap.since.elapsed() >= self.config.claims.kernel_grace {
-            self.end_kernel(id, "its kernel was not started again");
-        } else if gap.looking.is_none_or(|since| since.elapsed() >= LOST) {
-            gap.looking = Some(Instant::now());
-            let path = PathBuf::from(kernel.connection.as_str());
-            let uid = live.record.uid;
-            self.host.helpers.look_for(id, uid, path, &self.host.events);
-        }
-    }
-
-    /// What somebody saw who looked at the connection file.
-    pub(crate) fn kernel_seen(&mut self, id: ClaimId, shut_down: bool) {
-        let Some(gap) = self.claims.get_mut(&id).and_then(|live| live.gap.as_mut()) else {
-            return;
-        };
-        gap.looking = None;
-        if shut_down {
-            self.end_kernel(id, "its kernel was shut down");
-        }
-    }
-
-    fn end_kernel(&mut self, id: ClaimId, cause: &str) {
-        if let Some(live) = self.claims.get_mut(&id) {
-            live.gap = None;
-        }
-        self.terminate(id, cause);
     }
 }
 

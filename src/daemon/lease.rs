@@ -8,13 +8,15 @@ use gshare_core::machine::{Event, Now};
 use gshare_core::units::show_duration;
 use gshare_proto::{ErrorCode, LeaseView, Reply, WireError};
 
+use super::claims::Claims;
+use super::command::Command;
 use super::convert::MOST_S;
-use super::journal::Journal;
+use super::journal::{ClaimRecord, Journal, ProcessRecord};
 use super::peer::Peer;
 use super::service::{Ending, Service};
 use super::settings::Settings;
 use super::world::World;
-use super::{ending, mps, service, whose};
+use super::{ending, service, whose};
 use crate::clock::{millis, unix_ms};
 
 /// Cause of the end of a claim whose lease is over.
@@ -97,32 +99,16 @@ impl Service {
         Ok(Reply::Done { message })
     }
 
-    /// The owner is told that a lease ends soon.
-    pub(crate) fn lease_warning(&mut self, id: ClaimId, at: Now) {
-        if self.config.is_off() {
-            return;
-        }
-        let left = at.saturating_sub(self.core.now());
-        let text = format!(
-            "{id}: its time limit ends in {}; to extend it: gshare extend {id} -t 1h",
-            show_duration(left)
-        );
-        self.tell_owner(id, &text);
-    }
-
-    /// A lease ends later: it stood still while the claim's memory was away for others.
-    pub(crate) fn lease_moved(&mut self, id: ClaimId, ends: Now) {
-        let ends_ms = self.core.moment().unix_at(ends);
-        if let Some(live) = self.claims.get_mut(&id) {
-            live.record.ends_ms = Some(ends_ms);
-            self.journal.keep(&live.record, "the extended time limit");
-        }
-    }
-
     /// A lease is over. Programs on the GPU are asked to end, and keep it for the grace time.
     pub(crate) fn lease_over(&mut self, id: ClaimId) {
+        // While gshare is off it ends nothing, also not later.
         if self.config.is_off() {
-            return self.without_lease(id);
+            self.claims.move_lease(&mut self.journal, id, None);
+            self.drive(Event::Lease { id, ends: None });
+            let text = format!(
+                "{id}: its time limit is over; it continues without one, because gshare is off"
+            );
+            return self.tell_owner(id, &text);
         }
         let grace = self.config.claims.lease_grace;
         let holders = whose::holders(&self.world(), id);
@@ -159,39 +145,39 @@ impl Service {
         self.settle_ending(id);
         self.screens.touch();
     }
+}
 
-    /// A lease that is over while gshare is off ends nothing, also not later.
-    fn without_lease(&mut self, id: ClaimId) {
-        if let Some(live) = self.claims.get_mut(&id) {
-            live.record.ends_ms = None;
-            self.journal
-                .keep(&live.record, "that a claim has no time limit any more");
+/// The owner is told that a lease ends soon.
+pub(crate) fn warning(world: &World<'_>, id: ClaimId, at: Now) -> Option<Command> {
+    let left = show_duration(at.saturating_sub(world.now.core));
+    let text =
+        format!("{id}: its time limit ends in {left}; to extend it: gshare extend {id} -t 1h");
+    (!world.config.is_off()).then_some(Command::TellOwner { id, text })
+}
+
+impl Claims {
+    /// A lease ends at another time: it stood still while the claim's memory was away for others, or ends no more.
+    pub(crate) fn move_lease(&mut self, journal: &mut Journal, id: ClaimId, ends_ms: Option<u64>) {
+        if let Some(live) = self.get_mut(&id) {
+            live.record.ends_ms = ends_ms;
+            journal.keep(&live.record, "when the time limit of a claim ends");
         }
-        self.drive(Event::Lease { id, ends: None });
-        let text = format!(
-            "{id}: its time limit is over; it continues without one, because gshare is off"
-        );
-        self.tell_owner(id, &text);
     }
 
-    /// The time to save is over: from now on it ends as any claim that is ended.
-    pub(crate) fn end_saving(&mut self, id: ClaimId) {
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
+    /// The time to save is over: from now on a claim ends as any that is ended. False if it is not.
+    pub(crate) fn end_saving(&mut self, id: ClaimId) -> bool {
+        let live = self.get_mut(&id);
+        let ending = live.and_then(|live| Some((live.ending.as_mut()?, &live.seats)));
+        let due = |ending: &Ending| ending.kill_at.is_some_and(|at| at <= Instant::now());
+        let Some((ending, seats)) = ending.filter(|(ending, _)| ending.saving && due(ending))
+        else {
+            return false;
         };
-        let Some(ending) = live.ending.as_mut() else {
-            return;
-        };
-        let due = ending.kill_at.is_some_and(|at| at <= Instant::now());
-        if !ending.saving || !due {
-            return;
-        }
         ending.saving = false;
-        for seat in &live.seats {
+        for seat in seats {
             seat.limits.set_state(gshare_abi::State::NotGranted);
         }
-        // Clients of MPS are ended on the GPU first; the signals follow when that is done.
-        mps::terminate_clients(&self.world(), id);
+        true
     }
 }
 
@@ -212,37 +198,25 @@ pub(crate) fn lease_of(
     pid: u32,
     start_ticks: u64,
 ) -> Reply {
-    let own = |record: &super::journal::ClaimRecord| {
-        let same = |p: super::journal::ProcessRecord| {
-            p.pid.cast_unsigned() == pid && p.start_ticks == start_ticks
-        };
+    let own = |record: &ClaimRecord| {
+        let same = |p: ProcessRecord| p.pid.cast_unsigned() == pid && p.start_ticks == start_ticks;
         record.uid == peer.uid && record.process.is_some_and(same)
     };
-    let live = world.claims.values().find(|l| own(&l.record));
-    let view = match live {
-        Some(live) => LeaseView {
-            id: Some(ClaimId(live.record.id).to_string()),
-            ends_ms: live.record.ends_ms,
-            over: live.record.stopped,
-            told: live.record.told,
-            requeued: live.record.requeued,
-        },
-        None => {
-            let from = unix_ms().saturating_sub(millis(JUST_NOW));
-            let process = (pid, start_ticks);
-            let ended = journal.ended_of(peer.uid, process, from);
-            let ended = ended.unwrap_or_else(|error| {
-                tracing::warn!(%error, "cannot read the ended claims from the journal");
-                None
-            });
-            ended.map_or_else(LeaseView::default, |record| LeaseView {
-                id: Some(ClaimId(record.id).to_string()),
-                ends_ms: record.ends_ms,
-                over: record.stopped,
-                told: record.told,
-                requeued: record.requeued,
-            })
-        }
+    let view = |record: &ClaimRecord| LeaseView {
+        id: Some(ClaimId(record.id).to_string()),
+        ends_ms: record.ends_ms,
+        over: record.stopped,
+        told: record.told,
+        requeued: record.requeued,
     };
-    Reply::Lease(view)
+    if let Some(live) = world.claims.values().find(|l| own(&l.record)) {
+        return Reply::Lease(view(&live.record));
+    }
+    let from = unix_ms().saturating_sub(millis(JUST_NOW));
+    let ended = journal.ended_of(peer.uid, (pid, start_ticks), from);
+    let ended = ended.unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot read the ended claims from the journal");
+        None
+    });
+    Reply::Lease(ended.as_ref().map(view).unwrap_or_default())
 }

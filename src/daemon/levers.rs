@@ -26,10 +26,10 @@ use super::claims::Claims;
 use super::engine::LeverState;
 use super::fact::Fact;
 use super::gpu::Gpus;
-use super::journal::{HoldingRecord, ParkedRecord, SliceRecord};
+use super::journal::{HoldingRecord, Journal, JournalError, ParkedRecord, SliceRecord};
 use super::msg::{LeverMsg, Msg, Outcome, Unable};
 use super::service::{Live, Service};
-use super::world::World;
+use super::world::{World, world_of};
 use super::{reclaim, restore, whose};
 use crate::clock::unix_ms;
 
@@ -44,9 +44,9 @@ impl LeverState {
 }
 
 /// The same parts of a claim on other GPUs.
-fn on_gpus(service: &Service, slices: &[SliceRecord], to: &[Slice]) -> Vec<SliceRecord> {
+fn on_gpus(gpus: &Gpus, slices: &[SliceRecord], to: &[Slice]) -> Vec<SliceRecord> {
     let part = |(record, slice): (&SliceRecord, &Slice)| SliceRecord {
-        uuid: service.gpus[slice.gpu].uuid.clone(),
+        uuid: gpus[slice.gpu].uuid.clone(),
         ..record.clone()
     };
     slices.iter().zip(to).map(part).collect()
@@ -74,7 +74,8 @@ impl Service {
                     tracing::warn!("claims cannot be offloaded: {why}");
                 }
                 self.levers.usable = Some(usable);
-                self.tell_levers();
+                let levers = self.levers.look(&world_of!(self), &self.features);
+                self.drive_all(levers);
                 self.drive_all(reclaim::rules(&self.world(), &self.levers));
             }
             LeverMsg::Stuck { id, why } => {
@@ -108,7 +109,7 @@ impl Service {
     }
 
     pub(crate) fn drive_failed(&mut self, id: ClaimId, failure: Failure, why: String) {
-        self.answer_lever(id, Err(&why));
+        self.levers.answer(id, Err(&why));
         self.drive(Event::LeverFailed { id, failure, why });
         self.screens.touch();
     }
@@ -129,12 +130,12 @@ impl Service {
             }
             (Action::Move { to, .. }, HoldingRecord::Here) => {
                 levers.movable.map_err(|why| (Failure::Refused, why))?;
-                let to = on_gpus(self, &live.record.slices, &to);
+                let to = on_gpus(&self.gpus, &live.record.slices, &to);
                 HoldingRecord::Moving { to }
             }
             (Action::Unpark { to, .. }, HoldingRecord::Parked(parked)) => {
                 HoldingRecord::Unparking {
-                    to: on_gpus(self, &live.record.slices, &to),
+                    to: on_gpus(&self.gpus, &live.record.slices, &to),
                     parked: parked.clone(),
                 }
             }
@@ -144,22 +145,11 @@ impl Service {
                 ));
             }
         };
-        self.set_holding(id, holding)
-            .map_err(|e| (Failure::Refused, format!("{e:#}")))?;
+        self.claims
+            .set_holding(&mut self.journal, id, holding)
+            .map_err(|e| (Failure::Refused, format!("{e}")))?;
         super::die::at("lever-journaled");
         self.begin_lever(id, false)
-    }
-
-    fn set_holding(&mut self, id: ClaimId, holding: HoldingRecord) -> anyhow::Result<()> {
-        let Some(live) = self.claims.get_mut(&id) else {
-            return Ok(());
-        };
-        let before = std::mem::replace(&mut live.record.holding, holding);
-        if let Err(error) = self.journal.put(&live.record) {
-            live.record.holding = before;
-            return Err(error.into());
-        }
-        Ok(())
     }
 
     /// Begins, or goes on with (`again`), what the journal says is under way.
@@ -211,7 +201,7 @@ impl Service {
             },
         );
         if !parks || matches!(kind, Kind::Move { .. }) {
-            self.widen(id);
+            self.open_again(id);
         }
         self.claims.set_frozen(id, false);
         let Some(live) = self.claims.get(&id) else {
@@ -294,7 +284,7 @@ impl Service {
             }
             (Outcome::Done, HoldingRecord::Moving { to }) => {
                 let gpus = self.gpus.gpus_text(&to);
-                let bound = self.rebind(id, &to);
+                let bound = self.claims.rebind(&self.gpus, id, &to);
                 self.now_on(id, to);
                 self.drive(Event::Moved { id });
                 self.tell_lever(id, &format!("moved to {gpus}{took}{bound}"));
@@ -303,20 +293,26 @@ impl Service {
                 let verb = match holding {
                     HoldingRecord::Unparking { parked, .. } => {
                         let frozen = parked.frozen;
-                        self.keep_holding(id, HoldingRecord::Parked(parked));
-                        self.narrow(id);
+                        self.claims.keep_holding(
+                            &mut self.journal,
+                            id,
+                            HoldingRecord::Parked(parked),
+                        );
+                        self.open_again(id);
                         self.claims.set_states(id, State::Detached);
                         self.claims.set_frozen(id, frozen);
                         "could not be restored"
                     }
                     HoldingRecord::Moving { .. } => {
-                        self.keep_holding(id, HoldingRecord::Here);
-                        self.narrow(id);
+                        self.claims
+                            .keep_holding(&mut self.journal, id, HoldingRecord::Here);
+                        self.open_again(id);
                         self.claims.set_states(id, State::Granted);
                         "could not be moved"
                     }
                     _ => {
-                        self.keep_holding(id, HoldingRecord::Here);
+                        self.claims
+                            .keep_holding(&mut self.journal, id, HoldingRecord::Here);
                         self.claims.set_states(id, State::Granted);
                         "could not be offloaded"
                     }
@@ -353,7 +349,8 @@ impl Service {
         self.claims.set_states(id, State::Detached);
         self.claims.set_frozen(id, freeze);
         super::die::at("lever-parked");
-        self.keep_holding(id, HoldingRecord::Parked(parked));
+        self.claims
+            .keep_holding(&mut self.journal, id, HoldingRecord::Parked(parked));
         super::die::at("lever-settled");
         self.drive(Event::Parked {
             id,
@@ -363,46 +360,17 @@ impl Service {
         self.tell_lever(id, &format!("{what}, {} to host memory{took}", Bytes(host)));
     }
 
-    /// What has happened has happened, also where the disk is full: the next change is journaled with it.
-    fn keep_holding(&mut self, id: ClaimId, holding: HoldingRecord) {
-        if let Err(error) = self.set_holding(id, holding.clone()) {
-            tracing::error!(%id, "could not record in the journal where the claim's memory is: {error:#}");
-            if let Some(live) = self.claims.get_mut(&id) {
-                live.record.holding = holding;
-            }
-        }
-    }
-
     /// The claim is on these GPUs from now on: journal, pages, filter, then its calls go through.
-    /// A claim that is bound to some GPUs has come to others: from now on to these. In words, what it is bound to then.
-    fn rebind(&mut self, id: ClaimId, to: &[SliceRecord]) -> String {
-        let Some(live) = self.claims.get_mut(&id) else {
-            return String::new();
-        };
-        let record = &mut live.record;
-        let pairs = record.slices.iter().zip(to);
-        let pairs = pairs.map(|(from, to)| (from.uuid.clone(), to.uuid.clone()));
-        if !gshare_core::machine::rebind(&mut record.only, pairs.collect()) {
-            return String::new();
-        }
-        let only = record.only.clone();
-        let gpus = only.iter().filter_map(|uuid| self.gpus.gpu_index(uuid));
-        let gpus: Vec<String> = gpus.map(|g| g.to_string()).collect();
-        format!(
-            "; it stays there: it is bound to GPU {} now",
-            gpus.join(",")
-        )
-    }
-
     fn now_on(&mut self, id: ClaimId, to: Vec<SliceRecord>) {
         let Some(live) = self.claims.get_mut(&id) else {
             return;
         };
         live.record.slices = to;
-        self.keep_holding(id, HoldingRecord::Here);
+        self.claims
+            .keep_holding(&mut self.journal, id, HoldingRecord::Here);
         super::die::at("lever-settled");
-        self.relabel(id);
-        self.narrow(id);
+        self.claims.relabel(&self.host, &self.gpus, id);
+        self.open_again(id);
         self.limit_memory(id);
         self.claims.set_states(id, State::Granted);
     }
@@ -453,6 +421,53 @@ fn bytes_of(world: &World<'_>, live: &Live) -> u64 {
 }
 
 impl Claims {
+    fn set_holding(
+        &mut self,
+        journal: &mut Journal,
+        id: ClaimId,
+        holding: HoldingRecord,
+    ) -> Result<(), JournalError> {
+        let Some(live) = self.get_mut(&id) else {
+            return Ok(());
+        };
+        let before = std::mem::replace(&mut live.record.holding, holding);
+        if let Err(error) = journal.put(&live.record) {
+            live.record.holding = before;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// What has happened has happened, also where the disk is full: the next change is journaled with it.
+    fn keep_holding(&mut self, journal: &mut Journal, id: ClaimId, holding: HoldingRecord) {
+        if let Err(error) = self.set_holding(journal, id, holding.clone()) {
+            tracing::error!(%id, "could not record in the journal where the claim's memory is: {error}");
+            if let Some(live) = self.get_mut(&id) {
+                live.record.holding = holding;
+            }
+        }
+    }
+
+    /// A claim that is bound to some GPUs has come to others: from now on to these. In words, what it is bound to then.
+    fn rebind(&mut self, gpus: &Gpus, id: ClaimId, to: &[SliceRecord]) -> String {
+        let Some(live) = self.get_mut(&id) else {
+            return String::new();
+        };
+        let record = &mut live.record;
+        let pairs = record.slices.iter().zip(to);
+        let pairs = pairs.map(|(from, to)| (from.uuid.clone(), to.uuid.clone()));
+        if !gshare_core::machine::rebind(&mut record.only, pairs.collect()) {
+            return String::new();
+        }
+        let only = record.only.clone();
+        let found = only.iter().filter_map(|uuid| gpus.gpu_index(uuid));
+        let gpus: Vec<String> = found.map(|g| g.to_string()).collect();
+        format!(
+            "; it stays there: it is bound to GPU {} now",
+            gpus.join(",")
+        )
+    }
+
     /// Has all processes of a claim stand still, or run again. The kernel does so when it can; nobody waits for it.
     pub(crate) fn set_frozen(&self, id: ClaimId, frozen: bool) {
         let live = self.get(&id).filter(|live| live.record.behalf.is_none());

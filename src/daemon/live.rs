@@ -86,14 +86,6 @@ pub(crate) struct Wanting {
     pub(super) out: Sender,
 }
 
-/// A notebook's kernel has gone: is another one started in its place?
-#[derive(Debug)]
-pub(crate) struct Gap {
-    pub(super) since: Instant,
-    /// The connection file is looked at since then.
-    pub(super) looking: Option<Instant>,
-}
-
 /// One granted claim.
 #[derive(Debug)]
 pub(crate) struct Live {
@@ -117,8 +109,6 @@ pub(crate) struct Live {
     pub(crate) told_wait: Option<Answer>,
     /// When that was, if it did not say when they start.
     pub(crate) told_no_start: Option<Instant>,
-    /// Its kernel has ended and may be started again.
-    pub(crate) gap: Option<Gap>,
     /// Registered processes that live, and the handles on them.
     pub(crate) members: BTreeMap<ProcessKey, Arc<PidFd>>,
     /// Refusals at the cap by processes that are gone.
@@ -138,6 +128,11 @@ pub(crate) struct Live {
 }
 
 impl Live {
+    /// Whether it goes on without its command: until it is released, or because Jupyter may start its kernel again.
+    pub(crate) fn stays_without_command(&self) -> bool {
+        self.ending.is_none() && (self.record.hold || self.record.kernel.is_some())
+    }
+
     /// A claim as the journal has it, with nothing set up yet.
     pub(crate) fn new(record: ClaimRecord) -> Self {
         Self {
@@ -151,7 +146,6 @@ impl Live {
             wanting: Vec::new(),
             told_wait: None,
             told_no_start: None,
-            gap: None,
             members: BTreeMap::new(),
             past_refusals: 0,
             past_launches: 0,

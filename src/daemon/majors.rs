@@ -5,14 +5,6 @@ use super::gpus;
 use super::service::Service;
 
 impl Service {
-    /// Reads the numbers again; where they have changed, every claim's filter is made anew. With `load` the module of unified
-    /// memory is loaded where it is not, since somebody is about to need it.
-    pub(crate) fn follow_majors(&mut self, load: bool) {
-        if self.host.fences.read_majors(&self.config, load) {
-            self.filters_anew();
-        }
-    }
-
     /// Makes the filters of all claims, of what is left of ended ones, and of programs without a claim anew.
     pub(crate) fn filters_anew(&mut self) {
         let all: Vec<_> = self.claims.keys().copied().collect();

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use gshare_abi::wire::{Answer, Register, Seat as WireSeat};
 use gshare_core::units::show_duration;
-use gshare_core::{Bytes, ClaimId};
+use gshare_core::{Bytes, ClaimId, Ledger};
 use gshare_enforcer::cgroup::ClaimTree;
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 
 use super::claims::Claims;
 use super::connection::Sender;
 use super::fact::Fact;
+use super::gpu::Gpus;
 use super::host::Host;
 use super::journal::Journal;
 use super::lazy::places;
@@ -161,8 +162,8 @@ impl Service {
         status: Option<std::process::ExitStatus>,
     ) {
         self.gpus.owners.ended.insert(process.pid);
-        if self.end_auto(id, auto::EXITED) {
-            return;
+        if (self.policy).end_auto(&mut self.journal, id, auto::EXITED) {
+            return self.screens.touch();
         }
         let Some(live) = self.claims.get_mut(&id) else {
             return;
@@ -194,8 +195,7 @@ impl Service {
         if live.record.process.map(convert::key) == Some(process) {
             live.command_alive = false;
             live.exit = live.exit.or(status);
-            let stays = live.record.hold || live.ending.is_some() || self.kernel_gone(id);
-            if let (false, Some(live)) = (stays, self.claims.get_mut(&id)) {
+            if live.ending.is_none() && !live.stays_without_command() {
                 live.ending = Some(Ending::waiting());
                 self.claims.set_frozen(id, false);
             }
@@ -216,55 +216,16 @@ impl Service {
     pub(crate) fn watch_claims(&mut self) {
         let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
         for id in ids {
-            self.watch_claim(id);
-            self.watch_kernel(id);
-            self.settle_ending(id);
-        }
-    }
-
-    fn watch_claim(&mut self, id: ClaimId) {
-        let plain = self.claims.get(&id).is_some_and(|l| l.record.plain);
-        // Its programs run without the library: the driver's word is all there is.
-        let gpus = (0..self.gpus.len()).filter(|_| plain);
-        let used = gpus.filter_map(|g| self.world().driver_use(g).get(&id)?.bytes);
-        let used = used.fold(0, u64::saturating_add);
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
-        };
-        let (mut charge, mut refusals, mut last) = (used, live.past_refusals, None);
-        live.last_launch_ns = None;
-        for seat in &live.seats {
-            // What a refused member is told: more could be claimed there.
-            seat.limits
-                .beat(Some(self.core.ledger().mem_free(seat.gpu).0));
-            let slots = seat.usage.read_slots(self.gpus[seat.gpu].total);
-            for slot in slots {
-                live.last_launch_ns = live.last_launch_ns.max(slot.last_launch_ns);
-                charge = charge.saturating_add(slot.charge_bytes);
-                refusals = refusals.saturating_add(slot.refusals);
-                if slot.refusals > 0 {
-                    last = last.max(
-                        slot.last_refusal_ns
-                            .zip(slot.last_refused_bytes)
-                            .map(|(at, b)| (at, b, seat.gpu)),
-                    );
-                }
+            // Programs that run without the library: the driver's word is all there is.
+            let plain = self.claims.get(&id).is_some_and(|l| l.record.plain);
+            let gpus = (0..self.gpus.len()).filter(|_| plain);
+            let used = gpus.filter_map(|g| self.world().driver_use(g).get(&id)?.bytes);
+            let used = used.fold(0, u64::saturating_add);
+            let told = (self.claims).watch(self.core.ledger(), &self.gpus, id, used);
+            if let Some(text) = told {
+                self.notice(Some(id), text);
             }
-        }
-        live.peak = live.peak.max(charge);
-        let new = refusals > live.told_refusals
-            && live.told_at.is_none_or(|at| at.elapsed() >= REFUSALS_TOLD);
-        if new {
-            live.told_refusals = refusals;
-            live.told_at = Some(Instant::now());
-        }
-        if let (true, Some((_, bytes, gpu))) = (new, last) {
-            let free = self.core.ledger().mem_free(gpu);
-            let text = format!(
-                "{id} was refused {} at its limit on GPU {gpu}, which has {free} free",
-                Bytes(bytes)
-            );
-            self.notice(Some(id), text);
+            self.settle_ending(id);
         }
     }
 }
@@ -313,6 +274,43 @@ impl AsRawFd for Shared {
 }
 
 impl Claims {
+    /// Looks at the pages of a claim whose programs use so much without the library. What is to be told of it.
+    fn watch(&mut self, ledger: &Ledger, gpus: &Gpus, id: ClaimId, used: u64) -> Option<String> {
+        let live = self.get_mut(&id)?;
+        let (mut charge, mut refusals, mut last) = (used, live.past_refusals, None);
+        live.last_launch_ns = None;
+        for seat in &live.seats {
+            // What a refused member is told: more could be claimed there.
+            seat.limits.beat(Some(ledger.mem_free(seat.gpu).0));
+            let slots = seat.usage.read_slots(gpus[seat.gpu].total);
+            for slot in slots {
+                live.last_launch_ns = live.last_launch_ns.max(slot.last_launch_ns);
+                charge = charge.saturating_add(slot.charge_bytes);
+                refusals = refusals.saturating_add(slot.refusals);
+                if slot.refusals > 0 {
+                    last = last.max(
+                        slot.last_refusal_ns
+                            .zip(slot.last_refused_bytes)
+                            .map(|(at, b)| (at, b, seat.gpu)),
+                    );
+                }
+            }
+        }
+        live.peak = live.peak.max(charge);
+        let new = refusals > live.told_refusals
+            && live.told_at.is_none_or(|at| at.elapsed() >= REFUSALS_TOLD);
+        if new {
+            live.told_refusals = refusals;
+            live.told_at = Some(Instant::now());
+        }
+        let (_, bytes, gpu) = last.filter(|_| new)?;
+        let free = ledger.mem_free(gpu);
+        Some(format!(
+            "{id} was refused {} at its limit on GPU {gpu}, which has {free} free",
+            Bytes(bytes)
+        ))
+    }
+
     fn claim_by_registration(&self, pid: i32) -> Option<ClaimId> {
         let key = proc::key(pid)?;
         let found = self.iter().rev();

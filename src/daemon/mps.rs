@@ -246,7 +246,7 @@ impl Service {
                 .iter()
                 .flat_map(|r| r.processes.iter().flatten())
                 .filter(|p: &&GpuProcess| p.compute && !p.mps)
-                .filter_map(|p| match whose::whose(&self.world(), p.pid) {
+                .filter_map(|p| match self.world().whose(p.pid) {
                     Whose::Claim(id) => Some((p.pid, id)),
                     _ => None,
                 })

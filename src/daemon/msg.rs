@@ -58,13 +58,6 @@ pub(crate) enum Msg {
     Lever(LeverMsg),
     /// Files of the driver have changed.
     DriverFiles,
-    /// It is known whether the connection file of a kernel that has ended is there.
-    KernelSeen {
-        /// Its claim.
-        claim: ClaimId,
-        /// The file is gone.
-        shut_down: bool,
-    },
     /// Cgroups or sessions have come or gone.
     Places,
     /// A connection ended.
@@ -153,10 +146,7 @@ impl Msg {
                     | Call::Log { .. }
                     | Call::Lease { .. }
             ),
-            Self::Register { .. }
-            | Self::Launch { .. }
-            | Self::Lever(_)
-            | Self::KernelSeen { .. } => true,
+            Self::Register { .. } | Self::Launch { .. } | Self::Lever(_) => true,
             _ => false,
         }
     }

@@ -50,8 +50,6 @@ pub(crate) struct AutoClaim {
     pub(super) uses: BTreeMap<usize, DriverUse>,
     /// Highest sum of its bytes.
     pub(super) peak: u64,
-    /// Owners of claims were told that it takes what they are guaranteed.
-    pub(super) named: bool,
 }
 
 impl AutoClaim {

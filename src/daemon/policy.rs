@@ -8,7 +8,7 @@ pub(crate) mod limits;
 pub(crate) mod overuse;
 pub(crate) mod places;
 mod refusals;
-mod takes;
+pub(crate) mod takes;
 
 use gshare_config::{Mode, Unclaimed};
 use gshare_enforcer::proc;
@@ -25,10 +25,13 @@ impl Service {
     /// After each look at the driver.
     pub(crate) fn apply_policy(&mut self) {
         self.policy.looks += 1;
-        self.probe_limits();
+        if (self.policy).probe_limits(&self.observer, &self.host, &self.gpus) {
+            for id in self.claims.keys().copied().collect::<Vec<_>>() {
+                self.limit_memory(id);
+            }
+        }
         self.apply_denial();
         self.update_auto_claims();
-        self.name_takers();
         self.reconcile();
     }
 }

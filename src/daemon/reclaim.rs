@@ -10,30 +10,25 @@ use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Party, Reason, Slice};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
+use super::claims::Claims;
+use super::command::Command;
 use super::engine::LeverState;
 use super::fact::Fact;
 use super::features::Features;
-use super::journal::HoldingRecord;
+use super::gpu::Gpus;
+use super::journal::{HoldingRecord, Journal};
 use super::levers::facts;
 use super::peer::Peer;
 use super::service::Service;
 use super::tracks::Sizes;
-use super::world::World;
+use super::world::{World, world_of};
 use super::{ending, service, sizes, story};
 use crate::clock::unix_ms;
 
 /// Between SIGTERM and SIGKILL to a claim that is ended for others.
 const GRACE: Duration = Duration::from_secs(10);
-/// When owners are reminded of what was announced: so long before it is done.
-const REMINDERS: [Duration; 3] = [
-    Duration::from_secs(60),
-    Duration::from_secs(10),
-    Duration::from_secs(3),
-];
 /// For a claim whose start time is unknown.
 const UNKNOWN_START: &str = "start time unknown: gshare cannot tell when room will be free";
-/// An announcement that is not older than this was heard.
-const HEARD: Duration = Duration::from_secs(2);
 /// How the cause of the end of a claim begins whose command is to be started anew.
 pub(crate) const REQUEUED: &str = "requeued";
 
@@ -63,98 +58,8 @@ pub(crate) fn rules(world: &World<'_>, levers: &LeverState) -> [Event; 2] {
 }
 
 impl Service {
-    /// The owner learns what happens to the claim, when and for whom; the claim that waits for it, that it does.
-    pub(crate) fn announce(
-        &mut self,
-        id: ClaimId,
-        (lever, to): (Lever, &[usize]),
-        at: Now,
-        cause: Cause,
-    ) {
-        let left = at.saturating_sub(self.core.now());
-        let when = if left < Duration::from_millis(500) {
-            "now".to_owned()
-        } else {
-            format!("in {}", show_duration(whole(left)))
-        };
-        let what = step_text(&self.world(), id, lever, to);
-        let why = match cause.waiter {
-            Some(waiter) => {
-                let who = owner_of(&self.world(), waiter);
-                let standing = if lever == Lever::Offload && self.features.idle.is_idle(id) {
-                    format!("and {id} is idle")
-                } else if cause.entitled {
-                    let party = party_of(&self.world(), waiter);
-                    let whose = party.as_deref().unwrap_or(&who);
-                    format!("within the guarantee of {whose}")
-                } else {
-                    format!("and {who} has used the GPUs less lately")
-                };
-                format!("{waiter} of {who} waits for room, {standing}")
-            }
-            None => "another GPU is idle".to_owned(),
-        };
-        let keeps = match lever {
-            Lever::Share => format!("; {id} gets them back when nobody needs them"),
-            Lever::Offload | Lever::Suspend | Lever::Move => {
-                format!("; the memory of {id} is kept")
-            }
-            _ => String::new(),
-        };
-        let text = format!("{id} {what} {when}: {why}{keeps}. To postpone: gshare keep {id}");
-        self.tell_owner(id, &text);
-        self.tell_waiter(cause.waiter);
-    }
-
-    /// Reminds owners of what was announced, as its time comes near.
-    pub(crate) fn count_down(&mut self) {
-        let now = self.core.now();
-        let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
-        let mut reminded = std::mem::take(&mut self.levers.reminded);
-        reminded.retain(|id, _| ids.contains(id));
-        for id in ids {
-            let announced = self.core.announced(id);
-            let Some((plan, step)) = announced.filter(|(_, s)| s.stage == Stage::Announced) else {
-                reminded.remove(&id);
-                continue;
-            };
-            let left = plan.due.saturating_sub(now);
-            let Some(mark) = REMINDERS.iter().rposition(|mark| left <= *mark) else {
-                continue;
-            };
-            let (due, last) = (plan.due, reminded.get(&id).copied());
-            // An owner told within a moment of a mark needs no reminder of that one.
-            let long = self.config.reclaim.countdown > REMINDERS[mark] + HEARD;
-            let said = last.is_some_and(|(d, m)| d == due && m >= mark);
-            reminded.insert(id, (due, mark));
-            if said || !long || left.is_zero() {
-                continue;
-            }
-            let (what, when) = (
-                step_text(&self.world(), id, step.lever, &step.to),
-                show_duration(whole(left)),
-            );
-            let waiter = plan.waiter.map(|w| format!(" for {w}"));
-            let text = format!(
-                "{id} {what} in {when}{}; to postpone: gshare keep {id}",
-                waiter.unwrap_or_default()
-            );
-            self.tell_owner(id, &text);
-        }
-        self.levers.reminded = reminded;
-    }
-
-    /// What was announced is not done.
-    pub(crate) fn retract(&mut self, id: ClaimId, lever: Lever) {
-        let what = match lever {
-            Lever::Move => "stays where it is",
-            _ => "keeps what it has",
-        };
-        self.tell_owner(id, &format!("{id} {what} after all"));
-    }
-
     /// A claim that waits hears of its plan at once.
-    fn tell_waiter(&mut self, waiter: Option<ClaimId>) {
+    pub(crate) fn tell_waiter(&mut self, waiter: Option<ClaimId>) {
         let Some(id) = waiter else { return };
         let position = self.core.queue().position(|(i, _)| i == id);
         let reason = self.core.reason(id).cloned();
@@ -162,39 +67,6 @@ impl Service {
             self.tell_place(id, position + 1, &reason);
         }
         self.screens.touch();
-    }
-
-    /// A claim's share of the SMs is another for a while.
-    pub(crate) fn share(&mut self, id: ClaimId, slices: &[Slice]) {
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
-        };
-        let mut record = live.record.clone();
-        let before = record.slices.first().map_or(0, |s| s.sm_milli);
-        for slice in slices {
-            let uuid = &self.gpus[slice.gpu].uuid;
-            if let Some(part) = record.slices.iter_mut().find(|s| s.uuid == *uuid) {
-                part.sm_milli = slice.sm.milli();
-            }
-            if let Some(seat) = live.seats.iter().find(|s| s.gpu == slice.gpu) {
-                seat.limits
-                    .set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
-            }
-        }
-        let full = *record.sm_full.get_or_insert(before);
-        let now = record.slices.first().map_or(0, |s| s.sm_milli);
-        if now >= full {
-            record.sm_full = None;
-        }
-        // After a restart a share that was not written down is as it was before: nobody loses by that.
-        self.journal.keep(&record, "a claim's lowered share");
-        live.record = record;
-        let text = format!(
-            "{id} is now guaranteed {} % of the SMs; it asked for {} %",
-            now / 10,
-            full / 10
-        );
-        self.tell_owner(id, &text);
     }
 
     /// Ends a claim so that its command can start anew later: SIGTERM, a grace time, SIGKILL. What started it does
@@ -261,7 +133,8 @@ impl Service {
             Some(_) => return refused(format!("too late: what was announced for {id} has begun")),
             None if self.features.idle.is_warned(id) => {
                 self.tell(Fact::Kept { claim: id });
-                self.tell_levers();
+                let levers = self.levers.look(&world_of!(self), &self.features);
+                self.drive_all(levers);
                 let long = show_duration(self.config.reclaim.keep);
                 return Ok(Reply::Done {
                     message: format!(
@@ -282,6 +155,96 @@ impl Service {
         Ok(Reply::Done {
             message: format!("{id} keeps what it has for {long}; other claims make room or wait"),
         })
+    }
+}
+
+/// The owner learns what happens to the claim, when and for whom; the claim that waits for it, that it does.
+pub(crate) fn announced(
+    world: &World<'_>,
+    features: &Features,
+    id: ClaimId,
+    (lever, to): (Lever, &[usize]),
+    (at, cause): (Now, Cause),
+) -> Command {
+    let left = at.saturating_sub(world.now.core);
+    let when = if left < Duration::from_millis(500) {
+        "now".to_owned()
+    } else {
+        format!("in {}", show_duration(whole(left)))
+    };
+    let what = step_text(world, id, lever, to);
+    let why = match cause.waiter {
+        Some(waiter) => {
+            let who = owner_of(world, waiter);
+            let standing = if lever == Lever::Offload && features.idle.is_idle(id) {
+                format!("and {id} is idle")
+            } else if cause.entitled {
+                let party = party_of(world, waiter);
+                let whose = party.as_deref().unwrap_or(&who);
+                format!("within the guarantee of {whose}")
+            } else {
+                format!("and {who} has used the GPUs less lately")
+            };
+            format!("{waiter} of {who} waits for room, {standing}")
+        }
+        None => "another GPU is idle".to_owned(),
+    };
+    let keeps = match lever {
+        Lever::Share => format!("; {id} gets them back when nobody needs them"),
+        Lever::Offload | Lever::Suspend | Lever::Move => {
+            format!("; the memory of {id} is kept")
+        }
+        _ => String::new(),
+    };
+    let text = format!("{id} {what} {when}: {why}{keeps}. To postpone: gshare keep {id}");
+    Command::TellOwner { id, text }
+}
+
+/// What was announced is not done.
+pub(crate) fn retracted(id: ClaimId, lever: Lever) -> Command {
+    let what = match lever {
+        Lever::Move => "stays where it is",
+        _ => "keeps what it has",
+    };
+    let text = format!("{id} {what} after all");
+    Command::TellOwner { id, text }
+}
+
+impl Claims {
+    /// A claim's share of the SMs is another for a while. What its owner is told.
+    pub(crate) fn share(
+        &mut self,
+        journal: &mut Journal,
+        gpus: &Gpus,
+        id: ClaimId,
+        slices: &[Slice],
+    ) -> Option<Command> {
+        let live = self.get_mut(&id)?;
+        let record = &mut live.record;
+        let before = record.slices.first().map_or(0, |s| s.sm_milli);
+        for slice in slices {
+            let uuid = &gpus[slice.gpu].uuid;
+            if let Some(part) = record.slices.iter_mut().find(|s| s.uuid == *uuid) {
+                part.sm_milli = slice.sm.milli();
+            }
+            if let Some(seat) = live.seats.iter().find(|s| s.gpu == slice.gpu) {
+                seat.limits
+                    .set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
+            }
+        }
+        let full = *record.sm_full.get_or_insert(before);
+        let now = record.slices.first().map_or(0, |s| s.sm_milli);
+        if now >= full {
+            record.sm_full = None;
+        }
+        // After a restart a share that was not written down is as it was before: nobody loses by that.
+        journal.keep(record, "a claim's lowered share");
+        let text = format!(
+            "{id} is now guaranteed {} % of the SMs; it asked for {} %",
+            now / 10,
+            full / 10
+        );
+        Some(Command::TellOwner { id, text })
     }
 }
 
@@ -379,7 +342,7 @@ fn step_of(world: &World<'_>, step: &Step) -> String {
 }
 
 /// `moves from GPU 1 to GPU 0`.
-fn step_text(world: &World<'_>, id: ClaimId, lever: Lever, to: &[usize]) -> String {
+pub(super) fn step_text(world: &World<'_>, id: ClaimId, lever: Lever, to: &[usize]) -> String {
     if lever != Lever::Move {
         return lever.verb().to_owned();
     }
@@ -393,7 +356,7 @@ fn step_text(world: &World<'_>, id: ClaimId, lever: Lever, to: &[usize]) -> Stri
 }
 
 /// To the next second.
-fn whole(left: Duration) -> Duration {
+pub(super) fn whole(left: Duration) -> Duration {
     Duration::from_secs(left.as_millis().div_ceil(1000).try_into().unwrap_or(0))
 }
 

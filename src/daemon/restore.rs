@@ -83,7 +83,7 @@ impl Service {
         let mut searches = Searches::default();
         for record in found.held {
             if record.uncapped && !rebooted {
-                self.restore_auto(record);
+                (self.policy).restore_auto(&self.host, &mut self.journal, record);
             } else if rebooted {
                 self.journal
                     .end(&record, unix_ms(), "the machine was restarted", None, None)?;
@@ -155,8 +155,10 @@ impl Service {
                 Some(left.map_or_else(|| Ending::killing(cause, false), Ending::lease))
             }
             Some(cause) => Some(Ending::killing(cause, live.record.kill_all)),
-            None if live.record.kernel.is_some() => None,
-            None => (!live.command_alive && !live.record.hold).then(Ending::waiting),
+            None => {
+                let ends = !live.command_alive && !live.stays_without_command();
+                ends.then(Ending::waiting)
+            }
         };
         if live.record.ending.is_some() && live.ending.as_ref().is_none_or(|e| !e.saving) {
             for seat in &live.seats {
@@ -165,13 +167,9 @@ impl Service {
         }
         let ends = live.record.ends_ms.map(|ms| self.core.moment().at_unix(ms));
         let parties = quota::parties(&self.world(), id, &live.record);
-        let command_alive = live.command_alive;
         self.claims.insert(id, live);
         for (process, fd) in watched {
             self.host.watch_exit(id, process, fd);
-        }
-        if !command_alive {
-            self.kernel_gone(id);
         }
         self.drive(parties);
         if self.claims.is_without(id) {
@@ -184,7 +182,7 @@ impl Service {
             holding: restored_holding(&self.world(), id, slices),
             ends,
         });
-        self.relabel(id);
+        self.claims.relabel(&self.host, &self.gpus, id);
         self.resume_lever(id);
     }
 
@@ -501,7 +499,7 @@ fn restored_seat(
         .find(|s| &s.uuid == uuid)
         .map_or(0, |s| s.token);
     let gpu_uuid: GpuUuid = uuid.parse().map_err(|e| anyhow::anyhow!("{e:?}"))?;
-    let path = grant::limits_path(world, id, slice.gpu);
+    let path = world.host.limits_path(world.gpus, id, slice.gpu);
     let own = |l: &LimitsFile| l.page().claim() == id.0 && l.page().token() == token;
     let mut limits = LimitsFile::open(&path).ok();
     if let Some(mut other) = limits.take_if(|l| !own(l)) {

@@ -31,8 +31,8 @@ use super::settings::Settings;
 use super::watch::Screens;
 use super::world::{World, world_of};
 use super::{
-    act, claim_for, die, doctor, grant, health, lease, members, policy, rules, story, view, watch,
-    whose,
+    act, claim_for, container, die, doctor, ending, grant, health, launch, lease, members, policy,
+    rules, story, view, watch, whose,
 };
 use crate::clock::nanos;
 
@@ -138,12 +138,21 @@ impl Service {
                     self.tell(Fact::Groups { uid, names });
                 }
                 Command::AskServers => self.host.helpers.look(&self.claims, &self.host.events),
+                Command::LookFor { id, uid, path } => {
+                    (self.host.helpers).look_for(id, uid, path, &self.host.events);
+                }
                 Command::ShareAnew => {
                     self.tend_mps();
                     self.refresh_facts();
                 }
                 Command::Publish => self.screens.touch(),
+                Command::Say { terminal, line } => {
+                    if let Err(error) = terminal.say(&line) {
+                        tracing::debug!(%error, "cannot write to the terminal of a program without a claim");
+                    }
+                }
                 Command::Notice(text) => self.notice(None, text),
+                Command::TellUser { uid, text } => self.notice_for(Some(uid), None, text),
                 Command::TellOwner { id, text } => self.tell_owner(id, &text),
             }
         }
@@ -181,10 +190,10 @@ impl Service {
                 out,
                 turn,
             } => {
-                self.launch(&whose::standing(&self.world(), peer), &launch, &out);
+                let world = self.world();
+                launch::launch(&world, &whose::standing(&world, peer), &launch, &out);
                 drop(turn);
             }
-            Msg::KernelSeen { claim, shut_down } => self.kernel_seen(claim, shut_down),
             Msg::Lever(msg) => self.lever_msg(msg),
             Msg::DriverFiles => self.driver_files_changed(),
             Msg::Places => self.places_changed(),
@@ -221,7 +230,7 @@ impl Service {
                 Ok(reply) => out.reply(&reply),
                 Err(error) => out.error(error),
             },
-            Msg::Refused(refused) => self.refused(&refused),
+            Msg::Refused(refused) => self.execute(refused.told(&self.world())),
             Msg::Fact(fact) => self.tell(fact),
             Msg::KernelXid(xid) => {
                 let claim = xid
@@ -236,7 +245,9 @@ impl Service {
                 if known.is_none_or(|known| known <= sample.taken) {
                     self.gpus.sample = Some(*sample);
                 }
-                self.follow_majors(false);
+                if self.host.fences.read_majors(&self.config, false) {
+                    self.filters_anew();
+                }
                 self.meet_instances();
                 self.gpus.meet();
                 self.look_up_owners();
@@ -270,8 +281,11 @@ impl Service {
         let tick = tick_of_claims(&self.world(), &self.features, &self.levers);
         self.tell(Fact::Tick(tick));
         self.tell_starts();
-        self.tell_levers();
-        self.tidy_lingering();
+        let levers = self.levers.look(&world_of!(self), &self.features);
+        self.drive_all(levers);
+        for dir in self.claims.tidy_lingering(self.host.fences.tree.as_ref()) {
+            ending::give_back_lodging(&self.world(), &dir);
+        }
         self.journal.write_ends();
         self.journal.forget_past();
         let (tick, at) = (self.config.service.tick, self.features.attribution.at_ns());
@@ -382,8 +396,10 @@ impl Service {
             }
             Call::Admin(call) => self.admin(&peer, call),
             Call::Container { id } => {
-                self.follow_majors(true);
-                self.container(&peer, &id)
+                if self.host.fences.read_majors(&self.config, true) {
+                    self.filters_anew();
+                }
+                container::place(&self.world(), &peer, &id)
             }
         };
         match answer {

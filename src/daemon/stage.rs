@@ -25,7 +25,7 @@ use super::msg::Msg;
 use super::peer::Peer;
 use super::service::Service;
 use super::story;
-use super::world::World;
+use super::world::{World, world_of};
 use crate::clock::unix_ms;
 use crate::figures;
 use crate::stage::{self, Later, Stages};
@@ -63,7 +63,8 @@ impl Service {
         let lower = |live: &Live| live.record.stage < Stage::Reclaim;
         let back = self.config.call_back(&self.claims, lower);
         self.drive_all(back);
-        self.tell_levers();
+        let levers = self.levers.look(&world_of!(self), &self.features);
+        self.drive_all(levers);
         if lowered.iter().any(|(_, stage)| *stage == Stage::Observe) {
             self.filters_anew();
         }

@@ -52,7 +52,7 @@ impl Service {
             },
         };
         let outside = self.world().processes().map(|(_, p)| p.pid);
-        let outside = outside.filter(|pid| whose(&self.world(), *pid) == Whose::Outside);
+        let outside = outside.filter(|pid| self.world().whose(*pid) == Whose::Outside);
         let servers = outside
             .filter(|pid| mps::is_mps_server(&self.world(), *pid))
             .collect();
@@ -114,7 +114,7 @@ fn member_before(world: &World<'_>, pid: i32) -> Option<(ClaimId, ProcessKey)> {
 /// The processes of the newest sample that are a claim's.
 pub(crate) fn processes_of(world: &World<'_>, id: ClaimId) -> impl Iterator<Item = i32> {
     let all = world.gpus.owners.by_claim.get(&id).into_iter().flatten();
-    let own = move |pid: &i32| whose(world, *pid) == Whose::Claim(id);
+    let own = move |pid: &i32| world.whose(*pid) == Whose::Claim(id);
     all.copied().filter(own)
 }
 
@@ -135,14 +135,6 @@ pub(crate) fn standing(world: &World<'_>, peer: Peer) -> Peer {
         },
         None => peer,
     }
-}
-
-/// Whose a process of the newest sample is.
-pub(crate) fn whose(world: &World<'_>, pid: i32) -> Whose {
-    world
-        .gpus
-        .owners
-        .whose(pid, |id| world.claims.contains_key(id))
 }
 
 impl Claims {

@@ -1,7 +1,6 @@
 //! How claims share a GPU, by command.
 
 use gshare_config::GpuMode;
-use gshare_core::ClaimId;
 use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
 
 use super::Act;
@@ -72,24 +71,18 @@ impl Service {
             return Ok(done(format!("GPU {g} is now in mode {mode}"), undo));
         }
         self.refresh_facts();
-        self.tell_holders(&holders, g, mode);
+        for id in holders {
+            let text = format!(
+                "{id}: the administrator waits for your claim to end: GPU {g} then changes to mode {mode}; your \
+                 claim is not affected"
+            );
+            self.tell_owner(id, &text);
+        }
         let text = format!(
             "GPU {g} takes no new claims and changes to mode {mode} when it is empty; held by {}",
             modes::holders_text(&self.world(), g)
         );
         Ok(done(text, undo))
-    }
-
-    fn tell_holders(&mut self, holders: &[ClaimId], g: usize, mode: &str) {
-        for id in holders {
-            self.tell_owner(
-                *id,
-                &format!(
-                    "{id}: the administrator waits for your claim to end: GPU {g} then changes to mode {mode}; your \
-                     claim is not affected"
-                ),
-            );
-        }
     }
 }
 

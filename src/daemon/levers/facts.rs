@@ -4,7 +4,6 @@ use gshare_abi::{
     CHOSE_DEVICES, HAS_CROWD, SHARES_MEMORY, USES_FOREIGN, USES_MANAGED, USES_MULTICAST,
 };
 use gshare_config::Stage;
-use gshare_core::machine::Event;
 use gshare_core::machine::lever::Levers;
 use gshare_core::{ClaimId, Held};
 use gshare_proto::{Check, LeversView, PlaceView};
@@ -15,7 +14,7 @@ use crate::daemon::features::Features;
 use crate::daemon::gpu::Gpus;
 use crate::daemon::journal::{HoldingRecord, SliceRecord};
 use crate::daemon::msg::Unable;
-use crate::daemon::service::{Live, Service};
+use crate::daemon::service::Live;
 use crate::daemon::world::World;
 use crate::daemon::{story, whose};
 use crate::release::{MOVES_SINCE, Release};
@@ -39,32 +38,6 @@ fn unable<'a>(
     let unable = levers.unable.get(&id).into_iter().flatten();
     let unable = unable.map(|(pid, why)| (*pid, *why));
     unable.filter(|(pid, _)| is_member(live, *pid))
-}
-
-impl Service {
-    /// Tells the core what has changed.
-    pub(crate) fn tell_levers(&mut self) {
-        let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
-        self.levers.unable.retain(|id, _| ids.contains(id));
-        self.count_down();
-        self.signal_before_ends();
-        self.forget_wishes();
-        let waiters = self.levers.waiters.keys();
-        let ended: Vec<ClaimId> = waiters.filter(|id| !ids.contains(id)).copied().collect();
-        for id in ended {
-            self.answer_lever(id, Err("the claim has ended"));
-        }
-        // What was known before the engine was started anew is true until it says something else.
-        if self.levers.usable.is_none() {
-            return;
-        }
-        for id in ids {
-            let levers = levers_of(&self.world(), &self.features, &self.levers, id);
-            if self.core.levers(id).is_some_and(|known| *known != levers) {
-                self.drive(Event::Levers { id, levers });
-            }
-        }
-    }
 }
 
 /// Whether the other GPUs are hidden from a claim by the device filter, or where the administrator wants it so by its

@@ -5,66 +5,40 @@ use gshare_abi::host::LimitsFile;
 use gshare_core::ClaimId;
 
 use super::job::{Maps, Pairs};
-use super::uuids;
-use crate::daemon::journal::HoldingRecord;
-use crate::daemon::service::Service;
+use crate::daemon::claims::Claims;
+use crate::daemon::gpu::Gpus;
+use crate::daemon::host::Host;
+use crate::daemon::journal::{ClaimRecord, HoldingRecord};
 use crate::daemon::world::World;
-use crate::daemon::{gpus, grant};
 
-impl Service {
-    pub(super) fn narrow(&mut self, id: ClaimId) {
-        let slices = self.claims.get(&id).map(|l| uuids(&l.record.slices));
-        self.filter_to(id, &slices.unwrap_or_default());
-    }
+/// The GPUs of a claim, and those that it comes to while it is on its way.
+pub(crate) fn gpus_of(gpus: &Gpus, record: &ClaimRecord) -> Vec<usize> {
+    let to = match &record.holding {
+        HoldingRecord::Unparking { to, .. } | HoldingRecord::Moving { to } => to.as_slice(),
+        _ => &[],
+    };
+    let all = record.slices.iter().chain(to);
+    all.filter_map(|s| gpus.gpu_index(&s.uuid)).collect()
+}
 
-    /// The GPUs of a claim can be opened, and those that it comes to while it is on its way. False if that failed.
-    pub(crate) fn widen(&mut self, id: ClaimId) -> bool {
-        let Some(live) = self.claims.get(&id) else {
-            return false;
-        };
-        let mut gpus = uuids(&live.record.slices);
-        if let HoldingRecord::Unparking { to, .. } | HoldingRecord::Moving { to } =
-            &live.record.holding
-        {
-            gpus.extend(uuids(to));
-        }
-        self.filter_to(id, &gpus)
-    }
-
-    fn filter_to(&mut self, id: ClaimId, uuids: &[String]) -> bool {
-        let gpus: Vec<usize> = uuids
-            .iter()
-            .filter_map(|u| self.gpus.gpu_index(u))
-            .collect();
-        let rules = gpus::rules(&self.world(), self.claims.get(&id).map(|l| &l.record), gpus);
-        if let (Some(filters), Some(live)) = (&mut self.host.fences.filters, self.claims.get(&id))
-            && let Some(cgroup) = &live.cgroup
-            && !live.uncovered
-            && let Err(error) = filters.set(cgroup, &rules)
-        {
-            tracing::error!(%id, %error, "cannot change the device filter of a claim");
-            return false;
-        }
-        true
-    }
-
+impl Claims {
     /// The pages of a claim belong to the GPUs that its record names, in that order; members keep them.
-    pub(crate) fn relabel(&mut self, id: ClaimId) {
-        let Some(live) = self.claims.get(&id) else {
+    pub(crate) fn relabel(&mut self, host: &Host, gpus: &Gpus, id: ClaimId) {
+        let Some(live) = self.get(&id) else {
             return;
         };
         let places: Vec<Option<usize>> = live
             .record
             .slices
             .iter()
-            .map(|s| self.gpus.gpu_index(&s.uuid))
+            .map(|s| gpus.gpu_index(&s.uuid))
             .collect();
         let place = |gpu: Option<usize>| {
-            let uuid = self.gpus[gpu?].uuid.parse::<GpuUuid>().ok()?;
-            Some((gpu?, uuid, grant::limits_path(&self.world(), id, gpu?)))
+            let uuid = gpus[gpu?].uuid.parse::<GpuUuid>().ok()?;
+            Some((gpu?, uuid, host.limits_path(gpus, id, gpu?)))
         };
         let places: Vec<_> = places.into_iter().map(place).collect();
-        let Some(live) = self.claims.get_mut(&id) else {
+        let Some(live) = self.get_mut(&id) else {
             return;
         };
         let mut pages = Vec::new();
@@ -74,7 +48,7 @@ impl Service {
             };
             seat.usage.relabel(uuid);
             seat.limits.set_gpu_index(u32::try_from(gpu).ok());
-            seat.limits.set_context_overhead(self.gpus[gpu].overhead);
+            seat.limits.set_context_overhead(gpus[gpu].overhead);
             seat.gpu = gpu;
             pages.push((&mut seat.limits, uuid, path));
         }

@@ -8,6 +8,7 @@ use gshare_core::machine::lever::Wish;
 use gshare_core::{ClaimId, Reason};
 use gshare_proto::{Call, ErrorCode, LeverWish, Queued, Reply, WireError};
 
+use crate::daemon::claims::Claims;
 use crate::daemon::connection::Sender;
 use crate::daemon::engine::LeverState;
 use crate::daemon::features::Features;
@@ -103,7 +104,8 @@ impl Service {
         };
         parked.frozen = freeze;
         self.claims.set_frozen(id, freeze);
-        self.keep_holding(id, HoldingRecord::Parked(parked));
+        self.claims
+            .keep_holding(&mut self.journal, id, HoldingRecord::Parked(parked));
         let wish = if freeze { Wish::Suspend } else { Wish::Offload };
         self.drive(Event::Wish { id, wish });
         self.screens.touch();
@@ -170,29 +172,6 @@ impl Service {
         self.screens.touch();
     }
 
-    /// Claims whose calls do not wait any more, because they were interrupted, are not brought back.
-    pub(super) fn forget_wishes(&mut self) {
-        let parked = |live: &Live| matches!(live.record.holding, HoldingRecord::Parked(_));
-        let claims = &self.claims;
-        let wanted = &mut self.levers.wanted;
-        wanted.retain(|id, _| claims.get(id).is_some_and(parked));
-        let silent = |(id, at): (&ClaimId, &Instant)| (at.elapsed() >= SILENT).then_some(*id);
-        let silent: Vec<ClaimId> = wanted.iter().filter_map(silent).collect();
-        for id in silent {
-            self.levers.wanted.remove(&id);
-            self.drive(Event::Unwanted { id });
-            self.screens.touch();
-        }
-    }
-
-    /// A parked claim waits for room.
-    pub(crate) fn lever_waits(&mut self, id: ClaimId, position: usize, reason: &Reason) {
-        let queued = lever_place(&self.world(), &self.features, id, position, reason);
-        for out in self.levers.waiters.get(&id).into_iter().flatten() {
-            out.reply(&Reply::Queued(queued.clone()));
-        }
-    }
-
     /// A lever has done what it was to do.
     pub(super) fn tell_lever(&mut self, id: ClaimId, what: &str) {
         let text = format!("{id} {what}");
@@ -202,11 +181,36 @@ impl Service {
             // It was not asked for on a command line.
             self.tell_owner(id, &text);
         }
-        self.answer_lever(id, Ok(&text));
+        self.levers.answer(id, Ok(&text));
+    }
+}
+
+impl LeverState {
+    /// Claims whose calls do not wait any more, because they were interrupted, are not brought back.
+    fn forget(&mut self, claims: &Claims) -> impl Iterator<Item = Event> {
+        let parked = |live: &Live| matches!(live.record.holding, HoldingRecord::Parked(_));
+        self.wanted
+            .retain(|id, _| claims.get(id).is_some_and(parked));
+        let silent = self.wanted.extract_if(.., |_, at| at.elapsed() >= SILENT);
+        silent.map(|(id, _)| Event::Unwanted { id })
     }
 
-    pub(crate) fn answer_lever(&mut self, id: ClaimId, result: Result<&str, &str>) {
-        for out in self.levers.waiters.remove(&id).unwrap_or_default() {
+    /// A parked claim waits for room.
+    pub(crate) fn waits(
+        &self,
+        world: &World<'_>,
+        features: &Features,
+        (id, position): (ClaimId, usize),
+        reason: &Reason,
+    ) {
+        let queued = lever_place(world, features, id, position, reason);
+        for out in self.waiters.get(&id).into_iter().flatten() {
+            out.reply(&Reply::Queued(queued.clone()));
+        }
+    }
+
+    pub(crate) fn answer(&mut self, id: ClaimId, result: Result<&str, &str>) {
+        for out in self.waiters.remove(&id).unwrap_or_default() {
             match result {
                 Ok(message) => out.reply(&Reply::Done {
                     message: message.to_owned(),
@@ -217,6 +221,26 @@ impl Service {
                 }
             }
         }
+    }
+
+    /// For the core: what has changed in what can be done to claims.
+    pub(crate) fn look(&mut self, world: &World<'_>, features: &Features) -> Vec<Event> {
+        let ended = |id: &ClaimId| !world.claims.contains_key(id);
+        self.unable.retain(|id, _| !ended(id));
+        let waiters: Vec<ClaimId> = self.waiters.keys().copied().filter(ended).collect();
+        for id in waiters {
+            self.answer(id, Err("the claim has ended"));
+        }
+        let mut events: Vec<Event> = self.forget(world.claims).collect();
+        // What was known before the engine was started anew is true until it says something else.
+        if self.usable.is_some() {
+            events.extend(world.claims.keys().filter_map(|&id| {
+                let known = world.machine.levers(id)?;
+                let levers = facts::levers_of(world, features, self, id);
+                (*known != levers).then_some(Event::Levers { id, levers })
+            }));
+        }
+        events
     }
 }
 

@@ -258,10 +258,10 @@ impl Helper {
         }
         let line = self.read(PATIENCE)?;
         Ok(Some(match wanted {
-            Wanted::Gone { claim, .. } => Msg::KernelSeen {
+            Wanted::Gone { claim, .. } => Msg::Fact(Fact::KernelSeen {
                 claim: ClaimId(*claim),
                 shut_down: serde_json::from_str(&line)?,
-            },
+            }),
             _ => Msg::Fact(Fact::Notebooks {
                 uid,
                 seen: seen::read(&line)?,

@@ -14,7 +14,8 @@ use gshare_proto::{Caps, ClaimGpu, ClaimState, ClaimView, Figure, ProcessView, S
 use super::super::convert;
 use super::super::fact::Fact;
 use super::super::gpu::DriverUse;
-use super::super::journal::{ClaimRecord, Ended};
+use super::super::host::Host;
+use super::super::journal::{ClaimRecord, Ended, Journal};
 use super::super::outside::AutoClaim;
 use super::super::service::Service;
 use super::super::whose::Whose;
@@ -22,7 +23,7 @@ use crate::clock::unix_ms;
 use crate::daemon::features::Features;
 use crate::daemon::outside::Policy;
 use crate::daemon::world::World;
-use crate::daemon::{members, policy, whose};
+use crate::daemon::{members, policy};
 use crate::{figures, identity};
 
 /// Why an auto-claim ends.
@@ -33,7 +34,8 @@ impl Service {
     pub(super) fn update_auto_claims(&mut self) {
         if policy::unclaimed_policy(&self.world()) == Unclaimed::Observe {
             for id in self.policy.auto.keys().copied().collect::<Vec<_>>() {
-                self.end_auto(id, "no longer accounted as a claim");
+                let cause = "no longer accounted as a claim";
+                self.policy.end_auto(&mut self.journal, id, cause);
             }
             return;
         }
@@ -56,8 +58,10 @@ impl Service {
             }
         }
         for (process, id) in known {
-            if !seen.contains_key(&process) {
-                self.look_for_end(id, process);
+            let auto = self.policy.auto.get(&id);
+            let gone = auto.filter(|_| !seen.contains_key(&process));
+            if let Some(cause) = gone.and_then(|auto| end_of(&self.world(), auto)) {
+                self.policy.end_auto(&mut self.journal, id, &cause);
             }
         }
         let adopted: BTreeSet<u32> = self
@@ -109,68 +113,10 @@ impl Service {
             process.pid,
             gpus.join(","),
         );
-        self.enter_auto(record, process, Arc::new(pidfd));
+        self.policy
+            .enter_auto(&self.host, record, process, Arc::new(pidfd));
         self.notice(Some(id), text);
         Some(id)
-    }
-
-    fn enter_auto(&mut self, record: ClaimRecord, process: ProcessKey, pidfd: Arc<PidFd>) {
-        let id = ClaimId(record.id);
-        let auto = AutoClaim {
-            named: false,
-            record,
-            process,
-            uses: BTreeMap::new(),
-            peak: 0,
-        };
-        self.policy.auto.insert(id, auto);
-        self.host.watch_exit(id, process, pidfd);
-    }
-
-    /// An auto-claim of an earlier run of the service.
-    pub(crate) fn restore_auto(&mut self, record: ClaimRecord) {
-        let process = record.process.map(convert::key);
-        let pidfd = process.and_then(|p| {
-            let fd = PidFd::open(p.pid).ok().flatten()?;
-            (proc::key(p.pid) == Some(p) && !fd.has_exited()).then_some(fd)
-        });
-        match (process, pidfd) {
-            (Some(process), Some(pidfd)) => self.enter_auto(record, process, Arc::new(pidfd)),
-            _ => {
-                self.journal.put_end(Ended::new(record, EXITED, 0, 0));
-            }
-        }
-    }
-
-    /// A process that was accounted is not outside claims on a GPU any more, or cannot be seen there now.
-    fn look_for_end(&mut self, id: ClaimId, process: ProcessKey) {
-        let Some(auto) = self.policy.auto.get(&id) else {
-            return;
-        };
-        if let Some(claim) = members::claim_of(&self.world(), process.pid) {
-            self.end_auto(id, &format!("now in {claim}"));
-            return;
-        }
-        if proc::key(process.pid) != Some(process) {
-            self.end_auto(id, EXITED);
-            return;
-        }
-        let listed = |g: &usize| self.gpus.reading(*g).is_some_and(|r| r.processes.is_some());
-        let known = !auto.uses.is_empty() && auto.uses.keys().all(listed);
-        if known || (auto.uses.is_empty() && (0..self.gpus.len()).all(|g| listed(&g))) {
-            self.end_auto(id, "left the GPU");
-        }
-    }
-
-    /// True if the claim was an auto-claim, which has now ended.
-    pub(crate) fn end_auto(&mut self, id: ClaimId, cause: &str) -> bool {
-        let Some(auto) = self.policy.auto.remove(&id) else {
-            return false;
-        };
-        self.journal
-            .put_end(Ended::new(auto.record, cause, auto.peak, 0));
-        self.screens.touch();
-        true
     }
 }
 
@@ -188,7 +134,7 @@ fn outside_now(world: &World<'_>) -> BTreeMap<ProcessKey, BTreeMap<usize, Driver
             continue;
         };
         for process in reading.processes.iter().flatten() {
-            if whose::whose(world, process.pid) != Whose::Outside {
+            if world.whose(process.pid) != Whose::Outside {
                 continue;
             }
             let key = *known.entry(process.pid).or_insert_with(|| {
@@ -208,7 +154,69 @@ fn outside_now(world: &World<'_>) -> BTreeMap<ProcessKey, BTreeMap<usize, Driver
     found
 }
 
+/// Why an auto-claim ends: its process is not outside claims on a GPU any more, or cannot be seen there now.
+fn end_of(world: &World<'_>, auto: &AutoClaim) -> Option<String> {
+    let process = auto.process;
+    if let Some(claim) = members::claim_of(world, process.pid) {
+        return Some(format!("now in {claim}"));
+    }
+    if proc::key(process.pid) != Some(process) {
+        return Some(EXITED.to_owned());
+    }
+    let listed = |g: &usize| {
+        let reading = world.gpus.reading(*g);
+        reading.is_some_and(|r| r.processes.is_some())
+    };
+    let left = match auto.uses.is_empty() {
+        true => (0..world.gpus.len()).all(|g| listed(&g)),
+        false => auto.uses.keys().all(listed),
+    };
+    left.then(|| "left the GPU".to_owned())
+}
+
 impl Policy {
+    fn enter_auto(
+        &mut self,
+        host: &Host,
+        record: ClaimRecord,
+        process: ProcessKey,
+        pidfd: Arc<PidFd>,
+    ) {
+        let id = ClaimId(record.id);
+        let auto = AutoClaim {
+            record,
+            process,
+            uses: BTreeMap::new(),
+            peak: 0,
+        };
+        self.auto.insert(id, auto);
+        host.watch_exit(id, process, pidfd);
+    }
+
+    /// An auto-claim of an earlier run of the service.
+    pub(crate) fn restore_auto(&mut self, host: &Host, journal: &mut Journal, record: ClaimRecord) {
+        let process = record.process.map(convert::key);
+        let pidfd = process.and_then(|p| {
+            let fd = PidFd::open(p.pid).ok().flatten()?;
+            (proc::key(p.pid) == Some(p) && !fd.has_exited()).then_some(fd)
+        });
+        match (process, pidfd) {
+            (Some(process), Some(pidfd)) => {
+                self.enter_auto(host, record, process, Arc::new(pidfd));
+            }
+            _ => journal.put_end(Ended::new(record, EXITED, 0, 0)),
+        }
+    }
+
+    /// True if the claim was an auto-claim, which has now ended.
+    pub(crate) fn end_auto(&mut self, journal: &mut Journal, id: ClaimId, cause: &str) -> bool {
+        let Some(auto) = self.auto.remove(&id) else {
+            return false;
+        };
+        journal.put_end(Ended::new(auto.record, cause, auto.peak, 0));
+        true
+    }
+
     /// Whether an auto-claim uses a GPU.
     pub(crate) fn auto_on(&self, gpu: usize) -> bool {
         self.auto.values().any(|a| a.uses.contains_key(&gpu))

@@ -8,6 +8,9 @@ use gshare_enforcer::gpu::{LimitError, LimitOrder};
 use gshare_proto::Check;
 
 use super::super::doctor::check;
+use super::super::gpu::Gpus;
+use super::super::host::Host;
+use super::super::outside::Policy;
 use super::super::service::{Live, Service};
 use crate::daemon::off;
 use crate::daemon::world::World;
@@ -16,47 +19,42 @@ use gshare_enforcer::gpu::Observer;
 /// How long the service waits for NVML: an answer takes well below a millisecond where nothing is wrong.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-impl Service {
-    /// Finds out on which GPUs the driver has such limits, once each.
-    pub(super) fn probe_limits(&mut self) {
+impl Policy {
+    /// Finds out on which GPUs the driver has such limits, once each. True if there are new ones.
+    pub(super) fn probe_limits(&mut self, observer: &Observer, host: &Host, gpus: &Gpus) -> bool {
         let mut found = false;
-        for g in 0..self.gpus.len() {
-            found |= !self.policy.limits.contains_key(&g) && self.has_limits(g);
+        for g in 0..gpus.len() {
+            found |= !self.limits.contains_key(&g) && self.has_limits(observer, host, gpus, g);
         }
-        if found {
-            for id in self.claims.keys().copied().collect::<Vec<_>>() {
-                self.limit_memory(id);
-            }
-        }
+        found
     }
 
     /// Whether the driver limits memory on a GPU; asks it if that is not known.
-    fn has_limits(&mut self, gpu: usize) -> bool {
-        if let Some(known) = self.policy.limits.get(&gpu) {
+    fn has_limits(&mut self, observer: &Observer, host: &Host, gpus: &Gpus, gpu: usize) -> bool {
+        if let Some(known) = self.limits.get(&gpu) {
             return known.is_ok();
         }
-        let (Some(tree), Ok(index)) = (&self.host.fences.tree, u32::try_from(gpu)) else {
+        let (Some(tree), Ok(index)) = (&host.fences.tree, u32::try_from(gpu)) else {
             return false;
         };
-        if !self.gpus[gpu].uuid.starts_with("GPU-") || self.gpus.reading(gpu).is_none() {
+        if !gpus[gpu].uuid.starts_with("GPU-") || gpus.reading(gpu).is_none() {
             return false;
         }
         let cgroup = tree.dir().to_owned();
-        match self
-            .observer
-            .limit(index, LimitOrder::Probe { cgroup }, PATIENCE)
-        {
+        match observer.limit(index, LimitOrder::Probe { cgroup }, PATIENCE) {
             // Asked again at the next look.
             Err(LimitError::NoAnswer { .. }) => false,
             answer => {
                 let known = answer.map_err(|e| e.to_string());
                 let has = known.is_ok();
-                self.policy.limits.insert(gpu, known);
+                self.limits.insert(gpu, known);
                 has
             }
         }
     }
+}
 
+impl Service {
     /// Has the driver hold a claim to its size.
     pub(crate) fn limit_memory(&mut self, id: ClaimId) {
         if off::is_unlimited(&self.world(), id) {
@@ -70,13 +68,13 @@ impl Service {
         };
         let slices = live.record.slices.clone();
         for slice in slices {
-            let Some(gpu) = self
-                .gpus
-                .gpu_index(&slice.uuid)
-                .filter(|g| self.has_limits(*g))
-            else {
+            let (observer, gpus) = (&self.observer, &self.gpus);
+            let Some(gpu) = gpus.gpu_index(&slice.uuid) else {
                 continue;
             };
+            if !self.policy.has_limits(observer, &self.host, gpus, gpu) {
+                continue;
+            }
             let order = LimitOrder::Set {
                 cgroup: cgroup.clone(),
                 soft: slice.mem,

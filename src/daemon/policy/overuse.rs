@@ -17,7 +17,7 @@ use super::super::whose::Whose;
 use crate::daemon::outside::Policy;
 use crate::daemon::settings::Settings;
 use crate::daemon::world::World;
-use crate::daemon::{act, convert, ending, members, off, turns, whose};
+use crate::daemon::{act, convert, ending, members, off, turns};
 use crate::figures;
 
 /// Percent of a GPU's time that may be used beyond what the proxies count: their count is an estimate.
@@ -200,7 +200,7 @@ pub(crate) fn uncounted(world: &World<'_>, id: ClaimId, gpu: usize) -> [Vec<u32>
     let all = world.gpus.reading(gpu).and_then(|r| r.processes.as_ref());
     let own = all.into_iter().flatten().filter_map(|p| {
         let key = world.gpus.owners.key(p.pid)?;
-        (whose::whose(world, p.pid) == Whose::Claim(id)).then_some(key)
+        (world.whose(p.pid) == Whose::Claim(id)).then_some(key)
     });
     let own: Vec<ProcessKey> = own.filter(|_| held).collect();
     let pids = |fits: &dyn Fn(&ProcessKey) -> bool| {
@@ -222,7 +222,7 @@ fn untold(world: &World<'_>, counted: &Counted) -> BTreeSet<(usize, ProcessKey)>
             .time_busy
             .is_some_and(|busy| busy - counted >= UNCOUNTED_TIME);
         // Of programs that no claim holds to anything, nobody asks.
-        let unseen = || match whose::whose(world, p.pid) {
+        let unseen = || match world.whose(p.pid) {
             Whose::Claim(id) => world
                 .claims
                 .get(&id)
@@ -330,7 +330,7 @@ fn looks(world: &World<'_>, gpu: usize, counted: &Counted) -> Vec<Look<ProcessKe
         }
     }
     for process in processes {
-        if let Whose::Claim(id) = whose::whose(world, process.pid) {
+        if let Whose::Claim(id) = world.whose(process.pid) {
             by_claim.entry(id).or_default().push(process);
         }
     }

@@ -8,9 +8,11 @@ use gshare_enforcer::proc;
 use tokio::sync::mpsc;
 
 use super::super::convert;
-use super::super::service::Service;
+use super::super::gpu::Gpu;
+use crate::daemon::command::Command;
 use crate::daemon::msg::Msg;
 use crate::daemon::peer;
+use crate::daemon::world::World;
 use crate::figures;
 
 /// A program tries one GPU after the other: they are read together.
@@ -94,31 +96,28 @@ pub(super) fn follow(
         .map(drop)
 }
 
-impl Service {
+impl Refused {
     /// Names the program in the log and on the screen, and its command on its user's terminal.
-    pub(crate) fn refused(&mut self, refused: &Refused) {
-        let Refused { pid, uid, .. } = refused;
-        let of = |gpu: &super::super::gpu::Gpu| refused.minor.is_some_and(|m| gpu.minor == Some(m));
-        let gpu = self.gpus.iter().position(of);
+    pub(crate) fn told(self, world: &World<'_>) -> Vec<Command> {
+        let Self { pid, uid, .. } = self;
+        let of = |gpu: &Gpu| self.minor.is_some_and(|m| gpu.minor == Some(m));
+        let gpu = world.gpus.iter().position(of);
         let gpu = gpu.map_or_else(|| "a GPU".to_owned(), |g| format!("GPU {g}"));
-        let command = figures::program(&refused.command);
+        let command = figures::program(&self.command);
         let program = convert::clean(command.first().map_or("a program", |c| c), LONGEST);
-        let user = self.host.names.user(*uid);
+        let user = world.host.names.user(uid);
         let what =
             format!("{program} ({pid}) of {user} opened {gpu} without a claim and was refused");
-        if let Some(terminal) = &refused.terminal {
-            let whole = convert::clean(&figures::what(None, &refused.command), LONGEST);
-            let line = format!("gshare: {what}. Start it with: gshare claim -- {whole}");
-            if let Err(error) = terminal.say(&line) {
-                tracing::debug!(pid, %error, "cannot write to the terminal of a refused program");
-            }
-        }
+        let whole = convert::clean(&figures::what(None, &self.command), LONGEST);
+        let line = format!("gshare: {what}. Start it with: gshare claim -- {whole}");
         let command = convert::clean(&command.join(" "), LONGEST);
-        self.notice_for(
-            Some(*uid),
-            None,
-            format!("{what}: gshare claim -- {command}"),
-        );
+        let text = format!("{what}: gshare claim -- {command}");
+        let say = self
+            .terminal
+            .map(|terminal| Command::Say { terminal, line });
+        say.into_iter()
+            .chain([Command::TellUser { uid, text }])
+            .collect()
     }
 }
 

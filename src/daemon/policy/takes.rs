@@ -1,84 +1,171 @@
 //! A program without a claim that takes memory which claims are guaranteed: from stage 3 on both owners are told of each other.
 
+use std::collections::BTreeSet;
+
 use gshare_config::Stage;
 use gshare_core::{Bytes, ClaimId, GpuFacts};
 use gshare_enforcer::proc;
 
 use super::super::live::Live;
 use super::super::outside::AutoClaim;
-use super::super::service::Service;
+use crate::daemon::command::Command;
+use crate::daemon::fact::Fact;
+use crate::daemon::world::World;
 use crate::figures;
 
 /// A claim, its owner, and what it is guaranteed on the GPU.
 type Short = (ClaimId, u32, Bytes);
 
-impl Service {
-    /// Names the largest of such programs, once.
-    pub(super) fn name_takers(&mut self) {
-        for gpu in 0..self.gpus.len() {
-            let short = self.short_of_memory(gpu);
+/// Programs without a claim that were named, by the number under which they are accounted.
+#[derive(Debug, Default)]
+pub(crate) struct Takers(BTreeSet<ClaimId>);
+
+impl Takers {
+    /// Names the largest of such programs on each GPU, once.
+    pub(crate) fn on(&mut self, world: &World<'_>, fact: &Fact, out: &mut Vec<Command>) {
+        if !matches!(fact, Fact::Accounted(_)) {
+            return;
+        }
+        let auto = &world.policy.auto;
+        self.0.retain(|id| auto.contains_key(id));
+        for gpu in 0..world.gpus.len() {
             let taken = |(id, auto): (&ClaimId, &AutoClaim)| {
                 let bytes = auto.uses.get(&gpu)?.bytes.filter(|b| *b > 0)?;
-                Some((Bytes(bytes), *id, auto.named))
+                Some((Bytes(bytes), *id))
             };
-            let most = self.policy.auto.iter().filter_map(taken).max();
-            if let (Some((bytes, taker, false)), false) = (most, short.is_empty()) {
-                self.name_taker(taker, gpu, bytes, &short);
+            let most = auto.iter().filter_map(taken).max();
+            let Some((bytes, taker)) = most.filter(|(_, taker)| !self.0.contains(taker)) else {
+                continue;
+            };
+            let short = short_of_memory(world, gpu);
+            if let (Some(auto), false) = (auto.get(&taker), short.is_empty()) {
+                self.0.insert(taker);
+                name(world, auto, (gpu, bytes), &short, out);
             }
         }
     }
+}
 
-    /// The claims on a GPU, where what they are guaranteed together is not there any more.
-    fn short_of_memory(&self, gpu: usize) -> Vec<Short> {
-        let ledger = self.core.ledger();
-        // What claims have above their limits is not for these programs to answer.
-        let unclaimed = Bytes(self.gpus[gpu].unclaimed);
-        let there = ledger.gpus().get(gpu).and_then(|facts| {
-            let facts = GpuFacts {
-                unclaimed,
-                ..facts.clone()
-            };
-            facts.allocatable()
-        });
-        if there.is_none_or(|there| ledger.mem_requested(gpu) <= there) {
-            return Vec::new();
-        }
-        let short = |(id, live): (&ClaimId, &Live)| {
-            let slices = ledger
-                .slices(*id)
-                .filter(|_| live.record.stage >= Stage::Reclaim)?;
-            let slice = slices.iter().find(|s| s.gpu == gpu && s.charge < s.mem)?;
-            Some((*id, live.record.uid, slice.mem))
+/// The claims on a GPU, where what they are guaranteed together is not there any more.
+fn short_of_memory(world: &World<'_>, gpu: usize) -> Vec<Short> {
+    let ledger = world.machine.ledger();
+    // What claims have above their limits is not for these programs to answer.
+    let unclaimed = Bytes(world.gpus[gpu].unclaimed);
+    let there = ledger.gpus().get(gpu).and_then(|facts| {
+        let facts = GpuFacts {
+            unclaimed,
+            ..facts.clone()
         };
-        self.claims.iter().filter_map(short).collect()
+        facts.allocatable()
+    });
+    if there.is_none_or(|there| ledger.mem_requested(gpu) <= there) {
+        return Vec::new();
     }
+    let short = |(id, live): (&ClaimId, &Live)| {
+        let slices = ledger
+            .slices(*id)
+            .filter(|_| live.record.stage >= Stage::Reclaim)?;
+        let slice = slices.iter().find(|s| s.gpu == gpu && s.charge < s.mem)?;
+        Some((*id, live.record.uid, slice.mem))
+    };
+    world.claims.iter().filter_map(short).collect()
+}
 
-    fn name_taker(&mut self, taker: ClaimId, gpu: usize, bytes: Bytes, short: &[Short]) {
-        let Some(auto) = self.policy.auto.get_mut(&taker) else {
-            return;
-        };
-        auto.named = true;
-        let (pid, uid) = (auto.pid(), auto.uid());
-        let command = figures::program(&auto.record().command);
-        let program = command.first().map_or("a program", |c| c.as_str());
-        let user = self.host.names.user(uid);
-        let what =
-            format!("{program} ({pid}) of {user} has no claim and uses {bytes} of GPU {gpu}");
-        let mut others = Vec::new();
-        for (id, owner, mem) in short {
-            let text = format!(
-                "{what}: {id} may not get all of its {mem}. Ask {user} to use gshare adopt {pid}"
-            );
-            self.tell_owner(*id, &text);
-            others.push(format!("{id} of {}", self.host.names.user(*owner)));
-        }
-        let line = format!(
-            "gshare: {what}, which {} may need: they are guaranteed it. To make it a claim: gshare adopt {pid}",
-            others.join(", ")
+fn name(
+    world: &World<'_>,
+    auto: &AutoClaim,
+    (gpu, bytes): (usize, Bytes),
+    short: &[Short],
+    out: &mut Vec<Command>,
+) {
+    let (pid, uid) = (auto.pid(), auto.uid());
+    let command = figures::program(&auto.record().command);
+    let program = command.first().map_or("a program", |c| c.as_str());
+    let user = world.host.names.user(uid);
+    let what = format!("{program} ({pid}) of {user} has no claim and uses {bytes} of GPU {gpu}");
+    let mut others = Vec::new();
+    for &(id, owner, mem) in short {
+        let text = format!(
+            "{what}: {id} may not get all of its {mem}. Ask {user} to use gshare adopt {pid}"
         );
-        let terminal = proc::terminal(pid, uid);
-        if let Some(Err(error)) = terminal.map(|terminal| terminal.say(&line)) {
-            tracing::debug!(pid, %error, "cannot write to the terminal of a program without a claim");
+        out.push(Command::TellOwner { id, text });
+        others.push(format!("{id} of {}", world.host.names.user(owner)));
+    }
+    let line = format!(
+        "gshare: {what}, which {} may need: they are guaranteed it. To make it a claim: gshare adopt {pid}",
+        others.join(", ")
+    );
+    let terminal = proc::terminal(pid, uid);
+    out.extend(terminal.map(|terminal| Command::Say { terminal, line }));
+}
+
+#[cfg(test)]
+mod tests {
+    use gshare_core::machine::{Action, Event};
+    use gshare_core::{Class, Request, Share, Sharing};
+    use gshare_enforcer::proc::ProcessKey;
+
+    use super::*;
+    use crate::daemon::gpu::DriverUse;
+    use crate::daemon::journal::ClaimRecord;
+    use crate::daemon::world::scene::Scene;
+
+    #[test]
+    fn the_largest_program_is_named_once_and_only_where_a_guarantee_is_not_there() {
+        let mut scene = Scene::of(1);
+        scene.claim(1, 0).record.stage = Stage::Reclaim;
+        let facts = GpuFacts {
+            uuid: scene.gpus[0].uuid.clone(),
+            model: String::new(),
+            usable: Some(Bytes::gib(24)),
+            reserve: Bytes::ZERO,
+            unclaimed: Bytes::ZERO,
+            healthy: true,
+            sharing: Sharing::Timeslice,
+        };
+        let half = Share::from_milli(500);
+        let submit = Event::Submit {
+            id: ClaimId(1),
+            request: Request::from_gpus(half, half, Class::Batch).expect("valid"),
+            patience: None,
+        };
+        let mut events = vec![submit, Event::Gpus(vec![facts])];
+        while let Some(event) = events.pop() {
+            let actions = scene.machine.step(scene.now.core, event);
+            let asks = |action: &&Action| matches!(action, Action::Measure);
+            events.extend((actions.iter().filter(asks)).map(|_| Event::Measured(Vec::new())));
         }
+        for (id, gib) in [(7, 15), (8, 1)] {
+            let used = DriverUse {
+                bytes: Some(gib << 30),
+                ..DriverUse::default()
+            };
+            let process = ProcessKey {
+                pid: i32::MAX,
+                start_ticks: id,
+            };
+            let auto = AutoClaim {
+                record: ClaimRecord::default(),
+                process,
+                uses: [(0, used)].into(),
+                peak: 0,
+            };
+            scene.policy.auto.insert(ClaimId(id), auto);
+        }
+        let mut takers = Takers::default();
+        let mut told = |scene: &Scene| {
+            let mut out = Vec::new();
+            let fact = Fact::Accounted(BTreeSet::new());
+            takers.on(&scene.world(), &fact, &mut out);
+            format!("{out:?}")
+        };
+        scene.gpus[0].unclaimed = 12 << 30;
+        assert_eq!(told(&scene), "[]", "there is room for both");
+        scene.gpus[0].unclaimed = 16 << 30;
+        let first = told(&scene);
+        assert!(first.contains("uses 15.0 GiB of GPU 0"), "{first}");
+        assert_eq!(told(&scene), "[]");
+        scene.policy.auto.remove(&ClaimId(7));
+        assert!(told(&scene).contains("uses 1.0 GiB"), "the next");
     }
 }

@@ -1,0 +1,62 @@
+//! Owners are reminded of what was announced for their claims, as its time comes near.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gshare_core::ClaimId;
+use gshare_core::machine::{Now, Stage};
+use gshare_core::units::show_duration;
+
+use super::command::Command;
+use super::fact::Fact;
+use super::reclaim::{step_text, whole};
+use super::world::World;
+
+/// When owners are reminded: so long before it is done.
+const REMINDERS: [Duration; 3] = [
+    Duration::from_secs(60),
+    Duration::from_secs(10),
+    Duration::from_secs(3),
+];
+/// An announcement that is not older than this was heard.
+const HEARD: Duration = Duration::from_secs(2);
+
+/// Of which announcement each owner was reminded, and how often.
+#[derive(Debug, Default)]
+pub(crate) struct Reminders(BTreeMap<ClaimId, (Now, usize)>);
+
+impl Reminders {
+    pub(crate) fn on(&mut self, world: &World<'_>, fact: &Fact, out: &mut Vec<Command>) {
+        if !matches!(fact, Fact::Tick(_)) {
+            return;
+        }
+        let announced = |id: &ClaimId| {
+            let announced = world.machine.announced(*id);
+            announced.filter(|(_, step)| step.stage == Stage::Announced)
+        };
+        self.0
+            .retain(|id, _| world.claims.contains_key(id) && announced(id).is_some());
+        for &id in world.claims.keys() {
+            let Some((plan, step)) = announced(&id) else {
+                continue;
+            };
+            let left = plan.due.saturating_sub(world.now.core);
+            let Some(mark) = REMINDERS.iter().rposition(|mark| left <= *mark) else {
+                continue;
+            };
+            let last = self.0.insert(id, (plan.due, mark));
+            // An owner told within a moment of a mark needs no reminder of that one.
+            let long = world.config.reclaim.countdown > REMINDERS[mark] + HEARD;
+            let said = last.is_some_and(|(due, m)| due == plan.due && m >= mark);
+            if said || !long || left.is_zero() {
+                continue;
+            }
+            let what = step_text(world, id, step.lever, &step.to);
+            let when = show_duration(whole(left));
+            let waiter = plan.waiter.map(|w| format!(" for {w}"));
+            let waiter = waiter.unwrap_or_default();
+            let text = format!("{id} {what} in {when}{waiter}; to postpone: gshare keep {id}");
+            out.push(Command::TellOwner { id, text });
+        }
+    }
+}
