@@ -112,7 +112,11 @@ impl Service {
                         position,
                         error,
                     } => resize::resize_waits(&self.world(), ticket, position, &error),
-                    Action::ResizeRefused { ticket, error } => self.resize_refused(ticket, &error),
+                    Action::ResizeRefused { ticket, error } => {
+                        self.sizes.followed(ticket);
+                        resize::resize_refused(&self.world(), ticket, &error);
+                        self.claims.wishes.open.remove(&ticket);
+                    }
                     action
                     @ (Action::Park { .. } | Action::Unpark { .. } | Action::Move { .. }) => {
                         self.pull(action);
@@ -129,7 +133,13 @@ impl Service {
                         let (features, when) = (&self.features, (at, cause));
                         let told = reclaim::announced(&world, features, id, what, when);
                         self.execute(vec![told]);
-                        self.tell_waiter(cause.waiter);
+                        // A claim that waits hears of its plan at once.
+                        let waiter = cause.waiter.and_then(|id| Some((id, self.core.place(id)?)));
+                        if let Some((id, (position, reason))) = waiter {
+                            let reason = reason.clone();
+                            self.tell_place(id, position, &reason);
+                        }
+                        self.screens.touch();
                     }
                     Action::Retract { id, lever } => {
                         self.execute(vec![reclaim::retracted(id, lever)]);
@@ -174,7 +184,8 @@ impl Service {
             story::write_down(&world_of!(self), &mut self.journal, id, &text);
         }
         if self.claims.contains_key(&id) {
-            return self.tell_wanting(id, position, reason);
+            let start = reclaim::start_known(&self.world(), &self.features, id, reason);
+            return self.tell_start(id, position, reason, start);
         }
         let Some(asked) = self.claims.waiting.get(&id) else {
             return;

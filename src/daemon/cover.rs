@@ -125,33 +125,29 @@ impl Service {
             .map(|(id, _)| *id)
             .collect();
         for id in strict {
-            self.check_cover_of(id, expected);
-        }
-    }
-
-    fn check_cover_of(&mut self, id: ClaimId, expected: &[Bind]) {
-        let bare = bare_members(&self.world(), id, expected);
-        let was = self.claims.get(&id).is_some_and(|live| live.uncovered);
-        if bare.is_empty() {
-            if was {
+            let bare = bare_members(&self.world(), id, expected);
+            let was = self.claims.get(&id).is_some_and(|live| live.uncovered);
+            if bare.is_empty() {
+                if was {
+                    self.covered_again(id);
+                }
+                continue;
+            }
+            if !was {
+                self.uncovered(id);
+            }
+            // The plan of a driver that is half there is none to make mounts by.
+            if self.host.driver.strict.binds().is_empty() {
+                continue;
+            }
+            for pid in bare {
+                if let Err(error) = cover_again(self.host.driver.strict.binds(), pid) {
+                    tracing::warn!(%id, pid, "cannot mount gshare's libraries over the driver's again: {error:#}");
+                }
+            }
+            if bare_members(&self.world(), id, expected).is_empty() {
                 self.covered_again(id);
             }
-            return;
-        }
-        if !was {
-            self.uncovered(id);
-        }
-        // The plan of a driver that is half there is none to make mounts by.
-        if self.host.driver.strict.binds().is_empty() {
-            return;
-        }
-        for pid in bare {
-            if let Err(error) = cover_again(self.host.driver.strict.binds(), pid) {
-                tracing::warn!(%id, pid, "cannot mount gshare's libraries over the driver's again: {error:#}");
-            }
-        }
-        if bare_members(&self.world(), id, expected).is_empty() {
-            self.covered_again(id);
         }
     }
 

@@ -251,12 +251,7 @@ impl Service {
                 }
             } else {
                 let rules = gpus::rules(&self.world(), None, []);
-                if let Some(filters) = &mut self.host.fences.filters
-                    && let Err(error) = filters.set(&cgroup, &rules)
-                {
-                    tracing::error!(%id, %error, "cannot deny GPU access to what is left of an ended claim");
-                }
-                self.claims.lingering.push(cgroup);
+                (self.claims).linger(&mut self.host.fences, &rules, cgroup);
             }
         } else if let (Some(tree), Some(behalf)) = (&self.host.fences.tree, &live.record.behalf) {
             let (uid, claim) = (live.record.uid, id.0);

@@ -175,12 +175,13 @@ impl Service {
     }
 
     /// Tells those who wait their place.
-    pub(crate) fn tell_wanting(&mut self, id: ClaimId, position: usize, reason: &Reason) {
-        let start = reclaim::start_known(&self.world(), &self.features, id, reason);
-        self.tell_start(id, position, reason, start);
-    }
-
-    fn tell_start(&mut self, id: ClaimId, position: usize, reason: &Reason, start: Option<String>) {
+    pub(crate) fn tell_start(
+        &mut self,
+        id: ClaimId,
+        position: usize,
+        reason: &Reason,
+        start: Option<String>,
+    ) {
         let no_start = start.is_none().then(Instant::now);
         let text =
             reclaim::waits_and_start(&self.world(), &self.features, id, reason, start.as_deref());

@@ -7,16 +7,11 @@ use super::service::Service;
 impl Service {
     /// Makes the filters of all claims, of what is left of ended ones, and of programs without a claim anew.
     pub(crate) fn filters_anew(&mut self) {
-        let all: Vec<_> = self.claims.keys().copied().collect();
-        for id in all {
-            let Some(live) = self.claims.get(&id) else {
-                continue;
-            };
+        for (id, live) in self.claims.iter() {
             let closed = live.uncovered || live.ending.as_ref().is_some_and(|e| !e.saving);
             let gpus = live.seats.iter().map(|seat| seat.gpu).filter(|_| !closed);
-            let rules = gpus::rules(&self.world(), Some(&live.record), gpus.collect::<Vec<_>>());
-            let cgroup = self.claims.get(&id).and_then(|l| l.cgroup.as_ref());
-            if let Err(error) = self.host.fences.set(cgroup, &rules) {
+            let rules = gpus::rules(&self.world(), Some(&live.record), gpus);
+            if let Err(error) = self.host.fences.set(live.cgroup.as_ref(), &rules) {
                 tracing::error!(%id, %error, "cannot update its device filter");
             }
         }

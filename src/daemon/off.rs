@@ -98,7 +98,6 @@ impl Service {
         }
         self.filters_anew();
         self.apply_denial();
-        self.tell_arbiter();
         self.refresh_facts();
         let text = match self.config.is_off() {
             true => "gshare is off: nothing is limited, taken or refused until gshare admin on",

@@ -58,17 +58,6 @@ pub(crate) fn rules(world: &World<'_>, levers: &LeverState) -> [Event; 2] {
 }
 
 impl Service {
-    /// A claim that waits hears of its plan at once.
-    pub(crate) fn tell_waiter(&mut self, waiter: Option<ClaimId>) {
-        let Some(id) = waiter else { return };
-        let position = self.core.queue().position(|(i, _)| i == id);
-        let reason = self.core.reason(id).cloned();
-        if let (Some(position), Some(reason)) = (position, reason) {
-            self.tell_place(id, position + 1, &reason);
-        }
-        self.screens.touch();
-    }
-
     /// Ends a claim so that its command can start anew later: SIGTERM, a grace time, SIGKILL. What started it does
     /// so when it sees that (`gshare claim --requeue`).
     pub(crate) fn requeue(&mut self, id: ClaimId, why: &str) {

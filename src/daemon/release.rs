@@ -139,20 +139,15 @@ impl Service {
             None,
             format!("{names} is released by {by}: no claims there"),
         );
-        let waits = self.close_gpus(&gpus);
-        self.refresh_facts();
-        let undo = Some(undo);
-        Ok((AdminDone { message, undo }, waits))
-    }
-
-    /// Closes what the service has open of these GPUs and of all others that were let go before.
-    fn close_gpus(&mut self, gpus: &[usize]) -> Vec<Wait> {
+        // Of all that were let go, also before.
         let mut waits: Vec<Wait> = gpus.iter().flat_map(|g| self.close_but_nvml(*g)).collect();
         waits.push(Wait {
             what: "a call of NVML",
             ended: self.observer.release(self.gpus.released_indices()),
         });
-        waits
+        self.refresh_facts();
+        let undo = Some(undo);
+        Ok((AdminDone { message, undo }, waits))
     }
 
     /// Ends what has a GPU open beside NVML's handle: its MPS daemon and the engine.

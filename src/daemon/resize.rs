@@ -146,93 +146,10 @@ impl Service {
                 mps::write_mps_part(&self.world(), &live.record, seat.gpu, &seat.limits);
             }
         }
-        self.tell_resized(id, &old, slices, wish);
+        if let Some(text) = resized_text(&self.world(), id, &old, slices, wish) {
+            self.notice(Some(id), text);
+        }
         None
-    }
-
-    fn tell_resized(
-        &mut self,
-        id: ClaimId,
-        old: &ClaimRecord,
-        slices: &[Slice],
-        wish: Option<Wish>,
-    ) {
-        let Some(live) = self.claims.get(&id) else {
-            return;
-        };
-        let is = grant::size_text(&self.world(), &live.record).unwrap_or_default();
-        let was = grant::size_text(&self.world(), old).unwrap_or_default();
-        let mut message = format!("{id}: {is}; was {was}");
-        let over: Vec<String> = slices
-            .iter()
-            .filter(|s| s.borrowed() > Bytes::ZERO)
-            .map(|s| format!("{} on GPU {}", s.borrowed(), s.gpu))
-            .collect();
-        if !over.is_empty() {
-            message = format!(
-                "{message}\n{id} has {} more than its new size: it keeps that, but cannot grow while others wait",
-                over.join(", ")
-            );
-        }
-        if let Some(words) = mps::mps_words_for_runners(&self.world(), &live.record, old) {
-            message = format!("{message}\n{words}");
-        }
-        let gpus = live.record.slices.iter().map(|s| ResizedGpu {
-            gpu: self
-                .gpus
-                .gpu_index(&s.uuid)
-                .and_then(|g| u32::try_from(g).ok())
-                .unwrap_or(u32::MAX),
-            uuid: s.uuid.clone(),
-            mem_request: s.mem,
-            mem_limit: s.mem_limit,
-            sm_request: f64::from(s.sm_milli) / 1000.0,
-            sm_limit: f64::from(s.sm_limit_milli) / 1000.0,
-        });
-        let gpus = gpus.collect();
-        let by_other = wish.as_ref().is_some_and(|w| w.uid != live.record.uid);
-        if let Some(wish) = wish {
-            wish.out.reply(&Reply::Resized(Resized {
-                id: id.to_string(),
-                message,
-                gpus,
-            }));
-        }
-        let by = if by_other { " by root" } else { "" };
-        self.notice(Some(id), format!("{id} was resized{by}: {is}; was {was}"));
-    }
-
-    pub(crate) fn resize_refused(&mut self, ticket: u64, error: &ResizeError) {
-        self.sizes.followed(ticket);
-        let Some(wish) = self.claims.wishes.open.remove(&ticket) else {
-            return;
-        };
-        let id = wish.id;
-        let text = story::held_text(&self.world(), error.to_string(), error.holders());
-        let code = match error {
-            ResizeError::NotHeld { .. } => ErrorCode::Ended,
-            e if e.for_now() => ErrorCode::NotAvailable,
-            ResizeError::BelowCharge { .. } | ResizeError::Replaced { .. } => {
-                ErrorCode::NotAvailable
-            }
-            _ => ErrorCode::Usage,
-        };
-        let mut told = WireError::new(code, format!("{id} keeps its size: {text}"));
-        if let Some(fit) = error.would_fit() {
-            told = told.with_hint(format!(
-                "this fits now: gshare resize {id} {}; --wait waits for the rest",
-                arguments(fit)
-            ));
-        } else if let ResizeError::BelowCharge { charge, .. } = error {
-            // Up to the next MiB, so that what is printed is enough.
-            let mib = charge.0.div_ceil(Bytes::MIB);
-            told = told.with_hint(format!(
-                "free memory in the program, or keep the limit and lower only the guarantee: add --gpu-mem-limit {mib}M"
-            ));
-        } else if error.for_now() {
-            told = told.with_hint("--wait waits until there is room");
-        }
-        wish.out.error(told);
     }
 
     /// A claim is guaranteed no more than it uses.
@@ -295,6 +212,87 @@ impl Wishes {
         let gone = self.open.extract_if(.., |_, wish| wish.conn == conn);
         gone.map(|(ticket, _)| Event::Unwish { ticket }).collect()
     }
+}
+
+/// Answers a wish that was carried out. What is told of it.
+fn resized_text(
+    world: &World<'_>,
+    id: ClaimId,
+    old: &ClaimRecord,
+    slices: &[Slice],
+    wish: Option<Wish>,
+) -> Option<String> {
+    let live = world.claims.get(&id)?;
+    let is = grant::size_text(world, &live.record).unwrap_or_default();
+    let was = grant::size_text(world, old).unwrap_or_default();
+    let mut message = format!("{id}: {is}; was {was}");
+    let over: Vec<String> = slices
+        .iter()
+        .filter(|s| s.borrowed() > Bytes::ZERO)
+        .map(|s| format!("{} on GPU {}", s.borrowed(), s.gpu))
+        .collect();
+    if !over.is_empty() {
+        message = format!(
+            "{message}\n{id} has {} more than its new size: it keeps that, but cannot grow while others wait",
+            over.join(", ")
+        );
+    }
+    if let Some(words) = mps::mps_words_for_runners(world, &live.record, old) {
+        message = format!("{message}\n{words}");
+    }
+    let gpus = live.record.slices.iter().map(|s| ResizedGpu {
+        gpu: world
+            .gpus
+            .gpu_index(&s.uuid)
+            .and_then(|g| u32::try_from(g).ok())
+            .unwrap_or(u32::MAX),
+        uuid: s.uuid.clone(),
+        mem_request: s.mem,
+        mem_limit: s.mem_limit,
+        sm_request: f64::from(s.sm_milli) / 1000.0,
+        sm_limit: f64::from(s.sm_limit_milli) / 1000.0,
+    });
+    let gpus = gpus.collect();
+    let by_other = wish.as_ref().is_some_and(|w| w.uid != live.record.uid);
+    if let Some(wish) = wish {
+        wish.out.reply(&Reply::Resized(Resized {
+            id: id.to_string(),
+            message,
+            gpus,
+        }));
+    }
+    let by = if by_other { " by root" } else { "" };
+    Some(format!("{id} was resized{by}: {is}; was {was}"))
+}
+
+pub(crate) fn resize_refused(world: &World<'_>, ticket: u64, error: &ResizeError) {
+    let Some(wish) = world.claims.wishes.open.get(&ticket) else {
+        return;
+    };
+    let id = wish.id;
+    let text = story::held_text(world, error.to_string(), error.holders());
+    let code = match error {
+        ResizeError::NotHeld { .. } => ErrorCode::Ended,
+        e if e.for_now() => ErrorCode::NotAvailable,
+        ResizeError::BelowCharge { .. } | ResizeError::Replaced { .. } => ErrorCode::NotAvailable,
+        _ => ErrorCode::Usage,
+    };
+    let mut told = WireError::new(code, format!("{id} keeps its size: {text}"));
+    if let Some(fit) = error.would_fit() {
+        told = told.with_hint(format!(
+            "this fits now: gshare resize {id} {}; --wait waits for the rest",
+            arguments(fit)
+        ));
+    } else if let ResizeError::BelowCharge { charge, .. } = error {
+        // Up to the next MiB, so that what is printed is enough.
+        let mib = charge.0.div_ceil(Bytes::MIB);
+        told = told.with_hint(format!(
+            "free memory in the program, or keep the limit and lower only the guarantee: add --gpu-mem-limit {mib}M"
+        ));
+    } else if error.for_now() {
+        told = told.with_hint("--wait waits until there is room");
+    }
+    wish.out.error(told);
 }
 
 fn may_resize(

@@ -13,13 +13,17 @@ use gshare_core::machine::Phase;
 use gshare_core::machine::lever::{Holding, Parked};
 use gshare_core::{Bytes, ClaimId, Request, Share, Slice};
 use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree, Tree};
+use gshare_enforcer::device::DeviceRules;
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 
 use super::admin::quota;
+use super::claims::Claims;
+use super::fences::Fences;
 use super::gpu::Gpus;
 use super::grant::claim_cgroup;
+use super::health::boot_id;
 use super::host::Host;
-use super::journal::{ClaimRecord, HoldingRecord};
+use super::journal::{ClaimRecord, HoldingRecord, Journal};
 use super::lease::{LEASE_ENDED, LEASE_ENDED_BEFORE};
 use super::service::{Ending, Live, Seat, Service};
 use super::world::World;
@@ -52,14 +56,6 @@ impl Searches {
         *self.by_owner.entry(uid).or_default() += time;
         self.all += time;
     }
-}
-
-/// Identifies the run of the kernel: after a reboot no process of an old claim lives.
-fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .unwrap_or_default()
-        .trim()
-        .to_owned()
 }
 
 impl Service {
@@ -102,7 +98,8 @@ impl Service {
         }
         // Last: whoever is killed before goes through all of it again.
         self.journal.set_meta("boot", &boot)?;
-        self.keep_orphans();
+        let rules = gpus::rules(&self.world(), None, []);
+        (self.claims).keep_orphans(&mut self.host.fences, &rules, &mut self.journal);
         drop_old_pages(&self.world());
         container::drop_old_specs(&self.world());
         Ok(())
@@ -114,20 +111,17 @@ impl Service {
         let mut slices = self.gpus.restored_slices(&record);
         let mut live = Live::new(record);
         if !live.record.plain {
-            live.cgroup = self.restored_cgroup(&live.record, &slices);
+            let gpus = slices.iter().map(|s| s.gpu);
+            let rules = gpus::rules(&self.world(), Some(&live.record), gpus);
+            live.cgroup = self.host.fences.restored_cgroup(&live.record, &rules);
         }
         let mut members = members_of(
             &live,
             &self.host.paths.socket,
             self.host.fences.tree.as_ref(),
         );
-        if let Some(tree) = self
-            .host
-            .fences
-            .tree
-            .as_ref()
-            .filter(|_| live.cgroup.is_some())
-        {
+        let tree = self.host.fences.tree.as_ref();
+        if let Some(tree) = tree.filter(|_| live.cgroup.is_some()) {
             members.extend(moved_out(roots(&live), tree));
         }
         for slice in slices.iter_mut().filter(|_| !live.record.plain) {
@@ -185,31 +179,34 @@ impl Service {
         self.claims.relabel(&self.host, &self.gpus, id);
         self.resume_lever(id);
     }
+}
 
-    fn restored_cgroup(&mut self, record: &ClaimRecord, slices: &[Slice]) -> Option<ClaimCgroup> {
-        let cgroup = match claim_cgroup(self.host.fences.tree.as_ref()?, record) {
-            Ok(cgroup) => cgroup?,
-            Err(error) => {
-                tracing::error!(claim = record.id, %error, "cannot find the cgroup of a claim");
-                return None;
-            }
-        };
-        let rules = gpus::rules(&self.world(), Some(record), slices.iter().map(|s| s.gpu));
-        if let Some(filters) = &mut self.host.fences.filters
-            && let Err(error) = filters.set(&cgroup, &rules)
-        {
+impl Fences {
+    fn restored_cgroup(
+        &mut self,
+        record: &ClaimRecord,
+        rules: &DeviceRules,
+    ) -> Option<ClaimCgroup> {
+        let cgroup = claim_cgroup(self.tree.as_ref()?, record);
+        let cgroup = cgroup.unwrap_or_else(|error| {
+            tracing::error!(claim = record.id, %error, "cannot find the cgroup of a claim");
+            None
+        })?;
+        if let Err(error) = self.set(Some(&cgroup), rules) {
             // The one of the service before is attached still.
             tracing::error!(claim = record.id, %error, "cannot set the device filter of a claim again");
         }
         Some(cgroup)
     }
+}
 
+impl Claims {
     /// Cgroups without a journaled claim: their processes live on, without a GPU.
-    fn keep_orphans(&mut self) {
-        let Some(tree) = &self.host.fences.tree else {
+    fn keep_orphans(&mut self, fences: &mut Fences, rules: &DeviceRules, journal: &mut Journal) {
+        let Some(tree) = &fences.tree else {
             return;
         };
-        let found = match tree.claims() {
+        let mut found = match tree.claims() {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!(%error, "cannot list the cgroups of claims");
@@ -218,29 +215,20 @@ impl Service {
         };
         // A journal that was lost must not lead to a new claim in an old cgroup.
         let highest = found.iter().map(|c| c.place().claim).max();
-        self.journal.take_ids_to(ClaimId(highest.unwrap_or(0)));
-        let orphans: Vec<_> = found
-            .into_iter()
-            .filter(|c| !self.claims.contains_key(&ClaimId(c.place().claim)))
-            .collect();
-        for cgroup in orphans {
-            if self
-                .host
-                .fences
-                .tree
-                .as_ref()
-                .is_some_and(|t| t.remove(&cgroup).is_ok())
-            {
-                continue;
-            }
-            let rules = gpus::rules(&self.world(), None, []);
-            if let Some(filters) = &mut self.host.fences.filters
-                && let Err(error) = filters.set(&cgroup, &rules)
-            {
-                tracing::error!(%error, "cannot deny GPU access to a cgroup without a claim");
-            }
-            self.claims.lingering.push(cgroup);
+        journal.take_ids_to(ClaimId(highest.unwrap_or(0)));
+        found.retain(|c| !self.contains_key(&ClaimId(c.place().claim)) && tree.remove(c).is_err());
+        for cgroup in found {
+            self.linger(fences, rules, cgroup);
         }
+    }
+
+    /// Keeps the cgroup of a claim that is over, in which processes live on, from the GPUs.
+    pub(crate) fn linger(&mut self, fences: &mut Fences, rules: &DeviceRules, cgroup: ClaimCgroup) {
+        if let Err(error) = fences.set(Some(&cgroup), rules) {
+            let place = cgroup.dir().display();
+            tracing::error!(%place, %error, "cannot deny GPU access to what is left of an ended claim");
+        }
+        self.lingering.push(cgroup);
     }
 }
 

@@ -32,7 +32,7 @@ use super::watch::Screens;
 use super::world::{World, world_of};
 use super::{
     act, claim_for, container, die, doctor, ending, grant, health, launch, lease, members, policy,
-    rules, story, view, watch, whose,
+    rules, story, turns, view, watch, whose,
 };
 use crate::clock::nanos;
 
@@ -162,6 +162,14 @@ impl Service {
     pub(crate) fn wake(&mut self) {
         self.drive(Event::Tick);
         self.tell_arbiter();
+    }
+
+    /// Tells the arbiter who is where, if that has changed.
+    fn tell_arbiter(&mut self) {
+        let table = turns::gate_table(&self.world());
+        if let Some(gates) = &mut self.host.gates {
+            gates.tell(table);
+        }
     }
 
     /// Handles one message.
@@ -321,10 +329,8 @@ impl Service {
                 self.screens.touch();
                 return;
             }
-            call @ (Call::Lever { .. } | Call::Move { .. }) => {
-                self.lever_call(&peer, call, out);
-                return;
-            }
+            Call::Lever { id, wish } => return self.wish_call(&peer, &id, wish, out),
+            Call::Move { id, gpus } => return self.move_call(&peer, &id, &gpus, out),
             Call::Watch { min_interval_ms } => {
                 let viewer = watch::viewer(&self.world(), &peer);
                 (self.screens).watch(&peer, viewer, out.clone(), min_interval_ms);

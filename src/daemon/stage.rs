@@ -69,7 +69,6 @@ impl Service {
             self.filters_anew();
         }
         self.apply_denial();
-        self.tell_arbiter();
         self.screens.touch();
     }
 

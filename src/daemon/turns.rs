@@ -10,7 +10,7 @@ use gshare_proto::{StuckView, TurnsView};
 
 use super::arbiter::{Entry, Table, Turning};
 use super::off;
-use super::service::{Live, Seat, Service};
+use super::service::{Live, Seat};
 use super::world::World;
 
 /// Whose turn the time above all requests is first, and with which weight.
@@ -39,17 +39,8 @@ impl Seat {
     }
 }
 
-impl Service {
-    /// Tells the arbiter who is where, if that has changed.
-    pub(crate) fn tell_arbiter(&mut self) {
-        let table = gate_table(&self.world());
-        if let Some(gates) = &mut self.host.gates {
-            gates.tell(table);
-        }
-    }
-}
-
-fn gate_table(world: &World<'_>) -> Table {
+/// Who is where.
+pub(crate) fn gate_table(world: &World<'_>) -> Table {
     let mut table = Table::new();
     for (ClaimId(claim), live) in world.claims.iter() {
         if off::is_unlimited(world, ClaimId(*claim)) {

@@ -6,7 +6,7 @@ use gshare_abi::wire::{Answer, Want};
 use gshare_core::machine::Event;
 use gshare_core::machine::lever::Wish;
 use gshare_core::{ClaimId, Reason};
-use gshare_proto::{Call, ErrorCode, LeverWish, Queued, Reply, WireError};
+use gshare_proto::{ErrorCode, LeverWish, Queued, Reply, WireError};
 
 use crate::daemon::claims::Claims;
 use crate::daemon::connection::Sender;
@@ -24,17 +24,8 @@ use crate::daemon::{ending, members, reclaim, service};
 const SILENT: Duration = Duration::from_secs(5);
 
 impl Service {
-    /// A request about a claim that runs.
-    pub(crate) fn lever_call(&mut self, peer: &Peer, call: Call, out: &Sender) {
-        match call {
-            Call::Lever { id, wish } => self.wish_call(peer, &id, wish, out),
-            Call::Move { id, gpus } => self.move_call(peer, &id, &gpus, out),
-            _ => {}
-        }
-    }
-
     /// A person wants something of a claim; the answer comes when it is done.
-    fn wish_call(&mut self, peer: &Peer, word: &str, wish: LeverWish, out: &Sender) {
+    pub(crate) fn wish_call(&mut self, peer: &Peer, word: &str, wish: LeverWish, out: &Sender) {
         let verb = wish.name();
         let id = match own_granted(&self.world(), peer, word, verb) {
             Ok(id) => id,
@@ -116,7 +107,13 @@ impl Service {
     }
 
     /// A person wants a claim on other GPUs.
-    fn move_call(&mut self, peer: &Peer, word: &str, gpus: &[impl AsRef<str>], out: &Sender) {
+    pub(crate) fn move_call(
+        &mut self,
+        peer: &Peer,
+        word: &str,
+        gpus: &[impl AsRef<str>],
+        out: &Sender,
+    ) {
         match asked_move(
             &self.world(),
             &self.features,
