@@ -35,15 +35,8 @@ pub(crate) enum Command {
     LookUpGroups(u32),
     /// Ask the Jupyter servers of all kernels.
     AskServers,
-    /// Look whether the connection file of a notebook's kernel is there.
-    LookFor {
-        /// The kernel's claim.
-        id: ClaimId,
-        /// Its owner.
-        uid: u32,
-        /// The file.
-        path: PathBuf,
-    },
+    /// Look, as the owner of a claim, whether its kernel's connection file is there.
+    LookFor(ClaimId, u32, PathBuf),
     /// GPUs are shared in another way: MPS follows, and the core is told.
     ShareAnew,
     /// What is shown has changed.
@@ -51,19 +44,9 @@ pub(crate) enum Command {
     /// Tell everybody on the screen.
     Notice(String),
     /// Write a line to the terminal of a program without a claim.
-    Say {
-        /// Where.
-        terminal: Terminal,
-        /// What.
-        line: String,
-    },
+    Say(Terminal, String),
     /// Tell a user on the screen.
-    TellUser {
-        /// Whom.
-        uid: u32,
-        /// What.
-        text: String,
-    },
+    TellUser(u32, String),
     /// Tell the owner of a claim, also on its terminals and in its notebook.
     TellOwner {
         /// Which.

@@ -162,11 +162,8 @@ impl Service {
                 filters.set_on_new(cgroup, &rules)?;
             }
         }
-        if self
-            .claims
-            .get(&id)
-            .is_some_and(|l| l.record.lodging.is_some())
-        {
+        let lodges = |live: &Live| live.record.lodging.is_some();
+        if self.claims.get(&id).is_some_and(lodges) {
             // Outside the tree it is exempt from `deny` by its own id.
             self.places_changed();
         }

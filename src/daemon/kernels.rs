@@ -58,8 +58,8 @@ impl Kernels {
                         out.push(Command::End { id, cause });
                     } else if gap.looking.is_none_or(|since| ago(since) >= LOST) {
                         gap.looking = Some(now);
-                        let (uid, path) = (live.record.uid, kernel.connection.as_str().into());
-                        out.push(Command::LookFor { id, uid, path });
+                        let path = kernel.connection.as_str().into();
+                        out.push(Command::LookFor(id, live.record.uid, path));
                     }
                 }
             }
@@ -92,7 +92,7 @@ mod tests {
             kernels.on(&scene.world(), &fact, &mut out);
         }
         let word = |c: &Command| match c {
-            Command::LookFor { .. } => "look".to_owned(),
+            Command::LookFor(..) => "look".to_owned(),
             Command::End { cause, .. } => (*cause).to_owned(),
             other => format!("{other:?}"),
         };

@@ -88,12 +88,9 @@ fn plan(world: &World<'_>, peer: &Peer, id: ClaimId) -> Result<Plan, (&'static s
 
 impl Driver {
     pub(crate) fn caps(&self) -> Caps {
-        if self.strict.on {
-            Caps::Strict
-        } else if self.libcuda.is_ok() {
-            Caps::Cooperative
-        } else {
-            Caps::None
+        match self.strict.on {
+            true => Caps::Strict,
+            false => self.caps_without_launcher(),
         }
     }
 
@@ -103,10 +100,15 @@ impl Driver {
             Caps::None
         } else if record.strict {
             Caps::Strict
-        } else if self.libcuda.is_ok() {
-            Caps::Cooperative
         } else {
-            Caps::None
+            self.caps_without_launcher()
+        }
+    }
+
+    fn caps_without_launcher(&self) -> Caps {
+        match self.libcuda {
+            Ok(_) => Caps::Cooperative,
+            Err(_) => Caps::None,
         }
     }
 }

@@ -73,17 +73,13 @@ impl Service {
         let Some(kernel) = &spec.kernel else {
             return false;
         };
-        let mut claims = self.claims.iter();
         let of_it = |live: &Live| {
             let known = live.record.kernel.as_ref();
             live.record.uid == peer.uid
                 && live.ending.is_none()
                 && known.is_some_and(|k| k.id == kernel.id)
         };
-        let Some((&id, _)) = claims.find(|(_, live)| of_it(live)) else {
-            return false;
-        };
-        let Some(live) = self.claims.get(&id) else {
+        let Some((&id, live)) = self.claims.iter().find(|(_, live)| of_it(live)) else {
             return false;
         };
         let (mut record, alive) = (live.record.clone(), live.command_alive);

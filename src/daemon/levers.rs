@@ -290,34 +290,19 @@ impl Service {
                 self.tell_lever(id, &format!("moved to {gpus}{took}{bound}"));
             }
             (Outcome::Failed(failure, why), holding) => {
-                let verb = match holding {
+                let (verb, holding, state) = match holding {
                     HoldingRecord::Unparking { parked, .. } => {
-                        let frozen = parked.frozen;
-                        self.claims.keep_holding(
-                            &mut self.journal,
-                            id,
-                            HoldingRecord::Parked(parked),
-                        );
-                        self.open_again(id);
-                        self.claims.set_states(id, State::Detached);
-                        self.claims.set_frozen(id, frozen);
-                        "could not be restored"
+                        ("restored", HoldingRecord::Parked(parked), State::Detached)
                     }
-                    HoldingRecord::Moving { .. } => {
-                        self.claims
-                            .keep_holding(&mut self.journal, id, HoldingRecord::Here);
-                        self.open_again(id);
-                        self.claims.set_states(id, State::Granted);
-                        "could not be moved"
-                    }
-                    _ => {
-                        self.claims
-                            .keep_holding(&mut self.journal, id, HoldingRecord::Here);
-                        self.claims.set_states(id, State::Granted);
-                        "could not be offloaded"
-                    }
+                    HoldingRecord::Moving { .. } => ("moved", HoldingRecord::Here, State::Granted),
+                    _ => ("offloaded", HoldingRecord::Here, State::Granted),
                 };
-                self.notice(Some(id), format!("{id} {verb}: {why}"));
+                let frozen = matches!(&holding, HoldingRecord::Parked(parked) if parked.frozen);
+                (self.claims).keep_holding(&mut self.journal, id, holding);
+                self.open_again(id);
+                self.claims.set_states(id, state);
+                self.claims.set_frozen(id, frozen);
+                self.notice(Some(id), format!("{id} could not be {verb}: {why}"));
                 self.drive_failed(id, failure, why);
             }
             (
@@ -459,13 +444,9 @@ impl Claims {
         if !gshare_core::machine::rebind(&mut record.only, pairs.collect()) {
             return String::new();
         }
-        let only = record.only.clone();
-        let found = only.iter().filter_map(|uuid| gpus.gpu_index(uuid));
-        let gpus: Vec<String> = found.map(|g| g.to_string()).collect();
-        format!(
-            "; it stays there: it is bound to GPU {} now",
-            gpus.join(",")
-        )
+        let found = record.only.iter().filter_map(|uuid| gpus.gpu_index(uuid));
+        let gpus = found.map(|g| g.to_string()).collect::<Vec<_>>().join(",");
+        format!("; it stays there: it is bound to GPU {gpus} now")
     }
 
     /// Has all processes of a claim stand still, or run again. The kernel does so when it can; nobody waits for it.

@@ -134,34 +134,30 @@ impl Service {
     ) -> Result<Reply, WireError> {
         let line = off::line(self.host.names.user(peer.uid), for_ms);
         let until = off::span(for_ms);
-        self.journal.audit(
-            &self.host.names,
-            peer,
-            vec![self.config.off_act("off", &until)],
-            |_| Ok(()),
-        )?;
+        let acts = vec![self.config.off_act("off", &until)];
+        (self.journal).audit(&self.host.names, peer, acts, |_| Ok(()))?;
         off::write(&self.host.paths.state_dir, &line).map_err(|e| unwritten(&e))?;
         self.follow_off();
         let mut lines = vec![format!(
             "gshare is off {until}: nothing is limited, taken or refused, and every program can open the GPUs"
         )];
-        let away = |id: &ClaimId| {
-            let live = self.claims.get(id)?;
-            let here = [HoldingRecord::Here, HoldingRecord::Counted];
-            (!here.contains(&live.record.holding)).then_some(*id)
-        };
-        let away: Vec<ClaimId> = self.claims.keys().filter_map(away).collect();
-        lines.extend(away.iter().map(|id| {
-            format!("{id} is not on its GPU yet; gshare restores it when its memory fits, or: gshare restore {id}")
-        }));
-        let fixed = |id: &ClaimId| {
-            let slices = &self.claims.get(id)?.record.slices;
-            let parts = slices.iter().any(|s| s.held == gshare_core::Held::Mps);
-            parts.then(|| {
-                format!("{id}: running MPS programs keep their SM limit until they are restarted")
-            })
-        };
-        lines.extend(self.claims.keys().filter_map(fixed));
+        for (id, live) in self.claims.iter() {
+            if ![HoldingRecord::Here, HoldingRecord::Counted].contains(&live.record.holding) {
+                lines.push(format!("{id} is not on its GPU yet; gshare restores it when its memory fits, or: gshare restore {id}"));
+            }
+        }
+        for (id, live) in self.claims.iter() {
+            if live
+                .record
+                .slices
+                .iter()
+                .any(|s| s.held == gshare_core::Held::Mps)
+            {
+                lines.push(format!(
+                    "{id}: running MPS programs keep their SM limit until they are restarted"
+                ));
+            }
+        }
         Ok(Reply::Admin(AdminDone {
             message: lines.join("\n"),
             undo: Some("gshare admin on".to_owned()),
@@ -170,12 +166,8 @@ impl Service {
 
     /// Switches on again.
     pub(crate) fn admin_on(&mut self, peer: &Peer) -> Result<Reply, WireError> {
-        self.journal.audit(
-            &self.host.names,
-            peer,
-            vec![self.config.off_act("on", "on")],
-            |_| Ok(()),
-        )?;
+        let acts = vec![self.config.off_act("on", "on")];
+        (self.journal).audit(&self.host.names, peer, acts, |_| Ok(()))?;
         off::remove(&self.host.paths.state_dir).map_err(|e| unwritten(&e))?;
         self.follow_off();
         let above = |(id, live): (&ClaimId, &Live)| {
@@ -263,12 +255,8 @@ impl Settings {
         };
         let claims = claims.iter().filter(|(_, live)| which(live));
         let away = claims.filter_map(|(id, live)| Some((*id, away(live)?)));
-        let event = |(id, wish)| {
-            self.off
-                .called
-                .insert(id)
-                .then_some(Event::Wish { id, wish })
-        };
+        let called = &mut self.off.called;
+        let event = |(id, wish)| called.insert(id).then_some(Event::Wish { id, wish });
         away.filter_map(event).collect()
     }
 

@@ -53,13 +53,13 @@ impl Gpus {
         };
         let mut models: Vec<(&str, &str)> = Vec::new();
         // A GPU that is divided has no contexts but those of its instances.
-        let whole = |(g, gpu): &(usize, &Gpu)| {
-            gpu.uuid.starts_with("GPU-") && !self.is_divided(*g) && !self.is_released(*g)
+        let has_contexts = |g: usize, gpu: &Gpu| {
+            gpu.parent.is_some() || gpu.uuid.starts_with("GPU-") && !self.is_divided(g)
         };
-        for (_, gpu) in self.iter().enumerate().filter(|(g, gpu)| {
-            !gpu.overhead_known
-                && (gpu.parent.is_some() && !self.is_released(*g) || whole(&(*g, *gpu)))
-        }) {
+        for (g, gpu) in self.iter().enumerate() {
+            if gpu.overhead_known || self.is_released(g) || !has_contexts(g, gpu) {
+                continue;
+            }
             if !models.iter().any(|(model, _)| *model == gpu.model) {
                 models.push((&gpu.model, &gpu.uuid));
             }
@@ -73,27 +73,20 @@ impl Gpus {
         );
         let nvml = &driver.nvml;
         let measured: Vec<(String, anyhow::Result<u64>)> = std::thread::scope(|scope| {
-            let probes: Vec<_> = models
-                .iter()
-                .map(|(_, uuid)| {
-                    (
-                        (*uuid).to_owned(),
-                        scope.spawn(|| probe(libcuda, nvml, uuid)),
-                    )
-                })
-                .collect();
-            let join = |(uuid, probe): (
-                String,
-                std::thread::ScopedJoinHandle<'_, anyhow::Result<u64>>,
-            )| {
+            let begin = |(_, uuid): &(_, &str)| {
+                let uuid = (*uuid).to_owned();
                 (
-                    uuid,
-                    probe
-                        .join()
-                        .unwrap_or_else(|_| Err(anyhow::anyhow!("the probe panicked"))),
+                    uuid.clone(),
+                    scope.spawn(move || probe(libcuda, nvml, &uuid)),
                 )
             };
-            probes.into_iter().map(join).collect()
+            let probes: Vec<_> = models.iter().map(begin).collect();
+            let ends = probes.into_iter().map(|(uuid, probe)| {
+                let ended = probe.join();
+                let panicked = |_| Err(anyhow::anyhow!("the probe panicked"));
+                (uuid, ended.unwrap_or_else(panicked))
+            });
+            ends.collect()
         });
         for (uuid, result) in measured {
             match result {

@@ -222,9 +222,7 @@ impl History {
         self.claims
             .retain(|id, _| world.claims.contains_key(id) || world.policy.auto.contains_key(id));
         self.name_claims(world, features);
-        if let Some(worker) = &self.worker {
-            worker.tell(Order::Step(step));
-        }
+        let _ = self.tell(Order::Step(step));
     }
 
     /// Tells the thread what claims are called, where that has changed.
@@ -247,9 +245,7 @@ impl History {
             }
         }
         for (id, face) in changed {
-            if let Some(worker) = &self.worker {
-                worker.tell(Order::Face(face.clone()));
-            }
+            let _ = self.tell(Order::Face(face.clone()));
             self.claims.entry(id).or_default().face = face;
         }
     }
@@ -298,13 +294,11 @@ impl History {
 
     /// Gives the thread an order; back where there is none.
     pub(crate) fn tell(&self, order: Order) -> Result<(), Order> {
-        match &self.worker {
-            Some(worker) => {
-                worker.tell(order);
-                Ok(())
-            }
-            None => Err(order),
-        }
+        let Some(worker) = &self.worker else {
+            return Err(order);
+        };
+        worker.tell(order);
+        Ok(())
     }
 
     /// What a claim claimed and used so far.

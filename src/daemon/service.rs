@@ -138,7 +138,7 @@ impl Service {
                     self.tell(Fact::Groups { uid, names });
                 }
                 Command::AskServers => self.host.helpers.look(&self.claims, &self.host.events),
-                Command::LookFor { id, uid, path } => {
+                Command::LookFor(id, uid, path) => {
                     (self.host.helpers).look_for(id, uid, path, &self.host.events);
                 }
                 Command::ShareAnew => {
@@ -146,13 +146,13 @@ impl Service {
                     self.refresh_facts();
                 }
                 Command::Publish => self.screens.touch(),
-                Command::Say { terminal, line } => {
+                Command::Say(terminal, line) => {
                     if let Err(error) = terminal.say(&line) {
                         tracing::debug!(%error, "cannot write to the terminal of a program without a claim");
                     }
                 }
                 Command::Notice(text) => self.notice(None, text),
-                Command::TellUser { uid, text } => self.notice_for(Some(uid), None, text),
+                Command::TellUser(uid, text) => self.notice_for(Some(uid), None, text),
                 Command::TellOwner { id, text } => self.tell_owner(id, &text),
             }
         }

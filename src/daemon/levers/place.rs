@@ -24,23 +24,14 @@ pub(crate) fn gpus_of(gpus: &Gpus, record: &ClaimRecord) -> Vec<usize> {
 impl Claims {
     /// The pages of a claim belong to the GPUs that its record names, in that order; members keep them.
     pub(crate) fn relabel(&mut self, host: &Host, gpus: &Gpus, id: ClaimId) {
-        let Some(live) = self.get(&id) else {
-            return;
-        };
-        let places: Vec<Option<usize>> = live
-            .record
-            .slices
-            .iter()
-            .map(|s| gpus.gpu_index(&s.uuid))
-            .collect();
-        let place = |gpu: Option<usize>| {
-            let uuid = gpus[gpu?].uuid.parse::<GpuUuid>().ok()?;
-            Some((gpu?, uuid, host.limits_path(gpus, id, gpu?)))
-        };
-        let places: Vec<_> = places.into_iter().map(place).collect();
         let Some(live) = self.get_mut(&id) else {
             return;
         };
+        let places = live.record.slices.iter().map(|slice| {
+            let gpu = gpus.gpu_index(&slice.uuid)?;
+            let uuid = gpus[gpu].uuid.parse::<GpuUuid>().ok()?;
+            Some((gpu, uuid, host.limits_path(gpus, id, gpu)))
+        });
         let mut pages = Vec::new();
         for (seat, place) in live.seats.iter_mut().zip(places) {
             let Some((gpu, uuid, path)) = place else {

@@ -87,10 +87,8 @@ impl Service {
 
     /// A claim whose memory is in the host anyway is frozen, or not any more.
     fn refreeze(&mut self, id: ClaimId, freeze: bool) -> String {
-        let Some(live) = self.claims.get(&id) else {
-            return String::new();
-        };
-        let HoldingRecord::Parked(mut parked) = live.record.holding.clone() else {
+        let holding = self.claims.get(&id).map(|l| l.record.holding.clone());
+        let Some(HoldingRecord::Parked(mut parked)) = holding else {
             return String::new();
         };
         parked.frozen = freeze;

@@ -112,11 +112,9 @@ impl Refused {
         let line = format!("gshare: {what}. Start it with: gshare claim -- {whole}");
         let command = convert::clean(&command.join(" "), LONGEST);
         let text = format!("{what}: gshare claim -- {command}");
-        let say = self
-            .terminal
-            .map(|terminal| Command::Say { terminal, line });
+        let say = self.terminal.map(|terminal| Command::Say(terminal, line));
         say.into_iter()
-            .chain([Command::TellUser { uid, text }])
+            .chain([Command::TellUser(uid, text)])
             .collect()
     }
 }

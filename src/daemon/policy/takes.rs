@@ -96,7 +96,7 @@ fn name(
         others.join(", ")
     );
     let terminal = proc::terminal(pid, uid);
-    out.extend(terminal.map(|terminal| Command::Say { terminal, line }));
+    out.extend(terminal.map(|terminal| Command::Say(terminal, line)));
 }
 
 #[cfg(test)]
