@@ -39,7 +39,7 @@ impl Seat {
     }
 }
 
-/// Who is where.
+/// Which claims are on which GPU, and with which processes.
 pub(crate) fn gate_table(world: &World<'_>) -> Table {
     let mut table = Table::new();
     for (ClaimId(claim), live) in world.claims.iter() {
