@@ -289,6 +289,7 @@ impl Service {
         let tick = tick_of_claims(&self.world(), &self.features, &self.levers);
         self.tell(Fact::Tick(tick));
         self.tell_starts();
+        self.signal_before_ends();
         let levers = self.levers.look(&world_of!(self), &self.features);
         self.drive_all(levers);
         for dir in self.claims.tidy_lingering(self.host.fences.tree.as_ref()) {
