@@ -27,6 +27,7 @@ mod replay_sizes;
 mod report;
 mod resize;
 mod rows;
+mod slurm;
 mod smi;
 mod stage;
 mod suggest;
@@ -145,6 +146,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         Some(Command::Queue(args)) => list::queue(socket, &args),
         Some(Command::Status(args)) => list::status(socket, &args),
         Some(Command::Nodes(args)) => nodes::run(socket, &args),
+        Some(Command::Slurm(args)) => slurm::run(&args),
         Some(Command::Report(args)) => report::run(socket, &args),
         Some(Command::Smi(args)) => smi::run(socket, &args),
         Some(Command::Release(args)) => release::run(socket, &args),

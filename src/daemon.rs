@@ -77,6 +77,7 @@ mod service;
 mod settings;
 mod signal;
 mod sizes;
+mod slurm;
 mod stage;
 mod start;
 mod story;

@@ -57,6 +57,7 @@ mod seeds;
 mod servers;
 mod sessions;
 mod sizes;
+mod slurm;
 mod smi;
 mod socket;
 mod stage;

@@ -8,11 +8,11 @@ use gshare_core::{Bytes, Class, Share};
 
 use crate::keys::{
     Admin, Advice, Cgroup, Claims, Config, Containers, Defaults, Detach, Devices, Driver, History,
-    Launch, Memory, Metrics, Mps, Policy, Privacy, Reclaim, Service, Sizes, StageKeys,
+    Launch, Memory, Metrics, Mps, Policy, Privacy, Reclaim, Service, Sizes, Slurm, StageKeys,
 };
 use crate::{
     AutoShrink, ExcessTime, Idle, KernelLog, LaunchCaps, Listen, LogLevel, MpsShare, NoDetach,
-    OnFault, Overuse, ShareRuns, Wait, WorkHours,
+    OnFault, Overuse, ShareRuns, Silent, SlurmGpus, Wait, WorkHours,
 };
 
 const SEC: Duration = Duration::from_secs(1);
@@ -121,6 +121,10 @@ impl Default for Config {
                 on_fault: OnFault::End,
             },
             stage: StageKeys { machine: None },
+            slurm: Slurm {
+                gpus: SlurmGpus::None,
+                silent: Silent::Drain,
+            },
             policy: Policy {
                 unclaimed: None,
                 deny_cgroups: None,

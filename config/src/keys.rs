@@ -15,10 +15,10 @@ use crate::form::{
     UnclaimedWord, Whole,
 };
 use crate::idle::Idle;
-use crate::types::{KernelLog, Listen, Wait, WorkHours};
+use crate::types::{KernelLog, Listen, SlurmGpus, Wait, WorkHours};
 use crate::words::{
     AutoShrink, ExcessTime, GpuMode, LaunchCaps, LogLevel, MpsShare, OnFault, Overuse, ShareRuns,
-    Stage, Unclaimed,
+    Silent, Stage, Unclaimed,
 };
 
 /// Bounds of times, in milliseconds.
@@ -77,6 +77,8 @@ pub struct Config {
     pub mps: Mps,
     /// `[stage]`
     pub stage: StageKeys,
+    /// `[slurm]`
+    pub slurm: Slurm,
     /// `[policy]`
     pub policy: Policy,
     /// `[detach]`
@@ -366,6 +368,17 @@ pub struct StageKeys {
     /// `machine`: the stage of all GPUs and users; `None` leaves it to `gshare admin stage`.
     #[serde(with = "Or::<Auto, StageWord>")]
     pub machine: Option<Stage>,
+}
+
+/// GPUs that Slurm gives out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Slurm {
+    /// `gpus`: which of this machine's GPUs Slurm gives out.
+    #[serde(with = "SlurmGpus")]
+    pub gpus: SlurmGpus,
+    /// `silent`: what happens to jobs with a part of a GPU while the service does not answer.
+    pub silent: Silent,
 }
 
 /// Use outside claims, and use beyond them.

@@ -25,16 +25,17 @@ use std::path::{Path, PathBuf};
 pub use idle::{Idle, IdleRule, IdleWhen};
 pub use keys::{
     Admin, Advice, Cgroup, Claims, Config, Containers, Defaults, Detach, Devices, Driver, GpuKeys,
-    History, Launch, Memory, Metrics, Mps, Policy, Project, Reclaim, Service, Sizes, StageKeys,
+    History, Launch, Memory, Metrics, Mps, Policy, Project, Reclaim, Service, Sizes, Slurm,
+    StageKeys,
 };
 pub use paths::{Mode, Paths, SYSTEM_FILE, SYSTEM_SOCKET, find_socket, user_file, user_socket};
 pub use problem::Problem;
 pub use project::{IgnoredFile, PROJECT_FILE, ProjectDefaults, ProjectFile};
 pub use quotas::unpackable;
-pub use types::{KernelLog, Listen, Wait, WorkHours};
+pub use types::{KernelLog, Listen, SlurmGpus, Wait, WorkHours};
 pub use words::{
     AutoShrink, ExcessTime, GpuMode, LaunchCaps, LogLevel, MpsShare, NoDetach, OnFault, Overuse,
-    ShareRuns, Stage, Unclaimed,
+    ShareRuns, Silent, Stage, Unclaimed,
 };
 
 /// The file that packages install as `/etc/gshare/gshare.toml`: every key, with its default, as a comment.

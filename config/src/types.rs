@@ -45,6 +45,76 @@ impl Form<Self> for Wait {
     }
 }
 
+/// Which GPUs Slurm gives out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SlurmGpus {
+    /// None: `"none"`.
+    #[default]
+    None,
+    /// All of the machine: `"all"`.
+    All,
+    /// These, by index or UUID, in the order of gres.conf.
+    These(Vec<String>),
+}
+
+impl SlurmGpus {
+    /// A name of the GPU that Slurm counts as this one, from 0 in the order of gres.conf.
+    #[must_use]
+    pub fn name(&self, number: u32) -> Option<String> {
+        match self {
+            Self::None => None,
+            Self::All => Some(format!("/dev/nvidia{number}")),
+            Self::These(names) => names.get(number as usize).cloned(),
+        }
+    }
+
+    /// Whether a GPU is one of them.
+    #[must_use]
+    pub fn has(&self, uuid: &str, index: usize) -> bool {
+        match self {
+            Self::None => false,
+            Self::All => true,
+            Self::These(names) => names
+                .iter()
+                .any(|n| *n == index.to_string() || (n.starts_with("GPU-") && uuid.starts_with(n))),
+        }
+    }
+}
+
+impl Form<Self> for SlurmGpus {
+    fn read(value: &Value) -> Result<Self, String> {
+        const HOW: &str =
+            "expected \"none\", \"all\" or a list of indices and UUIDs such as [0, 1]";
+        let name = |value: &Value| match value {
+            Value::Integer(index) if (0..1024).contains(index) => Ok(index.to_string()),
+            Value::String(uuid) if uuid.starts_with("GPU-") => Ok(uuid.clone()),
+            other => Err(format!("{other} is not a GPU; {HOW}")),
+        };
+        match value {
+            Value::String(word) if word == "none" => Ok(Self::None),
+            Value::String(word) if word == "all" => Ok(Self::All),
+            Value::Array(names) => names
+                .iter()
+                .map(name)
+                .collect::<Result<_, _>>()
+                .map(Self::These),
+            other => Err(format!("{other}: {HOW}")),
+        }
+    }
+
+    fn show(gpus: &Self) -> Value {
+        let name = |n: &String| {
+            n.parse::<i64>()
+                .map_or_else(|_| n.as_str().into(), Value::Integer)
+        };
+        match gpus {
+            Self::None => "none".into(),
+            Self::All => "all".into(),
+            Self::These(names) => Value::Array(names.iter().map(name).collect()),
+        }
+    }
+}
+
 /// Where `/metrics` is served: never beyond this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Listen {
@@ -219,6 +289,26 @@ impl fmt::Display for WorkHours {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slurm_gives_out_gpus_by_index_and_by_uuid() {
+        let read = |text: &str| SlurmGpus::read(&text.parse::<Value>().unwrap());
+        for text in ["\"none\"", "\"all\"", "[0, 1]", "[\"GPU-1a\", 3]"] {
+            let gpus = read(text).unwrap();
+            assert_eq!(SlurmGpus::show(&gpus).to_string(), text);
+        }
+        for bad in ["\"some\"", "[-1]", "[\"0\"]", "1", "[[0]]"] {
+            assert!(read(bad).unwrap_err().contains("expected"), "{bad}");
+        }
+        let some = read("[\"GPU-1a\", 3]").unwrap();
+        assert!(some.has("GPU-1a2b", 0) && some.has("GPU-9", 3) && !some.has("GPU-9", 0));
+        assert!(SlurmGpus::All.has("GPU-9", 7) && !SlurmGpus::None.has("GPU-9", 7));
+        let names = [some.name(1), some.name(2), SlurmGpus::All.name(5)];
+        assert_eq!(
+            names.map(Option::unwrap_or_default),
+            ["3", "", "/dev/nvidia5"]
+        );
+    }
 
     #[test]
     fn hours_of_a_week_are_read_and_written() {

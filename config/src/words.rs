@@ -128,6 +128,15 @@ words! {
         Requeue = "requeue",
     }
 
+    /// What happens to Slurm jobs with a part of a GPU while the service does not answer.
+    Silent {
+        /// They fail at launch, and `gshare slurm health` drains the node.
+        #[default]
+        Drain = "drain",
+        /// They run, without a limit.
+        Open = "open",
+    }
+
     /// How much gshare does on a GPU or for a user, each stage more than the one before.
     Stage {
         /// 1: it records, and touches no program.

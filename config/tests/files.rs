@@ -92,6 +92,7 @@ fn every_key_stands_in_the_shipped_file_in_show_and_in_the_reference() {
         "containers",
         "mps",
         "stage",
+        "slurm",
         "policy",
         "launch",
     ] {

@@ -13,6 +13,7 @@ pub mod report;
 pub mod setup;
 mod signal;
 pub mod sizes;
+pub mod slurm;
 pub mod suggest;
 pub mod top;
 
@@ -133,6 +134,9 @@ pub enum Command {
     /// Show several machines at a look: what is free for you, use, and what is wrong
     #[command(after_long_help = nodes::EXAMPLES)]
     Nodes(nodes::NodesArgs),
+    /// Limit Slurm jobs to their part of a GPU: what Slurm runs, and what its files need
+    #[command(after_long_help = slurm::EXAMPLES)]
+    Slurm(slurm::SlurmArgs),
     /// Report claimed and actual use over time, by user
     #[command(after_long_help = "Examples:\n  \
             gshare report --since 5w               the last five weeks, all users\n  \

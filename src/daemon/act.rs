@@ -12,7 +12,7 @@ use super::fact::Fact;
 use super::policy::overuse;
 use super::service::Service;
 use super::world::{World, world_of};
-use super::{grant, lease, reclaim, resize, story};
+use super::{grant, lease, reclaim, resize, slurm, story};
 use crate::clock::unix_ms;
 
 /// A client that does not read is not told its place more often than this ahead.
@@ -85,7 +85,9 @@ impl Service {
                                 ErrorCode::Usage
                             };
                             let mut error = WireError::new(code, text);
-                            if let Some(share) = reason.would_start() {
+                            if reason == Reason::Foreign {
+                                error = error.with_hint(slurm::hint(&self.world(), &asked));
+                            } else if let Some(share) = reason.would_start() {
                                 error = error
                                     .with_hint(format!("-g {} would start now", share.short()));
                             }

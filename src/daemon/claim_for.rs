@@ -15,7 +15,7 @@ use super::journal::BehalfRecord;
 use super::peer::Peer;
 use super::service::{Asked, Service};
 use super::world::World;
-use super::{convert, die, gpus, grant, members};
+use super::{convert, die, gpus, grant, members, slurm};
 
 /// What is kept of what was asked: whoever asks for the same again gets the same claim.
 fn plain(spec: ClaimSpec, name: &str) -> ClaimSpec {
@@ -100,6 +100,7 @@ impl Service {
         };
         let spec = ClaimSpec { wait, ..spec };
         let (request, patience, mut record) = convert::request(&self.world(), &owner, &spec)?;
+        slurm::names_its_gpus(&self.world(), &request)?;
         record.behalf = Some(behalf);
         let (id, since_ms) = (self.claims).number_of(&self.core, &mut self.journal, &record);
         record.id = id.0;
@@ -131,7 +132,10 @@ impl Service {
             return Ok(());
         };
         let filtered = match &mut self.host.fences.filters {
-            Some(filters) => filters.set(cgroup, &rules),
+            Some(filters) => filters.set(cgroup, &rules).map_err(|error| {
+                let all = filters.attached(cgroup).unwrap_or_default();
+                (error, all.iter().any(|filter| !filter.ours))
+            }),
             None => Ok(()),
         };
         die::at("behalf-filter");
@@ -139,9 +143,16 @@ impl Service {
             self.journal.put(&live.record)?;
         }
         die::at("behalf-seen");
-        if let Err(error) = filtered {
-            let text = format!("{id}: its programs can still open other GPUs: {error}");
-            self.notice(Some(id), text);
+        match filtered {
+            Ok(()) => {}
+            // As that of each Slurm job is with ConstrainDevices=yes.
+            Err((error, true)) => {
+                tracing::info!(%id, %error, "the cgroup of a claim-for claim keeps its own device filter");
+            }
+            Err((error, false)) => {
+                let text = format!("{id}: its programs can still open other GPUs: {error}");
+                self.notice(Some(id), text);
+            }
         }
         // Outside the tree it is exempt from `deny` by its own id.
         self.places_changed();

@@ -33,6 +33,9 @@ pub(crate) fn record(key: ProcessKey) -> ProcessRecord {
 /// Longest lease, and longest time that is added at once, in seconds: a year.
 pub(crate) const MOST_S: u64 = 366 * 86_400;
 
+/// Beginning of the path of a GPU's device node, by which Slurm knows it.
+const NODE: &str = "/dev/nvidia";
+
 /// The least memory that is worth a claim.
 const LEAST_MEM: u64 = 1 << 20;
 
@@ -273,7 +276,7 @@ pub(crate) fn project(
 }
 
 impl Gpus {
-    /// GPUs by index, UUID or unique beginning of one; `lead` stands before a wrong word.
+    /// GPUs by index, UUID or unique beginning of one, or device node; `lead` stands before a wrong word.
     pub(crate) fn gpu_ids(
         &self,
         lead: &str,
@@ -284,6 +287,13 @@ impl Gpus {
             let matches: Vec<usize> = match word.parse::<usize>() {
                 Ok(index) if index < self.len() => vec![index],
                 Ok(_) => Vec::new(),
+                Err(_) if word.starts_with(NODE) => (0..self.len())
+                    .filter(|&g| {
+                        self[g]
+                            .minor
+                            .is_some_and(|m| word[NODE.len()..] == m.to_string())
+                    })
+                    .collect(),
                 Err(_) => (0..self.len())
                     .filter(|&g| word.len() >= 5 && self[g].uuid.starts_with(word))
                     .collect(),

@@ -79,6 +79,7 @@ impl Service {
             let observed = self.gpus.gpu_in(&self.config.stages, &gpu.uuid) == Stage::Observe;
             let by = match self.config.is_off() || observed {
                 true => Admission::Pass,
+                false if self.config.slurm.gpus.has(&gpu.uuid, g) => Admission::Foreign,
                 false => Admission::Queue,
             };
             let uuid = gpu.uuid.clone();

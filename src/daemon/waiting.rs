@@ -13,8 +13,9 @@ use super::core::Core;
 use super::gpu::Gpus;
 use super::journal::{ClaimRecord, Journal, JournalError, QueueChanges};
 use super::service::{Asked, Service};
-use super::stage;
 use super::world::Now as Moment;
+use super::world::World;
+use super::{slurm, stage};
 use crate::clock::unix_ms;
 
 /// What claims have had is written down so often, where nothing else has changed.
@@ -60,12 +61,15 @@ impl Service {
         sizes.ask_run_time(&self.config, history, id, &asked.record, request.gpus);
         let parties = quota::parties(&self.world(), id, &asked.record);
         self.claims.waiting.insert(id, asked);
-        let submit = Event::Submit {
-            id,
-            request,
-            patience,
+        let event = match slurm::given(&self.world(), id) {
+            Some(gpus) => Event::OnBehalf { id, request, gpus },
+            None => Event::Submit {
+                id,
+                request,
+                patience,
+            },
         };
-        self.drive_all([parties, submit]);
+        self.drive_all([parties, event]);
     }
 }
 

@@ -1,0 +1,245 @@
+//! `gshare slurm`: what slurmd and the SPANK plugin start, and Slurm's configuration.
+//!
+//! The prolog records which GPUs slurmd gives to a job. In the job's first task on this node the plugin asks slurmctld how
+//! many shards those are, and `task` claims them on behalf of the job's cgroup. The prolog itself cannot: slurmd does not
+//! tell it of shards, and it calls no Slurm command. The epilog ends the claim.
+
+mod files;
+mod gres;
+mod health;
+mod job;
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use gshare_config::{Config, Mode, Silent, SlurmGpus};
+use gshare_proto::{AdminCall, Call, ClaimFor, ClaimSpec, Client, ClientError, Reply, Wait};
+
+use super::args::slurm::{SlurmArgs, SlurmCommand, TaskArgs};
+use super::claim::unexpected;
+use super::failure::{self, Failure};
+use super::{Outcome, out};
+use gres::Shards;
+use job::{Cgroup, Job};
+
+/// Longest wait for the service: slurmd waits meanwhile.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub(crate) fn run(args: &SlurmArgs) -> Outcome {
+    let site = || Site::of(args.config.as_deref());
+    match &args.command {
+        SlurmCommand::Config(of) => files::print(args.config.as_deref(), of),
+        SlurmCommand::Check => files::check(&site()?),
+        // Of a job that is not recorded nobody would know that it has to be limited: then the prolog fails.
+        SlurmCommand::Prolog if variable("SLURM_JOB_GPUS").is_empty() => Ok(0),
+        SlurmCommand::Prolog => prolog(&site()?),
+        SlurmCommand::Epilog => {
+            // Slurm drains a node whose epilog fails, and what is left over here harms no other job.
+            if let Err(failure) = site().and_then(|site| epilog(&site)) {
+                out::failure(&failure);
+            }
+            Ok(0)
+        }
+        SlurmCommand::Health => health::run(&site()?),
+        SlurmCommand::Task(args) => {
+            let text = match site().and_then(|site| task(&site, args)) {
+                Ok(text) => text,
+                Err(failure) => format!("refuse gshare: {}\n", failure.message),
+            };
+            out::print(&text)?;
+            Ok(0)
+        }
+    }
+}
+
+/// A variable that slurmd sets.
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
+/// What is configured here.
+struct Site {
+    config: Config,
+    socket: PathBuf,
+    /// Where the files of jobs are: beside the claims' pages, gone after a reboot.
+    jobs: PathBuf,
+}
+
+/// Why the service did not do what it was asked.
+enum Not {
+    Refused(String),
+    /// No answer in time.
+    Silent,
+}
+
+impl Site {
+    fn of(file: Option<&Path>) -> Result<Self, Failure> {
+        let config = match file {
+            Some(file) => Config::load_file(file)?,
+            None => Config::load(Mode::System)?,
+        };
+        let paths = config.paths(Mode::System);
+        Ok(Self {
+            config,
+            socket: paths.socket,
+            jobs: paths.runtime_dir.join("slurm"),
+        })
+    }
+
+    /// Whether Slurm gives out GPUs of this machine.
+    fn is_on(&self) -> bool {
+        self.config.slurm.gpus != SlurmGpus::None
+    }
+
+    /// Asks the service, and waits for at most two seconds.
+    fn ask(&self, call: Call) -> Result<Reply, Not> {
+        let socket = self.socket.clone();
+        let (tell, hear) = mpsc::channel();
+        // A service that hangs may not even accept the connection.
+        std::thread::spawn(move || {
+            let asked = Client::connect(&socket).and_then(|mut client| client.call(&call));
+            // The other side may have given up.
+            let _ = tell.send(asked);
+        });
+        match hear.recv_timeout(PATIENCE) {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(ClientError::Refused(error))) => Err(Not::Refused(error.message)),
+            Ok(Err(_)) | Err(_) => Err(Not::Silent),
+        }
+    }
+}
+
+/// The job that slurmd runs a prolog or epilog for.
+fn number() -> Result<u32, Failure> {
+    variable("SLURM_JOB_ID").parse().map_err(|_| {
+        Failure::new(failure::USAGE, "SLURM_JOB_ID is not set: slurmd runs this")
+            .with_hint("gshare slurm config slurm.conf prints the lines for Slurm")
+    })
+}
+
+fn prolog(site: &Site) -> Outcome {
+    if site.is_on() && !job::record(&site.jobs, number()?, variable)? {
+        let text = "Slurm did not load gshare's plugin on this node, so its jobs are not limited";
+        out::failure(&Failure::new(failure::NOT_AVAILABLE, text).with_hint("gshare slurm check"));
+    }
+    Ok(0)
+}
+
+fn epilog(site: &Site) -> Result<(), Failure> {
+    let number = number()?;
+    let cgroup = job::own_cgroup(&site.config, number);
+    let left = cgroup.as_deref().is_some_and(|dir| !job::end(dir));
+    if let Some(id) = job::claim_of(&site.jobs, number) {
+        // It may have ended with its cgroup; a service that is silent now ends it when it is back.
+        let _ = site.ask(Call::Release { id: id.into() });
+    }
+    job::forget(&site.jobs, number);
+    if left {
+        let text = format!("processes of job {number} are left in its cgroup");
+        return Err(Failure::new(failure::INTERNAL, text));
+    }
+    Ok(())
+}
+
+/// What the plugin does to each task of a job, one line for each thing.
+fn task(site: &Site, args: &TaskArgs) -> Result<String, Failure> {
+    let job = Job::read(&site.jobs, args.job)?;
+    let shards = gres::shards(&args.gres);
+    let whole = shards == Shards::Whole;
+    let spec = spec(&site.config.slurm.gpus, &job, shards, &args.node)?;
+    let cgroup = Cgroup::of(&site.config, args.job)?;
+    let call = ClaimFor {
+        uid: job.uid,
+        name: format!("slurm-{}", args.job).into(),
+        spec: Box::new(spec),
+        cgroup: cgroup.name().into(),
+    };
+    let why = match site.ask(Call::Admin(AdminCall::ClaimFor(Box::new(call)))) {
+        Ok(Reply::Granted(granted)) => {
+            let text = job::lines(&granted, &cgroup, &job);
+            job::keep(&site.jobs, args.job, &text)?;
+            return Ok(text);
+        }
+        Ok(other) => unexpected(&other).message,
+        // Without gshare, Slurm itself still keeps a job to its whole GPUs.
+        Err(_) if whole => return Ok(String::new()),
+        Err(Not::Silent) if site.config.slurm.silent == Silent::Open => return Ok(String::new()),
+        Err(Not::Silent) => format!("the service on {} does not answer", job.node),
+        Err(Not::Refused(why)) => why,
+    };
+    let text =
+        format!("{why}. Nothing would limit this job to its part of a GPU, so it was not started");
+    Err(Failure::new(failure::NOT_AVAILABLE, text))
+}
+
+/// What is claimed for a job on a node that has these resources.
+fn spec(slurms: &SlurmGpus, job: &Job, shards: Shards, node: &str) -> Result<ClaimSpec, Failure> {
+    let usage = |text: &str| Failure::new(failure::USAGE, text);
+    let gpus = job.gpus.len();
+    let each = match shards {
+        Shards::Whole => None,
+        Shards::Of(shards) if gpus == 1 => Some(shards),
+        Shards::Each(each) if each.len() == gpus && each.windows(2).all(|w| w[0] == w[1]) => {
+            each.first().copied()
+        }
+        _ => {
+            return Err(usage(
+                "the job has different numbers of shards on several GPUs, which gshare cannot limit",
+            ));
+        }
+    };
+    let per_gpu = gres::total(node, "shard").checked_div(gres::total(node, "gpu"));
+    let milli = match (each, per_gpu) {
+        (None, _) => 1000,
+        (Some(shards), Some(per_gpu)) if per_gpu > 0 => gres::milli(shards, per_gpu),
+        _ => {
+            return Err(usage(
+                "slurmctld does not report how many shards a GPU of this node has",
+            ));
+        }
+    };
+    let names = job.gpus.iter().map(|g| slurms.name(*g));
+    let names: Option<Vec<String>> = names.collect();
+    let names = names.ok_or_else(|| {
+        usage("gpus in [slurm] of gshare.toml must list as many GPUs as gres.conf, in its order")
+    })?;
+    Ok(ClaimSpec {
+        gpus_milli: Some(milli),
+        gpu_count: u32::try_from(gpus).ok(),
+        sm_limit_milli: Some(milli),
+        gpu_ids: names.into(),
+        class: Some("batch".into()),
+        wait: Wait::No,
+        ..ClaimSpec::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_claims_what_its_shards_stand_for() {
+        let node = "gpu:4(S:0-1),shard:32(S:0-1)";
+        let of = |gpus: &[u32], shards| {
+            let job = Job {
+                uid: 1,
+                node: String::new(),
+                constrained: false,
+                gpus: gpus.to_vec(),
+            };
+            let names = ["4", "5", "6", "7"].map(str::to_owned).to_vec();
+            let spec = spec(&SlurmGpus::These(names), &job, shards, node).ok()?;
+            assert_eq!(spec.gpus_milli, spec.sm_limit_milli);
+            assert_eq!(*spec.gpu_ids[0], (gpus[0] + 4).to_string());
+            Some((spec.gpus_milli?, spec.gpu_count?))
+        };
+        assert_eq!(of(&[3], Shards::Of(2)), Some((250, 1)));
+        assert_eq!(of(&[0, 3], Shards::Whole), Some((1000, 2)));
+        assert_eq!(of(&[0, 3], Shards::Each(vec![4, 4])), Some((500, 2)));
+        assert_eq!(of(&[0, 3], Shards::Each(vec![4, 2])), None);
+        assert_eq!(of(&[0, 3], Shards::Of(4)), None);
+        assert_eq!(of(&[4], Shards::Of(4)), None, "not listed");
+    }
+}

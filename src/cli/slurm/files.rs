@@ -1,0 +1,237 @@
+//! What Slurm's configuration needs, and whether it is there.
+
+use std::fs;
+use std::path::Path;
+
+use gshare_proto::{Call, Reply};
+
+use super::super::args::slurm::{ConfigArgs, FILES};
+use super::health::{node, scontrol};
+use super::{Not, Outcome, Site, gres};
+use crate::command::failure::Failure;
+use crate::command::out;
+
+/// Where each file goes, in the order of [`FILES`].
+const WHERE: [&str; FILES.len()] = [
+    "lines for DIR/slurm.conf; if Slurm has a Prolog, Epilog or HealthCheckProgram already, run gshare's from it",
+    "a line for DIR/gres.conf, if it has no shards yet",
+    "a line for DIR/plugstack.conf",
+    "a block for DIR/cli_filter.lua, on every host where users type srun, sbatch or salloc",
+    "DIR/gshare-prolog, executable",
+    "DIR/gshare-epilog, executable",
+    "DIR/gshare-health, executable",
+    "the plugin's source: | cc -shared -fPIC -O2 -x c - -o /usr/local/lib/slurm/gshare_spank.so",
+];
+
+pub(super) fn print(config: Option<&Path>, args: &ConfigArgs) -> Outcome {
+    let Some(file) = args.file.as_deref() else {
+        for (name, what) in FILES.iter().zip(WHERE) {
+            let what = what.replace("DIR", &args.dir.display().to_string());
+            out::print(&format!("gshare slurm config {name:<15} {what}\n"))?;
+        }
+        return Ok(0);
+    };
+    let program = std::env::current_exe()?;
+    let program = program.display();
+    let jobs = Site::of(config)?.jobs;
+    let dir = args.dir.display();
+    let option = |before: &str| {
+        let file = config.map(|f| format!("{before}{}", f.display()));
+        file.unwrap_or_default()
+    };
+    let script = |what: &str| {
+        format!(
+            "#!/bin/sh\nexec {program} slurm {what}{}\n",
+            option(" --config ")
+        )
+    };
+    let text = match file {
+        "slurm.conf" => format!(
+            "Prolog={dir}/gshare-prolog\nEpilog={dir}/gshare-epilog\n\
+             HealthCheckProgram={dir}/gshare-health\nHealthCheckInterval=60\n\
+             CliFilterPlugins=lua\nGresTypes=gpu,shard\n\
+             # On each node with N GPUs: NodeName=... Gres=gpu:N,shard:{} times N\n",
+            args.shards
+        ),
+        "gres.conf" => format!(
+            "# Count is {} for each GPU of a node; this is for a node with one.\nName=shard Count={0}\n",
+            args.shards
+        ),
+        "plugstack.conf" => format!(
+            "optional {} gshare={program} dir={}{}\n",
+            args.plugin.display(),
+            jobs.display(),
+            option(" config=")
+        ),
+        "cli_filter.lua" => {
+            include_str!("cli_filter.lua").replace("@SHARDS@", &args.shards.to_string())
+        }
+        "gshare-prolog" => script("prolog"),
+        "gshare-epilog" => script("epilog"),
+        // slurmd starts it without PATH and SLURM_CONF, by which it finds scontrol and scontrol the cluster.
+        "gshare-health" => {
+            let conf = args.dir.join("slurm.conf");
+            let conf = conf
+                .exists()
+                .then(|| format!("export SLURM_CONF={}\n", conf.display()));
+            let path = std::env::var("PATH")
+                .map_or_else(|_| String::new(), |p| format!("export PATH='{p}'\n"));
+            let lines = format!("#!/bin/sh\n{path}{}", conf.unwrap_or_default());
+            script("health").replacen("#!/bin/sh\n", &lines, 1)
+        }
+        _ => include_str!("gshare_spank.c").to_owned(),
+    };
+    out::print(&text)?;
+    Ok(0)
+}
+
+/// The value of a key in what `scontrol show config` prints.
+fn value<'t>(shown: &'t str, key: &str) -> &'t str {
+    let pairs = shown.lines().filter_map(|line| line.split_once('='));
+    let mut known = pairs.filter(|(name, _)| name.trim() == key);
+    known.next().map_or("", |(_, value)| value.trim())
+}
+
+fn lists(value: &str, word: &str) -> bool {
+    value.split(',').any(|w| w.trim() == word)
+}
+
+/// What Slurm lacks, by what it says of its configuration and of this node.
+fn lacks(config: &str, node: &str) -> Vec<String> {
+    let mut missing = Vec::new();
+    for (key, what) in [
+        ("Prolog", "prolog"),
+        ("Epilog", "epilog"),
+        ("HealthCheckProgram", "health"),
+    ] {
+        let program = value(config, key);
+        let text = fs::read_to_string(program).unwrap_or_default();
+        if !text.contains(&format!("slurm {what}")) && !text.contains(&format!("gshare-{what}")) {
+            missing.push(format!(
+                "slurm.conf: {key}={program} does not run gshare slurm {what}"
+            ));
+        }
+    }
+    for (key, word) in [("CliFilterPlugins", "lua"), ("GresTypes", "shard")] {
+        let set = value(config, key);
+        if !lists(set, word) {
+            missing.push(format!("slurm.conf: {key}={set} does not list {word}"));
+        }
+    }
+    let stack = value(config, "PlugStackConfig");
+    let text = fs::read_to_string(stack).unwrap_or_default();
+    let mut lines = text.lines().filter(|l| !l.trim_start().starts_with('#'));
+    let plugin = lines.find_map(|line| {
+        let mut words = line.split_whitespace();
+        words.find(|w| w.ends_with("gshare_spank.so"))
+    });
+    match plugin {
+        None => missing.push(format!("{stack}: no line for gshare_spank.so")),
+        Some(plugin) if !Path::new(plugin).exists() => missing.push(format!(
+            "{plugin} does not exist: compile it from gshare slurm config gshare_spank.c"
+        )),
+        Some(_) => {}
+    }
+    let resources = node
+        .split_whitespace()
+        .find_map(|w| w.strip_prefix("Gres="));
+    let resources = resources.unwrap_or_default();
+    let (gpus, shards) = (
+        gres::total(resources, "gpu"),
+        gres::total(resources, "shard"),
+    );
+    if gpus == 0 || shards == 0 || shards % gpus != 0 {
+        missing.push(format!(
+            "this node has Gres={resources}: it needs gpu:N and shard:M, with the same number of shards for each GPU"
+        ));
+    }
+    missing
+}
+
+pub(super) fn check(site: &Site) -> Outcome {
+    let mut missing = Vec::new();
+    if !site.is_on() {
+        missing.push("gshare.toml: gpus in [slurm] lists no GPU that Slurm gives out".to_owned());
+    }
+    match site.ask(Call::Snapshot) {
+        Ok(Reply::Snapshot(snapshot)) => {
+            let service = snapshot.service.unwrap_or_default();
+            let stage = service.stage.filter(|s| s.machine < 2);
+            if let Some(stage) = stage {
+                missing.push(format!(
+                    "gshare is in {}, so jobs are only counted: gshare admin stage 2",
+                    stage.text()
+                ));
+            }
+            if service.off.is_some() {
+                missing.push("gshare is off, so jobs are not limited: gshare admin on".to_owned());
+            }
+        }
+        Err(Not::Refused(why)) => missing.push(format!("gshare's service: {why}")),
+        _ => missing.push(format!(
+            "gshare's service does not answer at {}",
+            site.socket.display()
+        )),
+    }
+    let asked = scontrol(&["show", "config"])
+        .and_then(|config| Ok((config, scontrol(&["show", "node", &node(), "--oneliner"])?)));
+    match asked {
+        Ok((config, node)) => missing.extend(lacks(&config, &node)),
+        Err(Failure { message, .. }) => missing.push(format!("Slurm does not answer: {message}")),
+    }
+    if missing.is_empty() {
+        out::print("nothing is missing\n")?;
+        return Ok(0);
+    }
+    for line in &missing {
+        out::print(&format!("{line}\n"))?;
+    }
+    out::print(
+        "After a change of slurm.conf or gres.conf, restart slurmctld and every slurmd; running jobs continue.\n",
+    )?;
+    Ok(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_slurm_lacks_is_reported_by_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            fs::write(dir.path().join(name), text).unwrap();
+            dir.path().join(name).display().to_string()
+        };
+        let all = lacks(
+            "Prolog = (null)\nGresTypes = gpu\n",
+            "NodeName=a Gres=gpu:2",
+        );
+        assert_eq!(all.len(), 7, "{all:?}");
+        assert!(
+            all[0].contains("Prolog=(null) does not run gshare slurm prolog"),
+            "{all:?}"
+        );
+        let plugin = file("gshare_spank.so", "");
+        let config = format!(
+            "Prolog = {}\nEpilog = {}\nHealthCheckProgram = {}\nCliFilterPlugins = lua\nGresTypes = gpu,shard\n\
+             PlugStackConfig = {}\n",
+            file("prolog", "#!/bin/sh\n/etc/slurm/gshare-prolog\n"),
+            file("epilog", "exec gshare slurm epilog\n"),
+            file("health", "exec gshare slurm health\n"),
+            file(
+                "plugstack.conf",
+                &format!("# gshare_spank.so\noptional {plugin} x=y\n")
+            ),
+        );
+        let node = "NodeName=a Gres=gpu:2(S:0),shard:16(S:0) State=IDLE";
+        assert_eq!(lacks(&config, node), [""; 0]);
+        fs::remove_file(&plugin).unwrap();
+        let gone = lacks(&config, "NodeName=a Gres=gpu:2,shard:15");
+        assert_eq!(gone.len(), 2, "{gone:?}");
+        assert!(
+            gone[0].contains("compile it") && gone[1].contains("shard:15"),
+            "{gone:?}"
+        );
+    }
+}

@@ -1,0 +1,248 @@
+/*
+ * gshare's SPANK plugin: puts the tasks of a job into the job's claim. It is compiled against the headers of the site,
+ * since Slurm loads a plugin only into the release that it was compiled for.
+ *
+ * Arguments in plugstack.conf: gshare=PROGRAM dir=DIR [config=FILE]. The prolog writes DIR/JOB.job for jobs that have
+ * GPUs; jobs without GPUs are not touched. DIR/JOB has what is done to each task, as `gshare slurm task` printed it.
+ */
+#define _GNU_SOURCE
+#include <slurm/slurm.h>
+#include <slurm/spank.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+SPANK_PLUGIN(gshare, 1);
+
+extern char **environ;
+
+#define DIR "/run/gshare/slurm"
+#define VISIBLE "CUDA_VISIBLE_DEVICES"
+#define MOST 65536
+
+static const char *argument(int ac, char **av, const char *name, const char *otherwise)
+{
+	size_t n = strlen(name);
+	for (int i = 0; i < ac; i++)
+		if (!strncmp(av[i], name, n) && av[i][n] == '=')
+			return av[i] + n + 1;
+	return otherwise;
+}
+
+/* All that can be read, with a 0 at its end; NULL without memory. */
+static char *all_of(int fd)
+{
+	char *text = malloc(MOST + 1);
+	size_t have = 0;
+	ssize_t n = 0;
+	while (text && have < MOST && ((n = read(fd, text + have, MOST - have)) > 0 || (n < 0 && errno == EINTR)))
+		have += n > 0 ? (size_t)n : 0;
+	if (text)
+		text[have] = 0;
+	return text;
+}
+
+static char *file(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	char *text = fd < 0 ? NULL : all_of(fd);
+	if (fd >= 0)
+		close(fd);
+	return text;
+}
+
+/* What this job was given on this node, and what the node has, by slurmctld's books; once for each job and node. */
+static int books(const char *node, uint32_t job, char **gres, char **has)
+{
+	job_info_msg_t *jobs = NULL;
+	node_info_msg_t *nodes = NULL;
+	if (slurm_load_node_single(&nodes, (char *)node, SHOW_DETAIL) == SLURM_SUCCESS) {
+		if (nodes->record_count == 1 && nodes->node_array[0].gres)
+			*has = strdup(nodes->node_array[0].gres);
+		slurm_free_node_info_msg(nodes);
+	}
+	if (slurm_load_job(&jobs, job, SHOW_DETAIL) == SLURM_SUCCESS) {
+		for (uint32_t i = 0; !*gres && i < jobs->record_count; i++) {
+			job_info_t *one = &jobs->job_array[i];
+			/* Its type differs between releases. */
+			__typeof__(slurm_hostlist_create("")) names = slurm_hostlist_create(one->nodes);
+			int at = names ? slurm_hostlist_find(names, node) : -1;
+			if (one->job_id == job && at >= 0 && (uint32_t)at < one->gres_detail_cnt && one->gres_detail_str[at])
+				*gres = strdup(one->gres_detail_str[at]);
+			if (names)
+				slurm_hostlist_destroy(names);
+		}
+		slurm_free_job_info_msg(jobs);
+	}
+	return *gres && *has;
+}
+
+/* Has gshare make the claim, or find it. Returns what it prints; NULL if it cannot be run. */
+static char *ask(int ac, char **av, uint32_t job, char *gres, char *has)
+{
+	char number[16], *text = NULL;
+	const char *program = argument(ac, av, "gshare", "/usr/bin/gshare");
+	const char *config = argument(ac, av, "config", NULL);
+	char *words[] = { (char *)program, "slurm", "task", "--job", number, "--gres", gres, "--node", has,
+			  config ? "--config" : NULL, (char *)config, NULL };
+	int ends[2], status = 0;
+	pid_t child;
+	posix_spawn_file_actions_t actions;
+
+	snprintf(number, sizeof(number), "%u", job);
+	if (pipe2(ends, O_CLOEXEC))
+		return NULL;
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+	int failed = posix_spawn(&child, program, &actions, NULL, words, environ);
+	posix_spawn_file_actions_destroy(&actions);
+	close(ends[1]);
+	if (!failed) {
+		text = all_of(ends[0]);
+		while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+			;
+	}
+	close(ends[0]);
+	if (!failed && !(WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
+		free(text);
+		text = NULL;
+	}
+	return text;
+}
+
+/* A plugin that is `optional` cannot fail a launch by its return value; this is the task's own process. */
+static void refuse(const char *why)
+{
+	slurm_error("%s", why);
+	_exit(1);
+}
+
+static void prepend(spank_t sp, const char *name, const char *value)
+{
+	char *before = malloc(MOST), *both = NULL;
+	if (before && spank_getenv(sp, name, before, MOST) == ESPANK_SUCCESS && *before &&
+	    asprintf(&both, "%s:%s", value, before) > 0)
+		value = both;
+	spank_setenv(sp, name, value, 1);
+	free(both);
+	free(before);
+}
+
+static void join(const char *cgroup)
+{
+	char path[4096], pid[16];
+	int n = snprintf(pid, sizeof(pid), "%d", (int)getpid());
+	snprintf(path, sizeof(path), "%s/cgroup.procs", cgroup);
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0 || write(fd, pid, n) != n)
+		refuse("gshare: the job's cgroup cannot be entered; the job was not started");
+	close(fd);
+}
+
+/* "2=GPU-..." for each of the job's GPUs, if Slurm counts all its GPUs of the node; ends with an empty one. */
+static char *uuids[65];
+
+static void apply(spank_t sp, char *text)
+{
+	char *rest = NULL;
+	size_t gpus = 0;
+	for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+		char *value = strchr(line, ' ');
+		if (!value)
+			continue;
+		*value++ = 0;
+		char *second = strchr(value, '=');
+		if (!strcmp(line, "refuse"))
+			refuse(value);
+		else if (!strcmp(line, "join"))
+			join(value);
+		else if (!strcmp(line, "gpu") && gpus + 1 < sizeof(uuids) / sizeof(*uuids))
+			uuids[gpus++] = strdup(value);
+		else if (second && (*second = 0, !strcmp(line, "set")))
+			spank_setenv(sp, value, second + 1, 1);
+		else if (second && !strcmp(line, "prepend"))
+			prepend(sp, value, second + 1);
+	}
+}
+
+/* slurmd calls this before the prolog, which thus knows that the plugin is loaded. */
+int slurm_spank_job_prolog(spank_t sp, int ac, char **av)
+{
+	char path[4096];
+	uint32_t job = 0;
+	if (spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS)
+		return 0;
+	const char *dir = argument(ac, av, "dir", DIR);
+	for (size_t i = 1; i < strlen(dir); i++)
+		if (dir[i] == '/')
+			mkdir(strndupa(dir, i), 0755);
+	mkdir(dir, 0700);
+	snprintf(path, sizeof(path), "%s/%u.plugin", dir, job);
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	if (fd >= 0)
+		close(fd);
+	return 0;
+}
+
+/* In each task, as root: before the task becomes its user. */
+int slurm_spank_task_init_privileged(spank_t sp, int ac, char **av)
+{
+	char path[4096];
+	const char *dir = argument(ac, av, "dir", DIR);
+	uint32_t job = 0;
+	char *text = NULL;
+
+	if (!spank_remote(sp) || spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS)
+		return 0;
+	snprintf(path, sizeof(path), "%s/%u.job", dir, job);
+	char *record = file(path);
+	if (!record)
+		return 0;
+	snprintf(path, sizeof(path), "%s/%u", dir, job);
+	text = file(path);
+	if (!text) {
+		/* Its lines: user, node, ... */
+		char *rest = NULL, *node = strtok_r(record, "\n", &rest) ? strtok_r(NULL, "\n", &rest) : NULL;
+		char *gres = NULL, *has = NULL;
+		if (!node || !books(node, job, &gres, &has))
+			refuse("gshare: slurmctld does not answer which GPUs this job has, so it was not started");
+		text = ask(ac, av, job, gres, has);
+		/* Slurm itself keeps jobs without shards to their GPUs. */
+		if (!text && strstr(gres, "shard"))
+			refuse("gshare: its program does not run on this node, so this job was not started");
+		free(gres);
+		free(has);
+	}
+	if (text)
+		apply(sp, text);
+	free(record);
+	free(text);
+	return 0;
+}
+
+/* After Slurm has chosen the task's GPUs: names them so that gshare's device filter, by which CUDA counts only the job's
+ * GPUs, does not change which they are. */
+int slurm_spank_task_init(spank_t sp, int ac, char **av)
+{
+	char before[4096], after[8192] = "", *rest = NULL;
+	if (!uuids[0] || spank_getenv(sp, VISIBLE, before, sizeof(before)) != ESPANK_SUCCESS)
+		return 0;
+	for (char *word = strtok_r(before, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+		const char *name = word;
+		size_t n = strlen(word);
+		for (char **one = uuids; *one; one++)
+			if (!strncmp(*one, word, n) && (*one)[n] == '=')
+				name = *one + n + 1;
+		n = strlen(after);
+		snprintf(after + n, sizeof(after) - n, "%s%s", n ? "," : "", name);
+	}
+	spank_setenv(sp, VISIBLE, after, 1);
+	return 0;
+}

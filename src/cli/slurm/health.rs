@@ -1,0 +1,106 @@
+//! `gshare slurm health`, for HealthCheckProgram. Unlike prolog and epilog it calls Slurm.
+
+use std::process::Command;
+
+use gshare_config::Silent;
+use gshare_proto::Call;
+
+use super::{Not, Outcome, Site, job};
+use crate::command::failure::{self, Failure};
+
+/// The reason for draining a node, by which gshare recognizes its own drains.
+const SILENT: &str = "gshare: service not answering";
+const NO_PLUGIN: &str = "gshare: plugin not loaded";
+
+pub(super) fn run(site: &Site) -> Outcome {
+    if !site.is_on() || site.config.slurm.silent == Silent::Open {
+        return Ok(0);
+    }
+    let mark = site.jobs.join(job::NO_PLUGIN);
+    let why = match site.ask(Call::Env { id: "c0".into() }) {
+        Err(Not::Silent) => Some(SILENT),
+        // That there is no such claim is an answer.
+        _ => mark.exists().then_some(NO_PLUGIN),
+    };
+    let node = node();
+    let name = format!("NodeName={node}");
+    let shown = scontrol(&["show", "node", &node, "--oneliner"])?;
+    match next(&shown, why) {
+        None => {}
+        Some(Next::Drain(why)) => {
+            scontrol(&["update", &name, "State=DRAIN", &format!("Reason={why}")])?;
+        }
+        Some(Next::Resume) => {
+            scontrol(&["update", &name, "State=RESUME"])?;
+        }
+    }
+    if why == Some(NO_PLUGIN) {
+        // Reported once: the next job without the plugin sets the mark again.
+        let _ = std::fs::remove_file(mark);
+    }
+    Ok(0)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Next<'a> {
+    Drain(&'a str),
+    Resume,
+}
+
+/// What to do about a node that Slurm shows as this. One that is drained for another reason is left alone.
+fn next<'a>(shown: &str, why: Option<&'a str>) -> Option<Next<'a>> {
+    let after = |key: &str| shown.split_once(key).map_or("", |(_, rest)| rest);
+    let state = after("State=").split_whitespace().next().unwrap_or("");
+    let drained = state.contains("DRAIN");
+    match why {
+        Some(why) if !drained => Some(Next::Drain(why)),
+        None if drained && after("Reason=").starts_with(SILENT) => Some(Next::Resume),
+        _ => None,
+    }
+}
+
+/// This node's name in Slurm.
+pub(super) fn node() -> String {
+    let set = ["SLURMD_NODENAME", "SLURM_NODE_NAME"];
+    let set = set.into_iter().find_map(|name| std::env::var(name).ok());
+    set.unwrap_or_else(|| {
+        let host = nix::unistd::gethostname().unwrap_or_default();
+        let host = host.to_string_lossy();
+        host.split('.').next().unwrap_or_default().to_owned()
+    })
+}
+
+pub(super) fn scontrol(words: &[&str]) -> Result<String, Failure> {
+    let done = Command::new("scontrol").args(words).output();
+    let done = done.map_err(|e| Failure::new(failure::NOT_FOUND, format!("scontrol: {e}")))?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+        return Err(Failure::new(
+            failure::NOT_AVAILABLE,
+            format!("scontrol: {said}"),
+        ));
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_gshare_drained_is_resumed() {
+        let node = |state: &str, reason: &str| {
+            format!("NodeName=n1 State={state} CPUs=8 Reason={reason} [root@x]")
+        };
+        let up = "NodeName=n1 State=IDLE CPUs=8";
+        assert_eq!(next(up, None), None);
+        assert_eq!(next(up, Some(SILENT)), Some(Next::Drain(SILENT)));
+        let own = node("IDLE+DRAIN", SILENT);
+        assert_eq!(next(&own, Some(SILENT)), None);
+        assert_eq!(next(&own, None), Some(Next::Resume));
+        assert_eq!(next(&node("IDLE+DRAIN", NO_PLUGIN), None), None);
+        assert_eq!(next(&node("IDLE+DRAIN", "new fan"), None), None);
+        assert_eq!(next(&node("MIXED+DRAIN", "new fan"), Some(SILENT)), None);
+        assert_eq!(next(&node("MIXED", SILENT), None), None, "resumed by hand");
+    }
+}

@@ -1,0 +1,91 @@
+//! Arguments of `gshare slurm`.
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
+
+/// `gshare slurm`.
+#[derive(Args, Clone, Debug)]
+pub struct SlurmArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: SlurmCommand,
+    /// The service's configuration [default: /etc/gshare/gshare.toml]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Subcommands of `gshare slurm`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum SlurmCommand {
+    /// Print what Slurm needs, file by file; without FILE, the list of files
+    Config(ConfigArgs),
+    /// Report what is missing on this node; exits 1 if anything is
+    Check,
+    /// For Slurm's Prolog: record which GPUs a job has; fails only if it cannot
+    Prolog,
+    /// For Slurm's Epilog: end the job's claim; always exits 0
+    Epilog,
+    /// For Slurm's HealthCheckProgram: drain this node while the service does not answer, and resume it afterwards
+    Health,
+    /// Make the claim of a job, for the plugin.
+    #[command(hide = true)]
+    Task(TaskArgs),
+}
+
+/// The files that `gshare slurm config` prints.
+pub const FILES: [&str; 8] = [
+    "slurm.conf",
+    "gres.conf",
+    "plugstack.conf",
+    "cli_filter.lua",
+    "gshare-prolog",
+    "gshare-epilog",
+    "gshare-health",
+    "gshare_spank.c",
+];
+
+/// `gshare slurm config`.
+#[derive(Args, Clone, Debug)]
+pub struct ConfigArgs {
+    /// Which file to print
+    #[arg(value_name = "FILE", value_parser = PossibleValuesParser::new(FILES))]
+    pub file: Option<String>,
+    /// Shards that each GPU has in this cluster
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub shards: u32,
+    /// Directory of Slurm's configuration
+    #[arg(long, value_name = "DIR", default_value = "/etc/slurm")]
+    pub dir: PathBuf,
+    /// Where the compiled plugin is
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/usr/local/lib/slurm/gshare_spank.so"
+    )]
+    pub plugin: PathBuf,
+}
+
+/// `gshare slurm task`.
+#[derive(Args, Clone, Debug)]
+pub struct TaskArgs {
+    /// Number of the job
+    #[arg(long)]
+    pub job: u32,
+    /// What Slurm gave the job on this node: `gpu:2(IDX:0-1)`
+    #[arg(long)]
+    pub gres: String,
+    /// What this node has: `gpu:2,shard:200`
+    #[arg(long)]
+    pub node: String,
+}
+
+/// What the manual says below the options.
+pub const EXAMPLES: &str = "Examples:\n  \
+    gshare slurm config                        which files Slurm needs\n  \
+    gshare slurm config slurm.conf             the lines for slurm.conf\n  \
+    gshare slurm config cli_filter.lua --shards 8\n  \
+    sudo gshare slurm check                    what is missing on this node\n\n\
+    With [slurm] gpus in gshare.toml, gshare limits Slurm jobs to the part of a GPU that Slurm gave them. \
+    Users type `srun --gres=gshare:0.5 COMMAND` and never call gshare slurm.";

@@ -1,0 +1,91 @@
+//! GPUs that Slurm gives out: jobs get claims on behalf there, and nobody else does.
+
+use gshare_core::{Admission, ClaimId, GpuFacts, Request, Share};
+use gshare_proto::{ErrorCode, WireError};
+
+use super::service::Asked;
+use super::world::World;
+
+/// Whether another scheduler decides about a GPU.
+fn is_foreign(world: &World<'_>, gpu: u32) -> bool {
+    world.machine.ledger().admission(gpu as usize) == Admission::Foreign
+}
+
+/// The GPUs that another scheduler has given to a claim on behalf: it starts at once.
+pub(crate) fn given(world: &World<'_>, id: ClaimId) -> Option<Vec<usize>> {
+    let asked = world.claims.waiting.get(&id)?;
+    asked.record.behalf.as_ref()?;
+    let named = &asked.request.only_gpus;
+    let all = !named.is_empty() && named.iter().all(|g| is_foreign(world, *g));
+    all.then(|| named.iter().map(|g| *g as usize).collect())
+}
+
+/// Refuses a claim on behalf that leaves open which of another scheduler's GPUs it has.
+pub(crate) fn names_its_gpus(world: &World<'_>, request: &Request) -> Result<(), WireError> {
+    let named = &request.only_gpus;
+    let foreign = named.iter().any(|g| is_foreign(world, *g));
+    if !foreign || named.len() == request.gpus as usize {
+        return Ok(());
+    }
+    let text = format!(
+        "a claim on GPUs that Slurm gives out must name each of them: {} named, {} claimed",
+        named.len(),
+        request.gpus
+    );
+    Err(WireError::new(ErrorCode::Usage, text))
+}
+
+/// What to type in place of a claim on GPUs that Slurm gives out.
+pub(crate) fn hint(world: &World<'_>, asked: &Asked) -> String {
+    if asked.record.behalf.is_some() {
+        return "name the GPUs that it has: --gpu-ids 0".to_owned();
+    }
+    let gpus = world.machine.ledger().gpus();
+    let capacity = gpus.iter().filter_map(GpuFacts::capacity).min();
+    let what = size(&asked.request, capacity.map_or(0, |c| c.0));
+    format!("claim through Slurm: srun --gres={what} COMMAND")
+}
+
+/// A size as Slurm's users write it; `capacity` is the smallest GPU's, for sizes in bytes.
+fn size(request: &Request, capacity: u64) -> String {
+    let milli = match request.mem {
+        Some(mem) if capacity > 0 => (mem.0.saturating_mul(1000)).div_ceil(capacity),
+        _ => u64::from(request.share.milli()),
+    };
+    let milli = milli.max(u64::from(request.sm.milli())).min(1000);
+    match (request.gpus, milli) {
+        (gpus, 1000) => format!("gpu:{gpus}"),
+        (1, milli) => {
+            let share = Share::from_milli(u32::try_from(milli).unwrap_or(1000));
+            format!("gshare:{}", share.short())
+        }
+        (gpus, _) => format!("gpu:{gpus}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gshare_core::{Bytes, Class, Size};
+
+    use super::*;
+
+    #[test]
+    fn a_size_is_written_as_slurm_takes_it() {
+        let of = |gpus, milli| {
+            let each = Share::from_milli(milli);
+            Request::of_size(Size { gpus, each }, Share::ONE, Class::Batch)
+        };
+        assert_eq!(size(&of(1, 500), 0), "gshare:0.5");
+        assert_eq!(size(&of(2, 1000), 0), "gpu:2");
+        assert_eq!(
+            size(&of(2, 500), 0),
+            "gpu:2",
+            "a part of several is one step above"
+        );
+        let mut bytes = of(1, 250);
+        bytes.mem = Some(Bytes::gib(6));
+        assert_eq!(size(&bytes, Bytes::gib(20).0), "gshare:0.3");
+        bytes.mem = Some(Bytes::gib(30));
+        assert_eq!(size(&bytes, Bytes::gib(20).0), "gpu:1");
+    }
+}
