@@ -105,7 +105,8 @@ impl Service {
             after: new.text(),
             reason: None,
         };
-        self.audit(peer, vec![act], |_| Ok(()))?;
+        self.journal
+            .audit(&self.host.names, peer, vec![act], |_| Ok(()))?;
         off::write_line(&self.host.paths.state_dir, FILE, &new).map_err(|error| {
             WireError::new(
                 ErrorCode::Internal,

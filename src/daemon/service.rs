@@ -358,8 +358,8 @@ impl Service {
                 return (self.sizes).suggest(&world, &self.history, &peer, spec, out, turn);
             }
             Call::Stored { after } => {
-                self.ask_history(&peer, Ask::Stored(after), out, turn);
-                return;
+                let (world, ask) = (world_of!(self), Ask::Stored(after));
+                return (self.history).ask(&world, &self.features, &peer, ask, out, turn);
             }
             Call::Doctor => Ok(Reply::Doctor {
                 checks: doctor::doctor(self, watch::viewer(&self.world(), &peer)),

@@ -19,7 +19,7 @@ use super::claims::Claims;
 use super::conformance;
 use super::connection::Sender;
 use super::gpu::Gpus;
-use super::journal::{self, ClaimRecord, Journal, SliceRecord};
+use super::journal::{self, ClaimRecord, SliceRecord};
 use super::live::Live;
 use super::msg::Msg;
 use super::peer::Peer;

@@ -14,7 +14,6 @@ use super::gpu::Gpus;
 use super::journal::{ClaimRecord, Journal, JournalError, QueueChanges};
 use super::service::{Asked, Service};
 use super::world::Now as Moment;
-use super::world::World;
 use super::{slurm, stage};
 use crate::clock::unix_ms;
 
