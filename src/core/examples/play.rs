@@ -10,6 +10,7 @@ use std::time::Duration;
 use gshare_core::play::desk::{Desk, SIZES, Size};
 use gshare_core::play::figures::{Outcome, Played, jain, mean};
 use gshare_core::play::{Entry, Policy, Setup, cases, gaming, list};
+use gshare_core::sched::fair::level;
 use nix::time::{ClockId, clock_gettime};
 
 struct Args {
@@ -85,34 +86,120 @@ fn cpu_ns() -> u64 {
     u64::try_from(Duration::from(time).as_nanos()).expect("less than centuries")
 }
 
+/// What the order of an ideal scheduler goes by.
+#[derive(Clone, Copy, PartialEq)]
+enum Knows {
+    /// How long each claim will run: the one with the least left goes first.
+    Everything,
+    /// How run times of the block spread, by size: the one most likely to end soon for the time that this takes goes
+    /// first (Gittins index).
+    Spread,
+    /// How long each claim has run: levels, then arrival.
+    Nothing,
+}
+
+/// Run times after which claims are put in order again, in seconds.
+const LOOKS: [f64; 6] = [60.0, 600.0, 1800.0, 3600.0, 7200.0, 14_400.0];
+
+/// How many ends a second can be had at best from a claim that has run for so long, by the sorted run times of others.
+fn gittins(times: &[f64], ran: f64) -> f64 {
+    let longer = &times[times.partition_point(|t| *t <= ran + 1e-6)..];
+    let (mut before, mut best) = (0.0, 0.0_f64);
+    for (ended, time) in longer.iter().enumerate() {
+        let spent = before + (time - ran) * (longer.len() - ended) as f64;
+        best = best.max((ended + 1) as f64 / spent);
+        before += time - ran;
+    }
+    best
+}
+
+/// The order of the claims of a block for a scheduler that knows so much: smaller goes first.
+fn order_of(list: &[Entry], knows: Knows) -> impl FnMut(usize, f64) -> f64 + use<'_> {
+    let mut times: BTreeMap<Option<(u32, u32)>, Vec<f64>> = BTreeMap::new();
+    for e in list {
+        for size in [Some((e.gpus, e.milli)), None] {
+            times.entry(size).or_default().push(e.run_s);
+        }
+    }
+    times.values_mut().for_each(|t| t.sort_by(f64::total_cmp));
+    // A size that is rare says nothing by itself.
+    times.retain(|size, times| size.is_none() || times.len() >= 10);
+    let mut known = vec![(-1.0, 0.0); list.len()];
+    move |i, left| {
+        let e = &list[i];
+        let ran = e.run_s - left;
+        match knows {
+            Knows::Everything => left,
+            Knows::Nothing => f64::from(level(ran + 1e-6)),
+            Knows::Spread => {
+                let looked = LOOKS.into_iter().filter(|t| *t <= ran + 1e-6);
+                let ran = looked.fold(0.0, f64::max);
+                if known[i].0 != ran {
+                    let own = times.get(&Some((e.gpus, e.milli)));
+                    known[i] = (ran, -gittins(own.unwrap_or(&times[&None]), ran));
+                }
+                known[i].1
+            }
+        }
+    }
+}
+
+/// A claim of a GPU shares it with none of at least so many thousandths if it is larger than the rest. So it counts as the
+/// whole of the GPU where smaller ones count as nothing (a dual feasible function of bin packing): sums by each of these
+/// stay within the machine.
+const PACKED: [u32; 5] = [0, 190, 200, 350, 500];
+
+/// What a part of a GPU counts for, in thousandths, where less than `least` counts as nothing.
+fn packed(milli: u32, least: u32) -> u32 {
+    match milli {
+        m if m > 1000 - least => 1000,
+        m if m < least => 0,
+        m => m,
+    }
+}
+
 /// Time from request to start and to end of each claim, and the longest from one run to the next, on a machine without
-/// borders between GPUs, by somebody who knows how long each runs and for whom stopping costs nothing: those of all users but the first before the others (if `shielded`),
-/// then those with the least left. Those that have started and not ended need no more than `memory` together, in GPUs.
-fn clairvoyant(list: &[Entry], gpus: f64, memory: f64, shielded: bool) -> Vec<Outcome> {
+/// borders between GPUs on which stopping costs nothing: claims of all users but the first before the others (if
+/// `shielded`), then by what the scheduler `knows`. Those that have started and not ended need no more than `memory`
+/// together, in GPUs.
+fn ideal(list: &[Entry], (gpus, memory): (f64, f64), knows: Knows, shielded: bool) -> Vec<Outcome> {
     let mut out = vec![Outcome::default(); list.len()];
     let mut ran_until = vec![None; list.len()];
+    let mut order = order_of(list, knows);
     let mut active: Vec<(usize, f64)> = Vec::new();
     let (mut now, mut next) = (0.0, 0);
     while next < list.len() || !active.is_empty() {
-        active.sort_by(|(a, left), (b, other)| {
-            let last = |i: &usize| shielded && list[*i].user == 0;
-            last(a).cmp(&last(b)).then(left.total_cmp(other))
+        let mut keyed: Vec<(bool, f64, (usize, f64))> = active
+            .iter()
+            .map(|c| (shielded && list[c.0].user == 0, order(c.0, c.1), *c))
+            .collect();
+        keyed.sort_by(|a, b| {
+            (a.0.cmp(&b.0))
+                .then(a.1.total_cmp(&b.1))
+                .then(a.2.0.cmp(&b.2.0))
         });
+        active = keyed.into_iter().map(|(.., c)| c).collect();
         let started = active.iter().filter(|(i, _)| out[*i].wait_s.is_some());
         let mut room = memory - started.map(|(i, _)| list[*i].size()).sum::<f64>();
-        let mut free = gpus;
+        let mut free = PACKED.map(|_| gpus);
         let rate = |(i, _): &(usize, f64)| {
             let size = list[*i].size();
-            if free <= 1e-9 || (out[*i].wait_s.is_none() && room + 1e-9 < size) {
+            let takes = PACKED
+                .map(|least| f64::from(list[*i].gpus * packed(list[*i].milli, least)) / 1000.0);
+            let fits = free
+                .iter()
+                .zip(takes)
+                .map(|(f, t)| if t > 0.0 { f / t } else { 1.0 });
+            let part = fits.fold(1.0, f64::min);
+            if part <= 1e-9 || (out[*i].wait_s.is_none() && room + 1e-9 < size) {
                 return 0.0;
             }
             if out[*i].wait_s.is_none() {
                 room -= size;
                 out[*i].wait_s = Some(now - list[*i].arrival_s);
             }
-            let part = size.min(free);
-            free -= part;
-            part / size
+            free.iter_mut().zip(takes).for_each(|(f, t)| *f -= part * t);
+            part
         };
         let rates: Vec<f64> = active.iter().map(rate).collect();
         for ((i, _), rate) in active.iter().zip(&rates) {
@@ -121,10 +208,13 @@ fn clairvoyant(list: &[Entry], gpus: f64, memory: f64, shielded: bool) -> Vec<Ou
             let away = before.map_or(0.0, |at| now - at);
             out[*i].away_s = out[*i].away_s.max(away);
         }
-        let ends = active
-            .iter()
-            .zip(&rates)
-            .map(|((_, left), rate)| now + left / rate);
+        // Until somebody ends, or has run for so long that the order may be another.
+        let ends = active.iter().zip(&rates).map(|((i, left), rate)| {
+            let ran = list[*i].run_s - left;
+            let look = LOOKS.into_iter().find(|t| *t > ran + 1e-6);
+            let look = look.filter(|_| knows != Knows::Everything);
+            now + look.map_or(*left, |t| left.min(t - ran)) / rate
+        });
         let arrives = list.get(next).map_or(f64::INFINITY, |e| e.arrival_s);
         let at = ends.fold(arrives, f64::min);
         for ((i, left), rate) in active.iter_mut().zip(&rates) {
@@ -149,7 +239,7 @@ fn clairvoyant(list: &[Entry], gpus: f64, memory: f64, shielded: bool) -> Vec<Ou
 }
 
 /// The mean wait, Jain's index of users' speeds, the speed of the slowest, and each block's longest time away, for the
-/// played blocks and for somebody clairvoyant.
+/// played blocks and for ideal schedulers.
 fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
     let gpus = setup.gpus as f64;
     let memory = gpus + setup.host.0 as f64 / setup.mem.0 as f64;
@@ -166,7 +256,7 @@ fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
         let waits = |b: &cases::Block| mean(&of(b).waits().collect::<Vec<_>>()) / 60.0;
         let waits: Vec<f64> = blocks.iter().map(waits).collect();
         println!(
-            "{name}: {what:<32} mean wait {:.1} min, Jain {:.3}, slowest user {least:.3}, next {second:.3}",
+            "{name}: {what:<39} mean wait {:.1} min, Jain {:.3}, slowest user {least:.3}, next {second:.3}",
             mean(&waits),
             over(&jain)
         );
@@ -175,17 +265,20 @@ fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
             format!(" {:.1}", away.fold(0.0, f64::max) / 3600.0)
         };
         let longest: String = blocks.iter().map(longest).collect();
-        println!("{name}: {what:<32} longest away, h, by block:{longest}");
+        println!("{name}: {what:<39} longest away, h, by block:{longest}");
     };
     told("as played", &|b| b.played.clone());
-    for (what, shielded) in [
-        ("clairvoyant, others first", true),
-        ("clairvoyant, least left first", false),
+    for (who, knows) in [
+        ("all run times known", Knows::Everything),
+        ("spread of run times known", Knows::Spread),
+        ("nothing known", Knows::Nothing),
     ] {
-        told(what, &|b| Played {
-            claims: clairvoyant(&b.list, gpus, memory, shielded),
-            ..Played::default()
-        });
+        for (first, shielded) in [("others first", true), ("all alike", false)] {
+            told(&format!("{who}, {first}"), &|b| Played {
+                claims: ideal(&b.list, (gpus, memory), knows, shielded),
+                ..Played::default()
+            });
+        }
     }
 }
 
