@@ -26,7 +26,11 @@ pub const DUE: Duration = Duration::from_secs(3 * 3600);
 /// The same of a claim that has run before and is away. One that has waited for so long has room kept by guesses, where
 /// nobody knows when others end.
 pub(super) const AWAY: Duration = Duration::from_secs(12 * 3600);
-/// For so long nothing is taken from a claim that starts in its turn, and from one that comes back at most.
+/// The same of a claim that needs every GPU: while others come and go it comes back in its turn only, and it leaves nothing
+/// unused between them.
+const WHOLE_AWAY: Duration = Duration::from_secs(6 * 3600);
+/// For so long nothing is taken from a claim that starts or comes back in its turn, at most. Those whose turn it is to start
+/// divide it.
 const SLOT: Duration = Duration::from_secs(3600);
 /// Those of an owner that are away have their turns within this time together, so that none is away for much longer than
 /// until its turn; but none comes back for less than a while.
@@ -375,15 +379,19 @@ impl Machine {
         let mut come: Vec<&mut Asks> = asks.iter_mut().collect();
         come.retain(|ask| now >= self.turn_of(&self.queue[ask.place]));
         come.sort_by_key(|ask| (since(ask), ask.id));
+        let starting = come.iter().filter(|ask| !self.comes_back(ask.id)).count();
         for ask in come {
             let fits = ask.size <= sure.get(&ask.owner).copied().unwrap_or(0.0) + 1e-9;
-            let slot = TURNS / away.get(&ask.owner).copied().unwrap_or(1).max(1);
+            let comes_back = self.comes_back(ask.id);
+            let slot = match comes_back {
+                true => TURNS / away.get(&ask.owner).copied().unwrap_or(1).max(1),
+                false => SLOT / u32::try_from(starting).unwrap_or(u32::MAX).max(1),
+            };
             let slot = slot.clamp(LEAST_SLOT, SLOT);
-            ask.turn = match self.comes_back(ask.id) {
+            ask.turn = match comes_back {
                 true if !served.insert(ask.owner) => None,
                 true if fits => Some((Turn::OfItsOwner, slot)),
-                true => Some((Turn::OfAll, slot)),
-                false => Some((Turn::OfAll, SLOT)),
+                _ => Some((Turn::OfAll, slot)),
             };
         }
     }
@@ -395,7 +403,11 @@ impl Machine {
 
     /// When it is the turn of a claim that waits, whatever its standing.
     pub(super) fn turn_of(&self, waiting: &Waiting) -> Now {
+        let gpus = self.ledger.gpus().len();
+        let whole =
+            matches!(&waiting.ask, Ask::Claim { request, .. } if request.gpus as usize >= gpus);
         let most = match self.comes_back(waiting.id()) {
+            true if whole => WHOLE_AWAY,
             true => AWAY,
             false => DUE,
         };

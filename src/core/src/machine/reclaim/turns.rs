@@ -128,7 +128,7 @@ fn who_is_likely_to_have_ended_before_the_first_starts_is_let_past() {
 }
 
 #[test]
-fn a_claim_of_the_whole_machine_has_it_in_its_turn_for_an_hour_and_the_others_come_back() {
+fn claims_of_the_whole_machine_divide_an_hour_in_their_turn_and_have_the_next_after_six() {
     // Two projects have all that they are guaranteed.
     let mut b = projects();
     for (id, uid) in [(1, 1), (2, 1), (11, 2), (12, 2)] {
@@ -141,12 +141,18 @@ fn a_claim_of_the_whole_machine_has_it_in_its_turn_for_an_hour_and_the_others_co
     assert!(all_run(&b), "nothing is taken or kept for it yet");
     assert!(waits(&mut b, 21, HOUR + 3 * MINUTE) > 0);
     assert_eq!(b.parked(), [1, 2, 11, 12]);
-    b.pass(s(HOUR - 2 * MINUTE));
-    assert!(b.at(21).is_some(), "for an hour nothing is taken from it");
-    // The second has the next turn.
-    waits(&mut b, 22, 5 * MINUTE);
+    b.pass(s(28 * MINUTE));
+    assert!(
+        b.at(21).is_some(),
+        "for half an hour nothing is taken from it"
+    );
+    // The second has the next turn, and is then the only one whose turn it is to start.
+    assert!(waits(&mut b, 22, 5 * MINUTE) > 0);
     b.pass(s(HOUR + 5 * MINUTE));
     assert!(all_run(&b), "{:?}", b.parked());
+    b.pass(s(4 * HOUR));
+    assert!(all_run(&b), "their next turns have not come");
+    assert!(waits(&mut b, 21, HOUR) > 0);
 }
 
 #[test]
