@@ -88,7 +88,7 @@ mod tests {
                 let told = word.contains(' ') && shell == Shell::Bash;
                 assert!(told || text.contains(word), "{shell}: {word}");
             }
-            for word in ["gres", "die-at", "phases", "bench"] {
+            for word in ["--gres", "-l gres", "die-at", "phases", "bench"] {
                 assert!(!text.contains(word), "{shell}: {word}");
             }
         }
