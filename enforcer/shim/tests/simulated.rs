@@ -246,6 +246,26 @@ fn kernels_that_can_start_others_are_known_when_they_are_launched() {
     }
 }
 
+#[test]
+fn kernels_that_can_start_others_are_known_when_a_graph_is_changed_to_them() {
+    for way in ["graph", "graph_2", "kernel", "kernel_2", "node"] {
+        let rig = Rig::new(1, 64 * MIB);
+        let mut client = rig.client();
+        client.begin(0);
+        let flag = || rig.desk.slots(0)[0].flags & STARTS_KERNELS;
+        let (graph, stream) = captured(&mut client, "local_kernel", 0);
+        let exec = client.must(&format!("instantiate {graph}"));
+        client.must(&format!("graph_launch {exec} {stream}"));
+        assert_eq!(flag(), 0, "{way}");
+        client.must("device_runtime");
+        let (other, _) = captured(&mut client, "local_kernel", 0);
+        let kernel = client.must("local_kernel 0");
+        client.must(&format!("change {way} {exec} {graph} {other} {kernel}"));
+        client.must(&format!("graph_launch {exec} {stream}"));
+        assert_eq!(flag(), STARTS_KERNELS, "{way}");
+    }
+}
+
 /// cuda.h: the context current to the thread is a primary one that is not initialised.
 #[test]
 fn after_the_last_release_of_a_primary_context_calls_get_the_drivers_code() {

@@ -9,7 +9,6 @@ use crate::{
     cuda::{CuResult, Device, Handle, NODE_GRAPH, NODE_KERNEL, SUCCESS},
     gate,
     graphs::Work,
-    grid,
     process::{self, Process},
     work::Work as Launched,
 };
@@ -257,9 +256,9 @@ pub(crate) unsafe fn set_kernel(
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
     let call = || unsafe { original(exec, node, params) };
-    changed(exec, false, call, |_| {
+    changed(exec, false, call, |process| {
         // SAFETY: the driver has just taken them.
-        grid::local_bytes(unsafe { function_at(params) })
+        process.meet_kernel(unsafe { function_at(params) })
     })
 }
 
@@ -277,7 +276,7 @@ pub(crate) unsafe fn set_node(
         let (kind, own) = unsafe { (*params.cast::<i32>(), params.add(2)) };
         match kind {
             // SAFETY: as above.
-            NODE_KERNEL => grid::local_bytes(unsafe { function_at(own) }),
+            NODE_KERNEL => process.meet_kernel(unsafe { function_at(own) }),
             // SAFETY: as above.
             NODE_GRAPH => Some(Work::of(process, unsafe { *own }).local),
             _ => None,
