@@ -12,6 +12,7 @@ pub mod daemon;
 #[cfg(feature = "lab")]
 pub mod demo;
 mod figures;
+mod hash;
 pub mod hidden;
 mod identity;
 pub mod kernel;

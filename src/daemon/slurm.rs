@@ -52,13 +52,10 @@ fn size(request: &Request, capacity: u64) -> String {
         Some(mem) if capacity > 0 => (mem.0.saturating_mul(1000)).div_ceil(capacity),
         _ => u64::from(request.share.milli()),
     };
-    let milli = milli.max(u64::from(request.sm.milli())).min(1000);
-    match (request.gpus, milli) {
-        (gpus, 1000) => format!("gpu:{gpus}"),
-        (1, milli) => {
-            let share = Share::from_milli(u32::try_from(milli).unwrap_or(1000));
-            format!("gshare:{}", share.short())
-        }
+    let milli = milli.max(u64::from(request.sm.milli()));
+    match (request.gpus, u32::try_from(milli)) {
+        (1, Ok(milli @ ..1000)) => format!("gshare:{}", Share::from_milli(milli).short()),
+        // A part of several is one step above.
         (gpus, _) => format!("gpu:{gpus}"),
     }
 }

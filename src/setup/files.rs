@@ -14,6 +14,7 @@ use super::plan::{Target, What};
 use super::tree::{self, Tree};
 use crate::command::failure::{self, Failure};
 use crate::command::out;
+use crate::hash::sha256;
 use crate::launcher;
 
 /// What is done to one target.
@@ -464,7 +465,7 @@ fn cannot(verb: &str, path: &Path, error: &io::Error) -> Failure {
 
 fn digest(target: &Target) -> String {
     match &target.what {
-        What::File(bytes) => hash(bytes),
+        What::File(bytes) => sha256(bytes),
         What::Link(to) => format!("link {}", to.display()),
     }
 }
@@ -482,17 +483,8 @@ fn digest_of(tree: &Tree, path: &Path) -> io::Result<Option<String>> {
         Ok(meta) if meta.is_symlink() => {
             Ok(Some(format!("link {}", fs::read_link(&*place)?.display())))
         }
-        Ok(_) => Ok(Some(hash(&tree::read(&place)?))),
+        Ok(_) => Ok(Some(sha256(&tree::read(&place)?))),
     }
-}
-
-fn hash(bytes: &[u8]) -> String {
-    use sha2::Digest;
-    let sum = sha2::Sha256::digest(bytes);
-    sum.iter().fold(String::new(), |mut text, byte| {
-        text.push_str(&format!("{byte:02x}"));
-        text
-    })
 }
 
 #[cfg(test)]

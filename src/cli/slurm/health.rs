@@ -64,8 +64,7 @@ pub(super) fn node() -> String {
     let set = ["SLURMD_NODENAME", "SLURM_NODE_NAME"];
     let set = set.into_iter().find_map(|name| std::env::var(name).ok());
     set.unwrap_or_else(|| {
-        let host = nix::unistd::gethostname().unwrap_or_default();
-        let host = host.to_string_lossy();
+        let host = crate::figures::host();
         host.split('.').next().unwrap_or_default().to_owned()
     })
 }

@@ -30,16 +30,20 @@ const fn table(name: &'static str, whose: &'static str) -> Table {
     }
 }
 
-const OF_RECORD: &str = "CASE WHEN json_valid(record) THEN json_extract(record, '$.uid') = ?1 END";
+macro_rules! of_record {
+    () => {
+        "CASE WHEN json_valid(record) THEN json_extract(record, '$.uid') = ?1 END"
+    };
+}
 
 /// Of the journal.
 const JOURNAL: [Table; 9] = [
-    table("claim", OF_RECORD),
+    table("claim", of_record!()),
     table(
         "queue",
-        "id IN (SELECT id FROM claim WHERE CASE WHEN json_valid(record) THEN json_extract(record, '$.uid') = ?1 END)",
+        concat!("id IN (SELECT id FROM claim WHERE ", of_record!(), ")"),
     ),
-    table("unread", OF_RECORD),
+    table("unread", of_record!()),
     table("ended", "uid = ?1"),
     table("event", "uid = ?1"),
     table("quota", "party = 'user:' || ?2"),
