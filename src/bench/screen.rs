@@ -211,8 +211,15 @@ impl Seen {
         for i in 0..n {
             thread::sleep(Duration::from_millis(20 + random.below(60)));
             while self.output.try_recv().is_ok() {}
-            // Down the list, and at times to its other end.
-            let key: &[u8] = if i % 20 == 19 { b"\x1b[F" } else { b"j" };
+            // To the other row and back, and at times to the other end of the list: each key changes the screen, for
+            // one that does not is answered by the next snapshot only.
+            let at_end = i / 20 % 2 == 1;
+            let key: &[u8] = match (i % 20, at_end) {
+                (19, false) => b"\x1b[F",
+                (19, true) => b"\x1b[H",
+                (n, _) if n.is_multiple_of(2) != at_end => b"j",
+                _ => b"k",
+            };
             let (before, start) = (self.processor()?, Instant::now());
             self.keys.write_all(key)?;
             let (at, count) = self.frame(PATIENCE)?.context("no answer to a key")?;
