@@ -293,13 +293,14 @@ pub enum Command {
 pub struct SizeArgs {
     /// GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5), or auto: what earlier runs of
     /// the command (or shell) needed
-    #[arg(short, long, value_name = "N")]
+    #[arg(help_heading = "Size", short, long, value_name = "N")]
     pub gpus: Option<suggest::Wanted>,
     /// Memory and SMs separately.
     #[command(flatten)]
     pub part: PartArgs,
     /// Only these GPUs: indices or UUIDs, separated by commas
     #[arg(
+        help_heading = "Which GPUs",
         long,
         visible_alias = "index",
         value_name = "IDS",
@@ -307,19 +308,25 @@ pub struct SizeArgs {
     )]
     pub gpu_ids: Vec<String>,
     /// Only GPUs whose name contains this: h100, "RTX 4090"; several are separated by commas
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(
+        help_heading = "Which GPUs",
+        long,
+        value_name = "NAMES",
+        value_delimiter = ','
+    )]
     pub model: Vec<String>,
     /// Only GPUs in this sharing mode: timeslice, mps, exclusive or mig
-    #[arg(long, value_name = "MODE", value_parser = mode)]
+    #[arg(help_heading = "Which GPUs", long, value_name = "MODE", value_parser = mode)]
     pub mode: Option<ModeWish>,
     /// Allow gshare to move the claim to other GPUs while it runs (the default)
-    #[arg(long, overrides_with = "no_movable")]
+    #[arg(help_heading = "Which GPUs", long, overrides_with = "no_movable")]
     pub movable: bool,
     /// Never move the claim from the GPUs where it starts
-    #[arg(long)]
+    #[arg(help_heading = "Which GPUs", long)]
     pub no_movable: bool,
     /// Name of the claim
     #[arg(
+        help_heading = "Name and class",
         short,
         long,
         short_alias = 'J',
@@ -328,16 +335,23 @@ pub struct SizeArgs {
     )]
     pub name: Option<String>,
     /// Project that the claim belongs to
-    #[arg(long, short_alias = 'A', alias = "account", value_name = "PROJECT")]
+    #[arg(
+        help_heading = "Name and class",
+        long,
+        short_alias = 'A',
+        alias = "account",
+        value_name = "PROJECT"
+    )]
     pub project: Option<String>,
     /// Class of work: interactive, batch or inference
-    #[arg(long, value_name = "CLASS", value_parser = ClassParser)]
+    #[arg(help_heading = "Name and class", long, value_name = "CLASS", value_parser = ClassParser)]
     pub class: Option<Class>,
     /// End the claim after this time: 90m, 2h, 1-12:00:00; a bare number is minutes
-    #[arg(short, long, visible_alias = "duration", value_name = "TIME", value_parser = value::time)]
+    #[arg(help_heading = "Start and end", short, long, visible_alias = "duration", value_name = "TIME", value_parser = value::time)]
     pub time: Option<Duration>,
     /// Do not wait: exit 75 if the claim cannot start now
     #[arg(
+        help_heading = "Start and end",
         long,
         short_alias = 'I',
         visible_alias = "immediate",
@@ -345,10 +359,10 @@ pub struct SizeArgs {
     )]
     pub nonblock: bool,
     /// Wait at most this long, then exit 75; or forever [default: the service's, normally forever]
-    #[arg(long, value_name = "TIME", value_parser = wait)]
+    #[arg(help_heading = "Start and end", long, value_name = "TIME", value_parser = wait)]
     pub wait: Option<Wait>,
     /// Print errors only
-    #[arg(short, long)]
+    #[arg(help_heading = "Output", short, long)]
     pub quiet: bool,
 
     /// Slurm's spelling, answered with a hint.
@@ -369,23 +383,28 @@ pub struct ClaimArgs {
     #[command(flatten)]
     pub size: SizeArgs,
     /// Claim on another machine, by ssh: all other options go to the gshare there. See gshare nodes
-    #[arg(long, value_name = "HOST")]
+    #[arg(help_heading = "Which GPUs", long, value_name = "HOST")]
     pub on: Option<OsString>,
     /// Keep the claim after the command has ended, until its release or the end of its time limit
-    #[arg(long)]
+    #[arg(help_heading = "Start and end", long)]
     pub hold: bool,
     /// Allow gshare to stop the command to make room for other claims, and to restart it later
-    #[arg(long, requires = "command", conflicts_with = "hold")]
+    #[arg(
+        help_heading = "Start and end",
+        long,
+        requires = "command",
+        conflicts_with = "hold"
+    )]
     pub requeue: bool,
     /// Send a signal so many seconds before the time limit (-t) or a restart (--requeue) ends the command, e.g. USR1@90
     /// [default: @60]; to its programs on the GPU, with B: to the command itself
-    #[arg(long, value_name = "[B:]SIGNAL[@TIME]", requires = "command", value_parser = signal::signal)]
+    #[arg(help_heading = "Start and end", long, value_name = "[B:]SIGNAL[@TIME]", requires = "command", value_parser = signal::signal)]
     pub signal: Option<SignalSpec>,
     /// Print only the id (without a command)
-    #[arg(long)]
+    #[arg(help_heading = "Output", long)]
     pub short: bool,
     /// Start the command at once, and claim at its first CUDA call, which waits for the GPU
-    #[arg(long, conflicts_with_all = ["hold", "dry_run", "short"], requires = "command")]
+    #[arg(help_heading = "Start and end", long, conflicts_with_all = ["hold", "dry_run", "short"], requires = "command")]
     pub lazy: bool,
     /// Run the command without gshare's library, for a program that the library breaks: it is counted and kept to the claim's
     /// GPUs, but not limited. Where limits are strict, it takes whole GPUs (-g 1)
@@ -393,10 +412,10 @@ pub struct ClaimArgs {
     pub no_library: bool,
     /// Claim nothing. Print where the claim would start (exit 0); if it would wait, print the reason, the start time,
     /// and which other claims would make room and how (exit 75)
-    #[arg(long)]
+    #[arg(help_heading = "Output", long)]
     pub dry_run: bool,
     /// Print the grant as JSON: to stdout without a command, else to stderr
-    #[arg(long, conflicts_with = "short")]
+    #[arg(help_heading = "Output", long, conflicts_with = "short")]
     pub json: bool,
     /// Command to run; without one the claim lasts until it is released, 2 hours unless -t says otherwise
     #[arg(
@@ -610,6 +629,25 @@ mod tests {
         let mut all = Cli::command();
         all.build();
         check(&mut all);
+    }
+
+    #[test]
+    fn the_options_of_a_claim_are_in_groups() {
+        let mut all = Cli::command();
+        all.build();
+        for name in ["claim", "shell"] {
+            let command = all.find_subcommand_mut(name).expect("known");
+            let help = command.render_help().to_string();
+            let groups = [
+                "Size",
+                "Which GPUs",
+                "Name and class",
+                "Start and end",
+                "Output",
+            ];
+            let places = groups.map(|group| help.find(&format!("\n{group}:\n")));
+            assert!(places.is_sorted() && places[0].is_some(), "{help}");
+        }
     }
 
     #[test]

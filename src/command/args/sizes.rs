@@ -21,18 +21,18 @@ pub struct ClaimIdArgs {
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartArgs {
     /// Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same fraction as -g]
-    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::gpu_memory)]
+    #[arg(help_heading = "Size", long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem: Option<Bytes>,
     /// Most memory per GPU that the claim may use while others leave it free [default for new claims: the guaranteed
     /// memory; for notebooks: set by the service]
-    #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::gpu_memory)]
+    #[arg(help_heading = "Size", long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem_limit: Option<Bytes>,
     /// Guaranteed share of each GPU's SMs, in percent [default: the same fraction as -g]
-    #[arg(long, value_name = "PERCENT", value_parser = value::sm)]
+    #[arg(help_heading = "Size", long, value_name = "PERCENT", value_parser = value::sm)]
     pub sm: Option<Share>,
     /// Share of each GPU's SMs that the claim may use while others leave them idle: 0.8 or 80% [default for new claims:
     /// set by the service, normally all]
-    #[arg(long, value_name = "PART", value_parser = value::limit)]
+    #[arg(help_heading = "Size", long, value_name = "PART", value_parser = value::limit)]
     pub limit: Option<Share>,
 }
 
@@ -42,7 +42,7 @@ pub struct ResizeArgs {
     /// Claim: its id (c3) or name
     pub id: String,
     /// New fraction of each GPU of the claim, for memory and SMs: 0.5, or 2x0.5 for two GPUs
-    #[arg(short, long, value_name = "N", value_parser = value::claim_size)]
+    #[arg(help_heading = "Size", short, long, value_name = "N", value_parser = value::claim_size)]
     pub gpus: Option<Size>,
     /// Memory and SMs separately.
     #[command(flatten)]
