@@ -3,7 +3,6 @@
 //! Neither side ever waits for the other: a snapshot that the screen has not yet taken is replaced by
 //! the next one, and requests are answered later by an update with the same number.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -82,8 +81,7 @@ pub enum Seek {
 
 #[derive(Debug, Default)]
 struct Pending {
-    snapshot: Option<Box<Snapshot>>,
-    others: VecDeque<Update>,
+    news: Vec<Update>,
     closed: bool,
 }
 
@@ -126,15 +124,17 @@ impl UpdateSender {
         if pending.closed {
             return false;
         }
-        // What a snapshot ends must not be shown after it.
-        if matches!(update, Update::Snapshot(_) | Update::Disconnected(_)) {
-            let others = &mut pending.others;
-            others.retain(|u| !matches!(u, Update::Disconnected(_)));
-        }
-        match update {
-            Update::Snapshot(snapshot) => pending.snapshot = Some(snapshot),
-            other => pending.others.push_back(other),
-        }
+        // A snapshot takes the place of the one before, and ends a loss that was told before it.
+        let (new, lost) = (
+            matches!(update, Update::Snapshot(_)),
+            matches!(update, Update::Disconnected(_)),
+        );
+        pending.news.retain(|old| match old {
+            Update::Snapshot(_) => !new,
+            Update::Disconnected(_) => !new && !lost,
+            _ => true,
+        });
+        pending.news.push(update);
         drop(pending);
         self.0.wake.notify_one();
         true
@@ -152,7 +152,7 @@ impl UpdateSender {
 pub struct Updates(Arc<Shared>);
 
 impl Updates {
-    /// Everything that came since the last call, the newest snapshot first. Waits for something.
+    /// Everything that came since the last call, of snapshots the newest. Waits for something.
     pub(crate) async fn next(&self) -> Vec<Update> {
         loop {
             let woken = self.0.wake.notified();
@@ -164,15 +164,10 @@ impl Updates {
         }
     }
 
-    /// Everything that came since the last call, the newest snapshot first.
+    /// Everything that came since the last call, of snapshots the newest.
     #[must_use]
     pub fn take(&self) -> Vec<Update> {
-        let mut pending = self.0.lock();
-        let snapshot = pending.snapshot.take().map(Update::Snapshot);
-        snapshot
-            .into_iter()
-            .chain(pending.others.drain(..))
-            .collect()
+        std::mem::take(&mut self.0.lock().news)
     }
 }
 

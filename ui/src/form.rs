@@ -1,5 +1,7 @@
 //! The dialogs with lines to fill in: what was typed, and the call that it means.
 
+use std::str::FromStr;
+
 use gshare_proto::units::{Bytes, Share, parse_duration};
 use gshare_proto::{Call, ClaimGpu, ClaimSpec, ClaimView, ResizeSpec, Tried, Wait};
 use gshare_proto::{List, Text};
@@ -84,7 +86,6 @@ impl Form {
         Self::new(Kind::Claim, entries)
     }
 
-    /// Another size of a claim.
     pub(crate) fn resize(claim: &ClaimView) -> Self {
         let now = |of: fn(&ClaimGpu) -> String| claim.gpus.first().map(of).unwrap_or_default();
         let size = now(|g| format!("now {:.2}; empty: as it is", g.sm_request));
@@ -130,32 +131,24 @@ impl Form {
         }
     }
 
-    /// The line being typed.
     pub(crate) fn line(&mut self) -> Option<&mut LineInput> {
         Some(&mut self.entries.get_mut(self.focus)?.input)
     }
 
-    /// What stands on a line, if anything does.
     pub(crate) fn get(&self, label: &str) -> Option<String> {
         let entry = self.entries.iter().find(|e| e.label == label)?;
         let text = entry.input.text().trim();
         (!text.is_empty()).then(|| text.to_owned())
     }
 
-    fn share(&self, label: &str) -> Result<Option<Share>, String> {
-        let share = self.get(label).map(|t| t.parse::<Share>());
-        share.transpose().map_err(|e| e.to_string())
-    }
-
-    fn bytes(&self, label: &str) -> Result<Option<u64>, String> {
-        let bytes = self.get(label).map(|t| t.parse::<Bytes>());
-        let bytes = bytes.transpose().map_err(|e| e.to_string())?;
-        Ok(bytes.map(|b| b.0))
+    fn parsed<T: FromStr<Err: ToString>>(&self, label: &str) -> Result<Option<T>, String> {
+        let parsed = self.get(label).map(|text| text.parse::<T>());
+        parsed.transpose().map_err(|e| e.to_string())
     }
 
     /// Part of the SMs: `0.8` or `80%`.
     fn limit(&self) -> Result<Option<u32>, String> {
-        let limit = self.share("Limit")?;
+        let limit = self.parsed("Limit")?;
         match limit {
             Some(part) if part > Share::ONE => Err(format!("limit {part}: at most 1.0")),
             limit => Ok(limit.map(Share::milli)),
@@ -171,7 +164,7 @@ impl Form {
 
     /// The claim that is meant, or what is wrong with it.
     pub(crate) fn spec(&self) -> Result<ClaimSpec, String> {
-        let size = self.share("Size")?;
+        let size: Option<Share> = self.parsed("Size")?;
         let size = size.ok_or("size: write 0.25, or 2 for two GPUs")?;
         if size > Share::ONE && !size.milli().is_multiple_of(1000) {
             return Err(format!("size {size}: above one GPU, write a whole number"));
@@ -180,7 +173,7 @@ impl Form {
         let hold = hold.transpose().map_err(|e| e.to_string())?;
         Ok(ClaimSpec {
             gpus_milli: Some(size.milli()),
-            mem: self.bytes("Memory")?,
+            mem: self.parsed("Memory")?.map(|b: Bytes| b.0),
             sm_limit_milli: self.limit()?,
             name: self.get("Name").map(Into::into),
             class: self.get("Class").map(Into::into),
@@ -192,12 +185,11 @@ impl Form {
         })
     }
 
-    /// The change that is meant, or what is wrong with it.
     fn change(&self, id: &str) -> Result<ResizeSpec, String> {
         let spec = ResizeSpec {
             id: id.to_owned().into(),
-            gpus_milli: self.share("Size")?.map(Share::milli),
-            mem: self.bytes("Memory")?,
+            gpus_milli: self.parsed("Size")?.map(Share::milli),
+            mem: self.parsed("Memory")?.map(|b: Bytes| b.0),
             sm_limit_milli: self.limit()?,
             wait: Wait::No,
             ..ResizeSpec::default()
@@ -208,7 +200,6 @@ impl Form {
         Ok(spec)
     }
 
-    /// What is asked for, or what is wrong with it.
     pub(crate) fn call(&self) -> Result<Call, String> {
         match &self.kind {
             Kind::Claim => Ok(Call::Claim(Box::new(self.spec()?))),
@@ -231,7 +222,6 @@ impl Form {
         (*tried == spec).then_some(answer)
     }
 
-    /// The command that does the same.
     pub(crate) fn command(&self) -> String {
         let flag = |(label, flag): &(&str, &str)| {
             let value = self.get(label).filter(|v| !v.contains(' ') && v != CLASS);

@@ -48,7 +48,6 @@ impl LineInput {
         }
     }
 
-    /// Applies an editing key.
     pub(crate) fn key(&mut self, key: KeyEvent) {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         let len = self.text.chars().count();

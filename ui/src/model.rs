@@ -6,6 +6,12 @@ mod sort;
 mod tree;
 mod words;
 
+/// The one so many places further, around the end.
+pub(crate) fn around<T: Copy + PartialEq>(all: &[T], from: T, by: usize) -> T {
+    let at = all.iter().position(|one| *one == from).unwrap_or(0);
+    all[(at + by) % all.len()]
+}
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use gshare_proto::{
@@ -45,7 +51,6 @@ pub(crate) fn can_be_kept(claim: &ClaimView) -> bool {
     claim.place.on_its_way == Some(false)
 }
 
-/// Whether it is announced that a claim is ended because it idles.
 pub(crate) fn ends_idle(claim: &ClaimView) -> bool {
     let idle = claim.idle.as_ref();
     idle.is_some_and(|idle| idle.ends_in_s.is_some() && !idle.kept)
@@ -85,7 +90,6 @@ pub(crate) enum RowKey {
     Group(String),
     /// A process on a GPU, by pid and index of the GPU; in a claim or in none.
     Process(u32, u32),
-    /// A user by uid.
     User(u32),
     Check(String),
 }
@@ -99,7 +103,6 @@ pub(crate) enum ClaimRow<'a> {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Dialog {
-    /// Lines to fill in: a claim, another size, more time.
     Form(Box<Form>),
     /// Something that is asked for only after a yes.
     Confirm(Box<Question>),
@@ -107,7 +110,6 @@ pub(crate) enum Dialog {
         key: RowKey,
         scroll: usize,
     },
-    /// From this line on.
     Help(usize),
     /// What has happened, from this line on.
     Log(usize),
@@ -182,9 +184,9 @@ pub(crate) struct DryRun {
 }
 
 impl DryRun {
-    /// Whether it is of what is free of this model.
-    fn is_of(&self, room: &ModelRoomView) -> bool {
-        self.model == room.model && self.milli == milli(room)
+    /// Whether it is of so much of this model.
+    fn is_of(&self, room: &ModelRoomView, milli: u32) -> bool {
+        self.model == room.model && self.milli == milli
     }
 
     pub(crate) fn call(&self) -> Call {
@@ -211,7 +213,6 @@ pub(crate) struct Model {
     pub(crate) received_ms: u64,
     pub(crate) disconnected: Option<String>,
     pub(crate) page: Page,
-    /// The part of the Overview with the focus.
     pub(crate) section: Section,
     pub(crate) grouping: Grouping,
     /// Groups that are folded and claims that are unfolded, by their names.
@@ -225,7 +226,6 @@ pub(crate) struct Model {
     pub(crate) zoom: isize,
     /// How long after now the axis of the Queue begins, in milliseconds.
     pub(crate) ahead_ms: u64,
-    /// Whether only what is the viewer's is shown.
     pub(crate) mine: bool,
     pub(crate) sort: Sort,
     pub(crate) reversed: bool,
@@ -234,7 +234,6 @@ pub(crate) struct Model {
     pub(crate) dialog: Option<Dialog>,
     pub(crate) toast: Option<Toast>,
     pub(crate) caption: Option<String>,
-    /// Whether the demo's captions stand still.
     pub(crate) captions_paused: bool,
     pub(crate) recorded: bool,
     /// The clock on the wall, Unix milliseconds: that of a recording stands still when it does.
@@ -278,13 +277,11 @@ impl Model {
         }
     }
 
-    /// Whether the figures are not those of now.
     pub(crate) fn is_stale(&self) -> bool {
         let age = self.clock.now_ms.saturating_sub(self.received_ms);
         self.disconnected.is_some() || age > STALE_MS
     }
 
-    /// That gshare is off, if it is.
     pub(crate) fn off(&self) -> Option<String> {
         let off = self.snapshot.as_ref()?.service.as_ref()?.off.as_ref()?;
         let until = off.until_ms.map(|at| self.clock.short_time(at));
@@ -352,12 +349,10 @@ impl Model {
         self.gpus().find(|g| g.index == index)
     }
 
-    /// What the doctor found.
     pub(crate) fn checks(&self) -> impl Iterator<Item = &Check> {
         self.checks.rows.iter().flatten().flatten()
     }
 
-    /// Waiting claims as filtered, head first.
     pub(crate) fn queue_rows(&self) -> Vec<&QueueView> {
         let shown = |q: &&QueueView| {
             let name = q.name.as_deref().unwrap_or_default();
@@ -367,14 +362,12 @@ impl Model {
         queue.filter(shown).collect()
     }
 
-    /// Users with something recorded, as filtered.
     pub(crate) fn past_rows(&self) -> Vec<&HistorySeries> {
         let mut users = self.past.users();
         users.retain(|u| self.owned(u.uid) && self.matches(&[&u.label]));
         users
     }
 
-    /// GPUs of the Health screen, as filtered.
     pub(crate) fn health_gpus(&self) -> Vec<&GpuView> {
         let shown = |g: &&GpuView| {
             let name = format!("GPU {} {}", g.index, g.short);
@@ -391,7 +384,6 @@ impl Model {
         rows
     }
 
-    /// How many rows of this screen the filter lets through.
     pub(crate) fn filtered_rows(&self) -> usize {
         let rows = |section| self.keys(section).len();
         match self.page {
@@ -411,7 +403,6 @@ impl Model {
         wanted.is_empty() || texts.iter().any(|t| t.to_lowercase().contains(&wanted))
     }
 
-    /// Names of the rows of a section.
     pub(crate) fn keys(&self, section: Section) -> Vec<RowKey> {
         let gpu = |g: &GpuView| RowKey::Gpu(g.index);
         let check = |c: &Check| RowKey::Check(c.name.clone());
@@ -433,7 +424,6 @@ impl Model {
         }
     }
 
-    /// The part with the focus.
     pub(crate) fn focus(&self) -> Section {
         match self.page {
             Page::Overview => self.section,
@@ -444,7 +434,6 @@ impl Model {
         }
     }
 
-    /// The chosen row of a section.
     pub(crate) fn chosen(&self, section: Section) -> Option<&RowKey> {
         let chosen = self.chosen.get(&section)?;
         chosen.as_ref().map(|(key, _)| key)
@@ -463,7 +452,6 @@ impl Model {
         }
     }
 
-    /// Where the chosen row of a section is.
     pub(crate) fn chosen_index(&self, section: Section) -> Option<usize> {
         let key = self.chosen(section)?;
         self.keys(section).iter().position(|k| k == key)
@@ -479,7 +467,6 @@ impl Model {
         }
     }
 
-    /// No row of the section with the focus is chosen.
     pub(crate) fn choose_none(&mut self) {
         self.chosen.insert(self.focus(), None);
     }
@@ -510,7 +497,6 @@ impl Model {
         }
     }
 
-    /// Whether the viewer may act on what belongs to this user.
     pub(crate) fn may(&self, uid: u32) -> bool {
         self.viewer.admin || self.viewer.uid == uid
     }
@@ -526,26 +512,39 @@ impl Model {
         found.map(|(_, name)| name.as_str())
     }
 
-    /// The claim with this id.
     pub(crate) fn claim(&self, id: &str) -> Option<&ClaimView> {
         self.snapshot.as_ref()?.claims.iter().find(|c| c.id == id)
     }
 
-    /// The claim that a process is in.
     pub(crate) fn claim_of(&self, pid: u32) -> Option<&ClaimView> {
         let mut claims = self.snapshot.iter().flat_map(|s| &s.claims);
         claims.find(|c| c.processes.iter().any(|p| p.pid == pid))
     }
 
-    /// The waiting claim with this id.
     pub(crate) fn waiting(&self, id: &str) -> Option<&QueueView> {
         self.snapshot.as_ref()?.queue.iter().find(|q| q.id == id)
     }
 
     /// What a dry run says to what is free of a model; none until its answer.
     pub(crate) fn dry_run(&self, room: &ModelRoomView) -> Option<(&DryRun, &Tried)> {
-        let run = self.dry_runs.iter().find(|d| d.is_of(room))?;
+        self.dry_run_of(room, milli(room))
+    }
+
+    fn dry_run_of(&self, room: &ModelRoomView, milli: u32) -> Option<(&DryRun, &Tried)> {
+        let run = self.dry_runs.iter().find(|d| d.is_of(room, milli))?;
         Some((run, run.said.as_ref()?))
+    }
+
+    /// Whether all that is free of a model would be on loan, and is more than half a GPU.
+    fn is_on_loan(&self, room: &ModelRoomView) -> bool {
+        let said = self.dry_run(room).map(|(_, tried)| tried);
+        milli(room) > HALF && said.is_some_and(|t| t.starts && !t.entitled)
+    }
+
+    /// Whether half a GPU of it is within the guarantee, though all of it is on loan.
+    pub(crate) fn has_half(&self, room: &ModelRoomView) -> bool {
+        let half = self.dry_run_of(room, HALF);
+        self.is_on_loan(room) && half.is_some_and(|(_, t)| t.starts && t.entitled)
     }
 
     /// The dry runs to ask for; `seq` is the number of the first request.
@@ -554,11 +553,18 @@ impl Model {
         let is_new = |d: &DryRun| now.saturating_sub(d.asked.0) < TRIED_MS;
         self.dry_runs.retain(is_new);
         let room = self.snapshot.iter().flat_map(|s| &s.claimable_now);
-        let known = |room: &&ModelRoomView| self.dry_runs.iter().any(|d| d.is_of(room));
-        let rooms = room.flat_map(|room| &room.models).filter(|r| !known(r));
-        let new = rooms.zip(seq..).map(|(room, seq)| DryRun {
+        let sizes = |room| {
+            let half = self.is_on_loan(room).then_some(HALF);
+            let sizes = [milli(room)].into_iter().chain(half);
+            sizes.map(move |milli| (room, milli))
+        };
+        let is_known =
+            |of: &(&ModelRoomView, u32)| self.dry_runs.iter().any(|d| d.is_of(of.0, of.1));
+        let rooms = room.flat_map(|room| &room.models).flat_map(sizes);
+        let new = rooms.filter(|of| !is_known(of)).zip(seq..);
+        let new = new.map(|((room, milli), seq)| DryRun {
             model: room.model.clone(),
-            milli: milli(room),
+            milli,
             asked: (now, seq),
             said: None,
         });
@@ -574,7 +580,6 @@ impl Model {
         }
     }
 
-    /// Tells something for a while.
     pub(crate) fn say(&mut self, tone: Tone, text: impl Into<String>) {
         self.toast = Some(Toast {
             text: text.into(),
@@ -586,6 +591,9 @@ impl Model {
 
 /// What is tried where nothing is free, and what the dialog opens with, in thousandths of a GPU.
 pub(crate) const SOME: u32 = 250;
+
+/// What is tried besides where all that is free would be on loan, in thousandths of a GPU.
+const HALF: u32 = 500;
 
 /// What could be claimed of a model at once, in thousandths of a GPU: whole GPUs, else the largest part of one, else
 /// [`SOME`].

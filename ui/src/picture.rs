@@ -127,7 +127,6 @@ pub fn frame_text(frame: &Frame, options: &Options, size: (u16, u16), utc_offset
     buffer_text(&frame_cells(frame, options, size, utc_offset_s))
 }
 
-/// The characters of a buffer, line by line.
 pub(crate) fn buffer_text(buf: &Buffer) -> String {
     let mut out = String::new();
     for row in buf.content.chunks(usize::from(buf.area.width).max(1)) {

@@ -81,7 +81,6 @@ pub enum Exit {
     Signal(i32),
 }
 
-/// Now, in the user's time zone.
 fn clock() -> Clock {
     let now = Local::now();
     Clock {
@@ -91,25 +90,20 @@ fn clock() -> Clock {
 }
 
 /// Those that end the screen, and the one that stops it.
-struct Signals([(Signal, SignalStream); 4]);
+struct Signals(Vec<(Signal, SignalStream)>);
 
 impl Signals {
     fn new() -> io::Result<Self> {
-        let on =
-            |number: Signal| io::Result::Ok((number, signal(SignalKind::from_raw(number as i32))?));
-        Ok(Self([
-            on(Signal::SIGTERM)?,
-            on(Signal::SIGINT)?,
-            on(Signal::SIGHUP)?,
-            on(Signal::SIGTSTP)?,
-        ]))
+        use Signal::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
+        let on = |number| Ok((number, signal(SignalKind::from_raw(number as i32))?));
+        let all = [SIGTERM, SIGINT, SIGHUP, SIGTSTP].into_iter().map(on);
+        Ok(Self(all.collect::<io::Result<_>>()?))
     }
 
     async fn next(&mut self) -> Signal {
         poll_fn(|cx| {
-            let mut caught = self.0.iter_mut();
-            let caught = caught
-                .find_map(|(number, stream)| stream.poll_recv(cx).is_ready().then_some(*number));
+            let mut all = self.0.iter_mut();
+            let caught = all.find_map(|(n, stream)| stream.poll_recv(cx).is_ready().then_some(*n));
             caught.map_or(Poll::Pending, Poll::Ready)
         })
         .await

@@ -9,14 +9,12 @@ use gshare_proto::{Call, Client, ClientError, Reply, Snapshot};
 
 use crate::feed::{Failure, Feed, Feeder, Request, Update, UpdateSender, channel};
 
-/// Shortest time between two snapshots.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Waits between attempts to connect: from the first to the last.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
-/// Between two looks of the monitor.
 const MONITOR_WAIT: Duration = Duration::from_secs(1);
 
 /// The service may take this long to answer a request.

@@ -27,7 +27,6 @@ use crate::view::Cursor;
 const MOUSE_ON: &str = "\x1b[?1000h\x1b[?1006h";
 const MOUSE_OFF: &str = "\x1b[?1006l\x1b[?1000l";
 
-/// Whether the terminal is ours now.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The thread that draws: only its panic ends the screen.
@@ -81,7 +80,6 @@ fn hook_panics() {
     });
 }
 
-/// The terminal while the screen is on it.
 #[derive(Debug)]
 pub(crate) struct Screen {
     canvas: Canvas,
@@ -121,25 +119,20 @@ impl Screen {
         out.flush()
     }
 
-    /// Gives the terminal back for a while.
     pub(crate) fn leave(&mut self) {
         give_back();
     }
 
-    /// Takes it again, and draws everything anew next time; it may have another size.
+    /// Takes it again; it may have another size.
     pub(crate) fn retake(&mut self) -> io::Result<()> {
         self.enter()?;
-        let (columns, rows) = size()?;
-        self.renew(columns, rows);
-        Ok(())
+        self.fit()
     }
 
-    /// Takes the size that the terminal has now.
+    /// Takes the size that the terminal has now, and draws everything anew next time.
     pub(crate) fn fit(&mut self) -> io::Result<()> {
         let (columns, rows) = size()?;
-        if (columns, rows) != self.size() {
-            self.renew(columns, rows);
-        }
+        self.renew(columns, rows);
         Ok(())
     }
 

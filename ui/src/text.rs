@@ -28,6 +28,27 @@ pub(crate) fn wrap(text: &str, cols: usize, lines: usize, dots: &str) -> Vec<Str
     out.iter().map(|line| cut(line, cols, dots)).collect()
 }
 
+/// As much of a sentence as is whole in `cols` columns: without what is in parentheses, then without its last parts.
+pub(crate) fn brief(text: &str, cols: usize, dots: &str) -> String {
+    if width(text) <= cols {
+        return text.to_owned();
+    }
+    let plain = match (text.find(" ("), text.find(')')) {
+        (Some(from), Some(to)) if from < to => format!("{}{}", &text[..from], &text[to + 1..]),
+        _ => text.to_owned(),
+    };
+    let ends = ["; ", ": ", " in ", " by "].map(|end| plain.match_indices(end));
+    let ends = ends.into_iter().flatten().map(|(at, _)| at);
+    let fits = |at: &usize| (BRIEF..=cols).contains(&width(&plain[..*at]));
+    match ends.chain([plain.len()]).filter(fits).max() {
+        Some(end) => plain[..end].to_owned(),
+        None => cut(text, cols, dots),
+    }
+}
+
+/// Less of a sentence than this says nothing.
+const BRIEF: usize = 16;
+
 /// A time that ended longer ago is over, in milliseconds: the last week is asked for every five minutes.
 const OVER_MS: u64 = 600_000;
 
@@ -114,6 +135,32 @@ mod tests {
     use gshare_proto::{Figure, Source};
 
     use super::*;
+
+    #[test]
+    fn a_sentence_without_room_loses_whole_parts() {
+        let cases = [
+            (
+                "needs 23.5 GiB on one GPU; c20 ends 16:05",
+                "needs 23.5 GiB on one GPU",
+            ),
+            (
+                "c6 (vis, 4.4 GiB) moves from GPU 3 in 3s",
+                "c6 moves from GPU 3 in 3s",
+            ),
+            (
+                "c4 throttled 62 % by c3, and some more of it",
+                "c4 throttled 62 %",
+            ),
+            (
+                "a sentence that has no parts and no end",
+                "a sentence that has no par…",
+            ),
+        ];
+        for (text, wanted) in cases {
+            assert_eq!(brief(text, 27, "…"), wanted);
+            assert_eq!(brief(text, 60, "…"), text);
+        }
+    }
 
     #[test]
     fn unknown_is_a_dash_and_little_is_not_nothing() {

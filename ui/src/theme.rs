@@ -26,97 +26,59 @@ pub enum Background {
     Light,
 }
 
-/// The characters that are not letters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Glyphs {
-    /// Used within the claim.
-    pub(crate) used: &'static str,
-    /// Used above the claim.
-    pub(crate) burst: &'static str,
-    /// Claimed and not used.
-    pub(crate) unused: &'static str,
-    /// Free.
-    pub(crate) free: &'static str,
-    /// The end of the claim, where less is used; where more is.
-    pub(crate) tick: [&'static str; 2],
-    /// Between the slices of a GPU.
-    pub(crate) wall: &'static str,
-    /// Before what belongs to the viewer.
-    pub(crate) mine: &'static str,
-    /// Worth a look.
-    pub(crate) sign: &'static str,
-    /// Broken.
-    pub(crate) broken: &'static str,
-    /// Goes there.
-    pub(crate) arrow: &'static str,
-    /// This much is known, the rest is not.
-    pub(crate) at_least: &'static str,
-    /// Not known.
-    pub(crate) dash: &'static str,
-    /// Something was cut off.
-    pub(crate) ellipsis: &'static str,
-    /// A rule across the screen.
-    pub(crate) rule: &'static str,
-    /// Behind the heading of the order, and where it is reversed.
-    pub(crate) sorted: [&'static str; 2],
-    /// The selected row or focused section.
-    pub(crate) pointer: &'static str,
-    /// A group whose rows are shown.
-    pub(crate) open: &'static str,
-    /// Eighths of a cell from the left.
-    pub(crate) eighths: [&'static str; 8],
-    /// Levels of the history, lowest first.
-    pub(crate) levels: [&'static str; 8],
-    /// Whether frames are drawn with line characters.
-    pub(crate) lines: bool,
+/// Each sign once, with UTF-8 and in ASCII.
+macro_rules! glyphs {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $utf8:expr, $ascii:expr;)*) => {
+        /// The characters that are not letters.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct Glyphs { $($(#[$doc])* pub(crate) $name: $type,)* }
+        pub(crate) const UTF8: Glyphs = Glyphs { $($name: $utf8,)* };
+        pub(crate) const ASCII: Glyphs = Glyphs { $($name: $ascii,)* };
+    };
 }
 
-/// With UTF-8.
-pub(crate) const UTF8: Glyphs = Glyphs {
-    used: "█",
-    burst: "▒",
-    unused: "░",
-    free: "·",
-    tick: ["│", "┃"],
-    wall: "┃",
-    mine: "▌",
-    sign: "▲",
-    broken: "✗",
-    arrow: "→",
-    at_least: "≥",
-    dash: "—",
-    ellipsis: "…",
-    rule: "─",
-    sorted: ["▾", "▴"],
-    pointer: "▸",
-    open: "▾",
-    eighths: ["▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"],
-    levels: ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
-    lines: true,
-};
-
-pub(crate) const ASCII: Glyphs = Glyphs {
-    used: "#",
-    burst: "+",
-    unused: "=",
-    free: ".",
-    tick: ["|", "|"],
-    wall: "|",
-    mine: ">",
-    sign: "!",
-    broken: "x",
-    arrow: "->",
-    at_least: ">=",
-    dash: "-",
-    ellipsis: "..",
-    rule: "-",
-    sorted: ["*", "^"],
-    pointer: ">",
-    open: "v",
-    eighths: ["#"; 8],
-    levels: ["_", "_", ".", ".", "-", "-", "=", "#"],
-    lines: false,
-};
+glyphs! {
+    /// Used within the claim.
+    used: &'static str = "█", "#";
+    /// Used above the claim.
+    burst: &'static str = "▒", "+";
+    /// Claimed and not used.
+    unused: &'static str = "░", "=";
+    /// Free.
+    free: &'static str = "·", ".";
+    /// The end of the claim, where less is used; where more is.
+    tick: [&'static str; 2] = ["│", "┃"], ["|", "|"];
+    /// Between the slices of a GPU.
+    wall: &'static str = "┃", "|";
+    /// Before what belongs to the viewer.
+    mine: &'static str = "▌", ">";
+    /// Worth a look.
+    sign: &'static str = "▲", "!";
+    /// Broken.
+    broken: &'static str = "✗", "x";
+    /// Goes there.
+    arrow: &'static str = "→", "->";
+    /// This much is known, the rest is not.
+    at_least: &'static str = "≥", ">=";
+    /// Not known.
+    dash: &'static str = "—", "-";
+    /// Something was cut off.
+    ellipsis: &'static str = "…", "..";
+    /// A rule across the screen.
+    rule: &'static str = "─", "-";
+    /// Behind the heading of the order, and where it is reversed.
+    sorted: [&'static str; 2] = ["▾", "▴"], ["*", "^"];
+    /// The selected row or focused section.
+    pointer: &'static str = "▸", ">";
+    /// A group whose rows are shown.
+    open: &'static str = "▾", "v";
+    /// Eighths of a cell from the left.
+    eighths: [&'static str; 8] = ["▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"], ["#"; 8];
+    /// Levels of the history, lowest first.
+    levels: [&'static str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"], ["_", "_", ".", ".", "-", "-", "=", "#"];
+    /// Whether frames are drawn with line characters.
+    lines: bool = true, false;
+}
 
 /// Styles by meaning. Colour is for state alone: used, burst and unused are three depths of one hue.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,7 +14,6 @@ use crate::model::{Asked, Dialog, Model, Tone};
 use crate::msg::{Cmd, Msg};
 use crate::text;
 
-/// Takes a message in; what is to be done about it.
 pub(crate) fn update(model: &mut Model, msg: Msg) -> Vec<Cmd> {
     take_in(model, msg);
     std::mem::take(&mut model.out)
@@ -72,7 +71,6 @@ fn typed(model: &mut Model, edit: impl FnOnce(&mut LineInput)) {
     }
 }
 
-/// Runs a command, or says why it cannot be run.
 pub(crate) fn run(model: &mut Model, command: &Command) {
     match (command.able)(model) {
         Ok(()) => (command.run)(model),

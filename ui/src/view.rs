@@ -84,6 +84,10 @@ impl<'a> View<'a> {
         text::cut(text, cols, self.glyphs.ellipsis)
     }
 
+    fn brief(&self, text: &str, cols: usize) -> String {
+        text::brief(text, cols, self.glyphs.ellipsis)
+    }
+
     fn left(&self, text: &str, cols: usize) -> String {
         text::left(text, cols, self.glyphs.ellipsis)
     }
@@ -118,30 +122,9 @@ impl<'a> View<'a> {
         words(claim, self.snapshot, self.model.clock, self.glyphs.arrow)
     }
 
-    /// A line that is cut to `cols`, and marked where its row is the chosen one.
-    fn row(&self, line: Line<'static>, cols: usize, section: Section, key: RowKey) -> Row {
-        let line = fit(line, cols, self.look);
-        let is_chosen = self.model.focus() == section && self.model.current() == Some(&key);
-        let line = match is_chosen {
-            true => chosen(line, cols, self.look),
-            false => line,
-        };
-        let hits = vec![(0..usize::MAX, Target::Row(section, key))];
-        Row { line, hits }
-    }
-}
-
-/// A row of the screen, and what its columns mean to the mouse.
-#[derive(Clone, Default)]
-struct Row {
-    line: Line<'static>,
-    hits: Vec<(Range<usize>, Target)>,
-}
-
-impl From<Line<'static>> for Row {
-    fn from(line: Line<'static>) -> Self {
-        let hits = Vec::new();
-        Self { line, hits }
+    /// Whether this row of a section is chosen, and the section has the focus.
+    fn is_chosen(&self, section: Section, key: &RowKey) -> bool {
+        self.model.focus() == section && self.model.current() == Some(key)
     }
 }
 
@@ -151,29 +134,28 @@ const WIDE: usize = 100;
 /// What is drawn on, and what the places on it mean to the mouse.
 struct Scene<'b> {
     buf: &'b mut Buffer,
+    look: &'b Look,
     hits: Vec<(Rect, Target)>,
 }
 
-impl Scene<'_> {
-    /// A line in row `y` of `area`.
-    fn line(&mut self, line: &Line<'_>, area: Rect, y: u16) {
-        line.render(row_of(area, y).intersection(self.buf.area), self.buf);
+impl<'b> Scene<'b> {
+    fn new(buf: &'b mut Buffer, look: &'b Look) -> Self {
+        let hits = Vec::new();
+        Self { buf, look, hits }
     }
 
-    /// A click there means that.
+    fn line(&mut self, line: Line<'static>, area: Rect, y: u16) {
+        let at = row_of(area, y).intersection(self.buf.area);
+        fit(line, at.width.into(), self.look).render(at, self.buf);
+    }
+
     fn hit(&mut self, area: Rect, target: Target) {
         self.hits.push((area, target));
     }
 
-    /// Rows from the top of `area`.
-    fn rows<R: Into<Row>>(&mut self, rows: Vec<R>, area: Rect, look: &Look) {
-        for (row, at) in rows.into_iter().map(Into::into).zip(area.rows()) {
-            let row: Row = row;
-            self.line(&fit(row.line, at.width.into(), look), at, 0);
-            for (cols, target) in row.hits {
-                let (from, to) = (cells(cols.start), cells(cols.end));
-                self.hit(columns(at, from, to.saturating_sub(from)), target);
-            }
+    fn rows(&mut self, rows: impl IntoIterator<Item = Line<'static>>, area: Rect) {
+        for (row, at) in rows.into_iter().zip(area.rows()) {
+            self.line(row, at, 0);
         }
     }
 
@@ -185,9 +167,7 @@ impl Scene<'_> {
         area: Rect,
         (section, head, keys): (Section, u16, Vec<RowKey>),
     ) {
-        let model = view.model;
-        let is_chosen = |key| model.focus() == section && model.current() == Some(key);
-        let at = keys.iter().position(is_chosen);
+        let at = keys.iter().position(|key| view.is_chosen(section, key));
         let table = table.row_highlight_style(view.theme.selected);
         let mut state = TableState::default().with_selected(at.map(|at| at + usize::from(head)));
         let place = area.intersection(self.buf.area);
@@ -198,7 +178,8 @@ impl Scene<'_> {
     }
 
     /// A rule above a part that has a row for it; the rest of its area.
-    fn ruled(&mut self, area: Rect, has: bool, look: &Look) -> Rect {
+    fn ruled(&mut self, area: Rect, has: bool) -> Rect {
+        let look = self.look;
         if !has || area.is_empty() {
             return area;
         }
@@ -206,7 +187,7 @@ impl Scene<'_> {
         block.border_style(look.theme.free).render(area, self.buf);
         if !look.glyphs.lines {
             let line = look.glyphs.rule.repeat(area.width.into());
-            self.line(&Line::styled(line, look.theme.free), area, 0);
+            self.line(Line::styled(line, look.theme.free), area, 0);
         }
         Block::new().borders(Borders::TOP).inner(area)
     }
@@ -244,25 +225,24 @@ fn parts<const N: usize>(area: Rect, rows: [usize; N]) -> [Rect; N] {
     Layout::vertical(rows.map(size)).areas(area)
 }
 
-/// The whole screen without its box; says where the cursor is.
-fn frame(model: &Model, look: &Look, area: Rect, scene: &mut Scene<'_>) -> Cursor {
-    let view = View::new(model, look);
+fn frame(model: &Model, area: Rect, scene: &mut Scene<'_>) -> Cursor {
+    let view = View::new(model, scene.look);
     let (cols, rows) = (usize::from(area.width), usize::from(area.height));
-    let foot = keys::lines(&view, (cols, rows));
+    let foot = keys::rows(model, (cols, rows)).min(rows);
     let banner = header::banner(&view, cols, 2);
-    let head = rows.saturating_sub(foot.rows.len()).min(1);
-    let above = rows.saturating_sub(foot.rows.len() + head);
+    let head = (rows - foot).min(1);
+    let above = rows - foot - head;
     let parts = [
         Constraint::Length(cells(head)),
         Constraint::Length(cells(banner.len().min(above))),
         Constraint::Fill(1),
-        Constraint::Length(cells(foot.rows.len().min(rows))),
+        Constraint::Length(cells(foot)),
     ];
     let [head, above, body, below] = Layout::vertical(parts).areas(area);
     header::draw(&view, head, scene);
-    scene.rows(banner, above, look);
+    scene.rows(banner, above);
     match (&model.snapshot, model.page) {
-        (None, _) => scene.line(&header::waiting(&view, cols), body, 1),
+        (None, _) => scene.line(header::waiting(&view), body, 1),
         (_, Page::Overview) => overview::draw(&view, body, scene),
         (_, Page::Claims) => tree::draw(&view, body, scene),
         (_, Page::Queue) => waiting::draw(&view, body, scene),
@@ -271,36 +251,32 @@ fn frame(model: &Model, look: &Look, area: Rect, scene: &mut Scene<'_>) -> Curso
     }
     // Old figures are grey; the banner says since when.
     if model.is_stale() {
-        let grey = Style::reset().patch(look.theme.dim);
+        let grey = Style::reset().patch(view.theme.dim);
         scene.buf.set_style(body.intersection(scene.buf.area), grey);
     }
-    scene.rows(foot.rows, below, look);
-    foot.cursor.map(|x| at(area, x, (below.y - area.y).into()))
+    keys::draw(&view, below, scene)
 }
 
 /// All of it, with its box.
-fn paint(model: &Model, look: &Look, area: Rect, scene: &mut Scene<'_>) -> Cursor {
+fn paint(model: &Model, area: Rect, scene: &mut Scene<'_>) -> Cursor {
     let area = area.intersection(scene.buf.area);
     if area.is_empty() {
         return None;
     }
-    let typed = frame(model, look, area, scene);
-    dialog::draw(&View::new(model, look), area, scene).unwrap_or(typed)
+    let typed = frame(model, area, scene);
+    dialog::draw(&View::new(model, scene.look), area, scene).unwrap_or(typed)
 }
 
-/// Draws everything into `area`.
 pub(crate) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> Cursor {
-    let hits = Vec::new();
-    paint(model, look, area, &mut Scene { buf, hits })
+    paint(model, area, &mut Scene::new(buf, look))
 }
 
-/// What is under a cell of the screen.
 pub(crate) fn target(model: &Model, (x, y): (u16, u16)) -> Option<Target> {
     let (width, height) = model.size;
     let buf = &mut Buffer::empty(Rect::new(0, 0, width, height));
-    let (area, hits) = (buf.area, Vec::new());
-    let mut scene = Scene { buf, hits };
-    paint(model, View::bare(model).look, area, &mut scene);
+    let area = buf.area;
+    let mut scene = Scene::new(buf, View::bare(model).look);
+    paint(model, area, &mut scene);
     let mut hits = scene.hits.into_iter();
     let under = hits.find(|(place, _)| place.contains((x, y).into()));
     under.map(|(_, target)| target)
@@ -329,7 +305,6 @@ pub(crate) fn warnings(model: &Model) -> Vec<(String, String)> {
     notes.map(|note| (note.text, note.command)).collect()
 }
 
-/// What the viewer could claim now, in a sentence.
 pub(crate) fn free_now(model: &Model, look: &Look) -> String {
     overview::free_now(&View::new(model, look))
 }

@@ -270,7 +270,7 @@ pub fn wasted(snapshot: &Snapshot) -> String {
         Some((unused, gpu)) if unused >= WASTE => {
             let users = Vec::from_iter(programs(gpu)).join(", ");
             let unused = share(unused);
-            format!("GPU {} ({users}): {unused} of its time", gpu.index)
+            format!("GPU {} ({users}): {unused} of its time unused", gpu.index)
         }
         Some(_) => "nothing".to_owned(),
         None if claims().next().is_none() && held().next().is_none() => "nothing".to_owned(),

@@ -11,7 +11,6 @@ pub(crate) enum Span {
 }
 
 impl Span {
-    /// All, the shortest first.
     pub(crate) const ALL: [Self; 3] = [Self::Hour, Self::Day, Self::Week];
 
     /// Its name, its length, and after how long it has changed enough to be asked for again, both in milliseconds.
@@ -116,14 +115,12 @@ impl Past {
         })
     }
 
-    /// What was recorded of this claim.
     pub(crate) fn of_claim(&self, id: &str) -> Option<&HistoryView> {
         let view = self.claim.as_deref()?;
         let line = view.series.first()?;
         (line.key == id).then_some(view)
     }
 
-    /// The claims that idled most, the worst first.
     pub(crate) fn worst(&self) -> &[IdleHolding] {
         self.report.as_ref().map_or(&[], |r| &r.worst)
     }

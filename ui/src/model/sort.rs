@@ -6,6 +6,8 @@ use gshare_proto::{ClaimView, Figure};
 
 use gshare_proto::totals::{mem_used, sm_active, time_busy};
 
+use super::around;
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sort {
     /// The viewer's own, then what is worth a look, then what bursts; by id where that is equal.
@@ -20,28 +22,23 @@ pub(crate) enum Sort {
 }
 
 impl Sort {
+    /// All in the order of `s`, as they are called.
+    const ALL: [(Self, &'static str); 7] = [
+        (Self::Need, "need: yours, then those that need attention"),
+        (Self::User, "user"),
+        (Self::Gpu, "GPU"),
+        (Self::Memory, "memory, most first"),
+        (Self::Time, "GPU time, most first"),
+        (Self::Sm, "SM activity, most first"),
+        (Self::Id, "id"),
+    ];
+
     pub(crate) fn next(self) -> Self {
-        match self {
-            Self::Need => Self::User,
-            Self::User => Self::Gpu,
-            Self::Gpu => Self::Memory,
-            Self::Memory => Self::Time,
-            Self::Time => Self::Sm,
-            Self::Sm => Self::Id,
-            Self::Id => Self::Need,
-        }
+        around(&Self::ALL.map(|sort| sort.0), self, 1)
     }
 
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Need => "need: yours, then those that need attention",
-            Self::Id => "id",
-            Self::User => "user",
-            Self::Gpu => "GPU",
-            Self::Memory => "memory, most first",
-            Self::Time => "GPU time, most first",
-            Self::Sm => "SM activity, most first",
-        }
+        Self::ALL[self as usize].1
     }
 
     /// How two claims stand to each other in this order or the other way round: the id decides between equals, and what

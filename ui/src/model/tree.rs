@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gshare_proto::{ClaimView, ProcessView, UnclaimedView};
 
-use super::{ClaimRow, Model, RowKey};
+use super::{ClaimRow, Model, RowKey, around};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Grouping {
@@ -16,19 +16,11 @@ pub(crate) enum Grouping {
 
 impl Grouping {
     pub(crate) fn next(self) -> Self {
-        match self {
-            Self::User => Self::Notebook,
-            Self::Notebook => Self::Gpu,
-            Self::Gpu => Self::User,
-        }
+        around(&[Self::User, Self::Notebook, Self::Gpu], self, 1)
     }
 
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::User => "user",
-            Self::Notebook => "notebook",
-            Self::Gpu => "GPU",
-        }
+        ["user", "notebook", "GPU"][self as usize]
     }
 }
 
@@ -93,7 +85,6 @@ impl Model {
         !is_empty && self.is_open(key) == Some(false)
     }
 
-    /// Shows or hides what is in this row.
     pub(crate) fn turn(&mut self, key: &RowKey, open: bool) {
         match self.turnable(key) {
             Some((usual, name)) if open == usual => self.turned.remove(&name),
@@ -102,7 +93,6 @@ impl Model {
         };
     }
 
-    /// The title of the group of a row.
     fn group_of(&self, row: &ClaimRow<'_>) -> String {
         match (self.grouping, row) {
             (Grouping::User, ClaimRow::Claim(c)) => c.user.clone(),
@@ -120,7 +110,6 @@ impl Model {
         }
     }
 
-    /// The rows as filtered, sorted, grouped and folded.
     pub(crate) fn tree(&self) -> Vec<TreeRow<'_>> {
         // The viewer's own group first.
         let mine = self.viewer_name();

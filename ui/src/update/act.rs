@@ -26,7 +26,6 @@ pub(crate) fn need(is: bool, why: &str) -> Result<(), String> {
     is.then_some(()).ok_or_else(|| why.to_owned())
 }
 
-/// Whether this screen has claims to put in an order.
 pub(crate) fn some_claims(model: &Model) -> Result<(), String> {
     let is_table = matches!(model.page, Page::Overview | Page::Claims);
     let why = "only the claims on screens 1 and 2 have another order";
@@ -70,13 +69,11 @@ fn subject(model: &Model) -> Result<&ClaimView, String> {
     }
 }
 
-/// Whether the viewer may change what belongs to this user.
 fn may(model: &Model, id: &str, (uid, user): (u32, &str)) -> Result<(), String> {
     let why = format!("{id} belongs to {user}: only {user} or root can change it");
     need(model.may(uid), &why)
 }
 
-/// The chosen claim, if the viewer may change it.
 pub(crate) fn own_claim(model: &Model) -> Result<&ClaimView, String> {
     model.service()?;
     let claim = subject(model)?;
@@ -215,7 +212,6 @@ pub(crate) fn sort_by(model: &mut Model, sort: Sort) {
     model.say(Tone::Plain, format!("claims by {}{round}", sort.name()));
 }
 
-/// Only what is the viewer's, or everything again.
 pub(crate) fn mine_only(model: &mut Model) {
     model.mine = !model.mine;
     model.settle();
@@ -357,7 +353,6 @@ pub(crate) fn step(model: &mut Model, by: isize) {
     }
 }
 
-/// Reads on by pages of the box.
 pub(crate) fn step_pages(model: &mut Model, by: isize) {
     let page = isize::try_from(model.size.1.saturating_sub(6).max(1)).unwrap_or(1);
     step(model, by * page);

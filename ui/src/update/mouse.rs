@@ -6,7 +6,6 @@ use super::{act, run};
 use crate::model::{Dialog, Model};
 use crate::view::{self, Target};
 
-/// Rows that the wheel goes by.
 const WHEEL: isize = 3;
 
 pub(super) fn event(model: &mut Model, event: MouseEvent) {

@@ -7,7 +7,7 @@ use ratatui::layout::{Constraint, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row as Cells, Table};
 
-use super::{Row, Scene, Target, View, below, cells, fit, line, place, span, window};
+use super::{Scene, Target, View, below, cells, fit, line, place, span, window};
 use crate::model::{
     ClaimRow, Model, Section, Sort, claimed, compute_of, mem_claimed, mem_used, sm_active,
 };
@@ -43,7 +43,6 @@ pub(super) struct Claims<'a> {
     pub(super) groups: bool,
 }
 
-/// The table of the first screen.
 pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let model = view.model;
     let rows = model.claim_rows();
@@ -72,22 +71,18 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         .map(|row| (row.key(), table.row(row, &columns)));
     let (keys, lines): (Vec<_>, Vec<_>) = lines.unzip();
     if held == 0 {
-        scene.rows(
-            hints(view).collect(),
-            below(area, 1 + cells(keys.len())),
-            view.look,
-        );
+        scene.rows(hints(view), below(area, 1 + cells(keys.len())));
     }
     let table = table.table(&columns, (&place, focus), lines, area, scene);
     scene.table(view, table, area, (Section::Claims, 1, keys));
 }
 
 /// What claims would gain where there is none, and how to make one; a row for each line.
-pub(super) fn hints(view: &View<'_>) -> impl Iterator<Item = Row> {
+pub(super) fn hints(view: &View<'_>) -> impl Iterator<Item = Line<'static>> {
     let style = view.theme.dim;
     let lines = nothing(view.model).into_iter();
     let lines = lines.map(move |text| Line::styled(text, style));
-    gain(view).into_iter().chain(lines).map(Row::from)
+    gain(view).into_iter().chain(lines)
 }
 
 /// On how few GPUs the programs without a claim would fit.
@@ -116,7 +111,6 @@ fn gain(view: &View<'_>) -> Vec<Line<'static>> {
     out
 }
 
-/// What to do where there are no rows.
 pub(super) fn nothing(model: &Model) -> Vec<String> {
     if !model.filter.text().is_empty() {
         return vec![format!(
@@ -143,42 +137,34 @@ impl Col {
         matches!(self, Self::Indent | Self::Id | Self::User | Self::What)
     }
 
-    fn title(self) -> &'static str {
+    /// Its title, the order that it is for, and whether it has words, which stand at the left.
+    fn about(self) -> (&'static str, Option<Sort>, bool) {
         match self {
-            Self::Gpu => "GPU",
-            Self::Compute => "  % of a GPU",
-            Self::Used => "% used",
-            Self::Claim | Self::MemClaim => "claim",
-            Self::Sm => "SM %",
-            Self::Memory => "  of the GPU",
-            Self::MemUsed => "GiB used",
-            Self::State => " state",
-            Self::Indent | Self::Id | Self::User | Self::What => "",
+            Self::Indent | Self::What => ("", None, true),
+            Self::Id => ("", Some(Sort::Id), true),
+            Self::User => ("", Some(Sort::User), true),
+            Self::Gpu => ("GPU", Some(Sort::Gpu), false),
+            Self::Compute => ("  % of a GPU", None, true),
+            Self::Used => ("% used", Some(Sort::Time), false),
+            Self::Claim | Self::MemClaim => ("claim", None, false),
+            Self::Sm => ("SM %", Some(Sort::Sm), false),
+            Self::Memory => ("  of the GPU", None, true),
+            Self::MemUsed => ("GiB used", Some(Sort::Memory), false),
+            Self::State => (" state", None, true),
         }
     }
 
     /// Figures stand at the right edge; what does not fit is cut with a sign.
     fn cell(self, cols: usize, view: &View<'_>, line: Line<'static>) -> Cell<'static> {
-        let words = self.is_name() || matches!(self, Self::Compute | Self::Memory | Self::State);
         let line = fit(line, cols, view.look);
-        Cell::from(if words { line } else { line.right_aligned() })
-    }
-
-    /// The order that it is for.
-    fn sorted(self) -> Option<Sort> {
-        match self {
-            Self::Id => Some(Sort::Id),
-            Self::User => Some(Sort::User),
-            Self::Gpu => Some(Sort::Gpu),
-            Self::MemUsed => Some(Sort::Memory),
-            Self::Used => Some(Sort::Time),
-            Self::Sm => Some(Sort::Sm),
-            _ => None,
-        }
+        Cell::from(if self.about().2 {
+            line
+        } else {
+            line.right_aligned()
+        })
     }
 }
 
-/// Columns of the terminal that they take.
 fn total(columns: &Columns) -> usize {
     let all: usize = columns.iter().map(|(_, cols)| cols + 1).sum();
     all.saturating_sub(1)
@@ -214,7 +200,7 @@ impl Claims<'_> {
         let mut x = area.x;
         for (col, cols) in columns {
             let title = Rect::new(x, area.y, cells(*cols), 1).intersection(area);
-            if let Some(sort) = col.sorted() {
+            if let Some(sort) = col.about().1 {
                 scene.hit(title, Target::Sort(sort));
             }
             x += title.width + 1;
@@ -224,7 +210,6 @@ impl Claims<'_> {
         Table::new([head].into_iter().chain(rows), widths)
     }
 
-    /// The sign of the order.
     fn sorted(&self) -> &'static str {
         self.view.glyphs.sorted[usize::from(self.view.model.reversed)]
     }
@@ -243,9 +228,13 @@ impl Claims<'_> {
             span(format!(" {by}{place}"), theme.dim),
         ];
         joined(columns, &self.view, (Col::is_name, head.into()), |col| {
-            let is_sorted = col.sorted() == Some(sort);
-            let mark = if is_sorted { self.sorted() } else { "" };
-            line!(self.view; dim format!("{}{mark}", col.title()))
+            let (title, order, _) = col.about();
+            let mark = if order == Some(sort) {
+                self.sorted()
+            } else {
+                ""
+            };
+            line!(self.view; dim format!("{title}{mark}"))
         })
     }
 
@@ -281,8 +270,9 @@ impl Claims<'_> {
         });
         // The sign of the order stands behind a whole word.
         for (col, cols) in &mut columns {
-            if col.sorted() == Some(self.view.model.sort) {
-                *cols = (*cols).max(width(col.title()) + width(self.sorted()));
+            let (title, order, _) = col.about();
+            if order == Some(self.view.model.sort) {
+                *cols = (*cols).max(width(title) + width(self.sorted()));
             }
         }
         // Words have 8 columns at least.
@@ -316,7 +306,6 @@ impl Claims<'_> {
         columns
     }
 
-    /// A claim, or a program without one.
     pub(super) fn row(&self, of: &ClaimRow<'_>, columns: &Columns) -> Cells<'static> {
         let cells = columns.iter();
         Cells::new(cells.map(|(col, cols)| col.cell(*cols, &self.view, self.cell(of, *col))))

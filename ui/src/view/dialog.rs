@@ -40,20 +40,23 @@ impl Content {
     }
 }
 
-/// Columns inside a box at most.
 const INSIDE: usize = 96;
 
 /// Columns that the frame and its margins take.
 const FRAME: usize = 4;
 
-fn widget(widget: impl Widget) -> impl FnOnce(Rect, &mut Buffer) {
-    |area, buf| widget.render(area, buf)
+fn widget(widget: impl Widget, size: (u16, u16), look: &Look) -> Vec<Line<'static>> {
+    drawn(|area, scene| widget.render(area, scene.buf), size, look)
 }
 
 /// What is drawn into so many columns and rows, as lines.
-fn drawn(draw: impl FnOnce(Rect, &mut Buffer), (cols, rows): (u16, u16)) -> Vec<Line<'static>> {
+fn drawn(
+    draw: impl FnOnce(Rect, &mut Scene<'_>),
+    (cols, rows): (u16, u16),
+    look: &Look,
+) -> Vec<Line<'static>> {
     let mut buf = Buffer::empty(Rect::new(0, 0, cols, rows));
-    draw(buf.area, &mut buf);
+    draw(buf.area, &mut Scene::new(&mut buf, look));
     let cell = |x: u16, y: u16| span(buf[(x, y)].symbol().to_owned(), buf[(x, y)].style());
     let line = |y| (0..cols).map(|x| cell(x, y)).collect::<Line<'static>>();
     (0..rows).map(line).collect()
@@ -103,7 +106,6 @@ fn inside(model: &Model, cols: u16) -> usize {
     usize::from(cols).saturating_sub(FRAME + 2).min(most)
 }
 
-/// The last line to which the box can be scrolled.
 pub(super) fn scroll_end(view: &View<'_>) -> usize {
     let (cols, rows) = view.model.size;
     let lines = content(view, inside(view.model, cols)).map_or(0, |c| c.lines.len());
@@ -116,7 +118,6 @@ fn room(model: &Model, cols: u16, rows: u16) -> usize {
     usize::from(rows).saturating_sub(foot)
 }
 
-/// Where the box is on the screen.
 fn place(model: &Model, content: &Content, cols: usize, area: Rect) -> Rect {
     let room = room(model, area.width, area.height);
     let most = room.saturating_sub(1).max(3);
@@ -159,7 +160,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) -> Option
     block.render(frame, scene.buf);
     scene.buf.set_style(inside, Style::reset());
     let lines = content.lines.into_iter().skip(scroll).take(shown);
-    scene.rows(lines.collect::<Vec<_>>(), inside, look);
+    scene.rows(lines, inside);
     for (line, target) in content.hits {
         if (scroll..scroll + shown).contains(&line) {
             scene.hit(row_of(frame, cells(line - scroll + 1)), target);
@@ -196,7 +197,6 @@ pub(super) fn frame(look: &Look, title: &str, cols: u16) -> Block<'static> {
         .title_top(title)
 }
 
-/// The edges of a box without line characters.
 const ASCII_EDGES: border::Set<'static> = border::Set {
     top_left: "+",
     top_right: "+",
@@ -331,7 +331,6 @@ fn warnings(at: usize, view: &View<'_>, cols: usize) -> Content {
     }
 }
 
-/// Entries that are shown at a time.
 const LISTED: usize = 9;
 
 fn palette(input: &LineInput, at: usize, view: &View<'_>, cols: usize) -> Content {
@@ -357,7 +356,12 @@ fn palette(input: &LineInput, at: usize, view: &View<'_>, cols: usize) -> Conten
         let text = format!("no command is called `{}`", input.text());
         lines.push(line!(view; text text));
     }
-    lines.resize(LISTED + 1, Line::default());
+    lines.resize(LISTED + 2, Line::default());
+    // The chosen one is read whole.
+    let help = found.get(at).map_or("", |command| command.help);
+    let help = wrap(help, cols, 2, view.glyphs.ellipsis).into_iter();
+    lines.extend(help.map(Line::from));
+    lines.resize(LISTED + 4, Line::default());
     Content {
         title: format!("Commands ({})", found.len()),
         lines,

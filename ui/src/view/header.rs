@@ -6,9 +6,9 @@ use ratatui::style::Style;
 use ratatui::text::Line;
 use ratatui::widgets::{Tabs, Widget};
 
-use super::{Scene, Target, View, columns, fit, line, span};
+use super::{Facts, Scene, Target, View, columns, line};
 use crate::model::{Model, Page};
-use crate::text::{width, wrap};
+use crate::text::width;
 
 /// What a tab says; behind the name, what waits or is wrong there.
 fn tab(model: &Model, page: Page, short: bool) -> String {
@@ -96,8 +96,8 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let host = &view.snapshot.host;
     if model.snapshot.is_some() && wide(&shown) + width(host) + 44 < cols {
         let line = line!(view; heading "gshare ", text format!("{} ", view.cut(host, 20)));
-        scene.line(&line, area, 0);
         at += line.width() as u16;
+        scene.line(line, area, 0);
     }
     let place = columns(area, at - area.x, super::cells(wide(&shown)));
     let styled = shown.iter().map(|(page, text)| {
@@ -120,10 +120,9 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     }
     let rest = usize::from(area.right().saturating_sub(at + 1));
     let line = right(view, rest.max(least)).right_aligned();
-    scene.line(&line, area, 0);
+    scene.line(line, area, 0);
 }
 
-/// The banner in at most `rows` rows.
 pub(super) fn banner(view: &View<'_>, width: usize, rows: usize) -> Vec<Line<'static>> {
     let Some(text) = view.model.banner() else {
         return Vec::new();
@@ -135,19 +134,14 @@ pub(super) fn banner(view: &View<'_>, width: usize, rows: usize) -> Vec<Line<'st
         }
         (None, _) => (view.glyphs.sign, view.theme.warn, view.theme.strong),
     };
-    let lines = wrap(&format!("{sign} {text}"), width, rows, view.glyphs.ellipsis).into_iter();
-    let line = |(i, text): (usize, String)| match text.strip_prefix(sign) {
-        Some(rest) if i == 0 => Line::from(vec![span(sign, style), span(rest, words)]),
-        _ => Line::styled(text, words),
-    };
-    lines.enumerate().map(line).collect()
+    let mut out = Facts::new(view.look, width, (0, 2));
+    out.signed((sign, style), (&text, words), rows);
+    out.lines
 }
 
-/// Before the first snapshot.
-pub(super) fn waiting(view: &View<'_>, width: usize) -> Line<'static> {
-    let line = match &view.model.disconnected {
+pub(super) fn waiting(view: &View<'_>) -> Line<'static> {
+    match &view.model.disconnected {
         Some(why) => line!(view; error why.clone()),
         None => line!(view; dim "asking for the first figures"),
-    };
-    fit(line, width, view.look)
+    }
 }

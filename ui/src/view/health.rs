@@ -5,11 +5,9 @@ use ratatui::layout::{Constraint, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::{Row as Cells, Table};
 
-use super::{Facts, Row, Scene, Target, View, cells, line, place, span, window};
+use super::{Facts, Scene, Target, View, cells, line, place, window};
 use crate::model::{RowKey, Section, Weight, trouble, weight};
-use crate::text::wrap;
 
-/// How many things are wrong with the GPUs.
 pub(super) fn troubles(snapshot: &Snapshot) -> usize {
     let gpus = snapshot.gpus.iter();
     let wrong = |g: &&GpuView| {
@@ -31,7 +29,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let shown = window(n, shown, at.filter(|at| *at < n));
     let part = place(&shown, n);
     let [head, table, rest] = super::parts(area, [1, shown.len() + 1, usize::MAX]);
-    scene.line(&service(view), head, 0);
+    scene.line(service(view), head, 0);
     draw_gpus(view, &gpus[shown], &part, table, scene);
     let room = usize::from(rest.height).saturating_sub(1);
     // What is fine has a row each where whole sentences have no room.
@@ -41,10 +39,11 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         false => checks(view, cols, 1),
     };
     // The chosen one is in sight.
-    let at = model.chosen(Section::Health);
-    let is_chosen =
-        |(_, target): &(_, Target)| matches!(target, Target::Row(_, key) if Some(key) == at);
-    let at = rows.iter().position(|row| row.hits.iter().any(is_chosen));
+    let is_chosen = |(key, _): &Told| {
+        let key = key.as_ref();
+        key.is_some_and(|key| view.is_chosen(Section::Health, key))
+    };
+    let at = rows.iter().position(is_chosen);
     let shown = window(rows.len(), room, at.filter(|at| *at >= room));
     let mut rule = match cols >= super::WIDE {
         true => line!(view; free look.glyphs.rule.repeat(cols)),
@@ -53,12 +52,21 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     if shown.len() < rows.len() {
         rule = line!(view; dim place(&shown, rows.len())).right_aligned();
     }
-    scene.line(&rule, rest, 0);
-    let rows = rows.into_iter().skip(shown.start).take(shown.len());
-    scene.rows(rows.collect(), super::below(rest, 1), look);
+    scene.line(rule, rest, 0);
+    let places = super::below(rest, 1).rows();
+    for (told, at) in rows.into_iter().skip(shown.start).zip(places) {
+        let is_chosen = is_chosen(&told);
+        let (key, line) = told;
+        scene.line(line, at, 0);
+        if is_chosen {
+            scene.buf.set_style(at, view.theme.selected);
+        }
+        if let Some(key) = key {
+            scene.hit(at, Target::Row(Section::Health, key));
+        }
+    }
 }
 
-/// Rows of a sentence at most.
 const MOST: usize = 4;
 
 /// What is wrong with a GPU, and what to do; or what is known to be right.
@@ -203,19 +211,22 @@ fn holds(snapshot: &Snapshot) -> [(&'static str, &'static str); 3] {
     [("memory", memory), ("compute", compute), ("place", place)]
 }
 
+/// A line, and the row that it is part of.
+type Told = (Option<RowKey>, Line<'static>);
+
 /// What was found, and what holds a claim; what is fine in at most so many rows each.
-fn checks(view: &View<'_>, cols: usize, fine: usize) -> Vec<Row> {
+fn checks(view: &View<'_>, cols: usize, fine: usize) -> Vec<Told> {
     let (model, theme, glyphs) = (view.model, view.theme, view.glyphs);
     let found = model.check_rows();
-    let mut out: Vec<Row> = Vec::new();
+    let mut out: Vec<Told> = Vec::new();
     let why = match &model.checks.rows {
         Some(Ok(_)) => None,
         Some(Err(why)) => Some(why.as_str()),
         None if model.service().is_err() => Some("without a service: gshare doctor"),
         None => Some("asking the service"),
     };
-    out.extend(why.map(|why| line!(view; dim format!("CHECKS  {why}")).into()));
-    let told = |check: &&Check| -> Vec<Row> {
+    out.extend(why.map(|why| (None, line!(view; dim format!("CHECKS  {why}")))));
+    let told = |check: &&Check| -> Vec<Told> {
         let (sign, mark, text) = match (weight(check), check.state.as_str()) {
             (Weight::Fix, "missing") => (glyphs.broken, theme.error, theme.text),
             (Weight::Fix, _) => (glyphs.sign, theme.warn, theme.text),
@@ -224,16 +235,12 @@ fn checks(view: &View<'_>, cols: usize, fine: usize) -> Vec<Row> {
         let is_fine = weight(check) == Weight::Fine;
         let most = if is_fine { fine } else { MOST };
         let said = format!("{}: {}", check.name, check.detail);
-        let said = wrap(&said, cols.saturating_sub(2), most, glyphs.ellipsis).into_iter();
-        let signs = [sign].into_iter().chain(std::iter::repeat(" "));
-        let row = |(sign, said)| {
-            let line = Line::from(vec![span(format!("{sign} "), mark), span(said, text)]);
-            let key = RowKey::Check(check.name.clone());
-            view.row(line, cols, Section::Health, key)
-        };
+        let mut facts = Facts::new(view.look, cols, (0, 2));
+        facts.signed((sign, mark), (&said, text), most);
+        let row = |line| (Some(RowKey::Check(check.name.clone())), line);
         let fix = check.fix.iter().filter(|_| weight(check) == Weight::Fix);
-        let fix = fix.map(|fix| line!(view; key format!("    {fix}")).into());
-        signs.zip(said).map(row).chain(fix).collect()
+        let fix = fix.map(|fix| (None, line!(view; key format!("    {fix}"))));
+        facts.lines.into_iter().map(row).chain(fix).collect()
     };
     for (title, of) in [
         ("TO FIX", Weight::Fix),
@@ -246,11 +253,12 @@ fn checks(view: &View<'_>, cols: usize, fine: usize) -> Vec<Row> {
             for (what, text) in holds(view.snapshot) {
                 facts.tell(what, text, theme.text, MOST);
             }
-            out.extend(facts.lines.into_iter().map(Row::from));
+            out.extend(facts.lines.into_iter().map(|line| (None, line)));
         }
         let rows: Vec<&&Check> = found.iter().filter(|c| weight(c) == of).collect();
         if !rows.is_empty() {
-            out.push(line!(view; heading title, text format!(" {}", rows.len())).into());
+            let head = line!(view; heading title, text format!(" {}", rows.len()));
+            out.push((None, head));
             out.extend(rows.into_iter().flat_map(told));
         }
     }

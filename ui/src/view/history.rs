@@ -25,13 +25,13 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     // Without a record: the last ten minutes of each GPU, which come with every snapshot.
     let title = "LAST TEN MINUTES  SM activity, where it is known";
     let head = vec![line!(view; strong why), line!(view; heading title)];
-    scene.rows(head, area, view.look);
+    scene.rows(head, area);
     let gpus = &view.snapshot.gpus;
     let names = gpus.iter().map(|g| width(&g.short) + 4).max();
     let names = cells(names.unwrap_or(0));
     for (gpu, at) in gpus.iter().zip(area.rows().skip(2)) {
         let name = format!("{} {}", gpu.index, gpu.short);
-        scene.line(&line!(view; text name), at, 0);
+        scene.line(line!(view; text name), at, 0);
         let plot = spark(&gpu.history, 1, view.look);
         plot.render(columns(at, names, 60), scene.buf);
     }
@@ -48,10 +48,9 @@ fn shown(model: &Model) -> (String, Option<&HistorySeries>) {
     ("everybody".to_owned(), model.past.all())
 }
 
-/// Less idle time than this is not told: it is written as `<0.01` GPU hours.
+/// Less idle time than this, and its cause, is not told: it is written as `<0.01` GPU hours.
 const LITTLE_S: f64 = 18.0;
 
-/// Rows of a list of claims at most.
 const WORST: usize = 5;
 
 fn recorded(view: &View<'_>, past: &HistoryView, area: Rect, scene: &mut Scene<'_>) {
@@ -84,7 +83,7 @@ fn recorded(view: &View<'_>, past: &HistoryView, area: Rect, scene: &mut Scene<'
     let sizes = sizes.map(|n| Constraint::Length(cells(n)));
     let [head, plot, sums, claims, hours_at] = Layout::vertical(sizes).areas(area);
     let (who, series) = shown(model);
-    scene.rows(vec![title(view, &who, area.width.into())], head, look);
+    scene.rows([title(view, &who, area.width.into())], head);
     let split = split(view, &users);
     match split.is_empty() {
         true => draw_chart(view, past, (series, past.gpu_count), plot, scene),
@@ -112,14 +111,14 @@ fn recorded(view: &View<'_>, past: &HistoryView, area: Rect, scene: &mut Scene<'
             key advice.unwrap_or_default(),
         ));
     }
-    scene.rows(lines, claims, look);
+    scene.rows(lines, claims);
 }
 
 /// The whole machine over time, on other screens.
 pub(super) fn chart(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     if let Some(Ok(past)) = &view.model.past.view {
         let title = title(view, "everybody", area.width.into());
-        scene.rows(vec![title], area, view.look);
+        scene.rows([title], area);
         let all = (view.model.past.all(), past.gpu_count);
         draw_chart(view, past, all, below(area, 1), scene);
     }
@@ -164,18 +163,14 @@ fn draw_split(
         for (at, one) in columns.split(*row).iter().zip(all.by_ref()) {
             let used = view.or_dash(one.usage.used_gpu_s.map(hours));
             let about = format!("  {used} of {} GPU h", hours(one.usage.claimed_gpu_s));
-            scene.rows(
-                vec![line!(view; strong one.label.clone(), dim about)],
-                *at,
-                view.look,
-            );
+            scene.rows([line!(view; strong one.label.clone(), dim about)], *at);
             draw_chart(view, past, (Some(one), gpus), below(*at, 1), scene);
         }
     }
     let hidden = all.len();
     if hidden > 0 {
         scene.line(
-            &line!(view; dim format!("+{hidden}")).right_aligned(),
+            line!(view; dim format!("+{hidden}")).right_aligned(),
             area,
             0,
         );
@@ -259,7 +254,6 @@ pub(super) fn moments(
     sums.into_iter().map(moment).collect()
 }
 
-/// Columns before the chart.
 const AXIS: usize = 4;
 
 fn draw_chart(
@@ -295,7 +289,7 @@ fn draw_chart(
     for gpus in (0..=gpus).step_by(each) {
         let up = (gpus as f64 / top * f64::from(plot.height)) as u16;
         let y = last.saturating_sub(up);
-        scene.line(&line!(view; dim format!("{gpus:>3} ")), area, y);
+        scene.line(line!(view; dim format!("{gpus:>3} ")), area, y);
         for x in plot.x..plot.right().min(scene.buf.area.right()) {
             let cell = &mut scene.buf[(x, plot.y + y)];
             if gpus > 0 && cell.symbol() == " " && glyphs.lines {
@@ -307,7 +301,7 @@ fn draw_chart(
         let level = |m: Option<Moment>| m.map(|m| (m.waiting / top * 100.0) as f32);
         let each = moments.iter().step_by(per_cell(look));
         let levels: Vec<Option<f32>> = each.map(|m| level(*m).filter(|l| *l > 0.0)).collect();
-        scene.line(&line!(view; dim "wait"), area, plot.height);
+        scene.line(line!(view; dim "wait"), area, plot.height);
         let at = super::row_of(plot, plot.height);
         let waits = spark(&levels, 1, look).style(theme.text);
         waits.render(
@@ -317,7 +311,7 @@ fn draw_chart(
     }
     let axis = model.clock.axis(time, cols);
     let y = plot.height + under - 1;
-    scene.line(&line!(view; dim format!("    {axis}")), area, y);
+    scene.line(line!(view; dim format!("    {axis}")), area, y);
 }
 
 /// Users with their sums in GPU hours, the whole machine last.
@@ -357,7 +351,8 @@ fn draw_users(view: &View<'_>, users: &[&HistorySeries], area: Rect, scene: &mut
         };
         let mut bar = Line::from(" ");
         bar.extend(bullet.line(bars, view.look));
-        let idle = format!(" {}", usage.idle.main().unwrap_or_default());
+        let cause = usage.idle.main().filter(|_| usage.idle.total() >= LITTLE_S);
+        let idle = format!(" {}", cause.unwrap_or_default());
         let cells = [
             line!(view; text view.cut(label, names)),
             line!(view; text hours(usage.claimed_gpu_s)).right_aligned(),
@@ -389,7 +384,7 @@ fn draw_users(view: &View<'_>, users: &[&HistorySeries], area: Rect, scene: &mut
     scene.table(view, table, area, (Section::Users, 1, keys));
     if let Some(all) = all.filter(|_| causes > 0) {
         let y = users.len().min(room) + 2;
-        scene.line(&idle_by(view, &all.usage, cols), area, cells(y));
+        scene.line(idle_by(view, &all.usage, cols), area, cells(y));
     }
 }
 
@@ -397,7 +392,7 @@ fn draw_users(view: &View<'_>, users: &[&HistorySeries], area: Rect, scene: &mut
 fn idle_by(view: &View<'_>, usage: &Usage, cols: usize) -> Line<'static> {
     let (theme, glyphs) = (view.theme, view.glyphs);
     let mut parts = usage.idle.parts().to_vec();
-    parts.retain(|(_, s)| *s > 0.0);
+    parts.retain(|(_, s)| *s >= LITTLE_S);
     parts.sort_by(|a, b| b.1.total_cmp(&a.1));
     let total = usage.idle.total();
     let cells = (cols / 4).clamp(8, 40) as f64;
@@ -408,6 +403,9 @@ fn idle_by(view: &View<'_>, usage: &Usage, cols: usize) -> Line<'static> {
         glyphs.free,
         glyphs.dash,
     ];
+    if parts.is_empty() {
+        return Line::default();
+    }
     let mut line = line!(view; dim "idle by ");
     for ((_, s), sign) in parts.iter().zip(signs) {
         let n = (s / total * cells).round().max(1.0) as usize;

@@ -2,23 +2,17 @@
 //! caption.
 
 use gshare_proto::counts::many;
+use ratatui::layout::Rect;
 use ratatui::text::Line;
 
-use super::{Row, Target, View, fit, line, span};
+use super::{Cursor, Scene, Target, View, at, below, cells, columns, line, row_of, span};
 use crate::keymap::{self, Command};
 use crate::model::{Model, Tone};
 use crate::text::{width, wrap};
 
-pub(super) struct Foot {
-    pub(super) rows: Vec<Row>,
-    /// Column of the cursor on the first of them.
-    pub(super) cursor: Option<usize>,
-}
-
 /// A caption has two rows on a screen that is narrower than this and has at least so many rows.
 const TWO_ROWS: (usize, usize) = (132, 24);
 
-/// Rows of the foot on a screen of this size.
 pub(super) fn rows(model: &Model, (cols, rows): (usize, usize)) -> usize {
     match model.caption {
         None => 1,
@@ -28,18 +22,15 @@ pub(super) fn rows(model: &Model, (cols, rows): (usize, usize)) -> usize {
     }
 }
 
-/// The foot of a screen of this size.
-pub(super) fn lines(view: &View<'_>, size: (usize, usize)) -> Foot {
+/// The foot of the screen; says where the cursor is in it.
+pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) -> Cursor {
     let (model, theme) = (view.model, view.theme);
-    let cols = size.0;
-    let caption = rows(model, size) - 1;
     let mut line = Line::default();
     let mut cursor = None;
-    let mut hits = Vec::new();
     let said = model.toast.as_ref().filter(|_| !model.filtering);
     if model.filtering {
         let (before, after) = model.filter.split();
-        cursor = Some(width("filter: ") + width(before));
+        cursor = Some(at(area, width("filter: ") + width(before), 0));
         line = line!(view; key "filter: ", text format!("{before}{after}  "));
     } else if let Some(toast) = said {
         let style = match toast.tone {
@@ -52,19 +43,19 @@ pub(super) fn lines(view: &View<'_>, size: (usize, usize)) -> Foot {
         let shown = many(model.filtered_rows(), "row");
         line = line!(view; text format!("filter `{}`: {shown}  ", model.filter.text()));
     }
-    let shown = shortened(keymap::line(model), cols.saturating_sub(line.width()));
+    let room = usize::from(area.width).saturating_sub(line.width());
+    let shown = shortened(keymap::line(model), room);
     let shown = if said.is_some() { Vec::new() } else { shown };
     for (i, command) in shown.into_iter().enumerate() {
         line.push_span(if i > 0 { "  " } else { "" });
         let from = line.width();
         line.extend(line!(view; key first(command), dim format!(" {}", command.label)));
-        hits.push((from..line.width(), Target::Command(command)));
+        let place = columns(area, cells(from), cells(line.width() - from));
+        scene.hit(row_of(place, 0), Target::Command(command));
     }
-    let line = fit(line, cols, view.look);
-    Foot {
-        rows: with_caption(view, (cols, caption), Row { line, hits }),
-        cursor,
-    }
+    scene.line(line, area, 0);
+    scene.rows(caption(view, below(area, 1)), below(area, 1));
+    cursor
 }
 
 /// The key that is told; the help has the others.
@@ -83,11 +74,11 @@ fn shortened(mut commands: Vec<&'static Command>, room: usize) -> Vec<&'static C
     commands
 }
 
-/// The keys, and below them the caption in so many rows, with its key behind the first.
-fn with_caption(view: &View<'_>, (cols, rows): (usize, usize), keys: Row) -> Vec<Row> {
-    let mut out = vec![keys];
+/// The caption, with its key behind the first row.
+fn caption(view: &View<'_>, area: Rect) -> Vec<Line<'static>> {
+    let (cols, rows) = (usize::from(area.width), usize::from(area.height));
     let Some(caption) = &view.model.caption else {
-        return out;
+        return Vec::new();
     };
     let hint = match view.model.captions_paused {
         true => "  Space resumes ",
@@ -100,11 +91,10 @@ fn with_caption(view: &View<'_>, (cols, rows): (usize, usize), keys: Row) -> Vec
         false => wrap(caption, room.saturating_sub(1), rows, view.glyphs.ellipsis),
     };
     texts.resize(rows, String::new());
-    for (i, text) in texts.into_iter().enumerate() {
+    let line = |(i, text)| {
         let text = view.left(&format!(" {text}"), room);
         let hint = view.left(if i == 0 { hint } else { "" }, width(hint));
-        let line = Line::styled(format!("{text}{hint}"), view.theme.caption);
-        out.push(fit(line, cols, view.look).into());
-    }
-    out
+        Line::styled(format!("{text}{hint}"), view.theme.caption)
+    };
+    texts.into_iter().enumerate().map(line).collect()
 }

@@ -22,7 +22,6 @@ fn ended(claim: &ClaimView) -> Option<String> {
     Some(format!("is ended in {left}: idle {since}, and others wait"))
 }
 
-/// Rows of one note at most.
 const MOST: usize = 3;
 
 /// A sentence, and what can be done about it.
@@ -44,6 +43,7 @@ impl Note {
         let is_own = !self.command.is_empty() && last + width(&self.command) > room;
         let (mut texts, command) = match whole.len() + usize::from(is_own) <= most {
             true => (whole, self.command.as_str()),
+            false if most == 1 => (vec![view.brief(&self.text, room.saturating_sub(3))], "!"),
             false => (text(room.saturating_sub(3), most), "!"),
         };
         if command != "!" && is_own {
@@ -72,7 +72,6 @@ fn is_on(command: &str, id: &str) -> bool {
     command.split(' ').any(|word| word == id)
 }
 
-/// The command that is advised for a claim.
 pub(super) fn advice_on<'a>(snapshot: &'a Snapshot, id: &str) -> Option<&'a str> {
     let mut commands = snapshot.advice.iter().filter_map(|a| a.command.as_deref());
     commands.find(|command| is_on(command, id))

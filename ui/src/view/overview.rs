@@ -19,7 +19,6 @@ pub(super) use gpus::{is_on, programs, slices, slices_with};
 pub(crate) const SIDE: u16 = 180;
 const LEFT: u16 = 122;
 
-/// Warnings at most.
 const WARNINGS: usize = 3;
 
 /// Waiting claims at most, or rows on what off means.
@@ -155,7 +154,6 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     if area.is_empty() {
         return;
     }
-    let look = view.look;
     let parts = Parts::new(view, area);
     let side = area.width >= SIDE;
     let columns = [
@@ -167,11 +165,11 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let [mut free, gpus, claims, queue, warnings, news] = parts.places(left);
     free.width = area.width.min(LEFT);
     free::draw(view, free, scene);
-    let gpus = scene.ruled(gpus, parts.ruled(1), look);
+    let gpus = scene.ruled(gpus, parts.ruled(1));
     gpus::draw(view, gpus, parts.each, scene);
-    let claims = scene.ruled(claims, parts.ruled(2), look);
+    let claims = scene.ruled(claims, parts.ruled(2));
     claims::draw(view, claims, scene);
-    let queue = scene.ruled(queue, parts.ruled(3), look);
+    let queue = scene.ruled(queue, parts.ruled(3));
     let day = day(view);
     let is_beside = queue.width >= DAY && usize::from(queue.height) >= day.len();
     let columns = match is_beside && !day.is_empty() {
@@ -180,15 +178,11 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     };
     let [queue, today] = Layout::horizontal(columns).areas(queue);
     queue::draw(view, queue, scene);
-    scene.rows(
-        day,
-        Block::new().padding(Padding::left(1)).inner(today),
-        look,
-    );
+    scene.rows(day, Block::new().padding(Padding::left(1)).inner(today));
     let cols = usize::from(left.width);
-    let warnings = scene.ruled(warnings, parts.ruled(0), look);
+    let warnings = scene.ruled(warnings, parts.ruled(0));
     let rows = usize::from(warnings.height);
-    scene.rows(notes::lines(view, cols, rows), warnings, look);
+    scene.rows(notes::lines(view, cols, rows), warnings);
     last(view, news, scene);
     if side {
         beside(view, right, scene);
@@ -230,10 +224,10 @@ pub(super) fn last(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     if events == 0 {
         return;
     }
-    scene.line(&line!(view; heading "LAST"), area, 0);
+    scene.line(line!(view; heading "LAST"), area, 0);
     let at = super::columns(area, 5, u16::MAX);
     let most = if events < at.height.into() { 3 } else { 1 };
-    scene.rows(notes::news(view, at.width.into(), most), at, view.look);
+    scene.rows(notes::news(view, at.width.into(), most), at);
 }
 
 /// What large screens show more: the whole queue, the chosen claim since it began, what happened last.
@@ -256,7 +250,7 @@ fn beside(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let news = notes::news(view, cols.saturating_sub(5), 3).len().min(9);
     let sheet = if claim.is_some() { usize::MAX } else { 0 };
     let [queue, today, chosen, news] = super::parts(inner, [waiting + 1, today, sheet, news]);
-    scene.rows(day, today, look);
+    scene.rows(day, today);
     let height = queue.height.saturating_sub(1);
     queue::draw(view, Rect { height, ..queue }, scene);
     if let Some(claim) = claim {

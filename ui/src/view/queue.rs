@@ -22,7 +22,6 @@ fn off<'a>(view: &View<'a>) -> Option<&'a OffView> {
     view.snapshot.service.as_ref()?.off.as_ref()
 }
 
-/// Rows that the list could fill.
 pub(super) fn wanted(view: &View<'_>) -> usize {
     match off(view) {
         Some(_) => 6,
@@ -63,7 +62,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let page = model.page == Page::Queue;
     let rows = model.queue_rows();
     if let Some(off) = off(view).filter(|_| !page) {
-        return scene.rows(off_means(view, off, area.width.into()), area, view.look);
+        return scene.rows(off_means(view, off, area.width.into()), area);
     }
     let n = rows.len();
     let focus = model.focus() == Section::Queue;
@@ -81,17 +80,17 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     if n == 0 && !page {
         head = line!(view; heading "QUEUE", dim " nobody waits");
     }
-    scene.line(&head, area, 0);
     let at = match page {
         true => below(area, 1),
         false => columns(area, cells(head.width()), u16::MAX),
     };
+    scene.line(head, area, 0);
     if n == 0 && page {
         let text = match view.snapshot.service {
             Some(_) => "nobody waits",
             None => "no service, so no queue",
         };
-        return scene.line(&line!(view; dim text), at, 0);
+        return scene.line(line!(view; dim text), at, 0);
     }
     let hidden = Some(n - shown.len()).filter(|n| *n > 0 && !page);
     let more = hidden.map_or_else(String::new, |n| format!(" +{n} on 3"));
@@ -108,7 +107,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         scene.buf.set_style(row, view.theme.selected);
     }
     let more = line!(view; key more).right_aligned();
-    scene.line(&more, area, area.height.saturating_sub(1));
+    scene.line(more, area, area.height.saturating_sub(1));
 }
 
 /// A row for each: what is known of it, and what is done for it, else why it waits.
@@ -147,7 +146,8 @@ fn table(view: &View<'_>, shown: &[&QueueView], cols: usize) -> Table<'static> {
         widths[3] = 0;
     }
     widths[7] = rest(&widths);
-    let row = |texts: [Span<'static>; 8]| {
+    let row = |mut texts: [Span<'static>; 8]| {
+        texts[7].content = view.brief(&texts[7].content, widths[7]).into();
         let cells = texts.into_iter().zip(widths).filter(|(_, cols)| *cols > 0);
         Cells::new(cells.map(|(text, cols)| fit(text.into(), cols, view.look)))
     };

@@ -69,6 +69,26 @@ fn long_names() -> gshare_proto::Snapshot {
     base
 }
 
+/// gshare is off for an hour.
+fn off() -> gshare_proto::Snapshot {
+    let mut base = canned::workstation();
+    base.service.as_mut().unwrap().off = Some(OffView {
+        until_ms: Some(base.taken_ms + 3_600_000),
+        by: "bob".to_owned(),
+        ..OffView::default()
+    });
+    base
+}
+
+/// What the Overview is drawn in besides.
+fn more_states() -> [(&'static str, gshare_proto::Snapshot); 3] {
+    [
+        ("off", off()),
+        ("eight-on-one", eight_on_one()),
+        ("long-names", long_names()),
+    ]
+}
+
 /// The states of a laboratory that every screen is drawn in.
 fn laboratory() -> [(&'static str, gshare_proto::Snapshot); 5] {
     [
@@ -82,11 +102,7 @@ fn laboratory() -> [(&'static str, gshare_proto::Snapshot); 5] {
 
 #[test]
 fn the_overview_in_the_states_of_a_laboratory() {
-    let more = [
-        ("eight-on-one", eight_on_one()),
-        ("long-names", long_names()),
-    ];
-    for (name, snapshot) in laboratory().into_iter().chain(more) {
+    for (name, snapshot) in laboratory().into_iter().chain(more_states()) {
         for (size, cols) in [((80, 24), "80x24"), ((120, 40), "120x40")] {
             let m = model(NLP, size, snapshot.clone());
             check_screen(&format!("{name}-{cols}"), &m);
@@ -419,15 +435,13 @@ fn figures_of(line: &str) -> usize {
 
 #[test]
 fn rows_have_few_figures_and_screens_few_blank_rows_while_something_is_hidden() {
-    let states = [
-        canned::workstation(),
-        canned::lab(),
-        canned::nothing_free(),
-        canned::mig(),
-        canned::crowd(),
+    let more = [
+        ("workstation", canned::workstation()),
+        ("crowd", canned::crowd()),
     ];
+    let ten = laboratory().into_iter().chain(more_states()).chain(more);
     let (mut most, mut blank_most) = (0, 0);
-    for snapshot in states {
+    for (name, snapshot) in ten {
         for size in [(80, 24), (120, 40), (200, 50)] {
             for page in Page::ALL {
                 let mut m = model(NLP, size, snapshot.clone());
@@ -439,7 +453,10 @@ fn rows_have_few_figures_and_screens_few_blank_rows_while_something_is_hidden() 
                     let n = figures_of(line);
                     // On large screens two parts stand beside each other.
                     let parts = if size.0 >= crate::view::SIDE { 2 } else { 1 };
-                    assert!(n <= 7 * parts, "{page:?} {size:?}: {n} figures: {line}");
+                    assert!(
+                        n <= 7 * parts,
+                        "{name} {page:?} {size:?}: {n} figures: {line}"
+                    );
                     most = most.max(n);
                 }
                 // `1-8 of 21`, `+1 on 3`.
@@ -454,7 +471,7 @@ fn rows_have_few_figures_and_screens_few_blank_rows_while_something_is_hidden() 
                 let blank = text.lines().filter(|l| l.trim().is_empty()).count();
                 assert!(
                     !hidden || blank <= 6,
-                    "{page:?} {size:?}: {blank} blank: {text}"
+                    "{name} {page:?} {size:?}: {blank} blank: {text}"
                 );
                 if hidden {
                     blank_most = blank_most.max(blank);
@@ -763,15 +780,7 @@ fn a_stage_that_comes_later_is_announced_above_everything() {
 
 #[test]
 fn off_is_said_in_the_first_row_and_nothing_is_promised() {
-    let mut m = model(NLP, (80, 24), canned::workstation());
-    let snapshot = m.snapshot.as_mut().unwrap();
-    let until_ms = Some(snapshot.taken_ms + 3_600_000);
-    let off = OffView {
-        until_ms,
-        by: "bob".to_owned(),
-        ..OffView::default()
-    };
-    snapshot.service.as_mut().unwrap().off = Some(off);
+    let mut m = model(NLP, (80, 24), off());
     let text = screen(&m);
     let rows: Vec<&str> = text.lines().collect();
     assert!(rows[0].contains("no limits"), "{text}");

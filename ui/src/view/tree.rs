@@ -67,14 +67,10 @@ fn draw_tree(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let columns = table.columns(&rows);
     let room = usize::from(area.height).saturating_sub(2);
     let shown = window(tree.len(), room, view.model.chosen_index(Section::Tree));
-    scene.line(&fit(about(view), area.width.into(), view.look), area, 0);
+    scene.line(about(view), area, 0);
     let area = super::below(area, 1);
     if tree.is_empty() {
-        scene.rows(
-            claims::hints(view).collect(),
-            super::below(area, 1),
-            view.look,
-        );
+        scene.rows(claims::hints(view), super::below(area, 1));
     }
     let keys = tree[shown.clone()].iter().map(TreeRow::key).collect();
     let lines = tree[shown].iter().map(|item| match item {
@@ -120,6 +116,8 @@ fn group_line(
         true => "0".to_owned(),
         false => view.at_least(sum),
     };
+    let state = columns.iter().find(|(col, _)| *col == Col::State);
+    let state = state.map_or(0, |(_, cols)| *cols);
     let cell = |col: Col| {
         let text = match col {
             Col::Used | Col::Claim | Col::MemClaim | Col::Sm if group.claims.is_empty() => {
@@ -131,10 +129,11 @@ fn group_line(
             Col::MemUsed => view.gib(bytes),
             Col::MemClaim => gib(sum.mem_claimed),
             Col::State if !open => {
-                return worst().map_or_else(
-                    Line::default,
-                    |(id, words)| line!(view; text format!(" {} {id} {}", glyphs.sign, words.text)),
-                );
+                let Some((id, words)) = worst() else {
+                    return Line::default();
+                };
+                let text = format!(" {} {id} {}", glyphs.sign, words.text);
+                return line!(view; text view.brief(&text, state));
             }
             _ => String::new(),
         };
@@ -155,7 +154,6 @@ fn process(view: &View<'_>, process: &ProcessView) -> Line<'static> {
     )
 }
 
-/// The claim that the chosen row belongs to.
 fn subject<'a>(view: &View<'a>) -> Option<&'a ClaimView> {
     match view.model.current()? {
         RowKey::Claim(id) => view.model.claim(id),
@@ -201,7 +199,7 @@ pub(super) fn sheet(view: &View<'_>, claim: &ClaimView, area: Rect, scene: &mut 
     let plots = plots.max(5.min(inner.height / 2));
     let [plots, rest] = super::parts(inner, [(plots + 1).into(), usize::MAX]);
     pictures(view, claim, plots, scene);
-    scene.rows(facts, rest, view.look);
+    scene.rows(facts, rest);
 }
 
 /// Compute and memory of a claim: figures, and below them what they were since it began.
@@ -210,7 +208,7 @@ pub(super) fn pictures(view: &View<'_>, claim: &ClaimView, area: Rect, scene: &m
     let [left, right] = halves.areas(area);
     let figures = figures_of(view, claim, left.width.min(right.width).into());
     for (line, at) in figures.into_iter().zip([left, right]) {
-        scene.rows(vec![line], at, view.look);
+        scene.rows([line], at);
     }
     let mut gpus = view.snapshot.gpus.iter();
     let by_sms = gpus.any(|g| is_by_sms(g) && super::overview::is_on(claim, g.index));
@@ -260,7 +258,6 @@ fn figures_of(view: &View<'_>, claim: &ClaimView, cols: usize) -> [Line<'static>
     })
 }
 
-/// A figure of the claim since it began.
 fn plot(
     view: &View<'_>,
     claim: &ClaimView,
@@ -275,7 +272,7 @@ fn plot(
             Ok(()) => "asking the service what it recorded",
             Err(_) => "nothing is recorded",
         };
-        return scene.line(&line!(view; dim text), area, 0);
+        return scene.line(line!(view; dim text), area, 0);
     };
     let [plot, axis] = Layout::vertical([Constraint::Fill(1), Constraint::Length(1)]).areas(area);
     let points = past.series.first().map(|s| s.points.as_slice());
@@ -289,10 +286,9 @@ fn plot(
     OverTime { moments, top, look }.render(plot, scene.buf);
     let from = model.clock.short_time(past.from_ms);
     let gap = usize::from(axis.width).saturating_sub(width(&from) + 3);
-    scene.line(&line!(view; dim format!("{from}{scale:^gap$}now")), axis, 0);
+    scene.line(line!(view; dim format!("{from}{scale:^gap$}now")), axis, 0);
 }
 
-/// What was claimed, used and idle.
 pub(super) fn sums_of(view: &View<'_>, usage: &Usage) -> String {
     let known = |s: Option<f64>| view.or_dash(s.map(hours));
     let (claimed, used) = (hours(usage.claimed_gpu_s), known(usage.used_gpu_s));

@@ -5,13 +5,12 @@ use ratatui::layout::Rect;
 use ratatui::text::Line;
 use ratatui::widgets::Widget;
 
-use super::{Facts, Scene, View, below, columns, history, line, overview, queue, row_of, span};
+use super::{Facts, Scene, Target, View, columns, history, line, overview, queue, span};
 use crate::model::{Model, RowKey, Section, trouble};
 use crate::text::{gib, share, width};
 use crate::theme::Look;
 use crate::widgets::gantt::{Gantt, Segment};
 
-/// Lengths of the axis, in hours.
 pub(crate) const HOURS: [u64; 6] = [1, 2, 5, 12, 24, 72];
 
 /// From so many rows on the time of the GPUs is drawn.
@@ -49,12 +48,12 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let sizes = [1 + list, detail, held, later, usize::MAX];
     let [list, detail, held, later, past] = super::parts(area, sizes);
     queue::draw(view, list, scene);
-    scene.rows(chosen, detail, look);
+    scene.rows(chosen, detail);
     until(view, held, each as u16, scene);
-    let later = scene.ruled(later, true, look);
-    scene.rows(future, later, look);
+    let later = scene.ruled(later, true);
+    scene.rows(future, later);
     if past.height >= 5 {
-        let past = scene.ruled(past, true, look);
+        let past = scene.ruled(past, true);
         history::chart(view, past, scene);
     }
 }
@@ -191,7 +190,6 @@ fn segments(view: &View<'_>, gpu: &GpuView, (begin, length): (u64, u64)) -> Vec<
     out
 }
 
-/// Why nobody can claim a part of it.
 fn closed(gpu: &GpuView) -> Option<&'static str> {
     match gpu.drain {
         _ if gpu.condition() == "sick" => Some("sick: no new claims"),
@@ -200,13 +198,12 @@ fn closed(gpu: &GpuView) -> Option<&'static str> {
     }
 }
 
-/// A row or two for each GPU on an axis of hours.
 fn until(view: &View<'_>, area: Rect, each: u16, scene: &mut Scene<'_>) {
     if area.height < 3 {
         return;
     }
-    let (look, theme, glyphs) = (view.look, view.theme, view.glyphs);
-    let area = scene.ruled(area, true, look);
+    let glyphs = view.glyphs;
+    let area = scene.ruled(area, true);
     let gpus = &view.snapshot.gpus;
     let one = gpus.iter().all(|g| g.short == gpus[0].short);
     let name = |g: &GpuView| match one && area.width < 100 {
@@ -233,31 +230,30 @@ fn until(view: &View<'_>, area: Rect, each: u16, scene: &mut Scene<'_>) {
     if view.model.ahead_ms == 0 {
         head.extend(line!(view; good "0.25", dim " free for you now"));
     }
-    scene.line(&head, area, 0);
+    scene.line(head, area, 0);
     let times = (begin, begin + length);
     let times = view.model.clock.axis(times, axis.width.into());
-    scene.line(&line!(view; dim times), axis, 1);
-    for (i, gpu) in gpus.iter().enumerate() {
-        let y = 2 + i as u16 * each;
-        if y >= area.height {
-            break;
-        }
-        scene.line(
-            &Line::styled(view.left(&name(gpu), names), theme.text),
-            area,
-            y,
-        );
+    scene.line(line!(view; dim times), axis, 1);
+    let places = area.rows().zip(axis.rows()).skip(2);
+    for (gpu, (at, axis)) in gpus.iter().zip(places.step_by(each.into())) {
+        scene.line(line!(view; text view.left(&name(gpu), names)), at, 0);
         let segments = segments(view, gpu, (begin, length));
         let gantt = Gantt {
             segments: &segments,
-            look,
+            look: view.look,
         };
-        gantt.render(row_of(axis, y), scene.buf);
-        let target = super::Target::Row(Section::Gpus, RowKey::Gpu(gpu.index));
-        scene.hit(row_of(area, y), target);
-        if each > 1 && y + 1 < area.height {
+        gantt.render(axis, scene.buf);
+        scene.hit(at, Target::Row(Section::Gpus, RowKey::Gpu(gpu.index)));
+        if each > 1 && at.bottom() < area.bottom() {
             let line = free_when(view, gpu, begin, &segments, axis.width);
-            scene.line(&line, below(axis, y + 1), 0);
+            scene.line(
+                line,
+                Rect {
+                    y: axis.y + 1,
+                    ..axis
+                },
+                0,
+            );
         }
     }
 }

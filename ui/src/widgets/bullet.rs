@@ -23,7 +23,6 @@ pub(super) fn eighths(part: f64, whole: f64, cells: usize) -> usize {
 }
 
 impl Bullet {
-    /// Of memory.
     pub(crate) fn bytes(used: Option<u64>, claim: u64, whole: Option<u64>) -> Self {
         Self {
             used: used.map(|bytes| bytes as f64),

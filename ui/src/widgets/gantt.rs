@@ -24,7 +24,6 @@ pub(crate) struct Gantt<'a> {
 }
 
 impl Gantt<'_> {
-    /// The column of a part of the axis.
     pub(crate) fn column(part: f64, cols: u16) -> u16 {
         (part.clamp(0.0, 1.0) * f64::from(cols)).round() as u16
     }

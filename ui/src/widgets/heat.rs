@@ -11,7 +11,6 @@ use crate::theme::Look;
 const DAYS: [&str; 7] = ["Mo", "Tu", "We", "Th", "Fr", "Sa", "Su"];
 const HOURS: usize = 24;
 
-/// Columns and rows of it.
 pub(crate) const SIZE: (u16, u16) = (4 + HOURS as u16, 2 + DAYS.len() as u16);
 
 /// A heading, a row a day with a column an hour, and the hours.

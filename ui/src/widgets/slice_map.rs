@@ -48,7 +48,6 @@ impl Kind {
     }
 }
 
-/// Their sizes together.
 fn whole(slices: &[Slice]) -> f64 {
     let sum: f64 = slices.iter().map(|s| s.size.max(0.0)).sum();
     if sum > 0.0 { sum } else { 1.0 }
@@ -130,7 +129,6 @@ impl SliceMap<'_> {
         out
     }
 
-    /// What each cell shows, slice by slice.
     fn uses(slices: &[Slice], cells: &[usize]) -> Vec<Vec<Use>> {
         let mut out: Vec<Vec<Use>> = Vec::new();
         for (slice, &cells) in slices.iter().zip(cells) {
@@ -160,7 +158,6 @@ impl SliceMap<'_> {
         out
     }
 
-    /// The name for so many cells.
     fn name(&self, slice: &Slice, cells: usize) -> String {
         if cells < LEAST {
             return String::new();

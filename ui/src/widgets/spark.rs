@@ -6,7 +6,6 @@ use ratatui::widgets::{RenderDirection, Sparkline};
 
 use crate::theme::Look;
 
-/// So many rows high.
 pub(crate) fn spark(history: &[Option<f32>], rows: u16, look: &Look) -> Sparkline<'static> {
     let most = 8 * u64::from(rows);
     let level = |v: f32| (f64::from(v.clamp(0.0, 100.0)) / 100.0 * most as f64) as u64;

@@ -275,7 +275,7 @@ pub(crate) fn first_day() -> Snapshot {
     base.gpus = (0..8)
         .map(|i| gpu(i, outside(i), &[], outside(i)))
         .collect();
-    base.claimable_now = claimable(&[("RTX 4090", 0.56, 0)]);
+    base.claimable_now = claimable(&[("RTX 4090", 0.58, 0)]);
     let busy = [98.0, 97.0, 2.0, 61.0, 37.0, 13.0, 54.0, 0.0];
     for (gpu, busy) in base.gpus.iter_mut().zip(busy) {
         gpu.time_busy = measured(busy, Source::TimeBusy);

@@ -5,7 +5,6 @@ use gshare_proto::{AdminCall, Call, GpuView};
 use super::{Asking, called, subject};
 use crate::model::{Model, Question, RowKey};
 
-/// Whether the viewer is an administrator.
 fn admin(model: &Model) -> Result<(), String> {
     model.service()?;
     if model.viewer.admin {
@@ -44,7 +43,6 @@ pub(crate) fn kill(model: &Model) -> Asking {
     ask(format!("Kill {id}"), text, call)
 }
 
-/// The GPU of the open page or the chosen row.
 fn chosen_gpu(model: &Model) -> Result<&GpuView, String> {
     admin(model)?;
     let Some(RowKey::Gpu(index)) = model.subject() else {

@@ -3,7 +3,7 @@
 use gshare_proto::HistoryBy;
 
 use super::{need, refresh};
-use crate::model::{Model, Page, Section, Span, Tone};
+use crate::model::{Model, Page, Section, Span, Tone, around};
 use crate::view::waiting::axis_of;
 
 pub(crate) fn open_page(model: &mut Model, page: Page) {
@@ -11,12 +11,6 @@ pub(crate) fn open_page(model: &mut Model, page: Page) {
     model.ahead_ms = 0;
     model.settle();
     refresh(model);
-}
-
-/// The item so many places further, around the end.
-fn around<T: Copy + PartialEq>(all: &[T], from: T, by: usize) -> T {
-    let at = all.iter().position(|one| *one == from).unwrap_or(0);
-    all[(at + by) % all.len()]
 }
 
 pub(crate) fn turn_page(model: &mut Model, by: usize) {
@@ -44,7 +38,6 @@ pub(crate) fn next_grouping(model: &mut Model) {
     model.say(Tone::Plain, text);
 }
 
-/// Whether the chosen row hides something.
 pub(crate) fn some_folded(model: &Model) -> Result<(), String> {
     let hides = model.current().is_some_and(|key| model.hides(key));
     need(
@@ -53,7 +46,6 @@ pub(crate) fn some_folded(model: &Model) -> Result<(), String> {
     )
 }
 
-/// Shows or hides what is in the chosen row.
 pub(crate) fn turn(model: &mut Model, open: bool) {
     if let Some(key) = model.current().cloned() {
         model.turn(&key, open);
@@ -83,7 +75,6 @@ pub(crate) fn some_ahead(model: &Model) -> Result<(), String> {
     )
 }
 
-/// Goes on by half of the axis, or back.
 pub(crate) fn look_ahead(model: &mut Model, on: bool) {
     let (half, _) = half_axis(model);
     model.ahead_ms = match on {
@@ -101,7 +92,6 @@ pub(crate) fn look_back(model: &mut Model, by: isize) {
     refresh(model);
 }
 
-/// Goes to the span before or after.
 pub(crate) fn go_back(model: &mut Model, by: i64) {
     model.past.back = model.past.back.saturating_add_signed(by);
     refresh(model);

@@ -3,7 +3,7 @@
 use gshare_proto::{GpuView, Tried};
 use ratatui::text::Line;
 
-use super::{drawn, widget};
+use super::widget;
 use crate::model::{Model, is_by_sms};
 use crate::text::{gib, percent};
 use crate::view::{Facts, View, cells, overview, span};
@@ -19,7 +19,6 @@ fn named(gpus: &[String]) -> String {
     }
 }
 
-/// What it gets of its first GPU.
 fn part(tried: &Tried, gpu: &GpuView) -> Option<String> {
     let got = tried.gpus.first()?;
     let size = percent(got.sm * 100.0);
@@ -93,7 +92,7 @@ pub(super) fn lines(tried: &Tried, view: &View<'_>, cols: usize) -> Vec<Line<'st
             look: view.look,
         };
         let size = (cells(cols.saturating_sub(LABEL).min(60)), 2);
-        for (i, mut line) in drawn(widget(map), size).into_iter().enumerate() {
+        for (i, mut line) in widget(map, size, view.look).into_iter().enumerate() {
             let name = format!("GPU {}", gpu.index);
             let label = format!("  {:<9}", if i == 0 { &name } else { "" });
             line.spans.insert(0, span(label, theme.dim));

@@ -5,7 +5,6 @@ use gshare_proto::{
     Caps, Check, ClaimView, Figure, GpuView, Grade, HealthView, ProcessView, QueueView, Source,
     UnclaimedView, UserView,
 };
-use ratatui::buffer::Buffer;
 use ratatui::text::Line;
 use ratatui::widgets::Widget;
 
@@ -25,7 +24,6 @@ struct Page<'a> {
     facts: Facts<'a>,
 }
 
-/// Title and lines in `cols` columns.
 pub(super) fn lines(view: &View<'_>, key: &RowKey, cols: usize) -> (String, Vec<Line<'static>>) {
     let facts = Facts::new(view.look, cols, (0, LABEL));
     let mut page = Page {
@@ -139,16 +137,14 @@ impl Page<'_> {
         }
         let columns = table.columns(&rows);
         let size = (cells(self.cols), cells(rows.len() + 1));
-        let draw = |at, buf: &mut Buffer| {
+        let draw = |at, scene: &mut Scene<'_>| {
             let lines = rows.iter().map(|row| table.row(row, &columns)).collect();
-            let head = (rows.len().to_string(), false);
-            let hits = Vec::new();
-            let mut scene = Scene { buf, hits };
-            let table = table.table(&columns, (&head.0, head.1), lines, at, &mut scene);
+            let n = rows.len().to_string();
+            let table = table.table(&columns, (&n, false), lines, at, scene);
             Widget::render(table, at, scene.buf);
         };
         self.facts.lines.push(Line::default());
-        self.facts.lines.extend(drawn(draw, size));
+        self.facts.lines.extend(drawn(draw, size, self.view.look));
     }
 
     fn claim(&mut self, claim: &ClaimView) {
@@ -157,10 +153,8 @@ impl Page<'_> {
         if !claim.adopted && !claim.gpus.is_empty() {
             let known = view.model.past.of_claim(&claim.id).is_some();
             let size = (cells(self.cols), if known { 8 } else { 1 });
-            let hits = Vec::new();
-            let draw =
-                |at, buf: &mut Buffer| tree::pictures(&view, claim, at, &mut Scene { buf, hits });
-            self.facts.lines.extend(drawn(draw, size));
+            let draw = |at, scene: &mut Scene<'_>| tree::pictures(&view, claim, at, scene);
+            self.facts.lines.extend(drawn(draw, size, view.look));
         }
         let facts = tree::facts(&view, claim, (self.cols, LABEL));
         self.facts.lines.extend(facts);
@@ -220,7 +214,6 @@ impl Page<'_> {
         }
     }
 
-    /// What a claim has of a GPU.
     fn part(&mut self, claim: &ClaimView, g: &gshare_proto::ClaimGpu) {
         let view = self.view;
         if claim.adopted {
@@ -333,7 +326,6 @@ impl Page<'_> {
         }
     }
 
-    /// Bytes of a GPU.
     fn whole_memory(&self, gpu: u32) -> Option<u64> {
         self.view.model.gpu(gpu).and_then(GpuView::mem_whole)
     }
@@ -445,11 +437,12 @@ impl Page<'_> {
         let look = view.look;
         let cols = cells(self.cols.saturating_sub(LABEL).min(60));
         let slices = overview::slices(&view, gpu);
-        self.picture("held", drawn(widget(SliceMap { slices, look }), (cols, 2)));
+        let map = SliceMap { slices, look };
+        self.picture("held", widget(map, (cols, 2), look));
         self.memory(gpu.mem_used, gpu.mem_claimed, gpu.mem_whole());
         if gpu.history.iter().any(Option::is_some) {
             let plot = spark(&gpu.history, 3, look);
-            self.picture("10 minutes", drawn(widget(plot), (cols, 3)));
+            self.picture("10 minutes", widget(plot, (cols, 3), look));
         }
         let text = self.activity(gpu.time_busy, gpu.sm_active, gpu.sm_occupancy);
         self.tell("now", text);

@@ -5,13 +5,11 @@ use ratatui::text::Line;
 use crate::keymap::{Command, Context, commands};
 use crate::view::{Facts, View, line};
 
-/// Columns of keys and signs.
 const KEYS: usize = 14;
 
 /// From so many columns on it has two columns.
 const TWO: usize = 100;
 
-/// The text in `cols` columns.
 pub(super) fn lines(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
     let (theme, glyphs, model) = (view.theme, view.glyphs, view.model);
     let across = if cols >= TWO { 2 } else { 1 };

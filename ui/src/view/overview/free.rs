@@ -1,5 +1,6 @@
 //! FREE NOW: what the viewer could claim at this moment, by model.
 
+use gshare_proto::counts::many;
 use gshare_proto::totals::wasted;
 use gshare_proto::{ClaimState, ClaimView, GpuView, ModelRoomView, Tried};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -7,9 +8,8 @@ use ratatui::text::Line;
 
 use crate::model::{Model, bursts, slowed_by, split, throttled};
 use crate::text::{gib, parts, percent, seconds, share, width};
-use crate::view::{Scene, View, fit, line, span};
+use crate::view::{Scene, View, line, span};
 
-/// What there is of one model.
 struct Answer {
     /// The large figure: `0.40`, `3`.
     amount: String,
@@ -20,41 +20,41 @@ struct Answer {
 }
 
 fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
-    let snapshot = view.snapshot;
+    let gpus = view.snapshot.gpus.iter();
+    let gpus = gpus.filter(|g| g.model == room.model || g.short == room.model);
+    let (amount, words, size) = match room.whole {
+        0 => (share(room.largest), String::new(), room.largest),
+        n => {
+            let part = gpus.clone().any(GpuView::is_instance);
+            let words = many(n as usize, if part { "instance" } else { "whole GPU" });
+            let words = words.trim_start_matches(char::is_numeric).trim_start();
+            (n.to_string(), format!("{words} "), f64::from(n))
+        }
+    };
+    let has = |g: &&GpuView| size > 0.0 && g.claimable + 1e-6 >= size.min(1.0);
+    let has: Vec<&GpuView> = gpus.filter(has).collect();
+    let names: Vec<String> = has.iter().map(|g| g.index.to_string()).collect();
+    let place = match (&names[..], room.whole) {
+        ([], _) => String::new(),
+        // Of several that have the part, the first.
+        ([first, ..], 0) => {
+            let bytes = |m: u64| format!(", {} GiB", gib((m as f64 * size) as u64));
+            let bytes = has[0].mem_allocatable.map(bytes).unwrap_or_default();
+            format!("{bytes}, GPU {first}")
+        }
+        ([one], _) => format!(", GPU {one}"),
+        ([a, b, c, _, ..], _) => format!(", GPUs {a}, {b}, {c}{}", view.glyphs.ellipsis),
+        (all, _) => format!(", GPUs {}", all.join(", ")),
+    };
     let lasts = match view.model.dry_run(room) {
-        Some((_, tried)) if tried.starts => format!(": {}", keeps(tried)),
+        Some((_, tried)) if tried.starts => match view.model.has_half(room) {
+            true => ": on loan, 0.50 of it yours".to_owned(),
+            false => format!(": {}", keeps(tried)),
+        },
         _ => String::new(),
     };
-    let is_one = |g: &&GpuView| g.model == room.model || g.short == room.model;
-    let gpus = || snapshot.gpus.iter().filter(is_one);
-    let short = short(view, room);
-    if room.whole > 0 {
-        let part = gpus().any(GpuView::is_instance);
-        let words = match (part, room.whole) {
-            (true, 1) => "instance",
-            (true, _) => "instances",
-            (false, 1) => "whole GPU",
-            (false, _) => "whole GPUs",
-        };
-        return Answer {
-            amount: room.whole.to_string(),
-            of: format!("{words} {short}{lasts}"),
-            size: f64::from(room.whole),
-        };
-    }
-    // Of several that have it, the first.
-    let has = |g: &&GpuView| g.claimable + 1e-6 >= room.largest;
-    let gpu = gpus().find(has).filter(|_| room.largest > 0.0);
-    let place = gpu.map_or_else(String::new, |g| {
-        let bytes = |m: u64| format!(", {} GiB", gib((m as f64 * room.largest) as u64));
-        let bytes = g.mem_allocatable.map(bytes).unwrap_or_default();
-        format!("{bytes}, GPU {}", g.index)
-    });
-    Answer {
-        amount: share(room.largest),
-        of: format!("{short}{place}{lasts}"),
-        size: room.largest,
-    }
+    let of = format!("{words}{}{place}{lasts}", short(view, room));
+    Answer { amount, of, size }
 }
 
 /// The model as it is called beside its GPUs.
@@ -64,7 +64,6 @@ fn short<'a>(view: &View<'a>, room: &'a ModelRoomView) -> &'a str {
     gpu.map_or(&room.model, |g| &g.short)
 }
 
-/// Whether it lasts.
 pub(in crate::view) fn keeps(tried: &Tried) -> &'static str {
     match tried.entitled {
         true => "yours",
@@ -93,7 +92,6 @@ pub(super) fn rows(view: &View<'_>, cols: u16) -> usize {
     }
 }
 
-/// For whom it is answered.
 fn whose(model: &Model) -> String {
     match model.viewer_name() {
         Some(name) => format!(" for {name}"),
@@ -147,7 +145,6 @@ fn later(view: &View<'_>) -> Vec<String> {
     ends.min().map(at).into_iter().chain(first(view)).collect()
 }
 
-/// How many come first.
 pub(in crate::view) fn first(view: &View<'_>) -> Option<String> {
     match view.snapshot.queue.len() {
         0 => None,
@@ -168,15 +165,15 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
             Some(_) => "this service does not say",
         };
         head.extend(line!(view; strong format!("{} ", look.glyphs.dash), dim why));
-        scene.line(&fit(head, cols, look), area, 0);
-        return scene.line(&fit(others_line(view), cols, look), area, 1);
+        scene.line(head, area, 0);
+        return scene.line(others_line(view), area, 1);
     };
     let made = made(view).into_iter().map(|text| line!(view; good text));
     let others = later(view).into_iter().map(|text| line!(view; dim text));
     let mut later: Vec<Line<'static>> = made.chain(others).collect();
     let has = all.first().is_some_and(|a| a.size > 0.0);
     if area.height >= 4 && look.glyphs.lines && has {
-        scene.line(&head, area, 0);
+        scene.line(head, area, 0);
         return large(view, &all, later, area, scene);
     }
     // The best in the first row, the others and what comes in the second.
@@ -187,7 +184,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     } else {
         head.push_span(span("none now", view.theme.strong));
     }
-    scene.line(&fit(head, cols, look), area, 0);
+    scene.line(head, area, 0);
     rest.append(&mut later);
     let second = u16::from(!rest.is_empty());
     let mut line = Line::from(" ".repeat(indent));
@@ -198,13 +195,15 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
             line.extend(next);
         }
     }
-    scene.line(&line, area, 1);
-    scene.line(&fit(others_line(view), cols, look), area, 1 + second);
+    scene.line(line, area, 1);
+    scene.line(others_line(view), area, 1 + second);
 }
 
 fn others_line(view: &View<'_>) -> Line<'static> {
-    let [(slows, by), (wasted, what)] = others(view);
-    line!(view; heading slows, text format!(" {by}   "), heading wasted, text format!(" {what}"))
+    let [mut line, wasted] = others(view);
+    line.push_span("   ");
+    line.extend(wasted);
+    line
 }
 
 /// Of the viewer's claims the one that is throttled most, and the claim behind it.
@@ -229,27 +228,25 @@ fn slows(view: &View<'_>) -> String {
     format!("{by}: {} throttled {} %", claim.id, percent(most))
 }
 
-/// The two other questions with their answers.
-fn others(view: &View<'_>) -> [(&'static str, String); 2] {
+fn others(view: &View<'_>) -> [Line<'static>; 2] {
     [
-        ("SLOWS YOU", slows(view)),
-        ("MOST WASTED", wasted(view.snapshot)),
+        line!(view; heading "SLOWS YOU ", text slows(view)),
+        line!(view; heading "MOST WASTED ", text wasted(view.snapshot)),
     ]
 }
 
-fn digit(c: char) -> [&'static str; 3] {
-    match c {
-        '0' => ["█▀█", "█ █", "▀▀▀"],
-        '1' => [" ▀█", "  █", "  ▀"],
-        '2' => ["▀▀█", "█▀▀", "▀▀▀"],
-        '3' => ["▀▀█", " ▀█", "▀▀▀"],
-        '4' => ["█ █", "▀▀█", "  ▀"],
-        '5' => ["█▀▀", "▀▀█", "▀▀▀"],
-        '6' => ["█▀▀", "█▀█", "▀▀▀"],
-        '7' => ["▀▀█", "  █", "  ▀"],
-        '8' => ["█▀█", "█▀█", "▀▀▀"],
-        '9' => ["█▀█", "▀▀█", "▀▀▀"],
-        _ => [" ", " ", "▀"],
+/// The digits in three rows, three cells each.
+const DIGITS: [&str; 3] = [
+    "█▀█ ▀█▀▀█▀▀██ ██▀▀█▀▀▀▀██▀██▀█",
+    "█ █  ██▀▀ ▀█▀▀█▀▀██▀█  ██▀█▀▀█",
+    "▀▀▀  ▀▀▀▀▀▀▀  ▀▀▀▀▀▀▀  ▀▀▀▀▀▀▀",
+];
+
+/// A row of a digit or of the point.
+fn digit(c: char, row: usize) -> String {
+    match c.to_digit(10) {
+        Some(n) => DIGITS[row].chars().skip(n as usize * 3).take(3).collect(),
+        None => [" ", " ", "▀"][row].to_owned(),
     }
 }
 
@@ -262,7 +259,7 @@ fn large(
     scene: &mut Scene<'_>,
 ) {
     let big = |row: usize| -> String {
-        let digits = all[0].amount.chars().map(|c| digit(c)[row]);
+        let digits = all[0].amount.chars().map(|c| digit(c, row));
         format!(" {}", digits.collect::<Vec<_>>().join(" "))
     };
     let sizes = [
@@ -275,19 +272,16 @@ fn large(
     let mut lines = vec![line!(view; strong all[0].of.clone())];
     lines.extend(all[1..].iter().map(|a| said(view, a)).chain(later));
     let mut sums = yours(view);
-    let others = others(view).into_iter();
-    sums.extend(others.map(|(what, text)| line!(view; heading format!("{what} "), text text)));
+    sums.extend(others(view));
     for (at, lines) in [
         (digits, (0..3).map(style).collect()),
         (words_at, lines),
         (you, sums),
     ] {
-        let below = crate::view::below(at, 1);
-        scene.rows(lines, below, view.look);
+        scene.rows(lines, crate::view::below(at, 1));
     }
 }
 
-/// The sums of the viewer's claims.
 fn yours(view: &View<'_>) -> Vec<Line<'static>> {
     let claims = &view.snapshot.claims;
     let mine = || claims.iter().filter(|c| c.uid == view.model.viewer.uid);

@@ -8,12 +8,11 @@ use ratatui::widgets::Widget;
 use crate::model::{Model, RowKey, Section, compute, is_by_sms, sm_of_gpu, trouble};
 use crate::text::{share, width};
 use crate::view::claims::what;
-use crate::view::{Scene, Target, View, columns, fit, line, span, window};
+use crate::view::{Scene, Target, View, columns, line, span, window};
 use crate::widgets::bullet::Bullet;
 use crate::widgets::slice_map::{Kind, Slice, SliceMap};
 use crate::widgets::spark::spark;
 
-/// Whether a claim holds a part of a GPU.
 pub(in crate::view) fn is_on(claim: &ClaimView, gpu: u32) -> bool {
     !claim.place.in_host() && claim.gpus.iter().any(|g| g.gpu == gpu)
 }
@@ -95,7 +94,6 @@ fn held(view: &View<'_>, claim: &ClaimView, part: &ClaimGpu, bytes: impl Fn(u64)
     }
 }
 
-/// Names of what runs without a claim.
 fn without(user: &str) -> Vec<String> {
     vec![
         format!("no claim: {user}"),
@@ -190,20 +188,20 @@ fn place(gpu: &GpuView, snapshot: &Snapshot, cells: u16) -> (u16, u16, bool) {
     (from, to - from + 1, is_last)
 }
 
-/// A map is not wider than this.
 const MAP: usize = 60;
 
-/// `4090` of `RTX 4090`, `H100` of `H100 80GB`.
+/// `4090` of `RTX 4090`, `H100` of `H100 80GB`, `3g.40gb` of `A100 3g.40gb`.
 fn tiny(short: &str) -> String {
     let is_maker = |w: &str| matches!(w, "RTX" | "NVIDIA" | "GeForce") || w.ends_with("GB");
     let words: Vec<&str> = short.split_whitespace().filter(|w| !is_maker(w)).collect();
-    match words.is_empty() {
-        true => short.to_owned(),
-        false => words.join(" "),
+    // Of an instance its profile alone.
+    match words.iter().find(|w| w.contains("g.")) {
+        Some(profile) => (*profile).to_owned(),
+        None if words.is_empty() => short.to_owned(),
+        None => words.join(" "),
     }
 }
 
-/// Columns that all GPUs share.
 struct Table<'a> {
     view: View<'a>,
     each: usize,
@@ -235,7 +233,7 @@ impl<'a> Table<'a> {
             1 if table.is_one_model() => (1, 3),
             1 => (1, 9),
             _ if sm => (14, 19),
-            _ => (6, 9),
+            _ => (6, 10),
         };
         table.name = names.max().unwrap_or(0).max(least).min(most);
         let figures = COMPUTE + 2 * GIB + if sm { 7 } else { 0 };
@@ -303,7 +301,7 @@ impl<'a> Table<'a> {
         if line.width() + signs.width() <= first {
             line.extend(signs);
         }
-        scene.line(&line, area, 0);
+        scene.line(line, area, 0);
         let by_sms = view.snapshot.gpus.iter().any(is_by_sms);
         let compute = if by_sms { "comp %" } else { "time %" };
         let sm = if self.sm { "   SM %" } else { "" };
@@ -317,7 +315,7 @@ impl<'a> Table<'a> {
             "used", "claim"
         );
         scene.line(
-            &line!(view; dim figures),
+            line!(view; dim figures),
             columns(area, first as u16, u16::MAX),
             0,
         );
@@ -362,7 +360,6 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// One GPU from the top of `area`.
     fn draw(&self, gpu: &GpuView, area: Rect, scene: &mut Scene<'_>) {
         let view = self.view;
         let look = view.look;
@@ -374,12 +371,12 @@ impl<'a> Table<'a> {
             true => line!(view; selected name),
             false => line!(view; strong name),
         };
-        scene.line(&name, area, 0);
+        scene.line(name, area, 0);
         scene.hit(area, Target::Row(Section::Gpus, key));
         let beside = columns(area, (self.name + 1) as u16, u16::MAX);
         if let Some(trouble) = trouble(gpu) {
             let line = line!(view; error format!("{} ", view.glyphs.broken), text trouble);
-            return scene.line(&fit(line, beside.width.into(), look), beside, 0);
+            return scene.line(line, beside, 0);
         }
         let tall = self.each > 1 && area.height > 1;
         let mut map = columns(beside, 0, self.map as u16);
@@ -392,12 +389,12 @@ impl<'a> Table<'a> {
             // What is in no instance.
             let rest = columns(map, from + cells, u16::MAX);
             let none = view.glyphs.free.repeat(rest.width.into());
-            scene.line(&line!(view; free none), rest, 0);
+            scene.line(line!(view; free none), rest, 0);
         }
         let figures = columns(beside, map.width, u16::MAX);
         let sign = self.sign(gpu);
         let first = self.figures(gpu, sign.as_deref(), tall);
-        scene.line(&fit(first, figures.width.into(), look), figures, 0);
+        scene.line(first, figures, 0);
         if !tall {
             return;
         }
@@ -415,7 +412,7 @@ impl<'a> Table<'a> {
         if sign.is_none() {
             state = line!(view; dim format!(" {}", state.spans[1].content));
         }
-        scene.line(&fit(state, self.name, look), area, 1);
+        scene.line(state, area, 1);
         let second = match self.sm {
             true => format!("{:>COMPUTE$}{:>7}", "occ", view.figure(gpu.sm_occupancy)),
             false => format!("{:>COMPUTE$}", format!("SM {}", self.sm_active(gpu))),
@@ -424,7 +421,7 @@ impl<'a> Table<'a> {
         let bullet = Bullet::bytes(gpu.mem_used, gpu.mem_claimed, gpu.mem_whole());
         let mut line = line!(view; dim second, text " ");
         line.extend(bullet.line((2 * GIB).min(room), look));
-        scene.line(&line, figures, 1);
+        scene.line(line, figures, 1);
         self.plot(gpu, figures, scene);
     }
 

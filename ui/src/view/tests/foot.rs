@@ -35,7 +35,11 @@ fn advice_is_told_whole_where_there_is_room() {
             .unwrap()
             .to_owned()
     };
-    assert!(line(&screen(&m)).ends_with("…  !"), "{}", screen(&m));
+    let brief = line(&screen(&m));
+    assert!(
+        brief.contains("SMs are idle on average ") && brief.ends_with(" !"),
+        "{brief}"
+    );
     m.snapshot.as_mut().unwrap().advice[0].text = LONG[..70].to_owned();
     assert!(line(&screen(&m)).contains(&LONG[..70]), "{}", screen(&m));
     press(&mut m, "!");

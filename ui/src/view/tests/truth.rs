@@ -191,6 +191,43 @@ fn free_now_is_yours_or_on_loan_by_a_dry_run() {
     }
 }
 
+/// Whole GPUs are named, and where all that is free would be on loan, half a GPU may be the viewer's own.
+#[test]
+fn whole_gpus_are_named_and_half_of_what_is_on_loan_may_be_yours() {
+    for half_is_yours in [true, false] {
+        let mut m = model(NLP, (80, 24), canned::lab());
+        let clock = m.clock;
+        let snapshot = m.snapshot.as_mut().unwrap();
+        (snapshot.gpus[3].claimable, snapshot.gpus[7].claimable) = (1.0, 1.0);
+        snapshot.claimable_now.as_mut().unwrap().models[0].whole = 2;
+        for (milli, entitled) in [(2000, false), (500, half_is_yours)] {
+            let asked = crate::update::update(&mut m, crate::msg::Msg::Tick(clock));
+            let [crate::msg::Cmd::Ask(crate::feed::Request::Call { seq, call })] = &asked[..]
+            else {
+                panic!("{asked:?}");
+            };
+            let is_of = |spec: &gshare_proto::ClaimSpec| spec.gpus_milli == Some(milli);
+            assert!(matches!(call.as_ref(), gshare_proto::Call::Try(spec) if is_of(spec)));
+            m.tried(
+                *seq,
+                gshare_proto::Tried {
+                    starts: true,
+                    entitled,
+                    ..Default::default()
+                },
+            );
+        }
+        let line = row(&screen(&m), "FREE NOW");
+        let lasts = if half_is_yours {
+            ", 0.50 of it yours"
+        } else {
+            ""
+        };
+        let wanted = format!("2 whole GPUs RTX 4090, GPUs 3, 7: on loan{lasts}");
+        assert!(line.ends_with(&wanted), "{line}");
+    }
+}
+
 /// Where nothing is free FREE NOW has what a dry run says: when others make room for a quarter, and whether it lasts.
 #[test]
 fn where_nothing_is_free_it_is_said_when_others_make_room() {
