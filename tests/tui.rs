@@ -240,8 +240,10 @@ fn the_demo_says_that_it_is_simulated_tells_its_scenes_and_cleans_up() {
     screen.wait("the hog", LATE, |text| {
         caption(text, &["hit its cap", "keeps its"])
     });
-    screen.wait("the bursts, before somebody needs a GPU", LATE, |text| {
-        caption(text, &["nobody else needs it"]).filter(|_| !text.contains("finetune.py"))
+    // On a busy machine that may have been told between two looks: then somebody needs a GPU by now.
+    screen.wait("the bursts, then somebody who needs a GPU", LATE, |text| {
+        let needed = text.contains("finetune.py").then(String::new);
+        needed.or_else(|| caption(text, &["nobody else needs it"]))
     });
     // Space stops the captions.
     screen.send(" ");
