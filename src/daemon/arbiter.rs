@@ -182,6 +182,8 @@ struct Set {
     arbiter: Arbiter,
     gpus: Vec<usize>,
     claims: Vec<Entry>,
+    /// The same claims on GPUs of other sets.
+    beyond: Vec<Entry>,
     /// When it looks again without being called.
     next_ns: Option<u64>,
     /// Of each of its GPUs.
@@ -191,8 +193,12 @@ struct Set {
     reported: BTreeMap<u64, u64>,
 }
 
+/// The claim that has the turn on a GPU, and when that ends.
+type Turns = BTreeMap<usize, (u64, u64)>;
+
 fn run(shared: &Shared, woken: &UnixDatagram) {
     let mut sets: BTreeMap<usize, Set> = BTreeMap::new();
+    let mut turns = Turns::new();
     let mut period_ends = 0;
     // An ordinary user's service may not; its arbiter then waits with the others.
     gshare_abi::host::Priority::Arbiter.take();
@@ -212,17 +218,26 @@ fn run(shared: &Shared, woken: &UnixDatagram) {
         let is_new = table.is_some();
         if let Some(table) = table {
             sets = regroup(sets, together(table));
+            turns.clear();
             let mut done = shared.done.lock().unwrap_or_else(PoisonError::into_inner);
             done.retain(|(gpu, claim), _| {
                 let mut entries = sets.values().flat_map(|set| &set.claims);
                 entries.any(|e| (e.gpu, e.claim) == (*gpu, *claim))
             });
         }
+        let before = turns.clone();
         for (index, set) in &mut sets {
             let due = set.next_ns.is_some_and(|at| now >= at);
             if is_new || due || rang.contains(index) {
-                set.look();
+                set.look(&mut turns);
                 set.report(shared);
+            }
+        }
+        for set in sets.values_mut() {
+            let of =
+                |turns: &Turns, e: &Entry| turns.get(&e.gpu).copied().filter(|t| t.0 == e.claim);
+            if set.beyond.iter().any(|e| of(&before, e) != of(&turns, e)) {
+                set.next_ns = set.next_ns.map(|_| now);
             }
         }
     }
@@ -253,12 +268,26 @@ fn regroup(mut old: BTreeMap<usize, Set>, table: Table) -> BTreeMap<usize, Set> 
         limits.set_turn(Word(limits.turn_word()).next(Mode::Free).0, 0, 0, 0);
     }
     let mut sets = BTreeMap::new();
+    let all: Vec<Entry> = table.values().flatten().cloned().collect();
     for (index, claims) in table {
+        let beyond = all.iter().filter(|e| {
+            let here = |is_gpu: bool| {
+                claims
+                    .iter()
+                    .any(|c| c.claim == e.claim && (!is_gpu || c.gpu == e.gpu))
+            };
+            here(false) && !here(true)
+        });
+        let beyond = beyond.cloned().collect();
         let gpus: BTreeSet<usize> = claims.iter().map(|e| e.gpu).collect();
         let same = old.iter().find(|(_, set)| gpus.iter().eq(&set.gpus));
         let set = if let Some(at) = same.map(|(at, _)| *at) {
             let set = old.remove(&at).unwrap_or_default();
-            Set { claims, ..set }
+            Set {
+                claims,
+                beyond,
+                ..set
+            }
         } else {
             agree(&claims);
             let word = |id| {
@@ -276,6 +305,7 @@ fn regroup(mut old: BTreeMap<usize, Set>, table: Table) -> BTreeMap<usize, Set> 
                 arbiter: Arbiter::regrouped(&before, word),
                 gpus: gpus.into_iter().collect(),
                 claims,
+                beyond,
                 ..Set::default()
             }
         };
@@ -359,8 +389,17 @@ impl Set {
         }
     }
 
+    /// What a claim's members have said on GPUs of other sets, and when its turn there ends, while it has one.
+    fn elsewhere(&self, now: u64, claim: u64, turns: &Turns) -> (Vec<Process>, Option<u64>) {
+        let there = || self.beyond.iter().filter(|e| e.claim == claim);
+        let number = self.gpus.len()..;
+        let said = number.zip(there()).flat_map(|(gpu, e)| e.said(now, gpu));
+        let turns = there().filter_map(|e| turns.get(&e.gpu).filter(|t| t.0 == claim));
+        (said.collect(), turns.map(|(_, ends_ns)| *ends_ns).max())
+    }
+
     /// One look, and what follows from it.
-    fn look(&mut self) {
+    fn look(&mut self, turns: &mut Turns) {
         let now = monotonic_ns();
         let gpus = &self.gpus;
         let place = |gpu| gpus.iter().position(|other| *other == gpu).unwrap_or(0);
@@ -373,9 +412,14 @@ impl Set {
                 None => said.push((entry, processes.collect())),
             }
         }
+        let elsewhere: Vec<_> = said
+            .iter()
+            .map(|(e, _)| self.elsewhere(now, e.claim, turns))
+            .collect();
         let claims: Vec<Claim<'_>> = said
             .iter()
-            .map(|(e, processes)| Claim {
+            .zip(&elsewhere)
+            .map(|((e, processes), elsewhere)| Claim {
                 id: e.claim,
                 request_permille: e.request_permille,
                 limit_permille: e.limit_permille,
@@ -383,6 +427,8 @@ impl Set {
                 weight_milli: e.weight_milli,
                 is_gated: e.by_time,
                 is_spread: e.gpus > gpus.len(),
+                elsewhere: &elsewhere.0,
+                elsewhere_ns: elsewhere.1,
                 word: Word(e.turning.limits.turn_word()),
                 processes,
             })
@@ -395,6 +441,12 @@ impl Set {
         };
         let mut orders: Vec<Order> = Vec::new();
         self.next_ns = self.arbiter.step(now, &claims, &mut is_alive, &mut orders);
+        for gpu in gpus {
+            match self.arbiter.turn() {
+                Some(turn) => turns.insert(*gpu, turn),
+                None => turns.remove(gpu),
+            };
+        }
         let shares = self.next_ns.is_some();
         self.stuck = (0..gpus.len())
             .map(|gpu| Arbiter::stuck(now, &claims, gpu).filter(|_| shares))
@@ -565,6 +617,34 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_of_a_claim_is_known_where_it_has_other_neighbours() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let made = [(1, 0), (1, 1), (2, 0), (3, 1)].map(|(c, g)| entry(dir.path(), c, g));
+        let entries: Vec<&Entry> = made.iter().map(|(entry, _)| entry).collect();
+        let sets = regroup(BTreeMap::new(), together(table(&entries)));
+        let now = monotonic_ns();
+        let view = GateView {
+            waiting: true,
+            said_ns: now,
+            ..GateView::default()
+        };
+        let (on_second, usage) = &made[1];
+        usage.page().gates[on_second.members[0].0].publish(&view);
+        let first = &sets[&0];
+        let there = |turn| {
+            let (said, ends_ns) = first.elsewhere(now, 1, &Turns::from([(1, turn)]));
+            let said: Vec<_> = said.iter().map(|p| (p.gpu, p.waiting)).collect();
+            (said, ends_ns)
+        };
+        assert_eq!(there((1, 7)), (vec![(1, true)], Some(7)));
+        assert_eq!(there((3, 7)), (vec![(1, true)], None), "its neighbour's");
+        assert_eq!(
+            first.elsewhere(now, 2, &Turns::from([(1, (3, 7))])),
+            (vec![], None)
+        );
+    }
+
+    #[test]
     fn a_kernel_that_runs_for_40_s_is_named_on_its_own_gpu() {
         let dir = tempfile::tempdir().expect("a directory");
         let made = [(1, 0), (1, 1), (2, 0), (2, 1)].map(|(c, g)| entry(dir.path(), c, g));
@@ -585,7 +665,7 @@ mod tests {
             usage.page().gates[entry.members[0].0].publish(&view);
         }
         let shared = Shared::default();
-        set.look();
+        set.look(&mut Turns::new());
         set.report(&shared);
         let done = shared.done.lock().expect("no panic");
         for claim in [1, 2] {

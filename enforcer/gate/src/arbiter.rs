@@ -44,6 +44,10 @@ const TORN_NS: u64 = 300_000;
 const REST_NS: u64 = 100_000;
 /// Time, as if a claim had the whole GPU, that it may be ahead after it was away for a moment.
 const CREDIT_NS: f64 = 40e6;
+/// GPU time by which a claim may be ahead of the next one and still goes first because it has the turn on another GPU: for a
+/// turn beside that one; and for the launch for which its work there waits.
+const MEET_AHEAD_NS: f64 = 40e6;
+const TORN_AHEAD_NS: f64 = 100e6;
 /// Most debt that is remembered, in the same measure.
 const DEBT_NS: f64 = 10e9;
 /// A claim that has said nothing for so long has no work.
@@ -105,10 +109,20 @@ pub struct Claim<'a> {
     pub is_gated: bool,
     /// Whether it holds GPUs that are not shared out together with these: its work here may wait for work there.
     pub is_spread: bool,
+    /// Its processes there, with other numbers of GPUs than these; and when its turn there ends, while it has one.
+    pub elsewhere: &'a [Process],
+    /// See [`Claim::elsewhere`].
+    pub elsewhere_ns: Option<u64>,
     /// What its page says, from which a new arbiter counts on.
     pub word: Word,
     /// Its processes.
     pub processes: &'a [Process],
+}
+
+impl<'a> Claim<'a> {
+    fn everywhere(&self) -> impl Iterator<Item = &'a Process> {
+        self.processes.iter().chain(self.elsewhere)
+    }
 }
 
 /// What a claim's page is to say.
@@ -319,6 +333,18 @@ impl Arbiter {
     /// Whether claims take turns now.
     pub fn is_contended(&self) -> bool {
         matches!(self.phase, Phase::Turn { .. })
+    }
+
+    /// The claim that has the turn, and when that ends.
+    pub fn turn(&self) -> Option<(u64, u64)> {
+        match self.phase {
+            Phase::Turn {
+                holder: Holder::Claim(id),
+                ends_ns,
+                ..
+            } => Some((id, ends_ns)),
+            _ => None,
+        }
     }
 
     /// A claim whose work has been on that GPU of the set for long, and since when.
@@ -564,11 +590,11 @@ impl Arbiter {
                 DRAIN_AT_MOST_NS
             };
             lingers = state.busy && now >= due_ns.saturating_add(most);
-            if (ends_ns..due_ns.saturating_add(BACKLOG_AT_MOST_NS)).contains(&now)
-                && is_torn(now, claim)
-            {
-                ends_ns = now + REST_NS;
-            }
+        }
+        if (ends_ns..due_ns.saturating_add(BACKLOG_AT_MOST_NS)).contains(&now)
+            && is_torn(now, claim)
+        {
+            ends_ns = now + REST_NS;
         }
         let taken = taken || state.busy || stamps != stamps_of(claim);
         let empty_since = if state.busy {
@@ -583,7 +609,11 @@ impl Arbiter {
             // What would be over later by more than it is too long now belongs to the next turn.
             let next = u64::midpoint(now, state.next_ns.max(now));
             let ended = taken && next.max(now + REST_NS) >= ends_ns;
-            !state.waiting || ended || idle_for >= TAKE_NS
+            // What it has elsewhere may wait for a launch that is held here: that shows soon.
+            let meets = now < due_ns.saturating_add(2 * TORN_NS)
+                && claim.elsewhere_ns.is_some()
+                && claim.elsewhere.iter().any(|p| p.busy);
+            !state.waiting || ended && !meets || idle_for >= TAKE_NS
         };
         if !over {
             self.phase = Phase::Turn {
@@ -971,30 +1001,34 @@ impl Arbiter {
         }
         // A holder that is through knocks.
         let looks_at_end = holder == Holder::Nobody || (taken && empty_since_ns.is_some());
-        let next = if looks_at_end {
-            ends_ns.clamp(now + 1, beat)
+        let next = if looks_at_end && ends_ns > now {
+            ends_ns.min(beat)
         } else {
             beat
         };
         let empty = empty_since_ns.map_or(beat, |since| (since + TAKE_NS).max(now + 1));
         let of_holder = claims.iter().filter(|c| holder == Holder::Claim(c.id));
-        let torn = of_holder.flat_map(|c| c.processes).any(|p| p.gpu > 0);
+        let torn = of_holder.flat_map(Claim::everywhere).any(|p| p.gpu > 0);
         let torn = if torn {
             ends_ns.max(now) + TORN_NS
         } else {
             beat
         };
         let back = back.map_or(beat, |(_, until)| until.max(now + 1));
-        Some(next.min(empty).min(torn).min(back))
+        let there = gated().flat_map(|c| c.elsewhere).filter(|p| p.busy);
+        let late = there.map(|p| p.expected_ns.saturating_add(TORN_NS));
+        let late = late.filter(|at| *at > now).min();
+        let late = late.map_or(beat, |at| at.max(now + REST_NS));
+        Some(next.min(empty).min(torn).min(back).min(late))
     }
 }
 
-/// What it has on one GPU waits for what its turn does not let it launch on another one.
+/// What it has on one GPU waits for what its turn does not let it launch on another one of these.
 fn is_torn(now: u64, claim: &Claim<'_>) -> bool {
     let idle = |gpu| claim.processes.iter().all(|p| p.gpu != gpu || !p.busy);
-    let mut processes = claim.processes.iter();
     let late = |p: &Process| p.busy && now >= p.expected_ns.saturating_add(TORN_NS);
-    processes.clone().any(late) && processes.any(|p| p.waiting && idle(p.gpu))
+    let waits = |p: &Process| p.waiting && idle(p.gpu);
+    claim.everywhere().any(late) && claim.processes.iter().any(waits)
 }
 
 fn stamps_of(claim: &Claim<'_>) -> u64 {
@@ -1059,6 +1093,8 @@ mod tests {
             weight_milli: 1000,
             is_gated: true,
             is_spread: false,
+            elsewhere: &[],
+            elsewhere_ns: None,
             word: Word::default(),
             processes,
         }

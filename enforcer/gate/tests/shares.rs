@@ -674,3 +674,163 @@ fn claims_that_copy_beside_their_kernels_lose_little_by_taking_turns() {
         }
     }
 }
+
+/// Of each of two GPUs the others' requests and kernels.
+type Others<'a> = [&'a [(u32, u64)]; 2];
+
+/// A claim on two GPUs beside others on each of them.
+struct Pair {
+    sims: [Sim; 2],
+    gates: [Turns; 2],
+    /// The longest time for which a GPU had a kernel whose twin had not come.
+    longest: u64,
+    since: Option<u64>,
+    /// The arbiters know of each other.
+    together: bool,
+}
+
+impl Pair {
+    /// How often the GPUs look at each other.
+    const STEP: u64 = 20 * US;
+
+    /// What the claim does on each GPU, its request, and the others' with their kernels.
+    fn new(programs: [Program; 2], request: u32, others: Others<'_>, seed: u64) -> Pair {
+        let made = [0, 1].map(|gpu| {
+            let mut sim = Sim::new(1 + others[gpu].len(), seed + gpu as u64);
+            let floods = others[gpu]
+                .iter()
+                .map(|(_, kernel)| Program::Flood { kernel: *kernel });
+            for (claim, program) in std::iter::once(programs[gpu]).chain(floods).enumerate() {
+                let p = sim.process(claim);
+                sim.thread(p, program, 1.0);
+                sim.act((1 + 3 * (gpu + claim) as u64) * MS, Act::Start(p));
+            }
+            let requests = others[gpu].iter().map(|(request, _)| *request);
+            let mut list = asked(&std::iter::once(request).chain(requests).collect::<Vec<_>>());
+            list[0].spread = true;
+            let gate = turns(&mut sim, &list);
+            (sim, gate)
+        });
+        let [(first, one), (second, other)] = made;
+        Pair {
+            sims: [first, second],
+            gates: [one, other],
+            longest: 0,
+            since: None,
+            together: true,
+        }
+    }
+
+    fn run(&mut self, length: u64) {
+        let end = self.sims[0].now + length;
+        while self.sims[0].now < end {
+            let now = self.sims[0].now;
+            let twins = self.sims.each_ref().map(Sim::as_twin);
+            let alone = twins[0].finished == twins[1].finished && twins[0].runs != twins[1].runs;
+            self.since = alone.then(|| self.since.unwrap_or(now));
+            self.longest = self.longest.max(now - self.since.unwrap_or(now));
+            for gpu in 0..2 {
+                self.sims[gpu].twin = twins[1 - gpu];
+                self.sims[gpu].run(Self::STEP, &mut self.gates[gpu]);
+            }
+            for gpu in 0..2 {
+                if !self.together {
+                    continue;
+                }
+                let there = &self.gates[1 - gpu];
+                let turn = there.arbiter.turn().filter(|(id, _)| *id == 0);
+                let mut said = there.said(&self.sims[1 - gpu], 0);
+                said.iter_mut().for_each(|p| p.gpu = 1);
+                let gate = &mut self.gates[gpu];
+                gate.elsewhere = said;
+                if gate.elsewhere_ns != turn.map(|(_, ends_ns)| ends_ns) {
+                    gate.elsewhere_ns = turn.map(|(_, ends_ns)| ends_ns);
+                    self.sims[gpu].knock();
+                }
+            }
+        }
+    }
+
+    /// Parts of the time in which kernels of the claim were over, and what each claim had of each GPU, from 2 s on.
+    fn watch(&mut self, kernel: u64) -> (f64, [Vec<f64>; 2]) {
+        self.run(2 * SECOND);
+        let (from, before) = (self.sims[0].now, self.sims[0].threads[0].finished);
+        self.longest = 0;
+        self.run(5 * SECOND);
+        let done = (self.sims[0].threads[0].finished - before) * kernel;
+        let used = self.sims.each_ref().map(|sim| sim.used(from, sim.now));
+        (done as f64 / (5 * SECOND) as f64, used)
+    }
+}
+
+/// Kernels that wait for their twins on another GPU, where the claim has another neighbour: with arbiters that know nothing of
+/// each other they come to a tenth of what they come to now, and a kernel waits for its twin for 90 ms.
+#[test]
+fn turns_of_a_claim_on_two_gpus_meet() {
+    let half: &[_] = &[(500, MS)];
+    // Kernel, request, the others, the least that comes of it, the longest wait in milliseconds.
+    let cases: &[(u64, u32, Others<'_>, f64, u64)] = &[
+        (100 * US, 500, [half; 2], 0.3, 20),
+        (MS, 500, [half; 2], 0.4, 20),
+        (5 * MS, 500, [half; 2], 0.4, 20),
+        (MS, 300, [&[(700, MS)]; 2], 0.2, 20),
+        (MS, 500, [half, &[(250, MS), (250, MS)]], 0.3, 80),
+        (MS, 500, [&[(500, 20 * MS)], half], 0.1, 80),
+    ];
+    for (kernel, request, others, least, most) in cases {
+        let meet = Program::Meet { kernel: *kernel };
+        let mut pair = Pair::new([meet; 2], *request, *others, seed());
+        let (met, used) = pair.watch(*kernel);
+        let longest = pair.longest / MS;
+        println!(
+            "{} us, {request} beside {others:?}: {met:.3}, longest {longest} ms, {used:.3?}",
+            kernel / US
+        );
+        assert!(met > *least && longest < *most, "{met} {longest}");
+        for (used, others) in used.iter().zip(others) {
+            let all: f64 = used.iter().sum();
+            assert!(all > 0.95, "{used:?}");
+            for (got, (request, _)) in used[1..].iter().zip(*others) {
+                let wanted = f64::from(*request) / 1000.0;
+                assert!((got / all - wanted).abs() < 0.03, "{got} of {all}");
+            }
+        }
+    }
+    let mut apart = Pair::new([Program::Meet { kernel: MS }; 2], 500, [half; 2], seed());
+    apart.together = false;
+    let (met, _) = apart.watch(MS);
+    println!("apart: {met:.3}, longest {} ms", apart.longest / MS);
+    assert!(met < 0.1 && apart.longest > 60 * MS);
+}
+
+/// Work that does not meet costs nobody a share, nor does a kernel that takes 900 ms while the claim asks for the other GPU.
+#[test]
+fn a_claim_on_two_gpus_takes_no_share_of_others() {
+    let flood = |kernel| Program::Flood { kernel };
+    for programs in [
+        [flood(MS); 2],
+        [flood(900 * MS), flood(MS)],
+        [flood(900 * MS), flood(50 * MS)],
+    ] {
+        let mut pair = Pair::new(programs, 500, [&[(500, MS)]; 2], seed());
+        let (_, used) = pair.watch(MS);
+        println!("{programs:?}: {used:.3?}");
+        for used in used {
+            let all: f64 = used.iter().sum();
+            assert!(all > 0.95 && used[1] / all > 0.47, "{used:?}");
+        }
+    }
+}
+
+/// What a kernel that waits for its twin takes of a GPU is nobody's need of it, and what others do without is theirs: such a GPU
+/// was not scarce for its arbiter.
+#[test]
+fn a_gpu_with_a_flood_beside_kernels_that_wait_is_scarce() {
+    for seed in 1..=SEEDS {
+        let meet = Program::Meet { kernel: MS };
+        let mut pair = Pair::new([meet; 2], 300, [&[(700, MS)]; 2], seed);
+        let (met, used) = pair.watch(MS);
+        println!("seed {seed}: {met:.3} {used:.3?}");
+        assert!(used.iter().all(|used| used[1] > 0.65), "{used:?}");
+    }
+}

@@ -235,7 +235,7 @@ impl Arbiter {
                 let earlier = earlier.get(gpu).copied().unwrap_or(0.0);
                 f64::midpoint(*now, if is_first { *now } else { earlier }).min(1.0)
             };
-            let needs: Vec<f64> = demand.ran.iter().enumerate().map(mean).collect();
+            let mut needs: Vec<f64> = demand.ran.iter().enumerate().map(mean).collect();
             let part = most(needs.iter().copied());
             let own = f64::from(claim.request_permille) / 1000.0;
             if is_scarce {
@@ -246,6 +246,13 @@ impl Arbiter {
                 // A burst that has just begun is a backlog for a moment: a flood has work all the time.
                 let flood = used >= HEAVY && claim.processes.iter().any(backlog);
                 demand.heavy = part >= own * HEAVY || flood;
+                // It would take what is lost while kernels of others wait for other GPUs.
+                let loses = flood && claims.iter().any(|c| c.elsewhere_ns.is_some());
+                for p in claim.processes.iter().filter(|p| loses && backlog(p)) {
+                    if let Some(part) = needs.get_mut(p.gpu) {
+                        *part = 1.0;
+                    }
+                }
             }
             demand.begin(now, claim.processes);
             takes_more |= demand.heavy;

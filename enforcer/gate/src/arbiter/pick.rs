@@ -1,8 +1,8 @@
 //! Which claim goes next, and for how long.
 
 use super::{
-    Arbiter, CREDIT_NS, CYCLE_NS, Claim, Holder, LEAST_TURN_NS, MOST_TURN_NS, Phase, State, divide,
-    is_torn,
+    Arbiter, CREDIT_NS, CYCLE_NS, Claim, Holder, LEAST_TURN_NS, MEET_AHEAD_NS, MOST_TURN_NS, Phase,
+    REST_NS, State, TORN_AHEAD_NS, divide, is_torn,
     long::{self, Candidate},
     of_holder, stamps_of, used_by,
 };
@@ -74,8 +74,17 @@ impl Arbiter {
             self.phase = begin(Holder::Nobody, now + PERIOD_NS, false);
             return;
         };
-        let (mine, holder, share) = self
-            .by_deadline(now, &order)
+        // What a claim has on its other GPUs may wait for what it has here.
+        let meets = order.iter().copied().find(|(ahead, holder, _)| {
+            let claim = list.iter().find(|c| Holder::Claim(c.id) == *holder);
+            claim.is_some_and(|c| {
+                let again = open == Some(c.id) && !is_torn(now, c);
+                let most = self.may_be_ahead(now, c);
+                !again && most > 0.0 && ahead - mine < most
+            })
+        });
+        let (mine, holder, share) = meets
+            .or_else(|| self.by_deadline(now, &order))
             .unwrap_or((mine, holder, share));
         let cycle = CYCLE_NS * (order.len() as u64).max(2);
         let by_share = (share * cycle as f64) as u64;
@@ -92,7 +101,14 @@ impl Arbiter {
             Holder::Claim(id) => record(id).map_or(0, |r| r.lost_ns),
             Holder::Light | Holder::Nobody => 0,
         };
-        let length = length + lost;
+        let mut length = length + lost;
+        let elsewhere = list.iter().find(|c| holder == Holder::Claim(c.id));
+        if let Some(ends_ns) = elsewhere
+            .and_then(|c| c.elsewhere_ns)
+            .filter(|_| meets.is_some())
+        {
+            length = length.min(ends_ns.saturating_sub(now).max(REST_NS));
+        }
         if Some(holder) != open.map(Holder::Claim) {
             self.hand_overs += 1;
         }
@@ -158,32 +174,55 @@ impl Arbiter {
         let Phase::Turn {
             holder,
             began_ns,
-            ref mut ends_ns,
-            ref mut due_ns,
+            ends_ns,
             ..
         } = self.phase
         else {
             return;
         };
         let torn = |(c, _): &(&Claim<'_>, State)| holder == Holder::Claim(c.id) && is_torn(now, c);
-        if *ends_ns <= now || wanting.iter().any(torn) {
+        if ends_ns <= now || wanting.iter().any(torn) {
             return;
         }
-        let ahead = |id: u64| {
-            let record = self.records.iter().find(|r| r.id == id);
-            record.map_or(0.0, |r| r.ahead_ns)
-        };
+        let record = |id: u64| self.records.iter().find(|r| r.id == id);
+        let ahead = |id: u64| record(id).map_or(0.0, |r| r.ahead_ns);
         let mine = match holder {
             Holder::Claim(id) => ahead(id),
             Holder::Light => return,
             Holder::Nobody => self.nobody_ahead_ns,
         } + now.saturating_sub(began_ns) as f64;
+        let meets = |c: &Claim<'_>| match self.may_be_ahead(now, c) {
+            0.0 => -CREDIT_NS / 4.0,
+            more => more,
+        };
+        // Claims of several GPUs do not end each other's turns to meet.
+        let own = wanting.iter().map(|(c, _)| *c);
+        let own = { own }.find(|c| holder == Holder::Claim(c.id) && c.elsewhere_ns.is_some());
         let behind = wanting.iter().any(|(c, s)| {
-            s.waiting && holder != Holder::Claim(c.id) && ahead(c.id) + CREDIT_NS / 4.0 < mine
+            let more = own.map_or_else(|| meets(c), |own| -meets(own).abs());
+            s.waiting && holder != Holder::Claim(c.id) && ahead(c.id) - more < mine
         });
-        if behind {
+        if let Phase::Turn {
+            ends_ns, due_ns, ..
+        } = &mut self.phase
+            && behind
+        {
             *ends_ns = (*ends_ns).min(now.max(began_ns + LEAST_TURN_NS));
             *due_ns = (*due_ns).min(*ends_ns);
         }
+    }
+
+    /// How far a claim may be ahead of others and still go first, because it has the turn on other GPUs.
+    fn may_be_ahead(&self, now: u64, claim: &Claim<'_>) -> f64 {
+        let ns = match claim.elsewhere_ns {
+            Some(_) if is_torn(now, claim) => TORN_AHEAD_NS,
+            Some(ends_ns) if ends_ns > now + LEAST_TURN_NS => MEET_AHEAD_NS,
+            _ => return 0.0,
+        };
+        let record = self.records.iter().find(|r| r.id == claim.id);
+        let share = record.map_or(0.0, |r| r.usual.share);
+        ns / share
+            .max(f64::from(claim.request_permille) / 1000.0)
+            .max(0.01)
     }
 }

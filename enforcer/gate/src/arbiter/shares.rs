@@ -69,6 +69,8 @@ mod tests {
             weight_milli: weight,
             is_gated: true,
             is_spread: false,
+            elsewhere: &[],
+            elsewhere_ns: None,
             word: crate::Word::default(),
             processes: &[],
         }

@@ -133,6 +133,9 @@ pub(crate) struct Turns {
     gated: Vec<Gated>,
     pages: Vec<Order>,
     beat_ns: u64,
+    /// Of the first claim on its other GPU.
+    pub(crate) elsewhere: Vec<gshare_gate::Process>,
+    pub(crate) elsewhere_ns: Option<u64>,
     pub(crate) arbiter: Arbiter,
     pub(crate) silent: bool,
     pub(crate) waited_ns: Vec<u64>,
@@ -155,6 +158,8 @@ impl Turns {
             gated: sim.processes.iter().map(|_| Gated::default()).collect(),
             pages: asked.iter().enumerate().map(page).collect(),
             beat_ns: 0,
+            elsewhere: Vec::new(),
+            elsewhere_ns: None,
             arbiter: Arbiter::default(),
             silent: false,
             waited_ns: vec![0; sim.processes.len()],
@@ -182,6 +187,31 @@ impl Turns {
             },
             others_used_ns: others,
         }
+    }
+
+    /// What the processes of a claim say.
+    pub(crate) fn said(&self, sim: &Sim, claim: usize) -> Vec<gshare_gate::Process> {
+        let mine = (0..self.gated.len()).filter(|&p| sim.processes[p].claim == claim);
+        let there = mine.filter(|&p| !sim.processes[p].dead);
+        there
+            .map(|p| {
+                let slot = &self.gated[p].slot;
+                gshare_gate::Process {
+                    slot: p,
+                    gpu: 0,
+                    waiting: slot.waiting,
+                    busy: slot.busy,
+                    expected_ns: slot.expected_ns,
+                    used_ns: slot.used_ns,
+                    held_ns: slot.held_ns,
+                    demand_ns: slot.demand_ns,
+                    waited_ns: slot.waited_ns,
+                    said_ns: slot.said_ns,
+                    since_ns: slot.since_ns,
+                    stamp: slot.stamp,
+                }
+            })
+            .collect()
     }
 
     fn publish(&mut self, sim: &mut Sim, p: usize) {
@@ -320,29 +350,8 @@ impl Gate for Turns {
         if self.silent {
             return;
         }
-        let processes: Vec<Vec<gshare_gate::Process>> = (0..self.asked.len())
-            .map(|claim| {
-                let mine = (0..self.gated.len()).filter(|&p| sim.processes[p].claim == claim);
-                mine.filter(|&p| !sim.processes[p].dead)
-                    .map(|p| {
-                        let slot = &self.gated[p].slot;
-                        gshare_gate::Process {
-                            slot: p,
-                            gpu: 0,
-                            waiting: slot.waiting,
-                            busy: slot.busy,
-                            expected_ns: slot.expected_ns,
-                            used_ns: slot.used_ns,
-                            held_ns: slot.held_ns,
-                            demand_ns: slot.demand_ns,
-                            waited_ns: slot.waited_ns,
-                            said_ns: slot.said_ns,
-                            since_ns: slot.since_ns,
-                            stamp: slot.stamp,
-                        }
-                    })
-                    .collect()
-            })
+        let processes: Vec<Vec<_>> = (0..self.asked.len())
+            .map(|claim| self.said(sim, claim))
             .collect();
         let claims: Vec<Claim<'_>> = self
             .asked
@@ -357,6 +366,8 @@ impl Gate for Turns {
                 weight_milli: asked.weight,
                 is_gated: !self.detached[id],
                 is_spread: asked.spread,
+                elsewhere: if id == 0 { &self.elsewhere } else { &[] },
+                elsewhere_ns: self.elsewhere_ns.filter(|_| id == 0),
                 word: self.pages[id].word,
                 processes,
             })

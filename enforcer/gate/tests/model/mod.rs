@@ -80,6 +80,8 @@ impl Rng {
 pub(crate) enum Program {
     /// Launches as fast as it may.
     Flood { kernel: u64 },
+    /// The same with kernels of which each waits for its twin on another GPU.
+    Meet { kernel: u64 },
     /// Launches, waits for it, computes for a while.
     Sync { kernel: u64, think: u64 },
     /// `count` launches, then nothing for a while.
@@ -156,7 +158,7 @@ pub(crate) struct Thread {
     /// GPU time of its kernels that are over, copies left out.
     pub(crate) computed: f64,
     pub(crate) finished: u64,
-    last_finish: u64,
+    pub(crate) last_finish: u64,
     pub(crate) worst_stall: u64,
     /// When its first kernel after the start began to run.
     pub(crate) first_run: Option<u64>,
@@ -181,6 +183,14 @@ pub(crate) struct Process {
     next_marker: u64,
 }
 
+/// How far a thread whose kernels wait for those of another GPU is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Twin {
+    pub(crate) finished: u64,
+    /// The GPU has the next one and works for its process.
+    pub(crate) runs: bool,
+}
+
 pub(crate) struct Sim {
     pub(crate) now: u64,
     pub(crate) costs: Costs,
@@ -203,6 +213,8 @@ pub(crate) struct Sim {
     idle_since: u64,
     gpu_at: u64,
     gpu_version: u64,
+    /// The first thread's twin on another GPU.
+    pub(crate) twin: Twin,
     pub(crate) arbiter_version: u64,
     pub(crate) arbiter_runs: u64,
     /// GPU time by bin and claim.
@@ -229,6 +241,7 @@ impl Sim {
             idle_since: 0,
             gpu_at: 1000 * MS,
             gpu_version: 0,
+            twin: Twin::default(),
             arbiter_version: 0,
             arbiter_runs: 0,
             bins: Vec::new(),
@@ -268,6 +281,16 @@ impl Sim {
             first_run: None,
         });
         self.threads.len() - 1
+    }
+
+    /// The first thread, for its twin.
+    pub(crate) fn as_twin(&self) -> Twin {
+        let thread = &self.threads[0];
+        let there = thread.queue.front().is_some_and(|k| k.began.is_some());
+        Twin {
+            finished: thread.finished,
+            runs: there && self.context == Some(thread.process),
+        }
     }
 
     fn at(&mut self, time: u64, event: Event) {
@@ -451,7 +474,7 @@ impl Sim {
             return;
         }
         let (kernel, count) = match self.threads[t].program {
-            Program::Flood { kernel } => (kernel, 1),
+            Program::Flood { kernel } | Program::Meet { kernel } => (kernel, 1),
             Program::Sync { kernel, .. } | Program::Held { kernel, .. } => (kernel, 1),
             Program::Burst { kernel, count, .. } => (kernel, count),
             Program::Copies { copy, .. } if self.threads[t].launched.is_multiple_of(2) => {
@@ -473,7 +496,7 @@ impl Sim {
         if self.threads[t].step >= count || self.threads[t].syncing {
             let idle = self.threads[t].queue.is_empty();
             let (wait, pause) = match self.threads[t].program {
-                Program::Flood { .. } => (false, 0),
+                Program::Flood { .. } | Program::Meet { .. } => (false, 0),
                 Program::Sync { think, .. } => (true, think),
                 Program::Held { .. } => (true, 0),
                 Program::Burst { pause, .. } => (true, pause),
@@ -523,8 +546,11 @@ impl Sim {
                     });
                     process.next_marker
                 });
-                // Durations vary a little.
-                let length = kernel - kernel / 10 + self.rng.below(kernel / 5 + 1);
+                // Durations vary a little; those that meet end together.
+                let length = match self.threads[t].program {
+                    Program::Meet { .. } => kernel,
+                    _ => kernel - kernel / 10 + self.rng.below(kernel / 5 + 1),
+                };
                 let width = if copies { 0.0 } else { self.threads[t].width };
                 let records = if marked { 2 * self.costs.record } else { 0 };
                 let held = match self.threads[t].program {
@@ -629,7 +655,7 @@ impl Sim {
             let span = until - self.gpu_at;
             self.count(self.processes[p].claim, self.gpu_at, until);
             let mut over = Vec::new();
-            let (at, idle_since) = (self.gpu_at, self.idle_since);
+            let (at, idle_since, twin) = (self.gpu_at, self.idle_since, self.twin);
             for t in self.threads.iter_mut().filter(|t| t.process == p) {
                 let Some(head) = t.queue.front_mut().filter(|k| k.ready <= at) else {
                     continue;
@@ -642,7 +668,11 @@ impl Sim {
                     t.waits.push(at.saturating_sub(head.asked));
                 }
                 t.first_run.get_or_insert(at);
-                head.left -= span as f64 * rate;
+                let waits = matches!(t.program, Program::Meet { .. })
+                    && (twin.finished < t.finished || twin.finished == t.finished && !twin.runs);
+                if !waits {
+                    head.left -= span as f64 * rate;
+                }
                 if head.left <= 0.5 {
                     over.push(t.queue.pop_front());
                 }

@@ -266,6 +266,22 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         baseline: Baseline::Alone,
         gpus: 2,
+        goal: Goal::SlowerThanAlone(3.0),
+        ..together(
+            "collectives on two GPUs, a flood on each",
+            &[
+                spread(500),
+                beside(500, FLOOD_1MS),
+                Program {
+                    gpus: "1",
+                    ..beside(500, FLOOD_1MS)
+                },
+            ],
+        )
+    },
+    Row {
+        baseline: Baseline::Alone,
+        gpus: 2,
         goal: Goal::SlowerThanAlone(2.2),
         ..together("2 x collectives on two GPUs", &[spread(500); 2])
     },
