@@ -129,3 +129,39 @@ fn every_call_of_the_hour_runs_on_the_simulated_driver() {
         "something was written beside the program: {left:?}"
     );
 }
+
+/// Lines that come together, of a program that then says nothing; and a call that hangs, with a program that it started.
+#[test]
+fn a_call_of_the_hour_ends_in_bounded_time_with_what_it_had() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "import hour, sys, time\n\
+        hour.CLIENT = ['sh', '-c', 'printf \"first\\n= {}\\n\"; exec sleep 600']\n\
+        def call():\n    \
+            program = hour.Program([])\n    \
+            hour.say('read: %s %s' % (program.line('first', 30), program.line('= ', 30)))\n    \
+            print('pid:', program.process.pid)\n    \
+            time.sleep(600)\n\
+        hour.CALLS['machine'], hour.LIMIT = call, -8\n\
+        hour.main('machine')\n";
+    let ran = Command::new("python3")
+        .args(["-c", script])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/device/first_hour"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("OUT", dir.path())
+        .output()
+        .expect("python3 runs");
+    let said = String::from_utf8_lossy(&ran.stdout);
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(1), "{said}{errors}");
+    assert!(said.contains("read: first = {}\n"), "{said}{errors}");
+    assert!(said.contains("Stopped after 2 s. It stood at:"), "{said}");
+    assert!(said.contains("in call"), "where it stood: {said}");
+    let pid = said.lines().find_map(|line| line.strip_prefix("pid: "));
+    let pid: i32 = pid.and_then(|pid| pid.parse().ok()).expect("a program");
+    assert!(
+        gshare_enforcer::proc::stat(pid).is_none(),
+        "{pid} still runs"
+    );
+    let kept = std::fs::read_to_string(dir.path().join("machine.md")).expect("kept");
+    assert!(kept.contains("It stood at:"), "{kept}");
+}

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.abspath(os.environ.get("OUT", "out"))
@@ -33,8 +34,9 @@ GROUP = f"gshare-hour-{os.getpid()}"
 LIST = os.environ.get("HOUR_LIST", os.path.join(HERE, "gshare-device"))
 CLIENT = [sys.executable, os.path.join(HERE, "client.py")] + RAW
 # A call must end within ten minutes, whatever hangs; what is left out is said.
-END = time.monotonic() + 560
-lines = []
+LIMIT = 240 if SHORT else 560
+END = time.monotonic() + LIMIT
+lines, programs = [], []
 
 
 def say(text=""):
@@ -82,26 +84,31 @@ class Program:
             command = [GSHARE, "claim", "-q"] + claim + ["--"] + command
         self.errors = open(os.path.join(OUT, "clients.txt"), "a")
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, bufsize=1,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, bufsize=0,
             env=dict(os.environ, **environment), start_new_session=True,
         )
+        # What was read and not yet asked for. Lines are cut here: a buffered pipe keeps some back, and `select` sees none.
+        self.text = b""
+        programs.append(self)
 
     def line(self, start, most=120):
         """The next line that starts so; None where it ends or takes too long."""
-        until = time.monotonic() + left(most)
-        while time.monotonic() < until:
-            if select.select([self.process.stdout], [], [], 0.2)[0]:
-                line = self.process.stdout.readline()
-                if not line:
-                    return None
-                if line.startswith(start):
-                    return line.strip()
-        return None
+        until, ended = time.monotonic() + left(most), False
+        while True:
+            while b"\n" in self.text:
+                line, self.text = self.text.split(b"\n", 1)
+                if line.startswith(start.encode()):
+                    return line.decode(errors="replace").strip()
+            wait = min(0.2, until - time.monotonic())
+            if ended or wait <= 0:
+                return None
+            if select.select([self.process.stdout], [], [], wait)[0]:
+                part = self.process.stdout.read(1 << 16)
+                self.text, ended = self.text + part, not part
 
     def tell(self, text):
         try:
-            self.process.stdin.write(text + "\n")
-            self.process.stdin.flush()
+            self.process.stdin.write(text.encode() + b"\n")
         except OSError:
             pass
 
@@ -115,10 +122,14 @@ class Program:
         try:
             self.process.wait(left(most))
         except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+            self.kill()
         self.errors.close()
         return self.process.returncode
+
+    def kill(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
 
 def together(programs, most=180):
@@ -277,9 +288,8 @@ def shares():
         program = Program(["memory"], half())
         seen = []
         while program.process.poll() is None and time.monotonic() < END - 200:
-            ready = select.select([program.process.stdout], [], [], 0.5)[0]
-            line = program.process.stdout.readline() if ready else ""
-            if line.startswith("= "):
+            line = program.line("= ", 0.5)
+            if line:
                 beyond(line)
                 break
             seen += [c for c in claims() if c.get("overuse")]
@@ -419,10 +429,15 @@ def mps():
 
 CALLS = {"machine": machine, "shares": shares, "turns": turns, "detach": detach, "mps": mps}
 
-if __name__ == "__main__":
-    words = [word for word in sys.argv[1:] if not word.startswith("--")]
-    if len(words) != 1 or words[0] not in CALLS:
-        sys.exit(__doc__)
+def too_late(_, frame):
+    """Ends a call that still hangs; what it started is ended on the way out."""
+    signal.alarm(0)
+    stood = "".join(traceback.format_stack(frame)[-4:])
+    say(f"Stopped after {LIMIT + 10} s. It stood at:\n\n```\n{stood}```\n")
+    raise SystemExit(1)
+
+
+def main(call):
     os.makedirs(OUT, exist_ok=True)
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     # Caches of PyTorch and Triton; the home directory may be read-only.
@@ -431,11 +446,22 @@ if __name__ == "__main__":
     if SHORT:
         os.environ["HOUR_SHORT"] = "1"
     started = time.monotonic()
-    say(f"### {datetime.date.today()}: {words[0]}{' (short: no figures)' if SHORT else ''}\n")
+    signal.signal(signal.SIGALRM, too_late)
+    signal.alarm(LIMIT + 10)
+    say(f"### {datetime.date.today()}: {call}{' (short: no figures)' if SHORT else ''}\n")
     try:
-        CALLS[words[0]]()
+        CALLS[call]()
     finally:
-        say(f"{words[0]} took {time.monotonic() - started:.0f} s.\n")
+        for program in programs:
+            program.kill()
+        say(f"{call} took {time.monotonic() - started:.0f} s.\n")
         shutil.rmtree(os.path.join(OUT, "cache"), ignore_errors=True)
-        with open(os.path.join(OUT, f"{words[0]}.md"), "w") as file:
+        with open(os.path.join(OUT, f"{call}.md"), "w") as file:
             file.write("\n".join(lines))
+
+
+if __name__ == "__main__":
+    words = [word for word in sys.argv[1:] if not word.startswith("--")]
+    if len(words) != 1 or words[0] not in CALLS:
+        sys.exit(__doc__)
+    main(words[0])
