@@ -4,7 +4,7 @@
 pub(crate) mod doctor;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gshare_abi::host::{LimitsFile, SlotView};
 use gshare_config::{GpuMode, MpsShare, OnFault};
@@ -285,15 +285,17 @@ pub(crate) fn is_mps_server(world: &World<'_>, pid: i32) -> bool {
     if world.gpus.mps.is_empty() {
         return false;
     }
+    let program = world.config.mps_program();
+    program.is_ok_and(|program| is_child_of(pid, &program))
+}
+
+/// Whether the parent of a process runs this program as this user, also where that file was replaced meanwhile.
+fn is_child_of(pid: i32, program: &Path) -> bool {
     let own = nix::unistd::Uid::effective().as_raw();
-    let daemon = proc::stat(pid).map(|s| s.ppid);
-    let daemon = daemon.filter(|d| proc::uids(*d).is_some_and(|u| u.real == own));
-    daemon.and_then(proc::exe).is_some_and(|exe| {
-        world
-            .config
-            .mps_program()
-            .is_ok_and(|p| p.canonicalize().is_ok_and(|p| p == exe))
-    })
+    let parent = proc::stat(pid).map(|s| s.ppid);
+    let parent = parent.filter(|p| proc::uids(*p).is_some_and(|u| u.real == own));
+    let program = program.canonicalize().ok();
+    program.is_some() && parent.and_then(proc::exe) == program
 }
 
 /// Lets the user of a claim through to the daemon of a GPU: without multi-user it has one user's clients only, and
@@ -560,5 +562,58 @@ impl Host {
     /// Where the daemons' directories are, by GPU.
     pub(crate) fn mps_dir(&self) -> PathBuf {
         self.paths.runtime_dir.join("mps")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    #[test]
+    fn a_server_is_known_by_the_daemon_that_started_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = dir.path().join("control");
+        std::fs::copy("/bin/sh", &program).expect("copied");
+        // A daemon, its server, and a process that the server started.
+        let words = "sh -c 'sleep 60 & echo $! $$; wait; :' & wait; :";
+        let mut daemon = Command::new(&program)
+            .args(["-c", words])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("runs");
+        let mut line = String::new();
+        let said = daemon.stdout.take().expect("piped");
+        BufReader::new(said).read_line(&mut line).expect("said");
+        let pids: Vec<i32> = line
+            .split(' ')
+            .filter_map(|p| p.trim().parse().ok())
+            .collect();
+        let [below, server] = pids[..] else {
+            panic!("{line}");
+        };
+        let known = |program: &Path| {
+            [daemon.id().cast_signed(), server, below].map(|pid| is_child_of(pid, program))
+        };
+        assert_eq!(known(&program), [false, true, false]);
+        assert_eq!(known(Path::new("/bin/cat")), [false; 3]);
+        std::fs::remove_file(&program).expect("removed");
+        assert_eq!(
+            known(&program),
+            [false; 3],
+            "nothing can be said without the file"
+        );
+        std::fs::write(&program, "a newer one").expect("written");
+        assert_eq!(known(&program), [false, true, false], "as by an upgrade");
+        let without = Scene::of(1);
+        assert!(!is_mps_server(&without.world(), server), "no GPU has MPS");
+        for pid in [below, server, daemon.id().cast_signed()] {
+            let _ =
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL);
+        }
+        daemon.wait().expect("ended");
     }
 }
