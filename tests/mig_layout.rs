@@ -95,6 +95,7 @@ fn a_layout_is_made_used_by_two_claims_refused_while_in_use_and_removed() {
         text.contains("1 x 4g.40gb") && text.contains("7 x 1g.10gb"),
         "{text}"
     );
+    assert!(text.contains("admin mig 1 4g.40gb --dry-run"), "{text}");
     let text = refused(&station, &["admin", "mig", "1", "5g.50gb"]);
     assert!(text.contains("no profile 5g.50gb"), "{text}");
     assert_eq!(cut(&station, 1).len(), 3);
@@ -139,6 +140,8 @@ fn a_layout_is_made_used_by_two_claims_refused_while_in_use_and_removed() {
         said.contains("undo: gshare admin mig 1 3g.40gb+3g.40gb"),
         "{said}"
     );
+    let said = ok(&station, &["admin", "mig", "1", "off"]);
+    assert_eq!(said.trim(), "GPU 1 is already whole");
     let words = [
         "claim",
         "-q",

@@ -300,9 +300,9 @@ impl Gpus {
             };
             let [index] = matches.as_slice() else {
                 let what = if matches.is_empty() {
-                    "is not a GPU of this machine"
+                    "there is no such GPU on this machine"
                 } else {
-                    "fits several GPUs"
+                    "several GPUs begin with it"
                 };
                 return Err(usage(format!("{lead}{word}: {what}")).with_hint(format!(
                     "GPUs 0 to {}, or a UUID, as gshare status shows them",

@@ -341,7 +341,8 @@ impl Gpus {
         let found = self.gpu_ids("GPU ", words)?;
         let gpus: Vec<usize> = found.into_iter().map(|g| g as usize).collect();
         match gpus.iter().find_map(|g| Some((*g, self[*g].parent?))) {
-            Some((g, parent)) => Err(usage(format!("GPU {g} is an instance of GPU {parent}"))),
+            Some((g, parent)) => Err(usage(format!("GPU {g} is an instance of GPU {parent}"))
+                .with_hint(format!("name GPU {parent}: that includes its instances"))),
             None => Ok(gpus),
         }
     }

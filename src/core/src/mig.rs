@@ -121,10 +121,10 @@ pub struct NoRoom {
 impl fmt::Display for NoRoom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.unknown {
-            Some(name) => write!(f, "there is no profile {name} on this GPU")?,
+            Some(name) => write!(f, "this GPU has no profile {name}")?,
             None => write!(
                 f,
-                "these instances do not fit together; {} would",
+                "these instances do not fit together; {} would fit",
                 self.fits
             )?,
         }
@@ -132,7 +132,8 @@ impl fmt::Display for NoRoom {
             .profiles
             .iter()
             .map(|(name, n)| format!("{n} x {name}"));
-        write!(f, " (alone: {})", all.collect::<Vec<_>>().join(", "))
+        let all = all.collect::<Vec<_>>().join(", ");
+        write!(f, " (at most, of one profile: {all})")
     }
 }
 

@@ -208,7 +208,15 @@ impl Service {
             return Err(refuse("another GPU is being divided".to_owned()));
         }
         let divider = self.observer.divider(u32::try_from(g).unwrap_or(u32::MAX));
-        let undivided = |e: Undivided| refuse(format!("GPU {g} is not divided into {layout}: {e}"));
+        let undivided = |e: Undivided| {
+            let error = refuse(format!("GPU {g} cannot be divided into {layout}: {e}"));
+            match e {
+                Undivided::NoRoom(NoRoom { fits, .. }) if !fits.is_off() => {
+                    error.with_hint(format!("gshare admin mig {g} {fits} --dry-run"))
+                }
+                _ => error,
+            }
+        };
         let state = divider.step(MigOrder::Look, LOOK);
         let state = state.map_err(|e| undivided(e.into()))?;
         let places = wanted(&state, &layout).map_err(|e| undivided(e.into()))?;
@@ -245,6 +253,7 @@ impl Service {
         let waits = self.close_but_nvml(g);
         self.refresh_facts();
         let undo = format!("gshare admin mig {g} {before}");
+        let is_change = before != layout;
         let (events, out) = (self.host.events.clone(), out.clone());
         let started = std::thread::Builder::new().name("mig".to_owned());
         let working = started.spawn(move || {
@@ -254,11 +263,12 @@ impl Service {
             let result = match result {
                 Ok(state) => {
                     let layout = self::layout(&state);
+                    let already = if is_change { "" } else { "already " };
                     let message = match layout.is_off() {
-                        true => format!("GPU {g} is whole"),
-                        false => format!("GPU {g} is divided into {layout}"),
+                        true => format!("GPU {g} is {already}whole"),
+                        false => format!("GPU {g} is {already}divided into {layout}"),
                     };
-                    let undo = Some(undo);
+                    let undo = is_change.then_some(undo);
                     Ok(AdminDone { message, undo })
                 }
                 Err(why) => Err(undone(g, &why, &undo)),
