@@ -1015,7 +1015,10 @@ impl Arbiter {
             beat
         };
         let back = back.map_or(beat, |(_, until)| until.max(now + 1));
-        let there = gated().flat_map(|c| c.elsewhere).filter(|p| p.busy);
+        let waits = |c: &&Claim<'_>| c.processes.iter().any(|p| p.waiting);
+        let there = gated().filter(|c| c.elsewhere_ns.is_some());
+        let there = there.filter(waits).flat_map(|c| c.elsewhere);
+        let there = there.filter(|p| p.busy);
         let late = there.map(|p| p.expected_ns.saturating_add(TORN_NS));
         let late = late.filter(|at| *at > now).min();
         let late = late.map_or(beat, |at| at.max(now + REST_NS));
