@@ -246,7 +246,7 @@ fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
         .collect();
     for round in 0..3 {
         let said =
-            idle.act(&json!({ "do": "run", "code": AGAIN, "until": "GPU memory in host RAM" }));
+            idle.act(&json!({ "do": "run", "code": AGAIN, "until": "GPU memory is in host RAM" }));
         assert_eq!(said["ended"], false, "{round}: {said}");
         // Told in the same line as who waits for the first time.
         let printed = said["printed"].as_str().unwrap_or_default();

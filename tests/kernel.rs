@@ -156,7 +156,7 @@ fn the_wait_goes_on_when_the_service_was_killed() {
     let mut notebook = Notebook::start(&station, &bin);
     notebook.act(&json!({ "do": "run", "code": COUNT, "until": "in the queue" }));
     station.stop_service(Signal::SIGKILL).expect("killed");
-    let said = notebook.act(&json!({ "do": "rest", "until": "the wait goes on" }));
+    let said = notebook.act(&json!({ "do": "rest", "until": "the wait continues" }));
     assert!(
         said["printed"]
             .as_str()

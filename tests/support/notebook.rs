@@ -133,9 +133,13 @@ impl Driven {
         Self { script, home }
     }
 
-    /// Has it do one step.
+    /// Has it do one step. A text that it waited for was printed: else the test would only have waited.
     pub fn act(&mut self, step: &Value) -> Value {
-        self.script.act(step)
+        let said = self.script.act(step);
+        if let (Some(text), Some(printed)) = (step["until"].as_str(), said["printed"].as_str()) {
+            assert!(printed.contains(text), "no `{text}` in {said}");
+        }
+        said
     }
 }
 
