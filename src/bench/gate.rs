@@ -357,7 +357,6 @@ fn miss(outcome: &Outcome, mix: &Mix) -> f64 {
 
 fn met(gated: &Outcome, bare: &Outcome, mix: &Mix) -> bool {
     let ms = worker::kernel_ns(mix.kernel).unwrap_or(0) as f64 / 1e6;
-    let points = (ms / 2000.0 * 100.0).max(POINTS);
     // Over 20 s a long kernel more or less is no excuse.
     let long_run = mix.seconds < 20
         || wanted(mix)
@@ -365,7 +364,7 @@ fn met(gated: &Outcome, bare: &Outcome, mix: &Mix) -> bool {
             .zip(&gated.got)
             .all(|(wanted, got)| (wanted - got).abs() * 100.0 <= POINTS);
     let stall = mix.shares != [500, 500] || ms != 1.0 || gated.worst_stall_ms <= STALL_MS;
-    gated.worst_window <= points
+    gated.beyond <= 0.0
         && long_run
         && gated.done >= TOTAL * bare.done
         && stall

@@ -5,7 +5,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use super::account::{Account, Look, count_file, new_count};
-use super::worker;
+use super::{POINTS, worker};
 use crate::station::Station;
 use anyhow::Context;
 
@@ -33,6 +33,8 @@ pub(in crate::bench) struct Outcome {
     pub(in crate::bench) got: Vec<f64>,
     /// Largest distance from what was asked in any window of 2 s, in points.
     pub(in crate::bench) worst_window: f64,
+    /// Most points by which a window of 2 s missed the larger of [`POINTS`] and one kernel, of the GPU time used in it.
+    pub(in crate::bench) beyond: f64,
     /// Longest time without any progress of a claim, in milliseconds.
     pub(in crate::bench) worst_stall_ms: f64,
     /// GPU time used over time passed.
@@ -51,6 +53,7 @@ pub(in crate::bench) struct Running {
     children: Vec<(usize, Child)>,
     account: Account,
     claims: usize,
+    kernel_ns: u64,
 }
 
 /// How programs of a mix run.
@@ -92,6 +95,7 @@ impl Running {
             children: Vec::new(),
             account: Account::open(station, is_real, parts.len(), how.kernel_ns, how.rate)?,
             claims: parts.len(),
+            kernel_ns: how.kernel_ns,
         };
         for (claim, part) in parts.iter().enumerate() {
             running.add(station, claim, part, how)?;
@@ -177,7 +181,7 @@ impl Running {
         looks.push(self.account.look(&pids, wanted.len()));
         let cpu = Cpu::now()?.since(&cpu);
         let arbiter = arbiter_ns(station).saturating_sub(arbiter) as f64;
-        let mut outcome = judge(&looks, wanted);
+        let mut outcome = judge(&looks, wanted, self.kernel_ns);
         outcome.cpu = cpu;
         outcome.arbiter = arbiter / began.elapsed().as_nanos() as f64;
         Ok(outcome)
@@ -185,7 +189,7 @@ impl Running {
 }
 
 /// Windows, stalls and totals from looks at each claim's GPU time.
-pub(in crate::bench) fn judge(looks: &[Look], wanted: &[f64]) -> Outcome {
+pub(in crate::bench) fn judge(looks: &[Look], wanted: &[f64], kernel_ns: u64) -> Outcome {
     const WINDOW: u64 = 2_000_000_000;
     let parts = |from: &Look, to: &Look| {
         let grown: Vec<f64> = from
@@ -203,6 +207,7 @@ pub(in crate::bench) fn judge(looks: &[Look], wanted: &[f64]) -> Outcome {
     let (got, sum) = parts(first, last);
     let passed = last.now_ns.saturating_sub(first.now_ns).max(1) as f64;
     let mut worst_window: f64 = 0.0;
+    let mut beyond = f64::NEG_INFINITY;
     let mut next = 0;
     for from in looks {
         // A window every 100 ms.
@@ -213,8 +218,14 @@ pub(in crate::bench) fn judge(looks: &[Look], wanted: &[f64]) -> Outcome {
         let Some(to) = looks.iter().find(|l| l.now_ns >= from.now_ns + WINDOW) else {
             break;
         };
-        for (got, wanted) in parts(from, to).0.iter().zip(wanted) {
-            worst_window = worst_window.max((got - wanted).abs() * 100.0);
+        let (got, used) = parts(from, to);
+        // A GPU that is idle for most of a window is no excuse.
+        let used = used.max(WINDOW as f64 / 2.0);
+        let allowed = (kernel_ns as f64 / used * 100.0).max(POINTS);
+        for (got, wanted) in got.iter().zip(wanted) {
+            let points = (got - wanted).abs() * 100.0;
+            worst_window = worst_window.max(points);
+            beyond = beyond.max(points - allowed);
         }
     }
     let mut worst_stall = 0;
@@ -231,6 +242,7 @@ pub(in crate::bench) fn judge(looks: &[Look], wanted: &[f64]) -> Outcome {
     Outcome {
         got,
         worst_window,
+        beyond,
         worst_stall_ms: worst_stall as f64 / 1e6,
         total: sum / passed,
         done: last.done.saturating_sub(first.done) as f64 / passed,
@@ -316,10 +328,17 @@ mod tests {
                 b += 10_000_000;
             }
         }
-        let outcome = judge(&looks, &[0.3, 0.7]);
+        let outcome = judge(&looks, &[0.3, 0.7], 0);
         assert!((outcome.total - 1.0).abs() < 0.01, "{outcome:?}");
         assert!((outcome.done - outcome.total).abs() < 1e-9, "{outcome:?}");
         assert!((outcome.worst_window - 7.5).abs() < 1.6, "{outcome:?}");
+        assert!((outcome.beyond - (outcome.worst_window - POINTS)).abs() < 1e-9);
+        // One kernel of 200 ms is 10 points of 2 s.
+        let outcome = judge(&looks, &[0.3, 0.7], 200_000_000);
+        assert!(
+            (outcome.beyond - (outcome.worst_window - 10.0)).abs() < 0.1,
+            "{outcome:?}"
+        );
         assert!((outcome.worst_stall_ms - 570.0).abs() < 21.0, "{outcome:?}");
         assert!((outcome.got[0] - 0.27).abs() < 0.005, "{outcome:?}");
     }
