@@ -2,7 +2,7 @@
 //! killed at random moments, on the simulated driver: after every step the ledger is what the board
 //! says, and never more than the cap.
 //!
-//! `SHIM_SEQUENCES` says how many sequences run (default 10,000; each prints its seed when it fails) and
+//! `SHIM_SEQUENCES` says how many sequences run (default 2,000; each prints its seed when it fails) and
 //! `SHIM_SEED` where they begin.
 
 #![allow(
@@ -320,7 +320,7 @@ fn from_environment(name: &str, default: u64) -> u64 {
 
 #[test]
 fn the_ledger_is_the_boards_after_every_step_of_random_sequences() {
-    let sequences = from_environment("SHIM_SEQUENCES", 10_000);
+    let sequences = from_environment("SHIM_SEQUENCES", 2_000);
     let first = from_environment("SHIM_SEED", 1);
     let mut world = World::new();
     for seed in first..first + sequences {
