@@ -392,6 +392,12 @@ fn a_mode_is_changed_when_the_gpu_is_empty_and_stays_over_a_restart() {
         "ok 1",
         "nothing is taken from those who are there"
     );
+    // A restart of the service ends neither the wait nor the command that waits.
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    station.start_service().expect("starts");
+    let snapshot = station.snapshot().expect("served");
+    assert_eq!(snapshot.gpus[0].mode_wanted.as_deref(), Some("mps"));
+    assert_eq!(raw.ask("launch 1"), "ok 2");
     drop(raw);
     assert!(waits.wait().expect("ends").success());
     assert_eq!(station.snapshot().expect("served").gpus[0].mode, "mps");

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gshare_proto::{
-    AdminCall, AdminDone, AuditEntry, Call, ClaimFor, ClaimSpec, Client, QuotaView, Reply, Snapshot,
+    AdminCall, AdminDone, AuditEntry, Call, ClaimFor, ClaimSpec, Client, ClientError, QuotaView,
+    Reply, Snapshot,
 };
 use serde_json::json;
 
@@ -16,6 +17,7 @@ use super::claim::{request, sized, unexpected, wait_of};
 use super::failure::{self, Failure};
 use super::phases::Phases;
 use super::table::{Align, Table, plain};
+use super::waiting::Waiting;
 use super::{Outcome, connect, off, out, stage};
 
 /// Between two looks while `--wait` waits.
@@ -243,9 +245,10 @@ fn mode(socket: Option<&Path>, client: &mut Client, args: &ModeArgs) -> Outcome 
         return show(&done, args.json);
     };
     let until = patience.map(|p| Instant::now() + p);
-    let mut reply = client.call(&Call::Watch {
+    let watch = Call::Watch {
         min_interval_ms: LOOK_MS,
-    })?;
+    };
+    let mut reply = client.call(&watch)?;
     let mut told = String::new();
     loop {
         let Reply::Snapshot(snapshot) = reply else {
@@ -277,7 +280,16 @@ fn mode(socket: Option<&Path>, client: &mut Client, args: &ModeArgs) -> Outcome 
             )
             .with_hint("gshare admin kill --gpu GPU ends what runs there"));
         }
-        reply = client.next_reply()?;
+        reply = match client.next_reply() {
+            // A service that restarts still has what was asked.
+            Err(lost @ (ClientError::Closed | ClientError::Io(_))) => {
+                let back = Instant::now() + connect::patience();
+                let found = connect::again(socket, back, &Waiting::new(true))?;
+                *client = found.ok_or(lost)?;
+                client.call(&watch)?
+            }
+            reply => reply?,
+        };
     }
 }
 

@@ -6,12 +6,17 @@ use gshare_core::{Machine, Sharing};
 
 use super::command::Command;
 use super::gpu::{Gpus, Modes};
-use super::journal::{Journal, JournalError};
+use super::journal::{Journal, JournalError, Store};
 use super::world::World;
 
 /// The journal's key of a mode that was set by command.
 fn meta_key(uuid: &str) -> String {
     format!("mode.{uuid}")
+}
+
+/// The journal's key of a mode that comes when the GPU is empty; no word where none does.
+pub(crate) fn next_key(uuid: &str) -> String {
+    format!("mode-next.{uuid}")
 }
 
 /// The claims that still hold a part of a GPU, for people: `c3 (ada), c4 (bob)`.
@@ -54,23 +59,28 @@ pub(crate) fn sharing(world: &World<'_>, g: usize) -> Sharing {
 }
 
 impl Gpus {
-    /// Every GPU's mode: as set by command, else as the configuration says.
+    /// Every GPU's mode: as set by command, else as the configuration says; and the one that it was waiting for when the
+    /// service before this one ended.
     pub(crate) fn load_modes(
         &mut self,
         config: &Config,
         journal: &Journal,
     ) -> Result<(), JournalError> {
         for (g, gpu) in self.iter_mut().enumerate() {
-            let set = journal.meta(&meta_key(&gpu.uuid))?;
-            let set = set.as_deref().and_then(GpuMode::from_name);
+            let known = |key: &str| -> Result<Option<GpuMode>, JournalError> {
+                Ok(journal.meta(key)?.as_deref().and_then(GpuMode::from_name))
+            };
+            let set = known(&meta_key(&gpu.uuid))?;
             let configured = config.gpu(&gpu.uuid, g).map(|keys| keys.mode);
-            gpu.modes.now = set.or(configured).unwrap_or_default();
+            let now = set.or(configured).unwrap_or_default();
+            let next = known(&next_key(&gpu.uuid))?.filter(|next| *next != now);
+            gpu.modes = Modes { now, next };
         }
         Ok(())
     }
 
     /// Modes that were waited for come into force when nobody holds a part of the GPU any more.
-    pub(crate) fn change_modes(&mut self, core: &Machine, journal: &mut Journal) -> Vec<Command> {
+    pub(crate) fn change_modes(&mut self, core: &Machine) -> Vec<Command> {
         let mut commands = Vec::new();
         for (g, gpu) in self.iter_mut().enumerate() {
             let Some(now) = gpu.modes.next else { continue };
@@ -78,11 +88,13 @@ impl Gpus {
                 continue;
             }
             gpu.modes = Modes { now, next: None };
-            if let Err(error) = journal.set_meta(&meta_key(&gpu.uuid), now.name()) {
-                tracing::error!(%error, "the mode of GPU {g} could not be journaled");
-            }
             let text = format!("GPU {g} is now in mode {}", now.name());
-            commands.extend([Command::Notice(text), Command::ShareAnew]);
+            commands.extend([
+                Command::Store(Store::Meta(meta_key(&gpu.uuid), now.name().to_owned())),
+                Command::Store(Store::Meta(next_key(&gpu.uuid), String::new())),
+                Command::Notice(text),
+                Command::ShareAnew,
+            ]);
         }
         commands
     }
@@ -116,5 +128,102 @@ impl Gpus {
             return GpuMode::Mig.name().to_owned();
         }
         self[g].modes.now.name().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gshare_core::machine::{Action, Event};
+    use gshare_core::{Bytes, ClaimId, Class, GpuFacts, Request, Share};
+
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    /// A core that knows the GPUs of a scene, with a claim on the first.
+    fn hold_first_gpu(scene: &mut Scene) {
+        let facts = |gpu: &super::super::gpu::Gpu| GpuFacts {
+            uuid: gpu.uuid.clone(),
+            model: String::new(),
+            usable: Some(Bytes::gib(24)),
+            reserve: Bytes::ZERO,
+            unclaimed: Bytes::ZERO,
+            healthy: true,
+            sharing: Sharing::Timeslice,
+        };
+        let half = Share::from_milli(500);
+        let submit = Event::Submit {
+            id: ClaimId(1),
+            request: Request::from_gpus(half, half, Class::Batch).expect("valid"),
+            patience: None,
+        };
+        let mut events = vec![submit, Event::Gpus(scene.gpus.iter().map(facts).collect())];
+        while let Some(event) = events.pop() {
+            let actions = scene.machine.step(scene.now.core, event);
+            let asks = |action: &&Action| matches!(action, Action::Measure);
+            events.extend((actions.iter().filter(asks)).map(|_| Event::Measured(Vec::new())));
+        }
+    }
+
+    /// Takes the words of a command's batch into a journal, as the service does.
+    fn write_down(journal: &Journal, commands: &[Command]) {
+        let stores = commands.iter().filter_map(|command| match command {
+            Command::Store(store) => Some(store.clone()),
+            _ => None,
+        });
+        let stores: Vec<Store> = stores.collect();
+        journal.store("boot", &stores).expect("written");
+    }
+
+    #[test]
+    fn a_mode_that_waits_for_an_empty_gpu_outlives_the_service() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let journal = Journal::open(&dir.path().join("db")).expect("opened");
+        let mut scene = Scene::of(2);
+        hold_first_gpu(&mut scene);
+        let asked = next_key(&scene.gpus[0].uuid);
+        journal
+            .set_meta(&asked, GpuMode::Exclusive.name())
+            .expect("written");
+
+        // A service that starts: the claim still has the GPU.
+        scene
+            .gpus
+            .load_modes(&scene.config, &journal)
+            .expect("read");
+        assert_eq!(scene.gpus[0].modes.next, Some(GpuMode::Exclusive));
+        assert_eq!(
+            scene.gpus[1].modes.next, None,
+            "of another GPU nothing was asked"
+        );
+        assert!(!scene.gpus.mode_is_ready(0), "it takes no new claims");
+        assert!(scene.gpus.change_modes(&scene.machine).is_empty());
+
+        // The next one: the claim has gone.
+        let gone = Event::Gone { id: ClaimId(1) };
+        scene.machine.step(scene.now.core, gone);
+        let mut scene = Scene {
+            gpus: Scene::of(2).gpus,
+            ..scene
+        };
+        scene
+            .gpus
+            .load_modes(&scene.config, &journal)
+            .expect("read");
+        let commands = scene.gpus.change_modes(&scene.machine);
+        write_down(&journal, &commands);
+        assert_eq!(scene.gpus[0].modes.now, GpuMode::Exclusive);
+        assert!(scene.gpus.mode_is_ready(0));
+
+        // And the one after: it is in force, and nothing is waited for.
+        let mut scene = Scene {
+            gpus: Scene::of(2).gpus,
+            ..scene
+        };
+        scene
+            .gpus
+            .load_modes(&scene.config, &journal)
+            .expect("read");
+        let modes = scene.gpus[0].modes;
+        assert_eq!((modes.now, modes.next), (GpuMode::Exclusive, None));
     }
 }

@@ -280,7 +280,7 @@ impl Service {
         self.follow_stages_in_time();
         self.tell_admission();
         self.take_back_in_time();
-        let modes = (self.gpus).change_modes(&self.core, &mut self.journal);
+        let modes = self.gpus.change_modes(&self.core);
         self.execute(modes);
         self.tend_mps();
         self.renew_mps();

@@ -4,6 +4,7 @@ use gshare_config::GpuMode;
 use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
 
 use super::Act;
+use crate::daemon::journal::put_meta;
 use crate::daemon::modes;
 use crate::daemon::peer::Peer;
 use crate::daemon::service::Service;
@@ -33,7 +34,10 @@ impl Service {
         mode_is_possible(&self.world(), g, wanted)?;
         let before = self.gpus[g].modes;
         let holders = self.core.ledger().holders(g);
+        let key = modes::next_key(&self.gpus[g].uuid);
         if wanted == before.now {
+            let none = self.journal.set_meta(&key, "");
+            none.map_err(|e| super::unwritten(&e))?;
             self.gpus[g].modes.next = None;
             self.refresh_facts();
             return Ok(done(format!("GPU {g} is in mode {mode}"), None));
@@ -62,11 +66,13 @@ impl Service {
             reason: None,
         };
         self.journal
-            .audit(&self.host.names, peer, vec![act], |_| Ok(()))?;
+            .audit(&self.host.names, peer, vec![act], |tx| {
+                put_meta(tx, &key, mode)
+            })?;
         self.gpus[g].modes.next = Some(wanted);
         let undo = Some(format!("gshare admin mode {g} {}", before.now.name()));
         if holders.is_empty() {
-            let modes = (self.gpus).change_modes(&self.core, &mut self.journal);
+            let modes = self.gpus.change_modes(&self.core);
             self.execute(modes);
             return Ok(done(format!("GPU {g} is now in mode {mode}"), undo));
         }

@@ -30,6 +30,8 @@ pub(crate) enum Store {
         /// Number of the kind.
         code: Option<u64>,
     },
+    /// A word to be remembered under a key.
+    Meta(String, String),
 }
 
 pub(super) const SCHEMA: &str = "
@@ -47,6 +49,7 @@ impl Journal {
             match one {
                 Store::AddXid(xid) => self.add_xid(boot, xid)?,
                 Store::ForgetXids { uuid, code } => self.forget_xids(uuid, *code)?,
+                Store::Meta(key, value) => self.set_meta(key, value)?,
             }
         }
         Ok(together.commit()?)
