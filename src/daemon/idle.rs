@@ -190,6 +190,8 @@ pub(crate) struct Idle {
     claims: BTreeMap<ClaimId, Idling>,
     /// With when they were looked up.
     groups: BTreeMap<u32, (Vec<String>, u64)>,
+    /// Users whose groups are being looked up: a directory may take long, and is asked once.
+    asked: BTreeSet<u32>,
 }
 
 impl Idle {
@@ -211,6 +213,7 @@ impl Idle {
             Fact::Groups { uid, names } => {
                 let known = (names.clone(), world.now.mono_ns);
                 self.groups.insert(*uid, known);
+                self.asked.remove(uid);
             }
             Fact::FewestToEnd(chosen) => {
                 for claim in self.claims.values_mut() {
@@ -235,7 +238,7 @@ impl Idle {
         let watched = |live: &Live| live.record.stage >= Stage::Reclaim;
         self.claims
             .retain(|id, _| world.claims.get(id).is_some_and(watched));
-        let (mut look, mut ask) = (Vec::new(), BTreeSet::new());
+        let (mut look, mut ask) = (Vec::new(), Vec::new());
         for (id, live) in world.claims.iter() {
             let record = &live.record;
             let spared = record.has_no_library() || record.behalf.is_some() || !watched(live);
@@ -248,8 +251,8 @@ impl Idle {
             let uid = live.record.uid;
             let known = self.groups.get(&uid);
             let old = world.now.mono_ns.saturating_sub(nanos(GROUPS));
-            if known.is_none_or(|(_, at)| *at < old) {
-                ask.insert(uid);
+            if known.is_none_or(|(_, at)| *at < old) && self.asked.insert(uid) {
+                ask.push(uid);
             }
             let groups: &[String] = known.map_or(&[], |(names, _)| names);
             let class: Class = live.record.class.parse().unwrap_or(Class::Batch);
@@ -465,6 +468,30 @@ mod tests {
         };
         assert_eq!(detach_in(&["staff"]), Some(1800));
         assert_eq!(detach_in(&["staff", "students"]), Some(60));
+    }
+
+    #[test]
+    fn the_groups_of_a_user_are_looked_up_once_at_a_time() {
+        let (mut idle, mut scene) = (Idle::default(), Scene::of(1));
+        let uid = scene.claim(1, 0).record.uid;
+        scene.claim(2, 0);
+        let asks = |idle: &mut Idle, scene: &Scene| {
+            let mut out = Vec::new();
+            idle.on(&scene.world(), &Fact::Tick(Tick::default()), &mut out);
+            let asks = out
+                .iter()
+                .filter(|c| matches!(c, Command::LookUpGroups(u) if *u == uid));
+            asks.count()
+        };
+        assert_eq!(asks(&mut idle, &scene), 1, "two claims, one user");
+        scene.now.mono_ns += nanos(GROUPS) * 2;
+        assert_eq!(asks(&mut idle, &scene), 0, "the directory has not answered");
+        let names = Vec::new();
+        let fact = Fact::Groups { uid, names };
+        idle.on(&scene.world(), &fact, &mut Vec::new());
+        assert_eq!(asks(&mut idle, &scene), 0, "they are known");
+        scene.now.mono_ns += nanos(GROUPS) * 2;
+        assert_eq!(asks(&mut idle, &scene), 1, "for long");
     }
 
     #[test]

@@ -1,10 +1,14 @@
-//! Names of users.
+//! Names of users, and of the groups that they are in.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gshare_enforcer::proc;
+
+use super::fact::Fact;
+use super::host::Host;
+use super::msg::Msg;
 
 /// A user who had no name is looked up again after this: a directory (LDAP) that did not answer will.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -65,9 +69,46 @@ impl Names {
     }
 }
 
+impl Host {
+    /// Looks up the groups of a user in a thread: a directory (LDAP) may take long to answer. [`Fact::Groups`] says them.
+    pub(crate) fn look_up_groups(&self, uid: u32) {
+        let events = self.events.clone();
+        let tell = move |names| {
+            // A service that ends wants to know nothing.
+            let _ = events.send(Msg::Fact(Fact::Groups { uid, names }));
+        };
+        let told = tell.clone();
+        let started = std::thread::Builder::new().name("groups".to_owned());
+        let looking = started.spawn(move || {
+            let groups = proc::groups_of(uid).unwrap_or_default();
+            tell(groups.into_iter().filter_map(proc::group_name).collect());
+        });
+        if let Err(error) = looking {
+            tracing::warn!(%error, uid, "the groups of a user are unknown: the thread that looks them up does not start");
+            told(Vec::new());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_groups_of_a_user_come_back_as_a_fact() {
+        let (events, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let host = Host {
+            events,
+            ..Host::none()
+        };
+        for (uid, has_root) in [(0, true), (4_000_000_001, false)] {
+            host.look_up_groups(uid);
+            let Some(Msg::Fact(Fact::Groups { uid: of, names })) = told.blocking_recv() else {
+                panic!("nothing was told");
+            };
+            assert_eq!((of, names.contains(&"root".to_owned())), (uid, has_root));
+        }
+    }
 
     #[test]
     fn a_directory_that_did_not_answer_is_asked_again_for_a_name() {

@@ -6,7 +6,6 @@ use gshare_core::ClaimId;
 use gshare_core::machine::Event;
 use gshare_core::machine::lever::Wish;
 use gshare_enforcer::gpu::Observer;
-use gshare_enforcer::proc;
 use gshare_proto::{AdminCall, Call, ErrorCode, Reply, WireError};
 
 pub(crate) use super::claims::{Asked, Claims};
@@ -132,11 +131,7 @@ impl Service {
                     let vitals = ids.into_iter().map(read).collect();
                     self.tell(Fact::Vitals(vitals));
                 }
-                Command::LookUpGroups(uid) => {
-                    let groups = proc::groups_of(uid).unwrap_or_default();
-                    let names = groups.into_iter().filter_map(proc::group_name).collect();
-                    self.tell(Fact::Groups { uid, names });
-                }
+                Command::LookUpGroups(uid) => self.host.look_up_groups(uid),
                 Command::AskServers => self.host.helpers.look(&self.claims, &self.host.events),
                 Command::LookFor(id, uid, path) => {
                     (self.host.helpers).look_for(id, uid, path, &self.host.events);
