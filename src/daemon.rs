@@ -45,7 +45,6 @@ mod lease;
 mod levers;
 mod live;
 mod lock;
-mod majors;
 mod manager;
 mod members;
 mod metrics;

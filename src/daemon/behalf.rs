@@ -29,7 +29,10 @@ impl Behalf {
                 continue;
             };
             let age = world.now.unix_ms.saturating_sub(live.record.granted_ms);
-            let end = |cause| Command::End { id, cause };
+            let end = |cause: &'static str| Command::End {
+                id,
+                cause: cause.into(),
+            };
             match found {
                 Found::Same if behalf.seen => {}
                 Found::Same | Found::Anew => out.push(Command::Enter(id)),

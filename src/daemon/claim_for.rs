@@ -16,6 +16,7 @@ use super::peer::Peer;
 use super::service::{Asked, Service};
 use super::world::World;
 use super::{convert, die, gpus, grant, members, slurm};
+use crate::daemon::command::Command;
 
 /// What is kept of what was asked: whoever asks for the same again gets the same claim.
 fn plain(spec: ClaimSpec, name: &str) -> ClaimSpec {
@@ -155,8 +156,8 @@ impl Service {
             }
         }
         // Outside the tree it is exempt from `deny` by its own id.
-        self.places_changed();
-        self.limit_memory(id);
+        self.execute(vec![Command::Deny]);
+        self.execute(vec![Command::LimitMemory(id)]);
         self.doubt_owners();
         Ok(())
     }
@@ -181,7 +182,7 @@ impl Service {
         self.doubt_owners();
         // What its processes still hold is use without a claim before others get its part.
         self.look_up_owners();
-        self.refresh_facts();
+        self.refresh();
         self.drive(Event::Gone { id });
         self.screens.touch();
     }

@@ -19,6 +19,7 @@ use super::policy::limits;
 use super::service::{Ending, Live, Service};
 use super::world::{World, world_of};
 use super::{claim_for, gpus, members, mps, service, tell, whose};
+use crate::daemon::command::Command;
 
 /// A control program of MPS that has not answered by then is not waited for.
 const MPS_ANSWERS: Duration = Duration::from_secs(4);
@@ -269,7 +270,7 @@ impl Service {
         }
         // Before the core gives its part to another user.
         if live.record.slices.iter().any(|s| s.held == Held::Mps) {
-            self.renew_mps();
+            self.execute(vec![Command::RenewMps]);
         }
         self.screens.touch();
     }

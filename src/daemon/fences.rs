@@ -3,10 +3,13 @@
 use std::path::Path;
 
 use gshare_config::{Config, Mode};
+use gshare_core::ClaimId;
 use gshare_enforcer::cgroup::{ClaimCgroup, OwnTree, Parent, Tree, UnitTree};
 use gshare_enforcer::device::{DeviceError, DeviceRules, Filters};
 use gshare_enforcer::nodes::Majors;
 use gshare_enforcer::systemd;
+
+use super::claims::Claims;
 
 /// What there is of these, and why not.
 #[derive(Debug)]
@@ -72,6 +75,32 @@ impl Fences {
         match (&mut self.filters, cgroup) {
             (Some(filters), Some(cgroup)) => filters.set(cgroup, rules),
             _ => Ok(()),
+        }
+    }
+}
+
+/// Device rules of everything that has a filter of its own.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    /// Those of claims.
+    pub(crate) claims: Vec<(ClaimId, DeviceRules)>,
+    /// Those of what is left of ended claims.
+    pub(crate) ended: DeviceRules,
+}
+
+impl Fences {
+    /// Sets the filters of all claims, and of what is left of ended ones.
+    pub(crate) fn set_all(&mut self, claims: &Claims, rules: Rules) {
+        for (id, rules) in rules.claims {
+            let cgroup = claims.get(&id).and_then(|live| live.cgroup.as_ref());
+            if let Err(error) = self.set(cgroup, &rules) {
+                tracing::error!(%id, %error, "cannot update its device filter");
+            }
+        }
+        for cgroup in &claims.lingering {
+            if let Err(error) = self.set(Some(cgroup), &rules.ended) {
+                tracing::error!(%error, "cannot update the device filter of an ended claim");
+            }
         }
     }
 }

@@ -1,34 +1,46 @@
 //! The GPUs: who they are, what the core may divide, how they did in the last minutes.
 
-use gshare_core::machine::Event;
 use gshare_core::{Bytes, ClaimId, GpuFacts};
 use gshare_enforcer::device::DeviceRules;
 use gshare_enforcer::gpu::GpuState;
 
 use super::features::Features;
+use super::fences::Rules;
 use super::gpu::Gpus;
 use super::journal::ClaimRecord;
 use super::modes;
 use super::policy::overuse;
-use super::service::Service;
 use super::settings::Settings;
 use super::whose::Whose;
 use super::world::World;
 
-impl Service {
-    /// Gives the core what the last sample says.
-    pub(crate) fn refresh_facts(&mut self) {
-        for g in 0..self.gpus.len() {
-            // A GPU that does not answer has not become empty.
-            if let Some(bytes) = unclaimed_bytes(&self.world(), g) {
-                let desktop = desktop_bytes(&self.world(), g).min(self.config.desktop_room());
-                self.gpus[g].unclaimed = bytes.saturating_sub(desktop);
-            }
-        }
-        let facts = (0..self.gpus.len())
-            .map(|g| facts(&self.world(), &self.features, g))
-            .collect();
-        self.drive(Event::Gpus(facts));
+/// What the core may divide of each GPU, by the last sample.
+pub(crate) fn all_facts(world: &World<'_>, features: &Features) -> Vec<GpuFacts> {
+    let gpus = 0..world.gpus.len();
+    gpus.map(|g| facts(world, features, g)).collect()
+}
+
+/// Bytes that processes outside claims use on each GPU, less what is held back for those that draw; `None` where a GPU does
+/// not answer.
+pub(crate) fn unclaimed(world: &World<'_>) -> Vec<Option<u64>> {
+    let left = |g: usize| {
+        let bytes = unclaimed_bytes(world, g)?;
+        let desktop = desktop_bytes(world, g).min(world.config.desktop_room());
+        Some(bytes.saturating_sub(desktop))
+    };
+    (0..world.gpus.len()).map(left).collect()
+}
+
+/// The device rules of all claims that have a cgroup.
+pub(crate) fn all_rules(world: &World<'_>) -> Rules {
+    let of = |(id, live): (&ClaimId, &super::live::Live)| {
+        let closed = live.uncovered || live.ending.as_ref().is_some_and(|e| !e.saving);
+        let gpus = live.seats.iter().map(|seat| seat.gpu).filter(|_| !closed);
+        (*id, rules(world, Some(&live.record), gpus))
+    };
+    Rules {
+        claims: world.claims.iter().map(of).collect(),
+        ended: rules(world, None, []),
     }
 }
 
@@ -117,6 +129,13 @@ impl Settings {
 }
 
 impl Gpus {
+    /// Takes in what processes outside claims use. A GPU that does not answer has not become empty.
+    pub(crate) fn note_unclaimed(&mut self, bytes: Vec<Option<u64>>) {
+        for (gpu, bytes) in self.iter_mut().zip(bytes) {
+            gpu.unclaimed = bytes.unwrap_or(gpu.unclaimed);
+        }
+    }
+
     /// Driver version, for what is learnt under it.
     pub(crate) fn driver_version(&self) -> &str {
         self.sample

@@ -33,6 +33,7 @@ use super::service::{Asked, Live, Seat, Service};
 use super::world::World;
 use super::{bound, convert, die, gpus, members, mps, off, service, stage, turns};
 use crate::clock::{millis, unix_ms};
+use crate::daemon::command::Command;
 
 /// Time spent by phase, in microseconds.
 #[derive(Debug)]
@@ -119,7 +120,7 @@ impl Service {
     ) -> anyhow::Result<Vec<(String, u64)>> {
         let mut phases = Phases::start();
         if self.host.fences.read_majors(&self.config, true) {
-            self.filters_anew();
+            self.execute(vec![Command::FiltersAnew]);
         }
         let mut record = asked.record.clone();
         record.granted_ms = unix_ms();
@@ -165,7 +166,7 @@ impl Service {
         let lodges = |live: &Live| live.record.lodging.is_some();
         if self.claims.get(&id).is_some_and(lodges) {
             // Outside the tree it is exempt from `deny` by its own id.
-            self.places_changed();
+            self.execute(vec![Command::Deny]);
         }
         die::at("grant-filter");
         phases.end("filter");
@@ -177,7 +178,7 @@ impl Service {
         if let Some(live) = self.claims.get_mut(&id) {
             live.seats = seats;
         }
-        self.limit_memory(id);
+        self.execute(vec![Command::LimitMemory(id)]);
         die::at("grant-memory-limit");
         phases.end("pages");
         if asked.record.process.is_some() {

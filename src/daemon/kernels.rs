@@ -38,7 +38,7 @@ impl Kernels {
                 let waits = world.claims.get(&claim).and_then(awaited).is_some();
                 let gap = self.0.get_mut(&claim).filter(|_| waits);
                 if let (Some(_), true) = (&gap, shut_down) {
-                    let (id, cause) = (claim, "its kernel was shut down");
+                    let (id, cause) = (claim, "its kernel was shut down".into());
                     out.push(Command::End { id, cause });
                 }
                 gap.into_iter().for_each(|gap| gap.looking = None);
@@ -54,7 +54,7 @@ impl Kernels {
                     let gap = self.0.entry(id).or_insert(Gap { since, looking });
                     let ago = |since| now.saturating_sub(since);
                     if ago(gap.since) >= world.config.claims.kernel_grace {
-                        let cause = "its kernel was not started again";
+                        let cause = "its kernel was not started again".into();
                         out.push(Command::End { id, cause });
                     } else if gap.looking.is_none_or(|since| ago(since) >= LOST) {
                         gap.looking = Some(now);
@@ -93,7 +93,7 @@ mod tests {
         }
         let word = |c: &Command| match c {
             Command::LookFor(..) => "look".to_owned(),
-            Command::End { cause, .. } => (*cause).to_owned(),
+            Command::End { cause, .. } => cause.to_string(),
             other => format!("{other:?}"),
         };
         out.iter().map(word).collect()

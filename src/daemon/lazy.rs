@@ -24,6 +24,7 @@ use super::service::{Asked, Live, Service};
 use super::world::world_of;
 use super::{convert, grant, reclaim, stage, story};
 use crate::clock::unix_ms;
+use crate::daemon::command::Command;
 
 /// So long after one line the library of those who wait prints another.
 const HEARD: Duration = Duration::from_secs(3);
@@ -289,7 +290,7 @@ impl Service {
             live.seats = seats;
         }
         self.tell(Fact::Arrived { claim: id });
-        self.limit_memory(id);
+        self.execute(vec![Command::LimitMemory(id)]);
         Ok(())
     }
 

@@ -32,6 +32,7 @@ use super::service::{Live, Service};
 use super::world::{World, world_of};
 use super::{reclaim, restore, whose};
 use crate::clock::unix_ms;
+use crate::daemon::command::Command;
 
 impl LeverState {
     /// Notes whether a process that begins with CUDA has NCCL loaded, as frameworks have by then. Its communicators
@@ -356,7 +357,7 @@ impl Service {
         super::die::at("lever-settled");
         self.claims.relabel(&self.host, &self.gpus, id);
         self.open_again(id);
-        self.limit_memory(id);
+        self.execute(vec![Command::LimitMemory(id)]);
         self.claims.set_states(id, State::Granted);
     }
 

@@ -162,7 +162,7 @@ impl Service {
         status: Option<std::process::ExitStatus>,
     ) {
         self.gpus.owners.ended.insert(process.pid);
-        if (self.policy).end_auto(&mut self.journal, id, auto::EXITED) {
+        if (self.policy.auto).end(&mut self.journal, id, auto::EXITED) {
             return self.screens.touch();
         }
         let Some(live) = self.claims.get_mut(&id) else {

@@ -15,265 +15,201 @@ use gshare_enforcer::proc;
 use gshare_proto::{Figure, Source};
 
 use super::claims::Claims;
+use super::command::Command;
 use super::gpu::Gpus;
 use super::host::Host;
-use super::journal::{ClaimRecord, SliceRecord};
-use super::mps_daemon::{OnGpu, Order, Worker};
+use super::journal::{ClaimRecord, Journal, SliceRecord};
+use super::mps_daemon::{Change, OnGpu, Order, Worker};
 use super::msg::MpsReport as Report;
-use super::service::Service;
 use super::settings::Settings;
 use super::whose::Whose;
 use super::world::World;
-use super::{ending, members, whose};
+use super::{members, whose};
 
-impl Service {
-    /// Starts or finds the daemons of the GPUs that want one, and lets go of the others'.
-    pub(crate) fn tend_mps(&mut self) {
-        for g in 0..self.gpus.len() {
-            let wanted = self.gpus[g].parent.is_none()
-                && !self.gpus.is_released(g)
-                && !self.gpus.dividing.contains(&g)
-                && !self.gpus.is_divided(g)
-                && matches!(self.gpus[g].modes.now, GpuMode::Mps | GpuMode::Auto);
-            match (wanted, self.gpus.mps.contains_key(&g)) {
-                (true, false) => self.begin_mps(g),
-                // Clients that still run keep their server until the mode is really left.
-                (false, true) => drop(self.gpus.end_mps(g)),
-                _ => {}
-            }
-        }
-    }
+/// What is to become of the daemons: those that GPUs want are started or found, and those of others let go.
+pub(crate) fn changes(world: &World<'_>) -> Vec<Change> {
+    let change = |g: usize| match (wants(world, g), world.gpus.mps.contains_key(&g)) {
+        (true, false) => Some(Change::Begin(g, Box::new(begin(world, g)?))),
+        // Clients that still run keep their server until the mode is really left.
+        (false, true) => Some(Change::End(g)),
+        _ => None,
+    };
+    (0..world.gpus.len()).filter_map(change).collect()
+}
 
-    fn begin_mps(&mut self, g: usize) {
-        let Ok(program) = self.config.mps_program() else {
-            return;
-        };
-        let control = Control::new(&program, &self.host.mps_dir().join(g.to_string()));
-        let control = match control {
-            Ok(control) => control,
+/// Whether a GPU is to have a daemon.
+fn wants(world: &World<'_>, g: usize) -> bool {
+    let gpus = world.gpus;
+    gpus[g].parent.is_none()
+        && !gpus.is_released(g)
+        && !gpus.dividing.contains(&g)
+        && !gpus.is_divided(g)
+        && matches!(gpus[g].modes.now, GpuMode::Mps | GpuMode::Auto)
+}
+
+fn begin(world: &World<'_>, g: usize) -> Option<OnGpu> {
+    let program = world.config.mps_program().ok()?;
+    let control = Control::new(&program, &world.host.mps_dir().join(g.to_string()));
+    let control = control
+        .inspect_err(|error| tracing::error!("no MPS on GPU {g}: {error}"))
+        .ok()?;
+    let worker = Worker::start(
+        g,
+        control.clone(),
+        world.gpus[g].uuid.clone(),
+        world.config.mps.multi_user,
+        world.config.service.tick,
+        world.host.events.clone(),
+    );
+    Some(OnGpu::new(control, worker))
+}
+
+/// GPUs whose daemons get a new directory: those that serve one user who has no claim there any more, and those whose
+/// directory is not safe. The others' directories are opened to all where users share a server.
+pub(crate) fn to_renew(world: &World<'_>) -> Vec<usize> {
+    let multi_user = world.config.mps.multi_user;
+    let all = world.gpus.mps.iter().filter(|(_, on)| !on.is_renewing());
+    let fits = |g: usize, on: &OnGpu| {
+        let users = mps_users(world, g);
+        let fits = match on.control.access() {
+            Ok(Access::One(uid)) => !multi_user && users.contains(&uid),
+            Ok(Access::Owner) => true,
+            // A user who runs through it goes on.
+            Ok(Access::Everybody) => multi_user || !users.is_empty(),
             Err(error) => {
-                tracing::error!("no MPS on GPU {g}: {error}");
-                return;
+                tracing::warn!("MPS on GPU {g} restarts: {error}");
+                false
             }
         };
-        let worker = Worker::start(
-            g,
-            control.clone(),
-            self.gpus[g].uuid.clone(),
-            self.config.mps.multi_user,
-            self.config.service.tick,
-            self.host.events.clone(),
-        );
-        let on = OnGpu {
-            control,
-            worker,
-            up: false,
-            renewing: false,
-            why: None,
-            servers: Vec::new(),
-            beside: BTreeMap::new(),
+        if fits
+            && multi_user
+            && let Err(error) = on.control.open_to(Access::Everybody)
+        {
+            tracing::error!("MPS on GPU {g}: {error}");
+        }
+        fits
+    };
+    all.filter(|(g, on)| !fits(**g, on))
+        .map(|(g, _)| *g)
+        .collect()
+}
+
+/// What follows from a report that [`Daemons::note`] has taken in; `news` if it said something new.
+///
+/// [`Daemons::note`]: super::mps_daemon::Daemons::note
+pub(crate) fn follows(world: &World<'_>, g: usize, report: Report, news: bool) -> Vec<Command> {
+    let mut out = Vec::new();
+    match report {
+        Report::Seen(events, _) => {
+            for event in events {
+                happened(world, g, event, &mut out);
+            }
+        }
+        Report::NotStarted(why) if news => {
+            let text = format!("MPS on GPU {g} does not start: {why}");
+            out.push(Command::Notice(text));
+        }
+        Report::NotStarted(_) => {}
+        Report::Renewed => {
+            let users = mps_users(world, g).into_iter();
+            out.extend(users.map(|uid| Command::LetIntoMps { gpu: g, uid }));
+        }
+        Report::Terminated(id) => out.push(Command::SignalEnd(id)),
+    }
+    out.extend([Command::Refresh, Command::Publish]);
+    out
+}
+
+fn happened(world: &World<'_>, g: usize, event: MpsEvent, out: &mut Vec<Command>) {
+    let text = match event {
+        MpsEvent::Up => format!("MPS on GPU {g} is up"),
+        MpsEvent::Down => {
+            format!("the MPS daemon of GPU {g} no longer answers; gshare restarts it")
+        }
+        MpsEvent::Fault { clients, .. } => {
+            let who = who(world, &clients);
+            let text = format!(
+                "a program of {who} had a fatal fault, and MPS ended all programs of these claims"
+            );
+            return lost(world, g, &clients, &text, out);
+        }
+        MpsEvent::ServerLost { clients, .. } => {
+            return lost(world, g, &clients, "its MPS server died", out);
+        }
+        MpsEvent::Well { .. } => format!("MPS on GPU {g} serves again"),
+    };
+    out.push(Command::Notice(text));
+}
+
+/// All clients of a server have lost their GPU work: their owners are told, and what is left of the
+/// programs has to go before the server takes others.
+fn lost(world: &World<'_>, g: usize, clients: &[i32], what: &str, out: &mut Vec<Command>) {
+    let uuid = &world.gpus[g].uuid;
+    let held = |s: &SliceRecord| s.uuid == *uuid && s.held == Held::Mps;
+    // A claim with nothing on the GPU has lost nothing.
+    let had = |id: ClaimId| {
+        let mut clients = clients.iter();
+        clients.any(|p| members::claim_of(world, *p) == Some(id))
+            || !whose::holders(world, id).is_empty()
+    };
+    for (&id, live) in world.claims.iter() {
+        if !live.record.slices.iter().any(held) || !had(id) {
+            continue;
+        }
+        let on_fault = world.config.mps.on_fault;
+        let requeues = live.record.requeue;
+        let then = match on_fault {
+            OnFault::End => "its programs on the GPU are ended, and so is the claim",
+            OnFault::Keep => {
+                "its programs on the GPU are ended; the claim stays: restart them in it"
+            }
+            OnFault::Requeue if requeues => "its command is ended and queued again",
+            OnFault::Requeue => {
+                "its programs on the GPU are ended, and so is the claim (it was made without --requeue)"
+            }
         };
-        self.gpus.mps.insert(g, on);
+        let text = format!("{id}: GPU {g}: {what}; {then}");
+        out.push(Command::TellOwner { id, text });
+        let why = format!("MPS on GPU {g}: {what}");
+        match on_fault {
+            OnFault::Requeue if requeues => out.push(Command::Requeue { id, why }),
+            OnFault::End | OnFault::Requeue => out.push(Command::End {
+                id,
+                cause: why.into(),
+            }),
+            OnFault::Keep => {
+                let holders = whose::holders(world, id);
+                out.extend([Command::Hold(id), Command::Signal(holders, libc::SIGKILL)]);
+            }
+        }
     }
+}
 
-    /// Makes the directories anew of daemons that serve one user and whose user has no claim there any more, and those
-    /// that are not safe. Until that is done their GPUs take no new claims.
-    pub(crate) fn renew_mps(&mut self) {
-        let mut changed = false;
-        for g in 0..self.gpus.len() {
-            let users = mps_users(&self.world(), g);
-            let Some(on) = self.gpus.mps.get_mut(&g).filter(|on| !on.renewing) else {
-                continue;
-            };
-            let fits = match on.control.access() {
-                Ok(Access::One(uid)) => !self.config.mps.multi_user && users.contains(&uid),
-                Ok(Access::Owner) => true,
-                // A user who runs through it goes on.
-                Ok(Access::Everybody) => self.config.mps.multi_user || !users.is_empty(),
-                Err(error) => {
-                    tracing::warn!("MPS on GPU {g} restarts: {error}");
-                    false
-                }
-            };
-            if !fits {
-                on.renewing = true;
-                on.worker.send(Order::Renew);
-                changed = true;
-            } else if self.config.mps.multi_user
-                && let Err(error) = on.control.open_to(Access::Everybody)
-            {
-                tracing::error!("MPS on GPU {g}: {error}");
-            }
-        }
-        if changed {
-            self.refresh_facts();
-        }
-    }
+/// Processes of claims that should run through MPS and do not: they have no limit on their SMs.
+pub(crate) fn strays(world: &World<'_>, g: usize) -> BTreeMap<i32, ClaimId> {
+    let uuid = &world.gpus[g].uuid;
+    let through = |id: &ClaimId| {
+        let live = world.claims.get(id);
+        let slices = live.into_iter().flat_map(|l| &l.record.slices);
+        let mut here = slices.filter(|s| s.uuid == *uuid);
+        here.any(|s| s.held == Held::Mps)
+    };
+    let processes = world.gpus.reading(g).into_iter();
+    let processes = processes.flat_map(|r| r.processes.iter().flatten());
+    let beside = processes.filter(|p: &&GpuProcess| p.compute && !p.mps);
+    let of = beside.filter_map(|p| match world.whose(p.pid) {
+        Whose::Claim(id) => Some((p.pid, id)),
+        _ => None,
+    });
+    of.filter(|(_, id)| through(id)).collect()
+}
 
-    /// A worker has something to tell.
-    pub(crate) fn mps_report(&mut self, g: usize, report: Report) {
-        match report {
-            Report::Seen(events, servers) => {
-                if let Some(on) = self.gpus.mps.get_mut(&g) {
-                    on.servers = servers;
-                }
-                for event in events {
-                    self.mps_event(g, event);
-                }
-            }
-            Report::NotStarted(why) => {
-                let known = self.gpus.mps.get(&g).and_then(|on| on.why.as_ref()) == Some(&why);
-                if let Some(on) = self.gpus.mps.get_mut(&g) {
-                    on.why = Some(why.clone());
-                }
-                if !known {
-                    self.notice(None, format!("MPS on GPU {g} does not start: {why}"));
-                }
-            }
-            Report::Renewed => {
-                if let Some(on) = self.gpus.mps.get_mut(&g) {
-                    (on.up, on.renewing, on.why) = (true, false, None);
-                    on.servers.clear();
-                }
-                for uid in mps_users(&self.world(), g) {
-                    let_in(&self.world(), g, uid);
-                }
-            }
-            Report::Terminated(id) => self.clients_terminated(id),
-        }
-        self.refresh_facts();
-        self.screens.touch();
-    }
-
-    fn mps_event(&mut self, g: usize, event: MpsEvent) {
-        match event {
-            MpsEvent::Up => {
-                if let Some(on) = self.gpus.mps.get_mut(&g) {
-                    on.up = true;
-                    on.why = None;
-                }
-                self.notice(None, format!("MPS on GPU {g} is up"));
-            }
-            MpsEvent::Down => {
-                if let Some(on) = self.gpus.mps.get_mut(&g) {
-                    on.up = false;
-                }
-                self.notice(
-                    None,
-                    format!("the MPS daemon of GPU {g} no longer answers; gshare restarts it"),
-                );
-            }
-            MpsEvent::Fault { clients, .. } => {
-                let who = who(&self.world(), &clients);
-                let text = format!(
-                    "a program of {who} had a fatal fault, and MPS ended all programs of these claims"
-                );
-                self.mps_loss(g, &clients, &text);
-            }
-            MpsEvent::ServerLost { clients, .. } => {
-                self.mps_loss(g, &clients, "its MPS server died");
-            }
-            MpsEvent::Well { .. } => {
-                self.notice(None, format!("MPS on GPU {g} serves again"));
-            }
-        }
-    }
-
-    /// All clients of a server have lost their GPU work: their owners are told, and what is left of the
-    /// programs has to go before the server takes others.
-    fn mps_loss(&mut self, g: usize, clients: &[i32], what: &str) {
-        let uuid = self.gpus[g].uuid.clone();
-        let through_mps = |r: &ClaimRecord| {
-            let held = |s: &SliceRecord| s.uuid == uuid && s.held == Held::Mps;
-            r.slices.iter().any(held)
-        };
-        let hit: Vec<ClaimId> = self
-            .claims
-            .iter()
-            .filter(|(_, live)| through_mps(&live.record))
-            .map(|(id, _)| *id)
-            .filter(|id| {
-                // A claim with nothing on the GPU has lost nothing.
-                let had = clients
-                    .iter()
-                    .any(|p| members::claim_of(&self.world(), *p) == Some(*id));
-                had || !whose::holders(&self.world(), *id).is_empty()
-            })
-            .collect();
-        for id in hit {
-            let then = match self.config.mps.on_fault {
-                OnFault::End => "its programs on the GPU are ended, and so is the claim",
-                OnFault::Keep => {
-                    "its programs on the GPU are ended; the claim stays: restart them in it"
-                }
-                OnFault::Requeue if self.claims.may_requeue(id) => {
-                    "its command is ended and queued again"
-                }
-                OnFault::Requeue => {
-                    "its programs on the GPU are ended, and so is the claim (it was made without --requeue)"
-                }
-            };
-            self.tell_owner(id, &format!("{id}: GPU {g}: {what}; {then}"));
-            match self.config.mps.on_fault {
-                OnFault::Requeue if self.claims.may_requeue(id) => {
-                    self.requeue(id, &format!("MPS on GPU {g}: {what}"));
-                }
-                OnFault::End | OnFault::Requeue => {
-                    self.terminate(id, &format!("MPS on GPU {g}: {what}"));
-                }
-                OnFault::Keep => {
-                    if let Some(live) = self.claims.get_mut(&id) {
-                        live.record.hold = true;
-                        self.journal.keep(&live.record, "that a claim is held");
-                    }
-                    let holders = whose::holders(&self.world(), id);
-                    ending::signal(&self.world(), &holders, libc::SIGKILL);
-                }
-            }
-        }
-    }
-
-    /// Processes of claims that should run through MPS and do not: they have no limit on their SMs.
-    pub(crate) fn look_beside_mps(&mut self) {
-        for g in 0..self.gpus.len() {
-            if !self.gpus.mps.contains_key(&g) {
-                continue;
-            }
-            let uuid = self.gpus[g].uuid.clone();
-            let stray: BTreeMap<i32, ClaimId> = self
-                .gpus
-                .reading(g)
-                .iter()
-                .flat_map(|r| r.processes.iter().flatten())
-                .filter(|p: &&GpuProcess| p.compute && !p.mps)
-                .filter_map(|p| match self.world().whose(p.pid) {
-                    Whose::Claim(id) => Some((p.pid, id)),
-                    _ => None,
-                })
-                .filter(|(_, id)| {
-                    self.claims.get(id).is_some_and(|l| {
-                        let slices = &l.record.slices;
-                        slices.iter().any(|s| s.uuid == uuid && s.held == Held::Mps)
-                    })
-                })
-                .collect();
-            let Some(on) = self.gpus.mps.get_mut(&g) else {
-                continue;
-            };
-            let before = std::mem::replace(&mut on.beside, stray.clone());
-            for (pid, id) in stray
-                .into_iter()
-                .filter(|(pid, _)| !before.contains_key(pid))
-            {
-                self.tell_owner(
-                    id,
-                    &format!(
-                        "{id}: process {pid} runs on GPU {g} beside MPS: nothing limits its SMs (is CUDA_MPS_PIPE_DIRECTORY set as gshare env prints it?)"
-                    ),
-                );
-            }
-        }
-    }
+/// What the owner of a process is told that runs beside MPS.
+pub(crate) fn stray_text(g: usize, (pid, id): (i32, ClaimId)) -> Command {
+    let text = format!(
+        "{id}: process {pid} runs on GPU {g} beside MPS: nothing limits its SMs (is CUDA_MPS_PIPE_DIRECTORY set as gshare env prints it?)"
+    );
+    Command::TellOwner { id, text }
 }
 
 /// Whether a process is a server of ours: one that was seen, or the child of a daemon of this user.
@@ -300,8 +236,8 @@ fn is_child_of(pid: i32, program: &Path) -> bool {
 
 /// Lets the user of a claim through to the daemon of a GPU: without multi-user it has one user's clients only, and
 /// so has its directory.
-fn let_in(world: &World<'_>, g: usize, uid: u32) {
-    let Some(on) = world.gpus.mps.get(&g).filter(|on| !on.renewing) else {
+pub(crate) fn let_in(world: &World<'_>, g: usize, uid: u32) {
+    let Some(on) = world.gpus.mps.get(&g).filter(|on| !on.is_renewing()) else {
         return;
     };
     let access = match world.config.mps.multi_user {
@@ -514,9 +450,12 @@ impl World<'_> {
 }
 
 impl Claims {
-    /// Whether a claim's command may be ended and started again.
-    fn may_requeue(&self, id: ClaimId) -> bool {
-        self.get(&id).is_some_and(|l| l.record.requeue)
+    /// Keeps a claim when its command has ended.
+    pub(crate) fn hold(&mut self, journal: &Journal, id: ClaimId) {
+        if let Some(live) = self.get_mut(&id) {
+            live.record.hold = true;
+            journal.keep(&live.record, "that a claim is held");
+        }
     }
 }
 
@@ -534,19 +473,10 @@ impl Settings {
 }
 
 impl Gpus {
-    /// Ends the daemon of a GPU; what is given says when it has ended.
-    pub(crate) fn end_mps(&mut self, g: usize) -> Option<std::sync::mpsc::Receiver<()>> {
-        let on = self.mps.remove(&g)?;
-        let (ended_tx, ended_rx) = std::sync::mpsc::channel();
-        on.worker.send(Order::Quit(ended_tx));
-        Some(ended_rx)
-    }
-
     /// Processes of a claim that run on a GPU beside MPS.
     pub(crate) fn beside_mps(&self, id: ClaimId, g: usize) -> Vec<u32> {
-        let beside = self.mps.get(&g).into_iter().flat_map(|on| &on.beside);
-        let own = beside.filter(|(_, of)| **of == id);
-        own.map(|(pid, _)| pid.cast_unsigned()).collect()
+        let on = self.mps.get(&g);
+        on.map_or_else(Vec::new, |on| on.beside(id))
     }
 
     /// Whether MPS serves on a GPU now.
@@ -554,7 +484,7 @@ impl Gpus {
         let fault = |s: &Server| s.state == mps::ServerState::Fault;
         self.mps
             .get(&g)
-            .is_some_and(|on| on.up && !on.renewing && !on.servers.iter().any(fault))
+            .is_some_and(|on| on.up && !on.is_renewing() && !on.servers.iter().any(fault))
     }
 }
 
@@ -568,9 +498,10 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
-    use std::process::{Command, Stdio};
+    use std::process::Stdio;
 
     use super::*;
+    use crate::daemon::mps_daemon::Daemons;
     use crate::daemon::world::scene::Scene;
 
     #[test]
@@ -580,7 +511,7 @@ mod tests {
         std::fs::copy("/bin/sh", &program).expect("copied");
         // A daemon, its server, and a process that the server started.
         let words = "sh -c 'sleep 60 & echo $! $$; wait; :' & wait; :";
-        let mut daemon = Command::new(&program)
+        let mut daemon = std::process::Command::new(&program)
             .args(["-c", words])
             .stdout(Stdio::piped())
             .spawn()
@@ -615,5 +546,77 @@ mod tests {
                 nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL);
         }
         daemon.wait().expect("ended");
+    }
+
+    /// A daemon on the first GPU, with claim 1 through it and claim 2 beside it.
+    fn shared(dir: &Path) -> Scene {
+        let mut scene = Scene::of(2);
+        for id in [1, 2] {
+            scene.claim(id, 0);
+        }
+        scene.claim(1, 0).record.slices[0].held = Held::Mps;
+        scene.gpus.mps = Daemons::with_idle(0, dir);
+        scene
+    }
+
+    fn reported(scene: &mut Scene, report: Report) -> String {
+        let news = scene.gpus.mps.note(0, &report);
+        format!("{:?}", follows(&scene.world(), 0, report, news))
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_start_is_told_once_for_each_cause() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut scene = shared(dir.path());
+        let mut not_started = |why: &str| {
+            let report = Report::NotStarted(why.to_owned());
+            reported(&mut scene, report).contains(&format!("does not start: {why}"))
+        };
+        assert!(not_started("no room") && !not_started("no room"));
+        assert!(not_started("no driver"), "another cause");
+        let up = Report::Seen(vec![MpsEvent::Up], Vec::new());
+        assert!(reported(&mut scene, up).contains("MPS on GPU 0 is up"));
+        assert!(scene.gpus.mps_is_up(0));
+        scene.gpus.mps.renew(&[0]);
+        assert!(!scene.gpus.mps_is_up(0), "until its directory is made");
+        reported(&mut scene, Report::Renewed);
+        assert!(scene.gpus.mps_is_up(0));
+    }
+
+    #[test]
+    fn when_a_server_dies_the_claims_through_it_end_or_stay_by_the_configuration() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut scene = shared(dir.path());
+        let own = proc::key(std::process::id().cast_signed()).expect("it lives");
+        scene.claim(1, 0).record.process = Some(crate::daemon::convert::record(own));
+        let died = || {
+            let (pid, clients) = (9, vec![own.pid]);
+            Report::Seen(vec![MpsEvent::ServerLost { pid, clients }], Vec::new())
+        };
+        for (on_fault, requeue, does) in [
+            (OnFault::End, false, "End {"),
+            (OnFault::Requeue, false, "End {"),
+            (OnFault::Requeue, true, "Requeue {"),
+            (OnFault::Keep, false, "Hold("),
+        ] {
+            scene.config.mps.on_fault = on_fault;
+            scene.claim(1, 0).record.requeue = requeue;
+            let told = reported(&mut scene, died());
+            assert!(told.contains("c1: GPU 0: its MPS server died"), "{told}");
+            assert!(told.contains(does) && !told.contains("c2"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_daemon_is_wanted_by_the_mode_and_not_where_its_gpu_was_let_go() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut scene = shared(dir.path());
+        scene.gpus[0].modes.now = GpuMode::Mps;
+        assert!(changes(&scene.world()).is_empty(), "it is there");
+        scene.gpus.dividing.insert(0);
+        let ends = changes(&scene.world());
+        assert!(matches!(ends[..], [Change::End(0)]), "{ends:?}");
+        scene.gpus.mps.change(ends);
+        assert!(scene.gpus.mps.is_empty());
     }
 }

@@ -1,12 +1,13 @@
 //! One GPU's MPS daemon, and the thread that talks to it: its answers take milliseconds, or for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use gshare_core::ClaimId;
-use gshare_enforcer::mps::{Control, Look, MpsError, Server, Watch};
+use gshare_enforcer::mps::{Control, Look, MpsError, MpsEvent, Server, Watch};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::msg::{MpsReport as Report, Msg};
@@ -24,21 +25,144 @@ pub(crate) struct OnGpu {
     /// The daemon answers.
     pub(crate) up: bool,
     /// Its directory is made anew: nobody may use it meanwhile.
-    pub(super) renewing: bool,
+    renewing: bool,
     /// Why it does not.
     pub(crate) why: Option<String>,
     pub(crate) servers: Vec<Server>,
     /// Processes of claims that run beside MPS, and were told.
-    pub(super) beside: BTreeMap<i32, ClaimId>,
+    beside: BTreeMap<i32, ClaimId>,
 }
 
-/// MPS daemons by GPU.
-pub(crate) type Daemons = BTreeMap<usize, OnGpu>;
-
 impl OnGpu {
+    /// One that has just been started or found.
+    pub(super) fn new(control: Control, worker: Worker) -> Self {
+        Self {
+            control,
+            worker,
+            up: false,
+            renewing: false,
+            why: None,
+            servers: Vec::new(),
+            beside: BTreeMap::new(),
+        }
+    }
+
     /// The directory of its pipes.
     pub(crate) fn pipe(&self) -> &Path {
         self.control.pipe()
+    }
+
+    /// Whether its directory is made anew.
+    pub(crate) fn is_renewing(&self) -> bool {
+        self.renewing
+    }
+
+    /// Processes of a claim that run beside it.
+    pub(crate) fn beside(&self, id: ClaimId) -> Vec<u32> {
+        let own = self.beside.iter().filter(|(_, of)| **of == id);
+        own.map(|(pid, _)| pid.cast_unsigned()).collect()
+    }
+}
+
+/// What becomes of a GPU's daemon.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// It was started, or found.
+    Begin(usize, Box<OnGpu>),
+    /// It is let go.
+    End(usize),
+}
+
+/// MPS daemons by GPU: all others read, what is decided elsewhere is done here.
+#[derive(Debug, Default)]
+pub(crate) struct Daemons(BTreeMap<usize, OnGpu>);
+
+impl Deref for Daemons {
+    type Target = BTreeMap<usize, OnGpu>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl Daemons {
+    pub(crate) fn change(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            match change {
+                Change::Begin(g, on) => drop(self.0.insert(g, *on)),
+                Change::End(g) => drop(self.end(g)),
+            }
+        }
+    }
+
+    /// Ends the daemon of a GPU; what is given says when it has ended.
+    pub(crate) fn end(&mut self, g: usize) -> Option<Receiver<()>> {
+        let on = self.0.remove(&g)?;
+        let (ended_tx, ended_rx) = channel();
+        on.worker.send(Order::Quit(ended_tx));
+        Some(ended_rx)
+    }
+
+    /// Has the directories of these daemons made anew. Until that is done their GPUs take no new claims.
+    pub(crate) fn renew(&mut self, gpus: &[usize]) {
+        for g in gpus {
+            if let Some(on) = self.0.get_mut(g) {
+                on.renewing = true;
+                on.worker.send(Order::Renew);
+            }
+        }
+    }
+
+    /// Takes in what a worker tells. False if that was known.
+    pub(crate) fn note(&mut self, g: usize, report: &Report) -> bool {
+        let Some(on) = self.0.get_mut(&g) else {
+            return true;
+        };
+        match report {
+            Report::Seen(events, servers) => {
+                on.servers.clone_from(servers);
+                for event in events {
+                    match event {
+                        MpsEvent::Up => (on.up, on.why) = (true, None),
+                        MpsEvent::Down => on.up = false,
+                        _ => {}
+                    }
+                }
+                true
+            }
+            Report::NotStarted(why) => on.why.replace(why.clone()).as_ref() != Some(why),
+            Report::Renewed => {
+                (on.up, on.renewing, on.why) = (true, false, None);
+                on.servers.clear();
+                true
+            }
+            Report::Terminated(_) => true,
+        }
+    }
+
+    /// Takes in which processes run beside a daemon: those that did not before.
+    pub(crate) fn note_beside(
+        &mut self,
+        g: usize,
+        now: BTreeMap<i32, ClaimId>,
+    ) -> Vec<(i32, ClaimId)> {
+        let Some(on) = self.0.get_mut(&g) else {
+            return Vec::new();
+        };
+        let before = std::mem::replace(&mut on.beside, now);
+        let new = on
+            .beside
+            .iter()
+            .filter(|(pid, _)| !before.contains_key(pid));
+        new.map(|(pid, id)| (*pid, *id)).collect()
+    }
+
+    /// One that nobody serves, below a directory.
+    #[cfg(test)]
+    pub(super) fn with_idle(g: usize, dir: &Path) -> Self {
+        let control = Control::new(Path::new("/bin/false"), dir).expect("made");
+        let on = OnGpu::new(control, Worker(channel().0));
+        Self(BTreeMap::from([(g, on)]))
     }
 }
 

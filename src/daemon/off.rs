@@ -23,6 +23,7 @@ use super::settings::Settings;
 use super::world::World;
 use super::{act, reclaim};
 use crate::clock::unix_ms;
+use crate::daemon::command::Command;
 use crate::off;
 
 /// So long before a time that was set with `--for` runs out everybody is told.
@@ -96,9 +97,9 @@ impl Service {
         for id in self.claims.keys().copied().collect::<Vec<_>>() {
             self.limits_anew(id);
         }
-        self.filters_anew();
-        self.apply_denial();
-        self.refresh_facts();
+        self.execute(vec![Command::FiltersAnew]);
+        self.execute(vec![Command::Deny]);
+        self.refresh();
         let text = match self.config.is_off() {
             true => "gshare is off: nothing is limited, taken or refused until gshare admin on",
             false => {
@@ -122,7 +123,7 @@ impl Service {
         };
         match unlimited {
             true => limits::unlimit_memory(&self.world(), &self.observer, live),
-            false => self.limit_memory(id),
+            false => self.execute(vec![Command::LimitMemory(id)]),
         }
     }
 

@@ -14,26 +14,21 @@ use gshare_config::{Mode, Unclaimed};
 use gshare_enforcer::proc;
 use gshare_proto::{ErrorCode, WireError};
 
+use super::command::Command;
 use super::outside::AutoClaim;
-use super::service::Service;
 use super::world::World;
 use super::{mps, stage};
 
-pub(crate) use refusals::Refused;
+pub(crate) use refusals::{Refused, follow};
 
-impl Service {
-    /// After each look at the driver.
-    pub(crate) fn apply_policy(&mut self) {
-        self.policy.looks += 1;
-        if (self.policy).probe_limits(&self.observer, &self.host, &self.gpus) {
-            for id in self.claims.keys().copied().collect::<Vec<_>>() {
-                self.limit_memory(id);
-            }
-        }
-        self.apply_denial();
-        self.update_auto_claims();
-        self.reconcile();
-    }
+/// What is done after each look at the driver: in this order, since who is accounted takes no part in over-use.
+pub(crate) fn after_a_sample() -> Vec<Command> {
+    vec![
+        Command::ProbeLimits,
+        Command::Deny,
+        Command::Account,
+        Command::Reconcile,
+    ]
 }
 
 /// The refusal of what cannot be done with an auto-claim.

@@ -20,6 +20,7 @@ use super::service::Service;
 use super::world::World;
 use super::{admin, levers, modes, mps};
 use crate::clock::unix_ms;
+use crate::daemon::command::Command;
 
 /// Where the journal keeps what was let go.
 const META: &str = "released";
@@ -145,7 +146,7 @@ impl Service {
             what: "a call of NVML",
             ended: self.observer.release(self.gpus.released_indices()),
         });
-        self.refresh_facts();
+        self.refresh();
         let undo = Some(undo);
         Ok((AdminDone { message, undo }, waits))
     }
@@ -154,7 +155,7 @@ impl Service {
     pub(crate) fn close_but_nvml(&mut self, g: usize) -> Vec<Wait> {
         let engine = levers::restrict_engine(&self.world(), &self.levers);
         let ended = [
-            ("the MPS control daemon", self.gpus.end_mps(g)),
+            ("the MPS control daemon", self.gpus.mps.end(g)),
             ("the process that offloads claims", engine),
         ];
         let waits = ended.into_iter();
@@ -227,9 +228,9 @@ impl Service {
             // It may have been reset; what it says of itself decides.
             self.tell(Fact::TakenBack { gpu: *g });
         }
-        self.tend_mps();
+        self.execute(vec![Command::TendMps]);
         self.notice(None, format!("{} is taken back", list(gpus)));
-        self.refresh_facts();
+        self.refresh();
     }
 }
 

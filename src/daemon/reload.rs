@@ -92,7 +92,7 @@ impl Service {
         if let Some(units) = self.host.fences.tree.as_ref().and_then(|t| t.units()) {
             units.refresh_caps();
         }
-        self.refresh_facts();
+        self.refresh();
         self.drive_all(quota::anew(&self.world()));
         self.drive_all(rules::all(&self.world(), &self.levers));
         self.notice(None, change.text());

@@ -18,6 +18,7 @@ use super::peer::Peer;
 use super::service::Service;
 use super::world::World;
 use super::{ending, grant, mps, service, story};
+use crate::daemon::command::Command;
 
 fn change(spec: &ResizeSpec) -> Result<Change, WireError> {
     let share = |milli: Option<u32>| milli.map(Share::from_milli);
@@ -139,7 +140,7 @@ impl Service {
         if let Some(live) = self.claims.get_mut(&id) {
             live.record = record;
         }
-        self.limit_memory(id);
+        self.execute(vec![Command::LimitMemory(id)]);
         // Through MPS the part of the SMs is fixed for programs that run: the next ones get this.
         if let Some(live) = self.claims.get(&id) {
             for seat in &live.seats {

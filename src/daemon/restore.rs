@@ -23,8 +23,10 @@ use super::gpu::Gpus;
 use super::grant::claim_cgroup;
 use super::health::boot_id;
 use super::host::Host;
-use super::journal::{ClaimRecord, HoldingRecord, Journal};
+use super::journal::{ClaimRecord, Ended, HoldingRecord, Journal};
 use super::lease::{LEASE_ENDED, LEASE_ENDED_BEFORE};
+use super::outside::AutoClaim;
+use super::policy::auto;
 use super::service::{Ending, Live, Seat, Service};
 use super::world::World;
 use super::{container, convert, gpus, grant, mps, off};
@@ -79,7 +81,14 @@ impl Service {
         let mut searches = Searches::default();
         for record in found.held {
             if record.uncapped && !rebooted {
-                (self.policy).restore_auto(&self.host, &mut self.journal, record);
+                match auto::restored(&record) {
+                    Some((process, pidfd)) => {
+                        let id = ClaimId(record.id);
+                        self.policy.auto.enter(AutoClaim::new(record, process));
+                        self.host.watch_exit(id, process, Arc::new(pidfd));
+                    }
+                    None => (self.journal).put_end(Ended::new(record, auto::EXITED, 0, 0)),
+                }
             } else if rebooted {
                 self.journal
                     .end(&record, unix_ms(), "the machine was restarted", None, None)?;

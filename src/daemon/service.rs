@@ -26,12 +26,13 @@ pub(crate) use super::live::{Ending, Live, Seat};
 use super::msg::Msg;
 use super::outside::Policy;
 use super::peer::Peer;
+use super::policy::{auto, deny, limits, overuse, places};
 use super::settings::Settings;
 use super::watch::Screens;
 use super::world::{World, world_of};
 use super::{
-    act, claim_for, container, die, doctor, ending, grant, health, launch, lease, members, policy,
-    rules, story, turns, view, watch, whose,
+    act, claim_for, container, die, doctor, ending, gpus, grant, health, launch, lease, members,
+    mps, policy, rules, story, turns, view, watch, whose,
 };
 use crate::clock::nanos;
 
@@ -107,50 +108,134 @@ impl Service {
             tracing::warn!(%error, ?stored, "not written down");
         }
         for command in rest {
-            match command {
-                Command::Store(_) => {}
-                Command::Offload(id) => {
-                    let wish = Wish::Offload;
-                    self.drive(Event::Wish { id, wish });
-                }
-                Command::Shrink(id) => self.shrink_to_use(id),
-                Command::Enter(id) => {
-                    if let Err(error) = self.enter(id) {
-                        tracing::error!(%id, "cannot set up the cgroup of a claim-for claim yet: {error:#}");
-                    }
-                }
-                Command::End { id, cause } => self.terminate(id, cause),
-                Command::FewestToEnd(of) => {
-                    let fewest =
-                        self.core
-                            .fewest_to_end(self.core.now(), &of, &act::measure(&self.world()));
-                    self.tell(Fact::FewestToEnd(fewest));
-                }
-                Command::ReadVitals(ids) => {
-                    let read = |id: ClaimId| (id, self.claims.get(&id).and_then(Vitals::read));
-                    let vitals = ids.into_iter().map(read).collect();
-                    self.tell(Fact::Vitals(vitals));
-                }
-                Command::LookUpGroups(uid) => self.host.look_up_groups(uid),
-                Command::AskServers => self.host.helpers.look(&self.claims, &self.host.events),
-                Command::LookFor(id, uid, path) => {
-                    (self.host.helpers).look_for(id, uid, path, &self.host.events);
-                }
-                Command::ShareAnew => {
-                    self.tend_mps();
-                    self.refresh_facts();
-                }
-                Command::Publish => self.screens.touch(),
-                Command::Say(terminal, line) => {
-                    if let Err(error) = terminal.say(&line) {
-                        tracing::debug!(%error, "cannot write to the terminal of a program without a claim");
-                    }
-                }
-                Command::Notice(text) => self.notice(None, text),
-                Command::TellUser(uid, text) => self.notice_for(Some(uid), None, text),
-                Command::TellOwner { id, text } => self.tell_owner(id, &text),
-            }
+            self.carry_out(command);
         }
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Store(store) => tracing::error!(?store, "not written down"),
+            Command::Core(event) => self.drive(event),
+            Command::Tell(fact) => self.tell(fact),
+            Command::Refresh => self.refresh(),
+            Command::TendMps => {
+                let changes = mps::changes(&self.world());
+                self.gpus.mps.change(changes);
+            }
+            Command::RenewMps => {
+                let anew = mps::to_renew(&self.world());
+                if !anew.is_empty() {
+                    self.gpus.mps.renew(&anew);
+                    self.refresh();
+                }
+            }
+            Command::LetIntoMps { gpu, uid } => mps::let_in(&self.world(), gpu, uid),
+            Command::Deny => {
+                let wanted = deny::wanted(&self.world());
+                let events = &self.host.events;
+                let told = (self.policy.denial).follow(
+                    wanted,
+                    |dirs| places::watch(dirs, events.clone()),
+                    |refusals| policy::follow(refusals, events.clone()),
+                );
+                self.execute(told);
+            }
+            Command::FiltersAnew => {
+                let rules = gpus::all_rules(&self.world());
+                self.host.fences.set_all(&self.claims, rules);
+                self.carry_out(Command::Deny);
+            }
+            Command::Account => {
+                let (seen, changes) = auto::changes(&self.world(), self.journal.next_id());
+                let told = (self.policy.auto).follow(&mut self.journal, seen, changes);
+                self.execute(told);
+            }
+            Command::Reconcile => {
+                let counted = self.policy.over.count(&self.claims, &self.gpus);
+                let untold = overuse::untold(&self.world(), &counted);
+                self.policy.over.note_untold(untold);
+                let looks = overuse::look_at_all(&self.world(), &counted);
+                let (now, rules) = (self.core.now(), self.config.overuse_rules());
+                let acts = self.policy.over.judge(now, &rules, &looks);
+                let told = overuse::follows(&self.world(), acts);
+                self.execute(told);
+            }
+            Command::ProbeLimits => {
+                let unknown = limits::unknown(&self.world());
+                let ask = limits::asking(&self.observer);
+                if self.policy.limits.probe(unknown, ask) {
+                    let all = self.claims.keys().copied();
+                    self.execute(all.map(Command::LimitMemory).collect());
+                }
+            }
+            Command::LimitMemory(id) => {
+                let limits = limits::of(&self.world(), id);
+                let ask = limits::asking(&self.observer);
+                let told = self.policy.limits.set(id, limits, ask);
+                self.execute(told);
+            }
+            Command::WriteCaps(id, gpu) => overuse::write_caps_of(&self.world(), id, gpu),
+            Command::Relearn(id, gpu, bytes) => {
+                let seen = (id, gpu, bytes.0);
+                (self.gpus).relearn(&mut self.journal, &self.claims, seen);
+            }
+            Command::WatchExit(id, process, fd) => self.host.watch_exit(id, process, fd),
+            Command::Signal(processes, signal) => {
+                ending::signal(&self.world(), &processes, signal);
+            }
+            Command::SignalEnd(id) => self.clients_terminated(id),
+            Command::Requeue { id, why } => self.requeue(id, &why),
+            Command::Hold(id) => self.claims.hold(&self.journal, id),
+            Command::Offload(id) => {
+                let wish = Wish::Offload;
+                self.drive(Event::Wish { id, wish });
+            }
+            Command::Shrink(id) => self.shrink_to_use(id),
+            Command::Enter(id) => {
+                if let Err(error) = self.enter(id) {
+                    tracing::error!(%id, "cannot set up the cgroup of a claim-for claim yet: {error:#}");
+                }
+            }
+            Command::End { id, cause } => self.terminate(id, &cause),
+            Command::FewestToEnd(of) => {
+                let fewest =
+                    self.core
+                        .fewest_to_end(self.core.now(), &of, &act::measure(&self.world()));
+                self.tell(Fact::FewestToEnd(fewest));
+            }
+            Command::ReadVitals(ids) => {
+                let read = |id: ClaimId| (id, self.claims.get(&id).and_then(Vitals::read));
+                let vitals = ids.into_iter().map(read).collect();
+                self.tell(Fact::Vitals(vitals));
+            }
+            Command::LookUpGroups(uid) => self.host.look_up_groups(uid),
+            Command::AskServers => self.host.helpers.look(&self.claims, &self.host.events),
+            Command::LookFor(id, uid, path) => {
+                (self.host.helpers).look_for(id, uid, path, &self.host.events);
+            }
+            Command::ShareAnew => {
+                self.carry_out(Command::TendMps);
+                self.refresh();
+            }
+            Command::Publish => self.screens.touch(),
+            Command::Say(terminal, line) => {
+                if let Err(error) = terminal.say(&line) {
+                    tracing::debug!(%error, "cannot write to the terminal of a program without a claim");
+                }
+            }
+            Command::Notice(text) => self.notice(None, text),
+            Command::NoticeOf { id, text } => self.notice(Some(id), text),
+            Command::TellUser(uid, text) => self.notice_for(Some(uid), None, text),
+            Command::TellOwner { id, text } => self.tell_owner(id, &text),
+        }
+    }
+
+    /// The core hears what the last sample says of the GPUs.
+    pub(crate) fn refresh(&mut self) {
+        let left = gpus::unclaimed(&self.world());
+        self.gpus.note_unclaimed(left);
+        let facts = gpus::all_facts(&self.world(), &self.features);
+        self.drive(Event::Gpus(facts));
     }
 
     /// The core hears of the time.
@@ -199,7 +284,7 @@ impl Service {
             }
             Msg::Lever(msg) => self.lever_msg(msg),
             Msg::DriverFiles => self.driver_files_changed(),
-            Msg::Places => self.places_changed(),
+            Msg::Places => self.carry_out(Command::Deny),
             Msg::Closed { conn, .. } => self.closed(conn),
             Msg::Exited {
                 claim,
@@ -210,7 +295,11 @@ impl Service {
                 // The caller may have gone.
                 let _ = out.send(view::metrics_page(self));
             }
-            Msg::Mps { gpu, report } => self.mps_report(gpu, report),
+            Msg::Mps { gpu, report } => {
+                let news = self.gpus.mps.note(gpu, &report);
+                let told = mps::follows(&self.world(), gpu, report, news);
+                self.execute(told);
+            }
             Msg::History(told) => {
                 match told {
                     Told::Day(day) => self.history.day = Some(day),
@@ -240,7 +329,7 @@ impl Service {
                     .pid
                     .and_then(|pid| members::claim_of(&self.world(), pid.cast_signed()));
                 self.tell(Fact::KernelXid { xid, claim });
-                self.refresh_facts();
+                self.refresh();
             }
             Msg::Sample(sample) => {
                 // One that lay in the queue while instances were made knows nothing of them.
@@ -249,20 +338,25 @@ impl Service {
                     self.gpus.sample = Some(*sample);
                 }
                 if self.host.fences.read_majors(&self.config, false) {
-                    self.filters_anew();
+                    self.carry_out(Command::FiltersAnew);
                 }
                 self.meet_instances();
                 self.gpus.meet();
                 self.look_up_owners();
-                self.apply_policy();
+                self.policy.looks += 1;
+                self.execute(policy::after_a_sample());
                 let look = look_at_pages(&self.world(), &self.features);
                 self.tell(Fact::Sample(look));
                 self.gpus.add_points();
                 (self.history).look(&world_of!(self), &self.features, &mut self.sizes);
                 let wishes = self.sizes.follow(&self.config.sizes, &mut self.claims);
                 self.drive_all(wishes);
-                self.refresh_facts();
-                self.look_beside_mps();
+                self.refresh();
+                for g in 0..self.gpus.len() {
+                    let strays = mps::strays(&self.world(), g);
+                    let new = self.gpus.mps.note_beside(g, strays).into_iter();
+                    self.execute(new.map(|stray| mps::stray_text(g, stray)).collect());
+                }
                 self.screens.touch();
             }
         }
@@ -277,8 +371,7 @@ impl Service {
         self.take_back_in_time();
         let modes = self.gpus.change_modes(&self.core);
         self.execute(modes);
-        self.tend_mps();
-        self.renew_mps();
+        self.execute(vec![Command::TendMps, Command::RenewMps]);
         self.drive_all(rules::minute(&self.core).into_iter().chain([Event::Tick]));
         self.watch_claims();
         let tick = tick_of_claims(&self.world(), &self.features, &self.levers);
@@ -399,7 +492,7 @@ impl Service {
             Call::Admin(call) => self.admin(&peer, call),
             Call::Container { id } => {
                 if self.host.fences.read_majors(&self.config, true) {
-                    self.filters_anew();
+                    self.carry_out(Command::FiltersAnew);
                 }
                 container::place(&self.world(), &peer, &id)
             }
@@ -502,7 +595,7 @@ fn look_at_pages(world: &World<'_>, features: &Features) -> Look {
             .filter(|u| u.gpu as usize == g);
         Others {
             draw: here.clone().any(|u| u.graphics),
-            compute: world.policy.auto_on(g) || here.any(|u| !u.graphics),
+            compute: world.policy.auto.any_on(g) || here.any(|u| !u.graphics),
         }
     };
     let others = (0..world.gpus.len()).map(others).collect();

@@ -27,6 +27,7 @@ use super::service::Service;
 use super::story;
 use super::world::{World, world_of};
 use crate::clock::unix_ms;
+use crate::daemon::command::Command;
 use crate::figures;
 use crate::stage::{self, Later, Stages};
 
@@ -66,9 +67,9 @@ impl Service {
         let levers = self.levers.look(&world_of!(self), &self.features);
         self.drive_all(levers);
         if lowered.iter().any(|(_, stage)| *stage == Stage::Observe) {
-            self.filters_anew();
+            self.execute(vec![Command::FiltersAnew]);
         }
-        self.apply_denial();
+        self.execute(vec![Command::Deny]);
         self.screens.touch();
     }
 

@@ -28,6 +28,7 @@ use super::watch::Screens;
 use super::world::world_of;
 use super::{conformance, cover, health, levers, mig, release, rules, stage, story};
 use crate::clock::unix_ms;
+use crate::daemon::command::Command;
 
 impl Service {
     /// Finds the driver and the GPUs, opens the journal, finds claims again.
@@ -108,7 +109,7 @@ impl Service {
         service.gpus.sample = Some(sample);
         service.meet_instances();
         service.gpus.load_modes(&service.config, &service.journal)?;
-        service.tend_mps();
+        service.execute(vec![Command::TendMps]);
         service.gpus.load_overheads(&service.journal)?;
         let (config, journal) = (&service.config, &mut service.journal);
         (service.history).load(&service.host, config, &mut service.gpus, journal);
@@ -132,13 +133,13 @@ impl Service {
         service.follow_off();
         // Facts first, without claims: what their members use must not count as unclaimed.
         service.find_claims_again()?;
-        service.renew_mps();
+        service.execute(vec![Command::RenewMps]);
         service.history.start(&world_of!(service));
         let expected = service.host.driver.strict.binds().to_vec();
         service.check_cover(&expected);
         service.host.driver.watch_files(service.host.events.clone());
         service.look_up_owners();
-        service.refresh_facts();
+        service.refresh();
         service.drive_all(story::past(&service.world(), &service.journal));
         let (journal, claims) = (&mut service.journal, &service.claims);
         (service.gpus).measure_overheads(&service.host.driver, journal, claims);

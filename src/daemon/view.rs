@@ -249,7 +249,7 @@ fn claim_part(
             .outside()
             .iter()
             .all(|u| u.gpu != index(g))
-        && !world.policy.auto_on(g)
+        && !world.policy.auto.any_on(g)
         && !features.attribution.counts_who_left(g);
     let listed = world.gpus.reading(g).is_some_and(|r| r.processes.is_some());
     let idle = listed && used.is_none_or(|used| no_launches(&used, slots));

@@ -86,7 +86,7 @@ impl Service {
         for g in &closed {
             self.tell(Fact::Mended { gpu: *g });
         }
-        self.refresh_facts();
+        self.refresh();
         let sickness = |g: usize| self.features.health.sickness(&self.world(), g);
         lines.extend(closed.iter().map(|g| match sickness(*g) {
             Some(reason) => format!("GPU {g} is no longer drained, but still sick: {reason}"),

@@ -39,7 +39,7 @@ impl Service {
             let none = self.journal.set_meta(&key, "");
             none.map_err(|e| super::unwritten(&e))?;
             self.gpus[g].modes.next = None;
-            self.refresh_facts();
+            self.refresh();
             return Ok(done(format!("GPU {g} is in mode {mode}"), None));
         }
         if !holders.is_empty() && !when_empty {
@@ -76,7 +76,7 @@ impl Service {
             self.execute(modes);
             return Ok(done(format!("GPU {g} is now in mode {mode}"), undo));
         }
-        self.refresh_facts();
+        self.refresh();
         for id in holders {
             let text = format!(
                 "{id}: the administrator waits for your claim to end: GPU {g} then changes to mode {mode}; your \

@@ -63,7 +63,10 @@ pub(super) fn count_down(
                 format!("{id} is released: it is idle, cannot be offloaded, and others wait");
             out.push(Command::TellOwner { id, text });
             let cause = "idle while others waited";
-            out.push(Command::End { id, cause });
+            out.push(Command::End {
+                id,
+                cause: cause.into(),
+            });
         }
         Some(_) => {}
     }

@@ -9,6 +9,7 @@ use gshare_enforcer::gpu::{GpuReading, MigError, MigInstance, MigOrder, MigState
 use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
 
 use crate::daemon::admin::Act;
+use crate::daemon::command::Command;
 use crate::daemon::connection::Sender;
 use crate::daemon::gpu::FIRST_LOOK;
 use crate::daemon::journal::{Journal, put_meta};
@@ -251,7 +252,7 @@ impl Service {
         // No program may start there from now on, and what gshare itself has open goes; NVML's own handle is needed.
         self.gpus.dividing.insert(g);
         let waits = self.close_but_nvml(g);
-        self.refresh_facts();
+        self.refresh();
         let undo = format!("gshare admin mig {g} {before}");
         let is_change = before != layout;
         let (events, out) = (self.host.events.clone(), out.clone());
@@ -296,8 +297,8 @@ impl Service {
         if let Err(error) = self.gpus.load_overheads(&self.journal) {
             tracing::warn!("the memory of a CUDA context on new instances is unknown: {error:#}");
         }
-        self.tend_mps();
-        self.refresh_facts();
+        self.execute(vec![Command::TendMps]);
+        self.refresh();
         match result {
             Ok(done) => {
                 self.notice(None, done.message.clone());

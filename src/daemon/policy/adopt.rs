@@ -15,6 +15,7 @@ use super::super::journal::ClaimRecord;
 use super::super::peer::Peer;
 use super::super::service::{Asked, Service};
 use crate::clock::unix_ms;
+use crate::daemon::command::Command;
 use crate::daemon::connection::Sender;
 use crate::daemon::gpu::Gpus;
 use crate::daemon::world::World;
@@ -91,8 +92,8 @@ impl Service {
                 self.tell_owner(id, &format!("{who} turned process {pid} into claim {id}"));
             }
             self.look_up_owners();
-            self.update_auto_claims();
-            self.refresh_facts();
+            self.execute(vec![Command::Account]);
+            self.refresh();
         }
         Ok(())
     }

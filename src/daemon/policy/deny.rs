@@ -6,13 +6,11 @@ use std::path::{Path, PathBuf};
 
 use gshare_config::Unclaimed;
 use gshare_enforcer::cgroup::{Mount, path_of_pid};
-use gshare_enforcer::device::{Guard, GuardRules};
+use gshare_enforcer::device::GuardRules;
 use gshare_enforcer::proc;
 use gshare_enforcer::session;
 
-use super::super::outside::Denial;
-use super::super::service::Service;
-use super::{places, refusals};
+use super::super::outside::{Places, Wanted};
 use crate::daemon::policy;
 use crate::daemon::world::World;
 
@@ -30,113 +28,44 @@ const SPARED: [&str; 2] = ["init.scope", "system.slice"];
 /// Accounts below this are the system's own: a display server of theirs is nobody's program.
 const FIRST_USER: u32 = 1000;
 
-impl Service {
-    /// Brings the filter to where it belongs now, or takes it off.
-    pub(crate) fn apply_denial(&mut self) {
-        let (Some(tree), true) = (&self.host.fences.tree, self.host.fences.filters.is_some())
-        else {
-            if policy::unclaimed_policy(&self.world()) == Unclaimed::Deny && !self.policy.told_open
-            {
-                self.policy.told_open = true;
-                self.notice_open("this service has no device filter");
+/// Where the filter belongs now.
+pub(crate) fn wanted(world: &World<'_>) -> Wanted {
+    let denies = policy::unclaimed_policy(world) == Unclaimed::Deny;
+    let fences = &world.host.fences;
+    let tree = fences.tree.as_ref().filter(|_| fences.filters.is_some());
+    let places = tree.filter(|_| denies).and_then(|_| places(world));
+    Wanted {
+        denies,
+        tree: tree.map(|tree| tree.dir().to_owned()),
+        places: places.map(|(mount, dirs)| {
+            let exempt = exempt(world, &mount);
+            Places {
+                dirs,
+                watched: watched(world, &mount),
+                rules: rules(world, &mount, &exempt),
+                exempt,
             }
-            return;
-        };
-        let guard = Guard::of(tree.dir());
-        let mut denial = self.policy.denial.take().unwrap_or_else(|| Denial {
-            guard,
-            places: BTreeSet::new(),
-            exempt: BTreeSet::new(),
-            trouble: None,
-            settled: false,
-            heard: false,
-        });
-        let (before, trouble) = (denial.places.len(), denial.trouble.clone());
-        let denies = policy::unclaimed_policy(&self.world()) == Unclaimed::Deny;
-        match denies.then(|| places(&self.world())).flatten() {
-            Some((mount, places)) => {
-                self.watch_places(&mount);
-                self.hear_refusals(&mut denial);
-                deny(&self.world(), &mut denial, &mount, places);
-            }
-            _ => lift(&mut denial),
-        }
-        let now = denial.places.len();
-        if denial.trouble != trouble
-            && let Some(why) = &denial.trouble
-        {
-            self.notice_open(why);
-        }
-        if (now == 0) != (before == 0) {
-            let text = if now == 0 {
-                "programs outside claims can open GPUs again"
-            } else {
-                "programs outside claims cannot open GPUs from now on"
-            };
-            self.notice(None, text.to_owned());
-        }
-        self.policy.denial = Some(denial);
-    }
-
-    /// Follows what the filter refuses, once.
-    fn hear_refusals(&self, denial: &mut Denial) {
-        if denial.heard {
-            return;
-        }
-        let Some(refusals) = denial.guard.refusals(&self.host.fences.majors) else {
-            return;
-        };
-        match refusals::follow(refusals, self.host.events.clone()) {
-            Ok(()) => denial.heard = true,
-            Err(error) => {
-                tracing::warn!(%error, "users are not told why their programs cannot open a GPU");
-            }
-        }
-    }
-
-    /// A setting that does not hold is an administrator's first concern: a warning in the log, and on every screen.
-    fn notice_open(&mut self, why: &str) {
-        tracing::warn!("`unclaimed = \"deny\"` has no effect: {why}");
-        self.notice(
-            None,
-            format!("programs outside claims may still open GPUs: {why}"),
-        );
-    }
-
-    /// Cgroups or sessions have come or gone since the last look at the driver.
-    pub(crate) fn places_changed(&mut self) {
-        if policy::unclaimed_policy(&self.world()) == Unclaimed::Deny {
-            self.apply_denial();
-        }
-    }
-
-    /// Watches where cgroups and sessions appear, once for each set of directories.
-    fn watch_places(&mut self, mount: &Mount) {
-        let named = self.config.policy.deny_cgroups.iter().flatten();
-        let patterns = named.map(String::as_str).chain(SERVICES);
-        let parents = patterns.filter_map(|path| {
-            let (parent, _) = path.rsplit_once('/')?;
-            mount.dir_of(if parent.is_empty() { "/" } else { parent })
-        });
-        let mut dirs: BTreeSet<PathBuf> = parents.collect();
-        dirs.extend([mount.point.clone(), PathBuf::from(session::SESSIONS)]);
-        dirs.retain(|dir| dir.is_dir());
-        if dirs == self.policy.watched {
-            return;
-        }
-        match places::watch(&dirs, self.host.events.clone()) {
-            Ok(()) => self.policy.watched = dirs,
-            Err(error) => {
-                tracing::warn!(%error, "cannot watch for new cgroups: they get their filter at the next poll");
-            }
-        }
+        }),
     }
 }
 
-fn deny(world: &World<'_>, denial: &mut Denial, mount: &Mount, places: BTreeSet<PathBuf>) {
-    denial.trouble = None;
-    denial.exempt = exempt(world, mount);
-    let ids = denial.exempt.iter().filter_map(|path| {
+/// Where cgroups and sessions appear.
+fn watched(world: &World<'_>, mount: &Mount) -> BTreeSet<PathBuf> {
+    let named = world.config.policy.deny_cgroups.iter().flatten();
+    let patterns = named.map(String::as_str).chain(SERVICES);
+    let parents = patterns.filter_map(|path| {
+        let (parent, _) = path.rsplit_once('/')?;
+        mount.dir_of(if parent.is_empty() { "/" } else { parent })
+    });
+    let mut dirs: BTreeSet<PathBuf> = parents.collect();
+    dirs.extend([mount.point.clone(), PathBuf::from(session::SESSIONS)]);
+    dirs.retain(|dir| dir.is_dir());
+    dirs
+}
+
+/// What the filter lets through.
+fn rules(world: &World<'_>, mount: &Mount, exempt: &BTreeSet<PathBuf>) -> GuardRules {
+    let ids = exempt.iter().filter_map(|path| {
         let dir = mount.dir_of(path.to_str()?)?;
         std::fs::metadata(dir).ok().map(|m| m.ino())
     });
@@ -154,36 +83,11 @@ fn deny(world: &World<'_>, denial: &mut Denial, mount: &Mount, places: BTreeSet<
     );
     let closed = world.gpus.denied(&world.config.stages);
     let minor = |g: usize| world.gpus[g].minor.filter(|_| !closed.contains(&g));
-    let rules = GuardRules {
+    GuardRules {
         majors: world.host.fences.majors.clone(),
         open: (0..world.gpus.len()).filter_map(minor).collect(),
         exempt: ids,
-    };
-    let mut set = BTreeSet::new();
-    for dir in places {
-        match denial.guard.set(&dir, &rules) {
-            Ok(_) => {
-                set.insert(dir);
-            }
-            // It was removed meanwhile.
-            Err(_) if !dir.exists() => {}
-            Err(error) => denial.trouble = Some(format!("{}: {error}", dir.display())),
-        }
     }
-    // What is in the list no more keeps no filter.
-    if !denial.settled || denial.places.iter().any(|dir| !set.contains(dir)) {
-        match denial.guard.lift_except(&set) {
-            Ok(_) => denial.settled = true,
-            Err(error) => denial.trouble = Some(error.to_string()),
-        }
-    }
-    if set.is_empty() && denial.trouble.is_none() {
-        denial.trouble = Some(
-            "no cgroup here can have the device filter, for example because all programs run in the root cgroup"
-                .to_owned(),
-        );
-    }
-    denial.places = set;
 }
 
 /// Paths of the cgroups that keep their GPU: those of the configuration, the graphical sessions at the
@@ -235,22 +139,6 @@ pub(super) fn would_deny(world: &World<'_>) -> impl Fn(&Path) -> bool + use<> {
     move |cgroup: &Path| {
         places.iter().any(|place| cgroup.starts_with(place))
             && !exempt.iter().any(|path| cgroup.starts_with(path))
-    }
-}
-
-/// Takes the filter off, also what an earlier service left.
-fn lift(denial: &mut Denial) {
-    if denial.settled && denial.places.is_empty() {
-        return;
-    }
-    match denial.guard.lift_except(&BTreeSet::new()) {
-        Ok(_) => {
-            denial.places.clear();
-            denial.exempt.clear();
-            denial.trouble = None;
-            denial.settled = true;
-        }
-        Err(error) => denial.trouble = Some(error.to_string()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The rows of `gshare doctor` about use outside claims and beyond them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use gshare_config::{Overuse, Unclaimed};
@@ -25,28 +25,6 @@ const STAND_IN: &str = "tested only with stand-in device nodes";
 const PAST: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How many are named.
 const NAMED: usize = 5;
-
-fn denial_text(world: &World<'_>) -> String {
-    let Some(denial) = &world.policy.denial else {
-        return "deny is configured, but there is no device filter".to_owned();
-    };
-    if let Some(why) = &denial.trouble {
-        return format!("deny is not in force everywhere: {why}");
-    }
-    let names = |paths: Vec<String>| match paths.len() {
-        0 => "none".to_owned(),
-        _ => paths.join(", "),
-    };
-    let name = |p: &PathBuf| {
-        let name = p.file_name().unwrap_or_default();
-        name.to_string_lossy().into_owned()
-    };
-    format!(
-        "deny: programs outside claims cannot open GPUs in {}; exempt: {}",
-        names(denial.places.iter().map(name).collect()),
-        names(denial.exempt.iter().map(name).collect())
-    )
-}
 
 fn reconcile_row(world: &World<'_>) -> Check {
     let name = "over-use";
@@ -125,7 +103,7 @@ fn unclaimed_row(world: &World<'_>, journal: &Journal, viewer: Viewer) -> Check 
     let mut detail = match policy {
         Unclaimed::Observe => "observe: shown, not accounted; no record is kept".to_owned(),
         Unclaimed::Adopt => "adopt: counted as claims without a limit".to_owned(),
-        Unclaimed::Deny => denial_text(world),
+        Unclaimed::Deny => world.policy.denial.text(),
     };
     let verb = if policy == Unclaimed::Deny {
         "started before, and kept until they exit"
@@ -145,8 +123,7 @@ fn unclaimed_row(world: &World<'_>, journal: &Journal, viewer: Viewer) -> Check 
     if policy != Unclaimed::Deny && now.is_empty() && past.is_empty() {
         detail.push_str("; deny would stop no known program");
     }
-    let denial = world.policy.denial.as_ref();
-    let in_force = denial.is_some_and(|d| !d.places.is_empty() && d.trouble.is_none());
+    let in_force = world.policy.denial.is_in_force();
     match policy {
         Unclaimed::Deny if !in_force => Check {
             fix: Some(

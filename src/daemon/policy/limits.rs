@@ -1,114 +1,77 @@
 //! Rung M1: where the driver itself limits the memory of control groups (release 615 and later), every claim's group
 //! has its request as the soft and its limit as the hard limit.
 
-use std::time::Duration;
+use std::path::PathBuf;
 
 use gshare_core::ClaimId;
-use gshare_enforcer::gpu::{LimitError, LimitOrder};
+
+use gshare_enforcer::gpu::{LimitError, LimitOrder, Observer};
 use gshare_proto::Check;
 
 use super::super::doctor::check;
-use super::super::gpu::Gpus;
-use super::super::host::Host;
-use super::super::outside::Policy;
-use super::super::service::{Live, Service};
+use super::super::journal::SliceRecord;
+use super::super::outside::{Limit, PATIENCE};
+use super::super::service::Live;
 use crate::daemon::off;
 use crate::daemon::world::World;
-use gshare_enforcer::gpu::Observer;
 
-/// How long the service waits for NVML: an answer takes well below a millisecond where nothing is wrong.
-const PATIENCE: Duration = Duration::from_millis(300);
-
-impl Policy {
-    /// Finds out on which GPUs the driver has such limits, once each. True if there are new ones.
-    pub(super) fn probe_limits(&mut self, observer: &Observer, host: &Host, gpus: &Gpus) -> bool {
-        let mut found = false;
-        for g in 0..gpus.len() {
-            found |= !self.limits.contains_key(&g) && self.has_limits(observer, host, gpus, g);
-        }
-        found
-    }
-
-    /// Whether the driver limits memory on a GPU; asks it if that is not known.
-    fn has_limits(&mut self, observer: &Observer, host: &Host, gpus: &Gpus, gpu: usize) -> bool {
-        if let Some(known) = self.limits.get(&gpu) {
-            return known.is_ok();
-        }
-        let (Some(tree), Ok(index)) = (&host.fences.tree, u32::try_from(gpu)) else {
-            return false;
-        };
-        if !gpus[gpu].uuid.starts_with("GPU-") || gpus.reading(gpu).is_none() {
-            return false;
-        }
-        let cgroup = tree.dir().to_owned();
-        match observer.limit(index, LimitOrder::Probe { cgroup }, PATIENCE) {
-            // Asked again at the next look.
-            Err(LimitError::NoAnswer { .. }) => false,
-            answer => {
-                let known = answer.map_err(|e| e.to_string());
-                let has = known.is_ok();
-                self.limits.insert(gpu, known);
-                has
-            }
-        }
+/// Asks the driver through NVML.
+pub(crate) fn asking(
+    observer: &Observer,
+) -> impl Fn(usize, LimitOrder) -> Result<(), LimitError> + '_ {
+    |gpu, order| {
+        let index = u32::try_from(gpu).unwrap_or(u32::MAX);
+        observer.limit(index, order, PATIENCE)
     }
 }
 
-impl Service {
-    /// Has the driver hold a claim to its size.
-    pub(crate) fn limit_memory(&mut self, id: ClaimId) {
-        if off::is_unlimited(&self.world(), id) {
-            return;
-        }
-        let Some(live) = self.claims.get(&id) else {
-            return;
-        };
-        let Some(cgroup) = live.cgroup.as_ref().map(|c| c.dir().to_owned()) else {
-            return;
-        };
-        let slices = live.record.slices.clone();
-        for slice in slices {
-            let (observer, gpus) = (&self.observer, &self.gpus);
-            let Some(gpu) = gpus.gpu_index(&slice.uuid) else {
-                continue;
-            };
-            if !self.policy.has_limits(observer, &self.host, gpus, gpu) {
-                continue;
-            }
-            let order = LimitOrder::Set {
-                cgroup: cgroup.clone(),
+/// The GPUs of which it is not known whether the driver limits memory there, and the cgroup to try it with.
+pub(crate) fn unknown(world: &World<'_>) -> Vec<(usize, PathBuf)> {
+    let gpus = (0..world.gpus.len()).filter(|g| !world.policy.limits.is_known(*g));
+    gpus.filter_map(|g| Some((g, tree_for(world, g)?)))
+        .collect()
+}
+
+/// The cgroup of claims, where limits on a GPU can be tried with it.
+fn tree_for(world: &World<'_>, gpu: usize) -> Option<PathBuf> {
+    let tree = world.host.fences.tree.as_ref()?;
+    let answers = world.gpus.reading(gpu).is_some() || world.policy.limits.is_known(gpu);
+    let whole = world.gpus[gpu].uuid.starts_with("GPU-");
+    (answers && whole).then(|| tree.dir().to_owned())
+}
+
+/// What the driver is to hold a claim to.
+pub(crate) fn of(world: &World<'_>, id: ClaimId) -> Vec<Limit> {
+    let live = world.claims.get(&id);
+    let live = live.filter(|_| !off::is_unlimited(world, id));
+    let Some((live, cgroup)) = live.and_then(|live| Some((live, live.cgroup.as_ref()?))) else {
+        return Vec::new();
+    };
+    let limit = |slice: &SliceRecord| {
+        let gpu = world.gpus.gpu_index(&slice.uuid)?;
+        Some(Limit {
+            gpu,
+            tree: tree_for(world, gpu)?,
+            order: LimitOrder::Set {
+                cgroup: cgroup.dir().to_owned(),
                 soft: slice.mem,
                 hard: slice.mem_limit.max(slice.mem),
-            };
-            let index = u32::try_from(gpu).unwrap_or(u32::MAX);
-            if let Err(error) = self.observer.limit(index, order, PATIENCE) {
-                let text = format!(
-                    "{id}: the driver does not enforce its memory limit on GPU {gpu}: {error}"
-                );
-                self.notice(Some(id), text);
-            }
-        }
-    }
+            },
+        })
+    };
+    live.record.slices.iter().filter_map(limit).collect()
 }
 
 pub(super) fn limits_row(world: &World<'_>) -> Check {
     let name = "memory limits (driver)";
-    let count = |wanted: bool| {
-        world
-            .policy
-            .limits
-            .values()
-            .filter(|k| k.is_ok() == wanted)
-            .count()
-    };
-    let why = world.policy.limits.values().find_map(|k| k.as_ref().err());
-    match (count(true), count(false)) {
+    let (there, not, why) = world.policy.limits.count();
+    match (there, not) {
         (0, 0) => check(
             name,
             "missing",
             "needs cgroups, root and a GPU that answers",
         ),
-        (0, _) => check(name, "missing", why.cloned().unwrap_or_default()),
+        (0, _) => check(name, "missing", why.unwrap_or_default()),
         (some, others) => check(
             name,
             if others == 0 { "ok" } else { "limited" },
@@ -127,8 +90,7 @@ pub(crate) fn unlimit_memory(world: &World<'_>, observer: &Observer, live: &Live
     };
     for slice in &live.record.slices {
         let gpu = world.gpus.gpu_index(&slice.uuid);
-        let Some(gpu) = gpu.filter(|g| world.policy.limits.get(g).is_some_and(Result::is_ok))
-        else {
+        let Some(gpu) = gpu.filter(|g| world.policy.limits.is_there(*g)) else {
             continue;
         };
         let order = LimitOrder::Clear {

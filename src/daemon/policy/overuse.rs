@@ -12,12 +12,13 @@ use gshare_core::{Bytes, ClaimId, Held, Slice};
 use gshare_enforcer::gpu::GpuProcess;
 use gshare_enforcer::proc::{self, ProcessKey};
 
-use super::super::service::{Live, Service};
+use super::super::service::Live;
 use super::super::whose::Whose;
-use crate::daemon::outside::Policy;
+use crate::daemon::command::Command;
+use crate::daemon::outside::{Counted, Policy};
 use crate::daemon::settings::Settings;
 use crate::daemon::world::World;
-use crate::daemon::{act, convert, ending, members, off, turns};
+use crate::daemon::{act, convert, members, off, turns};
 use crate::figures;
 
 /// Percent of a GPU's time that may be used beyond what the proxies count: their count is an estimate.
@@ -44,91 +45,87 @@ fn works_unseen(live: &Live, process: ProcessKey) -> bool {
         })
 }
 
-/// Percent of a GPU's time that a process counted since the last look.
-type Counted = BTreeMap<(usize, ProcessKey), f64>;
+/// What is known of all claims now, by the newest sample.
+pub(crate) fn look_at_all(world: &World<'_>, counted: &Counted) -> Vec<Look<ProcessKey>> {
+    let gpus = 0..world.gpus.len();
+    gpus.flat_map(|g| looks(world, g, counted)).collect()
+}
 
-impl Service {
-    /// Compares the newest sample with the ledger.
-    pub(super) fn reconcile(&mut self) {
-        let counted = self.policy.time.look(&self.claims, &self.gpus);
-        self.policy.untold = untold(&self.world(), &counted);
-        let looks: Vec<Look<ProcessKey>> = (0..self.gpus.len())
-            .flat_map(|g| looks(&self.world(), g, &counted))
-            .collect();
-        let (now, rules) = (self.core.now(), self.config.overuse_rules());
-        for act in self.policy.over.step(now, &rules, &looks) {
-            match act {
-                Act::Warn {
-                    claim,
-                    gpu,
-                    finding,
-                } => self.warn_of_overuse(claim, gpu, &finding),
-                Act::Stop { claim, .. } if !self.claims.may_be_stopped(claim) => {}
-                Act::Stop {
-                    claim,
-                    gpu,
-                    finding,
-                    force,
-                } => self.stop_overuse(claim, gpu, &finding, force),
-                Act::Context { claim, gpu, bytes } => {
-                    let (journal, seen) = (&mut self.journal, (claim, gpu, bytes.0));
-                    self.gpus.relearn(journal, &self.claims, seen);
-                }
-                Act::Cured { claim, gpu } => {
-                    write_caps_of(&self.world(), claim, gpu);
-                    let text = format!("over-use by {claim} on GPU {gpu} has ended");
-                    self.notice(Some(claim), text);
-                }
+/// What is done after a look: owners are warned, processes ended, caps written.
+pub(crate) fn follows(world: &World<'_>, acts: Vec<Act<ProcessKey>>) -> Vec<Command> {
+    let mut out = Vec::new();
+    for act in acts {
+        match act {
+            Act::Warn {
+                claim,
+                gpu,
+                finding,
+            } => out.push(warning(world, claim, gpu, &finding)),
+            Act::Stop { claim, .. } if !world.claims.may_be_stopped(claim) => {}
+            Act::Stop {
+                claim,
+                gpu,
+                finding,
+                force,
+            } => out.extend(stop(world, claim, gpu, &finding, force)),
+            Act::Context { claim, gpu, bytes } => out.push(Command::Relearn(claim, gpu, bytes)),
+            Act::Cured { claim, gpu } => {
+                let text = format!("over-use by {claim} on GPU {gpu} has ended");
+                out.push(Command::WriteCaps(claim, gpu));
+                out.push(Command::NoticeOf { id: claim, text });
             }
         }
-        for (id, gpu) in self.policy.over.held_down() {
-            write_caps_of(&self.world(), id, gpu);
-        }
     }
+    let down = world.policy.over.held_down().into_iter();
+    out.extend(down.map(|(id, gpu)| Command::WriteCaps(id, gpu)));
+    out
+}
 
-    fn warn_of_overuse(&mut self, id: ClaimId, gpu: usize, finding: &Finding<ProcessKey>) {
-        let what = overuse_text(id, gpu, finding);
-        let policy = &self.config.policy;
-        let then = match policy.overuse {
-            Overuse::Stop if self.claims.may_be_stopped(id) => format!(
-                "it gets no more memory there, and the process is ended in {} if that continues",
-                show_duration(policy.overuse_grace)
-            ),
-            _ => "it gets no more memory there".to_owned(),
-        };
-        self.tell_owner(id, &format!("{what}; {then}"));
-    }
+fn warning(world: &World<'_>, id: ClaimId, gpu: usize, finding: &Finding<ProcessKey>) -> Command {
+    let what = overuse_text(id, gpu, finding);
+    let policy = &world.config.policy;
+    let then = match policy.overuse {
+        Overuse::Stop if world.claims.may_be_stopped(id) => format!(
+            "it gets no more memory there, and the process is ended in {} if that continues",
+            show_duration(policy.overuse_grace)
+        ),
+        _ => "it gets no more memory there".to_owned(),
+    };
+    let text = format!("{what}; {then}");
+    Command::TellOwner { id, text }
+}
 
-    fn stop_overuse(
-        &mut self,
-        id: ClaimId,
-        gpu: usize,
-        finding: &Finding<ProcessKey>,
-        force: bool,
-    ) {
-        // A member at this moment: the pid may have become somebody else's.
-        let process = finding.process;
-        if proc::key(process.pid) != Some(process)
-            || members::claim_of(&self.world(), process.pid) != Some(id)
-        {
-            return;
-        }
-        let what = overuse_text(id, gpu, finding);
-        let (signal, how) = if force {
-            (libc::SIGKILL, "killed")
-        } else {
-            (libc::SIGTERM, "asked to end")
-        };
-        self.tell_owner(id, &format!("{what}; the process is {how}"));
-        ending::signal(&self.world(), &[process], signal);
+fn stop(
+    world: &World<'_>,
+    id: ClaimId,
+    gpu: usize,
+    finding: &Finding<ProcessKey>,
+    force: bool,
+) -> Vec<Command> {
+    // A member at this moment: the pid may have become somebody else's.
+    let process = finding.process;
+    if proc::key(process.pid) != Some(process) || members::claim_of(world, process.pid) != Some(id)
+    {
+        return Vec::new();
     }
+    let what = overuse_text(id, gpu, finding);
+    let (signal, how) = if force {
+        (libc::SIGKILL, "killed")
+    } else {
+        (libc::SIGTERM, "asked to end")
+    };
+    let text = format!("{what}; the process is {how}");
+    vec![
+        Command::TellOwner { id, text },
+        Command::Signal(vec![process], signal),
+    ]
 }
 
 /// The cap that is written for a slice: what the driver uses for the claim is taken off, and a claim in over-use cannot
 /// grow.
 pub(crate) fn cap_in_force(world: &World<'_>, id: ClaimId, slice: &Slice) -> u64 {
     let most = (slice.mem_cap.0).saturating_sub(world.policy.driver_bytes(id, slice.gpu));
-    let over = world.policy.over.over(id, slice.gpu).is_some();
+    let over = world.policy.over.is_over(id, slice.gpu);
     let seat = world
         .claims
         .get(&id)
@@ -209,12 +206,12 @@ pub(crate) fn uncounted(world: &World<'_>, id: ClaimId, gpu: usize) -> [Vec<u32>
     };
     [
         pids(&|key| !live.members.contains_key(key)),
-        pids(&|key| world.policy.untold.contains(&(gpu, *key))),
+        pids(&|key| world.policy.over.is_untold(gpu, *key)),
     ]
 }
 
 /// Processes whose time is not counted, by what they have loaded; read where it matters only.
-fn untold(world: &World<'_>, counted: &Counted) -> BTreeSet<(usize, ProcessKey)> {
+pub(crate) fn untold(world: &World<'_>, counted: &Counted) -> BTreeSet<(usize, ProcessKey)> {
     let unseen = |(g, p): (u32, &GpuProcess)| {
         let key = (g as usize, world.gpus.owners.key(p.pid)?);
         let counted = counted.get(&key).copied().unwrap_or(0.0);
@@ -229,13 +226,14 @@ fn untold(world: &World<'_>, counted: &Counted) -> BTreeSet<(usize, ProcessKey)>
                 .is_some_and(|l| !l.record.has_no_library() && works_unseen(l, key.1)),
             _ => false,
         };
-        let is = world.policy.untold.contains(&key) || more && unseen();
+        let is = world.policy.over.is_untold(key.0, key.1) || more && unseen();
         is.then_some(key)
     };
     world.processes().filter_map(unseen).collect()
 }
 
-fn write_caps_of(world: &World<'_>, id: ClaimId, gpu: usize) {
+/// Writes the caps of a claim on a GPU into its page.
+pub(crate) fn write_caps_of(world: &World<'_>, id: ClaimId, gpu: usize) {
     let slices = world.machine.ledger().slices(id).unwrap_or_default();
     if let Some(slice) = slices.iter().find(|s| s.gpu == gpu) {
         act::write_cap(world, id, slice);
@@ -243,7 +241,8 @@ fn write_caps_of(world: &World<'_>, id: ClaimId, gpu: usize) {
 }
 
 impl Settings {
-    fn overuse_rules(&self) -> Rules {
+    /// What is done about over-use.
+    pub(crate) fn overuse_rules(&self) -> Rules {
         let policy = &self.policy;
         Rules {
             stop: policy.overuse == Overuse::Stop,
@@ -303,7 +302,7 @@ fn look(
                 Some(_) => counted.get(&(gpu, process)).copied(),
                 None => Some(0.0),
             }
-            .filter(|_| !world.policy.untold.contains(&(gpu, process))),
+            .filter(|_| !world.policy.over.is_untold(gpu, process)),
         })
     });
     Look {
@@ -343,4 +342,80 @@ fn looks(world: &World<'_>, gpu: usize, counted: &Counted) -> Vec<Look<ProcessKe
         Some(look(world, id, live, gpu, &processes, counted))
     };
     by_claim.into_iter().filter_map(look).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    /// What is done about this test's own process, in claim 1.
+    fn done(scene: &mut Scene, act: impl Fn(Finding<ProcessKey>) -> Act<ProcessKey>) -> String {
+        let process = proc::key(std::process::id().cast_signed()).expect("it lives");
+        let finding = Finding {
+            process,
+            kind: Kind::Memory {
+                excess: Bytes::gib(3),
+            },
+        };
+        let live = scene.claim(1, 0);
+        live.record.process = Some(convert::record(process));
+        live.record.stage = gshare_config::Stage::Reclaim;
+        format!("{:?}", follows(&scene.world(), vec![act(finding)]))
+    }
+
+    fn warn(finding: Finding<ProcessKey>) -> Act<ProcessKey> {
+        Act::Warn {
+            claim: ClaimId(1),
+            gpu: 0,
+            finding,
+        }
+    }
+
+    fn stop(finding: Finding<ProcessKey>) -> Act<ProcessKey> {
+        Act::Stop {
+            claim: ClaimId(1),
+            gpu: 0,
+            finding,
+            force: false,
+        }
+    }
+
+    #[test]
+    fn the_owner_is_warned_of_the_end_only_where_the_policy_ends_processes() {
+        let mut scene = Scene::of(1);
+        scene.config.policy.overuse = Overuse::Warn;
+        let told = done(&mut scene, warn);
+        assert!(told.contains("uses 3.0 GiB more on GPU 0"), "{told}");
+        assert!(!told.contains("the process is ended in"), "{told}");
+        scene.config.policy.overuse = Overuse::Stop;
+        let told = done(&mut scene, warn);
+        assert!(told.contains("the process is ended in"), "{told}");
+    }
+
+    #[test]
+    fn a_process_is_stopped_only_while_it_is_the_same_and_in_the_claim() {
+        let mut scene = Scene::of(1);
+        let told = done(&mut scene, stop);
+        assert!(
+            told.contains("asked to end") && told.contains("Signal("),
+            "{told}"
+        );
+        let another = |finding: Finding<ProcessKey>| {
+            let process = ProcessKey {
+                start_ticks: 1,
+                ..finding.process
+            };
+            stop(Finding { process, ..finding })
+        };
+        assert_eq!(done(&mut scene, another), "[]", "its number is another's");
+        let elsewhere = |finding| Act::Stop {
+            claim: ClaimId(2),
+            gpu: 0,
+            finding,
+            force: true,
+        };
+        scene.claim(2, 0).record.stage = gshare_config::Stage::Reclaim;
+        assert_eq!(done(&mut scene, elsewhere), "[]", "it is in another claim");
+    }
 }

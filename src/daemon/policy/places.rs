@@ -17,7 +17,7 @@ const TOGETHER_MS: u16 = 10;
 
 /// Tells the service of everything that appears in or vanishes from `dirs`: at once, and again when all of a
 /// burst is there. Directories that do not exist are left out.
-pub(super) fn watch(
+pub(crate) fn watch(
     dirs: &BTreeSet<PathBuf>,
     events: mpsc::UnboundedSender<Msg>,
 ) -> std::io::Result<()> {

@@ -51,7 +51,7 @@ impl Said {
 }
 
 /// Reads refusals until the service is gone. A program that meets one ends soon after, so it is looked at here.
-pub(super) fn follow(
+pub(crate) fn follow(
     mut refusals: Refusals,
     events: mpsc::UnboundedSender<Msg>,
 ) -> std::io::Result<()> {

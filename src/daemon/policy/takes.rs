@@ -30,7 +30,7 @@ impl Takers {
         self.0.retain(|id| auto.contains_key(id));
         for gpu in 0..world.gpus.len() {
             let taken = |(id, auto): (&ClaimId, &AutoClaim)| {
-                let bytes = auto.uses.get(&gpu)?.bytes.filter(|b| *b > 0)?;
+                let bytes = auto.uses().get(&gpu)?.bytes.filter(|b| *b > 0)?;
                 Some((Bytes(bytes), *id))
             };
             let most = auto.iter().filter_map(taken).max();
@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
     use crate::daemon::gpu::DriverUse;
-    use crate::daemon::journal::ClaimRecord;
+    use crate::daemon::journal::{ClaimRecord, Journal};
     use crate::daemon::world::scene::Scene;
 
     #[test]
@@ -144,13 +144,13 @@ mod tests {
                 pid: i32::MAX,
                 start_ticks: id,
             };
-            let auto = AutoClaim {
-                record: ClaimRecord::default(),
-                process,
-                uses: [(0, used)].into(),
-                peak: 0,
+            let record = ClaimRecord {
+                id,
+                ..ClaimRecord::default()
             };
-            scene.policy.auto.insert(ClaimId(id), auto);
+            let mut auto = AutoClaim::new(record, process);
+            auto.note([(0, used)].into());
+            scene.policy.auto.enter(auto);
         }
         let mut takers = Takers::default();
         let mut told = |scene: &Scene| {
@@ -165,7 +165,9 @@ mod tests {
         let first = told(&scene);
         assert!(first.contains("uses 15.0 GiB of GPU 0"), "{first}");
         assert_eq!(told(&scene), "[]");
-        scene.policy.auto.remove(&ClaimId(7));
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut journal = Journal::open(&dir.path().join("db")).expect("opened");
+        scene.policy.auto.end(&mut journal, ClaimId(7), "it ended");
         assert!(told(&scene).contains("uses 1.0 GiB"), "the next");
     }
 }
