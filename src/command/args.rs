@@ -131,7 +131,7 @@ pub enum Command {
     Queue(ListArgs),
     /// Show GPUs and users: claimed and actual use
     Status(ListArgs),
-    /// Show several machines at a look: what is free for you, use, and what is wrong
+    /// Show several machines at a glance: what is free for you, what is used, and what is wrong
     #[command(after_long_help = nodes::EXAMPLES)]
     Nodes(nodes::NodesArgs),
     /// Limit Slurm jobs to their part of a GPU: what Slurm runs, and what its files need
@@ -144,7 +144,7 @@ pub enum Command {
             gshare report --since 5w --csv         for a spreadsheet\n  \
             gshare report --mine --raw             all that is stored about you\n  \
             gshare report --html week.html         a browser page, without user names\n  \
-            gshare report --merge *.json           machines, each by its report --json\n\n\
+            gshare report --merge *.json           sums up reports made with --json\n\n\
             Use is SM activity; times are GPU hours. Unknown figures are shown as \u{2014}, estimates with ~.")]
     Report(ReportArgs),
     /// Show a claim in the style of nvidia-smi, as if its share were a whole GPU
@@ -181,9 +181,9 @@ pub enum Command {
     #[command(after_long_help = "Examples:\n  \
             gshare resize c3 -g 0.5               half the GPU, memory and SMs alike\n  \
             gshare resize c3 --gpu-mem 8G         8 GiB guaranteed, SMs unchanged\n  \
-            gshare resize c3 -g 0.25 --limit 0.8  a quarter; 80 % of the SMs if idle\n  \
+            gshare resize c3 -g 0.25 --limit 0.8  a quarter, 80 % while SMs are idle\n  \
             gshare resize c3 -g 1 --wait          wait until there is room\n\n\
-            Anything that you do not name is unchanged. If the memory limit equals the guaranteed memory, both change. \
+            Anything that you do not name is unchanged, but a memory limit equal to the guaranteed memory changes with it. \
             Growing needs room that nobody holds or waits for. Otherwise gshare refuses and says what would fit; with \
             --wait it waits. gshare also refuses a limit below what the programs have: a resize takes nothing from \
             them.")]
@@ -216,9 +216,9 @@ pub enum Command {
     #[command(after_long_help = "Examples:\n  \
             gshare doctor                               this machine\n  \
             gshare doctor --driver 550 --gpu rtx4090    before you buy or install\n  \
-            sudo gshare doctor --conformance            try the driver on an idle GPU, about 10 min\n\n\
-            --conformance claims an idle GPU and compares its driver with NVIDIA's documentation. Stages 3 and 4 are \
-            experimental until nothing differs with the installed driver. The exit code is 1 if something differs.")]
+            sudo gshare doctor --conformance            check the driver, about 10 min\n\n\
+            --conformance claims an idle GPU and compares the driver with NVIDIA's documentation. Until both agree, \
+            stages 3 and 4 of gshare admin stage count as experimental. The exit code is 1 if something differs.")]
     Doctor(DoctorArgs),
     /// For administrators: drain GPUs, end claims, read the audit log
     #[command(
@@ -250,18 +250,18 @@ pub enum Command {
             gshare replay claims.csv --policy gshare --policy fgd --gpus 4 --load 0.7\n  \
             gshare replay runs.jsonl --gpus 4    your runs with other sizes\n\n\
             The list has a header, the columns arrival_s, duration_s, num_gpu and gpu_milli (thousandths of each GPU), \
-            and optionally user. Nothing is run: gshare makes the same decisions in virtual time.\n\n\
-            WAIT is the mean time from a request to its first run of at least min-run (set in gshare.toml), and P95 \
-            the 95th percentile of these times. DONE is the mean time from a request to its end. USE is the part of \
-            the machine that did useful work until the last request. MOVES and OFFLOADED count the moves and offloads \
-            of running claims. \
-            AWAY is the longest time from one run of a claim to its next. JAIN is Jain's index of the users' speeds: \
-            1 means all equal.\n\n\
+            and optionally user. No program is run: each policy decides in simulated time.\n\n\
+            WAIT is the mean time from a request until its claim first runs for at least min-run (a time set in \
+            gshare.toml). P95 is the 95th percentile of these times. DONE is the mean time from a request to the end \
+            of its claim. USE is the average part of the machine that did useful work, up to the last request. MOVES \
+            and OFFLOADED count the moves and offloads of running claims. AWAY is the longest pause between two runs \
+            of one claim. JAIN is Jain's index of the users' speeds: 1 means all equal.\n\n\
             The policy gshare is the service as shipped, on a machine where every claim can be offloaded and moved. \
             gshare-no-move moves no claims; gshare-no-offload neither moves nor offloads them.\n\n\
             The other policies offload nothing, and only exact and exact+quota move claims. easy (EASY backfill) \
-            serves in order of arrival; a claim may pass the first in the queue if that does not delay the first. easy \
-            knows how long each claim will run; gshare does not. exact+quota serves users within an equal share first. \
+            serves in order of arrival, but starts a later claim early if that does not delay the head of the queue. easy \
+            knows how long each claim will run; gshare does not. exact+quota first serves users who hold no more than \
+            an equal share of the machine. \
             The others serve in strict order of arrival: exact (packed), fgd (least fragmentation), best-fit, \
             first-fit, static (fixed GPUs for each user), exclusive (whole GPUs) and pooled (all GPUs as one: a \
             lower bound of the waits).\n\n\
@@ -358,7 +358,7 @@ pub struct SizeArgs {
         conflicts_with = "wait"
     )]
     pub nonblock: bool,
-    /// Wait at most this long, then exit 75; or forever [default: the service's, normally forever]
+    /// Wait at most this long, then exit 75; "forever" means no limit [default: set by the service, normally forever]
     #[arg(help_heading = "Start and end", long, value_name = "TIME", value_parser = wait)]
     pub wait: Option<Wait>,
     /// Print errors only
@@ -385,7 +385,7 @@ pub struct ClaimArgs {
     /// Claim on another machine, by ssh: all other options go to the gshare there. See gshare nodes
     #[arg(help_heading = "Which GPUs", long, value_name = "HOST")]
     pub on: Option<OsString>,
-    /// Keep the claim after the command has ended, until its release or the end of its time limit
+    /// Keep the claim after the command has ended, until gshare release or the claim's time limit
     #[arg(help_heading = "Start and end", long)]
     pub hold: bool,
     /// Allow gshare to stop the command to make room for other claims, and to restart it later
@@ -396,8 +396,8 @@ pub struct ClaimArgs {
         conflicts_with = "hold"
     )]
     pub requeue: bool,
-    /// Send a signal so many seconds before the time limit (-t) or a restart (--requeue) ends the command, e.g. USR1@90
-    /// [default: @60]; to its programs on the GPU, with B: to the command itself
+    /// Send SIGNAL to the claim's programs on the GPU, TIME seconds before the time limit (-t) or a restart (--requeue)
+    /// ends the command, e.g. USR1@90 [default: @60]. With B: the command itself gets the signal
     #[arg(help_heading = "Start and end", long, value_name = "[B:]SIGNAL[@TIME]", requires = "command", value_parser = signal::signal)]
     pub signal: Option<SignalSpec>,
     /// Print only the id (without a command)
@@ -406,8 +406,8 @@ pub struct ClaimArgs {
     /// Start the command at once, and claim at its first CUDA call, which waits for the GPU
     #[arg(help_heading = "Start and end", long, conflicts_with_all = ["hold", "dry_run", "short"], requires = "command")]
     pub lazy: bool,
-    /// Run the command without gshare's library, for a program that the library breaks: it is counted and kept to the claim's
-    /// GPUs, but not limited. Where limits are strict, it takes whole GPUs (-g 1)
+    /// Run the command without gshare's library, in case the library breaks it. The command is counted and restricted to
+    /// the claim's GPUs, but not limited. Where limits are strict, this needs whole GPUs (-g 1)
     #[arg(long, conflicts_with = "lazy", requires = "command")]
     pub no_library: bool,
     /// Claim nothing. Print where the claim would start (exit 0); if it would wait, print the reason, the start time,
@@ -417,7 +417,7 @@ pub struct ClaimArgs {
     /// Print the grant as JSON: to stdout without a command, else to stderr
     #[arg(help_heading = "Output", long, conflicts_with = "short")]
     pub json: bool,
-    /// Command to run; without one the claim lasts until it is released, 2 hours unless -t says otherwise
+    /// Command to run. Without one, the claim lasts until gshare release, or until its time limit (-t, normally 2 hours)
     #[arg(
         trailing_var_arg = true,
         value_name = "CMD",

@@ -67,8 +67,8 @@ pub enum AdminCommand {
             sudo gshare admin off --for 2h    for two hours\n\n\
             Root can do this within a second, even if the service hangs or is dead: the command itself then lifts the \
             limits and device filters of all claims. gshare stays off across restarts of the service and of the \
-            machine. With --for it is on again after that time, announced 10 minutes before. Meanwhile programs can \
-            disturb each other as if gshare were not installed.")]
+            machine. With --for, gshare switches on again after that time, and announces this 10 minutes before. \
+            Meanwhile programs can disturb each other as if gshare were not installed.")]
     Off(OffArgs),
     /// Resume enforcement after gshare admin off; ends no program
     #[command(after_long_help = "Examples:\n  \
@@ -78,11 +78,11 @@ pub enum AdminCommand {
     On(OnArgs),
     /// Show or set how much gshare does: 1 observe, 2 opt-in, 3 reclaim, 4 require
     #[command(after_long_help = "Examples:\n  \
-            gshare admin stage                       show the stage; all users may\n  \
+            gshare admin stage                       show the stage (any user)\n  \
             sudo gshare admin stage 2                claims have a queue and limits\n  \
             sudo gshare admin stage 3 --gpus 6,7     only on these GPUs\n  \
             sudo gshare admin stage 1 --group students\n  \
-            sudo gshare admin stage 3 --from \"Mon 08:00\"     not yet; another gshare admin stage cancels it\n  \
+            sudo gshare admin stage 3 --from \"Mon 08:00\"    change it on Monday\n  \
             sudo gshare admin stage 4 --dry-run      who would be affected\n  \
             sudo gshare admin stage 4 --plan 3f9a0c51d27be684    apply that plan\n\n\
             1 observe: gshare only records; claims start at once and are counted. 2 opt-in: claims have a queue and \
@@ -90,11 +90,12 @@ pub enum AdminCommand {
             offload, move or suspend claims to make room, always announced. 4 require: in addition, programs without \
             a claim cannot open GPUs.\n\n\
             If a GPU and a group have different stages, the lower one applies. Without --gpus and --group the stage \
-            applies everywhere, and earlier exceptions are removed. A change never limits, pauses, moves or ends a \
-            running program: a running claim never gets a higher stage, but a lower one at once. The stage survives \
-            restarts; [stage] in the configuration overrides it.")]
+            applies everywhere, and earlier exceptions are removed. Setting a stage cancels a change planned with \
+            --from. A change never limits, pauses, moves or ends a running program: a lower stage applies to running \
+            claims at once, a higher one only to new claims. The stage survives restarts; [stage] in the \
+            configuration overrides it.")]
     Stage(StageArgs),
-    /// For a user, create a claim on all programs in a cgroup that gshare does not own
+    /// Create a claim in a user's name, for all programs in a cgroup that gshare does not own
     #[command(
         override_usage = "gshare admin claim-for [OPTIONS] -u <USER> -n <NAME> --cgroup <PATH>"
     )]
@@ -104,8 +105,8 @@ pub enum AdminCommand {
             gshare admin claim-for --user ada --name nightly --gpu-mem 8G --gpu-ids 1 \\\n    \
             --cgroup /system.slice/nightly.service --json\n  \
             gshare release job-4711\n\n\
-            For batch systems, hubs, services and containers; only root may use it. The same name again gives the same \
-            claim. The cgroup may be created later. gshare never moves, freezes, kills or signals processes there. The \
+            For batch systems, hubs, services and containers; only root may use it. Repeating the command returns the same \
+            claim; its name identifies it. The cgroup may be created later. gshare never moves, freezes, kills or signals processes there. The \
             claim ends when root releases it or when the cgroup is removed; an empty cgroup does not end it. Memory \
             and compute are limited only for programs that have the environment that --json prints.")]
     ClaimFor(ClaimForArgs),
@@ -195,8 +196,8 @@ pub enum QuotaCommand {
     #[command(after_long_help = "Examples:\n  \
             gshare admin quota set user:ada --max 2\n  \
             gshare admin quota set group:lab --gpus 1.5 --weight 2 --max 3\n\n\
-            Claims within the guarantee are served first, then the others: lowest recent use \
-            divided by weight first.")]
+            Claims within a guarantee are served first. The others follow by their owner's recent use divided by \
+            weight, lowest first.")]
     Set {
         /// user:NAME, group:NAME or project:NAME
         #[arg(value_name = "PARTY")]
@@ -207,7 +208,7 @@ pub enum QuotaCommand {
         /// Weight when sharing capacity that is guaranteed to nobody [default: 1]
         #[arg(long, value_name = "N", value_parser = value::milli)]
         weight: Option<u32>,
-        /// Most GPUs that may be held at a time
+        /// Maximum number of GPUs held at a time
         #[arg(long, value_name = "N", value_parser = value::milli)]
         max: Option<u32>,
         /// Print JSON
@@ -333,7 +334,7 @@ pub struct ClaimForArgs {
     /// Owner: login name or uid
     #[arg(short, long, value_name = "USER")]
     pub user: String,
-    /// Name of the claim; the same name again gives the same claim
+    /// Name of the claim; repeating the command with the same name returns the same claim
     #[arg(short, long, value_name = "NAME")]
     pub name: String,
     /// Cgroup of its programs: the directory, or the name in /proc/PID/cgroup

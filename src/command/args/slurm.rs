@@ -21,9 +21,9 @@ pub struct SlurmArgs {
 pub enum SlurmCommand {
     /// Print what Slurm needs, file by file; without FILE, the list of files
     Config(ConfigArgs),
-    /// Report what is missing on this node; exits 1 if anything is
+    /// Report what is missing on this node; exits 1 if anything is missing
     Check,
-    /// For Slurm's Prolog: record which GPUs a job has; fails only if it cannot
+    /// For Slurm's Prolog: record which GPUs a job has; fails only if they cannot be recorded
     Prolog,
     /// For Slurm's Epilog: end the job's claim; always exits 0
     Epilog,

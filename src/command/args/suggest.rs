@@ -63,7 +63,7 @@ pub struct SuggestArgs {
     /// Print the records of your runs as JSON lines, oldest first
     #[arg(long, conflicts_with_all = ["running", "command", "apply"])]
     pub records: bool,
-    /// Class of work: without earlier runs, its default size is suggested
+    /// Class of work; if there are no earlier runs, gshare suggests the default size of this class
     #[arg(long, value_name = "CLASS", value_parser = ClassParser)]
     pub class: Option<Class>,
     /// Print JSON
