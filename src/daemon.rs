@@ -230,7 +230,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
                 if let Some((owner, msg)) = fair.next() {
                     let begun = std::time::Instant::now();
                     if msg.may_move() {
-                        service.doubt_owners();
+                        service.execute(vec![command::Command::DoubtOwners]);
                     }
                     service.handle(msg);
                     fair.took(owner, begun.elapsed());

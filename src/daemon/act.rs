@@ -229,6 +229,13 @@ pub(crate) fn measure(world: &World<'_>) -> Vec<(ClaimId, usize, Bytes)> {
     charges
 }
 
+/// Writes all caps of a claim into its pages.
+pub(crate) fn write_caps(world: &World<'_>, id: ClaimId) {
+    for slice in world.machine.ledger().slices(id).unwrap_or_default() {
+        write_cap(world, id, slice);
+    }
+}
+
 pub(crate) fn write_cap(world: &World<'_>, id: ClaimId, slice: &Slice) {
     let seat = world
         .claims

@@ -6,14 +6,15 @@ mod mode;
 pub(crate) mod quota;
 
 use gshare_enforcer::proc;
-use gshare_proto::{AdminCall, AuditEntry, ErrorCode, Reply, WireError};
+use gshare_proto::{AdminCall, AdminDone, AuditEntry, ErrorCode, Reply, WireError};
 
-use super::convert;
-use super::journal::{Journal, JournalError};
+use super::command::Command;
+use super::features::Features;
+use super::journal::{Journal, JournalError, Store};
 use super::names::Names;
 use super::peer::Peer;
-use super::service::Service;
 use super::world::World;
+use super::{conformance, convert, off, release};
 use crate::clock::unix_ms;
 
 /// Longest text of a reason, in characters.
@@ -36,71 +37,127 @@ pub(crate) struct Act {
     pub(crate) reason: Option<String>,
 }
 
-impl Service {
-    /// A request of `gshare admin`.
-    pub(crate) fn admin(&mut self, peer: &Peer, call: AdminCall) -> Result<Reply, WireError> {
-        // What is guaranteed to whom is no secret.
-        if !matches!(call, AdminCall::QuotaList) {
-            may_administrate(&self.world(), peer)?;
-        }
-        match call {
-            AdminCall::Drain { gpus, reason } => self.admin_drain(peer, &gpus, reason.as_deref()),
-            AdminCall::Undrain { gpus } => self.admin_undrain(peer, &gpus),
-            AdminCall::Kill {
-                ids,
-                user,
-                gpu,
-                grace_ms,
-                reason,
-            } => {
-                let chosen =
-                    kill::chosen(&self.world(), peer, &ids, user.as_deref(), gpu.as_deref())?;
-                self.admin_kill(peer, &chosen, grace_ms, reason.as_deref())
-            }
-            AdminCall::QuotaSet(quota) => {
-                let (journal, here) = (&mut self.journal, (&self.host.names, &self.gpus));
-                let done = self.config.set_quota(journal, here, peer, quota)?;
-                self.drive_all(quota::anew(&self.world()));
-                Ok(done)
-            }
-            AdminCall::QuotaRemove { party } => {
-                let (journal, names) = (&mut self.journal, &self.host.names);
-                let done = self.config.remove_quota(journal, names, peer, &party)?;
-                self.drive_all(quota::anew(&self.world()));
-                Ok(done)
-            }
-            AdminCall::QuotaList => Ok(self.config.quota_list()),
-            AdminCall::Mode {
-                gpu,
-                mode,
-                when_empty,
-            } => self.admin_mode(peer, &gpu, &mode, when_empty),
-            AdminCall::Off { for_ms } => self.admin_off(peer, for_ms),
-            AdminCall::On => self.admin_on(peer),
-            AdminCall::Conformance { found } => self.admin_conformance(peer, found),
-            AdminCall::Take { gpus } => self.take_gpus(peer, &gpus),
-            // Answered when it is done: see `Service::call`.
-            AdminCall::Release { .. }
-            | AdminCall::Mig { .. }
-            | AdminCall::Stage { .. }
-            | AdminCall::ClaimFor(_) => Err(WireError::new(ErrorCode::Internal, "not here")),
-            AdminCall::Log { last } => {
-                let entries = self.journal.audit_log(last.min(ENTRIES));
-                let entries = entries.map_err(|e| unwritten(&e))?;
-                Ok(Reply::Audit { entries })
-            }
-        }
+/// What an administrator has asked for and may have. It is written down first, in one transaction, or nothing of it is done.
+pub(crate) struct Order {
+    /// For the audit log.
+    pub(crate) acts: Vec<Act>,
+    /// Written with them.
+    pub(crate) stores: Vec<Store>,
+    /// Written then: a line in the state directory. If that fails nothing else is done.
+    pub(crate) file: Option<File>,
+    /// Done then, in order.
+    pub(crate) then: Vec<Command>,
+    /// What the administrator is told of that; `None` where a command answers.
+    pub(crate) answer: Option<Answer>,
+}
+
+type File = Box<dyn FnOnce() -> Result<(), WireError>>;
+type Answer = Box<dyn FnOnce(&World<'_>, &Features) -> AdminDone>;
+
+impl std::fmt::Debug for Order {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut order = f.debug_struct("Order");
+        order
+            .field("acts", &self.acts)
+            .field("stores", &self.stores);
+        order.field("then", &self.then).finish_non_exhaustive()
     }
 }
 
+impl Order {
+    /// One that does nothing yet; its answer is made when all is done.
+    pub(crate) fn answered(
+        answer: impl FnOnce(&World<'_>, &Features) -> AdminDone + 'static,
+    ) -> Self {
+        Self {
+            acts: Vec::new(),
+            stores: Vec::new(),
+            file: None,
+            then: Vec::new(),
+            answer: Some(Box::new(answer)),
+        }
+    }
+
+    /// One that does nothing yet, with an answer that is known.
+    pub(crate) fn saying(message: String, undo: Option<String>) -> Self {
+        Self::answered(move |_, _| AdminDone { message, undo })
+    }
+
+    /// Whether something is to be written down.
+    pub(crate) fn is_kept(&self) -> bool {
+        !self.acts.is_empty() || !self.stores.is_empty()
+    }
+}
+
+/// What is done for a request of `gshare admin` that is answered at once.
+pub(crate) fn order(
+    world: &World<'_>,
+    features: &Features,
+    peer: &Peer,
+    call: AdminCall,
+) -> Result<Order, WireError> {
+    may_administrate(world, peer)?;
+    match call {
+        AdminCall::Drain { gpus, reason } => drain::drain(world, peer, &gpus, reason.as_deref()),
+        AdminCall::Undrain { gpus } => drain::undrain(world, features, &gpus),
+        AdminCall::Kill {
+            ids,
+            user,
+            gpu,
+            grace_ms,
+            reason,
+        } => {
+            let chosen = kill::chosen(world, peer, &ids, user.as_deref(), gpu.as_deref())?;
+            Ok(kill::order(
+                world,
+                peer,
+                &chosen,
+                grace_ms,
+                reason.as_deref(),
+            ))
+        }
+        AdminCall::QuotaSet(quota) => quota::set(world, quota),
+        AdminCall::QuotaRemove { party } => quota::remove(world, &party),
+        AdminCall::Mode {
+            gpu,
+            mode,
+            when_empty,
+        } => mode::order(world, &gpu, &mode, when_empty),
+        AdminCall::Off { for_ms } => Ok(off::order_off(world, peer, for_ms)),
+        AdminCall::On => Ok(off::order_on(world)),
+        AdminCall::Conformance { found } => conformance::order(world, found),
+        AdminCall::Take { gpus } => release::take(world, &gpus),
+        // Answered elsewhere: see `Service::call`.
+        AdminCall::Release { .. }
+        | AdminCall::Mig { .. }
+        | AdminCall::Stage { .. }
+        | AdminCall::QuotaList
+        | AdminCall::Log { .. }
+        | AdminCall::ClaimFor(_) => Err(WireError::new(ErrorCode::Internal, "not here")),
+    }
+}
+
+/// The newest entries of the audit log.
+pub(crate) fn log(
+    world: &World<'_>,
+    journal: &Journal,
+    peer: &Peer,
+    last: u32,
+) -> Result<Reply, WireError> {
+    may_administrate(world, peer)?;
+    let entries = journal.audit_log(last.min(ENTRIES));
+    let entries = entries.map_err(|e| unwritten(&e))?;
+    Ok(Reply::Audit { entries })
+}
+
 impl Journal {
-    /// Writes acts to the audit log, and to the service's log, which systemd keeps too.
+    /// Writes acts to the audit log with what else was decided, and to the service's log, which systemd keeps too.
     pub(crate) fn audit(
         &mut self,
         names: &Names,
         peer: &Peer,
         acts: Vec<Act>,
-        change: impl FnOnce(&rusqlite::Transaction<'_>) -> Result<(), JournalError>,
+        stores: &[Store],
     ) -> Result<(), WireError> {
         let user = names.user(peer.uid);
         let entries: Vec<AuditEntry> = acts
@@ -117,7 +174,7 @@ impl Journal {
                 reason: act.reason,
             })
             .collect();
-        let written = self.audited(&entries, change);
+        let written = self.audited(&entries, |tx| stores.iter().try_for_each(|s| s.put(tx)));
         written.map_err(|e| unwritten(&e))?;
         for e in &entries {
             let why = e.reason.as_deref().map(|r| format!(" ({r})"));

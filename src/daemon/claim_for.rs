@@ -114,7 +114,7 @@ impl Service {
             told: false,
         };
         self.put_before_core(id, asked, patience);
-        self.doubt_owners();
+        self.execute(vec![Command::DoubtOwners]);
         Ok(None)
     }
 
@@ -158,7 +158,7 @@ impl Service {
         // Outside the tree it is exempt from `deny` by its own id.
         self.execute(vec![Command::Deny]);
         self.execute(vec![Command::LimitMemory(id)]);
-        self.doubt_owners();
+        self.execute(vec![Command::DoubtOwners]);
         Ok(())
     }
 
@@ -179,9 +179,9 @@ impl Service {
         die::at("behalf-open");
         self.dismantle(id, cause);
         die::at("behalf-ended");
-        self.doubt_owners();
+        self.execute(vec![Command::DoubtOwners]);
         // What its processes still hold is use without a claim before others get its part.
-        self.look_up_owners();
+        self.execute(vec![Command::LookUpOwners]);
         self.refresh();
         self.drive(Event::Gone { id });
         self.screens.touch();

@@ -4,13 +4,24 @@
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use gshare_abi::wire::Bind;
+use gshare_config::GpuMode;
 use gshare_core::machine::Event;
-use gshare_core::{Bytes, ClaimId};
+use gshare_core::{Bytes, ClaimId, Party, Quota};
 use gshare_enforcer::proc::{PidFd, ProcessKey, Terminal};
+use gshare_proto::{Reply, WireError};
 
+use super::conformance::Conformance;
+use super::connection::Sender;
 use super::fact::Fact;
-use super::journal::Store;
+use super::gpu::ReleasedGpus;
+use super::journal::{DrainRecord, Store};
+use super::mig::Dividing;
+use super::off::Which;
+use super::release::LetGo;
+use crate::stage::Stages;
 
 /// Something to do.
 #[derive(Debug)]
@@ -34,6 +45,92 @@ pub(crate) enum Command {
         gpu: usize,
         /// The user.
         uid: u32,
+    },
+    /// Answer a caller.
+    Reply(Sender, Result<Reply, WireError>),
+    /// A GPU takes no new claims.
+    Drain(DrainRecord),
+    /// It does again, by its lasting name.
+    Undrain(String),
+    /// The mode that a GPU gets when it is empty.
+    NextMode(usize, Option<GpuMode>),
+    /// Modes that were waited for come into force on GPUs that are empty.
+    ChangeModes,
+    /// Let go of GPUs, and answer when nothing has them open any more.
+    LetGo(Box<LetGo>),
+    /// These GPUs are let go, and no others.
+    TakeBack(ReleasedGpus),
+    /// Divide a GPU.
+    Divide(Box<Dividing>),
+    /// A GPU has been divided, or not: look at it.
+    Divided(usize),
+    /// A quota that an administrator has set; absent if it was removed.
+    SetQuota(Party, Option<Quota>),
+    /// The core hears of all quotas, and whom claims count for.
+    Quotas,
+    /// What the checks of the driver found.
+    SetConformance(Conformance),
+    /// Follow the line in the state directory that says whether gshare is off.
+    FollowOff,
+    /// Take the stages into force that are written down.
+    ReadStages,
+    /// Take stages into force.
+    FollowStages(Box<Stages>),
+    /// The core hears who decides about claims on each GPU.
+    Admission,
+    /// The core hears of the rules of the configuration.
+    Rules,
+    /// The core hears of those about making room.
+    ReclaimRules,
+    /// The core hears what has changed in what can be done to claims.
+    LookAtLevers,
+    /// Claims in the host come back where their memory fits.
+    CallBack(Which),
+    /// Write the limits of a claim as they are to be now, in its pages and with the driver.
+    LimitsAnew(ClaimId),
+    /// Those of all claims.
+    AllLimitsAnew,
+    /// Look up whose the processes of the newest sample are.
+    LookUpOwners,
+    /// A process may have come into another claim: all are looked up at the next look.
+    DoubtOwners,
+    /// Members of a claim lack a mount over the driver: it may open no GPU.
+    Uncover(ClaimId),
+    /// They have it again.
+    Cover(ClaimId),
+    /// Make the mounts again of these members of a claim.
+    Remount {
+        /// Which.
+        id: ClaimId,
+        /// Members that lack a mount.
+        bare: Vec<i32>,
+        /// The mounts.
+        expected: Vec<Bind>,
+    },
+    /// The programs of a claim got their signal before its end, or the end was put off.
+    Signalled {
+        /// Which.
+        id: ClaimId,
+        /// They got it.
+        due: bool,
+        /// Its command is started again afterwards.
+        again: bool,
+    },
+    /// Withdraw a claim that waits.
+    Withdraw {
+        /// Which.
+        id: ClaimId,
+        /// What its caller is told.
+        text: String,
+    },
+    /// End a claim with all its processes: SIGTERM now, SIGKILL later.
+    EndAll {
+        /// Which.
+        id: ClaimId,
+        /// Why.
+        cause: String,
+        /// The time between the two.
+        grace: Duration,
     },
     /// Bring the filter that keeps programs outside claims from GPUs to where it belongs.
     Deny,

@@ -1,13 +1,12 @@
 //! What the list of checks of the driver found here (`gshare doctor --conformance`). Until it has passed with the driver that
 //! is installed, stages 3 and 4 are experimental.
 
-use gshare_proto::{AdminDone, Check, Conformance as Found, ErrorCode, Reply, WireError};
+use gshare_proto::{AdminDone, Check, Conformance as Found, ErrorCode, WireError};
 use serde::{Deserialize, Serialize};
 
-use super::admin::Act;
+use super::admin::{Act, Order};
+use super::command::Command;
 use super::doctor::check;
-use super::peer::Peer;
-use super::service::Service;
 use super::world::World;
 use crate::clock::{local, unix_ms};
 use crate::off;
@@ -74,51 +73,49 @@ pub(crate) fn warning(world: &World<'_>) -> Option<String> {
     is_untried(world).then_some(text)
 }
 
-impl Service {
-    /// Takes down what the list found, for an administrator who has run it.
-    pub(crate) fn admin_conformance(
-        &mut self,
-        peer: &Peer,
-        found: Option<Found>,
-    ) -> Result<Reply, WireError> {
-        let Some(found) = found else {
-            return Ok(Reply::Admin(AdminDone {
-                message: row(&self.world()).detail,
-                undo: None,
-            }));
-        };
-        let gpu = self.gpus.get(found.gpu as usize).ok_or_else(|| {
-            WireError::new(ErrorCode::Usage, format!("there is no GPU {}", found.gpu))
-        })?;
-        let new = Conformance {
-            at_ms: unix_ms(),
-            gpu: gpu.model.clone(),
-            driver: self.gpus.driver_version().to_owned(),
-            checks: found.checks,
-            different: found.different,
-        };
-        let before = self.config.conformance.as_ref();
-        let act = Act {
-            action: "conformance",
-            target: format!("GPU {} ({})", found.gpu, gpu.uuid),
-            before: before.map_or_else(String::new, Conformance::text),
-            after: new.text(),
-            reason: None,
-        };
-        self.journal
-            .audit(&self.host.names, peer, vec![act], |_| Ok(()))?;
-        off::write_line(&self.host.paths.state_dir, FILE, &new).map_err(|error| {
+/// Takes down what the list found, for an administrator who has run it; without, what is known is said.
+pub(crate) fn order(world: &World<'_>, found: Option<Found>) -> Result<Order, WireError> {
+    let answer = || {
+        Order::answered(|world, _| AdminDone {
+            message: row(world).detail,
+            undo: None,
+        })
+    };
+    let Some(found) = found else {
+        return Ok(answer());
+    };
+    let gpu = world.gpus.get(found.gpu as usize).ok_or_else(|| {
+        WireError::new(ErrorCode::Usage, format!("there is no GPU {}", found.gpu))
+    })?;
+    let new = Conformance {
+        at_ms: unix_ms(),
+        gpu: gpu.model.clone(),
+        driver: world.gpus.driver_version().to_owned(),
+        checks: found.checks,
+        different: found.different,
+    };
+    let before = world.config.conformance.as_ref();
+    let act = Act {
+        action: "conformance",
+        target: format!("GPU {} ({})", found.gpu, gpu.uuid),
+        before: before.map_or_else(String::new, Conformance::text),
+        after: new.text(),
+        reason: None,
+    };
+    let (dir, line) = (world.host.paths.state_dir.clone(), new.clone());
+    let write = move || {
+        off::write_line(&dir, FILE, &line).map_err(|error| {
             WireError::new(
                 ErrorCode::Internal,
                 format!("nothing was recorded: {error}"),
             )
             .with_hint("is there room on the disk of the state directory (gshare config path)?")
-        })?;
-        self.config.conformance = Some(new);
-        self.screens.touch();
-        Ok(Reply::Admin(AdminDone {
-            message: row(&self.world()).detail,
-            undo: None,
-        }))
-    }
+        })
+    };
+    Ok(Order {
+        acts: vec![act],
+        file: Some(Box::new(write)),
+        then: vec![Command::SetConformance(new)],
+        ..answer()
+    })
 }

@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::Context;
 use gshare_abi::wire::Bind;
+use gshare_config::Config;
 use gshare_core::ClaimId;
 use gshare_enforcer::proc;
 use nix::errno::Errno;
@@ -19,12 +20,13 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::sync::mpsc;
 
+use super::claims::Claims;
+use super::command::Command;
 use super::driver::Driver;
 use super::msg::Msg;
-use super::service::Service;
 use super::strict::{LibDirs, VIEW};
+use super::tell;
 use super::world::World;
-use super::{gpus, tell};
 
 /// Hidden first argument of the process that makes the mounts again in a member's view.
 pub const COVER_ARGUMENT: &str = "__cover";
@@ -99,93 +101,83 @@ fn dirs_of(binds: &[Bind], libcuda: &Path, nvml: &Path, own: &LibDirs) -> BTreeS
     dirs.filter(|dir| !dir.starts_with(&own.preload)).collect()
 }
 
-impl Service {
-    /// The driver's files have changed: stages for what is there now, and looks which members are still held.
-    pub(crate) fn driver_files_changed(&mut self) {
-        let (driver, socket) = (&mut self.host.driver, &self.host.paths.socket);
-        driver.find_again(&self.config, socket);
-        if !driver.strict.on {
-            return;
+/// What is done for claims whose members are held by mounts over these files, or are not any more: those that lack one lose
+/// new opens of their GPUs until it is made again.
+pub(crate) fn look(world: &World<'_>, expected: &[Bind]) -> Vec<Command> {
+    let mut out = Vec::new();
+    for (&id, live) in world.claims.iter() {
+        if !live.record.strict && !live.record.adopted {
+            continue;
         }
-        let before = driver.strict.binds().to_vec();
-        driver.stage_strict(&self.config, socket);
-        let expected = match driver.strict.binds() {
+        let bare = bare_members(world, id, expected);
+        out.extend(match (bare.is_empty(), live.uncovered) {
+            (true, true) => Some(Command::Cover(id)),
+            (false, false) => Some(Command::Uncover(id)),
+            _ => None,
+        });
+        // The plan of a driver that is half there is none to make mounts by.
+        if !bare.is_empty() && !world.host.driver.strict.binds().is_empty() {
+            out.push(Command::Remount {
+                id,
+                bare,
+                expected: expected.to_vec(),
+            });
+        }
+    }
+    out
+}
+
+/// Makes the mounts again in the views of these members of a claim. True if none lacks one then.
+pub(crate) fn remount(world: &World<'_>, id: ClaimId, bare: &[i32], expected: &[Bind]) -> bool {
+    for &pid in bare {
+        if let Err(error) = cover_again(world.host.driver.strict.binds(), pid) {
+            tracing::warn!(%id, pid, "cannot mount gshare's libraries over the driver's again: {error:#}");
+        }
+    }
+    bare_members(world, id, expected).is_empty()
+}
+
+/// What the owner of a claim is told whose programs get no GPU until the mounts are made again.
+pub(crate) fn uncovered_text(id: ClaimId) -> String {
+    format!(
+        "the NVIDIA driver was replaced while {id} runs: new programs in it get no GPU; those that have one \
+         continue"
+    )
+}
+
+/// The same when they get it again.
+pub(crate) fn covered_text(id: ClaimId) -> String {
+    format!(
+        "the limits of {id} now apply with the new driver: new programs in it get their GPU again"
+    )
+}
+
+impl Driver {
+    /// The driver's files have changed: stages for what is there now. The mounts that members must have by that, where
+    /// claims are strict.
+    pub(crate) fn files_changed(&mut self, config: &Config, socket: &Path) -> Option<Vec<Bind>> {
+        self.find_again(config, socket);
+        if !self.strict.on {
+            return None;
+        }
+        let before = self.strict.binds().to_vec();
+        self.stage_strict(config, socket);
+        Some(match self.strict.binds() {
             [] => before,
             binds => binds.to_vec(),
-        };
-        self.check_cover(&expected);
+        })
     }
+}
 
-    /// Looks at the view of every member of a strict claim.
-    pub(crate) fn check_cover(&mut self, expected: &[Bind]) {
-        let strict: Vec<ClaimId> = self
-            .claims
-            .iter()
-            .filter(|(_, live)| live.record.strict || live.record.adopted)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in strict {
-            let bare = bare_members(&self.world(), id, expected);
-            let was = self.claims.get(&id).is_some_and(|live| live.uncovered);
-            if bare.is_empty() {
-                if was {
-                    self.covered_again(id);
-                }
-                continue;
-            }
-            if !was {
-                self.uncovered(id);
-            }
-            // The plan of a driver that is half there is none to make mounts by.
-            if self.host.driver.strict.binds().is_empty() {
-                continue;
-            }
-            for pid in bare {
-                if let Err(error) = cover_again(self.host.driver.strict.binds(), pid) {
-                    tracing::warn!(%id, pid, "cannot mount gshare's libraries over the driver's again: {error:#}");
-                }
-            }
-            if bare_members(&self.world(), id, expected).is_empty() {
-                self.covered_again(id);
-            }
-        }
-    }
-
-    fn uncovered(&mut self, id: ClaimId) {
-        let rules = gpus::rules(&self.world(), None, []);
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
-        };
-        live.uncovered = true;
-        if let Err(error) = self.host.fences.set(live.cgroup.as_ref(), &rules) {
-            tracing::error!(%id, %error, "cannot deny it new access to its GPUs");
-        }
-        self.tell_owner(
-            id,
-            &format!(
-                "the NVIDIA driver was replaced while {id} runs: new programs in it get no GPU; those that have one \
-                 continue"
-            ),
-        );
-    }
-
-    fn covered_again(&mut self, id: ClaimId) {
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
-        };
-        live.uncovered = false;
-        if live.ending.as_ref().is_some_and(|e| e.kill_at.is_some()) {
-            return;
-        }
-        if !self.open_again(id) {
-            return;
-        }
-        self.tell_owner(
-            id,
-            &format!(
-                "the limits of {id} now apply with the new driver: new programs in it get their GPU again"
-            ),
-        );
+impl Claims {
+    /// Members of a claim lack a mount, or have it again. False if the claim has gone or is ended: then its GPUs stay
+    /// closed.
+    pub(crate) fn set_uncovered(&mut self, id: ClaimId, uncovered: bool) -> bool {
+        let live = self.get_mut(&id);
+        live.is_some_and(|live| {
+            live.uncovered = uncovered;
+            live.ending.as_ref().is_none_or(|e| e.kill_at.is_none())
+        })
     }
 }
 
@@ -236,7 +228,7 @@ fn cover_again(binds: &[Bind], pid: i32) -> anyhow::Result<()> {
             b.on.clone(),
         ]
     };
-    let output = Command::new(std::env::current_exe()?)
+    let output = std::process::Command::new(std::env::current_exe()?)
         .arg(COVER_ARGUMENT)
         .args(binds.iter().flat_map(bind))
         .stdin(Stdio::from(view))

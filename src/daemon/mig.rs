@@ -1,20 +1,21 @@
 //! Instances of divided GPUs (MIG). Each is a GPU of its own for placement, pages and the screen, behind the whole ones;
 //! the GPU that it is a part of then offers nothing itself. An instance has a new UUID whenever it is made, so what lasts
-//! (drains, history, the GPUs that a claim named) is kept under its place: see [`Service::lasting_name`].
+//! (drains, history, the GPUs that a claim named) is kept under its place: see [`Gpus::lasting_name`].
 
 mod divide;
 
-pub(crate) use divide::restore;
+pub(crate) use divide::{Dividing, divided, order, restore};
 
 use std::collections::VecDeque;
 
+use gshare_config::Config;
 use gshare_core::Share;
+use gshare_core::machine::Event;
 use gshare_enforcer::gpu::{GpuReading, GpuState, MigReading};
 use gshare_enforcer::nodes::MigMinors;
 
-use super::gpu::{Gpu, Part};
-use super::service::Service;
-use super::world::World;
+use super::claims::Claims;
+use super::gpu::{Gpu, Gpus, Part};
 
 /// Bytes as the nearest number of eighths of the whole: `2g.20gb` has 19.5 GiB and is a quarter of 80.
 fn eighths(bytes: u64, whole: u64) -> Share {
@@ -53,32 +54,35 @@ fn reading(index: usize, parent: &GpuReading, instance: &MigReading) -> GpuReadi
     }
 }
 
-impl Service {
-    /// Takes the instances that the newest sample shows: new ones are met, and each has a reading at its place.
-    pub(crate) fn meet_instances(&mut self) {
-        let Some(mut sample) = self.gpus.sample.take() else {
-            return;
+impl Gpus {
+    /// Takes the instances that the newest sample shows: new ones are met, and each has a reading at its place. For the
+    /// core: which of the new ones take no claims.
+    pub(crate) fn meet_instances(&mut self, config: &Config, claims: &Claims) -> Vec<Event> {
+        let mut drained = Vec::new();
+        let Some(mut sample) = self.sample.take() else {
+            return drained;
         };
         let found: Vec<(usize, MigReading)> = (0..)
             .zip(&sample.gpus)
             .flat_map(|(g, r)| r.instances.iter().map(move |i| (g, i.clone())))
             .collect();
         let seen = |uuid: &str| found.iter().any(|(_, i)| i.uuid == uuid);
-        for gpu in self.gpus.iter_mut().filter(|g| g.parent.is_some()) {
+        for gpu in self.iter_mut().filter(|g| g.parent.is_some()) {
             gpu.gone = !seen(&gpu.uuid);
         }
         // First those that are where one was before: they have its number again.
         for same_place in [true, false] {
             for (parent, instance) in &found {
-                if self.gpus.gpu_index(&instance.uuid).is_none() {
-                    self.meet_instance(*parent, instance, same_place);
+                if self.gpu_index(&instance.uuid).is_none() {
+                    let met = self.meet_instance((config, claims), *parent, instance, same_place);
+                    drained.extend(met);
                 }
             }
         }
-        for g in sample.gpus.len()..self.gpus.len() {
-            let uuid = &self.gpus[g].uuid;
+        for g in sample.gpus.len()..self.len() {
+            let uuid = &self[g].uuid;
             let seen = found.iter().find(|(_, i)| i.uuid == *uuid);
-            let Some(parent) = self.gpus[g].parent else {
+            let Some(parent) = self[g].parent else {
                 continue;
             };
             let mut next = sample.gpus[parent].clone();
@@ -94,37 +98,44 @@ impl Service {
             }
             sample.gpus.push(next);
         }
-        self.gpus.sample = Some(sample);
+        self.sample = Some(sample);
+        drained
     }
 
-    fn meet_instance(&mut self, parent: usize, instance: &MigReading, same_place: bool) {
+    fn meet_instance(
+        &mut self,
+        (config, claims): (&Config, &Claims),
+        parent: usize,
+        instance: &MigReading,
+        same_place: bool,
+    ) -> Option<Event> {
         let profile = instance.name.as_deref().and_then(|n| n.rsplit(' ').next());
         let place = profile
             .zip(instance.start)
             .map(|(profile, start)| format!("{profile}@{start}"));
         let number = match (same_place, &place) {
-            (true, None) => return,
-            (true, Some(_)) => match free_number(&self.world(), parent, place.as_ref()) {
-                None => return,
+            (true, None) => return None,
+            (true, Some(_)) => match free_number(self, claims, parent, place.as_ref()) {
+                None => return None,
                 found => found,
             },
-            (false, _) => free_number(&self.world(), parent, None),
+            (false, _) => free_number(self, claims, parent, None),
         };
-        let minor = self.gpus[parent].minor;
-        let list = MigMinors::read(&self.config.devices.mig_minors);
+        let minor = self[parent].minor;
+        let list = MigMinors::read(&config.devices.mig_minors);
         let caps = minor.and_then(|m| list.of_instance(m, instance.gi, instance.ci));
         if caps.is_none() {
             tracing::warn!(
                 "{}: its MIG capabilities are not listed in {}: programs in claims cannot open it",
                 instance.uuid,
-                self.config.devices.mig_minors.display()
+                config.devices.mig_minors.display()
             );
         }
-        let g = number.unwrap_or(self.gpus.len());
+        let g = number.unwrap_or(self.len());
         let model = instance.name.clone().unwrap_or_else(|| "MIG".to_owned());
         tracing::info!("GPU {g} is an instance of GPU {parent}: {model}");
-        let whole = self.gpus[parent].total;
-        let history = match self.gpus.get_mut(g).filter(|_| same_place) {
+        let whole = self[parent].total;
+        let history = match self.get_mut(g).filter(|_| same_place) {
             Some(before) => std::mem::take(&mut before.history),
             None => VecDeque::new(),
         };
@@ -138,23 +149,28 @@ impl Service {
             place,
             ..Gpu::new(instance.uuid.clone(), model)
         };
-        match self.gpus.get_mut(g) {
+        match self.get_mut(g) {
             Some(before) => *before = gpu,
-            None => self.gpus.push(gpu),
+            None => self.push(gpu),
         }
-        self.drive_all(self.gpus.drained_again(g));
+        self.drained_again(g)
     }
 }
 
 /// The number of an instance that was removed and that nobody speaks of any more.
-fn free_number(world: &World<'_>, parent: usize, place: Option<&String>) -> Option<usize> {
-    (0..world.gpus.len()).find(|g| {
-        let gpu = &world.gpus[*g];
+fn free_number(
+    gpus: &Gpus,
+    claims: &Claims,
+    parent: usize,
+    place: Option<&String>,
+) -> Option<usize> {
+    (0..gpus.len()).find(|g| {
+        let gpu = &gpus[*g];
         let spoken_of =
             |r: &super::journal::ClaimRecord| r.slices.iter().any(|s| s.uuid == gpu.uuid);
         gpu.gone
             && (place.is_none() || gpu.parent == Some(parent) && gpu.place.as_ref() == place)
-            && !world.claims.values().any(|live| spoken_of(&live.record))
+            && !claims.values().any(|live| spoken_of(&live.record))
     })
 }
 
@@ -183,6 +199,8 @@ pub(crate) fn commands(gpu: usize, model: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::journal::DrainRecord;
+    use crate::daemon::world::scene::Scene;
 
     #[test]
     fn who_has_a_display_is_switched_first() {
@@ -214,5 +232,46 @@ mod tests {
                 "{bytes}"
             );
         }
+    }
+
+    #[test]
+    fn an_instance_that_is_made_again_has_its_number_and_stays_drained() {
+        let mut scene = Scene::of(1);
+        let instance = |uuid: &str| MigReading {
+            uuid: uuid.to_owned(),
+            name: Some("NVIDIA A100 MIG 2g.20gb".to_owned()),
+            gi: 1,
+            ci: 0,
+            start: Some(4),
+            sm_count: None,
+            slices: Some((2, 7)),
+            mem_total: Some(20 << 30),
+            mem_reserved: None,
+            mem_used: None,
+            gpm: None,
+            processes: None,
+        };
+        let shows = |scene: &mut Scene, instances: Vec<MigReading>| {
+            let sample = scene.sample();
+            sample.gpus.truncate(1);
+            sample.gpus[0].instances = instances;
+            scene.gpus.meet_instances(&scene.config, &scene.claims)
+        };
+        assert!(shows(&mut scene, vec![instance("MIG-a")]).is_empty());
+        assert_eq!((scene.gpus.len(), scene.gpus[1].parent), (2, Some(0)));
+        let drain = DrainRecord {
+            uuid: scene.gpus.lasting_name(1),
+            since_ms: 0,
+            by: "root".to_owned(),
+            reason: None,
+        };
+        scene.gpus.drain(drain);
+        assert!(shows(&mut scene, Vec::new()).is_empty());
+        assert!(scene.gpus[1].gone);
+        let events = shows(&mut scene, vec![instance("MIG-b")]);
+        let uuid = "MIG-b".to_owned();
+        assert_eq!(events, [Event::Drain { uuid, on: true }]);
+        assert_eq!(scene.gpus.len(), 2, "it has the number again");
+        assert!(!scene.gpus[1].gone && scene.gpus[1].uuid == "MIG-b");
     }
 }

@@ -5,26 +5,23 @@
 
 use std::time::Duration;
 
-use gshare_config::{AutoShrink, Config, Idle, Overuse, Unclaimed};
+use gshare_config::{AutoShrink, Config, Idle, Overuse, Stage, Unclaimed};
 use gshare_core::ClaimId;
 use gshare_core::machine::Event;
 use gshare_core::machine::lever::Wish;
 use gshare_core::units::show_duration;
-use gshare_proto::{AdminDone, OffView, Reply, WireError};
+use gshare_proto::{AdminDone, OffView, WireError};
 
-use super::admin::Act;
+use super::admin::{Act, Order};
 use super::claims::Claims;
+use super::command::Command;
 use super::journal::HoldingRecord;
 use super::live::Live;
 use super::peer::Peer;
-use super::policy::limits;
-use super::service::Service;
 use super::settings::Settings;
 use super::world::World;
-use super::{act, reclaim};
 use crate::clock::unix_ms;
-use crate::daemon::command::Command;
-use crate::off;
+use crate::off::{self, Line};
 
 /// So long before a time that was set with `--for` runs out everybody is told.
 const WARNING: Duration = Duration::from_secs(600);
@@ -49,141 +46,94 @@ fn harmless(config: &Config) -> Config {
     open
 }
 
-impl Service {
-    /// Follows the line in the state directory.
-    pub(crate) fn follow_off(&mut self) {
-        let mut line = off::read(&self.host.paths.state_dir);
-        let left = line.as_ref().and_then(|l| l.until_ms);
-        let left = left.map(|until| Duration::from_millis(until.saturating_sub(unix_ms())));
-        if left.is_some_and(|left| left.is_zero()) {
-            match off::remove(&self.host.paths.state_dir) {
-                Ok(()) => line = None,
-                Err(error) => {
-                    tracing::error!(%error, "gshare stays off: cannot remove `off` from the state directory");
-                }
-            }
+/// The line in the state directory, as it holds now: one whose time is over is removed.
+pub(crate) fn line_now(world: &World<'_>) -> Option<Line> {
+    let dir = &world.host.paths.state_dir;
+    let line = off::read(dir)?;
+    let over = line.until_ms.is_some_and(|until| until <= unix_ms());
+    match over.then(|| off::remove(dir)) {
+        Some(Ok(())) => None,
+        Some(Err(error)) => {
+            tracing::error!(%error, "gshare stays off: cannot remove `off` from the state directory");
+            Some(line)
         }
-        let soon = left.is_some_and(|left| left <= WARNING);
-        if let (true, true, false) = (soon, line.is_some(), self.config.off.warned) {
-            let left = show_duration(left.unwrap_or_default());
-            let text =
-                format!("gshare will be on again in {left}; to keep it off: sudo gshare admin off");
-            self.notice(None, text);
-        }
-        self.config.off.warned = soon && line.is_some();
-        let was = self.config.is_off();
-        let new = line.is_some();
-        self.config.off.line = line;
-        if was != new {
-            self.switch();
-        }
-        if new {
-            let back = self.config.call_back(&self.claims, |_| true);
-            self.drive_all(back);
-        }
+        None => Some(line),
     }
+}
 
-    /// Brings everything to what is so now.
-    fn switch(&mut self) {
-        if self.config.is_off() {
-            self.config.off.configured = Some(Box::new(self.config.clone()));
-            *self.config = harmless(&self.config);
-        } else if let Some(configured) = self.config.off.configured.take() {
-            *self.config = *configured;
-            self.config.off.called.clear();
-        }
-        self.drive_all(reclaim::rules(&self.world(), &self.levers));
-        self.tell_admission();
-        for id in self.claims.keys().copied().collect::<Vec<_>>() {
-            self.limits_anew(id);
-        }
-        self.execute(vec![Command::FiltersAnew]);
-        self.execute(vec![Command::Deny]);
-        self.refresh();
-        let text = match self.config.is_off() {
-            true => "gshare is off: nothing is limited, taken or refused until gshare admin on",
-            false => {
-                "gshare is on again: a claim above its limit may not grow, and nothing is ended"
+/// `gshare admin off`.
+pub(crate) fn order_off(world: &World<'_>, peer: &Peer, for_ms: Option<u64>) -> Order {
+    let line = off::line(world.host.names.user(peer.uid), for_ms);
+    let until = off::span(for_ms);
+    let dir = world.host.paths.state_dir.clone();
+    Order {
+        acts: vec![world.config.off_act("off", &until)],
+        file: Some(Box::new(move || {
+            off::write(&dir, &line).map_err(|e| unwritten(&e))
+        })),
+        then: vec![Command::FollowOff],
+        ..Order::answered(move |world, _| {
+            let mut lines = vec![format!(
+                "gshare is off {until}: nothing is limited, taken or refused, and every program can open the GPUs"
+            )];
+            lines.extend(
+                world
+                    .claims
+                    .iter()
+                    .filter_map(|(id, live)| away_text(*id, live)),
+            );
+            lines.extend(
+                world
+                    .claims
+                    .iter()
+                    .filter_map(|(id, live)| mps_text(*id, live)),
+            );
+            AdminDone {
+                message: lines.join("\n"),
+                undo: Some("gshare admin on".to_owned()),
             }
-        };
-        tracing::warn!("{text}");
-        self.notice(None, text.to_owned());
-        self.screens.touch();
+        })
     }
+}
 
-    /// The limits of a claim as they are to be now: in its pages, and with the driver.
-    pub(crate) fn limits_anew(&mut self, id: ClaimId) {
-        let slices = self.core.ledger().slices(id).unwrap_or_default().to_vec();
-        for slice in &slices {
-            act::write_cap(&self.world(), id, slice);
-        }
-        let unlimited = is_unlimited(&self.world(), id);
-        let Some(live) = self.claims.get(&id) else {
-            return;
-        };
-        match unlimited {
-            true => limits::unlimit_memory(&self.world(), &self.observer, live),
-            false => self.execute(vec![Command::LimitMemory(id)]),
-        }
-    }
+fn away_text(id: ClaimId, live: &Live) -> Option<String> {
+    let here = [HoldingRecord::Here, HoldingRecord::Counted].contains(&live.record.holding);
+    (!here).then(|| format!("{id} is not on its GPU yet; gshare restores it when its memory fits, or: gshare restore {id}"))
+}
 
-    /// Switches off, for an administrator.
-    pub(crate) fn admin_off(
-        &mut self,
-        peer: &Peer,
-        for_ms: Option<u64>,
-    ) -> Result<Reply, WireError> {
-        let line = off::line(self.host.names.user(peer.uid), for_ms);
-        let until = off::span(for_ms);
-        let acts = vec![self.config.off_act("off", &until)];
-        (self.journal).audit(&self.host.names, peer, acts, |_| Ok(()))?;
-        off::write(&self.host.paths.state_dir, &line).map_err(|e| unwritten(&e))?;
-        self.follow_off();
-        let mut lines = vec![format!(
-            "gshare is off {until}: nothing is limited, taken or refused, and every program can open the GPUs"
-        )];
-        for (id, live) in self.claims.iter() {
-            if ![HoldingRecord::Here, HoldingRecord::Counted].contains(&live.record.holding) {
-                lines.push(format!("{id} is not on its GPU yet; gshare restores it when its memory fits, or: gshare restore {id}"));
+fn mps_text(id: ClaimId, live: &Live) -> Option<String> {
+    let mut slices = live.record.slices.iter();
+    let through = slices.any(|s| s.held == gshare_core::Held::Mps);
+    through
+        .then(|| format!("{id}: running MPS programs keep their SM limit until they are restarted"))
+}
+
+/// `gshare admin on`.
+pub(crate) fn order_on(world: &World<'_>) -> Order {
+    let dir = world.host.paths.state_dir.clone();
+    Order {
+        acts: vec![world.config.off_act("on", "on")],
+        file: Some(Box::new(move || {
+            off::remove(&dir).map_err(|e| unwritten(&e))
+        })),
+        then: vec![Command::FollowOff],
+        ..Order::answered(|world, _| {
+            let above = |(id, live): (&ClaimId, &Live)| {
+                let over = live.seats.iter().any(|seat| {
+                    let most = seat.limits.memory_cap();
+                    seat.usage.most_charged_bytes(world.gpus[seat.gpu].total) > most
+                });
+                over.then(|| {
+                    format!("{id} has more than its limit and may not grow; nothing is ended")
+                })
+            };
+            let mut lines = vec!["gshare is on: limits, queue and filters apply again".to_owned()];
+            lines.extend(world.claims.iter().filter_map(above));
+            AdminDone {
+                message: lines.join("\n"),
+                undo: Some("gshare admin off".to_owned()),
             }
-        }
-        for (id, live) in self.claims.iter() {
-            if live
-                .record
-                .slices
-                .iter()
-                .any(|s| s.held == gshare_core::Held::Mps)
-            {
-                lines.push(format!(
-                    "{id}: running MPS programs keep their SM limit until they are restarted"
-                ));
-            }
-        }
-        Ok(Reply::Admin(AdminDone {
-            message: lines.join("\n"),
-            undo: Some("gshare admin on".to_owned()),
-        }))
-    }
-
-    /// Switches on again.
-    pub(crate) fn admin_on(&mut self, peer: &Peer) -> Result<Reply, WireError> {
-        let acts = vec![self.config.off_act("on", "on")];
-        (self.journal).audit(&self.host.names, peer, acts, |_| Ok(()))?;
-        off::remove(&self.host.paths.state_dir).map_err(|e| unwritten(&e))?;
-        self.follow_off();
-        let above = |(id, live): (&ClaimId, &Live)| {
-            let over = live.seats.iter().any(|seat| {
-                let most = seat.limits.memory_cap();
-                seat.usage.most_charged_bytes(self.gpus[seat.gpu].total) > most
-            });
-            over.then(|| format!("{id} has more than its limit and may not grow; nothing is ended"))
-        };
-        let mut lines = vec!["gshare is on: limits, queue and filters apply again".to_owned()];
-        lines.extend(self.claims.iter().filter_map(above));
-        Ok(Reply::Admin(AdminDone {
-            message: lines.join("\n"),
-            undo: Some("gshare admin off".to_owned()),
-        }))
+        })
     }
 }
 
@@ -201,6 +151,21 @@ pub(crate) fn is_unlimited(world: &World<'_>, id: ClaimId) -> bool {
     world.config.is_off()
         || world.claims.is_counted(id)
         || live.is_some_and(|l| l.record.is_observed())
+}
+
+/// Which claims come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// All of them.
+    All,
+    /// Those of stages 1 and 2.
+    Observed,
+}
+
+impl Which {
+    fn has(self, live: &Live) -> bool {
+        self == Self::All || live.record.stage < Stage::Reclaim
+    }
 }
 
 fn unwritten(error: &std::io::Error) -> WireError {
@@ -231,6 +196,57 @@ impl Claims {
 }
 
 impl Settings {
+    /// Takes in the line as it is now. What is to be done where that switches gshare off or on.
+    pub(crate) fn follow_off(&mut self, line: Option<Line>) -> Vec<Command> {
+        let mut out = Vec::new();
+        let left = line.as_ref().and_then(|l| l.until_ms);
+        let left = left.map(|until| Duration::from_millis(until.saturating_sub(unix_ms())));
+        let soon = left.filter(|left| *left <= WARNING);
+        if let (Some(left), false) = (soon, self.off.warned) {
+            let left = show_duration(left);
+            let text =
+                format!("gshare will be on again in {left}; to keep it off: sudo gshare admin off");
+            out.push(Command::Notice(text));
+        }
+        self.off.warned = soon.is_some();
+        let was = self.is_off();
+        self.off.line = line;
+        if was != self.is_off() {
+            self.switch(&mut out);
+        }
+        if self.is_off() {
+            out.push(Command::CallBack(Which::All));
+        }
+        out
+    }
+
+    /// Takes the configuration into force that is so now.
+    fn switch(&mut self, out: &mut Vec<Command>) {
+        if self.is_off() {
+            let configured = Box::new((**self).clone());
+            **self = harmless(&configured);
+            self.off.configured = Some(configured);
+        } else if let Some(configured) = self.off.configured.take() {
+            **self = *configured;
+            self.off.called.clear();
+        }
+        let text = match self.is_off() {
+            true => "gshare is off: nothing is limited, taken or refused until gshare admin on",
+            false => {
+                "gshare is on again: a claim above its limit may not grow, and nothing is ended"
+            }
+        };
+        tracing::warn!("{text}");
+        out.extend([
+            Command::ReclaimRules,
+            Command::Admission,
+            Command::AllLimitsAnew,
+            Command::FiltersAnew,
+            Command::Refresh,
+            Command::Notice(text.to_owned()),
+        ]);
+    }
+
     /// Takes a configuration into force, or keeps it for when gshare is on again.
     pub(crate) fn configure(&mut self, new: Config) {
         if self.is_off() {
@@ -242,11 +258,7 @@ impl Settings {
     }
 
     /// Offloaded and suspended claims come back where their memory fits, each asked once: for the core.
-    pub(crate) fn call_back(
-        &mut self,
-        claims: &Claims,
-        which: impl Fn(&Live) -> bool,
-    ) -> Vec<Event> {
+    pub(crate) fn call_back(&mut self, claims: &Claims, which: Which) -> Vec<Event> {
         let away = |live: &Live| match &live.record.holding {
             HoldingRecord::Parked(parked) => Some(match parked.frozen {
                 true => Wish::Resume,
@@ -254,7 +266,7 @@ impl Settings {
             }),
             _ => None,
         };
-        let claims = claims.iter().filter(|(_, live)| which(live));
+        let claims = claims.iter().filter(|(_, live)| which.has(live));
         let away = claims.filter_map(|(id, live)| Some((*id, away(live)?)));
         let called = &mut self.off.called;
         let event = |(id, wish)| called.insert(id).then_some(Event::Wish { id, wish });
@@ -298,6 +310,41 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn while_it_is_off_the_configuration_is_harmless_and_then_it_is_as_before() {
+        let mut settings = Settings::default();
+        settings.policy.overuse = Overuse::Stop;
+        assert!(settings.follow_off(None).is_empty(), "it is on");
+        let line = |until_ms| {
+            let since_ms = unix_ms();
+            let by = "root".to_owned();
+            Some(Line {
+                since_ms,
+                until_ms,
+                by,
+            })
+        };
+        let off = settings.follow_off(line(None));
+        assert!(matches!(
+            off[..],
+            [Command::ReclaimRules, .., Command::CallBack(Which::All)]
+        ));
+        assert_eq!(settings.policy.overuse, Overuse::Warn);
+        let still = settings.follow_off(line(None));
+        assert!(matches!(still[..], [Command::CallBack(_)]), "{still:?}");
+        let soon = Some(unix_ms() + 60_000);
+        let warned = settings.follow_off(line(soon));
+        assert!(matches!(&warned[..], [Command::Notice(text), _] if text.contains("on again in")));
+        let once = settings.follow_off(line(soon));
+        assert!(matches!(once[..], [Command::CallBack(_)]), "{once:?}");
+        let on = settings.follow_off(None);
+        assert!(
+            matches!(on[..], [Command::ReclaimRules, .., Command::Notice(_)]),
+            "{on:?}"
+        );
+        assert_eq!(settings.policy.overuse, Overuse::Stop);
+    }
 
     #[test]
     fn a_harmless_configuration_takes_ends_and_denies_nothing() {

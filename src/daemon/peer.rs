@@ -97,6 +97,19 @@ impl Peer {
         }))
     }
 
+    /// Root of the machine, without a process.
+    #[cfg(test)]
+    pub(crate) fn root() -> Self {
+        Self {
+            conn: 0,
+            uid: 0,
+            gids: Arc::new([]),
+            process: None,
+            pidfd: None,
+            on_machine: true,
+        }
+    }
+
     /// Whether it has the rights of the machine's root.
     pub(crate) fn is_root(&self) -> bool {
         self.uid == 0 && self.on_machine

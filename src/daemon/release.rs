@@ -7,20 +7,19 @@ use std::time::{Duration, Instant};
 use gshare_enforcer::gpu::{GpuReading, GpuState};
 use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
 
-use super::admin::Act;
+use super::admin::{Act, Order};
+use super::command::Command;
 use super::connection::Sender;
 use super::engine::LeverState;
 use super::fact::Fact;
 use super::gpu::Gpus;
 use super::gpu::{Released, ReleasedGpus};
 use super::health::boot_id;
-use super::journal::{Journal, JournalError};
+use super::journal::{Journal, JournalError, Store};
 use super::peer::Peer;
-use super::service::Service;
 use super::world::World;
-use super::{admin, levers, modes, mps};
+use super::{admin, modes, mps};
 use crate::clock::unix_ms;
-use crate::daemon::command::Command;
 
 /// Where the journal keeps what was let go.
 const META: &str = "released";
@@ -51,187 +50,166 @@ pub(crate) fn readings(released: &ReleasedGpus) -> Vec<GpuReading> {
     released.values().map(reading).collect()
 }
 
-impl Service {
-    /// `gshare admin release`: the answer comes when nothing of gshare has the GPUs open any more.
-    pub(crate) fn release_gpus(
-        &mut self,
-        peer: &Peer,
-        words: &[impl AsRef<str>],
-        for_ms: Option<u64>,
-        out: &Sender,
-    ) {
-        match self.begin_release(peer, words, for_ms) {
-            Ok((done, waits)) => {
-                let out = out.clone();
-                let started = std::thread::Builder::new().name("release".to_owned());
-                let waiting = started.spawn(move || {
-                    let until = Instant::now() + PATIENCE;
-                    match waits.iter().find(|wait| !wait.ended(until)) {
-                        None => out.reply(&Reply::Admin(done)),
-                        Some(Wait { what, .. }) => out.error(
-                            WireError::new(
-                                ErrorCode::NotAvailable,
-                                format!("{what} does not end and still has the GPU open"),
-                            )
-                            .with_hint(done.undo.unwrap_or_default()),
-                        ),
-                    }
-                });
-                if let Err(error) = waiting {
-                    tracing::error!(%error, "cannot start the thread that waits for released GPUs: gshare admin release gets no answer");
-                }
-            }
-            Err(error) => out.error(error),
-        }
-    }
+/// GPUs of which gshare is to let go, and who waits for it.
+#[derive(Debug)]
+pub(crate) struct LetGo {
+    /// All that are let go then.
+    pub(crate) next: ReleasedGpus,
+    /// Those that are let go now.
+    pub(crate) gpus: Vec<usize>,
+    done: AdminDone,
+    out: Sender,
+}
 
-    fn begin_release(
-        &mut self,
-        peer: &Peer,
-        words: &[impl AsRef<str>],
-        for_ms: Option<u64>,
-    ) -> Result<(AdminDone, Vec<Wait>), WireError> {
-        admin::may_administrate(&self.world(), peer)?;
-        let gpus = self.gpus.whole_gpus(words)?;
-        for g in &gpus {
-            may_be_let_go(&self.world(), &self.levers, *g)?;
-        }
-        let by = self.host.names.user(peer.uid);
-        let until_ms = for_ms.map(|ms| unix_ms().saturating_add(ms));
-        let after = match for_ms {
-            None => "released".to_owned(),
-            Some(ms) => format!("released for {} s", ms / 1000),
-        };
-        let mut next = self.gpus.released.clone();
-        for g in &gpus {
-            let gpu = &self.gpus[*g];
-            let released = Released {
-                index: *g,
-                uuid: gpu.uuid.clone(),
-                model: gpu.model.clone(),
-                minor: gpu.minor,
-                total: gpu.total,
-                by: by.clone(),
-                until_ms,
-                boot: boot_id(),
-            };
-            next.insert(*g, released);
-        }
-        let acts = gpus
-            .iter()
-            .map(|g| self.gpus.release_act("release", *g, &after));
-        self.journal
-            .audit(&self.host.names, peer, acts.collect(), |tx| put(tx, &next))?;
-        self.gpus.released = next;
-        let names = list(&gpus);
-        let undo = format!("gshare admin release {} --take", words_of(&gpus));
-        let back = match for_ms {
-            None => format!("to take it back: {undo}"),
-            Some(ms) => format!("taken back in {} s", ms / 1000),
-        };
-        let mut message = format!("{names}: gshare no longer has it open; {back}");
-        for g in &gpus {
-            let others = users_without_claim(&self.world(), *g);
-            if !others.is_empty() {
-                message.push_str(&format!("\nGPU {g} is still open in {others}"));
+impl LetGo {
+    /// Answers when nothing of gshare has the GPUs open any more.
+    pub(crate) fn answer(self, waits: Vec<Wait>) {
+        let Self { done, out, .. } = self;
+        let started = std::thread::Builder::new().name("release".to_owned());
+        let waiting = started.spawn(move || {
+            let until = Instant::now() + PATIENCE;
+            match waits.iter().find(|wait| !wait.ended(until)) {
+                None => out.reply(&Reply::Admin(done)),
+                Some(Wait { what, .. }) => out.error(
+                    WireError::new(
+                        ErrorCode::NotAvailable,
+                        format!("{what} does not end and still has the GPU open"),
+                    )
+                    .with_hint(done.undo.unwrap_or_default()),
+                ),
             }
-        }
-        self.notice(
-            None,
-            format!("{names} is released by {by}: no claims there"),
-        );
-        // Of all that were let go, also before.
-        let mut waits: Vec<Wait> = gpus.iter().flat_map(|g| self.close_but_nvml(*g)).collect();
-        waits.push(Wait {
-            what: "a call of NVML",
-            ended: self.observer.release(self.gpus.released_indices()),
         });
-        self.refresh();
-        let undo = Some(undo);
-        Ok((AdminDone { message, undo }, waits))
-    }
-
-    /// Ends what has a GPU open beside NVML's handle: its MPS daemon and the engine.
-    pub(crate) fn close_but_nvml(&mut self, g: usize) -> Vec<Wait> {
-        let engine = levers::restrict_engine(&self.world(), &self.levers);
-        let ended = [
-            ("the MPS control daemon", self.gpus.mps.end(g)),
-            ("the process that offloads claims", engine),
-        ];
-        let waits = ended.into_iter();
-        waits
-            .filter_map(|(what, ended)| ended.map(|ended| Wait { what, ended }))
-            .collect()
-    }
-
-    /// `gshare admin release --take`.
-    pub(crate) fn take_gpus(
-        &mut self,
-        peer: &Peer,
-        words: &[impl AsRef<str>],
-    ) -> Result<Reply, WireError> {
-        let gpus = self.gpus.whole_gpus(words)?;
-        let (gone, here): (Vec<usize>, Vec<usize>) = gpus
-            .into_iter()
-            .partition(|g| self.gpus.released.contains_key(g));
-        let mut lines: Vec<String> = here
-            .iter()
-            .map(|g| format!("GPU {g} was not released"))
-            .collect();
-        let mut undo = None;
-        if !gone.is_empty() {
-            let mut next = self.gpus.released.clone();
-            next.retain(|g, _| !gone.contains(g));
-            let acts = gone
-                .iter()
-                .map(|g| self.gpus.release_act("take", *g, "open"));
-            self.journal
-                .audit(&self.host.names, peer, acts.collect(), |tx| put(tx, &next))?;
-            self.gpus.released = next;
-            self.took_back(&gone);
-            lines.push(format!("{} is taken back", list(&gone)));
-            undo = Some(format!("gshare admin release {}", words_of(&gone)));
+        if let Err(error) = waiting {
+            tracing::error!(%error, "cannot start the thread that waits for released GPUs: gshare admin release gets no answer");
         }
-        Ok(Reply::Admin(AdminDone {
-            message: lines.join("\n"),
-            undo,
-        }))
     }
+}
 
-    /// Takes GPUs back whose time is over.
-    pub(crate) fn take_back_in_time(&mut self) {
-        let now = unix_ms();
-        let over = |(_, r): &(&usize, &Released)| r.until_ms.is_some_and(|until| until <= now);
-        let over: Vec<usize> = self
-            .gpus
-            .released
-            .iter()
-            .filter(over)
-            .map(|(g, _)| *g)
-            .collect();
-        if over.is_empty() {
-            return;
-        }
-        self.gpus.released.retain(|g, _| !over.contains(g));
-        if let Err(error) = self.journal.set_meta(META, &text(&self.gpus.released)) {
-            tracing::error!(%error, "could not record in the journal that GPUs were taken back");
-        }
-        self.took_back(&over);
+/// `gshare admin release`: the answer comes when nothing of gshare has the GPUs open any more.
+pub(crate) fn order(
+    world: &World<'_>,
+    levers: &LeverState,
+    peer: &Peer,
+    words: &[impl AsRef<str>],
+    for_ms: Option<u64>,
+    out: &Sender,
+) -> Result<Order, WireError> {
+    admin::may_administrate(world, peer)?;
+    let gpus = world.gpus.whole_gpus(words)?;
+    for g in &gpus {
+        may_be_let_go(world, levers, *g)?;
     }
+    let by = world.host.names.user(peer.uid);
+    let until_ms = for_ms.map(|ms| unix_ms().saturating_add(ms));
+    let after = match for_ms {
+        None => "released".to_owned(),
+        Some(ms) => format!("released for {} s", ms / 1000),
+    };
+    let mut next = world.gpus.released.clone();
+    for g in &gpus {
+        let gpu = &world.gpus[*g];
+        let released = Released {
+            index: *g,
+            uuid: gpu.uuid.clone(),
+            model: gpu.model.clone(),
+            minor: gpu.minor,
+            total: gpu.total,
+            by: by.clone(),
+            until_ms,
+            boot: boot_id(),
+        };
+        next.insert(*g, released);
+    }
+    let act = |g: &usize| world.gpus.release_act("release", *g, &after);
+    let acts = gpus.iter().map(act).collect();
+    let names = list(&gpus);
+    let undo = format!("gshare admin release {} --take", words_of(&gpus));
+    let back = match for_ms {
+        None => format!("to take it back: {undo}"),
+        Some(ms) => format!("taken back in {} s", ms / 1000),
+    };
+    let mut message = format!("{names}: gshare no longer has it open; {back}");
+    for g in &gpus {
+        let others = users_without_claim(world, *g);
+        if !others.is_empty() {
+            message.push_str(&format!("\nGPU {g} is still open in {others}"));
+        }
+    }
+    let text = format!("{names} is released by {by}: no claims there");
+    let stores = vec![stored(&next)];
+    let undo = Some(undo);
+    let let_go = LetGo {
+        next,
+        gpus,
+        done: AdminDone { message, undo },
+        out: out.clone(),
+    };
+    Ok(Order {
+        acts,
+        stores,
+        file: None,
+        then: vec![
+            Command::Notice(text),
+            Command::LetGo(Box::new(let_go)),
+            Command::Refresh,
+        ],
+        answer: None,
+    })
+}
 
-    fn took_back(&mut self, gpus: &[usize]) {
-        tracing::info!("{} is taken back", list(gpus));
-        // Not waited for: a GPU takes claims when it answers.
-        drop(self.observer.release(self.gpus.released_indices()));
-        drop(levers::restrict_engine(&self.world(), &self.levers));
-        for g in gpus {
-            // It may have been reset; what it says of itself decides.
-            self.tell(Fact::TakenBack { gpu: *g });
-        }
-        self.execute(vec![Command::TendMps]);
-        self.notice(None, format!("{} is taken back", list(gpus)));
-        self.refresh();
+/// `gshare admin release --take`.
+pub(crate) fn take(world: &World<'_>, words: &[impl AsRef<str>]) -> Result<Order, WireError> {
+    let released = &world.gpus.released;
+    let gpus = world.gpus.whole_gpus(words)?.into_iter();
+    let (gone, here): (Vec<usize>, Vec<usize>) = gpus.partition(|g| released.contains_key(g));
+    let mut lines: Vec<String> = here
+        .iter()
+        .map(|g| format!("GPU {g} was not released"))
+        .collect();
+    if gone.is_empty() {
+        return Ok(Order::saying(lines.join("\n"), None));
     }
+    lines.push(format!("{} is taken back", list(&gone)));
+    let undo = format!("gshare admin release {}", words_of(&gone));
+    let act = |g: &usize| world.gpus.release_act("take", *g, "open");
+    let next = without(released, &gone);
+    Ok(Order {
+        acts: gone.iter().map(act).collect(),
+        stores: vec![stored(&next)],
+        then: taken_back(next, &gone),
+        ..Order::saying(lines.join("\n"), Some(undo))
+    })
+}
+
+/// Takes GPUs back whose time is over.
+pub(crate) fn take_in_time(world: &World<'_>) -> Vec<Command> {
+    let (released, now) = (&world.gpus.released, world.now.unix_ms);
+    let over = |(_, r): &(&usize, &Released)| r.until_ms.is_some_and(|until| until <= now);
+    let over: Vec<usize> = released.iter().filter(over).map(|(g, _)| *g).collect();
+    if over.is_empty() {
+        return Vec::new();
+    }
+    let next = without(released, &over);
+    let store = Command::Store(stored(&next));
+    std::iter::once(store)
+        .chain(taken_back(next, &over))
+        .collect()
+}
+
+fn without(released: &ReleasedGpus, gone: &[usize]) -> ReleasedGpus {
+    let kept = released.iter().filter(|(g, _)| !gone.contains(g));
+    kept.map(|(g, r)| (*g, r.clone())).collect()
+}
+
+/// What is done for GPUs that are gshare's again: they take claims when they answer.
+fn taken_back(next: ReleasedGpus, gpus: &[usize]) -> Vec<Command> {
+    let text = format!("{} is taken back", list(gpus));
+    // It may have been reset; what it says of itself decides.
+    let back = gpus.iter().map(|gpu| Fact::TakenBack { gpu: *gpu });
+    let mut out = vec![Command::TakeBack(next)];
+    out.extend(back.map(Command::Tell));
+    out.extend([Command::TendMps, Command::Notice(text), Command::Refresh]);
+    out
 }
 
 /// Programs that the driver lists on a GPU, for people; they belong to no claim.
@@ -259,8 +237,8 @@ pub(crate) fn users_without_claim(world: &World<'_>, g: usize) -> String {
 /// Something that has a GPU open and says when it has not any more; if it goes without a word, it still has.
 #[derive(Debug)]
 pub(crate) struct Wait {
-    what: &'static str,
-    ended: Receiver<()>,
+    pub(crate) what: &'static str,
+    pub(crate) ended: Receiver<()>,
 }
 
 impl Wait {
@@ -276,8 +254,8 @@ fn text(released: &ReleasedGpus) -> String {
     serde_json::to_string(&all).unwrap_or_default()
 }
 
-fn put(tx: &rusqlite::Transaction<'_>, released: &ReleasedGpus) -> Result<(), JournalError> {
-    super::journal::put_meta(tx, META, &text(released))
+fn stored(released: &ReleasedGpus) -> Store {
+    Store::Meta(META.to_owned(), text(released))
 }
 
 fn list(gpus: &[usize]) -> String {
@@ -311,7 +289,8 @@ impl Gpus {
         }
     }
 
-    fn released_indices(&self) -> Vec<u32> {
+    /// The indices of those, as NVML has them.
+    pub(crate) fn released_indices(&self) -> Vec<u32> {
         let indices = self.released.keys();
         indices.filter_map(|g| u32::try_from(*g).ok()).collect()
     }
@@ -381,4 +360,49 @@ pub(crate) fn may_be_let_go(
         return Err(refuse(format!("driver calls for GPU {g} do not return")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    fn released(index: usize, until_ms: Option<u64>) -> (usize, Released) {
+        let released = Released {
+            index,
+            uuid: format!("GPU-{index}"),
+            model: String::new(),
+            minor: None,
+            total: 0,
+            by: "root".to_owned(),
+            until_ms,
+            boot: String::new(),
+        };
+        (index, released)
+    }
+
+    #[test]
+    fn a_gpu_is_taken_back_when_its_time_is_over_and_the_others_are_not() {
+        let mut scene = Scene::of(3);
+        let now = scene.now.unix_ms;
+        let all = [(0, Some(now)), (1, Some(now + 1)), (2, None)];
+        scene.gpus.released = all.map(|(g, until)| released(g, until)).into();
+        let done = take_in_time(&scene.world());
+        let left = ReleasedGpus::from([released(1, Some(now + 1)), released(2, None)]);
+        assert!(
+            matches!(&done[..], [Command::Store(store), Command::TakeBack(next),
+                Command::Tell(Fact::TakenBack { gpu: 0 }), Command::TendMps, ..]
+                if *next == left && *store == stored(&left)),
+            "{done:?}"
+        );
+        scene.gpus.released = left;
+        assert!(take_in_time(&scene.world()).is_empty());
+        let said = take(&scene.world(), &["0"]).expect("it can");
+        assert!(
+            said.acts.is_empty() && said.then.is_empty(),
+            "it was not released"
+        );
+        let back = take(&scene.world(), &["2"]).expect("it can");
+        assert_eq!(back.acts.len(), 1);
+    }
 }

@@ -2,10 +2,10 @@
 
 use gshare_config::{Config, Service as ServiceKeys};
 
-use super::admin::quota;
-use super::service::Service;
+use super::command::Command;
+use super::manager;
+use super::settings::Settings;
 use super::world::World;
-use super::{manager, rules, stage};
 
 /// Keys that hold for the life of the process, by the beginning of their names. All others change at once.
 const AT_START: &[&str] = &[
@@ -67,35 +67,32 @@ fn merged(old: &Config, new: &Config) -> Config {
     }
 }
 
-impl Service {
+impl Settings {
     /// Takes a configuration that was read again. A file with mistakes changes nothing.
-    pub(crate) fn reload(&mut self, read: Result<Config, gshare_config::ConfigError>) {
+    pub(crate) fn reload(
+        &mut self,
+        read: Result<Config, gshare_config::ConfigError>,
+    ) -> Vec<Command> {
         let new = match read {
             Ok(new) => new,
             Err(error) => {
                 let error = anyhow::Error::from(error);
                 tracing::error!("the configuration is unchanged: {error:#}");
-                self.notice(
-                    None,
-                    "the configuration file has mistakes, so nothing changed; see gshare config check"
-                        .to_owned(),
-                );
-                return;
+                let text = "the configuration file has mistakes, so nothing changed; see gshare config check";
+                return vec![Command::Notice(text.to_owned())];
             }
         };
-        let change = Change::between(self.config.configured(), &new);
-        let new = merged(self.config.configured(), &new);
-        self.config.configure(new);
-        let stages = stage::read_stages(&self.world());
-        self.follow_stages(stages);
-        manager::set_level(self.config.service.log.name());
-        if let Some(units) = self.host.fences.tree.as_ref().and_then(|t| t.units()) {
-            units.refresh_caps();
-        }
-        self.refresh();
-        self.drive_all(quota::anew(&self.world()));
-        self.drive_all(rules::all(&self.world(), &self.levers));
-        self.notice(None, change.text());
+        let change = Change::between(self.configured(), &new);
+        let new = merged(self.configured(), &new);
+        self.configure(new);
+        manager::set_level(self.service.log.name());
+        vec![
+            Command::ReadStages,
+            Command::Refresh,
+            Command::Quotas,
+            Command::Rules,
+            Command::Notice(change.text()),
+        ]
     }
 }
 

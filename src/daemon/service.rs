@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use gshare_config::{Config, ConfigError};
 use gshare_core::ClaimId;
 use gshare_core::machine::Event;
 use gshare_core::machine::lever::Wish;
 use gshare_enforcer::gpu::Observer;
 use gshare_proto::{AdminCall, Call, ErrorCode, Reply, WireError};
 
+use super::admin::{Order, quota};
 pub(crate) use super::claims::{Asked, Claims};
 use super::command::Command;
 use super::connection::{ConnId, Sender, Turn};
@@ -15,7 +17,7 @@ use super::core::Core;
 use super::engine::LeverState;
 use super::fact::{Fact, Look, Others, Pages, Tick};
 use super::features::Features;
-use super::gpu::Gpus;
+use super::gpu::{FIRST_LOOK, Gpus};
 use super::history::vitals::Vitals;
 use super::history::worker::Told;
 use super::history::{Ask, History};
@@ -27,12 +29,14 @@ use super::msg::Msg;
 use super::outside::Policy;
 use super::peer::Peer;
 use super::policy::{auto, deny, limits, overuse, places};
+use super::release::Wait;
 use super::settings::Settings;
 use super::watch::Screens;
 use super::world::{World, world_of};
 use super::{
-    act, claim_for, container, die, doctor, ending, gpus, grant, health, launch, lease, members,
-    mps, policy, rules, story, turns, view, watch, whose,
+    act, admin, claim_for, container, cover, die, doctor, ending, gpus, grant, health, launch,
+    lease, levers, members, mig, mps, off, policy, reclaim, release, rules, signal, stage, story,
+    turns, view, watch, whose,
 };
 use crate::clock::nanos;
 
@@ -130,6 +134,147 @@ impl Service {
                 }
             }
             Command::LetIntoMps { gpu, uid } => mps::let_in(&self.world(), gpu, uid),
+            Command::Reply(out, answer) => match answer {
+                Ok(reply) => out.reply(&reply),
+                Err(error) => out.error(error),
+            },
+            Command::Drain(drain) => {
+                let event = self.gpus.drain(drain);
+                self.drive(event);
+            }
+            Command::Undrain(name) => {
+                let event = self.gpus.undrain(&name);
+                self.drive(event);
+            }
+            Command::NextMode(g, next) => self.gpus[g].modes.next = next,
+            Command::ChangeModes => {
+                let modes = self.gpus.change_modes(&self.core);
+                self.execute(modes);
+            }
+            Command::LetGo(let_go) => {
+                self.gpus.released.clone_from(&let_go.next);
+                // Of all that were let go, also before.
+                let mut waits: Vec<Wait> =
+                    (let_go.gpus.iter().flat_map(|g| self.close_gpu(*g))).collect();
+                waits.push(Wait {
+                    what: "a call of NVML",
+                    ended: self.observer.release(self.gpus.released_indices()),
+                });
+                let_go.answer(waits);
+            }
+            Command::TakeBack(next) => {
+                self.gpus.released = next;
+                // Not waited for: a GPU takes claims when it answers.
+                drop(self.observer.release(self.gpus.released_indices()));
+                drop(levers::restrict_engine(&self.world(), &self.levers));
+            }
+            Command::Divide(dividing) => {
+                die::at("mig-journaled");
+                // No program may start there from now on, and what gshare itself has open goes; NVML's own handle is needed.
+                let g = dividing.gpu;
+                self.gpus.dividing.insert(g);
+                let waits = self.close_gpu(g);
+                if !dividing.start(waits, self.host.events.clone()) {
+                    self.gpus.dividing.remove(&g);
+                }
+            }
+            Command::Divided(g) => {
+                self.gpus.dividing.remove(&g);
+                drop(levers::restrict_engine(&self.world(), &self.levers));
+                if let Ok(sample) = self.observer.sample_now(FIRST_LOOK) {
+                    self.handle(Msg::Sample(Box::new(sample)));
+                }
+                if let Err(error) = self.gpus.load_overheads(&self.journal) {
+                    tracing::warn!(
+                        "the memory of a CUDA context on new instances is unknown: {error:#}"
+                    );
+                }
+            }
+            Command::SetQuota(party, quota) => {
+                self.config.set_quota(party, quota);
+                self.drive_all(quota::anew(&self.world()));
+            }
+            Command::Quotas => self.drive_all(quota::anew(&self.world())),
+            Command::SetConformance(found) => self.config.conformance = Some(found),
+            Command::FollowOff => {
+                let line = off::line_now(&self.world());
+                let follows = self.config.follow_off(line);
+                self.execute(follows);
+            }
+            Command::ReadStages => {
+                let stages = stage::read_stages(&self.world());
+                self.carry_out(Command::FollowStages(Box::new(stages)));
+            }
+            Command::FollowStages(stages) => {
+                self.config.stages = *stages;
+                self.carry_out(Command::Admission);
+                let lowered = stage::lowered(&self.world());
+                self.claims.lower(&self.journal, &lowered);
+                self.execute(stage::follows(&lowered));
+                self.screens.touch();
+            }
+            Command::Admission => self.drive_all(stage::admission(&self.world())),
+            Command::Rules => self.drive_all(rules::all(&self.world(), &self.levers)),
+            Command::ReclaimRules => self.drive_all(reclaim::rules(&self.world(), &self.levers)),
+            Command::LookAtLevers => {
+                let levers = self.levers.look(&world_of!(self), &self.features);
+                self.drive_all(levers);
+            }
+            Command::CallBack(which) => {
+                let back = self.config.call_back(&self.claims, which);
+                self.drive_all(back);
+            }
+            Command::LimitsAnew(id) => {
+                act::write_caps(&self.world(), id);
+                match self.claims.get(&id) {
+                    Some(live) if off::is_unlimited(&self.world(), id) => {
+                        limits::unlimit_memory(&self.world(), &self.observer, live);
+                    }
+                    _ => self.carry_out(Command::LimitMemory(id)),
+                }
+            }
+            Command::AllLimitsAnew => {
+                let all = self.claims.keys().copied();
+                self.execute(all.map(Command::LimitsAnew).collect());
+            }
+            Command::LookUpOwners => {
+                self.gpus.owners = whose::look_up_all(&self.world());
+                let servers = whose::servers(&self.world());
+                self.tell(Fact::Owners { servers });
+            }
+            Command::DoubtOwners => {
+                self.gpus.owners.trusted = 0;
+                self.tell(Fact::MayHaveMoved);
+            }
+            Command::Uncover(id) => {
+                self.claims.set_uncovered(id, true);
+                let rules = gpus::rules(&self.world(), None, []);
+                let cgroup = self.claims.get(&id).and_then(|live| live.cgroup.as_ref());
+                if let Err(error) = self.host.fences.set(cgroup, &rules) {
+                    tracing::error!(%id, %error, "cannot deny it new access to its GPUs");
+                }
+                self.tell_owner(id, &cover::uncovered_text(id));
+            }
+            Command::Cover(id) => {
+                if self.claims.set_uncovered(id, false) && self.open_again(id) {
+                    self.tell_owner(id, &cover::covered_text(id));
+                }
+            }
+            Command::Remount { id, bare, expected } => {
+                if cover::remount(&self.world(), id, &bare, &expected) {
+                    self.carry_out(Command::Cover(id));
+                }
+            }
+            Command::Signalled { id, due, again } => {
+                self.claims.signalled(&self.journal, id, due, again);
+            }
+            Command::Withdraw { id, text } => {
+                if let Some(asked) = self.claims.waiting.remove(&id) {
+                    asked.out.error(WireError::new(ErrorCode::Ended, text));
+                    self.drive(Event::Gone { id });
+                }
+            }
+            Command::EndAll { id, cause, grace } => self.kill_claim(id, &cause, grace),
             Command::Deny => {
                 let wanted = deny::wanted(&self.world());
                 let events = &self.host.events;
@@ -230,6 +375,47 @@ impl Service {
         }
     }
 
+    /// What an administrator has ordered: written down, done and answered, or nothing of it.
+    fn ordered(&mut self, peer: &Peer, order: Result<Order, WireError>, out: &Sender) {
+        let done = order.and_then(|order| {
+            if order.is_kept() {
+                let (acts, stores) = (order.acts, &order.stores);
+                self.journal.audit(&self.host.names, peer, acts, stores)?;
+            }
+            order.file.map_or(Ok(()), |write| write())?;
+            self.execute(order.then);
+            Ok(order.answer)
+        });
+        match done {
+            Ok(None) => {}
+            Ok(Some(answer)) => out.reply(&Reply::Admin(answer(&self.world(), &self.features))),
+            Err(error) => out.error(error),
+        }
+        self.screens.touch();
+    }
+
+    /// Takes a configuration that was read again.
+    pub(crate) fn reload(&mut self, read: Result<Config, ConfigError>) {
+        let follows = self.config.reload(read);
+        if let Some(units) = self.host.fences.tree.as_ref().and_then(|t| t.units()) {
+            units.refresh_caps();
+        }
+        self.execute(follows);
+    }
+
+    /// Ends what has a GPU open beside NVML's handle: its MPS daemon and the engine.
+    fn close_gpu(&mut self, g: usize) -> Vec<Wait> {
+        let engine = levers::restrict_engine(&self.world(), &self.levers);
+        let ended = [
+            ("the MPS control daemon", self.gpus.mps.end(g)),
+            ("the process that offloads claims", engine),
+        ];
+        let waits = ended.into_iter();
+        waits
+            .filter_map(|(what, ended)| ended.map(|ended| Wait { what, ended }))
+            .collect()
+    }
+
     /// The core hears what the last sample says of the GPUs.
     pub(crate) fn refresh(&mut self) {
         let left = gpus::unclaimed(&self.world());
@@ -283,7 +469,13 @@ impl Service {
                 drop(turn);
             }
             Msg::Lever(msg) => self.lever_msg(msg),
-            Msg::DriverFiles => self.driver_files_changed(),
+            Msg::DriverFiles => {
+                let (driver, socket) = (&mut self.host.driver, &self.host.paths.socket);
+                if let Some(expected) = driver.files_changed(&self.config, socket) {
+                    let looked = cover::look(&self.world(), &expected);
+                    self.execute(looked);
+                }
+            }
             Msg::Places => self.carry_out(Command::Deny),
             Msg::Closed { conn, .. } => self.closed(conn),
             Msg::Exited {
@@ -312,16 +504,16 @@ impl Service {
                 }
                 self.screens.touch();
             }
-            Msg::Divided { gpu, result, out } => self.divided(gpu, result, &out),
+            Msg::Divided { gpu, result, out } => self.execute(mig::divided(gpu, result, out)),
             Msg::Stage {
                 peer,
                 call,
                 past,
                 out,
-            } => match past.and_then(|past| self.admin_stage(&peer, call, &past)) {
-                Ok(reply) => out.reply(&reply),
-                Err(error) => out.error(error),
-            },
+            } => {
+                let order = past.and_then(|past| stage::order(&self.world(), call, &past));
+                self.ordered(&peer, order, &out);
+            }
             Msg::Refused(refused) => self.execute(refused.told(&self.world())),
             Msg::Fact(fact) => self.tell(fact),
             Msg::KernelXid(xid) => {
@@ -340,9 +532,10 @@ impl Service {
                 if self.host.fences.read_majors(&self.config, false) {
                     self.carry_out(Command::FiltersAnew);
                 }
-                self.meet_instances();
+                let drained = self.gpus.meet_instances(&self.config, &self.claims);
+                self.drive_all(drained);
                 self.gpus.meet();
-                self.look_up_owners();
+                self.carry_out(Command::LookUpOwners);
                 self.policy.looks += 1;
                 self.execute(policy::after_a_sample());
                 let look = look_at_pages(&self.world(), &self.features);
@@ -365,21 +558,25 @@ impl Service {
 
     /// Once a tick: leases, patience, endings, dead members that nobody told of.
     pub(crate) fn tick(&mut self) {
-        self.follow_off();
-        self.follow_stages_in_time();
-        self.tell_admission();
-        self.take_back_in_time();
-        let modes = self.gpus.change_modes(&self.core);
-        self.execute(modes);
-        self.execute(vec![Command::TendMps, Command::RenewMps]);
+        self.carry_out(Command::FollowOff);
+        let due = stage::due(&self.world());
+        self.execute(due);
+        self.carry_out(Command::Admission);
+        let back = release::take_in_time(&self.world());
+        self.execute(back);
+        self.execute(vec![
+            Command::ChangeModes,
+            Command::TendMps,
+            Command::RenewMps,
+        ]);
         self.drive_all(rules::minute(&self.core).into_iter().chain([Event::Tick]));
         self.watch_claims();
         let tick = tick_of_claims(&self.world(), &self.features, &self.levers);
         self.tell(Fact::Tick(tick));
         self.tell_starts();
-        self.signal_before_ends();
-        let levers = self.levers.look(&world_of!(self), &self.features);
-        self.drive_all(levers);
+        let signals = signal::due(&self.world());
+        self.execute(signals);
+        self.carry_out(Command::LookAtLevers);
         for dir in self.claims.tidy_lingering(self.host.fences.tree.as_ref()) {
             ending::give_back_lodging(&self.world(), &dir);
         }
@@ -468,28 +665,36 @@ impl Service {
             Call::Release { id } => self.release(&peer, &id),
             Call::ReleaseAll => self.release_all(&peer),
             Call::Admin(AdminCall::Release { gpus, for_ms }) => {
-                self.release_gpus(&peer, &gpus, for_ms, out);
-                self.screens.touch();
-                return;
+                let world = self.world();
+                let order = release::order(&world, &self.levers, &peer, &gpus, for_ms, out);
+                return self.ordered(&peer, order, out);
             }
             Call::Admin(AdminCall::Mig {
                 gpu,
                 layout,
                 dry_run,
             }) => {
-                self.admin_mig(&peer, &gpu, &layout, dry_run, out);
-                self.screens.touch();
-                return;
+                let (world, with) = (self.world(), (&self.observer, &self.levers));
+                let order = mig::order(&world, with, &peer, (&gpu, &layout), dry_run, out);
+                return self.ordered(&peer, order, out);
             }
             Call::Admin(AdminCall::ClaimFor(asked)) => {
                 self.claim_for(&peer, *asked, out);
                 return;
             }
             Call::Admin(call @ AdminCall::Stage { .. }) => {
-                self.look_back(peer, call, out);
-                return;
+                self.journal.write_ends();
+                return stage::look_back(&self.world(), peer, call, out);
             }
-            Call::Admin(call) => self.admin(&peer, call),
+            // What is guaranteed to whom is no secret.
+            Call::Admin(AdminCall::QuotaList) => Ok(self.config.quota_list()),
+            Call::Admin(AdminCall::Log { last }) => {
+                admin::log(&self.world(), &self.journal, &peer, last)
+            }
+            Call::Admin(call) => {
+                let order = admin::order(&self.world(), &self.features, &peer, call);
+                return self.ordered(&peer, order, out);
+            }
             Call::Container { id } => {
                 if self.host.fences.read_majors(&self.config, true) {
                     self.carry_out(Command::FiltersAnew);

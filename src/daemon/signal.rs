@@ -9,9 +9,12 @@ use gshare_core::units::show_duration;
 use gshare_proto::{ErrorCode, SignalSpec, WireError};
 use nix::sys::signal::Signal;
 
-use super::service::Service;
+use super::claims::Claims;
+use super::command::Command;
+use super::journal::Journal;
+use super::live::Live;
 use super::world::World;
-use super::{convert, ending, whose};
+use super::{convert, whose};
 
 /// Longest time before the end, as Slurm has it.
 const LONGEST_S: u32 = 65_535;
@@ -45,46 +48,134 @@ fn end_of(world: &World<'_>, id: ClaimId) -> Option<(Duration, bool)> {
     lease.into_iter().chain(announced).min()
 }
 
-impl Service {
-    /// Sends the signals whose time has come.
-    pub(crate) fn signal_before_ends(&mut self) {
-        let asked = |(id, live): (&ClaimId, &super::live::Live)| {
-            let record = &live.record;
-            Some((*id, record.signal?, record.signalled)).filter(|_| live.ending.is_none())
+/// The signals whose time has come.
+pub(crate) fn due(world: &World<'_>) -> Vec<Command> {
+    let mut out = Vec::new();
+    for (&id, live) in world.claims.iter() {
+        let record = &live.record;
+        let Some(spec) = record.signal.filter(|_| live.ending.is_none()) else {
+            continue;
         };
-        let asked: Vec<_> = self.claims.iter().filter_map(asked).collect();
-        for (id, spec, signalled) in asked {
-            let before = Duration::from_secs(spec.before_s.into());
-            let due = end_of(&self.world(), id).filter(|(left, _)| *left <= before);
-            // An end that was put off is announced again when its time comes.
-            if due.is_some() != signalled && !(due.is_some() && self.config.is_off()) {
-                self.signal_one(id, spec, due);
-            }
+        let before = Duration::from_secs(spec.before_s.into());
+        let due = end_of(world, id).filter(|(left, _)| *left <= before);
+        // An end that was put off is announced again when its time comes.
+        if due.is_some() != record.signalled && !(due.is_some() && world.config.is_off()) {
+            out.push(Command::Signalled {
+                id,
+                due: due.is_some(),
+                again: due.is_some_and(|(_, again)| again),
+            });
+            out.extend(
+                due.into_iter()
+                    .flat_map(|(left, _)| send(world, live, spec, left)),
+            );
         }
     }
+    out
+}
 
-    fn signal_one(&mut self, id: ClaimId, spec: SignalSpec, due: Option<(Duration, bool)>) {
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
+fn send(world: &World<'_>, live: &Live, spec: SignalSpec, left: Duration) -> Vec<Command> {
+    let id = ClaimId(live.record.id);
+    let Ok(signal) = Signal::try_from(spec.number) else {
+        return Vec::new();
+    };
+    let on_gpu = whose::holders(world, id);
+    let command = live.record.process.map(convert::key);
+    let processes = match spec.command || on_gpu.is_empty() {
+        true => command.into_iter().collect(),
+        false => on_gpu,
+    };
+    let left = show_duration(Duration::from_secs(left.as_secs()));
+    let text =
+        format!("{id} ends in {left}: its programs got {signal} (--signal) to save their work");
+    vec![
+        Command::Signal(processes, spec.number),
+        Command::TellOwner { id, text },
+    ]
+}
+
+impl Claims {
+    /// The programs of a claim got their signal, or its end was put off. A command that ends by itself then is started
+    /// `again`, as one that is made to end is.
+    pub(crate) fn signalled(&mut self, journal: &Journal, id: ClaimId, due: bool, again: bool) {
+        if let Some(live) = self.get_mut(&id) {
+            (live.record.signalled, live.record.requeued) = (due, again);
+            journal.keep(&live.record, "that a claim's programs got their signal");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gshare_core::machine::{Action, Event};
+    use gshare_core::{Bytes, Class, GpuFacts, Request, Share, Sharing};
+
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    #[test]
+    fn a_signal_is_sent_once_before_the_time_limit_and_again_when_that_was_put_off() {
+        let mut scene = Scene::of(1);
+        let facts = GpuFacts {
+            uuid: scene.gpus[0].uuid.clone(),
+            model: String::new(),
+            usable: Some(Bytes::gib(24)),
+            reserve: Bytes::ZERO,
+            unclaimed: Bytes::ZERO,
+            healthy: true,
+            sharing: Sharing::Timeslice,
         };
-        live.record.signalled = due.is_some();
-        // A command that ends by itself now is started again, as one that is made to end is.
-        live.record.requeued = due.is_some_and(|(_, again)| again);
-        let command = live.record.process.map(convert::key);
-        self.journal
-            .keep(&live.record, "that a claim's programs got their signal");
-        let (Some((left, _)), Ok(signal)) = (due, Signal::try_from(spec.number)) else {
-            return;
+        let half = Share::from_milli(500);
+        let minutes = |n: u64| Duration::from_secs(60 * n);
+        let mut request = Request::from_gpus(half, half, Class::Batch).expect("valid");
+        request.lease = Some(minutes(10));
+        let id = ClaimId(1);
+        let submit = Event::Submit {
+            id,
+            request,
+            patience: None,
         };
-        let on_gpu = whose::holders(&self.world(), id);
-        let processes = match spec.command || on_gpu.is_empty() {
-            true => command.into_iter().collect(),
-            false => on_gpu,
+        let mut events = vec![submit, Event::Gpus(vec![facts])];
+        while let Some(event) = events.pop() {
+            let actions = scene.machine.step(scene.now.core, event);
+            let asks = |action: &&Action| matches!(action, Action::Measure);
+            events.extend((actions.iter().filter(asks)).map(|_| Event::Measured(Vec::new())));
+        }
+        scene.claim(1, 0).record.signal = Some(SignalSpec {
+            number: libc::SIGUSR1,
+            before_s: 120,
+            command: false,
+        });
+        let dir = tempfile::tempdir().expect("a directory");
+        let journal = Journal::open(&dir.path().join("db")).expect("opened");
+        let looks = |scene: &mut Scene, at: Duration| {
+            scene.now.core = at;
+            let commands = due(&scene.world());
+            for command in &commands {
+                if let Command::Signalled { id, due, again } = command {
+                    scene.claims.signalled(&journal, *id, *due, *again);
+                }
+            }
+            let sent =
+                |c: &Command| matches!(c, Command::Signal(_, signal) if *signal == libc::SIGUSR1);
+            commands.iter().any(sent)
         };
-        ending::signal(&self.world(), &processes, spec.number);
-        let left = show_duration(Duration::from_secs(left.as_secs()));
-        let text =
-            format!("{id} ends in {left}: its programs got {signal} (--signal) to save their work");
-        self.tell_owner(id, &text);
+        assert!(!looks(&mut scene, minutes(7)));
+        assert!(looks(&mut scene, minutes(8)) && !looks(&mut scene, minutes(9)));
+        let put_off = Event::Lease {
+            id,
+            ends: Some(minutes(20)),
+        };
+        scene.machine.step(scene.now.core, put_off);
+        assert!(!looks(&mut scene, minutes(9)), "it has time again");
+        assert!(looks(&mut scene, minutes(18)));
+        scene.claim(1, 0).record.signalled = false;
+        scene
+            .config
+            .follow_off(Some(crate::off::line("root".to_owned(), None)));
+        assert!(
+            !looks(&mut scene, minutes(19)),
+            "while gshare is off nothing ends"
+        );
     }
 }

@@ -12,22 +12,22 @@ use gshare_config::{Stage, Unclaimed};
 use gshare_core::machine::Event;
 use gshare_core::{Admission, ClaimId};
 use gshare_enforcer::proc;
-use gshare_proto::{AdminCall, AdminDone, ErrorCode, LaterView, Reply, StageView, WireError};
+use gshare_proto::{AdminCall, ErrorCode, LaterView, StageView, WireError};
 
-use super::admin::{Act, may_administrate};
+use super::admin::{Act, Order, may_administrate};
 use super::claims::Claims;
+use super::command::Command;
 use super::conformance;
 use super::connection::Sender;
 use super::gpu::Gpus;
-use super::journal::{self, ClaimRecord, SliceRecord};
+use super::journal::{self, ClaimRecord, Journal, SliceRecord};
 use super::live::Live;
 use super::msg::Msg;
+use super::off::Which;
 use super::peer::Peer;
-use super::service::Service;
 use super::story;
-use super::world::{World, world_of};
+use super::world::World;
 use crate::clock::unix_ms;
-use crate::daemon::command::Command;
 use crate::figures;
 use crate::stage::{self, Later, Stages};
 
@@ -38,222 +38,200 @@ const NAMED: usize = 50;
 /// A part of the GPU hours that is much to be without a claim.
 const MUCH: f64 = 0.2;
 
-impl Service {
-    /// Takes stages into force. Claims that run get a lower one at once, and never a higher one.
-    pub(crate) fn follow_stages(&mut self, new: Stages) {
-        self.config.stages = new;
-        self.tell_admission();
-        let lowered = |id: &ClaimId| {
-            let record = &self.claims.get(id)?.record;
-            let uuids = record.slices.iter().map(|s| s.uuid.as_str());
-            let stage = stage_of(&self.world(), record.uid, uuids);
-            (stage < record.stage).then_some((*id, stage))
+/// For the core: who decides about claims on each GPU, where that has changed.
+pub(crate) fn admission(world: &World<'_>) -> Vec<Event> {
+    let ledger = world.machine.ledger();
+    let event = |(g, gpu): (usize, &super::gpu::Gpu)| {
+        let observed = world.gpus.gpu_in(&world.config.stages, &gpu.uuid) == Stage::Observe;
+        let by = match world.config.is_off() || observed {
+            true => Admission::Pass,
+            false if world.config.slurm.gpus.has(&gpu.uuid, g) => Admission::Foreign,
+            false => Admission::Queue,
         };
-        let lowered: Vec<(ClaimId, Stage)> = self.claims.keys().filter_map(lowered).collect();
-        for (id, stage) in &lowered {
-            let Some(live) = self.claims.get_mut(id) else {
-                continue;
-            };
-            live.record.stage = *stage;
-            self.journal.keep(
-                &live.record,
-                "its lower stage: a restart of the service forgets it",
-            );
-            self.limits_anew(*id);
-        }
-        let lower = |live: &Live| live.record.stage < Stage::Reclaim;
-        let back = self.config.call_back(&self.claims, lower);
-        self.drive_all(back);
-        let levers = self.levers.look(&world_of!(self), &self.features);
-        self.drive_all(levers);
-        if lowered.iter().any(|(_, stage)| *stage == Stage::Observe) {
-            self.execute(vec![Command::FiltersAnew]);
-        }
-        self.execute(vec![Command::Deny]);
-        self.screens.touch();
-    }
+        let uuid = gpu.uuid.clone();
+        (ledger.admission(g) != by).then_some(Event::Admission { uuid, by })
+    };
+    world.gpus.iter().enumerate().filter_map(event).collect()
+}
 
-    /// Tells the core what decides about claims on each GPU.
-    pub(crate) fn tell_admission(&mut self) {
-        let ledger = self.core.ledger();
-        let event = |(g, gpu): (usize, &super::gpu::Gpu)| {
-            let observed = self.gpus.gpu_in(&self.config.stages, &gpu.uuid) == Stage::Observe;
-            let by = match self.config.is_off() || observed {
-                true => Admission::Pass,
-                false if self.config.slurm.gpus.has(&gpu.uuid, g) => Admission::Foreign,
-                false => Admission::Queue,
-            };
-            let uuid = gpu.uuid.clone();
-            (ledger.admission(g) != by).then_some(Event::Admission { uuid, by })
-        };
-        let events: Vec<Event> = self.gpus.iter().enumerate().filter_map(event).collect();
-        self.drive_all(events);
-    }
+/// Claims that run and have a lower stage now. None gets a higher one.
+pub(crate) fn lowered(world: &World<'_>) -> Vec<(ClaimId, Stage)> {
+    let lowered = |(id, live): (&ClaimId, &Live)| {
+        let record = &live.record;
+        let uuids = record.slices.iter().map(|s| s.uuid.as_str());
+        let stage = stage_of(world, record.uid, uuids);
+        (stage < record.stage).then_some((*id, stage))
+    };
+    world.claims.iter().filter_map(lowered).collect()
+}
 
-    /// Reads in a thread what an order for a stage needs to know: the journal is long, and a directory of groups may be slow.
-    pub(crate) fn look_back(&mut self, peer: Peer, call: AdminCall, out: &Sender) {
-        if let Err(error) = may_administrate(&self.world(), &peer) {
-            return out.error(error);
-        }
-        self.journal.write_ends();
-        let path = self.host.paths.state_dir.join(journal::FILE);
-        let grouped = !self.config.stages.groups.is_empty();
-        let (events, reply) = (self.host.events.clone(), out.clone());
-        let read = move || {
-            let past = Past::read(&path, &call, grouped);
-            // A service that ends answers nobody.
-            let _ = events.send(Msg::Stage {
-                peer,
-                call,
-                past,
-                out: reply,
-            });
-        };
-        if let Err(error) = thread::Builder::new().name("stage".to_owned()).spawn(read) {
-            let text = format!("the last 7 days cannot be read: {error}");
-            out.error(WireError::new(ErrorCode::Internal, text));
-        }
-    }
+/// What follows from new stages for claims that run.
+pub(crate) fn follows(lowered: &[(ClaimId, Stage)]) -> Vec<Command> {
+    let limits = lowered.iter().map(|(id, _)| Command::LimitsAnew(*id));
+    let mut out: Vec<Command> = limits.collect();
+    out.extend([Command::CallBack(Which::Observed), Command::LookAtLevers]);
+    out.push(
+        match lowered.iter().any(|(_, stage)| *stage == Stage::Observe) {
+            true => Command::FiltersAnew,
+            false => Command::Deny,
+        },
+    );
+    out
+}
 
-    /// Sets a stage, for an administrator, or says what that would do.
-    pub(crate) fn admin_stage(
-        &mut self,
-        peer: &Peer,
-        call: AdminCall,
-        past: &Past,
-    ) -> Result<Reply, WireError> {
-        let AdminCall::Stage {
-            stage,
-            gpus,
-            group,
-            from_ms,
-            dry_run,
-            plan,
-        } = call
-        else {
-            return Err(WireError::new(ErrorCode::Internal, "not here"));
-        };
-        let change = stage_change(&self.world(), &stage, &gpus, group.as_deref(), from_ms)?;
-        let plan = plan.as_deref();
-        let Change {
-            stage,
-            new,
-            target,
-            from_ms,
-            ..
-        } = &change;
-        let affected = affected(&self.world(), past, new);
-        let id = plan_id(&(
-            &self.config.stages,
-            new,
-            affected.keys().collect::<Vec<_>>(),
-        ));
-        let what = format!("stage {stage} for {target}");
-        let later = from_ms.map(|from_ms| Later {
-            from_ms,
-            what: what.clone(),
-            stages: new.clone(),
+/// Reads in a thread what an order for a stage needs to know: the journal is long, and a directory of groups may be slow.
+/// What has ended is written down before.
+pub(crate) fn look_back(world: &World<'_>, peer: Peer, call: AdminCall, out: &Sender) {
+    if let Err(error) = may_administrate(world, &peer) {
+        return out.error(error);
+    }
+    let path = world.host.paths.state_dir.join(journal::FILE);
+    let grouped = !world.config.stages.groups.is_empty();
+    let (events, reply) = (world.host.events.clone(), out.clone());
+    let read = move || {
+        let past = Past::read(&path, &call, grouped);
+        // A service that ends answers nobody.
+        let _ = events.send(Msg::Stage {
+            peer,
+            call,
+            past,
+            out: reply,
         });
-        let text = later.as_ref().map_or(what, Later::text);
-        let mut lines = vec![format!("{text}: {}", meaning(*stage))];
-        lines.extend(stage::contradictions(self.config.configured(), *stage));
-        let unclaimed = part_without_claims(&self.world(), past);
-        if *stage >= Stage::Reclaim && unclaimed > MUCH {
-            lines.push(format!(
-                "{:.0} % of the GPU hours of the last 7 days were used without a claim; gshare can reclaim only from \
-                 claims",
-                unclaimed * 100.0
-            ));
+    };
+    if let Err(error) = thread::Builder::new().name("stage".to_owned()).spawn(read) {
+        let text = format!("the last 7 days cannot be read: {error}");
+        out.error(WireError::new(ErrorCode::Internal, text));
+    }
+}
+
+/// Sets a stage, for an administrator, or says what that would do.
+pub(crate) fn order(world: &World<'_>, call: AdminCall, past: &Past) -> Result<Order, WireError> {
+    let AdminCall::Stage {
+        stage,
+        gpus,
+        group,
+        from_ms,
+        dry_run,
+        plan,
+    } = call
+    else {
+        return Err(WireError::new(ErrorCode::Internal, "not here"));
+    };
+    let change = stage_change(world, &stage, &gpus, group.as_deref(), from_ms)?;
+    let plan = plan.as_deref();
+    let Change {
+        stage,
+        new,
+        target,
+        from_ms,
+        ..
+    } = &change;
+    let affected = affected(world, past, new);
+    let id = plan_id(&(
+        &world.config.stages,
+        new,
+        affected.keys().collect::<Vec<_>>(),
+    ));
+    let what = format!("stage {stage} for {target}");
+    let later = from_ms.map(|from_ms| Later {
+        from_ms,
+        what: what.clone(),
+        stages: new.clone(),
+    });
+    let text = later.as_ref().map_or(what, Later::text);
+    let mut lines = vec![format!("{text}: {}", meaning(*stage))];
+    lines.extend(stage::contradictions(world.config.configured(), *stage));
+    let unclaimed = part_without_claims(world, past);
+    if *stage >= Stage::Reclaim && unclaimed > MUCH {
+        lines.push(format!(
+            "{:.0} % of the GPU hours of the last 7 days were used without a claim; gshare can reclaim only from \
+             claims",
+            unclaimed * 100.0
+        ));
+    }
+    lines.extend(
+        (*stage >= Stage::Reclaim)
+            .then(|| conformance::warning(world))
+            .flatten(),
+    );
+    if dry_run {
+        lines.push(match affected.is_empty() {
+            true => "judging by the last 7 days, no run would be treated differently".to_owned(),
+            false => {
+                "judging by the last 7 days, these runs would be treated differently:".to_owned()
+            }
+        });
+        let row = |((who, how), runs): (&(String, &str), &u32)| {
+            let s = if *runs == 1 { "" } else { "s" };
+            format!("  {who}, {runs} run{s}: {how}")
+        };
+        lines.extend(affected.iter().take(NAMED).map(row));
+        if let Some(more) = affected.len().checked_sub(NAMED).filter(|n| *n > 0) {
+            lines.push(format!("  and {more} more"));
         }
-        lines.extend(
-            (*stage >= Stage::Reclaim)
-                .then(|| conformance::warning(&self.world()))
-                .flatten(),
-        );
-        if dry_run {
-            lines.push(match affected.is_empty() {
-                true => {
-                    "judging by the last 7 days, no run would be treated differently".to_owned()
-                }
-                false => "judging by the last 7 days, these runs would be treated differently:"
-                    .to_owned(),
-            });
-            let row = |((who, how), runs): (&(String, &str), &u32)| {
-                let s = if *runs == 1 { "" } else { "s" };
-                format!("  {who}, {runs} run{s}: {how}")
+        lines.push(format!("plan {id}; nothing was changed"));
+        return Ok(Order::saying(lines.join("\n"), None));
+    }
+    if plan.is_some_and(|plan| plan != id) {
+        let text = "the plan is out of date; nothing was changed";
+        return Err(WireError::new(ErrorCode::NotAvailable, text.to_owned())
+            .with_hint("plan again with --dry-run"));
+    }
+    let act = Act {
+        action: "stage",
+        target: target.clone(),
+        before: stage_view(world).text(),
+        after: text,
+        reason: None,
+    };
+    let cancelled = world.config.stages.later.clone();
+    let undo = change.undo;
+    let (new, undo) = match later {
+        None => (change.new, undo),
+        Some(later) => {
+            let again = format!("gshare admin stage {}", world.config.stages.again());
+            let stages = Stages {
+                later: Some(Box::new(later)),
+                ..world.config.stages.clone()
             };
-            lines.extend(affected.iter().take(NAMED).map(row));
-            if let Some(more) = affected.len().checked_sub(NAMED).filter(|n| *n > 0) {
-                lines.push(format!("  and {more} more"));
-            }
-            lines.push(format!("plan {id}; nothing was changed"));
-            return Ok(Reply::Admin(AdminDone {
-                message: lines.join("\n"),
-                undo: None,
-            }));
+            (stages, again)
         }
-        if plan.is_some_and(|plan| plan != id) {
-            let text = "the plan is out of date; nothing was changed";
-            return Err(WireError::new(ErrorCode::NotAvailable, text.to_owned())
-                .with_hint("plan again with --dry-run"));
-        }
-        let act = Act {
-            action: "stage",
-            target: target.clone(),
-            before: stage_view(&self.world()).text(),
-            after: text,
-            reason: None,
-        };
-        self.journal
-            .audit(&self.host.names, peer, vec![act], |_| Ok(()))?;
-        let cancelled = self.config.stages.later.clone();
-        let undo = change.undo;
-        let (new, undo) = match later {
-            None => (change.new, undo),
-            Some(later) => {
-                let again = format!("gshare admin stage {}", self.config.stages.again());
-                let later = Some(Box::new(later));
-                (
-                    Stages {
-                        later,
-                        ..self.config.stages.clone()
-                    },
-                    again,
-                )
-            }
-        };
-        stage::write(&self.host.paths.state_dir, &new).map_err(|error| {
+    };
+    let notice = Command::Notice(lines[0].clone());
+    lines.extend(cancelled.map(|later| format!("cancelled: {}", later.text())));
+    lines.push("this does not limit, pause, move or end running programs".to_owned());
+    let (dir, line) = (world.host.paths.state_dir.clone(), new.clone());
+    let write = move || {
+        stage::write(&dir, &line).map_err(|error| {
             WireError::new(ErrorCode::Internal, format!("nothing was changed: {error}"))
                 .with_hint("is there room on the disk of the state directory (gshare config path)?")
-        })?;
-        self.notice(None, lines[0].clone());
-        lines.extend(cancelled.map(|later| format!("cancelled: {}", later.text())));
-        lines.push("this does not limit, pause, move or end running programs".to_owned());
-        self.follow_stages(new);
-        Ok(Reply::Admin(AdminDone {
-            message: lines.join("\n"),
-            undo: Some(undo),
-        }))
-    }
+        })
+    };
+    Ok(Order {
+        acts: vec![act],
+        file: Some(Box::new(write)),
+        then: vec![notice, Command::FollowStages(Box::new(new))],
+        ..Order::saying(lines.join("\n"), Some(undo))
+    })
+}
 
-    /// Takes stages into force whose time has come.
-    pub(crate) fn follow_stages_in_time(&mut self) {
-        let later = &mut self.config.stages.later;
-        let Some(later) = later.take_if(|later| later.from_ms <= unix_ms()) else {
-            return;
-        };
-        let text = format!(
-            "{} is in force now, as an administrator ordered before",
-            later.what
-        );
-        tracing::warn!("{text}");
-        // Where it cannot be written, a service that starts again finds the old line, and that this is due.
-        if let Err(error) = stage::write(&self.host.paths.state_dir, &later.stages) {
-            tracing::error!(%error, "the stage is changed, but cannot be written to the state directory");
-        }
-        self.notice(None, text);
-        self.follow_stages(later.stages);
+/// Stages whose time has come.
+pub(crate) fn due(world: &World<'_>) -> Vec<Command> {
+    let later = world.config.stages.later.as_ref();
+    let Some(later) = later.filter(|later| later.from_ms <= world.now.unix_ms) else {
+        return Vec::new();
+    };
+    let text = format!(
+        "{} is in force now, as an administrator ordered before",
+        later.what
+    );
+    tracing::warn!("{text}");
+    // Where it cannot be written, a service that starts again finds the old line, and that this is due.
+    if let Err(error) = stage::write(&world.host.paths.state_dir, &later.stages) {
+        tracing::error!(%error, "the stage is changed, but cannot be written to the state directory");
     }
+    let stages = Box::new(later.stages.clone());
+    vec![Command::Notice(text), Command::FollowStages(stages)]
 }
 
 /// Whether a claim of this user is only counted, wherever it would go.
@@ -484,6 +462,17 @@ fn meaning(stage: Stage) -> &'static str {
 }
 
 impl Claims {
+    /// Gives claims their lower stage.
+    pub(crate) fn lower(&mut self, journal: &Journal, lowered: &[(ClaimId, Stage)]) {
+        for (id, stage) in lowered {
+            if let Some(live) = self.get_mut(id) {
+                live.record.stage = *stage;
+                let what = "its lower stage: a restart of the service forgets it";
+                journal.keep(&live.record, what);
+            }
+        }
+    }
+
     /// Whether a claim above its size may be ended for it: in stages 1 and 2 nothing is.
     pub(crate) fn may_be_stopped(&self, id: ClaimId) -> bool {
         let live = self.get(&id);

@@ -107,7 +107,10 @@ impl Service {
         service.gpus.released = released;
         service.gpus.identify(&sample)?;
         service.gpus.sample = Some(sample);
-        service.meet_instances();
+        let drained = service
+            .gpus
+            .meet_instances(&service.config, &service.claims);
+        service.drive_all(drained);
         service.gpus.load_modes(&service.config, &service.journal)?;
         service.execute(vec![Command::TendMps]);
         service.gpus.load_overheads(&service.journal)?;
@@ -129,21 +132,22 @@ impl Service {
         service.drive_all(rules::all(&service.world(), &service.levers));
         service.config.stages = stage::read_stages(&service.world());
         service.config.conformance = conformance::read(&service.world());
-        service.tell_admission();
-        service.follow_off();
+        service.execute(vec![Command::Admission, Command::FollowOff]);
         // Facts first, without claims: what their members use must not count as unclaimed.
         service.find_claims_again()?;
         service.execute(vec![Command::RenewMps]);
         service.history.start(&world_of!(service));
         let expected = service.host.driver.strict.binds().to_vec();
-        service.check_cover(&expected);
+        let looked = cover::look(&service.world(), &expected);
+        service.execute(looked);
         service.host.driver.watch_files(service.host.events.clone());
-        service.look_up_owners();
+        service.execute(vec![Command::LookUpOwners]);
         service.refresh();
         service.drive_all(story::past(&service.world(), &service.journal));
         let (journal, claims) = (&mut service.journal, &service.claims);
         (service.gpus).measure_overheads(&service.host.driver, journal, claims);
-        service.follow_stages(service.config.stages.clone());
+        let stages = Box::new(service.config.stages.clone());
+        service.execute(vec![Command::FollowStages(stages)]);
         for text in undivided {
             service.notice(None, text);
         }

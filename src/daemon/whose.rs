@@ -8,62 +8,55 @@ use gshare_core::ClaimId;
 use gshare_enforcer::proc::{self, ProcessKey};
 
 use super::claims::Claims;
-use super::fact::Fact;
 use super::journal::ClaimRecord;
 pub(crate) use super::owners::{Owners, Whose};
 use super::peer::Peer;
-use super::service::Service;
 use super::world::World;
 use super::{convert, members, mps};
 
 /// One look in this many asks the kernel for all processes, not only for those that are not watched members.
 const LOOKS: u32 = 10;
 
-impl Service {
-    /// Looks up whose the processes of the newest sample are.
-    pub(crate) fn look_up_owners(&mut self) {
-        let pids: BTreeSet<i32> = self.world().processes().map(|(_, p)| p.pid).collect();
-        let (mut of, mut keys) = (HashMap::new(), HashMap::new());
-        let trusted = self.gpus.owners.trusted > 0;
-        for pid in pids {
-            if let Some((id, key)) = member_before(&self.world(), pid).filter(|_| trusted) {
-                of.insert(pid, Whose::Claim(id));
-                keys.insert(pid, key);
-                continue;
-            }
-            let stat = proc::stat(pid).filter(|s| !matches!(s.state, 'Z' | 'X'));
-            of.insert(pid, look_up(&self.world(), pid, stat.is_some()));
-            keys.extend(stat.map(|s| (pid, s.key())));
+/// Whose the processes of the newest sample are.
+pub(crate) fn look_up_all(world: &World<'_>) -> Owners {
+    let pids: BTreeSet<i32> = world.processes().map(|(_, p)| p.pid).collect();
+    let (mut of, mut keys) = (HashMap::new(), HashMap::new());
+    let trusted = world.gpus.owners.trusted;
+    for pid in pids {
+        if let Some((id, key)) = member_before(world, pid).filter(|_| trusted > 0) {
+            of.insert(pid, Whose::Claim(id));
+            keys.insert(pid, key);
+            continue;
         }
-        let mut by_claim: BTreeMap<ClaimId, Vec<i32>> = BTreeMap::new();
-        for (pid, whose) in &of {
-            if let Whose::Claim(id) = whose {
-                by_claim.entry(*id).or_default().push(*pid);
-            }
-        }
-        self.gpus.owners = Owners {
-            of,
-            by_claim,
-            keys,
-            ended: HashSet::new(),
-            trusted: match self.gpus.owners.trusted {
-                0 => LOOKS,
-                left => left - 1,
-            },
-        };
-        let outside = self.world().processes().map(|(_, p)| p.pid);
-        let outside = outside.filter(|pid| self.world().whose(*pid) == Whose::Outside);
-        let servers = outside
-            .filter(|pid| mps::is_mps_server(&self.world(), *pid))
-            .collect();
-        self.tell(Fact::Owners { servers });
+        let stat = proc::stat(pid).filter(|s| !matches!(s.state, 'Z' | 'X'));
+        of.insert(pid, look_up(world, pid, stat.is_some()));
+        keys.extend(stat.map(|s| (pid, s.key())));
     }
+    let mut by_claim: BTreeMap<ClaimId, Vec<i32>> = BTreeMap::new();
+    for (pid, whose) in &of {
+        if let Whose::Claim(id) = whose {
+            by_claim.entry(*id).or_default().push(*pid);
+        }
+    }
+    Owners {
+        of,
+        by_claim,
+        keys,
+        ended: HashSet::new(),
+        trusted: match trusted {
+            0 => LOOKS,
+            left => left - 1,
+        },
+    }
+}
 
-    /// A process may have come into another claim: all are looked up at the next look.
-    pub(crate) fn doubt_owners(&mut self) {
-        self.gpus.owners.trusted = 0;
-        self.tell(Fact::MayHaveMoved);
-    }
+/// The processes outside claims that serve MPS.
+pub(crate) fn servers(world: &World<'_>) -> Vec<i32> {
+    let outside = world.processes().map(|(_, p)| p.pid);
+    let outside = outside.filter(|pid| world.whose(*pid) == Whose::Outside);
+    outside
+        .filter(|pid| mps::is_mps_server(world, *pid))
+        .collect()
 }
 
 /// Members that hold GPU memory of this claim, by the ledger or by the driver's word. Each is a member

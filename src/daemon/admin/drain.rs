@@ -3,101 +3,97 @@
 use gshare_config::GpuMode;
 use gshare_core::Reason;
 use gshare_core::machine::Event;
-use gshare_proto::{AdminDone, DrainView, ErrorCode, Reply, WireError};
+use gshare_proto::{AdminDone, DrainView, ErrorCode, WireError};
 
-use super::{Act, in_brackets, reason_of};
-use crate::clock::unix_ms;
+use super::{Act, Order, in_brackets, reason_of};
+use crate::daemon::command::Command;
 use crate::daemon::fact::Fact;
 use crate::daemon::features::Features;
 use crate::daemon::gpu::Gpus;
-use crate::daemon::journal::{DrainRecord, Journal, JournalError};
+use crate::daemon::journal::{DrainRecord, Journal, JournalError, Store};
 use crate::daemon::peer::Peer;
-use crate::daemon::service::Service;
 use crate::daemon::world::World;
 
-impl Service {
-    pub(super) fn admin_drain(
-        &mut self,
-        peer: &Peer,
-        words: &[impl AsRef<str>],
-        reason: Option<&str>,
-    ) -> Result<Reply, WireError> {
-        let gpus = self.gpus.gpus_named(words)?;
-        let reason = reason_of(reason);
-        let drains: Vec<DrainRecord> = gpus
-            .iter()
-            .map(|g| DrainRecord {
-                uuid: self.gpus.lasting_name(*g),
-                since_ms: unix_ms(),
-                by: self.host.names.user(peer.uid),
-                reason: reason.clone(),
-            })
-            .collect();
-        let acts = gpus
-            .iter()
-            .map(|g| self.gpus.drain_act("drain", *g, "drained", reason.clone()))
-            .collect();
-        self.journal.audit(&self.host.names, peer, acts, |tx| {
-            drains.iter().try_for_each(|d| d.put(tx))
-        })?;
-        let drains: Vec<Event> = drains.into_iter().map(|d| self.gpus.drain(d)).collect();
-        self.drive_all(drains);
-        let lines: Vec<String> = gpus
-            .iter()
-            .map(|g| drained_line(&self.world(), *g))
-            .collect();
-        self.notice(None, format!("{}: no new claims there", names(&gpus)));
-        Ok(done(
-            &lines,
-            Some(format!("gshare admin undrain {}", list(&gpus))),
-        ))
-    }
+/// `gshare admin drain`.
+pub(super) fn drain(
+    world: &World<'_>,
+    peer: &Peer,
+    words: &[impl AsRef<str>],
+    reason: Option<&str>,
+) -> Result<Order, WireError> {
+    let gpus = world.gpus.gpus_named(words)?;
+    let reason = reason_of(reason);
+    let drain = |g: &usize| DrainRecord {
+        uuid: world.gpus.lasting_name(*g),
+        since_ms: world.now.unix_ms,
+        by: world.host.names.user(peer.uid),
+        reason: reason.clone(),
+    };
+    let drains: Vec<DrainRecord> = gpus.iter().map(drain).collect();
+    let act = |g: &usize| world.gpus.drain_act("drain", *g, "drained", reason.clone());
+    let (acts, text) = (
+        gpus.iter().map(act).collect(),
+        format!("{}: no new claims there", names(&gpus)),
+    );
+    let then = drains.iter().cloned().map(Command::Drain);
+    let then = then.chain([Command::Notice(text)]).collect();
+    Ok(Order {
+        acts,
+        stores: drains.into_iter().map(Store::Drain).collect(),
+        then,
+        ..Order::answered(move |world, _| {
+            let lines: Vec<String> = gpus.iter().map(|g| drained_line(world, *g)).collect();
+            let undo = format!("gshare admin undrain {}", list(&gpus));
+            done(&lines, Some(undo))
+        })
+    })
+}
 
-    pub(super) fn admin_undrain(
-        &mut self,
-        peer: &Peer,
-        words: &[impl AsRef<str>],
-    ) -> Result<Reply, WireError> {
-        let gpus = self.gpus.gpus_named(words)?;
-        let (closed, open): (Vec<usize>, Vec<usize>) = gpus.into_iter().partition(|g| {
-            let ill = self.features.health.is_ill(&self.world(), *g);
-            ill || self.gpus.drains.contains_key(&self.gpus.lasting_name(*g))
-        });
-        let mut lines: Vec<String> = open
-            .iter()
-            .map(|g| format!("GPU {g} was not drained"))
-            .collect();
-        let acts = closed
-            .iter()
-            .map(|g| self.gpus.drain_act("undrain", *g, "open", None))
-            .collect();
-        let names_of: Vec<String> = closed.iter().map(|g| self.gpus.lasting_name(*g)).collect();
-        if closed.is_empty() {
-            return Ok(done(&lines, None));
-        }
-        self.journal.audit(&self.host.names, peer, acts, |tx| {
-            let mut all = names_of.iter();
-            all.try_for_each(|name| DrainRecord::remove(tx, name))
-        })?;
-        for name in names_of {
-            self.gpus.drains.remove(&name);
-            self.drive(self.gpus.drain_event(&name, false));
-        }
-        for g in &closed {
-            self.tell(Fact::Mended { gpu: *g });
-        }
-        self.refresh();
-        let sickness = |g: usize| self.features.health.sickness(&self.world(), g);
-        lines.extend(closed.iter().map(|g| match sickness(*g) {
-            Some(reason) => format!("GPU {g} is no longer drained, but still sick: {reason}"),
-            None => format!("GPU {g} takes claims again"),
-        }));
-        self.notice(None, format!("{} is no longer drained", names(&closed)));
-        Ok(done(
-            &lines,
-            Some(format!("gshare admin drain {}", list(&closed))),
-        ))
+/// `gshare admin undrain`: a GPU that is sick counts as mended with that.
+pub(super) fn undrain(
+    world: &World<'_>,
+    features: &Features,
+    words: &[impl AsRef<str>],
+) -> Result<Order, WireError> {
+    let gpus = world.gpus.gpus_named(words)?;
+    let (closed, open): (Vec<usize>, Vec<usize>) = gpus.into_iter().partition(|g| {
+        let ill = features.health.is_ill(world, *g);
+        ill || (world.gpus.drains).contains_key(&world.gpus.lasting_name(*g))
+    });
+    let mut lines: Vec<String> = open
+        .iter()
+        .map(|g| format!("GPU {g} was not drained"))
+        .collect();
+    if closed.is_empty() {
+        return Ok(Order::answered(move |_, _| done(&lines, None)));
     }
+    let act = |g: &usize| world.gpus.drain_act("undrain", *g, "open", None);
+    let acts = closed.iter().map(act).collect();
+    let names_of = || closed.iter().map(|g| world.gpus.lasting_name(*g));
+    let mended = closed.iter().map(|gpu| Fact::Mended { gpu: *gpu });
+    let text = format!("{} is no longer drained", names(&closed));
+    let then = names_of().map(Command::Undrain);
+    let then = then.chain(mended.map(Command::Tell));
+    let then = then.chain([Command::Refresh, Command::Notice(text)]);
+    Ok(Order {
+        acts,
+        stores: names_of().map(Store::Undrain).collect(),
+        then: then.collect(),
+        ..Order::answered(move |world, features| {
+            lines.extend(
+                closed
+                    .iter()
+                    .map(|g| match features.health.sickness(world, *g) {
+                        Some(reason) => {
+                            format!("GPU {g} is no longer drained, but still sick: {reason}")
+                        }
+                        None => format!("GPU {g} takes claims again"),
+                    }),
+            );
+            let undo = format!("gshare admin drain {}", list(&closed));
+            done(&lines, Some(undo))
+        })
+    })
 }
 
 fn drained_line(world: &World<'_>, gpu: usize) -> String {
@@ -117,11 +113,11 @@ fn drained_line(world: &World<'_>, gpu: usize) -> String {
     format!("GPU {gpu} is drained: no new claims start there; {left}")
 }
 
-fn done(lines: &[String], undo: Option<String>) -> Reply {
-    Reply::Admin(AdminDone {
+fn done(lines: &[String], undo: Option<String>) -> AdminDone {
+    AdminDone {
         message: lines.join("\n"),
         undo,
-    })
+    }
 }
 
 fn list(gpus: &[usize]) -> String {
@@ -141,10 +137,17 @@ impl Gpus {
         Ok(drains.map(|drain| self.drain(drain)).collect())
     }
 
-    fn drain(&mut self, drain: DrainRecord) -> Event {
+    /// A GPU takes no new claims from now on; for the core.
+    pub(crate) fn drain(&mut self, drain: DrainRecord) -> Event {
         let event = self.drain_event(&drain.uuid, true);
         self.drains.insert(drain.uuid.clone(), drain);
         event
+    }
+
+    /// It does again, by its lasting name; for the core.
+    pub(crate) fn undrain(&mut self, name: &str) -> Event {
+        self.drains.remove(name);
+        self.drain_event(name, false)
     }
 
     /// The core knows a GPU by the UUID that it has now.

@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use gshare_core::ClaimId;
-use gshare_core::machine::Event;
 use gshare_core::units::show_duration;
 use gshare_proto::counts::many;
-use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
+use gshare_proto::{ErrorCode, WireError};
 
-use super::{Act, in_brackets, reason_of};
+use super::{Act, Order, in_brackets, reason_of};
+use crate::daemon::command::Command;
 use crate::daemon::peer::Peer;
-use crate::daemon::service::Service;
 use crate::daemon::world::World;
 use crate::daemon::{service, tell};
 
@@ -20,74 +19,80 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Longest time between the two.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-impl Service {
-    pub(super) fn admin_kill(
-        &mut self,
-        peer: &Peer,
-        chosen: &[ClaimId],
-        grace_ms: Option<u64>,
-        reason: Option<&str>,
-    ) -> Result<Reply, WireError> {
-        let grace = grace_ms.map_or(GRACE, Duration::from_millis).min(LONGEST);
-        let reason = reason_of(reason);
-        let acts = chosen
-            .iter()
-            .map(|id| kill_act(&self.world(), *id, reason.clone()));
-        let acts = acts.collect();
-        self.journal
-            .audit(&self.host.names, peer, acts, |_| Ok(()))?;
-        let cause = format!(
-            "killed by {}{}",
-            self.host.names.user(peer.uid),
-            in_brackets(reason.as_deref())
-        );
-        let lines: Vec<String> = chosen
-            .iter()
-            .map(|id| self.kill_one(*id, &cause, grace))
-            .collect();
-        Ok(Reply::Admin(AdminDone {
-            message: lines.join("\n"),
-            undo: None,
-        }))
+/// `gshare admin kill`.
+pub(super) fn order(
+    world: &World<'_>,
+    peer: &Peer,
+    chosen: &[ClaimId],
+    grace_ms: Option<u64>,
+    reason: Option<&str>,
+) -> Order {
+    let grace = grace_ms.map_or(GRACE, Duration::from_millis).min(LONGEST);
+    let reason = reason_of(reason);
+    let acts = chosen.iter().map(|id| kill_act(world, *id, reason.clone()));
+    let cause = format!(
+        "killed by {}{}",
+        world.host.names.user(peer.uid),
+        in_brackets(reason.as_deref())
+    );
+    // Those that wait go first: none of them starts on what the others leave.
+    let waits = |id: &&ClaimId| world.claims.waiting.contains_key(id);
+    let withdraw = |id: &ClaimId| Command::Withdraw {
+        id: *id,
+        text: format!("{id} was withdrawn while it waited: {cause}"),
+    };
+    let mut then: Vec<Command> = chosen.iter().filter(waits).map(withdraw).collect();
+    let lines: Vec<String> = chosen
+        .iter()
+        .map(|id| kill_one(world, *id, &cause, grace, &mut then))
+        .collect();
+    Order {
+        acts: acts.collect(),
+        then,
+        ..Order::saying(lines.join("\n"), None)
     }
+}
 
-    fn kill_one(&mut self, id: ClaimId, cause: &str, grace: Duration) -> String {
-        if let Some(asked) = self.claims.waiting.remove(&id) {
-            asked.out.error(WireError::new(
-                ErrorCode::Ended,
-                format!("{id} was withdrawn while it waited: {cause}"),
-            ));
-            self.drive(Event::Gone { id });
-            return format!("{id} withdrawn; it waited");
-        }
-        let Some(live) = self.claims.get(&id) else {
-            return format!("{id} has ended");
-        };
-        let owner = self.host.names.user(live.record.uid);
-        if let Some(behalf) = &live.record.behalf {
-            let cgroup = behalf.cgroup.display().to_string();
-            self.kill_claim(id, cause, grace);
-            return format!(
-                "{id} of {owner} ended; its programs below {cgroup} keep running: stop them from the system that \
-                 started them"
-            );
-        }
-        let members = many(tell::members_now(&self.world(), id).len(), "process");
-        let when = if grace.is_zero() {
-            "now".to_owned()
-        } else {
-            format!("in {}", show_duration(grace))
-        };
-        self.tell_owner(
-            id,
-            &format!("{id} {cause}; its remaining programs are ended {when}"),
-        );
-        self.kill_claim(id, cause, grace);
-        format!(
-            "{id} of {owner}: {members} got SIGTERM; the rest is killed {when}. This cannot be undone; {owner} can \
-             claim again"
-        )
+/// What is said of the end of one, and done for it unless it waits.
+fn kill_one(
+    world: &World<'_>,
+    id: ClaimId,
+    cause: &str,
+    grace: Duration,
+    then: &mut Vec<Command>,
+) -> String {
+    if world.claims.waiting.contains_key(&id) {
+        return format!("{id} withdrawn; it waited");
     }
+    let Some(live) = world.claims.get(&id) else {
+        return format!("{id} has ended");
+    };
+    let owner = world.host.names.user(live.record.uid);
+    let end = Command::EndAll {
+        id,
+        cause: cause.to_owned(),
+        grace,
+    };
+    if let Some(behalf) = &live.record.behalf {
+        let cgroup = behalf.cgroup.display();
+        then.push(end);
+        return format!(
+            "{id} of {owner} ended; its programs below {cgroup} keep running: stop them from the system that \
+             started them"
+        );
+    }
+    let members = many(tell::members_now(world, id).len(), "process");
+    let when = if grace.is_zero() {
+        "now".to_owned()
+    } else {
+        format!("in {}", show_duration(grace))
+    };
+    let text = format!("{id} {cause}; its remaining programs are ended {when}");
+    then.extend([Command::TellOwner { id, text }, end]);
+    format!(
+        "{id} of {owner}: {members} got SIGTERM; the rest is killed {when}. This cannot be undone; {owner} can \
+         claim again"
+    )
 }
 
 /// The claims that are meant, in order. All of the words must fit, or none is touched.
@@ -169,4 +174,31 @@ fn kill_act(world: &World<'_>, id: ClaimId, reason: Option<String>) -> Act {
 fn what(record: &crate::daemon::journal::ClaimRecord) -> String {
     // The audit log stays for good: no arguments in it.
     crate::figures::public(&record.command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    #[test]
+    fn each_claim_ends_after_the_grace_and_its_owner_is_told() {
+        let mut scene = Scene::of(1);
+        scene.claim(1, 0);
+        let peer = Peer::root();
+        let ids = [ClaimId(1), ClaimId(2)];
+        let order = order(&scene.world(), &peer, &ids, Some(0), Some("fan broken"));
+        let afters: Vec<&str> = order.acts.iter().map(|act| act.before.as_str()).collect();
+        assert_eq!(afters.len(), 2);
+        assert_eq!(afters[1], "gone", "it has ended meanwhile");
+        let done = format!("{:?}", order.then);
+        assert!(
+            done.contains("are ended now") && done.contains("(fan broken)"),
+            "{done}"
+        );
+        assert!(
+            matches!(&order.then[..], [Command::TellOwner { .. }, Command::EndAll { grace, .. }] if grace.is_zero()),
+            "{done}"
+        );
+    }
 }

@@ -1,95 +1,90 @@
 //! How claims share a GPU, by command.
 
 use gshare_config::GpuMode;
-use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
+use gshare_proto::{ErrorCode, WireError};
 
-use super::Act;
-use crate::daemon::journal::put_meta;
+use super::{Act, Order};
+use crate::daemon::command::Command;
+use crate::daemon::journal::Store;
 use crate::daemon::modes;
-use crate::daemon::peer::Peer;
-use crate::daemon::service::Service;
 use crate::daemon::world::World;
 
-impl Service {
-    pub(super) fn admin_mode(
-        &mut self,
-        peer: &Peer,
-        word: &str,
-        mode: &str,
-        when_empty: bool,
-    ) -> Result<Reply, WireError> {
-        let usage = |text: String| WireError::new(ErrorCode::Usage, text);
-        let found = self.gpus.gpu_ids("GPU ", &[word.to_owned()])?;
-        let g = found
-            .first()
-            .map(|g| *g as usize)
-            .ok_or_else(|| usage(format!("this machine has no GPU {word}")))?;
-        if self.gpus[g].parent.is_some() {
-            return Err(usage(format!(
-                "GPU {g} is an instance; set the mode of its whole GPU"
-            )));
-        }
-        let wanted = GpuMode::from_name(mode)
-            .ok_or_else(|| usage(format!("`{mode}` is not a mode of a GPU")))?;
-        mode_is_possible(&self.world(), g, wanted)?;
-        let before = self.gpus[g].modes;
-        let holders = self.core.ledger().holders(g);
-        let key = modes::next_key(&self.gpus[g].uuid);
-        if wanted == before.now {
-            let none = self.journal.set_meta(&key, "");
-            none.map_err(|e| super::unwritten(&e))?;
-            self.gpus[g].modes.next = None;
-            self.refresh();
-            return Ok(done(format!("GPU {g} is in mode {mode}"), None));
-        }
-        if !holders.is_empty() && !when_empty {
-            return Err(WireError::new(
-                ErrorCode::NotAvailable,
-                format!(
-                    "GPU {g} is held by {}",
-                    modes::holders_text(&self.world(), g)
-                ),
-            )
-            .with_hint(format!(
-                "to change it when they have ended: gshare admin mode {g} {mode} --wait"
-            )));
-        }
-        let act = Act {
-            action: "mode",
-            target: format!("GPU {g} ({})", self.gpus[g].uuid),
-            before: before.now.name().to_owned(),
-            after: if holders.is_empty() {
-                mode.to_owned()
-            } else {
-                format!("{mode} when it is empty")
-            },
-            reason: None,
-        };
-        self.journal
-            .audit(&self.host.names, peer, vec![act], |tx| {
-                put_meta(tx, &key, mode)
-            })?;
-        self.gpus[g].modes.next = Some(wanted);
-        let undo = Some(format!("gshare admin mode {g} {}", before.now.name()));
-        if holders.is_empty() {
-            let modes = self.gpus.change_modes(&self.core);
-            self.execute(modes);
-            return Ok(done(format!("GPU {g} is now in mode {mode}"), undo));
-        }
-        self.refresh();
-        for id in holders {
-            let text = format!(
-                "{id}: the administrator waits for your claim to end: GPU {g} then changes to mode {mode}; your \
-                 claim is not affected"
-            );
-            self.tell_owner(id, &text);
-        }
-        let text = format!(
-            "GPU {g} takes no new claims and changes to mode {mode} when it is empty; held by {}",
-            modes::holders_text(&self.world(), g)
-        );
-        Ok(done(text, undo))
+/// `gshare admin mode`: at once on an empty GPU, else when it is empty.
+pub(super) fn order(
+    world: &World<'_>,
+    word: &str,
+    mode: &str,
+    when_empty: bool,
+) -> Result<Order, WireError> {
+    let usage = |text: String| WireError::new(ErrorCode::Usage, text);
+    let found = world.gpus.gpu_ids("GPU ", &[word.to_owned()])?;
+    let g = found
+        .first()
+        .map(|g| *g as usize)
+        .ok_or_else(|| usage(format!("this machine has no GPU {word}")))?;
+    let gpu = &world.gpus[g];
+    if gpu.parent.is_some() {
+        return Err(usage(format!(
+            "GPU {g} is an instance; set the mode of its whole GPU"
+        )));
     }
+    let wanted = GpuMode::from_name(mode)
+        .ok_or_else(|| usage(format!("`{mode}` is not a mode of a GPU")))?;
+    mode_is_possible(world, g, wanted)?;
+    let now = gpu.modes.now;
+    let holders = world.machine.ledger().holders(g);
+    let key = modes::next_key(&gpu.uuid);
+    if wanted == now {
+        return Ok(Order {
+            stores: vec![Store::Meta(key, String::new())],
+            then: vec![Command::NextMode(g, None), Command::Refresh],
+            ..Order::saying(format!("GPU {g} is in mode {mode}"), None)
+        });
+    }
+    if !holders.is_empty() && !when_empty {
+        return Err(WireError::new(
+            ErrorCode::NotAvailable,
+            format!("GPU {g} is held by {}", modes::holders_text(world, g)),
+        )
+        .with_hint(format!(
+            "to change it when they have ended: gshare admin mode {g} {mode} --wait"
+        )));
+    }
+    let act = Act {
+        action: "mode",
+        target: format!("GPU {g} ({})", gpu.uuid),
+        before: now.name().to_owned(),
+        after: if holders.is_empty() {
+            mode.to_owned()
+        } else {
+            format!("{mode} when it is empty")
+        },
+        reason: None,
+    };
+    let mut then = vec![Command::NextMode(g, Some(wanted))];
+    let text = if holders.is_empty() {
+        then.push(Command::ChangeModes);
+        format!("GPU {g} is now in mode {mode}")
+    } else {
+        then.push(Command::Refresh);
+        format!(
+            "GPU {g} takes no new claims and changes to mode {mode} when it is empty; held by {}",
+            modes::holders_text(world, g)
+        )
+    };
+    then.extend(holders.into_iter().map(|id| {
+        let text = format!(
+            "{id}: the administrator waits for your claim to end: GPU {g} then changes to mode {mode}; your \
+             claim is not affected"
+        );
+        Command::TellOwner { id, text }
+    }));
+    Ok(Order {
+        acts: vec![act],
+        stores: vec![Store::Meta(key, mode.to_owned())],
+        then,
+        ..Order::saying(text, Some(format!("gshare admin mode {g} {}", now.name())))
+    })
 }
 
 /// Whether a mode can be had on this GPU at all.
@@ -119,6 +114,37 @@ fn mode_is_possible(world: &World<'_>, g: usize, wanted: GpuMode) -> Result<(), 
     }
 }
 
-fn done(message: String, undo: Option<String>) -> Reply {
-    Reply::Admin(AdminDone { message, undo })
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    #[test]
+    fn an_empty_gpu_changes_at_once_and_a_mode_that_is_in_force_ends_the_wait() {
+        let scene = Scene::of(1);
+        let world = scene.world();
+        let changes = order(&world, "0", "exclusive", false).expect("it can");
+        let wait = Store::Meta(modes::next_key("GPU-0"), "exclusive".to_owned());
+        assert_eq!(changes.stores, [wait]);
+        assert_eq!(changes.acts[0].after, "exclusive");
+        let exclusive = Some(GpuMode::Exclusive);
+        assert!(
+            matches!(&changes.then[..], [Command::NextMode(0, next), Command::ChangeModes] if *next == exclusive),
+            "{changes:?}"
+        );
+        let stays = order(&world, "0", "timeslice", false).expect("it can");
+        assert!(stays.acts.is_empty(), "nothing is decided: {stays:?}");
+        assert!(
+            matches!(&stays.then[..], [Command::NextMode(0, None), ..]),
+            "{stays:?}"
+        );
+        assert!(
+            order(&world, "0", "mig", false).is_err(),
+            "it has no instances"
+        );
+        assert!(
+            order(&world, "1", "exclusive", false).is_err(),
+            "no such GPU"
+        );
+    }
 }

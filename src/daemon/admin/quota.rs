@@ -8,11 +8,10 @@ use gshare_core::{ClaimId, Party, Quota, Share};
 use gshare_enforcer::proc;
 use gshare_proto::{AdminDone, ErrorCode, QuotaView, Reply, WireError};
 
-use super::Act;
+use super::{Act, Order};
+use crate::daemon::command::Command;
 use crate::daemon::gpu::Gpus;
-use crate::daemon::journal::{ClaimRecord, Journal, JournalError, QuotaRecord};
-use crate::daemon::names::Names;
-use crate::daemon::peer::Peer;
+use crate::daemon::journal::{ClaimRecord, Journal, JournalError, QuotaRecord, Store};
 use crate::daemon::settings::Settings;
 use crate::daemon::world::World;
 use crate::identity::unknown;
@@ -86,103 +85,104 @@ fn flags(quota: &Quota) -> String {
     parts.into_iter().flatten().collect()
 }
 
-impl Settings {
-    pub(super) fn set_quota(
-        &mut self,
-        journal: &mut Journal,
-        (names, gpus): (&Names, &Gpus),
-        peer: &Peer,
-        wanted: QuotaView,
-    ) -> Result<Reply, WireError> {
-        let usage = |text: String| WireError::new(ErrorCode::Usage, text);
-        let party: Party = wanted.party.parse().map_err(|e| usage(format!("{e}")))?;
-        let too_much = |milli: Option<u32>| milli.is_some_and(|m| m > MOST_GPUS);
-        if too_much(wanted.gpus_milli) || too_much(wanted.max_milli) {
-            return Err(usage("a quota is at most 64 GPUs".to_owned()));
-        }
-        if wanted.weight_milli == Some(0) {
-            return Err(usage("a weight of 0 would never be served".to_owned()));
-        }
-        let quota = Quota {
-            party: party.clone(),
-            gpus: wanted.gpus_milli.map(Share::from_milli),
-            weight_milli: wanted.weight_milli,
-            max: wanted.max_milli.map(Share::from_milli),
-        };
-        if quota.gpus.is_none() && quota.weight_milli.is_none() && quota.max.is_none() {
-            return Err(usage("a quota needs --gpus, --weight or --max".to_owned()));
-        }
-        if let (Some(gpus), Some(max)) = (quota.gpus, quota.max)
-            && gpus > max
-        {
-            return Err(usage(format!(
-                "the guarantee ({} GPUs) exceeds the maximum ({} GPUs)",
-                gpus.short(),
-                max.short()
-            )));
-        }
-        let before = self.in_force(&party);
-        let act = Act {
-            action: "quota set",
-            target: party.to_string(),
-            before: before.as_ref().map_or_else(|| "none".to_owned(), text),
-            after: text(&quota),
-            reason: None,
-        };
-        let record = QuotaRecord::of(&quota);
-        journal.audit(names, peer, vec![act], |tx| record.put(tx))?;
-        let undo = match self.set_quotas.insert(party.clone(), quota.clone()) {
-            Some(old) => format!("gshare admin quota set {party}{}", flags(&old)),
-            None => format!("gshare admin quota remove {party}"),
-        };
-        let mut message = format!("{party}: {}", text(&quota));
-        if let Some(why) = unpackable_quotas(gpus.cards(), &self.quotas()) {
-            message.push_str(&format!("\nnote: {why}"));
-        }
-        if let Some(warning) = unknown(&party) {
-            message.push_str(&format!("\n{warning}"));
-        }
-        Ok(Reply::Admin(AdminDone {
-            message,
-            undo: Some(undo),
-        }))
+/// `gshare admin quota set`.
+pub(super) fn set(world: &World<'_>, wanted: QuotaView) -> Result<Order, WireError> {
+    let usage = |text: String| WireError::new(ErrorCode::Usage, text);
+    let party: Party = wanted.party.parse().map_err(|e| usage(format!("{e}")))?;
+    let too_much = |milli: Option<u32>| milli.is_some_and(|m| m > MOST_GPUS);
+    if too_much(wanted.gpus_milli) || too_much(wanted.max_milli) {
+        return Err(usage("a quota is at most 64 GPUs".to_owned()));
     }
+    if wanted.weight_milli == Some(0) {
+        return Err(usage("a weight of 0 would never be served".to_owned()));
+    }
+    let quota = Quota {
+        party: party.clone(),
+        gpus: wanted.gpus_milli.map(Share::from_milli),
+        weight_milli: wanted.weight_milli,
+        max: wanted.max_milli.map(Share::from_milli),
+    };
+    if quota.gpus.is_none() && quota.weight_milli.is_none() && quota.max.is_none() {
+        return Err(usage("a quota needs --gpus, --weight or --max".to_owned()));
+    }
+    if let (Some(gpus), Some(max)) = (quota.gpus, quota.max)
+        && gpus > max
+    {
+        return Err(usage(format!(
+            "the guarantee ({} GPUs) exceeds the maximum ({} GPUs)",
+            gpus.short(),
+            max.short()
+        )));
+    }
+    let before = world.config.in_force(&party);
+    let act = Act {
+        action: "quota set",
+        target: party.to_string(),
+        before: before.as_ref().map_or_else(|| "none".to_owned(), text),
+        after: text(&quota),
+        reason: None,
+    };
+    let undo = match world.config.set_quotas.get(&party) {
+        Some(old) => format!("gshare admin quota set {party}{}", flags(old)),
+        None => format!("gshare admin quota remove {party}"),
+    };
+    let mut message = format!("{party}: {}", text(&quota));
+    Ok(Order {
+        acts: vec![act],
+        stores: vec![Store::Quota(QuotaRecord::of(&quota))],
+        then: vec![Command::SetQuota(party.clone(), Some(quota))],
+        ..Order::answered(move |world, _| {
+            if let Some(why) = unpackable_quotas(world.gpus.cards(), &world.config.quotas()) {
+                message.push_str(&format!("\nnote: {why}"));
+            }
+            if let Some(warning) = unknown(&party) {
+                message.push_str(&format!("\n{warning}"));
+            }
+            let undo = Some(undo);
+            AdminDone { message, undo }
+        })
+    })
+}
 
-    pub(super) fn remove_quota(
-        &mut self,
-        journal: &mut Journal,
-        names: &Names,
-        peer: &Peer,
-        word: &str,
-    ) -> Result<Reply, WireError> {
-        let usage = |text: String| WireError::new(ErrorCode::Usage, text);
-        let party: Party = word.parse().map_err(|e| usage(format!("{e}")))?;
-        let Some(old) = self.set_quotas.get(&party).cloned() else {
-            let error = usage(format!("no administrator has set a quota of {party}"));
-            let configured = self.in_force(&party).is_some();
-            return Err(if configured {
-                error
-                    .with_hint("this quota comes from gshare.toml: remove it there, under [quotas]")
-            } else {
-                error.with_hint("gshare admin quota list shows all quotas")
-            });
-        };
-        let configured = self.quotas.iter().find(|q| q.party == party);
-        let after = configured.map_or_else(|| "none".to_owned(), text);
-        let act = Act {
-            action: "quota remove",
-            target: party.to_string(),
-            before: text(&old),
-            after: after.clone(),
-            reason: None,
-        };
-        let key = party.to_string();
-        journal.audit(names, peer, vec![act], |tx| QuotaRecord::remove(tx, &key))?;
-        self.set_quotas.remove(&party);
-        Ok(Reply::Admin(AdminDone {
-            message: format!("{party}: {after}"),
-            undo: Some(format!("gshare admin quota set {party}{}", flags(&old))),
-        }))
+/// `gshare admin quota remove`.
+pub(super) fn remove(world: &World<'_>, word: &str) -> Result<Order, WireError> {
+    let usage = |text: String| WireError::new(ErrorCode::Usage, text);
+    let party: Party = word.parse().map_err(|e| usage(format!("{e}")))?;
+    let Some(old) = world.config.set_quotas.get(&party) else {
+        let error = usage(format!("no administrator has set a quota of {party}"));
+        let configured = world.config.in_force(&party).is_some();
+        return Err(if configured {
+            error.with_hint("this quota comes from gshare.toml: remove it there, under [quotas]")
+        } else {
+            error.with_hint("gshare admin quota list shows all quotas")
+        });
+    };
+    let configured = world.config.quotas.iter().find(|q| q.party == party);
+    let after = configured.map_or_else(|| "none".to_owned(), text);
+    let message = format!("{party}: {after}");
+    let undo = format!("gshare admin quota set {party}{}", flags(old));
+    let act = Act {
+        action: "quota remove",
+        target: party.to_string(),
+        before: text(old),
+        after,
+        reason: None,
+    };
+    Ok(Order {
+        acts: vec![act],
+        stores: vec![Store::NoQuota(party.to_string())],
+        then: vec![Command::SetQuota(party, None)],
+        ..Order::saying(message, Some(undo))
+    })
+}
+
+impl Settings {
+    /// A quota that an administrator has set; `None` if it was removed.
+    pub(crate) fn set_quota(&mut self, party: Party, quota: Option<Quota>) {
+        match quota {
+            Some(quota) => drop(self.set_quotas.insert(party, quota)),
+            None => drop(self.set_quotas.remove(&party)),
+        }
     }
 
     /// What was decided before this service started.
@@ -202,7 +202,8 @@ impl Settings {
         self.quotas().into_iter().find(|q| q.party == *party)
     }
 
-    pub(super) fn quota_list(&self) -> Reply {
+    /// For `gshare admin quota list`.
+    pub(crate) fn quota_list(&self) -> Reply {
         let view = |q: Quota| QuotaView {
             party: q.party.to_string().into(),
             gpus_milli: q.gpus.map(Share::milli),

@@ -3,7 +3,7 @@
 use gshare_core::quota::PartyError;
 use gshare_core::{Quota, Share};
 use gshare_proto::AuditEntry;
-use rusqlite::{Transaction, params};
+use rusqlite::{Connection, Transaction, params};
 
 use super::{Journal, JournalError, signed};
 
@@ -155,7 +155,7 @@ impl QuotaRecord {
     }
 
     /// Writes it, or over the one that is there.
-    pub(crate) fn put(&self, tx: &Transaction<'_>) -> Result<(), JournalError> {
+    pub(crate) fn put(&self, tx: &Connection) -> Result<(), JournalError> {
         tx.execute(
             "INSERT OR REPLACE INTO quota (party, gpus_milli, weight_milli, max_milli) VALUES (?1, ?2, ?3, ?4)",
             params![self.party, self.gpus_milli, self.weight_milli, self.max_milli],
@@ -164,7 +164,7 @@ impl QuotaRecord {
     }
 
     /// Removes that of a party.
-    pub(crate) fn remove(tx: &Transaction<'_>, party: &str) -> Result<(), JournalError> {
+    pub(crate) fn remove(tx: &Connection, party: &str) -> Result<(), JournalError> {
         tx.execute("DELETE FROM quota WHERE party = ?1", [party])?;
         Ok(())
     }
@@ -172,7 +172,7 @@ impl QuotaRecord {
 
 impl DrainRecord {
     /// Writes it, or over the one that is there.
-    pub(crate) fn put(&self, tx: &Transaction<'_>) -> Result<(), JournalError> {
+    pub(crate) fn put(&self, tx: &Connection) -> Result<(), JournalError> {
         tx.execute(
             "INSERT OR REPLACE INTO drain (uuid, since_ms, by, reason) VALUES (?1, ?2, ?3, ?4)",
             params![self.uuid, signed(self.since_ms), self.by, self.reason],
@@ -181,7 +181,7 @@ impl DrainRecord {
     }
 
     /// Removes that of a GPU.
-    pub(crate) fn remove(tx: &Transaction<'_>, uuid: &str) -> Result<(), JournalError> {
+    pub(crate) fn remove(tx: &Connection, uuid: &str) -> Result<(), JournalError> {
         tx.execute("DELETE FROM drain WHERE uuid = ?1", [uuid])?;
         Ok(())
     }

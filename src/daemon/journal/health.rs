@@ -1,8 +1,9 @@
 //! Errors of GPUs, until somebody says that they are mended or the machine was restarted.
 
-use rusqlite::params;
+use rusqlite::{Connection, params};
 
-use super::{Journal, JournalError, signed};
+use super::{DrainRecord, Journal, JournalError, QuotaRecord, put_meta, signed};
+
 /// An error of a GPU as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct XidRecord {
@@ -32,6 +33,28 @@ pub(crate) enum Store {
     },
     /// A word to be remembered under a key.
     Meta(String, String),
+    /// A GPU takes no new claims.
+    Drain(DrainRecord),
+    /// It does again, by its lasting name.
+    Undrain(String),
+    /// A quota that an administrator has set.
+    Quota(QuotaRecord),
+    /// It is removed, by the name of its party.
+    NoQuota(String),
+}
+
+impl Store {
+    /// Writes down what was decided, as part of a transaction; errors of GPUs are no decisions.
+    pub(crate) fn put(&self, db: &Connection) -> Result<(), JournalError> {
+        match self {
+            Self::Meta(key, value) => put_meta(db, key, value),
+            Self::Drain(drain) => drain.put(db),
+            Self::Undrain(name) => DrainRecord::remove(db, name),
+            Self::Quota(quota) => quota.put(db),
+            Self::NoQuota(party) => QuotaRecord::remove(db, party),
+            Self::AddXid(_) | Self::ForgetXids { .. } => Ok(()),
+        }
+    }
 }
 
 pub(super) const SCHEMA: &str = "
@@ -49,7 +72,7 @@ impl Journal {
             match one {
                 Store::AddXid(xid) => self.add_xid(boot, xid)?,
                 Store::ForgetXids { uuid, code } => self.forget_xids(uuid, *code)?,
-                Store::Meta(key, value) => self.set_meta(key, value)?,
+                word => word.put(&self.db)?,
             }
         }
         Ok(together.commit()?)

@@ -5,18 +5,22 @@ use std::time::{Duration, Instant};
 
 use gshare_config::Config;
 use gshare_core::mig::{Layout, NoRoom, Place, Profile, places, profile_name};
-use gshare_enforcer::gpu::{GpuReading, MigError, MigInstance, MigOrder, MigState, Observer};
+use gshare_enforcer::gpu::{
+    Divider, GpuReading, MigError, MigInstance, MigOrder, MigState, Observer,
+};
 use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
+use tokio::sync::mpsc::UnboundedSender;
 
-use crate::daemon::admin::Act;
+use crate::daemon::admin::{Act, Order};
 use crate::daemon::command::Command;
 use crate::daemon::connection::Sender;
-use crate::daemon::gpu::FIRST_LOOK;
-use crate::daemon::journal::{Journal, put_meta};
+use crate::daemon::engine::LeverState;
+use crate::daemon::journal::{Journal, Store};
 use crate::daemon::msg::Msg;
 use crate::daemon::peer::Peer;
-use crate::daemon::service::Service;
-use crate::daemon::{admin, die, levers, release};
+use crate::daemon::release::Wait;
+use crate::daemon::world::World;
+use crate::daemon::{admin, die, release};
 
 /// How long one step may take: the mode of some GPUs changes by a reset.
 const STEP: Duration = Duration::from_secs(60);
@@ -169,144 +173,138 @@ pub(crate) fn restore(
     undone
 }
 
-impl Service {
-    /// `gshare admin mig`: the answer comes when the instances are there.
-    pub(crate) fn admin_mig(
-        &mut self,
-        peer: &Peer,
-        word: &str,
-        layout: &str,
-        dry_run: bool,
-        out: &Sender,
-    ) {
-        match self.begin_dividing(peer, word, layout, dry_run, out) {
-            Ok(None) => {}
-            Ok(Some(reply)) => out.reply(&reply),
-            Err(error) => out.error(error),
-        }
-    }
+/// A GPU that is to be divided, and who waits for it.
+#[derive(Debug)]
+pub(crate) struct Dividing {
+    /// Index.
+    pub(crate) gpu: usize,
+    divider: Divider,
+    layout: Layout,
+    /// The layout is another than before.
+    is_change: bool,
+    undo: String,
+    out: Sender,
+}
 
-    fn begin_dividing(
-        &mut self,
-        peer: &Peer,
-        word: &str,
-        text: &str,
-        dry_run: bool,
-        out: &Sender,
-    ) -> Result<Option<Reply>, WireError> {
-        admin::may_administrate(&self.world(), peer)?;
-        let layout: Layout = text
-            .parse()
-            .map_err(|e| WireError::new(ErrorCode::Usage, format!("`{text}`: {e}")))?;
-        let g = self.gpus.whole_gpus(&[word])?.into_iter().next();
-        let g = g.ok_or_else(|| WireError::new(ErrorCode::Usage, "no GPU is named"))?;
-        let refuse = |text: String| WireError::new(ErrorCode::NotAvailable, text);
-        if self.gpus.is_released(g) {
-            return Err(refuse(format!("GPU {g} is released"))
-                .with_hint(format!("gshare admin release {g} --take")));
-        }
-        if !self.gpus.dividing.is_empty() {
-            return Err(refuse("another GPU is being divided".to_owned()));
-        }
-        let divider = self.observer.divider(u32::try_from(g).unwrap_or(u32::MAX));
-        let undivided = |e: Undivided| {
-            let error = refuse(format!("GPU {g} cannot be divided into {layout}: {e}"));
-            match e {
-                Undivided::NoRoom(NoRoom { fits, .. }) if !fits.is_off() => {
-                    error.with_hint(format!("gshare admin mig {g} {fits} --dry-run"))
-                }
-                _ => error,
-            }
-        };
-        let state = divider.step(MigOrder::Look, LOOK);
-        let state = state.map_err(|e| undivided(e.into()))?;
-        let places = wanted(&state, &layout).map_err(|e| undivided(e.into()))?;
-        let before = self::layout(&state);
-        if dry_run {
-            let message = would(g, &state, &places, &layout);
-            return Ok(Some(Reply::Admin(AdminDone {
-                message,
-                undo: None,
-            })));
-        }
-        release::may_be_let_go(&self.world(), &self.levers, g)?;
-        let others = release::users_without_claim(&self.world(), g);
-        if !others.is_empty() {
-            return Err(refuse(format!(
-                "GPU {g} is in use without a claim by {others}"
-            )));
-        }
-        let act = Act {
-            action: "mig",
-            target: format!("GPU {g} ({})", self.gpus[g].uuid),
-            before: before.to_string(),
-            after: layout.to_string(),
-            reason: None,
-        };
-        let key = meta_key(&self.gpus[g].uuid);
-        self.journal
-            .audit(&self.host.names, peer, vec![act], |tx| {
-                put_meta(tx, &key, &layout.to_string())
-            })?;
-        die::at("mig-journaled");
-        // No program may start there from now on, and what gshare itself has open goes; NVML's own handle is needed.
-        self.gpus.dividing.insert(g);
-        let waits = self.close_but_nvml(g);
-        self.refresh();
-        let undo = format!("gshare admin mig {g} {before}");
-        let is_change = before != layout;
-        let (events, out) = (self.host.events.clone(), out.clone());
+impl Dividing {
+    /// Divides it in a thread, once nothing of gshare has it open. False if there is no thread: the caller was told.
+    pub(crate) fn start(self, waits: Vec<Wait>, events: UnboundedSender<Msg>) -> bool {
+        let (g, out) = (self.gpu, self.out.clone());
         let started = std::thread::Builder::new().name("mig".to_owned());
         let working = started.spawn(move || {
             let until = Instant::now() + PATIENCE;
             let _ = waits.iter().all(|wait| wait.ended(until));
-            let result = divide(&|order| divider.step(order, STEP), &layout);
-            let result = match result {
-                Ok(state) => {
-                    let layout = self::layout(&state);
-                    let already = if is_change { "" } else { "already " };
-                    let message = match layout.is_off() {
-                        true => format!("GPU {g} is {already}whole"),
-                        false => format!("GPU {g} is {already}divided into {layout}"),
-                    };
-                    let undo = is_change.then_some(undo);
-                    Ok(AdminDone { message, undo })
-                }
-                Err(why) => Err(undone(g, &why, &undo)),
-            };
+            let out = self.out.clone();
+            let result = self.divide();
             let _ = events.send(Msg::Divided {
                 gpu: g,
                 result,
                 out,
             });
         });
-        if let Err(error) = working {
-            self.gpus.dividing.remove(&g);
-            return Err(refuse(format!("its thread could not be started: {error}")));
-        }
-        Ok(None)
+        let failed = working.err().map(|error| {
+            let text = format!("its thread could not be started: {error}");
+            out.error(WireError::new(ErrorCode::NotAvailable, text));
+        });
+        failed.is_none()
     }
 
-    /// A GPU has been divided, or not.
-    pub(crate) fn divided(&mut self, g: usize, result: Result<AdminDone, WireError>, out: &Sender) {
-        self.gpus.dividing.remove(&g);
-        drop(levers::restrict_engine(&self.world(), &self.levers));
-        if let Ok(sample) = self.observer.sample_now(FIRST_LOOK) {
-            self.handle(Msg::Sample(Box::new(sample)));
-        }
-        if let Err(error) = self.gpus.load_overheads(&self.journal) {
-            tracing::warn!("the memory of a CUDA context on new instances is unknown: {error:#}");
-        }
-        self.execute(vec![Command::TendMps]);
-        self.refresh();
-        match result {
-            Ok(done) => {
-                self.notice(None, done.message.clone());
-                out.reply(&Reply::Admin(done));
-            }
-            Err(error) => out.error(error),
-        }
+    fn divide(self) -> Result<AdminDone, WireError> {
+        let (g, undo) = (self.gpu, self.undo);
+        let divider = self.divider;
+        let divided = divide(&|order| divider.step(order, STEP), &self.layout);
+        let state = divided.map_err(|why| undone(g, &why, &undo))?;
+        let layout = layout(&state);
+        let already = if self.is_change { "" } else { "already " };
+        let message = match layout.is_off() {
+            true => format!("GPU {g} is {already}whole"),
+            false => format!("GPU {g} is {already}divided into {layout}"),
+        };
+        let undo = self.is_change.then_some(undo);
+        Ok(AdminDone { message, undo })
     }
+}
+
+/// `gshare admin mig`: the answer comes when the instances are there.
+pub(crate) fn order(
+    world: &World<'_>,
+    (observer, levers): (&Observer, &LeverState),
+    peer: &Peer,
+    (word, text): (&str, &str),
+    dry_run: bool,
+    out: &Sender,
+) -> Result<Order, WireError> {
+    admin::may_administrate(world, peer)?;
+    let layout: Layout = text
+        .parse()
+        .map_err(|e| WireError::new(ErrorCode::Usage, format!("`{text}`: {e}")))?;
+    let g = world.gpus.whole_gpus(&[word])?.into_iter().next();
+    let g = g.ok_or_else(|| WireError::new(ErrorCode::Usage, "no GPU is named"))?;
+    let refuse = |text: String| WireError::new(ErrorCode::NotAvailable, text);
+    if world.gpus.is_released(g) {
+        return Err(refuse(format!("GPU {g} is released"))
+            .with_hint(format!("gshare admin release {g} --take")));
+    }
+    if !world.gpus.dividing.is_empty() {
+        return Err(refuse("another GPU is being divided".to_owned()));
+    }
+    let divider = observer.divider(u32::try_from(g).unwrap_or(u32::MAX));
+    let undivided = |e: Undivided| {
+        let error = refuse(format!("GPU {g} cannot be divided into {layout}: {e}"));
+        match e {
+            Undivided::NoRoom(NoRoom { fits, .. }) if !fits.is_off() => {
+                error.with_hint(format!("gshare admin mig {g} {fits} --dry-run"))
+            }
+            _ => error,
+        }
+    };
+    let state = divider.step(MigOrder::Look, LOOK);
+    let state = state.map_err(|e| undivided(e.into()))?;
+    let places = wanted(&state, &layout).map_err(|e| undivided(e.into()))?;
+    let before = self::layout(&state);
+    if dry_run {
+        let message = would(g, &state, &places, &layout);
+        return Ok(Order::saying(message, None));
+    }
+    release::may_be_let_go(world, levers, g)?;
+    let others = release::users_without_claim(world, g);
+    if !others.is_empty() {
+        return Err(refuse(format!(
+            "GPU {g} is in use without a claim by {others}"
+        )));
+    }
+    let act = Act {
+        action: "mig",
+        target: format!("GPU {g} ({})", world.gpus[g].uuid),
+        before: before.to_string(),
+        after: layout.to_string(),
+        reason: None,
+    };
+    let dividing = Dividing {
+        gpu: g,
+        divider,
+        is_change: before != layout,
+        undo: format!("gshare admin mig {g} {before}"),
+        out: out.clone(),
+        layout,
+    };
+    let key = meta_key(&world.gpus[g].uuid);
+    Ok(Order {
+        acts: vec![act],
+        stores: vec![Store::Meta(key, dividing.layout.to_string())],
+        file: None,
+        then: vec![Command::Divide(Box::new(dividing)), Command::Refresh],
+        answer: None,
+    })
+}
+
+/// What is done when a GPU has been divided, or not.
+pub(crate) fn divided(g: usize, result: Result<AdminDone, WireError>, out: Sender) -> Vec<Command> {
+    let text = result.as_ref().ok().map(|done| done.message.clone());
+    let mut then = vec![Command::Divided(g), Command::TendMps, Command::Refresh];
+    then.extend(text.map(Command::Notice));
+    then.push(Command::Reply(out, result.map(Reply::Admin)));
+    then
 }
 
 /// What is told of a GPU that is not divided as it should be.

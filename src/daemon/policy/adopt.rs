@@ -64,8 +64,7 @@ impl Service {
                 after: "a claim".to_owned(),
                 reason: None,
             };
-            self.journal
-                .audit(&self.host.names, peer, vec![act], |_| Ok(()))?;
+            self.journal.audit(&self.host.names, peer, vec![act], &[])?;
         }
         let id = self.journal.take_id();
         record.id = id.0;
@@ -91,7 +90,7 @@ impl Service {
                 let who = self.host.names.user(peer.uid);
                 self.tell_owner(id, &format!("{who} turned process {pid} into claim {id}"));
             }
-            self.look_up_owners();
+            self.execute(vec![Command::LookUpOwners]);
             self.execute(vec![Command::Account]);
             self.refresh();
         }
