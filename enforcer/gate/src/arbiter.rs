@@ -584,12 +584,15 @@ impl Arbiter {
                 self.dismiss(claim, |p| dead.contains(&p.slot));
                 state = self.state(claim);
             }
-            let most = if backlog || claim.is_spread {
+            // What it had there before its turn holds up whoever is due, and nobody who has had more than it.
+            let is_due = || self.is_behind(now, id, began_ns, claims);
+            let most = if claim.is_spread || backlog && is_due() {
                 BACKLOG_AT_MOST_NS
             } else {
                 DRAIN_AT_MOST_NS
             };
-            lingers = state.busy && now >= due_ns.saturating_add(most);
+            let from_ns = if backlog { began_ns } else { due_ns };
+            lingers = state.busy && now >= due_ns.max(from_ns.saturating_add(most));
         }
         if (ends_ns..due_ns.saturating_add(BACKLOG_AT_MOST_NS)).contains(&now)
             && is_torn(now, claim)
@@ -662,6 +665,17 @@ impl Arbiter {
             open: Some(id),
             since_ns: u64::MAX,
         };
+    }
+
+    /// Whether a claim waits that has had less, for its share, than the one whose turn began then.
+    fn is_behind(&self, now: u64, id: u64, began_ns: u64, claims: &[Claim<'_>]) -> bool {
+        let record = |id: u64| self.records.iter().find(|r| r.id == id);
+        let ahead = |id: u64| record(id).map_or(0.0, |r| r.ahead_ns);
+        let share = record(id).map_or(0.0, |r| r.usual.share).max(1e-3);
+        let mine = ahead(id) + now.saturating_sub(began_ns) as f64 / share;
+        let others = claims.iter().filter(|c| c.is_gated && c.id != id);
+        let waits = |c: &&Claim<'_>| c.processes.iter().any(|p| p.waiting);
+        others.filter(waits).any(|c| ahead(c.id) < mine)
     }
 
     /// Counts time on the GPU, as so much where it is `counted` as another time than it was; with work that lingers beside

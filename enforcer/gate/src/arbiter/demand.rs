@@ -17,6 +17,9 @@ const ENOUGH_NS: u64 = 500_000_000;
 const HEAVY: f64 = 0.9;
 /// With so much on the GPU a claim takes whatever it can get.
 const BACKLOG_NS: u64 = 2_000_000;
+/// So does one whose launch has been there for so long, whatever that was taken to take. A stream that waits for something
+/// other than the GPU is known by then.
+const LONG_NS: u64 = 40_000_000;
 
 /// A claim's need of the GPU.
 #[derive(Debug, Clone, Default)]
@@ -207,6 +210,8 @@ impl Arbiter {
             return;
         }
         let is_first = self.low_since_ns == u64::MAX;
+        let is_long = |p: &Process| p.busy && p.since_ns > 0 && now >= p.since_ns + LONG_NS;
+        let has_long = |c: &Claim<'_>, gpu| c.processes.iter().any(|p| p.gpu == gpu && is_long(p));
         let (mut takes_more, mut at_limit) = (false, false);
         let mut sums: Vec<f64> = Vec::new();
         let mut add = |needs: &[f64]| {
@@ -244,7 +249,8 @@ impl Arbiter {
             } else {
                 let backlog = |p: &Process| p.busy && p.expected_ns > now + BACKLOG_NS;
                 // A burst that has just begun is a backlog for a moment: a flood has work all the time.
-                let flood = used >= HEAVY && claim.processes.iter().any(backlog);
+                let flood =
+                    used >= HEAVY && claim.processes.iter().any(|p| backlog(p) || is_long(p));
                 demand.heavy = part >= own * HEAVY || flood;
                 // It would take what is lost while kernels of others wait for other GPUs.
                 let loses = flood && claims.iter().any(|c| c.elsewhere_ns.is_some());
@@ -255,6 +261,13 @@ impl Arbiter {
                 }
             }
             demand.begin(now, claim.processes);
+            // What it will have taken is not known yet; those who have such work have the whole GPU.
+            for p in claim.processes.iter().filter(|p| is_long(p)) {
+                let with = claims.iter().filter(|c| has_long(c, p.gpu)).count();
+                if let Some(part) = needs.get_mut(p.gpu) {
+                    *part = part.max(1.0 / with.max(1) as f64);
+                }
+            }
             takes_more |= demand.heavy;
             at_limit |= claim.limit_permille < 1000
                 && part >= f64::from(claim.limit_permille) / 1000.0 * HEAVY;

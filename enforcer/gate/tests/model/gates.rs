@@ -138,6 +138,8 @@ pub(crate) struct Turns {
     pub(crate) elsewhere_ns: Option<u64>,
     pub(crate) arbiter: Arbiter,
     pub(crate) silent: bool,
+    /// The service is gone, and the members see that.
+    pub(crate) dead: bool,
     pub(crate) waited_ns: Vec<u64>,
     /// Whose kernel does not end, and since when.
     pub(crate) stuck: Option<(u64, u64)>,
@@ -162,6 +164,7 @@ impl Turns {
             elsewhere_ns: None,
             arbiter: Arbiter::default(),
             silent: false,
+            dead: false,
             waited_ns: vec![0; sim.processes.len()],
             stuck: None,
         }
@@ -180,7 +183,7 @@ impl Turns {
             ahead_ns: self.pages[claim].ahead_ns,
             flags: self.pages[claim].flags,
             beat_ns: self.beat_ns,
-            alive: true,
+            alive: !self.dead,
             frame: Frame {
                 offset_ns: self.asked[..claim].iter().map(|a| part(a.request)).sum(),
                 window_ns: part(self.asked[claim].request),

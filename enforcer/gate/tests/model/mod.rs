@@ -80,7 +80,9 @@ impl Rng {
 pub(crate) enum Program {
     /// Launches as fast as it may.
     Flood { kernel: u64 },
-    /// The same with kernels of which each waits for its twin on another GPU.
+    /// The same with two kernels queued at most.
+    Two { kernel: u64 },
+    /// The same as a flood with kernels of which each waits for its twin on another GPU.
     Meet { kernel: u64 },
     /// Launches, waits for it, computes for a while.
     Sync { kernel: u64, think: u64 },
@@ -153,7 +155,7 @@ pub(crate) struct Thread {
     version: u64,
     step: u32,
     syncing: bool,
-    waits_for_pair: bool,
+    waits_for_room: bool,
     launched: u64,
     /// GPU time of its kernels that are over, copies left out.
     pub(crate) computed: f64,
@@ -194,6 +196,8 @@ pub(crate) struct Twin {
 pub(crate) struct Sim {
     pub(crate) now: u64,
     pub(crate) costs: Costs,
+    /// Kernels of one kind all take the same time.
+    pub(crate) is_exact: bool,
     pub(crate) rng: Rng,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     order: u64,
@@ -226,6 +230,7 @@ impl Sim {
         Sim {
             now: 1000 * MS,
             costs: Costs::REAL,
+            is_exact: false,
             rng: Rng(seed.wrapping_mul(2).wrapping_add(0x9e37_79b9)),
             events: BinaryHeap::new(),
             order: 0,
@@ -272,7 +277,7 @@ impl Sim {
             version: 0,
             step: 0,
             syncing: false,
-            waits_for_pair: false,
+            waits_for_room: false,
             launched: 0,
             computed: 0.0,
             finished: 0,
@@ -474,7 +479,9 @@ impl Sim {
             return;
         }
         let (kernel, count) = match self.threads[t].program {
-            Program::Flood { kernel } | Program::Meet { kernel } => (kernel, 1),
+            Program::Flood { kernel } | Program::Two { kernel } | Program::Meet { kernel } => {
+                (kernel, 1)
+            }
             Program::Sync { kernel, .. } | Program::Held { kernel, .. } => (kernel, 1),
             Program::Burst { kernel, count, .. } => (kernel, count),
             Program::Copies { copy, .. } if self.threads[t].launched.is_multiple_of(2) => {
@@ -484,9 +491,13 @@ impl Sim {
         };
         let copies =
             matches!(self.threads[t].program, Program::Copies { copy, .. } if copy == kernel);
-        if copies && self.threads[t].queue.len() > 2 {
-            // Woken when a pair is over.
-            self.threads[t].waits_for_pair = true;
+        let is_full = match self.threads[t].program {
+            Program::Two { .. } => self.threads[t].queue.len() >= 2,
+            _ => copies && self.threads[t].queue.len() > 2,
+        };
+        if is_full {
+            // Woken when a kernel, or a pair, is over.
+            self.threads[t].waits_for_room = true;
             return;
         }
         let thread = &mut self.threads[t];
@@ -496,7 +507,7 @@ impl Sim {
         if self.threads[t].step >= count || self.threads[t].syncing {
             let idle = self.threads[t].queue.is_empty();
             let (wait, pause) = match self.threads[t].program {
-                Program::Flood { .. } | Program::Meet { .. } => (false, 0),
+                Program::Flood { .. } | Program::Two { .. } | Program::Meet { .. } => (false, 0),
                 Program::Sync { think, .. } => (true, think),
                 Program::Held { .. } => (true, 0),
                 Program::Burst { pause, .. } => (true, pause),
@@ -549,6 +560,7 @@ impl Sim {
                 // Durations vary a little; those that meet end together.
                 let length = match self.threads[t].program {
                     Program::Meet { .. } => kernel,
+                    _ if self.is_exact => kernel,
                     _ => kernel - kernel / 10 + self.rng.below(kernel / 5 + 1),
                 };
                 let width = if copies { 0.0 } else { self.threads[t].width };
@@ -698,8 +710,8 @@ impl Sim {
         let thread = &mut self.threads[t];
         thread.finished += 1;
         thread.computed += kernel.length * kernel.width;
-        if thread.waits_for_pair && thread.queue.len() <= 2 {
-            thread.waits_for_pair = false;
+        if thread.waits_for_room && thread.queue.len() <= 2 {
+            thread.waits_for_room = false;
             thread.version += 1;
             let (version, wake) = (thread.version, 10 * US);
             self.at(at + wake, Event::Thread(t, version));
