@@ -3,10 +3,10 @@
 
 use crate::support;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use gshare::station::Station;
@@ -379,7 +379,11 @@ fn a_mode_is_changed_when_the_gpu_is_empty_and_stays_over_a_restart() {
     assert!(text.contains("GPU 0 is held by c1"), "{text}");
     let mut waits = station.command();
     waits.args(["admin", "mode", "0", "mps", "--wait"]);
-    let mut waits = waits.spawn().expect("starts");
+    let mut waits = waits.stderr(Stdio::piped()).spawn().expect("starts");
+    let mut tells = BufReader::new(waits.stderr.take().expect("piped"));
+    let mut line = String::new();
+    tells.read_line(&mut line).expect("told");
+    assert!(line.starts_with("waits for c1"), "{line}");
     said(
         &station,
         "c1: the administrator waits for your claim to end",
@@ -505,8 +509,8 @@ fn the_sockets_of_a_server_for_one_user_are_his_alone() {
         .uid(BOB)
         .gid(BOB);
     control
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped());
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     let mut child = control.spawn().expect("starts");
     let _ = child
         .stdin

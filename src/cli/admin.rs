@@ -248,9 +248,20 @@ fn mode(socket: Option<&Path>, client: &mut Client, args: &ModeArgs) -> Outcome 
     let watch = Call::Watch {
         min_interval_ms: LOOK_MS,
     };
-    let mut reply = client.call(&watch)?;
+    let mut next = client.call(&watch);
     let mut told = String::new();
     loop {
+        let reply = match next {
+            // A service that restarts still has what was asked.
+            Err(lost @ (ClientError::Closed | ClientError::Io(_))) => {
+                let back = Instant::now() + connect::patience();
+                let found = connect::again(socket, back, &Waiting::new(true))?;
+                *client = found.ok_or(lost)?;
+                next = client.call(&watch);
+                continue;
+            }
+            reply => reply?,
+        };
         let Reply::Snapshot(snapshot) = reply else {
             return Err(unexpected(&reply));
         };
@@ -280,16 +291,7 @@ fn mode(socket: Option<&Path>, client: &mut Client, args: &ModeArgs) -> Outcome 
             )
             .with_hint("gshare admin kill --gpu GPU ends what runs there"));
         }
-        reply = match client.next_reply() {
-            // A service that restarts still has what was asked.
-            Err(lost @ (ClientError::Closed | ClientError::Io(_))) => {
-                let back = Instant::now() + connect::patience();
-                let found = connect::again(socket, back, &Waiting::new(true))?;
-                *client = found.ok_or(lost)?;
-                client.call(&watch)?
-            }
-            reply => reply?,
-        };
+        next = client.next_reply();
     }
 }
 
