@@ -58,6 +58,7 @@ mod notebooks;
 mod notices;
 mod off;
 mod older;
+mod order;
 mod outside;
 mod overhead;
 mod owners;

@@ -508,9 +508,7 @@ fn the_sockets_of_a_server_for_one_user_are_his_alone() {
         .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
         .uid(BOB)
         .gid(BOB);
-    control
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
+    control.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = control.spawn().expect("starts");
     let _ = child
         .stdin

@@ -151,8 +151,16 @@ impl Service {
                         let told = self.claims.share(journal, &self.gpus, id, &slices);
                         self.execute(told.into_iter().collect());
                     }
-                    Action::Requeue { id, cause } => self.end_for(id, Lever::Requeue, cause),
-                    Action::Kill { id, cause } => self.end_for(id, Lever::Kill, cause),
+                    Action::Requeue { id, cause } => {
+                        let lever = Lever::Requeue;
+                        let ends = reclaim::end_for(&self.world(), &self.levers, id, lever, cause);
+                        self.execute(ends);
+                    }
+                    Action::Kill { id, cause } => {
+                        let lever = Lever::Kill;
+                        let ends = reclaim::end_for(&self.world(), &self.levers, id, lever, cause);
+                        self.execute(ends);
+                    }
                     // A job that finishes after its claim has ended is normal.
                     Action::Late(error) => tracing::info!(%error, "nothing is done"),
                     Action::LeaseWarning { id, at } => {
@@ -163,7 +171,10 @@ impl Service {
                         let ends_ms = self.core.moment().unix_at(ends);
                         (self.claims).move_lease(&mut self.journal, id, Some(ends_ms));
                     }
-                    Action::LeaseOver { id } => self.lease_over(id),
+                    Action::LeaseOver { id } => {
+                        let ends = lease::over(&self.world(), id);
+                        self.execute(ends);
+                    }
                 }
             }
         }

@@ -6,12 +6,12 @@ mod mode;
 pub(crate) mod quota;
 
 use gshare_enforcer::proc;
-use gshare_proto::{AdminCall, AdminDone, AuditEntry, ErrorCode, Reply, WireError};
+use gshare_proto::{AdminCall, AuditEntry, ErrorCode, Reply, WireError};
 
-use super::command::Command;
 use super::features::Features;
 use super::journal::{Journal, JournalError, Store};
 use super::names::Names;
+pub(crate) use super::order::{Act, Order};
 use super::peer::Peer;
 use super::world::World;
 use super::{conformance, convert, off, release};
@@ -21,73 +21,6 @@ use crate::clock::unix_ms;
 const REASON: usize = 200;
 /// Most entries of the audit log in one answer.
 const ENTRIES: u32 = 10_000;
-
-/// One decision for the audit log.
-#[derive(Debug)]
-pub(crate) struct Act {
-    /// `drain`.
-    pub(crate) action: &'static str,
-    /// On what.
-    pub(crate) target: String,
-    /// The state before.
-    pub(crate) before: String,
-    /// The state after.
-    pub(crate) after: String,
-    /// The reason given.
-    pub(crate) reason: Option<String>,
-}
-
-/// What an administrator has asked for and may have. It is written down first, in one transaction, or nothing of it is done.
-pub(crate) struct Order {
-    /// For the audit log.
-    pub(crate) acts: Vec<Act>,
-    /// Written with them.
-    pub(crate) stores: Vec<Store>,
-    /// Written then: a line in the state directory. If that fails nothing else is done.
-    pub(crate) file: Option<File>,
-    /// Done then, in order.
-    pub(crate) then: Vec<Command>,
-    /// What the administrator is told of that; `None` where a command answers.
-    pub(crate) answer: Option<Answer>,
-}
-
-type File = Box<dyn FnOnce() -> Result<(), WireError>>;
-type Answer = Box<dyn FnOnce(&World<'_>, &Features) -> AdminDone>;
-
-impl std::fmt::Debug for Order {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut order = f.debug_struct("Order");
-        order
-            .field("acts", &self.acts)
-            .field("stores", &self.stores);
-        order.field("then", &self.then).finish_non_exhaustive()
-    }
-}
-
-impl Order {
-    /// One that does nothing yet; its answer is made when all is done.
-    pub(crate) fn answered(
-        answer: impl FnOnce(&World<'_>, &Features) -> AdminDone + 'static,
-    ) -> Self {
-        Self {
-            acts: Vec::new(),
-            stores: Vec::new(),
-            file: None,
-            then: Vec::new(),
-            answer: Some(Box::new(answer)),
-        }
-    }
-
-    /// One that does nothing yet, with an answer that is known.
-    pub(crate) fn saying(message: String, undo: Option<String>) -> Self {
-        Self::answered(move |_, _| AdminDone { message, undo })
-    }
-
-    /// Whether something is to be written down.
-    pub(crate) fn is_kept(&self) -> bool {
-        !self.acts.is_empty() || !self.stores.is_empty()
-    }
-}
 
 /// What is done for a request of `gshare admin` that is answered at once.
 pub(crate) fn order(

@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gshare_abi::State;
 use gshare_abi::wire::Bind;
 use gshare_config::GpuMode;
 use gshare_core::machine::Event;
+use gshare_core::machine::lever::Failure;
 use gshare_core::{Bytes, ClaimId, Party, Quota};
 use gshare_enforcer::proc::{PidFd, ProcessKey, Terminal};
 use gshare_proto::{Reply, WireError};
@@ -18,6 +20,7 @@ use super::connection::Sender;
 use super::fact::Fact;
 use super::gpu::ReleasedGpus;
 use super::journal::{DrainRecord, Store};
+use super::live::Ending;
 use super::mig::Dividing;
 use super::off::Which;
 use super::release::LetGo;
@@ -131,6 +134,60 @@ pub(crate) enum Command {
         cause: String,
         /// The time between the two.
         grace: Duration,
+    },
+    /// Set the state that a claim's pages show.
+    SetStates(ClaimId, State),
+    /// From now on a claim ends.
+    BeginEnd(ClaimId, Box<Ending>),
+    /// Ask the processes of a claim that hold the GPU to end.
+    AskToEnd(ClaimId),
+    /// Ask all processes of a claim to end; they have this time.
+    AskAllToEnd(ClaimId, Duration),
+    /// See whether a claim that ends is over.
+    SettleEnd(ClaimId),
+    /// Until it is killed a claim that is ended for others keeps the GPU.
+    KeepGpu(ClaimId),
+    /// Kill these processes of a claim, and what else is in its cgroup.
+    KillMembers(ClaimId, Vec<ProcessKey>),
+    /// What did not end was killed.
+    Killed(ClaimId),
+    /// Take a claim apart.
+    Dismantle {
+        /// Which.
+        id: ClaimId,
+        /// Why it ended.
+        cause: String,
+    },
+    /// End a claim whose processes live on without it.
+    EndBehalf {
+        /// Which.
+        id: ClaimId,
+        /// Why.
+        cause: String,
+    },
+    /// Those who wait for the GPU of a claim that was released get nothing.
+    RefuseWanting(ClaimId),
+    /// The command of a claim that ends is to start anew.
+    Requeued(ClaimId),
+    /// The time limit of a claim ends at another time, in Unix milliseconds, or never.
+    MoveLease(ClaimId, Option<u64>),
+    /// It has ended.
+    LeaseEnded {
+        /// Which.
+        id: ClaimId,
+        /// That stops its command.
+        stopped: bool,
+        /// Its programs on the GPU were told.
+        told: bool,
+    },
+    /// What the core wanted done to a claim is not done.
+    LeverFailed {
+        /// Which.
+        id: ClaimId,
+        /// How.
+        failure: Failure,
+        /// Why.
+        why: String,
     },
     /// Bring the filter that keeps programs outside claims from GPUs to where it belongs.
     Deny,

@@ -1,9 +1,11 @@
 //! The end of a claim: asked for by its owner, by its lease or by the exit of its command; and its last
 //! entry in the journal.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use gshare_abi::State;
 use gshare_core::machine::Event;
 use gshare_core::{ClaimId, Held};
 use gshare_enforcer::cgroup::{ClaimCgroup, ClaimPlace, ClaimTree, Tree};
@@ -12,8 +14,9 @@ use gshare_proto::{ErrorCode, Reply, WireError};
 
 use super::claims::Claims;
 use super::fact::Fact;
-use super::journal::Ended;
+use super::journal::{ClaimRecord, Ended, HoldingRecord, Journal};
 use super::live::TERM_GRACE;
+use super::order::Order;
 use super::peer::Peer;
 use super::policy::limits;
 use super::service::{Ending, Live, Service};
@@ -24,210 +27,182 @@ use crate::daemon::command::Command;
 /// A control program of MPS that has not answered by then is not waited for.
 const MPS_ANSWERS: Duration = Duration::from_secs(4);
 
-impl Service {
-    pub(crate) fn release(&mut self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
-        let id = service::find(&self.world(), peer, word)?;
-        may(&self.world(), peer, id, "release")?;
-        Ok(Reply::Done {
-            message: self.let_go(peer, id),
-        })
-    }
+/// `gshare release`.
+pub(crate) fn release(world: &World<'_>, peer: &Peer, word: &str) -> Result<Order, WireError> {
+    let id = service::find(world, peer, word)?;
+    may(world, peer, id, "release")?;
+    Ok(let_go(world, peer, vec![id]))
+}
 
-    pub(crate) fn release_all(&mut self, peer: &Peer) -> Result<Reply, WireError> {
-        let mine: Vec<ClaimId> = self
-            .claims
-            .iter()
-            .filter(|(_, l)| l.record.uid == peer.uid && l.record.behalf.is_none())
-            .map(|(id, _)| *id)
-            .chain(
-                self.claims
-                    .waiting
-                    .iter()
-                    .filter(|(_, a)| a.record.uid == peer.uid && a.record.behalf.is_none())
-                    .map(|(id, _)| *id),
-            )
-            .collect();
-        if mine.is_empty() {
-            return Err(WireError::new(ErrorCode::NoClaim, "you hold no claims"));
-        }
-        let messages: Vec<String> = mine.into_iter().map(|id| self.let_go(peer, id)).collect();
-        Ok(Reply::Done {
-            message: messages.join("\n"),
-        })
+/// `gshare release --all`.
+pub(crate) fn release_all(world: &World<'_>, peer: &Peer) -> Result<Order, WireError> {
+    let own = |record: &ClaimRecord| record.uid == peer.uid && record.behalf.is_none();
+    let held = world.claims.iter().filter(|(_, l)| own(&l.record));
+    let waiting = world.claims.waiting.iter().filter(|(_, a)| own(&a.record));
+    let mine: BTreeSet<ClaimId> = (held.map(|(id, _)| *id))
+        .chain(waiting.map(|(id, _)| *id))
+        .collect();
+    if mine.is_empty() {
+        return Err(WireError::new(ErrorCode::NoClaim, "you hold no claims"));
     }
+    Ok(let_go(world, peer, mine.into_iter().collect()))
+}
 
-    fn let_go(&mut self, peer: &Peer, id: ClaimId) -> String {
-        if self.claims.contains_key(&id) {
-            self.claims.refuse_wanting(
-                id,
-                &WireError::new(ErrorCode::Ended, format!("{id} was released")),
-            );
-            if self.claims.waiting.remove(&id).is_some() {
-                self.drive(Event::Gone { id });
-            }
-        } else if let Some(asked) = self.claims.waiting.remove(&id) {
-            asked.out.error(WireError::new(
-                ErrorCode::Ended,
-                format!("{id} was withdrawn while it waited"),
-            ));
-            self.drive(Event::Gone { id });
-            return format!("{id} withdrawn");
-        }
-        let by = if peer.is_root() && self.claims.get(&id).is_some_and(|l| l.record.uid != 0) {
-            "released by root".to_owned()
-        } else {
-            "released".to_owned()
+/// Ends these claims, and withdraws those that wait: these first, so that none of them starts on what the others leave.
+fn let_go(world: &World<'_>, peer: &Peer, ids: Vec<ClaimId>) -> Order {
+    let (held, waiting): (Vec<ClaimId>, Vec<ClaimId>) = ids
+        .into_iter()
+        .partition(|id| world.claims.contains_key(id));
+    let withdraw = |id: &ClaimId| Command::Withdraw {
+        id: *id,
+        text: format!("{id} was withdrawn while it waited"),
+    };
+    let mut then: Vec<Command> = waiting.iter().map(withdraw).collect();
+    for &id in &held {
+        let others = world.claims.get(&id).is_some_and(|l| l.record.uid != 0);
+        let cause = match peer.is_root() && others {
+            true => "released by root",
+            false => "released",
         };
-        self.terminate(id, &by);
-        match self.claims.get(&id) {
+        let cause = cause.into();
+        then.extend([Command::RefuseWanting(id), Command::End { id, cause }]);
+    }
+    Order::then(then, move |world, _| {
+        let ended = |id: ClaimId| match world.claims.get(&id) {
             None => format!("{id} released"),
             Some(_) => format!(
                 "{id} is being released: its processes on the GPU got SIGTERM, and SIGKILL in {} s",
                 TERM_GRACE.as_secs()
             ),
-        }
-    }
-
-    /// Ends a claim whose processes may still hold GPU memory: nothing more is granted to them, those
-    /// that hold the GPU are asked to end, later made to. Others lose the GPU, not their lives.
-    pub(crate) fn terminate(&mut self, id: ClaimId, cause: &str) {
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
         };
-        if live.record.behalf.is_some() || live.record.plain {
-            return self.end_behalf(id, cause);
-        }
-        for seat in &live.seats {
-            seat.limits.set_state(gshare_abi::State::NotGranted);
-        }
-        if live.ending.as_ref().is_none_or(|e| e.kill_at.is_none()) {
-            self.begin_end(id, Ending::killing(cause, false));
-        }
-        // Clients of MPS are ended on the GPU first; the signals follow when that is done.
-        if !mps::terminate_clients(&self.world(), id) {
-            let holders = whose::holders(&self.world(), id);
-            signal(&self.world(), &holders, libc::SIGTERM);
-        }
-        self.settle_ending(id);
-        self.screens.touch();
-    }
+        let withdrawn = waiting.into_iter().map(|id| format!("{id} withdrawn"));
+        let lines: Vec<String> = held.into_iter().map(ended).chain(withdrawn).collect();
+        let message = lines.join("\n");
+        Ok(Reply::Done { message })
+    })
+}
 
-    /// From now on a claim ends; a restarted service goes on with it.
-    pub(crate) fn begin_end(&mut self, id: ClaimId, ending: Ending) {
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
-        };
-        live.record.ending = Some(ending.cause.clone());
-        live.record.kill_all |= ending.all;
-        live.ending = Some(ending);
-        self.journal.keep(&live.record, "that a claim is ending");
-        // One that is suspended could not act on a signal, nor end without one.
-        self.claims.set_frozen(id, false);
-        self.core.then(Event::Ending { id });
+/// Ends a claim whose processes may still hold GPU memory: nothing more is granted to them, those
+/// that hold the GPU are asked to end, later made to. Others lose the GPU, not their lives.
+pub(crate) fn end(world: &World<'_>, id: ClaimId, cause: &str) -> Vec<Command> {
+    let Some(live) = world.claims.get(&id) else {
+        return Vec::new();
+    };
+    if live.record.behalf.is_some() || live.record.plain {
+        let cause = cause.to_owned();
+        return vec![Command::EndBehalf { id, cause }];
     }
+    let begins = live.ending.as_ref().is_none_or(|e| e.kill_at.is_none());
+    let ending = begins.then(|| Ending::killing(cause, false));
+    let mut out = vec![Command::SetStates(id, State::NotGranted)];
+    out.extend(ending.map(|ending| Command::BeginEnd(id, Box::new(ending))));
+    out.extend([
+        Command::AskToEnd(id),
+        Command::SettleEnd(id),
+        Command::Publish,
+    ]);
+    out
+}
 
-    /// Ends a claim with all its processes: SIGTERM now, SIGKILL after `grace`. One that ends already ends so
-    /// from now on.
-    pub(crate) fn kill_claim(&mut self, id: ClaimId, cause: &str, grace: Duration) {
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
-        };
-        if live.record.behalf.is_some() {
-            return self.end_behalf(id, cause);
-        }
-        for seat in &live.seats {
-            seat.limits.set_state(gshare_abi::State::NotGranted);
-        }
-        let kill_at = Some(Instant::now() + grace);
-        let ending = Ending::killing(cause, true);
-        self.begin_end(id, Ending { kill_at, ..ending });
-        // Clients of MPS are ended on the GPU first: one that is killed with work in flight harms its neighbours.
-        if mps::terminate_clients(&self.world(), id) {
-            if let Some(ending) = self.claims.get_mut(&id).and_then(|l| l.ending.as_mut()) {
-                ending.by_mps = Some(grace);
-                ending.kill_at = Some(Instant::now() + grace + MPS_ANSWERS);
-            }
-        } else {
-            ask_all_to_end(&self.world(), id);
-        }
-        self.settle_ending(id);
-        self.screens.touch();
+/// Ends a claim with all its processes: SIGTERM now, SIGKILL after `grace`. One that ends already ends so
+/// from now on.
+pub(crate) fn end_all(
+    world: &World<'_>,
+    id: ClaimId,
+    cause: &str,
+    grace: Duration,
+) -> Vec<Command> {
+    let Some(live) = world.claims.get(&id) else {
+        return Vec::new();
+    };
+    if live.record.behalf.is_some() {
+        let cause = cause.to_owned();
+        return vec![Command::EndBehalf { id, cause }];
     }
+    let kill_at = Some(Instant::now() + grace);
+    let ending = Ending {
+        kill_at,
+        ..Ending::killing(cause, true)
+    };
+    vec![
+        Command::SetStates(id, State::NotGranted),
+        Command::BeginEnd(id, Box::new(ending)),
+        Command::AskAllToEnd(id, grace),
+        Command::SettleEnd(id),
+        Command::Publish,
+    ]
+}
 
-    /// The work of a claim's clients has been ended by MPS: now the signals.
-    pub(crate) fn clients_terminated(&mut self, id: ClaimId) {
-        let ending = self.claims.get_mut(&id).and_then(|l| l.ending.as_mut());
-        match ending {
-            Some(ending) if ending.all => {
-                if let Some(grace) = ending.by_mps.take() {
-                    ending.kill_at = Some(Instant::now() + grace);
-                }
-                ask_all_to_end(&self.world(), id);
-            }
-            _ => {
-                let holders = whose::holders(&self.world(), id);
-                signal(&self.world(), &holders, libc::SIGTERM);
-            }
-        }
-        self.settle_ending(id);
+/// Asks the processes of a claim that hold the GPU to end. Clients of MPS are ended on the GPU first; the signals follow
+/// when that is done.
+pub(crate) fn ask_to_end(world: &World<'_>, id: ClaimId) {
+    if !mps::terminate_clients(world, id) {
+        signal(world, &whose::holders(world, id), libc::SIGTERM);
     }
+}
 
-    /// Ends the claim if nothing of it is left on the GPU.
-    pub(crate) fn settle_ending(&mut self, id: ClaimId) {
-        if self.claims.end_saving(id) {
-            // Clients of MPS are ended on the GPU first; the signals follow when that is done.
-            mps::terminate_clients(&self.world(), id);
-        }
-        let Some(live) = self.claims.get(&id) else {
-            return;
-        };
-        let Some(ending) = &live.ending else { return };
-        let released = ending.kill_at.is_some();
-        let (cause, all) = (ending.cause.clone(), ending.all);
-        let holders = if all {
-            tell::members_now(&self.world(), id)
-        } else {
-            whose::holders(&self.world(), id)
-        };
-        if holders.is_empty()
-            && (released || !launched_lately(&self.world(), live) && !may_begin(&self.world(), id))
-        {
-            self.dismantle(id, &cause);
-            self.drive(Event::Gone { id });
-            return;
-        }
-        let due = self
-            .claims
-            .get(&id)
-            .and_then(|l| l.ending.as_ref()?.kill_at)
-            .is_some_and(|at| at <= Instant::now());
-        if due {
-            if all {
-                kill_members(&self.world(), id, &holders);
-            } else {
-                signal(&self.world(), &holders, libc::SIGKILL);
-            }
-            let mut first = false;
-            if let Some(ending) = self.claims.get_mut(&id).and_then(|l| l.ending.as_mut()) {
-                ending.kill_at = Some(Instant::now() + Duration::from_secs(1));
-                first = !std::mem::replace(&mut ending.told, true);
-            }
-            if first {
-                self.notice(
-                    Some(id),
-                    format!("{id}: processes that did not end were killed ({cause})"),
-                );
-            }
-        }
+/// Asks all processes of a claim to end. True if MPS ends the work of its clients first: one that is killed with work in
+/// flight harms its neighbours.
+pub(crate) fn ask_all_to_end(world: &World<'_>, id: ClaimId) -> bool {
+    let by_mps = mps::terminate_clients(world, id);
+    if !by_mps {
+        signal_all(world, id);
     }
+    by_mps
+}
 
+/// The work of a claim's clients has been ended by MPS: now the signals.
+pub(crate) fn clients_ended(world: &World<'_>, id: ClaimId) {
+    let ending = world.claims.get(&id).and_then(|l| l.ending.as_ref());
+    if ending.is_some_and(|ending| ending.all) {
+        signal_all(world, id);
+    } else {
+        signal(world, &whose::holders(world, id), libc::SIGTERM);
+    }
+}
+
+/// What is done for a claim that ends: it goes if nothing of it is left on the GPU; what did not end in time is killed.
+pub(crate) fn settle(world: &World<'_>, id: ClaimId) -> Vec<Command> {
+    let live = world.claims.get(&id);
+    let Some((live, ending)) = live.and_then(|live| Some((live, live.ending.as_ref()?))) else {
+        return Vec::new();
+    };
+    let (released, cause) = (ending.kill_at.is_some(), &ending.cause);
+    let holders = if ending.all {
+        tell::members_now(world, id)
+    } else {
+        whose::holders(world, id)
+    };
+    if holders.is_empty() && (released || !launched_lately(world, live) && !may_begin(world, id)) {
+        let cause = cause.clone();
+        return vec![
+            Command::Dismantle { id, cause },
+            Command::Core(Event::Gone { id }),
+        ];
+    }
+    if ending.kill_at.is_none_or(|at| at > Instant::now()) {
+        return Vec::new();
+    }
+    let mut out = vec![match ending.all {
+        true => Command::KillMembers(id, holders),
+        false => Command::Signal(holders, libc::SIGKILL),
+    }];
+    out.push(Command::Killed(id));
+    if !ending.told {
+        let text = format!("{id}: processes that did not end were killed ({cause})");
+        out.push(Command::NoticeOf { id, text });
+    }
+    out
+}
+
+impl Service {
     /// Takes a claim apart: pages, filter, cgroup, journal. The core is told by the caller.
     pub(crate) fn dismantle(&mut self, id: ClaimId, cause: &str) {
         let Some(live) = self.claims.remove(&id) else {
             return;
         };
         for seat in &live.seats {
-            seat.limits.set_state(gshare_abi::State::NotGranted);
+            seat.limits.set_state(State::NotGranted);
         }
         // By the record: a grant that failed half-way has made some that are no seats yet.
         for slice in &live.record.slices {
@@ -277,6 +252,59 @@ impl Service {
 }
 
 impl Claims {
+    /// From now on a claim ends; a restarted service goes on with it. False if there is none.
+    pub(crate) fn begin_end(&mut self, journal: &Journal, id: ClaimId, ending: Ending) -> bool {
+        let Some(live) = self.get_mut(&id) else {
+            return false;
+        };
+        live.record.ending = Some(ending.cause.clone());
+        live.record.kill_all |= ending.all;
+        live.ending = Some(ending);
+        journal.keep(&live.record, "that a claim is ending");
+        // One that is suspended could not act on a signal, nor end without one.
+        self.set_frozen(id, false);
+        true
+    }
+
+    /// MPS ends the work of a claim's clients first: the signals follow, with so much time between them.
+    pub(crate) fn wait_for_mps(&mut self, id: ClaimId, grace: Duration) {
+        if let Some(ending) = self.get_mut(&id).and_then(|l| l.ending.as_mut()) {
+            ending.by_mps = Some(grace);
+            ending.kill_at = Some(Instant::now() + grace + MPS_ANSWERS);
+        }
+    }
+
+    /// It has.
+    pub(crate) fn mps_has_ended(&mut self, id: ClaimId) {
+        let ending = self.get_mut(&id).and_then(|l| l.ending.as_mut());
+        if let Some(ending) = ending.filter(|ending| ending.all)
+            && let Some(grace) = ending.by_mps.take()
+        {
+            ending.kill_at = Some(Instant::now() + grace);
+        }
+    }
+
+    /// Until it is killed a claim that is ended for others keeps the GPU, so that its programs can save what they have.
+    pub(crate) fn keep_gpu(&mut self, id: ClaimId) {
+        let Some(live) = self.get_mut(&id) else {
+            return;
+        };
+        if let Some(ending) = live.ending.as_mut().filter(|e| e.by_mps.is_none()) {
+            ending.saving = true;
+            if matches!(live.record.holding, HoldingRecord::Here) {
+                self.set_states(id, State::Granted);
+            }
+        }
+    }
+
+    /// What did not end was killed; what still holds on is killed again.
+    pub(crate) fn killed(&mut self, id: ClaimId) {
+        if let Some(ending) = self.get_mut(&id).and_then(|l| l.ending.as_mut()) {
+            ending.kill_at = Some(Instant::now() + Duration::from_secs(1));
+            ending.told = true;
+        }
+    }
+
     /// Removes the cgroups of ended claims whose last process has gone. Those of services among them.
     pub(crate) fn tidy_lingering(&mut self, tree: Option<&Tree>) -> Vec<PathBuf> {
         let gone = (self.lingering).extract_if(.., |c| tree.is_some_and(|t| t.remove(c).is_ok()));
@@ -285,7 +313,7 @@ impl Claims {
     }
 }
 
-fn ask_all_to_end(world: &World<'_>, id: ClaimId) {
+fn signal_all(world: &World<'_>, id: ClaimId) {
     let members = tell::members_now(world, id);
     signal(world, &members, libc::SIGTERM);
     // One that is stopped could not act on it.
@@ -304,7 +332,7 @@ pub(crate) fn give_back_lodging(world: &World<'_>, dir: &std::path::Path) {
 }
 
 /// SIGKILL to everything in the claim, also to what is started meanwhile.
-fn kill_members(world: &World<'_>, id: ClaimId, members: &[ProcessKey]) {
+pub(crate) fn kill_members(world: &World<'_>, id: ClaimId, members: &[ProcessKey]) {
     let live = world.claims.get(&id);
     let Some(cgroup) = live.and_then(|live| live.cgroup.as_ref()) else {
         return signal(world, members, libc::SIGKILL);
@@ -390,5 +418,88 @@ pub(crate) fn signal(world: &World<'_>, processes: &[ProcessKey], signal: i32) {
         {
             tracing::warn!(pid = process.pid, %error, "cannot signal a process of a claim");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gshare_enforcer::proc::ProcessKey;
+
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    /// Claim 1, whose command is this test's own process, on its way to its end.
+    fn ends(all: bool, kill_in: Option<Duration>) -> (Scene, ProcessKey) {
+        let mut scene = Scene::of(1);
+        let own = proc::key(std::process::id().cast_signed()).expect("it lives");
+        let live = scene.claim(1, 0);
+        live.record.process = Some(crate::daemon::convert::record(own));
+        live.ending = Some(Ending {
+            kill_at: kill_in.map(|time| Instant::now() + time),
+            ..Ending::killing("released", all)
+        });
+        (scene, own)
+    }
+
+    #[test]
+    fn a_claim_goes_when_nothing_of_it_holds_the_gpu() {
+        let (scene, _) = ends(false, Some(TERM_GRACE));
+        let id = ClaimId(1);
+        let done = settle(&scene.world(), id);
+        assert!(
+            matches!(&done[..], [Command::Dismantle { cause, .. }, Command::Core(Event::Gone { .. })]
+                if cause == "released"),
+            "{done:?}"
+        );
+        assert!(
+            settle(&scene.world(), ClaimId(2)).is_empty(),
+            "there is none"
+        );
+    }
+
+    #[test]
+    fn one_that_ends_with_all_its_processes_waits_for_them_and_then_kills_them_again_and_again() {
+        let id = ClaimId(1);
+        let (scene, _) = ends(true, Some(TERM_GRACE));
+        assert!(settle(&scene.world(), id).is_empty(), "they have time");
+        let (mut scene, own) = ends(true, Some(Duration::ZERO));
+        let done = settle(&scene.world(), id);
+        assert!(
+            matches!(&done[..], [Command::KillMembers(_, who), Command::Killed(_), Command::NoticeOf { .. }]
+                if who.contains(&own)),
+            "{done:?}"
+        );
+        scene.claims.killed(id);
+        assert!(settle(&scene.world(), id).is_empty(), "a second passes");
+        let ending = scene.claim(1, 0).ending.as_mut().expect("it ends");
+        ending.kill_at = Some(Instant::now());
+        let again = settle(&scene.world(), id);
+        assert!(
+            matches!(again[..], [_, Command::Killed(_)]),
+            "told once: {again:?}"
+        );
+    }
+
+    #[test]
+    fn the_cgroup_of_others_loses_its_claim_and_no_process() {
+        let mut scene = Scene::of(1);
+        scene.claim(1, 0).record.plain = true;
+        let done = end(&scene.world(), ClaimId(1), "released");
+        assert!(matches!(done[..], [Command::EndBehalf { .. }]), "{done:?}");
+        scene.claim(2, 0);
+        let done = end(&scene.world(), ClaimId(2), "released");
+        assert!(
+            matches!(
+                done[..],
+                [
+                    Command::SetStates(_, State::NotGranted),
+                    Command::BeginEnd(..),
+                    Command::AskToEnd(_),
+                    Command::SettleEnd(_),
+                    _
+                ]
+            ),
+            "{done:?}"
+        );
     }
 }

@@ -11,9 +11,10 @@ use gshare_proto::{ErrorCode, LeaseView, Reply, WireError};
 use super::claims::Claims;
 use super::command::Command;
 use super::convert::MOST_S;
-use super::journal::{ClaimRecord, Journal, ProcessRecord};
+use super::journal::{ClaimRecord, Journal, JournalError, ProcessRecord};
+use super::order::Order;
 use super::peer::Peer;
-use super::service::{Ending, Service};
+use super::service::Ending;
 use super::settings::Settings;
 use super::world::World;
 use super::{ending, service, whose};
@@ -38,113 +39,117 @@ impl Ending {
     }
 }
 
-impl Service {
-    /// Puts the end of a claim's lease off.
-    pub(crate) fn extend(
-        &mut self,
-        peer: &Peer,
-        word: &str,
-        by_s: u64,
-    ) -> Result<Reply, WireError> {
-        let id = service::find(&self.world(), peer, word)?;
-        ending::may(&self.world(), peer, id, "extend")?;
-        if !(1..=MOST_S).contains(&by_s) {
-            let text = "a time limit is extended by at least a second and at most a year";
-            return Err(WireError::new(ErrorCode::Usage, text));
-        }
-        let Some(live) = self.claims.get(&id) else {
-            let text = format!("{id} still waits: its time limit begins when it is granted");
-            return Err(WireError::new(ErrorCode::NotAvailable, text));
-        };
-        if let Some(ending) = live.ending.as_ref().filter(|e| e.kill_at.is_some()) {
-            let text = format!("{id} is already ending: {}", ending.cause);
-            return Err(WireError::new(ErrorCode::Ended, text));
-        }
-        let (Some(ends_ms), Some(ends)) = (live.record.ends_ms, self.core.lease_end(id)) else {
-            let text =
-                format!("{id} has no time limit: it ends when its command does, or is released");
-            return Err(WireError::new(ErrorCode::Usage, text));
-        };
-        if let (Err(ahead), false) = (self.core.may_extend(id), peer.is_root()) {
-            let text = format!(
-                "{id} is not extended: {} waits for the same GPU within its owner's guarantee, but {} is above theirs",
-                ahead,
-                self.host.names.user(live.record.uid),
-            );
-            return Err(WireError::new(ErrorCode::NotAvailable, text)
-                .with_hint(format!("see gshare why {ahead}")));
-        }
-        let by = Duration::from_secs(by_s);
-        let mut record = live.record.clone();
-        let stands = ends_ms.saturating_add(millis(self.core.stood_still(id)));
-        record.ends_ms = Some(stands.saturating_add(millis(by)));
-        self.journal.put(&record).map_err(|error| {
-            let text = format!("{id} is not extended: {:#}", anyhow::Error::from(error));
-            WireError::new(ErrorCode::Internal, text)
-        })?;
-        if let Some(live) = self.claims.get_mut(&id) {
-            live.record = record;
-        }
-        let ends = ends.saturating_add(by);
-        self.drive(Event::Lease {
-            id,
-            ends: Some(ends),
-        });
-        let left = show_duration(ends.saturating_sub(self.core.now()));
-        let message = format!("{id}: its time limit ends in {left}");
-        self.notice(
-            Some(id),
-            format!("{message}, {} later than before", show_duration(by)),
+/// `gshare extend`: the record of a claim whose time limit ends so much later.
+pub(crate) fn extended(
+    world: &World<'_>,
+    peer: &Peer,
+    word: &str,
+    by_s: u64,
+) -> Result<ClaimRecord, WireError> {
+    let id = service::find(world, peer, word)?;
+    ending::may(world, peer, id, "extend")?;
+    if !(1..=MOST_S).contains(&by_s) {
+        let text = "a time limit is extended by at least a second and at most a year";
+        return Err(WireError::new(ErrorCode::Usage, text));
+    }
+    let Some(live) = world.claims.get(&id) else {
+        let text = format!("{id} still waits: its time limit begins when it is granted");
+        return Err(WireError::new(ErrorCode::NotAvailable, text));
+    };
+    if let Some(ending) = live.ending.as_ref().filter(|e| e.kill_at.is_some()) {
+        let text = format!("{id} is already ending: {}", ending.cause);
+        return Err(WireError::new(ErrorCode::Ended, text));
+    }
+    let (Some(ends_ms), Some(_)) = (live.record.ends_ms, world.machine.lease_end(id)) else {
+        let text = format!("{id} has no time limit: it ends when its command does, or is released");
+        return Err(WireError::new(ErrorCode::Usage, text));
+    };
+    if let (Err(ahead), false) = (world.machine.may_extend(id), peer.is_root()) {
+        let text = format!(
+            "{id} is not extended: {} waits for the same GPU within its owner's guarantee, but {} is above theirs",
+            ahead,
+            world.host.names.user(live.record.uid),
         );
-        Ok(Reply::Done { message })
+        return Err(WireError::new(ErrorCode::NotAvailable, text)
+            .with_hint(format!("see gshare why {ahead}")));
     }
+    let stands = ends_ms.saturating_add(millis(world.machine.stood_still(id)));
+    Ok(ClaimRecord {
+        ends_ms: Some(stands.saturating_add(millis(Duration::from_secs(by_s)))),
+        ..live.record.clone()
+    })
+}
 
-    /// A lease is over. Programs on the GPU are asked to end, and keep it for the grace time.
-    pub(crate) fn lease_over(&mut self, id: ClaimId) {
-        // While gshare is off it ends nothing, also not later.
-        if self.config.is_off() {
-            self.claims.move_lease(&mut self.journal, id, None);
-            self.drive(Event::Lease { id, ends: None });
-            let text = format!(
-                "{id}: its time limit is over; it continues without one, because gshare is off"
-            );
-            return self.tell_owner(id, &text);
-        }
-        let grace = self.config.claims.lease_grace;
-        let holders = whose::holders(&self.world(), id);
-        if let Some(live) = self.claims.get_mut(&id) {
-            let command = live.record.process.map(super::convert::key);
-            live.record.stopped = command.is_some_and(|c| holders.contains(&c));
-            live.record.told = !holders.is_empty();
-        }
-        if holders.is_empty() {
-            let text = format!(
-                "{id} has ended: its time limit is over. Its programs that still run have no GPU from now on; to start \
-                 one again: gshare claim -- CMD"
-            );
-            self.tell_owner(id, &text);
-        }
-        if grace.is_zero() {
-            self.terminate(id, LEASE_ENDED);
-            return;
-        }
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
-        };
-        if live.ending.as_ref().is_none_or(|e| e.kill_at.is_none()) {
-            self.begin_end(id, Ending::lease(grace));
-        }
-        if !holders.is_empty() {
-            let text = format!(
-                "{id}: its time limit is over; its programs on the GPU have {} to save their work",
-                show_duration(grace)
-            );
-            self.tell_owner(id, &text);
-            ending::signal(&self.world(), &holders, libc::SIGTERM);
-        }
-        self.settle_ending(id);
-        self.screens.touch();
+/// The refusal where it cannot be written down.
+pub(crate) fn not_extended(id: ClaimId, error: JournalError) -> WireError {
+    let text = format!("{id} is not extended: {:#}", anyhow::Error::from(error));
+    WireError::new(ErrorCode::Internal, text)
+}
+
+/// What is done once that record is written down.
+pub(crate) fn extend(world: &World<'_>, id: ClaimId, by_s: u64) -> Order {
+    let by = Duration::from_secs(by_s);
+    let ends = world.machine.lease_end(id).unwrap_or(world.now.core);
+    let ends = ends.saturating_add(by);
+    let left = show_duration(ends.saturating_sub(world.now.core));
+    let message = format!("{id}: its time limit ends in {left}");
+    let text = format!("{message}, {} later than before", show_duration(by));
+    let ends = Some(ends);
+    let then = vec![
+        Command::Core(Event::Lease { id, ends }),
+        Command::NoticeOf { id, text },
+    ];
+    Order::then(then, |_, _| Ok(Reply::Done { message }))
+}
+
+/// A lease is over. Programs on the GPU are asked to end, and keep it for the grace time.
+pub(crate) fn over(world: &World<'_>, id: ClaimId) -> Vec<Command> {
+    let tell = |text: String| Command::TellOwner { id, text };
+    // While gshare is off it ends nothing, also not later.
+    if world.config.is_off() {
+        let text = format!(
+            "{id}: its time limit is over; it continues without one, because gshare is off"
+        );
+        return vec![
+            Command::MoveLease(id, None),
+            Command::Core(Event::Lease { id, ends: None }),
+            tell(text),
+        ];
     }
+    let Some(live) = world.claims.get(&id) else {
+        return Vec::new();
+    };
+    let grace = world.config.claims.lease_grace;
+    let holders = whose::holders(world, id);
+    let command = live.record.process.map(super::convert::key);
+    let mut out = vec![Command::LeaseEnded {
+        id,
+        stopped: command.is_some_and(|c| holders.contains(&c)),
+        told: !holders.is_empty(),
+    }];
+    if holders.is_empty() {
+        out.push(tell(format!(
+            "{id} has ended: its time limit is over. Its programs that still run have no GPU from now on; to start \
+             one again: gshare claim -- CMD"
+        )));
+    }
+    if grace.is_zero() {
+        let cause = LEASE_ENDED.into();
+        out.push(Command::End { id, cause });
+        return out;
+    }
+    if live.ending.as_ref().is_none_or(|e| e.kill_at.is_none()) {
+        out.push(Command::BeginEnd(id, Box::new(Ending::lease(grace))));
+    }
+    if !holders.is_empty() {
+        out.push(tell(format!(
+            "{id}: its time limit is over; its programs on the GPU have {} to save their work",
+            show_duration(grace)
+        )));
+        out.push(Command::Signal(holders, libc::SIGTERM));
+    }
+    out.extend([Command::SettleEnd(id), Command::Publish]);
+    out
 }
 
 /// The owner is told that a lease ends soon.
@@ -156,6 +161,20 @@ pub(crate) fn warning(world: &World<'_>, id: ClaimId, at: Now) -> Option<Command
 }
 
 impl Claims {
+    /// Takes a record into force that has been written down.
+    pub(crate) fn record(&mut self, record: ClaimRecord) {
+        if let Some(live) = self.get_mut(&ClaimId(record.id)) {
+            live.record = record;
+        }
+    }
+
+    /// The lease of a claim has ended: whether that stops its command, and whether its programs were told.
+    pub(crate) fn lease_ended(&mut self, id: ClaimId, stopped: bool, told: bool) {
+        if let Some(live) = self.get_mut(&id) {
+            (live.record.stopped, live.record.told) = (stopped, told);
+        }
+    }
+
     /// A lease ends at another time: it stood still while the claim's memory was away for others, or ends no more.
     pub(crate) fn move_lease(&mut self, journal: &mut Journal, id: ClaimId, ends_ms: Option<u64>) {
         if let Some(live) = self.get_mut(&id) {

@@ -1,16 +1,20 @@
 //! Members: registration of processes with the shim, whose a process is, and what their ends mean.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gshare_abi::wire::{Answer, Register, Seat as WireSeat};
+use gshare_core::machine::Event;
 use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Ledger};
 use gshare_enforcer::cgroup::ClaimTree;
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 
 use super::claims::Claims;
+use super::command::Command;
 use super::connection::Sender;
 use super::fact::Fact;
 use super::gpu::Gpus;
@@ -19,7 +23,6 @@ use super::journal::Journal;
 use super::lazy::places;
 use super::msg::Msg;
 use super::peer::Peer;
-use super::policy::auto;
 use super::service::{Ending, Service};
 use super::world::World;
 use super::{convert, die, mps};
@@ -153,81 +156,18 @@ impl Service {
             fds,
         ))
     }
+}
 
-    /// A watched process has ended: its bytes return at once.
-    pub(crate) fn exited(
-        &mut self,
-        id: ClaimId,
-        process: ProcessKey,
-        status: Option<std::process::ExitStatus>,
-    ) {
-        self.gpus.owners.ended.insert(process.pid);
-        if (self.policy.auto).end(&mut self.journal, id, auto::EXITED) {
-            return self.screens.touch();
-        }
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
-        };
-        live.members.remove(&process);
-        let mut departed = Vec::new();
-        for seat in &mut live.seats {
-            let total = self.gpus[seat.gpu].total;
-            let dead: Vec<_> = seat
-                .usage
-                .owners()
-                .filter(|(_, pid, start)| {
-                    pid.cast_signed() == process.pid && *start == process.start_ticks
-                })
-                .map(|(assigned, ..)| assigned)
-                .collect();
-            for slot in seat.usage.read_slots(total) {
-                if dead.iter().any(|d| d.slot == slot.slot) {
-                    live.past_launch_ns = live.past_launch_ns.max(slot.last_launch_ns);
-                    live.past_launches = live.past_launches.saturating_add(slot.launches);
-                    live.past_refusals = live.past_refusals.saturating_add(slot.refusals);
-                    departed.push((seat.gpu, Box::new(slot)));
-                }
-            }
-            for assigned in dead {
-                seat.usage.reclaim(assigned.slot, assigned.generation);
-            }
-        }
-        if live.record.process.map(convert::key) == Some(process) {
-            live.command_alive = false;
-            live.exit = live.exit.or(status);
-            if live.ending.is_none() && !live.stays_without_command() {
-                live.ending = Some(Ending::waiting());
-                self.claims.set_frozen(id, false);
-            }
-        }
-        for (gpu, slot) in departed {
-            let claim = id;
-            self.tell(Fact::Departed { claim, gpu, slot });
-        }
-        self.settle_ending(id);
-        // A claim may wait for the bytes that have just come back.
-        if !self.claims.waiting.is_empty() {
-            self.drive(gshare_core::Event::Tick);
-        }
-        self.screens.touch();
-    }
-
-    /// Once a tick: peaks, new refusals, dead members, claims that are ending.
-    pub(crate) fn watch_claims(&mut self) {
-        let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
-        for id in ids {
-            // Programs that run without the library: the driver's word is all there is.
-            let plain = self.claims.get(&id).is_some_and(|l| l.record.plain);
-            let gpus = (0..self.gpus.len()).filter(|_| plain);
-            let used = gpus.filter_map(|g| self.world().driver_use(g).get(&id)?.bytes);
-            let used = used.fold(0, u64::saturating_add);
-            let told = (self.claims).watch(self.core.ledger(), &self.gpus, id, used);
-            if let Some(text) = told {
-                self.notice(Some(id), text);
-            }
-            self.settle_ending(id);
-        }
-    }
+/// What is told of all claims once a tick: peaks, new refusals; and those that are ending are settled.
+pub(crate) fn programs_use(world: &World<'_>) -> BTreeMap<ClaimId, u64> {
+    let by_gpu = (0..world.gpus.len()).map(|g| world.driver_use(g));
+    let by_gpu: Vec<_> = by_gpu.collect();
+    let plain = world.claims.iter().filter(|(_, live)| live.record.plain);
+    let used = |id: &ClaimId| {
+        let used = by_gpu.iter().filter_map(|of| of.get(id)?.bytes);
+        used.fold(0, u64::saturating_add)
+    };
+    plain.map(|(id, _)| (*id, used(id))).collect()
 }
 
 /// Without cgroups a daemonized child has no ancestor left that says whose it is; then the number in
@@ -274,6 +214,80 @@ impl AsRawFd for Shared {
 }
 
 impl Claims {
+    /// Once a tick: peaks, new refusals, and claims that are ending. `used` is what programs use that run without the
+    /// library: the driver's word is all there is.
+    pub(crate) fn watch_all(
+        &mut self,
+        ledger: &Ledger,
+        gpus: &Gpus,
+        used: &BTreeMap<ClaimId, u64>,
+    ) -> Vec<Command> {
+        let mut out = Vec::new();
+        for id in self.keys().copied().collect::<Vec<_>>() {
+            let used = used.get(&id).copied().unwrap_or(0);
+            let text = self.watch(ledger, gpus, id, used);
+            out.extend(text.map(|text| Command::NoticeOf { id, text }));
+            out.push(Command::SettleEnd(id));
+        }
+        out
+    }
+
+    /// A watched process has ended: its bytes return at once.
+    pub(crate) fn exited(
+        &mut self,
+        gpus: &Gpus,
+        id: ClaimId,
+        process: ProcessKey,
+        status: Option<ExitStatus>,
+    ) -> Vec<Command> {
+        let Some(live) = self.get_mut(&id) else {
+            return Vec::new();
+        };
+        live.members.remove(&process);
+        let mut out = Vec::new();
+        for seat in &mut live.seats {
+            let total = gpus[seat.gpu].total;
+            let dead: Vec<_> = seat
+                .usage
+                .owners()
+                .filter(|(_, pid, start)| {
+                    pid.cast_signed() == process.pid && *start == process.start_ticks
+                })
+                .map(|(assigned, ..)| assigned)
+                .collect();
+            for slot in seat.usage.read_slots(total) {
+                if dead.iter().any(|d| d.slot == slot.slot) {
+                    live.past_launch_ns = live.past_launch_ns.max(slot.last_launch_ns);
+                    live.past_launches = live.past_launches.saturating_add(slot.launches);
+                    live.past_refusals = live.past_refusals.saturating_add(slot.refusals);
+                    out.push(Command::Tell(Fact::Departed {
+                        claim: id,
+                        gpu: seat.gpu,
+                        slot: Box::new(slot),
+                    }));
+                }
+            }
+            for assigned in dead {
+                seat.usage.reclaim(assigned.slot, assigned.generation);
+            }
+        }
+        if live.record.process.map(convert::key) == Some(process) {
+            live.command_alive = false;
+            live.exit = live.exit.or(status);
+            if live.ending.is_none() && !live.stays_without_command() {
+                live.ending = Some(Ending::waiting());
+                self.set_frozen(id, false);
+            }
+        }
+        out.push(Command::SettleEnd(id));
+        // A claim may wait for the bytes that have just come back.
+        if !self.waiting.is_empty() {
+            out.push(Command::Core(Event::Tick));
+        }
+        out.push(Command::Publish);
+        out
+    }
+
     /// Looks at the pages of a claim whose programs use so much without the library. What is to be told of it.
     fn watch(&mut self, ledger: &Ledger, gpus: &Gpus, id: ClaimId, used: u64) -> Option<String> {
         let live = self.get_mut(&id)?;

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use gshare_abi::State;
 use gshare_core::machine::lever::{Cause, Failure, Lever, Wish};
 use gshare_core::machine::{Alone, Event, Now, ReclaimRules, Stage, Step};
 use gshare_core::units::show_duration;
@@ -16,12 +15,12 @@ use super::engine::LeverState;
 use super::fact::Fact;
 use super::features::Features;
 use super::gpu::Gpus;
-use super::journal::{HoldingRecord, Journal};
+use super::journal::Journal;
 use super::levers::facts;
+use super::order::Order;
 use super::peer::Peer;
-use super::service::Service;
 use super::tracks::Sizes;
-use super::world::{World, world_of};
+use super::world::World;
 use super::{ending, service, sizes, story};
 use crate::clock::unix_ms;
 
@@ -57,94 +56,98 @@ pub(crate) fn rules(world: &World<'_>, levers: &LeverState) -> [Event; 2] {
     [Event::HostRam(Bytes(most)), Event::Reclaim(rules)]
 }
 
-impl Service {
-    /// Ends a claim so that its command can start anew later: SIGTERM, a grace time, SIGKILL. What started it does
-    /// so when it sees that (`gshare claim --requeue`).
-    pub(crate) fn requeue(&mut self, id: ClaimId, why: &str) {
-        if let Some(live) = self.claims.get_mut(&id) {
-            live.record.requeued = true;
-        }
-        let text = format!(
-            "{id} is ended and queued again: {why}. Its programs have {} to save their work",
-            show_duration(GRACE)
-        );
-        self.tell_owner(id, &text);
-        self.end_claim(id, &format!("{REQUEUED}: {why}"), GRACE);
-    }
+/// Ends a claim so that its command can start anew later: SIGTERM, a grace time, SIGKILL. What started it does
+/// so when it sees that (`gshare claim --requeue`).
+pub(crate) fn requeue(world: &World<'_>, id: ClaimId, why: &str) -> Vec<Command> {
+    let text = format!(
+        "{id} is ended and queued again: {why}. Its programs have {} to save their work",
+        show_duration(GRACE)
+    );
+    let mut out = vec![Command::Requeued(id), Command::TellOwner { id, text }];
+    out.extend(end_claim(world, id, &format!("{REQUEUED}: {why}")));
+    out
+}
 
-    /// A claim is ended, or ended and queued again, because others come first.
-    pub(crate) fn end_for(&mut self, id: ClaimId, lever: Lever, cause: Cause) {
-        let whom = cause.waiter.map_or_else(
-            || "others".to_owned(),
-            |w| format!("{w} of {}", owner_of(&self.world(), w)),
-        );
-        let why = format!("{whom} came first");
-        if let Err(why) = facts::may_park(&self.world(), &self.levers, id)
-            && self.claims.is_on_behalf(id)
-        {
-            return self.drive_failed(id, Failure::Refused, why);
+/// A claim is ended, or ended and queued again, because others come first.
+pub(crate) fn end_for(
+    world: &World<'_>,
+    levers: &LeverState,
+    id: ClaimId,
+    lever: Lever,
+    cause: Cause,
+) -> Vec<Command> {
+    let whom = cause.waiter.map_or_else(
+        || "others".to_owned(),
+        |w| format!("{w} of {}", owner_of(world, w)),
+    );
+    let why = format!("{whom} came first");
+    if let Err(why) = facts::may_park(world, levers, id)
+        && world.claims.is_on_behalf(id)
+    {
+        let failure = Failure::Refused;
+        return vec![Command::LeverFailed { id, failure, why }];
+    }
+    if lever == Lever::Requeue {
+        return requeue(world, id, &why);
+    }
+    let text = format!(
+        "{id} is ended: {why}. Its programs have {} to save their work",
+        show_duration(GRACE)
+    );
+    let mut out = vec![Command::TellOwner { id, text }];
+    out.extend(end_claim(world, id, &format!("ended for {whom}")));
+    out
+}
+
+/// Ends a claim with all its processes: SIGTERM now, SIGKILL after a grace. Until then its programs keep the GPU, so
+/// that they can save what they have.
+fn end_claim(world: &World<'_>, id: ClaimId, cause: &str) -> Vec<Command> {
+    let mut out = ending::end_all(world, id, cause, GRACE);
+    out.push(Command::KeepGpu(id));
+    out
+}
+
+/// Its owner keeps what was announced, once.
+pub(crate) fn keep(
+    world: &World<'_>,
+    features: &Features,
+    peer: &Peer,
+    word: &str,
+) -> Result<Order, WireError> {
+    let id = service::find(world, peer, word)?;
+    ending::may(world, peer, id, "keep")?;
+    let refused = |text: String| WireError::new(ErrorCode::NotAvailable, text);
+    let announced = world.machine.announced(id).map(|(_, step)| step.stage);
+    let long = show_duration(world.config.reclaim.keep);
+    match announced {
+        Some(Stage::Announced) => {}
+        Some(_) => {
+            let text = format!("too late: what was announced for {id} has begun");
+            return Err(refused(text));
         }
-        if lever == Lever::Requeue {
-            self.requeue(id, &why);
-        } else {
-            let text = format!(
-                "{id} is ended: {why}. Its programs have {} to save their work",
-                show_duration(GRACE)
+        None if features.idle.is_warned(id) => {
+            let kept = Fact::Kept { claim: id };
+            let message = format!(
+                "{id} counts as in use for {long}: until then gshare does not reclaim it as idle"
             );
-            self.tell_owner(id, &text);
-            self.end_claim(id, &format!("ended for {whom}"), GRACE);
-        }
-    }
-
-    /// Ends a claim with all its processes: SIGTERM now, SIGKILL after `grace`. Until then its programs keep the GPU, so
-    /// that they can save what they have.
-    fn end_claim(&mut self, id: ClaimId, cause: &str, grace: Duration) {
-        self.kill_claim(id, cause, grace);
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
-        };
-        if let Some(ending) = live.ending.as_mut().filter(|e| e.by_mps.is_none()) {
-            ending.saving = true;
-            if matches!(live.record.holding, HoldingRecord::Here) {
-                self.claims.set_states(id, State::Granted);
-            }
-        }
-    }
-
-    /// Its owner keeps what was announced, once.
-    pub(crate) fn keep_claim(&mut self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
-        let id = service::find(&self.world(), peer, word)?;
-        ending::may(&self.world(), peer, id, "keep")?;
-        let refused = |text: String| Err(WireError::new(ErrorCode::NotAvailable, text));
-        let announced = self.core.announced(id).map(|(_, step)| step.stage);
-        match announced {
-            Some(Stage::Announced) => {}
-            Some(_) => return refused(format!("too late: what was announced for {id} has begun")),
-            None if self.features.idle.is_warned(id) => {
-                self.tell(Fact::Kept { claim: id });
-                let levers = self.levers.look(&world_of!(self), &self.features);
-                self.drive_all(levers);
-                let long = show_duration(self.config.reclaim.keep);
-                return Ok(Reply::Done {
-                    message: format!(
-                        "{id} counts as in use for {long}: until then gshare does not reclaim it as idle"
-                    ),
-                });
-            }
-            None => return refused(format!("nothing is announced for {id}")),
-        }
-        let wish = Wish::Keep;
-        self.drive(Event::Wish { id, wish });
-        if self.core.announced(id).is_some() {
-            return refused(format!(
-                "{id} was already postponed once for this waiting claim"
+            return Ok(Order::then(
+                vec![Command::Tell(kept), Command::LookAtLevers],
+                |_, _| Ok(Reply::Done { message }),
             ));
         }
-        let long = show_duration(self.config.reclaim.keep);
-        Ok(Reply::Done {
-            message: format!("{id} keeps what it has for {long}; other claims make room or wait"),
-        })
+        None => return Err(refused(format!("nothing is announced for {id}"))),
     }
+    let wish = Wish::Keep;
+    let then = vec![Command::Core(Event::Wish { id, wish })];
+    Ok(Order::then(then, move |world, _| {
+        if world.machine.announced(id).is_some() {
+            return Err(refused(format!(
+                "{id} was already postponed once for this waiting claim"
+            )));
+        }
+        let message = format!("{id} keeps what it has for {long}; other claims make room or wait");
+        Ok(Reply::Done { message })
+    }))
 }
 
 /// The owner learns what happens to the claim, when and for whom; the claim that waits for it, that it does.
@@ -200,6 +203,13 @@ pub(crate) fn retracted(id: ClaimId, lever: Lever) -> Command {
 }
 
 impl Claims {
+    /// A claim ends so that its command can start anew.
+    pub(crate) fn requeued(&mut self, id: ClaimId) {
+        if let Some(live) = self.get_mut(&id) {
+            live.record.requeued = true;
+        }
+    }
+
     /// A claim's share of the SMs is another for a while. What its owner is told.
     pub(crate) fn share(
         &mut self,

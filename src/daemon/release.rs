@@ -147,13 +147,12 @@ pub(crate) fn order(
     Ok(Order {
         acts,
         stores,
-        file: None,
         then: vec![
             Command::Notice(text),
             Command::LetGo(Box::new(let_go)),
             Command::Refresh,
         ],
-        answer: None,
+        ..Order::default()
     })
 }
 

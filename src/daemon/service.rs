@@ -9,7 +9,7 @@ use gshare_core::machine::lever::Wish;
 use gshare_enforcer::gpu::Observer;
 use gshare_proto::{AdminCall, Call, ErrorCode, Reply, WireError};
 
-use super::admin::{Order, quota};
+use super::admin::quota;
 pub(crate) use super::claims::{Asked, Claims};
 use super::command::Command;
 use super::connection::{ConnId, Sender, Turn};
@@ -26,6 +26,7 @@ use super::journal::Journal;
 use super::levers::facts;
 pub(crate) use super::live::{Ending, Live, Seat};
 use super::msg::Msg;
+use super::order::Order;
 use super::outside::Policy;
 use super::peer::Peer;
 use super::policy::{auto, deny, limits, overuse, places};
@@ -274,7 +275,52 @@ impl Service {
                     self.drive(Event::Gone { id });
                 }
             }
-            Command::EndAll { id, cause, grace } => self.kill_claim(id, &cause, grace),
+            Command::EndAll { id, cause, grace } => {
+                let ends = ending::end_all(&self.world(), id, &cause, grace);
+                self.execute(ends);
+            }
+            Command::SetStates(id, state) => self.claims.set_states(id, state),
+            Command::BeginEnd(id, ending) => {
+                if self.claims.begin_end(&self.journal, id, *ending) {
+                    self.core.then(Event::Ending { id });
+                }
+            }
+            Command::AskToEnd(id) => ending::ask_to_end(&self.world(), id),
+            Command::AskAllToEnd(id, grace) => {
+                if ending::ask_all_to_end(&self.world(), id) {
+                    self.claims.wait_for_mps(id, grace);
+                }
+            }
+            Command::SettleEnd(id) => {
+                if self.claims.end_saving(id) {
+                    // Clients of MPS are ended on the GPU first; the signals follow when that is done.
+                    mps::terminate_clients(&self.world(), id);
+                }
+                let settled = ending::settle(&self.world(), id);
+                self.execute(settled);
+            }
+            Command::KeepGpu(id) => self.claims.keep_gpu(id),
+            Command::KillMembers(id, members) => {
+                ending::kill_members(&self.world(), id, &members);
+            }
+            Command::Killed(id) => self.claims.killed(id),
+            Command::Dismantle { id, cause } => self.dismantle(id, &cause),
+            Command::EndBehalf { id, cause } => self.end_behalf(id, &cause),
+            Command::RefuseWanting(id) => {
+                let error = WireError::new(ErrorCode::Ended, format!("{id} was released"));
+                self.claims.refuse_wanting(id, &error);
+                if self.claims.waiting.remove(&id).is_some() {
+                    self.drive(Event::Gone { id });
+                }
+            }
+            Command::Requeued(id) => self.claims.requeued(id),
+            Command::MoveLease(id, ends_ms) => {
+                self.claims.move_lease(&mut self.journal, id, ends_ms);
+            }
+            Command::LeaseEnded { id, stopped, told } => {
+                self.claims.lease_ended(id, stopped, told);
+            }
+            Command::LeverFailed { id, failure, why } => self.drive_failed(id, failure, why),
             Command::Deny => {
                 let wanted = deny::wanted(&self.world());
                 let events = &self.host.events;
@@ -328,8 +374,15 @@ impl Service {
             Command::Signal(processes, signal) => {
                 ending::signal(&self.world(), &processes, signal);
             }
-            Command::SignalEnd(id) => self.clients_terminated(id),
-            Command::Requeue { id, why } => self.requeue(id, &why),
+            Command::SignalEnd(id) => {
+                self.claims.mps_has_ended(id);
+                ending::clients_ended(&self.world(), id);
+                self.carry_out(Command::SettleEnd(id));
+            }
+            Command::Requeue { id, why } => {
+                let ends = reclaim::requeue(&self.world(), id, &why);
+                self.execute(ends);
+            }
             Command::Hold(id) => self.claims.hold(&self.journal, id),
             Command::Offload(id) => {
                 let wish = Wish::Offload;
@@ -341,7 +394,10 @@ impl Service {
                     tracing::error!(%id, "cannot set up the cgroup of a claim-for claim yet: {error:#}");
                 }
             }
-            Command::End { id, cause } => self.terminate(id, &cause),
+            Command::End { id, cause } => {
+                let ends = ending::end(&self.world(), id, &cause);
+                self.execute(ends);
+            }
             Command::FewestToEnd(of) => {
                 let fewest =
                     self.core
@@ -375,7 +431,7 @@ impl Service {
         }
     }
 
-    /// What an administrator has ordered: written down, done and answered, or nothing of it.
+    /// What a caller has asked for: written down, done and answered, or nothing of it.
     fn ordered(&mut self, peer: &Peer, order: Result<Order, WireError>, out: &Sender) {
         let done = order.and_then(|order| {
             if order.is_kept() {
@@ -388,7 +444,10 @@ impl Service {
         });
         match done {
             Ok(None) => {}
-            Ok(Some(answer)) => out.reply(&Reply::Admin(answer(&self.world(), &self.features))),
+            Ok(Some(answer)) => match answer(&self.world(), &self.features) {
+                Ok(reply) => out.reply(&reply),
+                Err(error) => out.error(error),
+            },
             Err(error) => out.error(error),
         }
         self.screens.touch();
@@ -482,7 +541,15 @@ impl Service {
                 claim,
                 process,
                 status,
-            } => self.exited(claim, process, status),
+            } => {
+                self.gpus.owners.ended.insert(process.pid);
+                if (self.policy.auto).end(&mut self.journal, claim, auto::EXITED) {
+                    self.screens.touch();
+                } else {
+                    let follows = self.claims.exited(&self.gpus, claim, process, status);
+                    self.execute(follows);
+                }
+            }
             Msg::Scrape(out) => {
                 // The caller may have gone.
                 let _ = out.send(view::metrics_page(self));
@@ -570,7 +637,9 @@ impl Service {
             Command::RenewMps,
         ]);
         self.drive_all(rules::minute(&self.core).into_iter().chain([Event::Tick]));
-        self.watch_claims();
+        let used = members::programs_use(&self.world());
+        let watched = (self.claims).watch_all(self.core.ledger(), &self.gpus, &used);
+        self.execute(watched);
         let tick = tick_of_claims(&self.world(), &self.features, &self.levers);
         self.tell(Fact::Tick(tick));
         self.tell_starts();
@@ -653,8 +722,21 @@ impl Service {
             Call::Env { id } => grant::env(&self.world(), &peer, &id),
             Call::Try(spec) => story::try_claim(&self.world(), &self.features, &peer, &spec),
             Call::Log { id } => story::log(&self.world(), &self.journal, &peer, &id),
-            Call::Keep { id } => self.keep_claim(&peer, &id),
-            Call::Extend { id, by_s } => self.extend(&peer, &id, by_s),
+            Call::Keep { id } => {
+                let order = reclaim::keep(&self.world(), &self.features, &peer, &id);
+                return self.ordered(&peer, order, out);
+            }
+            Call::Extend { id, by_s } => {
+                let order = lease::extended(&self.world(), &peer, &id, by_s).and_then(|record| {
+                    let id = ClaimId(record.id);
+                    self.journal
+                        .put(&record)
+                        .map_err(|error| lease::not_extended(id, error))?;
+                    self.claims.record(record);
+                    Ok(lease::extend(&self.world(), id, by_s))
+                });
+                return self.ordered(&peer, order, out);
+            }
             Call::Lease { pid, start_ticks } => Ok(lease::lease_of(
                 &self.world(),
                 &self.journal,
@@ -662,8 +744,14 @@ impl Service {
                 pid,
                 start_ticks,
             )),
-            Call::Release { id } => self.release(&peer, &id),
-            Call::ReleaseAll => self.release_all(&peer),
+            Call::Release { id } => {
+                let order = ending::release(&self.world(), &peer, &id);
+                return self.ordered(&peer, order, out);
+            }
+            Call::ReleaseAll => {
+                let order = ending::release_all(&self.world(), &peer);
+                return self.ordered(&peer, order, out);
+            }
             Call::Admin(AdminCall::Release { gpus, for_ms }) => {
                 let world = self.world();
                 let order = release::order(&world, &self.levers, &peer, &gpus, for_ms, out);

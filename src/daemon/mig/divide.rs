@@ -292,9 +292,8 @@ pub(crate) fn order(
     Ok(Order {
         acts: vec![act],
         stores: vec![Store::Meta(key, dividing.layout.to_string())],
-        file: None,
         then: vec![Command::Divide(Box::new(dividing)), Command::Refresh],
-        answer: None,
+        ..Order::default()
     })
 }
 
