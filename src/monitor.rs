@@ -3,7 +3,7 @@
 use gshare_enforcer::driver::{Library, Search};
 use gshare_enforcer::gpu::{GpuSample, Observer, ObserverConfig};
 use gshare_enforcer::proc;
-use gshare_proto::{Caps, Snapshot};
+use gshare_proto::{Caps, Snapshot, messages};
 use gshare_ui::{Failure, Feed, Feeder, Request, Update};
 
 use crate::clock::unix_ms;
@@ -34,7 +34,7 @@ pub fn source() -> anyhow::Result<Feed> {
                 if let Request::Call { seq, .. } = request {
                     let failure = Failure {
                         message: "no gshare service runs on this machine".to_owned(),
-                        hint: Some("sudo gshare setup, or gshare daemon --user".to_owned()),
+                        hint: Some(messages::no_service_hint()),
                     };
                     updates.send(Update::CallResult {
                         seq,

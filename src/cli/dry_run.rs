@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gshare_proto::{Call, ClaimSpec, Reply, Tried};
+use gshare_proto::{Call, ClaimSpec, Reply, Tried, messages};
 
 use super::claim::unexpected;
 use super::failure::{self, Failure};
@@ -34,7 +34,7 @@ pub(crate) fn run(socket: Option<&Path>, spec: ClaimSpec, json: bool) -> Outcome
     let now = u64::try_from(chrono::Utc::now().timestamp_millis()).unwrap_or(0);
     let failure = Failure::new(code, text(&tried, now));
     Err(match &tried.would_start {
-        Some(arguments) => failure.with_hint(format!("{} starts now", plain(arguments))),
+        Some(arguments) => failure.with_hint(messages::starts_now(plain(arguments))),
         None => failure,
     })
 }
@@ -99,9 +99,7 @@ pub(super) fn text(tried: &Tried, now_ms: u64) -> String {
             span(at)
         )),
         None if !tried.alone.is_empty() => Some("start time unknown".to_owned()),
-        None if tried.takings.is_empty() && !tried.never => {
-            Some("start time unknown: gshare cannot tell when room will be free".to_owned())
-        }
+        None if tried.takings.is_empty() && !tried.never => Some(messages::start_unknown()),
         None => None,
     };
     lines.extend(starts);

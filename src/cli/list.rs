@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gshare_core::Bytes;
-use gshare_proto::{Call, Client, Reply, Snapshot};
+use gshare_proto::{Call, Client, Reply, Snapshot, messages};
 use serde_json::json;
 
 use super::args::{ListArgs, PsArgs};
@@ -191,7 +191,7 @@ pub(crate) fn queue(socket: Option<&Path>, args: &ListArgs) -> Outcome {
                 text.push_str(&format!("; {}", plain(plan)));
             }
             if let Some(arguments) = &waiting.would_start {
-                text.push_str(&format!(". {} starts now", plain(arguments)));
+                text.push_str(&format!(". {}", messages::starts_now(plain(arguments))));
             }
             text.push('\n');
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use gshare_proto::figures::percent;
-use gshare_proto::{ClaimView, GpuView, Snapshot};
+use gshare_proto::{ClaimView, GpuView, Snapshot, messages};
 use serde_json::json;
 
 use super::args::SmiArgs;
@@ -35,7 +35,7 @@ fn find<'s>(snapshot: &'s Snapshot, word: &str) -> Result<&'s ClaimView, Failure
             failure::USAGE,
             format!("there is no running claim `{word}`"),
         )
-        .with_hint("gshare ps lists the claims")
+        .with_hint(messages::claims_are_listed())
     })
 }
 

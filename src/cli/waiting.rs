@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gshare_core::units::show_duration;
-use gshare_proto::Queued;
+use gshare_proto::{Queued, messages};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -254,7 +254,7 @@ fn sentence(queued: &Queued) -> String {
         plain(&queued.reason)
     );
     if let Some(arguments) = &queued.would_start {
-        text.push_str(&format!(". {} starts now", plain(arguments)));
+        text.push_str(&format!(". {}", messages::starts_now(plain(arguments))));
     }
     text
 }

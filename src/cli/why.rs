@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gshare_core::units::show_duration;
-use gshare_proto::{Call, ClaimView, ExpectedView, QueueView, Reply, Snapshot};
+use gshare_proto::{Call, ClaimView, ExpectedView, QueueView, Reply, Snapshot, messages};
 use serde_json::json;
 
 use super::args::sizes::{ClaimIdArgs, KeepArgs};
@@ -46,7 +46,7 @@ pub(crate) fn why(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
         .iter()
         .find(|c| means(&c.id, c.name.as_ref()))
     else {
-        let text = format!("there is no claim `{wanted}`");
+        let text = messages::no_claim(wanted);
         return Err(Failure::new(failure::USAGE, text).with_hint(
             "gshare queue lists waiting claims; gshare log ID explains one that has ended",
         ));
@@ -111,7 +111,7 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
         lines.push(standing);
     }
     if let Some(arguments) = &waiting.would_start {
-        lines.push(format!("{} starts now", plain(arguments)));
+        lines.push(messages::starts_now(plain(arguments)));
     }
     if let Some(plan) = &waiting.plan {
         lines.push(format!("room is made for it: {}", plain(plan)));
@@ -136,7 +136,7 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
             left(snapshot.taken_ms, at)
         ),
         None if !waiting.alone.is_empty() => "start time unknown".to_owned(),
-        None => "start time unknown: gshare cannot tell when room will be free".to_owned(),
+        None => messages::start_unknown(),
     });
     lines.join("\n") + "\n"
 }

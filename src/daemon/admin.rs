@@ -6,7 +6,7 @@ mod mode;
 pub(crate) mod quota;
 
 use gshare_enforcer::proc;
-use gshare_proto::{AdminCall, AuditEntry, ErrorCode, Reply, WireError};
+use gshare_proto::{AdminCall, AuditEntry, ErrorCode, Reply, WireError, messages};
 
 use super::features::Features;
 use super::journal::{Journal, JournalError, Store};
@@ -146,7 +146,7 @@ pub(crate) fn may_administrate(world: &World<'_>, peer: &Peer) -> Result<(), Wir
     let who = if groups.is_empty() {
         "root".to_owned()
     } else {
-        format!("root and the groups {}", groups.join(", "))
+        messages::only_groups(groups.join(", "))
     };
     Err(WireError::new(
         ErrorCode::NotPermitted,
@@ -167,6 +167,6 @@ fn in_brackets(reason: Option<&str>) -> String {
 }
 
 fn unwritten(error: &JournalError) -> WireError {
-    WireError::new(ErrorCode::Internal, format!("nothing was changed: {error}"))
-        .with_hint("is there room on the disk of the state directory (gshare config path)?")
+    WireError::new(ErrorCode::Internal, messages::nothing_changed(error))
+        .with_hint(messages::state_disk_room())
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use gshare_core::ClaimId;
 use gshare_core::machine::Event;
 use gshare_enforcer::proc;
-use gshare_proto::{ClaimFor, ClaimSpec, ErrorCode, Reply, Wait, WireError};
+use gshare_proto::{ClaimFor, ClaimSpec, ErrorCode, Reply, Wait, WireError, messages};
 
 use super::claims::Claims;
 use super::connection::Sender;
@@ -277,8 +277,7 @@ impl Claims {
         let cgroup = record.and_then(|r| r.behalf.as_ref()).map(|b| &b.cgroup);
         let cgroup = cgroup.map_or_else(String::new, |c| c.display().to_string());
         let text = format!("{id} is for the programs below {cgroup}; no other can join it");
-        WireError::new(ErrorCode::NotPermitted, text)
-            .with_hint("claim your own: gshare claim -g 0.25 -- COMMAND")
+        WireError::new(ErrorCode::NotPermitted, text).with_hint(messages::claim_your_own())
     }
 }
 

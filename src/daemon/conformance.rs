@@ -1,7 +1,7 @@
 //! What the list of checks of the driver found here (`gshare doctor --conformance`). Until it has passed with the driver that
 //! is installed, stages 3 and 4 are experimental.
 
-use gshare_proto::{AdminDone, Check, Conformance as Found, ErrorCode, WireError};
+use gshare_proto::{AdminDone, Check, Conformance as Found, ErrorCode, WireError, messages};
 use serde::{Deserialize, Serialize};
 
 use super::admin::{Act, Order};
@@ -109,7 +109,7 @@ pub(crate) fn order(world: &World<'_>, found: Option<Found>) -> Result<Order, Wi
                 ErrorCode::Internal,
                 format!("nothing was recorded: {error}"),
             )
-            .with_hint("is there room on the disk of the state directory (gshare config path)?")
+            .with_hint(messages::state_disk_room())
         })
     };
     Ok(Order {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use gshare_artifacts::Mode as Library;
 use gshare_config::Config;
 use gshare_core::{ClaimId, Held};
-use gshare_proto::{ContainerPlace, ErrorCode, Reply, WireError};
+use gshare_proto::{ContainerPlace, ErrorCode, Reply, WireError, messages};
 
 use super::driver::Driver;
 use super::fences::Fences;
@@ -55,10 +55,8 @@ pub(crate) fn place(world: &World<'_>, peer: &Peer, word: &str) -> Result<Reply,
         return Err(not_now(text).with_hint("for containers: claim without --no-library"));
     }
     let Some(cgroup) = &live.cgroup else {
-        return Err(not_now(
-            "without cgroups gshare cannot tell which claim a container belongs to".to_owned(),
-        )
-        .with_hint("containers need the machine's service, run as root"));
+        return Err(not_now(messages::containers_need_cgroups())
+            .with_hint("containers need the machine's service, run as root"));
     };
     let cgroup_parent = cgroup.kernel_path().display().to_string();
     let written = write_spec(world, dir, id);
@@ -259,9 +257,7 @@ pub(crate) fn containers_here(config: &Config, fences: &Fences) -> Result<String
         return Err("switched off in the config ([containers] cdi-dir)".to_owned());
     };
     if fences.tree.is_none() {
-        return Err(
-            "without cgroups gshare cannot tell which claim a container belongs to".to_owned(),
-        );
+        return Err(messages::containers_need_cgroups());
     }
     let programs = ["podman", "docker"].into_iter().filter(|name| {
         let dirs = ["/usr/bin", "/usr/local/bin", "/bin"];

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gshare_config::Wait as DefaultWait;
 use gshare_core::{Bytes, Class, ModeWish, Request, Share, Size};
 use gshare_enforcer::proc::{self, ProcessKey};
-use gshare_proto::{ClaimSpec, CommandLine, ErrorCode, Wait, WireError};
+use gshare_proto::{ClaimSpec, CommandLine, ErrorCode, Wait, WireError, messages};
 
 use super::gpu::Gpus;
 use super::journal::{ClaimRecord, ProcessRecord};
@@ -113,11 +113,8 @@ pub(crate) fn request(
         },
     };
     let process = peer.process.ok_or_else(|| {
-        WireError::new(
-            ErrorCode::Internal,
-            "the kernel does not report which process asks",
-        )
-        .with_hint("the client must run in the service's pid namespace")
+        WireError::new(ErrorCode::Internal, messages::unknown_peer())
+            .with_hint("the client must run in the service's pid namespace")
     })?;
     let record = ClaimRecord {
         id: 0,

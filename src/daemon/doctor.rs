@@ -3,7 +3,7 @@
 use gshare_config::{LaunchCaps, Mode};
 use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::gpu::{Health, counters};
-use gshare_proto::{Check, Grade, HealthView};
+use gshare_proto::{Check, Grade, HealthView, messages};
 
 use super::features::Features;
 use super::gpu::Gpu;
@@ -124,7 +124,7 @@ fn administrators_row(world: &World<'_>) -> Check {
     let who = if groups.is_empty() {
         "root".to_owned()
     } else {
-        format!("root and the groups {}", groups.join(", "))
+        messages::only_groups(groups.join(", "))
     };
     let drained: Vec<String> = (0..world.gpus.len())
         .filter(|g| world.gpus.drain_view(*g).is_some())
@@ -216,7 +216,7 @@ fn containers_row(world: &World<'_>) -> Check {
 fn filter_row(world: &World<'_>) -> Check {
     match (&world.host.fences.filters, &world.host.fences.no_filter) {
         (Some(_), _) => Check {
-            status: "tested only with stand-in device nodes".to_owned(),
+            status: messages::stand_in_nodes(),
             ..check(
                 "device filter (BPF)",
                 "ok",
@@ -306,7 +306,7 @@ fn launcher_row(world: &World<'_>) -> Check {
         },
         Err(why) => Check {
             fix: Some(install),
-            ..check(name, "missing", format!("no command can be started: {why}"))
+            ..check(name, "missing", messages::no_command_starts(why))
         },
     }
 }

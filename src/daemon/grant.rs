@@ -16,7 +16,7 @@ use gshare_core::{Bytes, ClaimId, Held, Slice};
 use gshare_enforcer::cgroup::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Tree};
 use gshare_enforcer::device::DeviceError;
 use gshare_enforcer::proc::{self, PidFd};
-use gshare_proto::{ErrorCode, Granted, Reply, WireError};
+use gshare_proto::{ErrorCode, Granted, Reply, WireError, messages};
 
 use super::claims::Claims;
 use super::fact::Fact;
@@ -94,14 +94,14 @@ impl Service {
                 true
             }
             Err(error) => {
-                let text = format!("{id} could not be granted: {error:#}");
+                let text = messages::not_granted(id, format_args!("{error:#}"));
                 let mut told = WireError::new(ErrorCode::Internal, text.clone());
                 if let Some(error @ CgroupError::Bound { .. }) = error.downcast_ref() {
                     told = bound::not_moved(error);
                 }
                 if error.is::<JournalError>() {
                     let state = self.host.paths.state_dir.display();
-                    told = told.with_hint(format!("is there room on the disk of {state}?"));
+                    told = told.with_hint(messages::disk_room(state));
                 }
                 asked.out.error(told);
                 self.notice(Some(id), text);
@@ -228,7 +228,7 @@ impl Service {
                 ErrorCode::NotPermitted,
                 format!("{id} belongs to {whose}; only {whose} can run programs in it"),
             )
-            .with_hint("claim your own: gshare claim -g 0.25 -- COMMAND"));
+            .with_hint(messages::claim_your_own()));
         }
         if self.claims.is_on_behalf(id) {
             let inside = peer
@@ -259,7 +259,7 @@ impl Service {
         let internal = |text: String| WireError::new(ErrorCode::Internal, text);
         let mut process = peer
             .process
-            .ok_or_else(|| internal("the kernel does not report which process asks".to_owned()))?;
+            .ok_or_else(|| internal(messages::unknown_peer()))?;
         if parent {
             let up = proc::stat(process.pid).map(|s| s.ppid).and_then(proc::key);
             let own = up.filter(|p| {
@@ -330,7 +330,7 @@ impl Claims {
         peer: &Peer,
     ) -> anyhow::Result<()> {
         let (Some(process), Some(pidfd)) = (peer.process, &peer.pidfd) else {
-            anyhow::bail!("the kernel does not report which process asks");
+            anyhow::bail!(messages::unknown_peer());
         };
         let Some(live) = self.get_mut(&id) else {
             return Ok(());

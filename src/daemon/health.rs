@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use gshare_core::ClaimId;
 use gshare_enforcer::gpu::{GpuState, Seen};
-use gshare_proto::{Grade, HealthView, RemappedView, XidView};
+use gshare_proto::{Grade, HealthView, RemappedView, XidView, messages};
 
 use super::command::Command;
 use super::fact::{Fact, KernelXid, Look, Pages};
@@ -290,7 +290,7 @@ impl Health {
             (Grade::Sick, _) => {}
             _ if was => {
                 self.sick.remove(&uuid);
-                out.push(Command::Notice(format!("GPU {g} takes claims again")));
+                out.push(Command::Notice(messages::gpu_takes_claims(g)));
             }
             _ => {}
         }
@@ -346,11 +346,9 @@ impl Health {
         match reading.state {
             // A GPU that was let go is not polled.
             GpuState::Ok | GpuState::Released => {}
-            GpuState::Lost => found.push((
-                Grade::Sick,
-                "the driver has lost the GPU".to_owned(),
-                Act::Restart.tell(g),
-            )),
+            GpuState::Lost => {
+                found.push((Grade::Sick, messages::gpu_is_lost(), Act::Restart.tell(g)));
+            }
             GpuState::Hung => found.push((
                 Grade::Sick,
                 "driver calls for it do not return".to_owned(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gshare_abi::wire::{Launch, LaunchAnswer, Plan};
 use gshare_core::{ClaimId, Request, Share};
 use gshare_enforcer::proc::PidFd;
-use gshare_proto::{Caps, ErrorCode, WireError};
+use gshare_proto::{Caps, ErrorCode, WireError, messages};
 
 use super::connection::Sender;
 use super::driver::Driver;
@@ -50,9 +50,7 @@ fn plan(world: &World<'_>, peer: &Peer, id: ClaimId) -> Result<Plan, (&'static s
         .map_err(unavailable)?
         .to_owned();
     let (Some(process), Some(pidfd)) = (peer.process, &peer.pidfd) else {
-        return Err(denied(
-            "the kernel does not report which process asks".to_owned(),
-        ));
+        return Err(denied(messages::unknown_peer()));
     };
     let live = world
         .claims

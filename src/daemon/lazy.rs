@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use gshare_abi::wire::{Answer, Register};
 use gshare_core::machine::{Event, Now};
 use gshare_core::{ClaimId, Reason, Slice};
-use gshare_proto::{ClaimSpec, ErrorCode, WireError};
+use gshare_proto::{ClaimSpec, ErrorCode, WireError, messages};
 
 use super::act::UNREAD_PLACES;
 use super::claims::Claims;
@@ -236,7 +236,7 @@ impl Service {
             return false;
         }
         if let Err(error) = self.try_grant_late(id, slices, ends) {
-            let text = format!("{id} could not be granted: {error:#}");
+            let text = messages::not_granted(id, format_args!("{error:#}"));
             self.empty_handed(id);
             self.claims
                 .refuse_wanting(id, &WireError::new(ErrorCode::Internal, text.clone()));

@@ -10,7 +10,7 @@ use gshare_core::ClaimId;
 use gshare_core::machine::Event;
 use gshare_core::machine::lever::Wish;
 use gshare_core::units::show_duration;
-use gshare_proto::{AdminDone, OffView, WireError};
+use gshare_proto::{AdminDone, OffView, WireError, messages};
 
 use super::admin::{Act, Order};
 use super::claims::Claims;
@@ -169,7 +169,7 @@ impl Which {
 }
 
 fn unwritten(error: &std::io::Error) -> WireError {
-    let text = format!("nothing was changed: {error}");
+    let text = messages::nothing_changed(error);
     WireError::new(gshare_proto::ErrorCode::Internal, text)
         .with_hint("sudo gshare admin off also works without the service")
 }

@@ -7,7 +7,7 @@ use gshare_core::machine::lever::{Cause, Failure, Lever, Wish};
 use gshare_core::machine::{Alone, Event, Now, ReclaimRules, Stage, Step};
 use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Party, Reason, Slice};
-use gshare_proto::{ErrorCode, Reply, WireError};
+use gshare_proto::{ErrorCode, Reply, WireError, messages};
 
 use super::claims::Claims;
 use super::command::Command;
@@ -26,8 +26,6 @@ use crate::clock::unix_ms;
 
 /// Between SIGTERM and SIGKILL to a claim that is ended for others.
 const GRACE: Duration = Duration::from_secs(10);
-/// For a claim whose start time is unknown.
-const UNKNOWN_START: &str = "start time unknown: gshare cannot tell when room will be free";
 /// How the cause of the end of a claim begins whose command is to be started anew.
 pub(crate) const REQUEUED: &str = "requeued";
 
@@ -122,7 +120,7 @@ pub(crate) fn keep(
     match announced {
         Some(Stage::Announced) => {}
         Some(_) => {
-            let text = format!("too late: what was announced for {id} has begun");
+            let text = messages::too_late(id);
             return Err(refused(text));
         }
         None if features.idle.is_warned(id) => {
@@ -406,7 +404,7 @@ pub(crate) fn waits_and_start(
     reason: &Reason,
     start: Option<&str>,
 ) -> String {
-    let start = start.unwrap_or(UNKNOWN_START);
+    let start = start.map_or_else(messages::start_unknown, str::to_owned);
     format!(
         "{}; {start}",
         story::waits_text(world, features, id, reason)

@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use gshare_enforcer::gpu::{GpuReading, GpuState};
-use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
+use gshare_proto::{AdminDone, ErrorCode, Reply, WireError, messages};
 
 use super::admin::{Act, Order};
 use super::command::Command;
@@ -315,7 +315,7 @@ impl Gpus {
     pub(crate) fn whole_gpus(&self, words: &[impl AsRef<str>]) -> Result<Vec<usize>, WireError> {
         let usage = |text: String| WireError::new(ErrorCode::Usage, text);
         if words.is_empty() {
-            return Err(usage("no GPU is named".to_owned()));
+            return Err(usage(messages::no_gpu_named()));
         }
         let found = self.gpu_ids("GPU ", words)?;
         let gpus: Vec<usize> = found.into_iter().map(|g| g as usize).collect();
@@ -342,7 +342,7 @@ pub(crate) fn may_be_let_go(
         .collect();
     if !held.is_empty() {
         return Err(
-            refuse(format!("GPU {g} is held by {}", held.join(", "))).with_hint(format!(
+            refuse(messages::gpu_is_held(g, held.join(", "))).with_hint(format!(
                 "to wait until they have ended: gshare admin drain {g} --wait"
             )),
         );

@@ -9,7 +9,9 @@ use std::time::Duration;
 use gshare_core::machine::Event;
 use gshare_core::machine::lever::Holding;
 use gshare_core::{Bytes, Change, ClaimId, Held, ResizeError, Share, Slice};
-use gshare_proto::{ErrorCode, Queued, Reply, ResizeSpec, Resized, ResizedGpu, Wait, WireError};
+use gshare_proto::{
+    ErrorCode, Queued, Reply, ResizeSpec, Resized, ResizedGpu, Wait, WireError, messages,
+};
 
 use super::claims::{Wish, Wishes};
 use super::connection::{ConnId, Sender};
@@ -119,8 +121,7 @@ impl Service {
             let text = format!("{id} keeps its size: {:#}", anyhow::Error::from(error));
             if let Some(wish) = wish {
                 let told = WireError::new(ErrorCode::Internal, text.clone());
-                wish.out
-                    .error(told.with_hint(format!("is there room on the disk of {state}?")));
+                wish.out.error(told.with_hint(messages::disk_room(state)));
             }
             self.notice(Some(id), text);
             return Some(Event::Restore {

@@ -7,7 +7,7 @@ use gshare_core::ClaimId;
 use gshare_core::machine::Event;
 use gshare_core::machine::lever::Wish;
 use gshare_enforcer::gpu::Observer;
-use gshare_proto::{AdminCall, Call, ErrorCode, Reply, WireError};
+use gshare_proto::{AdminCall, Call, ErrorCode, Reply, WireError, messages};
 
 use super::admin::quota;
 pub(crate) use super::claims::{Asked, Claims};
@@ -835,10 +835,8 @@ pub(crate) fn find(world: &World<'_>, peer: &Peer, word: &str) -> Result<ClaimId
     }
     match found.as_slice() {
         [id] => Ok(*id),
-        [] => Err(
-            WireError::new(ErrorCode::NoClaim, format!("there is no claim `{word}`"))
-                .with_hint("gshare ps lists the claims"),
-        ),
+        [] => Err(WireError::new(ErrorCode::NoClaim, messages::no_claim(word))
+            .with_hint(messages::claims_are_listed())),
         _ => Err(WireError::new(
             ErrorCode::NoClaim,
             format!("several claims are named `{word}`"),

@@ -12,7 +12,7 @@ use gshare_config::{Stage, Unclaimed};
 use gshare_core::machine::Event;
 use gshare_core::{Admission, ClaimId};
 use gshare_enforcer::proc;
-use gshare_proto::{AdminCall, ErrorCode, LaterView, StageView, WireError};
+use gshare_proto::{AdminCall, ErrorCode, LaterView, StageView, WireError, messages};
 
 use super::admin::{Act, Order, may_administrate};
 use super::claims::Claims;
@@ -203,8 +203,8 @@ pub(crate) fn order(world: &World<'_>, call: AdminCall, past: &Past) -> Result<O
     let (dir, line) = (world.host.paths.state_dir.clone(), new.clone());
     let write = move || {
         stage::write(&dir, &line).map_err(|error| {
-            WireError::new(ErrorCode::Internal, format!("nothing was changed: {error}"))
-                .with_hint("is there room on the disk of the state directory (gshare config path)?")
+            WireError::new(ErrorCode::Internal, messages::nothing_changed(error))
+                .with_hint(messages::state_disk_room())
         })
     };
     Ok(Order {

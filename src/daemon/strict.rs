@@ -2,6 +2,7 @@
 //! launcher is the only one that is moved: the caller runs without a GPU until it has become
 //! the launcher, so that no process is in a claim's cgroup with the driver's own library in reach of its loader.
 
+use gshare_proto::messages;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -149,7 +150,7 @@ impl Strict {
         if self.on && !self.blocked {
             self.plan = plan(found);
             if let Err(why) = &self.plan {
-                tracing::error!("no command can be started: {why}");
+                tracing::error!("{}", messages::no_command_starts(why));
             }
         }
     }

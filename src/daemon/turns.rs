@@ -6,7 +6,7 @@ use gshare_abi::host::{LimitsFile, UsageMemfd};
 use gshare_abi::{State, monotonic_ns};
 use gshare_config::ExcessTime;
 use gshare_core::{ClaimId, Held};
-use gshare_proto::{StuckView, TurnsView};
+use gshare_proto::{StuckView, TurnsView, messages};
 
 use super::arbiter::{Entry, Table, Turning};
 use super::off;
@@ -83,7 +83,7 @@ pub(crate) fn gate_table(world: &World<'_>) -> Table {
 /// Why they are not, in words.
 pub(crate) fn gate_in_force(world: &World<'_>) -> Result<(), String> {
     if let Err(why) = &world.host.driver.libcuda {
-        return Err(format!("no libcuda was found: {why}"));
+        return Err(messages::no_libcuda(why));
     }
     match &world.host.gates {
         Some(gates) if gates.is_running() => Ok(()),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gshare_proto::{Call, Client, ClientError, Reply, Snapshot};
+use gshare_proto::{Call, Client, ClientError, Reply, Snapshot, messages};
 
 use crate::feed::{Failure, Feed, Feeder, Request, Update, UpdateSender, channel};
 
@@ -144,9 +144,7 @@ fn call_once(socket: &Path, call: &Call) -> Result<Reply, ClientError> {
 fn explain(error: ClientError) -> Failure {
     let hint = match &error {
         ClientError::Refused(wire) => wire.hint.clone(),
-        ClientError::NoService { .. } => {
-            Some("sudo gshare setup, or gshare daemon --user".to_owned())
-        }
+        ClientError::NoService { .. } => Some(messages::no_service_hint()),
         ClientError::Io(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
             let seconds = PATIENCE.as_secs();
             return Failure {

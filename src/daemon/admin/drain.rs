@@ -3,7 +3,7 @@
 use gshare_config::GpuMode;
 use gshare_core::Reason;
 use gshare_core::machine::Event;
-use gshare_proto::{AdminDone, DrainView, ErrorCode, WireError};
+use gshare_proto::{AdminDone, DrainView, ErrorCode, WireError, messages};
 
 use super::{Act, Order, in_brackets, reason_of};
 use crate::daemon::command::Command;
@@ -87,7 +87,7 @@ pub(super) fn undrain(
                         Some(reason) => {
                             format!("GPU {g} is no longer drained, but still sick: {reason}")
                         }
-                        None => format!("GPU {g} takes claims again"),
+                        None => messages::gpu_takes_claims(g),
                     }),
             );
             let undo = format!("gshare admin drain {}", list(&closed));
@@ -196,7 +196,7 @@ impl Gpus {
 
     fn gpus_named(&self, words: &[impl AsRef<str>]) -> Result<Vec<usize>, WireError> {
         if words.is_empty() {
-            return Err(WireError::new(ErrorCode::Usage, "no GPU is named"));
+            return Err(WireError::new(ErrorCode::Usage, messages::no_gpu_named()));
         }
         let found = self.gpu_ids("GPU ", words)?;
         Ok(found.into_iter().map(|g| g as usize).collect())

@@ -1,7 +1,7 @@
 //! How claims share a GPU, by command.
 
 use gshare_config::GpuMode;
-use gshare_proto::{ErrorCode, WireError};
+use gshare_proto::{ErrorCode, WireError, messages};
 
 use super::{Act, Order};
 use crate::daemon::command::Command;
@@ -44,7 +44,7 @@ pub(super) fn order(
     if !holders.is_empty() && !when_empty {
         return Err(WireError::new(
             ErrorCode::NotAvailable,
-            format!("GPU {g} is held by {}", modes::holders_text(world, g)),
+            messages::gpu_is_held(g, modes::holders_text(world, g)),
         )
         .with_hint(format!(
             "to change it when they have ended: gshare admin mode {g} {mode} --wait"

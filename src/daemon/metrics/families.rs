@@ -4,7 +4,7 @@
 use gshare_core::{Quota, Share};
 use gshare_proto::{GpuView, Snapshot};
 
-use super::ledger::{part, value};
+use super::ledger::{SM_OCCUPANCY_HELP, part, value};
 use super::page::Page;
 use super::{About, COUNTER, GAUGE, Metrics};
 use crate::daemon::world::World;
@@ -59,7 +59,7 @@ pub(super) fn dcgm(page: &mut Page, world: &World<'_>, snapshot: &Snapshot) {
         ),
         (
             "DCGM_FI_PROF_SM_OCCUPANCY",
-            "Resident warps as a fraction of the maximum; absent where the GPU does not count it.",
+            SM_OCCUPANCY_HELP,
             Box::new(|_, v| part(v.sm_occupancy.filter(|f| !f.estimate))),
         ),
     ];

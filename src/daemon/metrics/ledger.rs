@@ -5,6 +5,10 @@ use gshare_proto::{ClaimGpu, ClaimView, Figure, GpuState, GpuView, Snapshot};
 use super::page::Page;
 use super::{COUNTER, GAUGE};
 
+/// Help of the figure under both of its names.
+pub(super) const SM_OCCUPANCY_HELP: &str =
+    "Resident warps as a fraction of the maximum; absent where the GPU does not count it.";
+
 pub(super) fn value(figure: Option<Figure>) -> Option<f64> {
     figure.map(|f| f.value)
 }
@@ -88,11 +92,9 @@ pub(super) fn gpus(page: &mut Page, snapshot: &Snapshot) {
             "Part of the SMs with a warp; absent where the GPU does not count it.",
             |g| part(g.sm_active.filter(|f| !f.estimate)),
         ),
-        (
-            "gshare_gpu_sm_occupancy_ratio",
-            "Resident warps as a fraction of the maximum; absent where the GPU does not count it.",
-            |g| part(g.sm_occupancy.filter(|f| !f.estimate)),
-        ),
+        ("gshare_gpu_sm_occupancy_ratio", SM_OCCUPANCY_HELP, |g| {
+            part(g.sm_occupancy.filter(|f| !f.estimate))
+        }),
     ];
     for (name, help, read) in families {
         page.family(name, GAUGE, help);

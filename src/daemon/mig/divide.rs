@@ -8,7 +8,7 @@ use gshare_core::mig::{Layout, NoRoom, Place, Profile, places, profile_name};
 use gshare_enforcer::gpu::{
     Divider, GpuReading, MigError, MigInstance, MigOrder, MigState, Observer,
 };
-use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
+use gshare_proto::{AdminDone, ErrorCode, Reply, WireError, messages};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::daemon::admin::{Act, Order};
@@ -239,7 +239,7 @@ pub(crate) fn order(
         .parse()
         .map_err(|e| WireError::new(ErrorCode::Usage, format!("`{text}`: {e}")))?;
     let g = world.gpus.whole_gpus(&[word])?.into_iter().next();
-    let g = g.ok_or_else(|| WireError::new(ErrorCode::Usage, "no GPU is named"))?;
+    let g = g.ok_or_else(|| WireError::new(ErrorCode::Usage, messages::no_gpu_named()))?;
     let refuse = |text: String| WireError::new(ErrorCode::NotAvailable, text);
     if world.gpus.is_released(g) {
         return Err(refuse(format!("GPU {g} is released"))

@@ -6,7 +6,7 @@ use crate::daemon::world::World;
 use gshare_abi::NO_EVENT_TIMES;
 use gshare_config::GpuMode;
 use gshare_core::Held;
-use gshare_proto::Check;
+use gshare_proto::{Check, messages};
 
 /// Where MPS has been seen to work so far; docs/hardware.md has the same words.
 const MPS: &str = "tested only with NVIDIA's MPS control program (550.163, without a GPU)";
@@ -139,14 +139,14 @@ fn rung_row(world: &World<'_>, g: usize) -> Check {
                 row("ok", detail, MPS, world.config.above_mps())
             }
             (Err(why), _) => {
-                let raise = format!("running claims side by side needs MPS, which is missing: {why}");
+                let raise = messages::needs_mps(why);
                 turns_row(world, g, "auto without MPS, so timeslice", raise)
             }
         },
         GpuMode::Timeslice => {
             let raise = match mps {
                 Ok(_) => format!("to run claims side by side: gshare admin mode {g} mps"),
-                Err(why) => format!("running claims side by side needs MPS, which is missing: {why}"),
+                Err(why) => messages::needs_mps(why),
             };
             turns_row(world, g, "timeslice", raise)
         }

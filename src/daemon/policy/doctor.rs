@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gshare_config::{Overuse, Unclaimed};
 use gshare_core::units::show_duration;
-use gshare_proto::Check;
+use gshare_proto::{Check, messages};
 
 use super::super::doctor::check;
 use super::super::journal::ClaimRecord;
@@ -17,9 +17,6 @@ use crate::daemon::policy::deny;
 use crate::daemon::policy::limits;
 use crate::daemon::viewer::Viewer;
 use crate::daemon::world::World;
-
-/// The device filter's status; docs/hardware.md has the same words.
-const STAND_IN: &str = "tested only with stand-in device nodes";
 
 /// How far back the past is looked at.
 const PAST: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -133,7 +130,7 @@ fn unclaimed_row(world: &World<'_>, journal: &Journal, viewer: Viewer) -> Check 
             ..check(name, "limited", detail)
         },
         Unclaimed::Deny => Check {
-            status: STAND_IN.to_owned(),
+            status: messages::stand_in_nodes(),
             ..check(name, "ok", detail)
         },
         _ => check(name, "ok", detail),

@@ -18,6 +18,7 @@ pub mod figures;
 pub mod gain;
 pub mod health;
 pub mod history;
+pub mod messages;
 mod place;
 mod queue;
 pub mod snapshot;

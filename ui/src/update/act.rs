@@ -5,7 +5,9 @@ mod go;
 pub(crate) mod levers;
 
 use gshare_proto::units::{Bytes, Share};
-use gshare_proto::{Call, ClaimGpu, ClaimView, HistoryBy, LeverWish, ReportSpec, ResizeSpec, Wait};
+use gshare_proto::{
+    Call, ClaimGpu, ClaimView, HistoryBy, LeverWish, ReportSpec, ResizeSpec, Wait, messages,
+};
 
 use super::{ask, run, try_claim};
 use crate::feed::{Request, Seek};
@@ -320,7 +322,7 @@ pub(crate) fn run_named(model: &mut Model) {
             run(model, command);
         }
         None => {
-            let text = format!("no command is called `{}`", input.text());
+            let text = messages::no_such_command(input.text());
             model.say(Tone::Bad, text);
         }
     }

@@ -4,6 +4,7 @@ mod claim;
 mod detail;
 mod help;
 
+use gshare_proto::messages;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Margin, Rect};
 use ratatui::style::Style;
@@ -353,7 +354,7 @@ fn palette(input: &LineInput, at: usize, view: &View<'_>, cols: usize) -> Conten
     let mut lines = vec![lines];
     lines.extend(rows);
     if found.is_empty() {
-        let text = format!("no command is called `{}`", input.text());
+        let text = messages::no_such_command(input.text());
         lines.push(line!(view; text text));
     }
     lines.resize(LISTED + 2, Line::default());

@@ -1,6 +1,8 @@
 //! Used against claimed over time: a chart, the users, why claims idled, the hours of the week, and what was wasted most.
 
-use gshare_proto::{Heat, HistoryBy, HistoryPoint, HistorySeries, HistoryView, IdleHolding, Usage};
+use gshare_proto::{
+    Heat, HistoryBy, HistoryPoint, HistorySeries, HistoryView, IdleHolding, Usage, messages,
+};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::{Row as Cells, Table, Widget};
@@ -18,7 +20,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         Some(Ok(past)) => return recorded(view, past, area, scene),
         Some(Err(why)) => why.clone(),
         None => match view.model.service() {
-            Ok(()) => "asking the service what it recorded".to_owned(),
+            Ok(()) => messages::asking_for_history(),
             Err(why) => why,
         },
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gshare_proto::counts::many;
-use gshare_proto::{ClaimView, HistoryPoint, ProcessView, Usage};
+use gshare_proto::{ClaimView, HistoryPoint, ProcessView, Usage, messages};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::Line;
@@ -269,8 +269,8 @@ fn plot(
     let (model, look) = (view.model, view.look);
     let Some(past) = model.past.of_claim(&claim.id) else {
         let text = match model.service() {
-            Ok(()) => "asking the service what it recorded",
-            Err(_) => "nothing is recorded",
+            Ok(()) => messages::asking_for_history(),
+            Err(_) => "nothing is recorded".to_owned(),
         };
         return scene.line(line!(view; dim text), area, 0);
     };

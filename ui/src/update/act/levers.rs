@@ -1,6 +1,6 @@
 //! Claims leave their GPUs and come back while their programs live.
 
-use gshare_proto::{Call, ClaimView, LeverWish};
+use gshare_proto::{Call, ClaimView, LeverWish, messages};
 
 use super::{Asking, ask, called, own_claim};
 use crate::model::{Asked, Model, Question, Tone, can_be_kept, ends_idle, mem_used};
@@ -63,7 +63,7 @@ pub(crate) fn keepable(model: &Model) -> Result<String, String> {
         }
         match (&claim.announced, claim.place.on_its_way) {
             (Some(_), Some(_)) => {
-                return Err(format!("too late: what was announced for {id} has begun"));
+                return Err(messages::too_late(id));
             }
             (Some(_), None) => {
                 return Err(format!(

@@ -1,0 +1,93 @@
+//! The catalogue of what more than one part of gshare says, so that it is said in one way: each message has a name, its text, and an
+//! example for whoever reads them all. `cargo test -p gshare-proto messages -- --show-output` prints them as one page, and
+//! `tests/tidy.rs` fails where a sentence stands in two files instead of here.
+
+use std::fmt::Display;
+
+/// One message, as the page shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Message {
+    /// The name of its function.
+    pub code: &'static str,
+    /// Its text, with the names of the values in it.
+    pub text: &'static str,
+    /// The text with values as users see them.
+    pub example: fn() -> String,
+}
+
+macro_rules! catalogue {
+    ($($name:ident($($value:ident = $example:literal),*) $text:literal)*) => {
+        $(
+            #[doc = concat!("\"", $text, "\"")]
+            #[must_use]
+            pub fn $name($($value: impl Display),*) -> String {
+                format!($text)
+            }
+        )*
+
+        /// All of them.
+        pub const CATALOGUE: &[Message] = &[$(Message {
+            code: stringify!($name),
+            text: $text,
+            example: || $name($($example),*),
+        }),*];
+    };
+}
+
+catalogue! {
+    // The caller, and what it names.
+    unknown_peer() "the kernel does not report which process asks"
+    no_claim(word = "c48") "there is no claim `{word}`"
+    claims_are_listed() "gshare ps lists the claims"
+    claim_your_own() "claim your own: gshare claim -g 0.25 -- COMMAND"
+    no_gpu_named() "no GPU is named"
+    no_such_command(text = "ofload c3") "no command is called `{text}`"
+    no_service_hint() "sudo gshare setup, or gshare daemon --user"
+
+    // Claims that wait.
+    start_unknown() "start time unknown: gshare cannot tell when room will be free"
+    starts_now(arguments = "-g 0.25") "{arguments} starts now"
+    too_late(id = "c48") "too late: what was announced for {id} has begun"
+
+    // What could not be done.
+    not_granted(id = "c48", cause = "cannot write the journal: No space left on device") "{id} could not be granted: {cause}"
+    nothing_changed(cause = "No space left on device") "nothing was changed: {cause}"
+    disk_room(place = "/var/lib/gshare") "is there room on the disk of {place}?"
+    state_disk_room() "is there room on the disk of the state directory (gshare config path)?"
+    containers_need_cgroups() "without cgroups gshare cannot tell which claim a container belongs to"
+    no_libcuda(cause = "no libcuda.so.1 in /usr/lib") "no libcuda was found: {cause}"
+    no_command_starts(cause = "the driver is being replaced") "no command can be started: {cause}"
+
+    // GPUs.
+    gpu_is_held(gpu = 0, holders = "c3 of ada, c5 of bob") "GPU {gpu} is held by {holders}"
+    gpu_takes_claims(gpu = 0) "GPU {gpu} takes claims again"
+    gpu_is_lost() "the driver has lost the GPU"
+    needs_mps(cause = "nvidia-cuda-mps-control is not installed") "running claims side by side needs MPS, which is missing: {cause}"
+
+    // How sure a row of doctor is.
+    stand_in_nodes() "tested only with stand-in device nodes"
+    only_groups(groups = "gpu-admins") "root and the groups {groups}"
+    asking_for_history() "asking the service what it recorded"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::CATALOGUE;
+
+    #[test]
+    fn the_page_of_all_messages() {
+        let (mut codes, mut texts) = (BTreeSet::new(), BTreeSet::new());
+        for message in CATALOGUE {
+            let example = (message.example)();
+            println!("{:<24} {example}", message.code);
+            assert!(codes.insert(message.code), "{} stands twice", message.code);
+            assert!(texts.insert(message.text), "said twice: {}", message.text);
+            assert!(
+                !example.contains(['{', '}']),
+                "a value is missing: {example}"
+            );
+        }
+    }
+}
