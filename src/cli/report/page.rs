@@ -103,7 +103,8 @@ td,th{padding:.3rem .6rem;text-align:right;border-bottom:1px solid var(--line);w
 th{color:var(--dim);font-weight:600}td:first-child,th:first-child,.left{text-align:left}\
 .bar{width:9rem;min-width:6rem}.bar svg{height:.9rem}.small{display:grid;\
 grid-template-columns:repeat(auto-fit,minmax(15rem,1fr));gap:1rem}\
-@media(max-width:36rem){td,th{padding:.3rem}.more{display:none}}";
+@media(max-width:36rem){td,th{padding:.25rem .2rem;font-size:.8rem}td:first-child,.left{white-space:normal;\
+overflow-wrap:anywhere}.more{display:none}}";
 
 /// The unit of the drawings.
 const WIDTH: f64 = 600.0;
@@ -627,6 +628,76 @@ mod tests {
         );
         if let Some(path) = std::env::var_os("GSHARE_TEST_REPORT") {
             std::fs::write(path, html).unwrap();
+        }
+    }
+
+    /// What a browser draws of these pages, a phone and a desktop wide, on a light or a dark page; none without one.
+    fn seen_in_a_browser(pages: &[String], dark: bool) -> Option<String> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut harness = "<!doctype html><meta charset=\"utf-8\">".to_owned();
+        for page in pages {
+            // The page itself allows no script; this one is beside it.
+            let (head, rest) = page.split_once("<meta http-equiv").unwrap();
+            let (_, rest) = rest.split_once('>').unwrap();
+            for width in [390, 1200] {
+                let page = safe(&format!("{head}{rest}"));
+                let _ = write!(
+                    harness,
+                    "<iframe width=\"{width}\" height=\"900\" style=\"border:0\" srcdoc=\"{page}\"></iframe>"
+                );
+            }
+        }
+        let script = include_str!("../../../tests/support/page.js");
+        let _ = write!(harness, "<pre id=\"said\"></pre><script>{script}</script>");
+        let file = dir.path().join("harness.html");
+        std::fs::write(&file, harness).unwrap();
+        let profile = dir.path().join("profile");
+        let found = std::process::Command::new("chromium")
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--window-size=1300,1000",
+            ])
+            .args(["--virtual-time-budget=5000", "--dump-dom"])
+            .arg(format!(
+                "--blink-settings=preferredColorScheme={}",
+                i32::from(!dark)
+            ))
+            .arg(format!("--user-data-dir={}", profile.display()))
+            .arg(file)
+            .output();
+        let found = match found {
+            Ok(found) => found,
+            Err(why) => {
+                println!("skipped: the page of a report is not looked at: chromium: {why}");
+                return None;
+            }
+        };
+        let text = String::from_utf8_lossy(&found.stdout).into_owned();
+        let said = text.split("<pre id=\"said\">").nth(1);
+        let said = said.and_then(|said| said.split("</pre>").next());
+        let said = said.filter(|said| !said.is_empty()).map(str::to_owned);
+        Some(said.unwrap_or_else(|| panic!("{text}{}", String::from_utf8_lossy(&found.stderr))))
+    }
+
+    #[test]
+    fn a_browser_draws_the_page_within_its_width_and_with_contrast() {
+        let mut report = report();
+        report.users[1].user = "maximilian.von-der-lauterbach".to_owned();
+        report.worst[1].user = report.users[1].user.clone();
+        report.total.claimed_gpu_s *= 40.0;
+        let pages = [false, true].map(|names| Page::new(&report, names).html());
+        for (dark, behind) in [(false, "rgb(255, 255, 255)"), (true, "rgb(16, 21, 28)")] {
+            let Some(said) = seen_in_a_browser(&pages, dark) else {
+                return;
+            };
+            println!("{said}");
+            assert!(!said.contains("WRONG"), "{said}");
+            for width in ["390", "1200"] {
+                let line = format!("{width} on {behind}: ");
+                assert_eq!(said.matches(&line).count(), pages.len(), "{said}");
+            }
         }
     }
 
