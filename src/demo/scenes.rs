@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gshare_proto::{Call, Client, ClientError};
+use gshare_proto::{Call, Client};
 use gshare_ui::{Failure, Feeder, Request, Update, UpdateSender};
 
 use super::actors::{ACTORS, Actor};
@@ -83,13 +83,7 @@ fn answer(station: &Station, updates: UpdateSender, seq: u64, call: Call) {
     std::thread::spawn(move || {
         let outcome = Client::connect(&socket)
             .and_then(|mut client| client.call(&call))
-            .map_err(|error| Failure {
-                message: error.to_string(),
-                hint: match &error {
-                    ClientError::Refused(wire) => wire.hint.clone(),
-                    _ => None,
-                },
-            });
+            .map_err(Failure::from);
         updates.send(Update::CallResult { seq, outcome });
     });
 }

@@ -3,7 +3,6 @@
 //! Neither side ever waits for the other: a snapshot that the screen has not yet taken is replaced by
 //! the next one, and requests are answered later by an update with the same number.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gshare_proto::{Call, Reply, Snapshot};
@@ -79,7 +78,7 @@ pub enum Seek {
     Back,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Pending {
     news: Vec<Update>,
     closed: bool,
@@ -95,14 +94,6 @@ struct Shared {
     tap: Mutex<Option<Tap>>,
 }
 
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared")
-            .field("pending", &self.pending)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
@@ -110,7 +101,7 @@ impl Shared {
 }
 
 /// The feeder's end for news; works from threads and from tasks, and never blocks.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct UpdateSender(Arc<Shared>);
 
 impl UpdateSender {
@@ -148,7 +139,6 @@ impl UpdateSender {
 }
 
 /// The screen's end for news.
-#[derive(Debug)]
 pub struct Updates(Arc<Shared>);
 
 impl Updates {
@@ -178,7 +168,6 @@ impl Drop for Updates {
 }
 
 /// Both directions, as the screen holds them.
-#[derive(Debug)]
 pub struct Feed {
     /// News.
     pub updates: Updates,
@@ -203,7 +192,6 @@ impl Feed {
 }
 
 /// Both directions, as the feeder holds them.
-#[derive(Debug)]
 pub struct Feeder {
     /// News.
     pub updates: UpdateSender,

@@ -1,12 +1,16 @@
-//! A line that is being typed.
+//! A line that is being typed: the editing of tui-input, in a field of bounded length.
 
-use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::{Event, KeyEvent};
+use tui_input::backend::crossterm::to_input_request;
+use tui_input::{Input, InputRequest};
 
-/// Text with a cursor, counted in characters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LineInput {
-    text: String,
-    cursor: usize,
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LineInput(Input);
+
+impl PartialEq for LineInput {
+    fn eq(&self, other: &Self) -> bool {
+        self.split() == other.split()
+    }
 }
 
 /// Maximum length of a field of this screen, in characters.
@@ -15,70 +19,44 @@ const MAX_CHARS: usize = 200;
 impl LineInput {
     /// Text with the cursor behind it.
     pub(crate) fn new(text: impl Into<String>) -> Self {
-        let text = text.into();
-        let cursor = text.chars().count();
-        Self { text, cursor }
+        Self(Input::new(text.into()))
     }
 
     pub(crate) fn text(&self) -> &str {
-        &self.text
+        self.0.value()
     }
 
     /// The text before the cursor and from it on.
     pub(crate) fn split(&self) -> (&str, &str) {
-        self.text.split_at(self.byte(self.cursor))
-    }
-
-    fn byte(&self, chars: usize) -> usize {
-        self.text
-            .char_indices()
-            .nth(chars)
-            .map_or(self.text.len(), |(at, _)| at)
+        let mut starts = self.text().char_indices();
+        let at = starts.nth(self.0.cursor()).map(|(at, _)| at);
+        self.text().split_at(at.unwrap_or(self.text().len()))
     }
 
     /// Inserts at the cursor; control characters (of a paste) are left out.
     pub(crate) fn insert(&mut self, text: &str) {
-        for c in text.chars().filter(|c| !c.is_control()) {
-            if self.text.chars().count() >= MAX_CHARS {
-                return;
-            }
-            let at = self.byte(self.cursor);
-            self.text.insert(at, c);
-            self.cursor += 1;
-        }
+        let typed = text.chars().filter(|c| !c.is_control());
+        typed.for_each(|c| self.edit(InputRequest::InsertChar(c)));
     }
 
     pub(crate) fn key(&mut self, key: KeyEvent) {
-        let control = key.modifiers.contains(KeyModifiers::CONTROL);
-        let len = self.text.chars().count();
-        match key.code {
-            KeyCode::Char('u') if control => {
-                self.text.drain(..self.byte(self.cursor));
-                self.cursor = 0;
-            }
-            KeyCode::Char('a') if control => self.cursor = 0,
-            KeyCode::Char('e') if control => self.cursor = len,
-            KeyCode::Char(c) if !control && !key.modifiers.contains(KeyModifiers::ALT) => {
-                self.insert(c.encode_utf8(&mut [0; 4]));
-            }
-            KeyCode::Backspace if self.cursor > 0 => {
-                self.cursor -= 1;
-                self.text.remove(self.byte(self.cursor));
-            }
-            KeyCode::Delete if self.cursor < len => {
-                self.text.remove(self.byte(self.cursor));
-            }
-            KeyCode::Left => self.cursor = self.cursor.saturating_sub(1),
-            KeyCode::Right => self.cursor = (self.cursor + 1).min(len),
-            KeyCode::Home => self.cursor = 0,
-            KeyCode::End => self.cursor = len,
-            _ => {}
+        if let Some(request) = to_input_request(&Event::Key(key)) {
+            self.edit(request);
+        }
+    }
+
+    fn edit(&mut self, request: InputRequest) {
+        let is_full = self.text().chars().count() >= MAX_CHARS;
+        if !is_full || !matches!(request, InputRequest::InsertChar(_)) {
+            self.0.handle(request);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use crossterm::event::{KeyCode, KeyModifiers};
+
     use super::*;
 
     #[test]
@@ -101,5 +79,8 @@ mod tests {
         assert_eq!(input.text(), "röxeab");
         input.key(KeyEvent::new(KeyCode::Char('u'), KeyModifiers::CONTROL));
         assert_eq!(input.text(), "");
+        input.insert(&"x".repeat(MAX_CHARS + 9));
+        input.key(KeyCode::Char('x').into());
+        assert_eq!(input.text().len(), MAX_CHARS);
     }
 }

@@ -12,7 +12,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod background;
 mod canvas;
 mod feed;
 mod form;
@@ -40,5 +39,5 @@ pub use model::{Page, Viewer};
 pub use picture::{Frame, frame_cells, frame_text, last_day};
 pub use plain::Plain;
 pub use run::{Exit, Options, run, run_blocking};
-pub use service::{service_or_monitor_source, service_source};
+pub use service::service_source;
 pub use theme::{Background, Depth, Glyphs, Look, Theme};

@@ -11,18 +11,18 @@ use crossterm::clipboard::CopyToClipboard;
 use crossterm::event::{Event, EventStream, MouseEventKind};
 use crossterm::execute;
 use futures_core::Stream;
-use nix::sys::signal::{Signal, kill, raise};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getuid};
+use terminal_colorsaurus::{QueryOptions, background_color};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
-use crate::background;
-use crate::feed::{Failure, Feed, Request, Update};
+use crate::feed::Feed;
 use crate::model::{Model, Page, Viewer};
 use crate::msg::{Cmd, Msg};
 use crate::term::Screen;
 use crate::text::Clock;
-use crate::theme::Look;
+use crate::theme::{Background, Look};
 use crate::update::update;
 use crate::view;
 
@@ -110,6 +110,20 @@ impl Signals {
     }
 }
 
+/// The terminal's background, asked of the terminal itself; none where it does not say. A terminal of this machine answers
+/// at once; over a network, an answer that comes later would be taken for keys. What is typed meanwhile is lost.
+fn background() -> Option<Background> {
+    let mut query = QueryOptions::default();
+    if std::env::var_os("SSH_CONNECTION").is_none() {
+        query.timeout = Duration::from_millis(100);
+    }
+    let found = background_color(query).ok()?;
+    Some(match found.perceived_lightness() > 0.5 {
+        true => Background::Light,
+        false => Background::Dark,
+    })
+}
+
 /// Shows the screen until the user quits, the feeder closes it or a signal ends it.
 ///
 /// # Errors
@@ -119,7 +133,7 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
     let mut signals = Signals::new()?;
     let mut screen = Screen::take()?;
     if options.ask_background
-        && let Some(found) = background::ask(std::env::var_os("SSH_CONNECTION").is_some())?
+        && let Some(found) = background()
     {
         options.look = options.look.on(found);
     }
@@ -140,7 +154,7 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
             biased;
             caught = signals.next() => match caught {
                 Signal::SIGTSTP => {
-                    stop(&mut screen)?;
+                    screen.stop()?;
                     let (width, height) = screen.size();
                     messages.push(Msg::Resize(width, height));
                     messages.push(Msg::Tick(clock()));
@@ -190,26 +204,13 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
                     // To the whole job, as the terminal does; it comes back as a signal.
                     Cmd::Suspend => kill(Pid::from_raw(0), Signal::SIGTSTP)?,
                     Cmd::Ask(request) => {
-                        if let Err(unsent) = feed.requests.send(request) {
-                            refuse(&mut model, unsent.0);
-                        }
+                        // A feeder that has ended closes the screen, too.
+                        let _ = feed.requests.send(request);
                     }
                 }
             }
             dirty |= !quiet;
         }
-    }
-}
-
-/// The feeder takes no requests (the read-only monitor).
-fn refuse(model: &mut Model, request: Request) {
-    if let Request::Call { seq, .. } = request {
-        let message = "not possible without a gshare service".to_owned();
-        let outcome = Err(Failure {
-            message,
-            hint: None,
-        });
-        update(model, Msg::Update(Update::CallResult { seq, outcome }));
     }
 }
 
@@ -226,13 +227,6 @@ fn message(event: Event) -> Option<Msg> {
         .then_some(Msg::Mouse(mouse)),
         Event::FocusGained | Event::FocusLost => None,
     }
-}
-
-/// Gives the terminal back and stops; goes on here after SIGCONT.
-fn stop(screen: &mut Screen) -> io::Result<()> {
-    screen.leave();
-    raise(Signal::SIGSTOP)?;
-    screen.retake()
 }
 
 /// [`run`] for callers without a runtime.

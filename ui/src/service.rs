@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gshare_proto::{Call, Client, ClientError, Reply, Snapshot, messages};
+use gshare_proto::{Call, Client, ClientError, Reply, messages};
 
 use crate::feed::{Failure, Feed, Feeder, Request, Update, UpdateSender, channel};
 
@@ -15,79 +15,37 @@ const INTERVAL: Duration = Duration::from_millis(200);
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
-const MONITOR_WAIT: Duration = Duration::from_secs(1);
-
 /// The service may take this long to answer a request.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// How long a service that has been there may be away before the monitor takes over.
-const RESTART: Duration = Duration::from_secs(3);
 
 /// A feed from the service at `socket`, from now until the screen is closed; on slow lines with at least this time between
 /// two snapshots. It connects again when the service goes away and comes back.
 #[must_use]
 pub fn service_source(socket: &Path, interval: Option<Duration>) -> Feed {
-    source(socket, interval.unwrap_or(INTERVAL), || None)
-}
-
-/// As [`service_source`]; while no service is there, the screen shows what `monitor` sees (a snapshot
-/// without a service), once a second. `monitor` runs on a thread of its own and may take its time.
-#[must_use]
-pub fn service_or_monitor_source(
-    socket: &Path,
-    monitor: impl FnMut() -> Option<Snapshot> + Send + 'static,
-) -> Feed {
-    source(socket, INTERVAL, monitor)
-}
-
-fn source(
-    socket: &Path,
-    interval: Duration,
-    monitor: impl FnMut() -> Option<Snapshot> + Send + 'static,
-) -> Feed {
     let (feeder, feed) = channel();
     let Feeder { updates, requests } = feeder;
     let watcher = (socket.to_owned(), updates.clone());
     let caller = (socket.to_owned(), updates);
-    thread::spawn(move || watch(&watcher.0, &watcher.1, interval, monitor));
+    let interval = interval.unwrap_or(INTERVAL);
+    thread::spawn(move || watch(&watcher.0, &watcher.1, interval));
     thread::spawn(move || answer(&caller.0, &caller.1, requests));
     feed
 }
 
-fn watch(
-    socket: &Path,
-    updates: &UpdateSender,
-    interval: Duration,
-    mut monitor: impl FnMut() -> Option<Snapshot>,
-) {
+fn watch(socket: &Path, updates: &UpdateSender, interval: Duration) {
     let mut wait = FIRST_WAIT;
-    // When the service was last there.
-    let mut seen: Option<Instant> = None;
     loop {
         let connected = Instant::now();
-        let mut served = false;
-        let Err(error) = watch_once(socket, updates, interval, &mut served) else {
+        let Err(error) = watch_once(socket, updates, interval) else {
             return;
         };
-        if served {
-            seen = Some(Instant::now());
-        }
         if connected.elapsed() > LAST_WAIT {
             wait = FIRST_WAIT;
         }
-        let gone = seen.is_none_or(|s| s.elapsed() > RESTART);
-        let update = match gone.then(&mut monitor).flatten() {
-            Some(snapshot) => {
-                wait = MONITOR_WAIT;
-                Update::Snapshot(Box::new(snapshot))
-            }
-            None => {
-                let failure = explain(error);
-                let hint = failure.hint.map(|h| format!(" ({h})")).unwrap_or_default();
-                Update::Disconnected(format!("{}{hint}", failure.message))
-            }
-        };
-        if !updates.send(update) {
+        let failure = Failure::from(error);
+        let hint = failure.hint.map(|h| format!(" ({h})")).unwrap_or_default();
+        let why = format!("{}{hint}", failure.message);
+        if !updates.send(Update::Disconnected(why)) {
             return;
         }
         thread::sleep(wait);
@@ -100,14 +58,12 @@ fn watch_once(
     socket: &Path,
     updates: &UpdateSender,
     interval: Duration,
-    served: &mut bool,
 ) -> Result<(), ClientError> {
     let mut client = Client::connect(socket)?;
     let mut reply = client.call(&Call::Watch {
         min_interval_ms: u64::try_from(interval.as_millis()).unwrap_or(u64::MAX),
     })?;
     loop {
-        *served = true;
         if let Reply::Snapshot(snapshot) = reply
             && !updates.send(Update::Snapshot(snapshot))
         {
@@ -129,34 +85,34 @@ fn answer(
         // A thread each, so that a call that hangs delays no other.
         let (socket, updates): (PathBuf, _) = (socket.to_owned(), updates.clone());
         thread::spawn(move || {
-            let outcome = call_once(&socket, &call).map_err(explain);
+            let asked = Client::connect(&socket).and_then(|mut client| {
+                client.set_read_timeout(Some(PATIENCE))?;
+                client.call(&call)
+            });
+            let outcome = asked.map_err(Failure::from);
             updates.send(Update::CallResult { seq, outcome });
         });
     }
 }
 
-fn call_once(socket: &Path, call: &Call) -> Result<Reply, ClientError> {
-    let mut client = Client::connect(socket)?;
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.call(call)
-}
-
-fn explain(error: ClientError) -> Failure {
-    let hint = match &error {
-        ClientError::Refused(wire) => wire.hint.clone(),
-        ClientError::NoService { .. } => Some(messages::no_service_hint()),
-        ClientError::Io(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
-            let seconds = PATIENCE.as_secs();
-            return Failure {
-                message: format!("the gshare service has not answered for {seconds} s"),
-                hint: None,
-            };
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let hint = match &error {
+            ClientError::Refused(wire) => wire.hint.clone(),
+            ClientError::NoService { .. } => Some(messages::no_service_hint()),
+            ClientError::Io(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                let seconds = PATIENCE.as_secs();
+                return Self {
+                    message: format!("the gshare service has not answered for {seconds} s"),
+                    hint: None,
+                };
+            }
+            ClientError::Io(_) | ClientError::Closed | ClientError::Garbled(_) => None,
+        };
+        Self {
+            message: error.to_string(),
+            hint,
         }
-        ClientError::Io(_) | ClientError::Closed | ClientError::Garbled(_) => None,
-    };
-    Failure {
-        message: error.to_string(),
-        hint,
     }
 }
 
@@ -165,7 +121,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::{UnixListener, UnixStream};
 
-    use gshare_proto::{ErrorCode, ServiceView, WireError};
+    use gshare_proto::{ErrorCode, Snapshot, WireError};
 
     use super::*;
 
@@ -249,34 +205,6 @@ mod tests {
         let asked = served.join().unwrap();
         assert_eq!(asked.len(), 2);
         assert!(asked[0].contains("\"op\":\"watch\""), "{asked:?}");
-    }
-
-    #[test]
-    fn without_a_service_the_monitor_looks_until_one_comes() {
-        let dir = tempfile::tempdir().unwrap();
-        let socket = dir.path().join("gshared.sock");
-        let looked = || {
-            Some(Snapshot {
-                host: "seen by the monitor".to_owned(),
-                ..Snapshot::default()
-            })
-        };
-        let feed = service_or_monitor_source(&socket, looked);
-        let monitored = until(&feed, |_| true);
-        assert!(matches!(monitored, Update::Snapshot(s) if s.host == "seen by the monitor"));
-        let listener = UnixListener::bind(&socket).unwrap();
-        let real = Reply::Snapshot(Box::new(Snapshot {
-            service: Some(ServiceView::default()),
-            ..Snapshot::default()
-        }));
-        let served = serve(listener, vec![vec![real]]);
-        until(
-            &feed,
-            |u| matches!(u, Update::Snapshot(s) if s.service.is_some()),
-        );
-        // A service that was just there may be restarting: its figures stay.
-        words(until(&feed, |_| true));
-        served.join().unwrap();
     }
 
     #[test]

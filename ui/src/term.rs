@@ -1,11 +1,11 @@
 //! The terminal: raw mode, alternate screen, bracketed paste. Whatever way the program leaves, the
 //! terminal is as it was.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, Once, OnceLock, PoisonError};
-use std::thread::{self, ThreadId};
+use std::sync::{Mutex, Once, PoisonError};
 
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
@@ -15,7 +15,7 @@ use crossterm::terminal::{
     Clear, ClearType, EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen,
     disable_raw_mode, enable_raw_mode, size,
 };
-
+use nix::sys::signal::{Signal, raise};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
@@ -29,8 +29,10 @@ const MOUSE_OFF: &str = "\x1b[?1006l\x1b[?1000l";
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// The thread that draws: only its panic ends the screen.
-static SCREEN_THREAD: OnceLock<Mutex<ThreadId>> = OnceLock::new();
+thread_local! {
+    /// Whether this thread draws: only its panic ends the screen.
+    static DRAWS: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Panics of other threads, told when the terminal is back.
 static LATER: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -65,11 +67,7 @@ fn hook_panics() {
     HOOKED.call_once(|| {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            let screen = SCREEN_THREAD
-                .get()
-                .map(|t| *t.lock().unwrap_or_else(PoisonError::into_inner));
-            let elsewhere = screen.is_some_and(|t| t != thread::current().id());
-            if elsewhere && TAKEN.load(Ordering::SeqCst) {
+            if !DRAWS.get() && TAKEN.load(Ordering::SeqCst) {
                 let mut later = LATER.lock().unwrap_or_else(PoisonError::into_inner);
                 later.push(info.to_string());
                 return;
@@ -93,9 +91,7 @@ impl Screen {
                 "the screen needs a terminal for input and output",
             ));
         }
-        let id = thread::current().id();
-        let owner = SCREEN_THREAD.get_or_init(|| Mutex::new(id));
-        *owner.lock().unwrap_or_else(PoisonError::into_inner) = id;
+        DRAWS.set(true);
         hook_panics();
         let (columns, rows) = size()?;
         let canvas = Canvas::new(columns, rows);
@@ -119,12 +115,10 @@ impl Screen {
         out.flush()
     }
 
-    pub(crate) fn leave(&mut self) {
+    /// Gives the terminal back and stops; takes it again after SIGCONT. It may have another size then.
+    pub(crate) fn stop(&mut self) -> io::Result<()> {
         give_back();
-    }
-
-    /// Takes it again; it may have another size.
-    pub(crate) fn retake(&mut self) -> io::Result<()> {
+        raise(Signal::SIGSTOP)?;
         self.enter()?;
         self.fit()
     }
