@@ -193,19 +193,7 @@ fn wrapped(text: &str, width: Option<usize>) -> Vec<String> {
     let Some(width) = width else {
         return vec![text.to_owned()];
     };
-    let room = width.saturating_sub(STATE).max(20);
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().filter(|line| {
-            line.is_empty() || figures::width(line) + 1 + figures::width(word) <= room
-        });
-        match line {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) => line.extend([" ", word]),
-            None => lines.push(word.to_owned()),
-        }
-    }
-    lines
+    figures::wrap(text, width.saturating_sub(STATE).max(20), usize::MAX)
 }
 
 #[cfg(test)]

@@ -114,7 +114,10 @@ pub(crate) fn plain(text: &str) -> String {
 /// At most `width` columns of the terminal, with an ellipsis where something was left out.
 pub(crate) fn cut(line: &str, width: Option<usize>) -> String {
     let width = width.filter(|width| *width > 0);
-    width.map_or_else(|| line.to_owned(), |width| figures::cut(line, width, DOTS))
+    width.map_or_else(
+        || line.to_owned(),
+        |width| figures::cut_row(line, width, DOTS),
+    )
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use crate::model::{Model, Page};
     use crate::picture::buffer_text;
-    use crate::testing::{ROOT, buffer, canned, model, press, show};
+    use crate::testing::{ROOT, buffer, canned, model, open, press, show};
     use crate::theme::{Depth, Look};
     use crate::view::draw;
 
@@ -144,7 +144,7 @@ mod tests {
             let mut model = model(ROOT, size, snapshots[0].clone());
             let mut shown = Shown::new(size);
             for (n, page) in Page::ALL.into_iter().cycle().take(12).enumerate() {
-                model.page = page;
+                open(&mut model, page);
                 show(&mut model, snapshots[n % snapshots.len()].clone());
                 // A box, another place in it, the rows again, a line with a cursor, a box over other rows, none.
                 for keys in [
@@ -188,7 +188,7 @@ mod tests {
                 let mut model = model(ROOT, (120, 40), snapshot.clone());
                 model.checks.rows = Some(Ok(canned::checks()));
                 model.past.view = Some(Ok(Box::new(canned::recorded())));
-                model.page = page;
+                open(&mut model, page);
                 let mut shown = Shown::new(model.size);
                 shown.draw(&model, &look);
                 for _ in 0..30 {
@@ -218,7 +218,7 @@ mod tests {
         let look = Look::new(Depth::Rgb, true);
         for page in [Page::Overview, Page::Claims, Page::Queue] {
             let mut model = model(ROOT, (200, 50), snapshot.clone());
-            model.page = page;
+            open(&mut model, page);
             let mut shown = Shown::new(model.size);
             shown.draw(&model, &look);
             let mut times: Vec<std::time::Duration> = (0..200)

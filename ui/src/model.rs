@@ -69,15 +69,6 @@ pub(crate) enum Section {
 }
 
 impl Section {
-    pub(crate) const ALL: [Self; 6] = [
-        Self::Claims,
-        Self::Queue,
-        Self::Gpus,
-        Self::Tree,
-        Self::Users,
-        Self::Health,
-    ];
-
     /// Those of the Overview, in the order of Right.
     pub(crate) const OVERVIEW: [Self; 3] = [Self::Claims, Self::Queue, Self::Gpus];
 }
@@ -296,13 +287,13 @@ impl Model {
     /// What must be said above everything: the source is gone, silent, off, about to do more or less, or look only.
     pub(crate) fn banner(&self) -> Option<String> {
         let snapshot = self.snapshot.as_ref()?;
-        let taken = self.clock.time(snapshot.taken_ms);
+        let taken = || self.clock.time(snapshot.taken_ms);
         if let Some(why) = &self.disconnected {
-            return Some(format!("{why}; figures of {taken}"));
+            return Some(format!("{why}; figures of {}", taken()));
         }
         if self.is_stale() {
             let age = self.clock.since(self.received_ms);
-            return Some(format!("no news for {age}; figures of {taken}"));
+            return Some(format!("no news for {age}; figures of {}", taken()));
         }
         if let Some(service) = &snapshot.service {
             let later = service.stage.as_ref().and_then(|s| s.later.as_ref());
@@ -471,9 +462,13 @@ impl Model {
         self.chosen.insert(self.focus(), None);
     }
 
-    /// Keeps each choice on its row; where the row is gone, the one that took its place.
+    /// Keeps each choice of this screen on its row; where the row is gone, the one that took its place.
     pub(crate) fn settle(&mut self) {
-        for section in Section::ALL {
+        let sections = match self.page {
+            Page::Overview => Section::OVERVIEW.to_vec(),
+            _ => vec![self.focus()],
+        };
+        for section in sections {
             let keys = self.keys(section);
             let place = match self.chosen.get(&section) {
                 Some(None) => continue,

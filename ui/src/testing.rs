@@ -4,9 +4,10 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use gshare_proto::Snapshot;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use ratatui::style::Color;
 
 use crate::feed::Update;
-use crate::model::{Model, Viewer};
+use crate::model::{Model, Page, Viewer};
 use crate::msg::{Cmd, Msg};
 use crate::picture;
 use crate::text::Clock;
@@ -43,6 +44,12 @@ pub(crate) fn model(viewer: Viewer, size: (u16, u16), snapshot: Snapshot) -> Mod
 /// A snapshot arrives.
 pub(crate) fn show(model: &mut Model, snapshot: Snapshot) {
     update(model, Msg::Update(Update::Snapshot(Box::new(snapshot))));
+}
+
+/// Goes to a screen.
+pub(crate) fn open(model: &mut Model, page: Page) {
+    model.page = page;
+    model.settle();
 }
 
 /// Presses keys, written like `jj<enter>/vis<esc>`.
@@ -147,4 +154,74 @@ pub(crate) fn check_text(name: &str, got: &str) {
         got == want,
         "the screen differs from {path} (GSHARE_BLESS=1 accepts it); it is now\n{got}\nand was\n{want}"
     );
+}
+
+pub(crate) type Rgb = (u8, u8, u8);
+
+/// The 16 colours of xterm, and of the console of Linux and VGA.
+pub(crate) const XTERM: [u32; 16] = [
+    0x00_0000, 0xcd_0000, 0x00_cd00, 0xcd_cd00, 0x00_00ee, 0xcd_00cd, 0x00_cdcd, 0xe5_e5e5,
+    0x7f_7f7f, 0xff_0000, 0x00_ff00, 0xff_ff00, 0x5c_5cff, 0xff_00ff, 0x00_ffff, 0xff_ffff,
+];
+pub(crate) const CONSOLE: [u32; 16] = [
+    0x00_0000, 0xaa_0000, 0x00_aa00, 0xaa_5500, 0x00_00aa, 0xaa_00aa, 0x00_aaaa, 0xaa_aaaa,
+    0x55_5555, 0xff_5555, 0x55_ff55, 0xff_ff55, 0x55_55ff, 0xff_55ff, 0x55_ffff, 0xff_ffff,
+];
+
+/// A colour that is not the terminal's own, as such a terminal shows it.
+pub(crate) fn rgb_of(colour: Color, sixteen: &[u32; 16]) -> Rgb {
+    let level = |n: u8| if n == 0 { 0 } else { 55 + 40 * n };
+    let named = [
+        Color::Black,
+        Color::Red,
+        Color::Green,
+        Color::Yellow,
+        Color::Blue,
+        Color::Magenta,
+        Color::Cyan,
+        Color::Gray,
+        Color::DarkGray,
+        Color::LightRed,
+        Color::LightGreen,
+        Color::LightYellow,
+        Color::LightBlue,
+        Color::LightMagenta,
+        Color::LightCyan,
+        Color::White,
+    ];
+    let of_16 = |n: usize| {
+        let [_, r, g, b] = sixteen[n].to_be_bytes();
+        (r, g, b)
+    };
+    match colour {
+        Color::Rgb(r, g, b) => (r, g, b),
+        Color::Indexed(n @ 232..) => {
+            let grey = 8 + 10 * (n - 232);
+            (grey, grey, grey)
+        }
+        Color::Indexed(n @ 16..) => {
+            let n = n - 16;
+            (level(n / 36), level(n / 6 % 6), level(n % 6))
+        }
+        Color::Indexed(n) => of_16(n.into()),
+        named_one => {
+            let place = named.iter().position(|c| *c == named_one);
+            of_16(place.unwrap_or_else(|| panic!("{named_one:?} is the terminal's own")))
+        }
+    }
+}
+
+/// Contrast between two colours as WCAG 2 has it: 1 to 21.
+pub(crate) fn contrast(a: Rgb, b: Rgb) -> f64 {
+    let linear = |v: u8| {
+        let v = f64::from(v) / 255.0;
+        if v <= 0.03928 {
+            v / 12.92
+        } else {
+            ((v + 0.055) / 1.055).powf(2.4)
+        }
+    };
+    let light = |(r, g, b)| 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b) + 0.05;
+    let (a, b) = (light(a), light(b));
+    if a > b { a / b } else { b / a }
 }

@@ -3,29 +3,17 @@
 use std::time::Duration;
 
 use chrono::{DateTime, FixedOffset};
+use gshare_proto::figures;
 use gshare_proto::units::show_duration;
 
 pub(crate) use gshare_proto::figures::{
     about, cut, gib, hours, left, measured, parts, percent, right, share, width,
 };
 
-/// Breaks `text` at spaces into at most `lines` lines of `cols` columns; the last one is cut.
+/// Breaks `text` at spaces into at most `lines` lines of `cols` columns; what does not fit is cut.
 pub(crate) fn wrap(text: &str, cols: usize, lines: usize, dots: &str) -> Vec<String> {
-    let mut out: Vec<String> = Vec::new();
-    if cols == 0 || lines == 0 {
-        return out;
-    }
-    for word in text.split_whitespace() {
-        let full = out.len() == lines;
-        match out.last_mut() {
-            Some(line) if full || width(line) + 1 + width(word) <= cols => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => out.push(word.to_owned()),
-        }
-    }
-    out.iter().map(|line| cut(line, cols, dots)).collect()
+    let rows = figures::wrap(text, cols, lines).into_iter();
+    rows.map(|row| cut(&row, cols, dots)).collect()
 }
 
 /// As much of a sentence as is whole in `cols` columns: without what is in parentheses, then without its last parts.
@@ -39,14 +27,15 @@ pub(crate) fn brief(text: &str, cols: usize, dots: &str) -> String {
     };
     let ends = ["; ", ": ", " in ", " by "].map(|end| plain.match_indices(end));
     let ends = ends.into_iter().flatten().map(|(at, _)| at);
-    let fits = |at: &usize| (BRIEF..=cols).contains(&width(&plain[..*at]));
+    let least = BRIEF.min(cols / 2);
+    let fits = |at: &usize| (least..=cols).contains(&width(&plain[..*at]));
     match ends.chain([plain.len()]).filter(fits).max() {
         Some(end) => plain[..end].to_owned(),
         None => cut(text, cols, dots),
     }
 }
 
-/// Less of a sentence than this says nothing.
+/// Less of a sentence than this says nothing, where there is room for twice as much.
 const BRIEF: usize = 16;
 
 /// A time that ended longer ago is over, in milliseconds: the last week is asked for every five minutes.
@@ -153,7 +142,7 @@ mod tests {
             ),
             (
                 "a sentence that has no parts and no end",
-                "a sentence that has no par…",
+                "a sentence that has no …",
             ),
         ];
         for (text, wanted) in cases {

@@ -114,10 +114,49 @@ pub fn width(text: &str) -> usize {
     UnicodeWidthStr::width(text)
 }
 
+/// Breaks `text` at spaces into lines of `cols` columns. A word that is longer stays whole, and the last of `lines` lines
+/// has all that is left.
+#[must_use]
+pub fn wrap(text: &str, cols: usize, lines: usize) -> Vec<String> {
+    let mut out: Vec<String> = Vec::new();
+    if cols == 0 || lines == 0 {
+        return out;
+    }
+    for word in text.split_whitespace() {
+        let full = out.len() == lines;
+        match out.last_mut() {
+            Some(line) if full || width(line) + 1 + width(word) <= cols => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => out.push(word.to_owned()),
+        }
+    }
+    out
+}
+
 /// `text` in at most `max` columns, without characters that a terminal would obey. What does not fit is replaced by
-/// `dots`, and a figure at the edge goes as a whole: nobody could tell whether it had lost digits.
+/// `dots`: from the last whole word on, where the words before it have two thirds of the room, else within a word. A
+/// figure at the edge goes as a whole: nobody could tell whether it had lost digits.
 #[must_use]
 pub fn cut(text: &str, max: usize, dots: &str) -> String {
+    shortened(text, max, dots, |kept| {
+        let words = kept.rfind(' ').map_or("", |at| &kept[..=at]);
+        match width(words) * 3 >= width(kept) * 2 {
+            true => words,
+            false => without_figure(kept),
+        }
+    })
+}
+
+/// The same of a row of columns, in which the words before the last are others' cells.
+#[must_use]
+pub fn cut_row(row: &str, max: usize, dots: &str) -> String {
+    shortened(row, max, dots, without_figure)
+}
+
+/// `text`, or what `readable` leaves of the part of it that fits, and `dots`.
+fn shortened(text: &str, max: usize, dots: &str, readable: fn(&str) -> &str) -> String {
     if text.len() <= max && is_plain(text) {
         return text.to_owned();
     }
@@ -129,18 +168,15 @@ pub fn cut(text: &str, max: usize, dots: &str) -> String {
         return String::new();
     };
     let mut used = 0;
-    let mut out = String::new();
+    let mut kept = String::new();
     for c in clean.chars() {
-        let w = c.width().unwrap_or(0);
-        if used + w > room {
-            out.truncate(without_figure(&out).len());
+        used += c.width().unwrap_or(0);
+        if used > room {
             break;
         }
-        used += w;
-        out.push(c);
+        kept.push(c);
     }
-    out.push_str(dots);
-    out
+    readable(&kept).to_owned() + dots
 }
 
 /// `text` without the figure at its end.
@@ -281,6 +317,8 @@ mod tests {
         assert_eq!(cut("a\u{1b}[2J", 9, "…"), "a [2J");
         assert_eq!(cut("train.py", 0, "…"), "");
         assert_eq!(cut("python 48211", 10, "…"), "python …");
+        assert_eq!(cut("2 allocations refused", 18, "…"), "2 allocations …");
+        assert_eq!(cut("vllm Llama-3-8B", 12, "…"), "vllm Llama-…");
         assert_eq!(cut("used 11.25 GiB", 9, "…"), "used …");
         assert_eq!(cut("used 11.25 GiB", 11, "…"), "used …");
         assert_eq!(left("日本", 6, "…"), "日本  ");

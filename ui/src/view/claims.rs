@@ -9,7 +9,7 @@ use ratatui::widgets::{Cell, Row as Cells, Table};
 
 use super::{Scene, Target, View, below, cells, fit, line, place, span, window};
 use crate::model::{
-    ClaimRow, Model, Section, Sort, claimed, compute_of, mem_claimed, mem_used, sm_active,
+    ClaimRow, Model, Section, Sort, Words, claimed, compute_of, mem_claimed, mem_used, sm_active,
 };
 use crate::text::{gib, percent, seconds, width};
 use crate::widgets::bullet::Bullet;
@@ -37,20 +37,16 @@ pub(super) type Columns = [(Col, usize)];
 
 #[derive(Clone, Copy)]
 pub(super) struct Claims<'a> {
-    pub(super) view: View<'a>,
-    pub(super) width: usize,
+    view: View<'a>,
+    width: usize,
     /// Whether they stand in groups, with SM activity.
-    pub(super) groups: bool,
+    groups: bool,
 }
 
 pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let model = view.model;
     let rows = model.claim_rows();
-    let table = Claims {
-        view: *view,
-        width: area.width.into(),
-        groups: false,
-    };
+    let table = Claims::new(view, area.width.into(), false);
     let columns = table.columns(&rows);
     let focus = model.section == Section::Claims;
     let at = model.chosen_index(Section::Claims).filter(|_| focus);
@@ -111,24 +107,19 @@ fn gain(view: &View<'_>) -> Vec<Line<'static>> {
     out
 }
 
-pub(super) fn nothing(model: &Model) -> Vec<String> {
-    if !model.filter.text().is_empty() {
-        return vec![format!(
-            "no row has `{}`; Esc shows all",
-            model.filter.text()
-        )];
-    }
-    match model.service() {
+fn nothing(model: &Model) -> Vec<String> {
+    let filter = model.filter.text();
+    let lines = match model.service() {
+        _ if !filter.is_empty() => return vec![format!("no row has `{filter}`; Esc shows all")],
+        Err(_) => return vec!["no GPU processes".to_owned()],
         Ok(()) => [
             "no claims. Press n, or run:",
             "gshare claim -g 0.5 -- python train.py   half a GPU for one program",
             "gshare claim -g 0.25 --hold              a quarter to keep, for many programs",
             "gshare adopt PID                         a claim for a program that runs",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
-        Err(_) => vec!["no GPU processes".to_owned()],
-    }
+        ],
+    };
+    lines.map(str::to_owned).to_vec()
 }
 
 impl Col {
@@ -187,7 +178,16 @@ pub(super) fn joined(
 const COMPUTE: usize = 18;
 const MEMORY: usize = 10;
 
-impl Claims<'_> {
+impl<'a> Claims<'a> {
+    pub(super) fn new(view: &View<'a>, width: usize, groups: bool) -> Self {
+        let view = *view;
+        Self {
+            view,
+            width,
+            groups,
+        }
+    }
+
     /// These rows below the heading, on which a click sorts.
     pub(super) fn table(
         &self,
@@ -307,8 +307,12 @@ impl Claims<'_> {
     }
 
     pub(super) fn row(&self, of: &ClaimRow<'_>, columns: &Columns) -> Cells<'static> {
+        let line = |col: Col, cols| match (col, of) {
+            (Col::State, ClaimRow::Claim(claim)) => self.state(claim, cols),
+            _ => self.cell(of, col),
+        };
         let cells = columns.iter();
-        Cells::new(cells.map(|(col, cols)| col.cell(*cols, &self.view, self.cell(of, *col))))
+        Cells::new(cells.map(|(col, cols)| col.cell(*cols, &self.view, line(*col, *cols))))
     }
 
     /// A bar behind two blanks.
@@ -350,15 +354,7 @@ impl Claims<'_> {
             Col::Sm => view.figure(sm_active(claim)).into(),
             Col::MemUsed => line!(view; strong view.gib(mem_used(claim))),
             Col::MemClaim => size(gib(mem_claimed(claim))),
-            Col::State => {
-                let words = view.words(claim);
-                match words.sign {
-                    true => {
-                        line!(view; text " ", warn view.glyphs.sign, text format!(" {}", words.text))
-                    }
-                    false => format!(" {}", words.text).into(),
-                }
-            }
+            Col::State => self.state(claim, usize::MAX),
             Col::Compute => self.bar(compute(claim, snapshot), COMPUTE),
             Col::Memory => {
                 let on = |g: &&GpuView| claim.gpus.iter().any(|p| p.gpu == g.index);
@@ -369,6 +365,22 @@ impl Claims<'_> {
                     MEMORY,
                 )
             }
+        }
+    }
+
+    /// What is to be said of a claim, in whole words.
+    fn state(&self, claim: &ClaimView, cols: usize) -> Line<'static> {
+        let view = &self.view;
+        let Words { sign, mut text } = view.words(claim);
+        let room = cols.saturating_sub(if sign { 3 } else { 1 });
+        if width(&text) > room {
+            // Of what was refused, how often.
+            let short = text.replace(" allocations", "").replace(" allocation", "");
+            text = view.brief(&short, room);
+        }
+        match sign {
+            true => line!(view; text " ", warn view.glyphs.sign, text format!(" {text}")),
+            false => format!(" {text}").into(),
         }
     }
 

@@ -102,15 +102,8 @@ pub(super) fn health(view: &View<'_>, health: &HealthView) -> String {
 fn service(view: &View<'_>) -> Line<'static> {
     let text = match &view.snapshot.service {
         Some(s) => {
-            let parts = [
-                (s.cgroups, "; no cgroups"),
-                (s.device_filter, "; no device filter"),
-                (s.shim, "; no shim"),
-            ];
-            let lacks = parts.into_iter().filter(|(has, _)| !has);
-            let lacks: String = lacks.map(|(_, what)| what).collect();
             let up = view.model.clock.since(s.started_ms);
-            format!("gshared {} ({}), up {up}{lacks}", s.version, s.mode)
+            format!("gshared {} ({}), up {up}", s.version, s.mode)
         }
         None => "no service on this machine".to_owned(),
     };
@@ -188,6 +181,10 @@ fn draw_gpus(view: &View<'_>, gpus: &[&GpuView], part: &str, area: Rect, scene: 
 fn holds(snapshot: &Snapshot) -> [(&'static str, &'static str); 3] {
     let mps = snapshot.gpus.iter().any(|g| g.mode == "mps");
     let mig = snapshot.gpus.iter().any(GpuView::is_instance);
+    if snapshot.service.as_ref().is_some_and(|s| s.off.is_some()) {
+        let none = "gshare is off: nothing is limited";
+        return ["memory", "compute", "place"].map(|what| (what, none));
+    }
     let memory = match snapshot.caps {
         Caps::Strict => "a program cannot exceed its limit (strict)",
         Caps::Cooperative => {

@@ -107,8 +107,8 @@ fn recorded(view: &View<'_>, past: &HistoryView, area: Rect, scene: &mut Scene<'
         let cause = claim.cause.as_deref().unwrap_or("cause not known");
         let advice = notes::advice_on(view.snapshot, &claim.id);
         lines.push(line!(view;
-            warn format!("{} {} ", view.glyphs.sign, claim.id),
-            text format!("{} {}", claim.user, claim.what),
+            warn format!("{} ", view.glyphs.sign),
+            text format!("{} {} {}", claim.id, claim.user, claim.what),
             strong format!("  {idle} GPU h idle of {held}: {cause}  "),
             key advice.unwrap_or_default(),
         ));

@@ -4,14 +4,11 @@
 mod free;
 mod gpus;
 
-use gshare_proto::Usage;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Padding, Widget};
 
 use super::{Scene, View, claims, line, notes, queue, tree};
 use crate::model::{Model, RowKey, Section};
-use crate::text::{about, hours};
 pub(super) use free::{first, free_now, keeps, made_for};
 pub(super) use gpus::{is_on, programs, slices, slices_with};
 
@@ -54,9 +51,7 @@ impl Parts {
         let free = free::rows(view, area.width);
         let whole = notes::whole(view, area.width.min(LEFT).into(), WARNINGS);
         // What each could fill.
-        let has_day = area.width >= DAY;
-        let day = if has_day { day(view).len() } else { 0 };
-        let queue = at_side(queue::wanted(view).min(QUEUE).max(day));
+        let queue = at_side(queue::wanted(view).min(QUEUE));
         let events = notes::news(view, usize::from(area.width).saturating_sub(5), 3);
         let news = at_side(events.len());
         let wanted = [free, gpus, claims, queue, warnings, news, 4];
@@ -170,15 +165,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let claims = scene.ruled(claims, parts.ruled(2));
     claims::draw(view, claims, scene);
     let queue = scene.ruled(queue, parts.ruled(3));
-    let day = day(view);
-    let is_beside = queue.width >= DAY && usize::from(queue.height) >= day.len();
-    let columns = match is_beside && !day.is_empty() {
-        true => [Constraint::Fill(1), Constraint::Length(DAY_COLS)],
-        false => [Constraint::Fill(1), Constraint::Length(0)],
-    };
-    let [queue, today] = Layout::horizontal(columns).areas(queue);
     queue::draw(view, queue, scene);
-    scene.rows(day, Block::new().padding(Padding::left(1)).inner(today));
     let cols = usize::from(left.width);
     let warnings = scene.ruled(warnings, parts.ruled(0));
     let rows = usize::from(warnings.height);
@@ -187,35 +174,6 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     if side {
         beside(view, right, scene);
     }
-}
-
-/// From so many columns on the last day stands beside the queue, in so many of them.
-const DAY: u16 = 110;
-const DAY_COLS: u16 = 39;
-
-/// GPU hours of everybody in the last day, as far as the service knows it.
-fn day(view: &View<'_>) -> Vec<Line<'static>> {
-    let days = || view.snapshot.users.iter().filter_map(|u| u.day.as_ref());
-    if days().next().is_none() {
-        return Vec::new();
-    }
-    let all = |of: fn(&Usage) -> Option<f64>| {
-        view.or_dash(days().map(of).sum::<Option<f64>>().map(hours))
-    };
-    let estimate = days().any(|d| d.estimate);
-    let used = about(estimate, all(|d| d.used_gpu_s));
-    vec![
-        line!(view; heading "LAST 24 H", dim " GPU hours  ", key "4", dim " history"),
-        line!(view;
-            dim "claimed ", text all(|d| Some(d.claimed_gpu_s)),
-            dim "  used ", text used,
-        ),
-        line!(view;
-            dim "idle ", text all(Usage::idle_gpu_s),
-            dim "  burst ", text all(Usage::borrowed),
-            dim "  waited ", text all(|d| Some(d.waited_gpu_s)),
-        ),
-    ]
 }
 
 /// What happened last, whole where there is room.
@@ -243,14 +201,11 @@ fn beside(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         _ => None,
     };
     let waiting = queue::wanted(view).clamp(1, 12);
-    let day = day(view);
-    let today = day.len() + usize::from(!day.is_empty());
     let cols = usize::from(inner.width);
     // The claim has what the others leave.
     let news = notes::news(view, cols.saturating_sub(5), 3).len().min(9);
     let sheet = if claim.is_some() { usize::MAX } else { 0 };
-    let [queue, today, chosen, news] = super::parts(inner, [waiting + 1, today, sheet, news]);
-    scene.rows(day, today);
+    let [queue, chosen, news] = super::parts(inner, [waiting + 1, sheet, news]);
     let height = queue.height.saturating_sub(1);
     queue::draw(view, Rect { height, ..queue }, scene);
     if let Some(claim) = claim {

@@ -35,6 +35,10 @@ fn off_means(view: &View<'_>, off: &OffView, cols: usize) -> Vec<Line<'static>> 
     let (since, by) = (clock.short_time(off.since_ms), &off.by);
     let claims = many(view.snapshot.claims.len(), "claim");
     let kept = format!("{claims} kept; nothing enforces sizes, time limits rest");
+    let queue = match view.snapshot.queue.len() {
+        0 => "nobody waits: claims start at once".to_owned(),
+        n => format!("claims start at once where memory is free; waiting: {n}"),
+    };
     let back = off
         .until_ms
         .map(|at| format!("at {}", clock.short_time(at)));
@@ -44,7 +48,7 @@ fn off_means(view: &View<'_>, off: &OffView, cols: usize) -> Vec<Line<'static>> 
     for (what, text) in [
         ("limits", "none: a program can take all of a GPU"),
         ("claims", &kept),
-        ("queue", "nobody waits: claims start at once"),
+        ("queue", &queue),
         (
             back.as_deref().unwrap_or("later"),
             "limits return; nothing is ended for it",
@@ -61,10 +65,10 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let model = view.model;
     let page = model.page == Page::Queue;
     let rows = model.queue_rows();
-    if let Some(off) = off(view).filter(|_| !page) {
+    let n = rows.len();
+    if let Some(off) = off(view).filter(|_| !page || n == 0) {
         return scene.rows(off_means(view, off, area.width.into()), area);
     }
-    let n = rows.len();
     let focus = model.focus() == Section::Queue;
     let at = model.chosen_index(Section::Queue).filter(|_| focus);
     let room = usize::from(area.height).saturating_sub(page.into());

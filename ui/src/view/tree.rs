@@ -59,11 +59,7 @@ fn about(view: &View<'_>) -> Line<'static> {
 fn draw_tree(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let tree = view.model.tree();
     let rows = view.model.claim_rows();
-    let table = claims::Claims {
-        view: *view,
-        width: area.width.into(),
-        groups: true,
-    };
+    let table = claims::Claims::new(view, area.width.into(), true);
     let columns = table.columns(&rows);
     let room = usize::from(area.height).saturating_sub(2);
     let shown = window(tree.len(), room, view.model.chosen_index(Section::Tree));
@@ -132,16 +128,24 @@ fn group_line(
                 let Some((id, words)) = worst() else {
                     return Line::default();
                 };
-                let text = format!(" {} {id} {}", glyphs.sign, words.text);
-                return line!(view; text view.brief(&text, state));
+                let id = format!(" {} {id}", glyphs.sign);
+                let text = format!("{id} {}", words.text);
+                let fits = Some(view.brief(&text, state)).filter(|t| !t.ends_with(glyphs.ellipsis));
+                return line!(view; text fits.unwrap_or(id));
             }
             _ => String::new(),
         };
         line!(view; dim text)
     };
-    let name = line!(view; heading name, dim format!("  {n}"));
     // A group is on no GPU of its own.
     let is_first = |col: Col| col.is_name() || col == Col::Gpu;
+    let first = columns.iter().take_while(|c| is_first(c.0));
+    let room: usize = first.map(|c| c.1 + 1).sum();
+    let n = match width(&name) + 3 + width(&n) <= room {
+        true => &n,
+        false => n.split(' ').next().unwrap_or_default(),
+    };
+    let name = line!(view; heading name, dim format!("  {n}"));
     claims::joined(columns, view, (is_first, name), cell)
 }
 

@@ -23,7 +23,10 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         Some(RowKey::Waiting(id)) => detail(view.model, id, look, cols),
         _ => Vec::new(),
     };
-    let n = view.model.queue_rows().len();
+    let n = match view.model.queue_rows().len() {
+        0 => queue::wanted(view),
+        n => n,
+    };
     let gpus = view.snapshot.gpus.len();
     let future = future(view, cols);
     // Each part has a few rows; the list then grows, then the time of the GPUs.
@@ -311,7 +314,8 @@ fn left_after(gpu: &GpuView, snapshot: &Snapshot, at: u64) -> f64 {
 /// The largest part and whole GPUs, now by the service's word, later by what ends and is not planned for others.
 fn future(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
     let (model, snapshot) = (view.model, view.snapshot);
-    let Some(now) = &snapshot.claimable_now else {
+    let now = snapshot.claimable_now.as_ref();
+    let Some(now) = now.filter(|_| model.off().is_none()) else {
         return Vec::new();
     };
     let mut times: Vec<u64> = snapshot.claims.iter().filter_map(|c| c.ends_ms).collect();

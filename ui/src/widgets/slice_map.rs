@@ -89,17 +89,12 @@ impl SliceMap<'_> {
         let size: f64 = small.iter().map(|s| s.size).sum();
         let used: Option<f64> = small.iter().map(|s| s.used.map(|u| u * s.size)).sum();
         let n = small.len();
+        let full = format!("{n} small {}", crate::text::share(size));
+        let names = [full, format!("{n} small"), format!("{n} more")];
         let together = Slice {
-            names: vec![
-                format!("{n} small {}", crate::text::share(size)),
-                format!("{n} small"),
-                format!("{n} more"),
-            ],
-            id: String::new(),
-            size,
-            kind: Kind::Held,
             used: used.map(|u| u / size.max(f64::MIN_POSITIVE)),
             burst: small.iter().map(|s| s.burst).sum(),
+            ..Slice::new(Kind::Held, size, names)
         };
         let last = out.iter().rposition(|s| s.kind.is_held());
         out.insert(last.map_or(0, |at| at + 1), together);

@@ -125,11 +125,7 @@ impl Page<'_> {
 
     /// Claims in the columns of their table.
     fn claims(&mut self, of: impl Fn(&ClaimView) -> bool) {
-        let table = claims::Claims {
-            view: self.view,
-            width: self.cols,
-            groups: false,
-        };
+        let table = claims::Claims::new(&self.view, self.cols, false);
         let claims = self.view.snapshot.claims.iter().filter(|c| of(c));
         let rows: Vec<ClaimRow<'_>> = claims.map(ClaimRow::Claim).collect();
         if rows.is_empty() {
@@ -192,16 +188,6 @@ impl Page<'_> {
             n => many(n as usize, "allocation") + " at the limit",
         };
         self.tell("refusals", refused);
-        if let Some(turns) = claim.turns {
-            let seconds = |ms: u64| format!("{}.{} s", ms / 1000, ms % 1000 / 100);
-            let now = match turns.contended {
-                true => "in turns with others now",
-                false => "no turns needed now",
-            };
-            let (got, kept) = (seconds(turns.turns_ms), seconds(turns.held_back_ms));
-            let text = format!("{now}; {got} in turns, throttled {kept}");
-            self.tell("GPU time", text);
-        }
         let pids = listed(&claim.members);
         self.tell("processes", if pids.is_empty() { "none" } else { &pids });
         let command = match claim.command.is_empty() {
@@ -420,14 +406,10 @@ impl Page<'_> {
         let (corrected, uncorrected) = (view.or_dash(corrected), view.or_dash(uncorrected));
         let text = format!("{corrected} corrected, {uncorrected} uncorrected");
         self.tell("  ECC", text);
+        // Whether that failed or waits for a reset is part of the health.
         let rows = health.remapped.map(|r| {
-            let more = match (r.failed, r.pending) {
-                (true, _) => ", failed",
-                (false, true) => ", waits for a reset",
-                (false, false) => "",
-            };
             let (corrected, uncorrected) = (r.corrected, r.uncorrected);
-            format!("{corrected} corrected, {uncorrected} uncorrected{more}")
+            format!("{corrected} corrected, {uncorrected} uncorrected")
         });
         self.tell("  remapped", view.or_dash(rows));
     }

@@ -166,7 +166,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         };
         head.extend(line!(view; strong format!("{} ", look.glyphs.dash), dim why));
         scene.line(head, area, 0);
-        return scene.line(others_line(view), area, 1);
+        return scene.line(others_line(view, area.width), area, 1);
     };
     let made = made(view).into_iter().map(|text| line!(view; good text));
     let others = later(view).into_iter().map(|text| line!(view; dim text));
@@ -196,14 +196,21 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         }
     }
     scene.line(line, area, 1);
-    scene.line(others_line(view), area, 1 + second);
+    scene.line(others_line(view, area.width), area, 1 + second);
 }
 
-fn others_line(view: &View<'_>) -> Line<'static> {
-    let [mut line, wasted] = others(view);
-    line.push_span("   ");
-    line.extend(wasted);
-    line
+fn others_line(view: &View<'_>, cols: u16) -> Line<'static> {
+    let joined = |most| {
+        let [mut line, wasted] = others(view, most);
+        line.push_span("   ");
+        line.extend(wasted);
+        line
+    };
+    let line = joined(usize::MAX);
+    match line.width() <= cols.into() {
+        true => line,
+        false => joined(0),
+    }
 }
 
 /// Of the viewer's claims the one that is throttled most, and the claim behind it.
@@ -228,11 +235,22 @@ fn slows(view: &View<'_>) -> String {
     format!("{by}: {} throttled {} %", claim.id, percent(most))
 }
 
-fn others(view: &View<'_>) -> [Line<'static>; 2] {
-    [
-        line!(view; heading "SLOWS YOU ", text slows(view)),
-        line!(view; heading "MOST WASTED ", text wasted(view.snapshot)),
-    ]
+/// A line each; one that is wider than this has no names of users.
+fn others(view: &View<'_>, most: usize) -> [Line<'static>; 2] {
+    let said = [
+        ("SLOWS YOU ", slows(view)),
+        ("MOST WASTED ", wasted(view.snapshot)),
+    ];
+    said.map(|(label, text)| {
+        let short = text.split_once(": ").map(|(who, what)| {
+            let id = who.split(' ').next().filter(|id| id.starts_with('c'));
+            let gpu = who.split(" (").next().unwrap_or(who);
+            format!("{}: {what}", id.unwrap_or(gpu))
+        });
+        let is_long = width(label) + width(&text) > most;
+        let text = short.filter(|_| is_long).unwrap_or(text);
+        line!(view; heading label, text text)
+    })
 }
 
 /// The digits in three rows, three cells each.
@@ -250,6 +268,9 @@ fn digit(c: char, row: usize) -> String {
     }
 }
 
+/// Columns of the viewer's own sums and of what concerns others.
+const OTHERS: u16 = 54;
+
 /// With large figures, and the viewer's own sums at the right.
 fn large(
     view: &View<'_>,
@@ -265,14 +286,14 @@ fn large(
     let sizes = [
         Constraint::Length(crate::view::cells(width(&big(0))) + 1),
         Constraint::Fill(1),
-        Constraint::Length(54),
+        Constraint::Length(OTHERS),
     ];
     let [digits, words_at, you] = Layout::horizontal(sizes).spacing(1).areas(area);
     let style = |row| Line::styled(big(row), view.theme.good);
     let mut lines = vec![line!(view; strong all[0].of.clone())];
     lines.extend(all[1..].iter().map(|a| said(view, a)).chain(later));
     let mut sums = yours(view);
-    sums.extend(others(view));
+    sums.extend(others(view, OTHERS.into()));
     for (at, lines) in [
         (digits, (0..3).map(style).collect()),
         (words_at, lines),

@@ -364,10 +364,8 @@ impl<'a> Table<'a> {
         let view = self.view;
         let look = view.look;
         let key = RowKey::Gpu(gpu.index);
-        let focus = view.model.section == Section::Gpus;
-        let is_chosen = focus && view.model.current() == Some(&key);
         let name = view.left(&self.name_of(gpu), self.name) + " ";
-        let name = match is_chosen {
+        let name = match view.is_chosen(Section::Gpus, &key) {
             true => line!(view; selected name),
             false => line!(view; strong name),
         };

@@ -40,7 +40,7 @@ fn young() -> gshare_proto::HistoryView {
 #[test]
 fn a_young_service_is_drawn_from_the_moment_that_it_knows() {
     let mut m = model(NLP, (120, 40), canned::workstation());
-    m.page = Page::History;
+    open(&mut m, Page::History);
     m.past.view = Some(Ok(Box::new(young())));
     let text = screen(&m);
     // It is 14:32:07, and the step began ten minutes ago; the service 2:30 ago.
@@ -64,24 +64,6 @@ fn a_young_service_is_drawn_from_the_moment_that_it_knows() {
 }
 
 #[test]
-fn that_nobody_waits_is_said_beside_the_last_day_and_no_sum_is_cut() {
-    let mut snapshot = canned::lab();
-    snapshot.queue.clear();
-    for user in &mut snapshot.users {
-        if let Some(day) = &mut user.day {
-            (day.claimed_gpu_s, day.used_gpu_s) = (443_000.0, Some(430_000.0));
-            (day.waited_gpu_s, day.estimate) = (360_000.0, true);
-        }
-    }
-    let text = screen(&model(NLP, (120, 40), snapshot));
-    line(&text, "QUEUE nobody waits");
-    for word in ["claimed ", "waited "] {
-        let sums = line(&text, word);
-        assert!(!sums.contains('…'), "{sums}");
-    }
-}
-
-#[test]
 fn a_peak_is_whole_or_not_there() {
     for cols in 60..140 {
         let mut snapshot = canned::workstation();
@@ -90,7 +72,7 @@ fn a_peak_is_whole_or_not_there() {
             (part.mem_used, part.mem_peak) = (Some(canned::gib(12.1)), Some(canned::gib(12.1)));
         }
         let mut m = model(NLP, (cols, 30), snapshot);
-        m.page = Page::Claims;
+        open(&mut m, Page::Claims);
         let text = screen(&m);
         assert!(
             !text.contains("peak …") && !text.contains("limit …"),
@@ -102,7 +84,7 @@ fn a_peak_is_whole_or_not_there() {
 #[test]
 fn what_is_to_fix_is_told_whole_where_there_is_room() {
     let mut m = model(NLP, (120, 40), canned::workstation());
-    m.page = Page::Health;
+    open(&mut m, Page::Health);
     let check = Check {
         name: "strict launcher".to_owned(),
         state: "missing".to_owned(),
@@ -117,7 +99,7 @@ fn what_is_to_fix_is_told_whole_where_there_is_room() {
 #[test]
 fn what_holds_a_claim_is_whole_at_80_columns() {
     let mut m = model(NLP, (80, 24), canned::lab());
-    m.page = Page::Health;
+    open(&mut m, Page::Health);
     m.checks.rows = Some(Ok(canned::checks()));
     line(&screen(&m), "(cooperative)");
 }
@@ -187,7 +169,7 @@ fn the_stage_is_said_at_80_columns() {
 #[test]
 fn what_is_wasted_most_has_the_command_of_the_advice() {
     let mut m = model(NLP, (120, 40), canned::workstation());
-    m.page = Page::History;
+    open(&mut m, Page::History);
     m.past.view = Some(Ok(Box::new(canned::recorded())));
     let worst = gshare_proto::IdleHolding {
         id: "c12".to_owned(),

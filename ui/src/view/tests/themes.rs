@@ -29,7 +29,7 @@ fn full(page: Page) -> Model {
     let mut m = model(NLP, (80, 24), canned::eventful());
     m.checks.rows = Some(Ok(canned::checks()));
     m.past.view = Some(Ok(Box::new(canned::recorded())));
-    m.page = page;
+    open(&mut m, page);
     press(&mut m, "j");
     m
 }
@@ -69,7 +69,7 @@ fn what_is_announced_is_told_on_every_screen_that_shows_claims() {
     let line = line.unwrap_or_else(|| panic!("{overview}"));
     assert!(line.contains(told) && line.ends_with(keep), "{overview}");
     let mut claims = model(NLP, (120, 40), canned::eventful());
-    claims.page = Page::Claims;
+    open(&mut claims, Page::Claims);
     press(&mut claims, "/nlp<enter>");
     let claims = screen(&claims);
     assert!(claims.contains(told) && claims.contains(keep), "{claims}");

@@ -17,7 +17,7 @@ fn on(page: Page, snapshot: gshare_proto::Snapshot) -> String {
     let viewer = if page == Page::Claims { ROOT } else { NLP };
     let rows = if page == Page::Claims { 90 } else { 40 };
     let mut m = model(viewer, (120, rows), snapshot);
-    m.page = page;
+    open(&mut m, page);
     screen(&m)
 }
 
@@ -44,7 +44,7 @@ fn use_above_the_claim_has_room_in_the_bars_of_users() {
         });
     }
     m.past.view = Some(Ok(Box::new(recorded)));
-    m.page = Page::History;
+    open(&mut m, Page::History);
     let text = screen(&m);
     let bar = |start: &str| {
         let row = row(&text, start);
@@ -398,7 +398,7 @@ fn what_is_drawn_is_what_the_snapshot_has_in_any_state() {
 /// The page of a user or a process, open.
 fn page(m: &Model, key: RowKey) -> String {
     let mut m = m.clone();
-    m.page = Page::Overview;
+    open(&mut m, Page::Overview);
     m.dialog = Some(crate::model::Dialog::Detail { key, scroll: 0 });
     // What is in the box.
     let text = screen(&m);
@@ -442,7 +442,7 @@ fn pages_of_users_and_processes_say_what_their_rows_say() {
             })
             .collect();
         let mut m = model(ROOT, (140, 200), snapshot.clone());
-        m.page = Page::Claims;
+        open(&mut m, Page::Claims);
         for claim in &snapshot.claims {
             m.turn(&RowKey::Claim(claim.id.clone()), true);
         }

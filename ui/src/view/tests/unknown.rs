@@ -15,7 +15,7 @@ fn row(m: &Model, start: &str) -> String {
 
 fn on(page: Page, snapshot: &Snapshot) -> Model {
     let mut m = model(NLP, (100, 30), snapshot.clone());
-    m.page = page;
+    open(&mut m, page);
     m
 }
 
@@ -145,8 +145,8 @@ fn an_old_service_leaves_dashes() {
         let answer = crate::feed::Update::CallResult { seq, outcome };
         crate::update::update(&mut m, crate::msg::Msg::Update(answer));
     }
-    m.page = Page::History;
+    open(&mut m, Page::History);
     assert!(screen(&m).contains("unknown variant"), "{}", screen(&m));
-    m.page = Page::Health;
+    open(&mut m, Page::Health);
     assert!(screen(&m).contains("unknown variant"));
 }

@@ -1,0 +1,164 @@
+//! Contrast of what is drawn, cell by cell, on dark and on light terminals: 4.5 for text, 3 for signs and for areas that
+//! stand beside each other. Rules, dots and what is unused are faint on purpose: a tick or a word says the same.
+
+use ratatui::buffer::Cell;
+
+use super::*;
+use crate::testing::{CONSOLE, Rgb, XTERM, contrast, rgb_of};
+use crate::theme::Background;
+
+/// A terminal: its colours, its background and its ink.
+struct Terminal {
+    depth: Depth,
+    on: Background,
+    sixteen: &'static [u32; 16],
+    page: Rgb,
+    ink: Rgb,
+}
+
+/// What a cell is to the reader.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Text,
+    /// `▲`, `✗` and the like.
+    Sign,
+    /// A part of a bar or a map, with the colours of its left and its right edge.
+    Area(Rgb, Rgb),
+    Blank,
+    /// Rules, walls, ticks, dots and dotted lines.
+    Faint,
+}
+
+impl Terminal {
+    fn of(&self, colour: Color, own: Rgb) -> Rgb {
+        match colour {
+            Color::Reset => own,
+            colour => rgb_of(colour, self.sixteen),
+        }
+    }
+
+    /// Letters and what is behind them.
+    fn colours(&self, cell: &Cell) -> (Rgb, Rgb) {
+        (self.of(cell.fg, self.ink), self.of(cell.bg, self.page))
+    }
+
+    fn kind(&self, cell: &Cell) -> Kind {
+        let (front, behind) = self.colours(cell);
+        let sign = cell.symbol().chars().next().unwrap_or(' ');
+        let many = matches!(self.depth, Depth::Indexed | Depth::Rgb);
+        match sign {
+            ' ' if cell.bg == Color::Reset => Kind::Blank,
+            // A row that is chosen, the caption.
+            ' ' => Kind::Faint,
+            '▲' | '✗' | '▸' | '▾' | '▴' | '→' => Kind::Sign,
+            '█' => Kind::Area(front, front),
+            // Shades differ by their form, too: with 16 colours by that alone.
+            '▒' | '░' if many => Kind::Area(front, front),
+            '▒' => Kind::Sign,
+            '▉'..='▏' if many => Kind::Area(front, behind),
+            '▉'..='▏' | '▁'..='▇' | '▀'..='▐' => Kind::Sign,
+            '─'..='╿' | '·' | '░' | '⠀'..='⣿' => Kind::Faint,
+            _ => Kind::Text,
+        }
+    }
+}
+
+/// Screens of every state, at the usual sizes.
+fn screens() -> Vec<(String, Model)> {
+    let more = [
+        ("workstation", canned::workstation()),
+        ("demo", canned::demo()),
+        ("eventful", canned::eventful()),
+        ("crowd", canned::crowd()),
+        ("monitor", canned::monitor()),
+    ];
+    let mut out = Vec::new();
+    for (name, snapshot) in laboratory().into_iter().chain(more_states()).chain(more) {
+        for size in [(60, 15), (80, 24), (120, 40), (200, 50)] {
+            for page in Page::ALL {
+                let mut m = model(NLP, size, snapshot.clone());
+                m.checks.rows = Some(Ok(canned::checks()));
+                m.past.view = Some(Ok(Box::new(canned::recorded())));
+                press(&mut m, &(page.place() + 1).to_string());
+                out.push((format!("{name} {page:?} {size:?}"), m));
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn what_is_drawn_has_contrast() {
+    let dark = ((0x1e, 0x1e, 0x1e), (0xd0, 0xd0, 0xd0), Background::Dark);
+    let black = ((0, 0, 0), (0xe5, 0xe5, 0xe5), Background::Dark);
+    let light = ((0xff, 0xff, 0xff), (0, 0, 0), Background::Light);
+    let mut terminals = Vec::new();
+    for (depth, sixteen, pages) in [
+        (Depth::Rgb, &XTERM, [dark, light]),
+        (Depth::Indexed, &XTERM, [dark, light]),
+        (Depth::Ansi, &XTERM, [black, light]),
+        (Depth::Ansi, &CONSOLE, [black, light]),
+    ] {
+        terminals.extend(pages.map(|(page, ink, on)| Terminal {
+            depth,
+            on,
+            sixteen,
+            page,
+            ink,
+        }));
+    }
+    let screens = screens();
+    let mut least = [f64::MAX; 3];
+    for t in &terminals {
+        let look = Look::new(t.depth, true).on(t.on);
+        let unused = t.of(look.theme.unused.fg.unwrap(), t.ink);
+        for (name, m) in &screens {
+            let buf = buffer(m, &look);
+            let row = usize::from(buf.area.width);
+            for (y, cells) in buf.content.chunks(row).enumerate() {
+                for (x, cell) in cells.iter().enumerate() {
+                    let (front, behind) = t.colours(cell);
+                    let seen = contrast(front, behind);
+                    let what = format!(
+                        "{:?} on {:?}, {name}, {x},{y} `{}`: {seen:.2}",
+                        t.depth,
+                        t.on,
+                        cell.symbol()
+                    );
+                    match t.kind(cell) {
+                        Kind::Text => {
+                            assert!(seen >= 4.5, "text: {what}");
+                            least[0] = least[0].min(seen);
+                        }
+                        Kind::Sign => {
+                            assert!(seen >= 3.0, "sign: {what}");
+                            least[1] = least[1].min(seen);
+                        }
+                        Kind::Area(..) | Kind::Blank | Kind::Faint => {}
+                    }
+                    let Some(next) = cells.get(x + 1) else {
+                        continue;
+                    };
+                    let edges = match (t.kind(cell), t.kind(next)) {
+                        (Kind::Area(_, a), Kind::Area(b, _)) => Some((a, b)),
+                        (Kind::Area(_, a), Kind::Blank) => Some((a, t.page)),
+                        (Kind::Blank, Kind::Area(b, _)) => Some((t.page, b)),
+                        _ => None,
+                    };
+                    let edges = edges.filter(|(a, b)| {
+                        a != b && ![(t.page, unused), (unused, t.page)].contains(&(*a, *b))
+                    });
+                    // A chosen row has one colour, in which the forms of its signs tell the parts.
+                    let is_chosen = |cell: &Cell| Some(cell.bg) == look.theme.selected.bg;
+                    if let Some((a, b)) = edges.filter(|_| !is_chosen(cell) && !is_chosen(next)) {
+                        let seen = contrast(a, b);
+                        assert!(seen >= 3.0, "beside `{}`: {seen:.2}; {what}", next.symbol());
+                        least[2] = least[2].min(seen);
+                    }
+                }
+            }
+        }
+    }
+    let [text, sign, area] = least;
+    println!("least contrast: text {text:.2}, signs {sign:.2}, areas {area:.2}");
+}
