@@ -18,15 +18,10 @@ fn tab(model: &Model, page: Page, short: bool) -> String {
         (Some(s), Page::Health) if super::health::troubles(s) > 0 => " !".to_owned(),
         _ => String::new(),
     };
-    let hidden = short && page != model.page;
-    let text = match hidden {
-        true => format!("{n}{news}"),
-        false => format!("{n} {}{news}", page.name()),
-    };
-    if page == model.page {
-        format!("[{text}]")
-    } else {
-        format!(" {text} ")
+    match (page == model.page, short) {
+        (true, _) => format!("[{n} {}{news}]", page.name()),
+        (false, true) => format!(" {n}{news} "),
+        (false, false) => format!(" {n} {}{news} ", page.name()),
     }
 }
 

@@ -453,7 +453,15 @@ fn rows_have_few_figures_and_screens_few_blank_rows_while_something_is_hidden() 
     let ten = laboratory().into_iter().chain(more_states()).chain(more);
     let (mut most, mut blank_most) = (0, 0);
     for (name, snapshot) in ten {
-        for size in [(80, 24), (120, 40), (200, 50)] {
+        for size in [
+            (60, 15),
+            (80, 24),
+            (100, 30),
+            (120, 40),
+            (160, 45),
+            (200, 50),
+            (250, 60),
+        ] {
             for page in Page::ALL {
                 let mut m = model(NLP, size, snapshot.clone());
                 m.checks.rows = Some(Ok(canned::checks()));

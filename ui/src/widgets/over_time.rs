@@ -103,13 +103,8 @@ impl Widget for OverTime<'_> {
         // How much was claimed, and no word of what was used.
         for x in 0..area.width {
             let from = usize::from(x) * across;
-            let mut cell = self
-                .moments
-                .iter()
-                .skip(from)
-                .take(across)
-                .flatten()
-                .peekable();
+            let moments = self.moments.iter().skip(from).take(across);
+            let mut cell = moments.flatten().peekable();
             if cell.peek().is_some() && cell.all(|m| m.used.is_none()) {
                 buf[(area.x + x, area.bottom() - 1)]
                     .set_symbol(glyphs.dash)

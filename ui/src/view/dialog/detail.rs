@@ -183,11 +183,8 @@ impl Page<'_> {
         let launches = view.or_dash(claim.launches);
         let last = view.or_dash(claim.idle_s.map(|s| seconds(s) + " ago"));
         self.tell("launches", format!("{launches}, last {last}"));
-        let refused = match claim.refusals {
-            0 => "none".to_owned(),
-            n => many(n as usize, "allocation") + " at the limit",
-        };
-        self.tell("refusals", refused);
+        let refused = many(claim.refusals as usize, "allocation");
+        self.tell("refused", format!("{refused} at the limit"));
         let pids = listed(&claim.members);
         self.tell("processes", if pids.is_empty() { "none" } else { &pids });
         let command = match claim.command.is_empty() {

@@ -206,11 +206,8 @@ fn others_line(view: &View<'_>, cols: u16) -> Line<'static> {
         line.extend(wasted);
         line
     };
-    let line = joined(usize::MAX);
-    match line.width() <= cols.into() {
-        true => line,
-        false => joined(0),
-    }
+    let line = Some(joined(usize::MAX)).filter(|line| line.width() <= cols.into());
+    line.unwrap_or_else(|| joined(0))
 }
 
 /// Of the viewer's claims the one that is throttled most, and the claim behind it.

@@ -217,14 +217,13 @@ const GIB: usize = 6;
 impl<'a> Table<'a> {
     fn new(view: View<'a>, cols: usize, each: usize) -> Self {
         let sm = each > 1 && cols >= crate::view::WIDE;
-        let (name, map, rest) = (0, 0, 0);
         let mut table = Self {
             view,
             each,
-            name,
-            map,
+            name: 0,
+            map: 0,
             sm,
-            rest,
+            rest: 0,
         };
         let gpus = &view.snapshot.gpus;
         let names = gpus.iter().map(|g| width(&table.name_of(g)));
