@@ -97,6 +97,10 @@ impl Slurm {
         command
             .arg("--plugin")
             .arg(self.dir.join("gshare_spank.so"));
+        if !self.cgroups {
+            // A cluster that has larger GPUs than this node.
+            command.args(["--gpu-mem", "1T"]);
+        }
         let output = command.output().expect("gshare runs");
         assert!(output.status.success(), "{}", text(&output));
         output.stdout
@@ -104,7 +108,7 @@ impl Slurm {
 
     fn configure(&self) {
         let dir = self.dir.display();
-        for file in ["plugstack.conf", "cli_filter.lua"] {
+        for file in ["plugstack.conf", "job_submit.lua", "cli_filter.lua"] {
             write(&self.dir.join(file), self.printed(file));
         }
         let nodes = self.station.sim_dir().join("dev/nvidia[2-3]");
@@ -144,7 +148,11 @@ impl Slurm {
             free_port(),
             free_port()
         );
-        write(&self.dir.join("slurm.conf"), conf);
+        write(&self.dir.join("slurm.conf"), &conf);
+        // A submit host without gshare's files.
+        std::fs::create_dir(self.dir.join("plain")).expect("made");
+        let plain = conf.replace("CliFilterPlugins=lua\n", "");
+        write(&self.dir.join("plain/slurm.conf"), plain);
         for file in [
             "gshare-prolog",
             "gshare-epilog",
@@ -204,6 +212,7 @@ impl Slurm {
         for program in ["slurmctld", "slurmd"] {
             let mut command = Command::new(program);
             command.arg("-D").arg("-f").arg(self.dir.join("slurm.conf"));
+            command.env("SLURM_CONF", self.dir.join("slurm.conf"));
             if program == "slurmd" {
                 command.args(["-N", &self.node]);
             }
@@ -474,19 +483,28 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     );
     assert_eq!(lines[1], uuid(2));
 
-    // Sizes that cannot be.
+    // Sizes that cannot be. srun refuses them, and without the filter slurmctld.
+    let plain = |gres: &str, words: &[&str]| {
+        let gres = format!("--gres={gres}");
+        let mut salloc = slurm.command(ada, &[&["salloc", &gres], words].concat());
+        salloc.env("SLURM_CONF", slurm.dir.join("plain/slurm.conf"));
+        salloc.output().expect("runs")
+    };
     for (size, why) in [
         ("gshare:x", "is not a part of a GPU"),
         ("gshare:0", "is not a part of a GPU"),
         ("gshare:1.5", "Write gpu:2"),
+        ("gshare:2x0.5", "Write gshare:0.5 or gpu:2"),
         ("shard:101", "is more than one GPU"),
     ] {
-        let refused = slurm.output(ada, &["srun", &format!("--gres={size}"), "true"]);
-        assert!(
-            !refused.status.success() && text(&refused).contains(why),
-            "{}",
-            text(&refused)
-        );
+        let mut refused = vec![slurm.output(ada, &["srun", &format!("--gres={size}"), "true"])];
+        if size.starts_with("shard") {
+            refused.push(plain(size, &["true"]));
+        }
+        for refused in refused {
+            let said = text(&refused);
+            assert!(!refused.status.success() && said.contains(why), "{said}");
+        }
     }
     let one = slurm.says(
         ada,
@@ -498,9 +516,73 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
         ],
     );
     assert_eq!(one, "1");
+    options(&slurm);
     until("nothing is left", SOON, || {
         (slurm.claims().is_empty() && slurm.node().contains("State=IDLE ")).then_some(())
     });
+}
+
+/// `--gshare-mem` and `--gshare-limit`; and whose account it is.
+fn options(slurm: &Slurm) {
+    let (ada, _) = slurm.uids();
+    let client = slurm.client();
+    let half = ["srun", "--gres=gshare:0.5", "--account=vision"];
+    let less = [&half[..], &["--gshare-mem=1G", &client]].concat();
+    let mut less = Raw::start(slurm.command(ada, &less));
+    let (_, total) = less.info();
+    let claims = slurm.claims();
+    let part = &claims[0].gpus[0];
+    assert_eq!((total, part.mem_request), (1 << 30, 1 << 30), "{claims:?}");
+    assert_eq!((part.sm_request, part.sm_limit), (0.5, 0.5));
+    assert_eq!(claims[0].project, "vision");
+    assert_eq!(less.finish(), Some(0));
+    let refused = |words: &[&str], why: &str| {
+        let output = slurm.output(ada, &[&half[..], words, &["true"]].concat());
+        let said = text(&output);
+        assert!(!output.status.success() && said.contains(why), "{said}");
+        said
+    };
+    refused(&["--gshare-mem=12"], "a size with a unit");
+    refused(&["--gshare-limit=2"], "a part of a GPU");
+    refused(&["--gshare-mem=1T"], "more than 50 of 100 shards stand for");
+    refused(
+        &["--gshare-limit=0.4"],
+        "less than the job's part of a GPU, 0.5",
+    );
+    refused(
+        &["--gshare-limit=0.8"],
+        "more than the job's part of a GPU, 0.5, and main",
+    );
+    // The queue may burst.
+    let file = slurm.station.dir().join("gshare.toml");
+    let before = std::fs::read_to_string(&file).expect("there");
+    write(
+        &file,
+        before.replace("[slurm]\n", "[slurm]\nburst = [\"main\"]\n"),
+    );
+    for (option, limit) in [("--gshare-limit=0.8", 0.8), ("--gshare-mem=1G", 1.0)] {
+        let mut more = Raw::start(slurm.command(ada, &[&half[..], &[option, &client]].concat()));
+        more.info();
+        let part = &slurm.claims()[0].gpus[0];
+        assert_eq!((part.sm_request, part.sm_limit), (0.5, limit));
+        assert_eq!(more.finish(), Some(0));
+    }
+    write(&file, before);
+    // Of a job, not of a step.
+    let out = slurm.dir.join("spool/options").display().to_string();
+    let script = slurm.dir.join("options.sh").display().to_string();
+    write(
+        Path::new(&script),
+        "#!/bin/sh\n#SBATCH --gres=gshare:0.5 --gshare-mem=1G\nprintenv GSHARE_GPU_MEM\n\
+         srun --gshare-mem=2G printenv GSHARE_GPU_MEM\nsrun printenv GSHARE_GPU_MEM\n",
+    );
+    slurm.output(0, &["sbatch", "--wait", "--output", &out, &script]);
+    let said = std::fs::read_to_string(&out).expect("its output");
+    assert!(said.contains("for the whole job"), "{said}");
+    let sizes = said
+        .lines()
+        .filter(|line| *line == (1u64 << 30).to_string());
+    assert_eq!(sizes.count(), 2, "{said}");
 }
 
 #[test]
@@ -561,6 +643,15 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     assert_eq!(
         slurm.says(ada, &["srun", "--gres=gshare:0.3", "echo", "ran"]),
         "ran"
+    );
+
+    // More memory than slurmctld could see to be too much.
+    let words = ["srun", "--gres=gshare:0.3", "--gshare-mem", "40G", "true"];
+    let refused = slurm.output(ada, &words);
+    let said = text(&refused);
+    assert!(
+        !refused.status.success() && said.contains("40.0 GiB is more than 0.3 of GPU 2"),
+        "{said}"
     );
 
     // A plugin that Slurm does not load, as after an upgrade of Slurm.

@@ -124,6 +124,7 @@ impl Default for Config {
             slurm: Slurm {
                 gpus: SlurmGpus::None,
                 silent: Silent::Drain,
+                burst: Vec::new(),
             },
             policy: Policy {
                 unclaimed: None,

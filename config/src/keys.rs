@@ -379,6 +379,8 @@ pub struct Slurm {
     pub gpus: SlurmGpus,
     /// `silent`: what happens to jobs with a part of a GPU while the service does not answer.
     pub silent: Silent,
+    /// `burst`: partitions and QOS whose jobs may use more compute than their part while others leave it free.
+    pub burst: Vec<String>,
 }
 
 /// Use outside claims, and use beyond them.

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use gshare_config::{Config, Mode, Silent, SlurmGpus};
+use gshare_config::{Config, Mode, Silent, Slurm, SlurmGpus};
+use gshare_core::Share;
 use gshare_proto::{AdminCall, Call, ClaimFor, ClaimSpec, Client, ClientError, Reply, Wait};
 
 use super::args::slurm::{SlurmArgs, SlurmCommand, TaskArgs};
@@ -147,7 +148,7 @@ fn task(site: &Site, args: &TaskArgs) -> Result<String, Failure> {
     let job = Job::read(&site.jobs, args.job)?;
     let shards = gres::shards(&args.gres);
     let whole = shards == Shards::Whole;
-    let spec = spec(&site.config.slurm.gpus, &job, shards, &args.node)?;
+    let spec = spec(&site.config.slurm, &job, shards, args)?;
     let cgroup = Cgroup::of(&site.config, args.job)?;
     let call = ClaimFor {
         uid: job.uid,
@@ -166,15 +167,18 @@ fn task(site: &Site, args: &TaskArgs) -> Result<String, Failure> {
         Err(_) if whole => return Ok(String::new()),
         Err(Not::Silent) if site.config.slurm.silent == Silent::Open => return Ok(String::new()),
         Err(Not::Silent) => format!("the service on {} does not answer", job.node),
-        Err(Not::Refused(why)) => why,
+        Err(Not::Refused(why)) => {
+            let text = format!("{why}. The job was not started");
+            return Err(Failure::new(failure::NOT_AVAILABLE, text));
+        }
     };
     let text =
         format!("{why}. Nothing would limit this job to its part of a GPU, so it was not started");
     Err(Failure::new(failure::NOT_AVAILABLE, text))
 }
 
-/// What is claimed for a job on a node that has these resources.
-fn spec(slurms: &SlurmGpus, job: &Job, shards: Shards, node: &str) -> Result<ClaimSpec, Failure> {
+/// What is claimed for a job.
+fn spec(slurm: &Slurm, job: &Job, shards: Shards, args: &TaskArgs) -> Result<ClaimSpec, Failure> {
     let usage = |text: &str| Failure::new(failure::USAGE, text);
     let gpus = job.gpus.len();
     let each = match shards {
@@ -189,6 +193,7 @@ fn spec(slurms: &SlurmGpus, job: &Job, shards: Shards, node: &str) -> Result<Cla
             ));
         }
     };
+    let node = &args.node;
     let per_gpu = gres::total(node, "shard").checked_div(gres::total(node, "gpu"));
     let milli = match (each, per_gpu) {
         (None, _) => 1000,
@@ -199,7 +204,7 @@ fn spec(slurms: &SlurmGpus, job: &Job, shards: Shards, node: &str) -> Result<Cla
             ));
         }
     };
-    let names = job.gpus.iter().map(|g| slurms.name(*g));
+    let names = job.gpus.iter().map(|g| slurm.gpus.name(*g));
     let names: Option<Vec<String>> = names.collect();
     let names = names.ok_or_else(|| {
         usage("gpus in [slurm] of gshare.toml must list as many GPUs as gres.conf, in its order")
@@ -207,17 +212,79 @@ fn spec(slurms: &SlurmGpus, job: &Job, shards: Shards, node: &str) -> Result<Cla
     Ok(ClaimSpec {
         gpus_milli: Some(milli),
         gpu_count: u32::try_from(gpus).ok(),
-        sm_limit_milli: Some(milli),
+        mem: job.memory.map(|m| m.0),
+        sm_milli: Some(milli),
+        sm_limit_milli: sm_limit(slurm, job.limit, milli, &args.queue)?,
         gpu_ids: names.into(),
+        project: args
+            .account
+            .clone()
+            .filter(|a| !a.is_empty())
+            .map(Into::into),
         class: Some("batch".into()),
         wait: Wait::No,
         ..ClaimSpec::default()
     })
 }
 
+/// The most compute that a job may have while others leave it free: its part, or more where the site allows it; `None`
+/// is the service's default.
+fn sm_limit(
+    slurm: &Slurm,
+    limit: Option<Share>,
+    part: u32,
+    queue: &[String],
+) -> Result<Option<u32>, Failure> {
+    let may = queue.iter().any(|name| slurm.burst.contains(name));
+    let own = Share::from_milli(part).short();
+    match limit {
+        None if may => Ok(None),
+        None => Ok(Some(part)),
+        Some(limit) if limit.milli() < part => Err(Failure::new(
+            failure::USAGE,
+            format!(
+                "--gshare-limit {} is less than the job's part of a GPU, {own}",
+                limit.short()
+            ),
+        )),
+        Some(limit) if limit.milli() > part && !may => Err(Failure::new(
+            failure::USAGE,
+            format!(
+                "--gshare-limit {} is more than the job's part of a GPU, {own}, and {} may not burst on this node",
+                limit.short(),
+                queue.join("/")
+            ),
+        )),
+        Some(limit) => Ok(Some(limit.milli())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_compute_than_its_part_is_for_the_queues_that_may_burst() {
+        let slurm = Slurm {
+            burst: vec!["night".to_owned()],
+            ..Config::default().slurm
+        };
+        let limit = |milli: Option<u32>, queue: &[&str]| {
+            let queue: Vec<String> = queue.iter().map(|q| (*q).to_owned()).collect();
+            sm_limit(&slurm, milli.map(Share::from_milli), 500, &queue).map_err(|f| f.message)
+        };
+        assert_eq!(limit(None, &["main", "normal"]), Ok(Some(500)));
+        assert_eq!(limit(None, &["main", "night"]), Ok(None));
+        assert_eq!(limit(Some(500), &["main"]), Ok(Some(500)));
+        assert_eq!(limit(Some(800), &["night", "normal"]), Ok(Some(800)));
+        let more = limit(Some(800), &["main", "normal"]).unwrap_err();
+        assert!(
+            more.contains("more than the job's part") && more.contains("main/normal"),
+            "{more}"
+        );
+        let less = limit(Some(300), &["night"]).unwrap_err();
+        assert!(less.contains("less than the job's part"), "{less}");
+    }
 
     #[test]
     fn a_job_claims_what_its_shards_stand_for() {
@@ -228,10 +295,24 @@ mod tests {
                 node: String::new(),
                 constrained: false,
                 gpus: gpus.to_vec(),
+                memory: None,
+                limit: None,
             };
             let names = ["4", "5", "6", "7"].map(str::to_owned).to_vec();
-            let spec = spec(&SlurmGpus::These(names), &job, shards, node).ok()?;
+            let slurm = Slurm {
+                gpus: SlurmGpus::These(names),
+                ..Config::default().slurm
+            };
+            let args = TaskArgs {
+                job: 1,
+                gres: String::new(),
+                node: node.to_owned(),
+                account: Some("vision".to_owned()),
+                queue: Vec::new(),
+            };
+            let spec = spec(&slurm, &job, shards, &args).ok()?;
             assert_eq!(spec.gpus_milli, spec.sm_limit_milli);
+            assert_eq!(spec.project.as_deref(), Some("vision"));
             assert_eq!(*spec.gpu_ids[0], (gpus[0] + 4).to_string());
             Some((spec.gpus_milli?, spec.gpu_count?))
         };

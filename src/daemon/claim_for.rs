@@ -100,8 +100,13 @@ impl Service {
             ..peer.clone()
         };
         let spec = ClaimSpec { wait, ..spec };
+        // The caller answers for the project: it may be an account of another scheduler, unknown here.
+        let mut spec = spec;
+        let project = spec.project.take().map(|p| convert::clean(&p, 128));
         let (request, patience, mut record) = convert::request(&self.world(), &owner, &spec)?;
         slurm::names_its_gpus(&self.world(), &request)?;
+        slurm::stays_in_its_part(&self.world(), &request)?;
+        record.project = project.unwrap_or(record.project);
         record.behalf = Some(behalf);
         let (id, since_ms) = (self.claims).number_of(&self.core, &mut self.journal, &record);
         record.id = id.0;

@@ -35,6 +35,25 @@ pub(crate) fn names_its_gpus(world: &World<'_>, request: &Request) -> Result<(),
     Err(WireError::new(ErrorCode::Usage, text))
 }
 
+/// Refuses more memory of another scheduler's GPUs than the part that it gave out: the rest is others'.
+pub(crate) fn stays_in_its_part(world: &World<'_>, request: &Request) -> Result<(), WireError> {
+    let gpus = world.machine.ledger().gpus();
+    for gpu in request.only_gpus.iter().filter(|g| is_foreign(world, **g)) {
+        let capacity = gpus.get(*gpu as usize).and_then(GpuFacts::capacity);
+        let part = capacity.map(|c| c.times(request.share));
+        if let (Some(mem), Some(part)) = (request.mem, part)
+            && mem > part
+        {
+            let text = format!(
+                "{mem} is more than {} of GPU {gpu}, which is {part}",
+                request.share.short()
+            );
+            return Err(WireError::new(ErrorCode::Usage, text));
+        }
+    }
+    Ok(())
+}
+
 /// What to type in place of a claim on GPUs that Slurm gives out.
 pub(crate) fn hint(world: &World<'_>, asked: &Asked) -> String {
     if asked.record.behalf.is_some() {

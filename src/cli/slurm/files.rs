@@ -16,6 +16,7 @@ const WHERE: [&str; FILES.len()] = [
     "lines for DIR/slurm.conf; if Slurm has a Prolog, Epilog or HealthCheckProgram already, run gshare's from it",
     "a line for DIR/gres.conf, if it has no shards yet",
     "a line for DIR/plugstack.conf",
+    "a block for DIR/job_submit.lua, on the host of slurmctld",
     "a block for DIR/cli_filter.lua, on every host where users type srun, sbatch or salloc",
     "DIR/gshare-prolog, executable",
     "DIR/gshare-epilog, executable",
@@ -33,7 +34,8 @@ pub(super) fn print(config: Option<&Path>, args: &ConfigArgs) -> Outcome {
     };
     let program = std::env::current_exe()?;
     let program = program.display();
-    let jobs = Site::of(config)?.jobs;
+    let site = Site::of(config)?;
+    let jobs = &site.jobs;
     let dir = args.dir.display();
     let option = |before: &str| {
         let file = config.map(|f| format!("{before}{}", f.display()));
@@ -45,11 +47,15 @@ pub(super) fn print(config: Option<&Path>, args: &ConfigArgs) -> Outcome {
             option(" --config ")
         )
     };
+    let rules = |block: &str| {
+        let rules = include_str!("rules.lua").replace("@SHARDS@", &args.shards.to_string());
+        block.replace("@RULES@\n", &rules)
+    };
     let text = match file {
         "slurm.conf" => format!(
             "Prolog={dir}/gshare-prolog\nEpilog={dir}/gshare-epilog\n\
              HealthCheckProgram={dir}/gshare-health\nHealthCheckInterval=60\n\
-             CliFilterPlugins=lua\nGresTypes=gpu,shard\n\
+             JobSubmitPlugins=lua\nCliFilterPlugins=lua\nGresTypes=gpu,shard\n\
              # On each node with N GPUs: NodeName=... Gres=gpu:N,shard:{} times N\n",
             args.shards
         ),
@@ -63,9 +69,12 @@ pub(super) fn print(config: Option<&Path>, args: &ConfigArgs) -> Outcome {
             jobs.display(),
             option(" config=")
         ),
-        "cli_filter.lua" => {
-            include_str!("cli_filter.lua").replace("@SHARDS@", &args.shards.to_string())
+        "job_submit.lua" => {
+            let memory = args.gpu_mem.map(|m| m.0).or_else(|| largest(&site));
+            let mib = memory.unwrap_or(0) >> 20;
+            rules(include_str!("job_submit.lua")).replace("@MEMORY@", &mib.to_string())
         }
+        "cli_filter.lua" => rules(include_str!("cli_filter.lua")),
         "gshare-prolog" => script("prolog"),
         "gshare-epilog" => script("epilog"),
         // slurmd starts it without PATH and SLURM_CONF, by which it finds scontrol and scontrol the cluster.
@@ -83,6 +92,16 @@ pub(super) fn print(config: Option<&Path>, args: &ConfigArgs) -> Outcome {
     };
     out::print(&text)?;
     Ok(0)
+}
+
+/// Bytes of the largest GPU that Slurm gives out here; `None` if the service does not say.
+fn largest(site: &Site) -> Option<u64> {
+    let Ok(Reply::Snapshot(snapshot)) = site.ask(Call::Snapshot) else {
+        return None;
+    };
+    let ours = (snapshot.gpus.iter().enumerate())
+        .filter(|(index, gpu)| site.config.slurm.gpus.has(&gpu.uuid, *index));
+    ours.filter_map(|(_, gpu)| gpu.mem_allocatable).max()
 }
 
 /// The value of a key in what `scontrol show config` prints.
@@ -112,7 +131,11 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
             ));
         }
     }
-    for (key, word) in [("CliFilterPlugins", "lua"), ("GresTypes", "shard")] {
+    for (key, word) in [
+        ("JobSubmitPlugins", "lua"),
+        ("CliFilterPlugins", "lua"),
+        ("GresTypes", "shard"),
+    ] {
         let set = value(config, key);
         if !lists(set, word) {
             missing.push(format!("slurm.conf: {key}={set} does not list {word}"));
@@ -207,14 +230,14 @@ mod tests {
             "Prolog = (null)\nGresTypes = gpu\n",
             "NodeName=a Gres=gpu:2",
         );
-        assert_eq!(all.len(), 7, "{all:?}");
+        assert_eq!(all.len(), 8, "{all:?}");
         assert!(
             all[0].contains("Prolog=(null) does not run gshare slurm prolog"),
             "{all:?}"
         );
         let plugin = file("gshare_spank.so", "");
         let config = format!(
-            "Prolog = {}\nEpilog = {}\nHealthCheckProgram = {}\nCliFilterPlugins = lua\nGresTypes = gpu,shard\n\
+            "Prolog = {}\nEpilog = {}\nHealthCheckProgram = {}\nJobSubmitPlugins = lua\nCliFilterPlugins = lua\nGresTypes = gpu,shard\n\
              PlugStackConfig = {}\n",
             file("prolog", "#!/bin/sh\n/etc/slurm/gshare-prolog\n"),
             file("epilog", "exec gshare slurm epilog\n"),

@@ -27,6 +27,60 @@ extern char **environ;
 #define VISIBLE "CUDA_VISIBLE_DEVICES"
 #define MOST 65536
 
+/* --gshare-mem and --gshare-limit as this command or step was given them. */
+static char *memory, *limit;
+
+static int take_memory(int val, const char *text, int remote)
+{
+	char *unit = NULL;
+	(void)val, (void)remote;
+	if (!(text && strtod(text, &unit) > 0 && *unit && strchr("kKmMgGtT", *unit))) {
+		slurm_error("gshare: --gshare-mem takes a size with a unit, such as 12G");
+		return -1;
+	}
+	memory = strdup(text);
+	return 0;
+}
+
+static int take_limit(int val, const char *text, int remote)
+{
+	char *end = NULL;
+	double part = text ? strtod(text, &end) : 0;
+	(void)val, (void)remote;
+	if (!(part > 0 && part <= 1 && !*end)) {
+		slurm_error("gshare: --gshare-limit takes a part of a GPU, such as 0.8");
+		return -1;
+	}
+	limit = strdup(text);
+	return 0;
+}
+
+/* A table would give the options to srun alone. */
+int slurm_spank_init(spank_t sp, int ac, char **av)
+{
+	static struct spank_option options[] = {
+		{ "gshare-mem", "SIZE", "GPU memory of the job on each GPU, at most what its shards stand for (12G)", 1, 0,
+		  take_memory },
+		{ "gshare-limit", "PART", "most compute while others leave it free, where the site allows it (0.8)", 1, 0,
+		  take_limit },
+	};
+	(void)ac, (void)av;
+	for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++)
+		spank_option_register(sp, &options[i]);
+	return 0;
+}
+
+/* In srun, sbatch and salloc: slurmctld's job_submit and the prolog, as SPANK_GSHARE_MEM, see these. */
+int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
+{
+	(void)ac, (void)av;
+	if (memory)
+		spank_job_control_setenv(sp, "GSHARE_MEM", memory, 1);
+	if (limit)
+		spank_job_control_setenv(sp, "GSHARE_LIMIT", limit, 1);
+	return 0;
+}
+
 static const char *argument(int ac, char **av, const char *name, const char *otherwise)
 {
 	size_t n = strlen(name);
@@ -58,40 +112,54 @@ static char *file(const char *path)
 	return text;
 }
 
-/* What this job was given on this node, and what the node has, by slurmctld's books; once for each job and node. */
-static int books(const char *node, uint32_t job, char **gres, char **has)
+/* slurmctld's books of a job on this node: what it was given, what the node has, and the rest by which it is limited. */
+struct books {
+	char *gres, *has, *account, *partition, *qos;
+};
+
+static char *copy(const char *text)
+{
+	return strdup(text ? text : "");
+}
+
+/* Asked once for each job and node. */
+static int look_up(const char *node, uint32_t job, struct books *of)
 {
 	job_info_msg_t *jobs = NULL;
 	node_info_msg_t *nodes = NULL;
 	if (slurm_load_node_single(&nodes, (char *)node, SHOW_DETAIL) == SLURM_SUCCESS) {
 		if (nodes->record_count == 1 && nodes->node_array[0].gres)
-			*has = strdup(nodes->node_array[0].gres);
+			of->has = strdup(nodes->node_array[0].gres);
 		slurm_free_node_info_msg(nodes);
 	}
 	if (slurm_load_job(&jobs, job, SHOW_DETAIL) == SLURM_SUCCESS) {
-		for (uint32_t i = 0; !*gres && i < jobs->record_count; i++) {
+		for (uint32_t i = 0; !of->gres && i < jobs->record_count; i++) {
 			job_info_t *one = &jobs->job_array[i];
 			/* Its type differs between releases. */
 			__typeof__(slurm_hostlist_create("")) names = slurm_hostlist_create(one->nodes);
 			int at = names ? slurm_hostlist_find(names, node) : -1;
-			if (one->job_id == job && at >= 0 && (uint32_t)at < one->gres_detail_cnt && one->gres_detail_str[at])
-				*gres = strdup(one->gres_detail_str[at]);
+			if (one->job_id == job && at >= 0 && (uint32_t)at < one->gres_detail_cnt && one->gres_detail_str[at]) {
+				of->gres = strdup(one->gres_detail_str[at]);
+				of->account = copy(one->account);
+				of->partition = copy(one->partition);
+				of->qos = copy(one->qos);
+			}
 			if (names)
 				slurm_hostlist_destroy(names);
 		}
 		slurm_free_job_info_msg(jobs);
 	}
-	return *gres && *has;
+	return of->gres && of->has && of->account && of->partition && of->qos;
 }
 
 /* Has gshare make the claim, or find it. Returns what it prints; NULL if it cannot be run. */
-static char *ask(int ac, char **av, uint32_t job, char *gres, char *has)
+static char *ask(int ac, char **av, uint32_t job, const struct books *of)
 {
 	char number[16], *text = NULL;
 	const char *program = argument(ac, av, "gshare", "/usr/bin/gshare");
 	const char *config = argument(ac, av, "config", NULL);
-	char *words[] = { (char *)program, "slurm", "task", "--job", number, "--gres", gres, "--node", has,
-			  config ? "--config" : NULL, (char *)config, NULL };
+	char *words[] = { (char *)program, "slurm", "task", "--job", number, "--gres", of->gres, "--node", of->has,
+			  "--account", of->account, "--queue", of->partition, "--queue", of->qos, config ? "--config" : NULL, (char *)config, NULL };
 	int ends[2], status = 0;
 	pid_t child;
 	posix_spawn_file_actions_t actions;
@@ -191,6 +259,14 @@ int slurm_spank_job_prolog(spank_t sp, int ac, char **av)
 	return 0;
 }
 
+/* Whether a step has no such option, or the one of its job. */
+static int is_the_jobs(const char *record, const char *key, const char *own)
+{
+	const char *at = strstr(record, key);
+	size_t n = own ? strlen(own) : 0;
+	return !own || (at && !strncmp(at += strlen(key), own, n) && at[n] == '\n');
+}
+
 /* In each task, as root: before the task becomes its user. */
 int slurm_spank_task_init_privileged(spank_t sp, int ac, char **av)
 {
@@ -205,20 +281,26 @@ int slurm_spank_task_init_privileged(spank_t sp, int ac, char **av)
 	char *record = file(path);
 	if (!record)
 		return 0;
+	if (!is_the_jobs(record, "\nmem=", memory) || !is_the_jobs(record, "\nlimit=", limit))
+		refuse("gshare: --gshare-mem and --gshare-limit are for the whole job: give them to sbatch, salloc or the srun "
+		       "that makes the job");
 	snprintf(path, sizeof(path), "%s/%u", dir, job);
 	text = file(path);
 	if (!text) {
 		/* Its lines: user, node, ... */
 		char *rest = NULL, *node = strtok_r(record, "\n", &rest) ? strtok_r(NULL, "\n", &rest) : NULL;
-		char *gres = NULL, *has = NULL;
-		if (!node || !books(node, job, &gres, &has))
+		struct books of = { 0 };
+		if (!node || !look_up(node, job, &of))
 			refuse("gshare: slurmctld does not answer which GPUs this job has, so it was not started");
-		text = ask(ac, av, job, gres, has);
+		text = ask(ac, av, job, &of);
 		/* Slurm itself keeps jobs without shards to their GPUs. */
-		if (!text && strstr(gres, "shard"))
+		if (!text && strstr(of.gres, "shard"))
 			refuse("gshare: its program does not run on this node, so this job was not started");
-		free(gres);
-		free(has);
+		free(of.gres);
+		free(of.has);
+		free(of.account);
+		free(of.partition);
+		free(of.qos);
 	}
 	if (text)
 		apply(sp, text);

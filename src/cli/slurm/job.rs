@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gshare_config::Config;
+use gshare_core::{Bytes, Share};
 use gshare_enforcer::cgroup::{Mount, path_of_pid};
 use gshare_proto::Granted;
 
@@ -17,6 +18,10 @@ use crate::command::failure::{self, Failure};
 
 /// Exists if a job with GPUs started here without the plugin: `gshare slurm health` reports it.
 pub(super) const NO_PLUGIN: &str = "no-plugin";
+
+/// Before the options of a job in its record; the plugin reads them too.
+const MEMORY: &str = "mem=";
+const LIMIT: &str = "limit=";
 
 /// What slurmd tells the prolog of a job.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,6 +32,10 @@ pub(super) struct Job {
     pub(super) constrained: bool,
     /// Its GPUs as Slurm counts them: from 0 in the order of gres.conf.
     pub(super) gpus: Vec<u32>,
+    /// `--gshare-mem`: bytes on each GPU.
+    pub(super) memory: Option<Bytes>,
+    /// `--gshare-limit`: most compute.
+    pub(super) limit: Option<Share>,
 }
 
 impl Job {
@@ -34,12 +43,15 @@ impl Job {
         let text = fs::read_to_string(jobs.join(format!("{number}.job")))?;
         let lines: Vec<&str> = text.lines().collect();
         let parsed = match lines[..] {
-            [uid, node, constrained, gpus] => (|| {
+            [uid, node, constrained, gpus, ref options @ ..] => (|| {
+                let option = |key: &str| options.iter().find_map(|line| line.strip_prefix(key));
                 Some(Self {
                     uid: uid.parse().ok()?,
                     node: node.to_owned(),
                     constrained: constrained.parse().ok()?,
                     gpus: gres::numbers(gpus)?,
+                    memory: option(MEMORY).map(str::parse).transpose().ok()?,
+                    limit: option(LIMIT).map(str::parse).transpose().ok()?,
                 })
             })(),
             _ => None,
@@ -62,13 +74,19 @@ pub(super) fn record(
     // That of an earlier run of the same job.
     let _ = fs::remove_file(jobs.join(number.to_string()));
     let conf = fs::read_to_string(slurm_dir(&variable("SLURM_CONF")).join("cgroup.conf"));
-    let text = format!(
+    let mut text = format!(
         "{}\n{}\n{}\n{}\n",
         variable("SLURM_JOB_UID"),
         variable("SLURMD_NODENAME"),
         constrains_devices(&conf.unwrap_or_default()),
         variable("SLURM_JOB_GPUS")
     );
+    for (key, option) in [(MEMORY, "SPANK_GSHARE_MEM"), (LIMIT, "SPANK_GSHARE_LIMIT")] {
+        let given = variable(option);
+        if !given.is_empty() && !given.contains('\n') {
+            let _ = writeln!(text, "{key}{given}");
+        }
+    }
     put(jobs, &format!("{number}.job"), &text)?;
     let loaded = jobs.join(format!("{number}.plugin")).exists();
     if !loaded {
@@ -231,7 +249,9 @@ mod tests {
             "SLURM_CONF" => conf.clone(),
             "SLURM_JOB_UID" => "1000".to_owned(),
             "SLURMD_NODENAME" => "n1".to_owned(),
-            _ => "0,3".to_owned(),
+            "SLURM_JOB_GPUS" => "0,3".to_owned(),
+            "SPANK_GSHARE_MEM" => "12G".to_owned(),
+            _ => String::new(),
         };
         assert!(!record(&jobs, 7, variable).unwrap(), "no plugin");
         assert!(jobs.join(NO_PLUGIN).exists());
@@ -240,6 +260,8 @@ mod tests {
             node: "n1".to_owned(),
             constrained: true,
             gpus: vec![0, 3],
+            memory: Some(Bytes::gib(12)),
+            limit: None,
         };
         assert_eq!(Job::read(&jobs, 7).unwrap(), job);
         fs::write(jobs.join("7.plugin"), "").unwrap();
@@ -293,6 +315,8 @@ mod tests {
             node: String::new(),
             constrained: false,
             gpus: vec![2, 5],
+            memory: None,
+            limit: None,
         };
         let own = Cgroup::Own("/sys/fs/cgroup/x/job_1".into());
         assert_eq!(

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use gshare_core::Bytes;
 
 /// `gshare slurm`.
 #[derive(Args, Clone, Debug)]
@@ -35,10 +36,11 @@ pub enum SlurmCommand {
 }
 
 /// The files that `gshare slurm config` prints.
-pub const FILES: [&str; 8] = [
+pub const FILES: [&str; 9] = [
     "slurm.conf",
     "gres.conf",
     "plugstack.conf",
+    "job_submit.lua",
     "cli_filter.lua",
     "gshare-prolog",
     "gshare-epilog",
@@ -55,6 +57,10 @@ pub struct ConfigArgs {
     /// Shards that each GPU has in this cluster
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub shards: u32,
+    /// Memory of the largest GPU of this cluster, by which slurmctld refuses a larger --gshare-mem [default: the
+    /// largest that Slurm gives out on this machine]
+    #[arg(long, value_name = "SIZE")]
+    pub gpu_mem: Option<Bytes>,
     /// Directory of Slurm's configuration
     #[arg(long, value_name = "DIR", default_value = "/etc/slurm")]
     pub dir: PathBuf,
@@ -79,13 +85,19 @@ pub struct TaskArgs {
     /// What this node has: `gpu:2,shard:200`
     #[arg(long)]
     pub node: String,
+    /// Slurm's account of the job
+    #[arg(long)]
+    pub account: Option<String>,
+    /// The partition and the QOS in which it runs
+    #[arg(long)]
+    pub queue: Vec<String>,
 }
 
 /// What the manual says below the options.
 pub const EXAMPLES: &str = "Examples:\n  \
     gshare slurm config                        which files Slurm needs\n  \
     gshare slurm config slurm.conf             the lines for slurm.conf\n  \
-    gshare slurm config cli_filter.lua --shards 8\n  \
+    gshare slurm config job_submit.lua --shards 8\n  \
     sudo gshare slurm check                    what is missing on this node\n\n\
     With [slurm] gpus in gshare.toml, gshare limits Slurm jobs to the part of a GPU that Slurm gave them. \
     Users type `srun --gres=gshare:0.5 COMMAND` and never call gshare slurm.";

@@ -1,0 +1,53 @@
+-- gshare: slurmctld itself turns sizes such as --gres=gshare:0.5 into shards, and refuses what cannot be. If there is a
+-- job_submit.lua, add this before its last `return`.
+do
+@RULES@
+   -- Memory of the largest GPU that jobs can have, in MiB; 0 if that is not known here.
+   local MEMORY = @MEMORY@
+
+   -- Why a job with these resources cannot have so much memory on a GPU; nothing if it can, or if that is not known here.
+   local function too_much(gres, memory)
+      local number, unit = (memory or ""):match("^(%d*%.?%d+)%s*([kKmMgGtT])i?[bB]?$")
+      local shards = tonumber((gres or ""):match("shard:(%d+)") or (gres or ""):match("shard:[^,]*:(%d+)"))
+      local factor = {k = 1 / 1024, m = 1, g = 1024, t = 1024 * 1024}
+      if not number or not shards or MEMORY == 0 then return end
+      local most = math.floor(MEMORY * shards / PER_GPU)
+      if tonumber(number) * factor[unit:lower()] > most then
+         return string.format("--gshare-mem %s is more than %d of %d shards stand for, which is %d MiB. Ask for more shards",
+            memory, shards, PER_GPU, most)
+      end
+   end
+
+   -- What the plugin's --gshare-mem says.
+   local function memory_of(job)
+      for i = 0, (job.spank_job_env_size or 0) - 1 do
+         local size = tostring(job.spank_job_env[i]):match("^GSHARE_MEM=(.*)$")
+         if size then return size end
+      end
+   end
+
+   local function rewrite(job)
+      for _, other in ipairs({"tres_per_job", "tres_per_socket", "tres_per_task"}) do
+         if tostring(job[other]):find("gshare", 1, true) then return "write the size as --gres=gshare:0.5" end
+      end
+      local all, why = all_rewritten(job.tres_per_node)
+      if not all then return why end
+      why = too_much(all, memory_of(job))
+      if why then return why end
+      if all ~= "" and all ~= job.tres_per_node then job.tres_per_node = all end
+   end
+
+   -- Slurm calls these with the job first.
+   local function before(next)
+      return function(job, ...)
+         local why = rewrite(job)
+         if why then
+            slurm.log_user("gshare: %s", why)
+            return slurm.ERROR
+         end
+         return next and next(job, ...) or slurm.SUCCESS
+      end
+   end
+   slurm_job_submit = before(slurm_job_submit)
+   slurm_job_modify = before(slurm_job_modify)
+end
