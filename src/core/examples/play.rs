@@ -158,11 +158,49 @@ fn packed(milli: u32, least: u32) -> u32 {
     }
 }
 
+/// A machine for an ideal scheduler, in GPUs.
+#[derive(Clone, Copy)]
+struct Room {
+    gpus: f64,
+    /// Memory beside that of its GPUs.
+    host: f64,
+    /// A claim runs on all that it asks for or not at all, as the memory that it has leaves it no choice.
+    whole: bool,
+}
+
+impl Room {
+    /// The part of each claim that runs, where those that `begun` says are served in this order; and what of them is in the
+    /// host then.
+    fn serve(self, list: &[Entry], order: &[(usize, f64)], begun: &[bool]) -> (Vec<f64>, f64) {
+        let mut free = PACKED.map(|_| self.gpus);
+        let mut away = 0.0;
+        let runs = order.iter().zip(begun).map(|((i, _), begun)| {
+            if !begun {
+                return 0.0;
+            }
+            let takes = PACKED
+                .map(|least| f64::from(list[*i].gpus * packed(list[*i].milli, least)) / 1000.0);
+            let fits = free
+                .iter()
+                .zip(takes)
+                .map(|(f, t)| if t > 0.0 { f / t } else { 1.0 });
+            let part = match fits.fold(1.0, f64::min).max(0.0) {
+                part if self.whole && part < 1.0 - 1e-9 => 0.0,
+                part => part,
+            };
+            free.iter_mut().zip(takes).for_each(|(f, t)| *f -= part * t);
+            away += (1.0 - part) * list[*i].size();
+            part
+        });
+        let runs = runs.collect();
+        (runs, away)
+    }
+}
+
 /// Time from request to start and to end of each claim, and the longest from one run to the next, on a machine without
 /// borders between GPUs on which stopping costs nothing: claims of all users but the first before the others (if
-/// `shielded`), then by what the scheduler `knows`. Those that have started and not ended need no more than `memory`
-/// together, in GPUs.
-fn ideal(list: &[Entry], (gpus, memory): (f64, f64), knows: Knows, shielded: bool) -> Vec<Outcome> {
+/// `shielded`), then by what the scheduler `knows`. A claim starts if the host has room for those that do not run then.
+fn ideal(list: &[Entry], room: Room, knows: Knows, shielded: bool) -> Vec<Outcome> {
     let mut out = vec![Outcome::default(); list.len()];
     let mut ran_until = vec![None; list.len()];
     let mut order = order_of(list, knows);
@@ -179,29 +217,23 @@ fn ideal(list: &[Entry], (gpus, memory): (f64, f64), knows: Knows, shielded: boo
                 .then(a.2.0.cmp(&b.2.0))
         });
         active = keyed.into_iter().map(|(.., c)| c).collect();
-        let started = active.iter().filter(|(i, _)| out[*i].wait_s.is_some());
-        let mut room = memory - started.map(|(i, _)| list[*i].size()).sum::<f64>();
-        let mut free = PACKED.map(|_| gpus);
-        let rate = |(i, _): &(usize, f64)| {
-            let size = list[*i].size();
-            let takes = PACKED
-                .map(|least| f64::from(list[*i].gpus * packed(list[*i].milli, least)) / 1000.0);
-            let fits = free
-                .iter()
-                .zip(takes)
-                .map(|(f, t)| if t > 0.0 { f / t } else { 1.0 });
-            let part = fits.fold(1.0, f64::min);
-            if part <= 1e-9 || (out[*i].wait_s.is_none() && room + 1e-9 < size) {
-                return 0.0;
+        let mut begun: Vec<bool> = active
+            .iter()
+            .map(|(i, _)| out[*i].wait_s.is_some())
+            .collect();
+        for n in 0..active.len() {
+            if begun[n] {
+                continue;
             }
-            if out[*i].wait_s.is_none() {
-                room -= size;
-                out[*i].wait_s = Some(now - list[*i].arrival_s);
+            begun[n] = true;
+            let (runs, away) = room.serve(list, &active, &begun);
+            begun[n] = runs[n] > 1e-9 && away <= room.host + 1e-9;
+            if begun[n] {
+                let i = active[n].0;
+                out[i].wait_s = Some(now - list[i].arrival_s);
             }
-            free.iter_mut().zip(takes).for_each(|(f, t)| *f -= part * t);
-            part
-        };
-        let rates: Vec<f64> = active.iter().map(rate).collect();
+        }
+        let (rates, _) = room.serve(list, &active, &begun);
         for ((i, _), rate) in active.iter().zip(&rates) {
             // One that starts only now was not away.
             let before = ran_until[*i].filter(|_| *rate > 0.0);
@@ -238,11 +270,33 @@ fn ideal(list: &[Entry], (gpus, memory): (f64, f64), knows: Knows, shielded: boo
     out
 }
 
+/// GPU time that was free while somebody waited, and how large a claim that waits is on average.
+fn idle(name: &str, blocks: &[cases::Block]) {
+    let over = |of: &dyn Fn(&cases::Block) -> f64| mean(&blocks.iter().map(of).collect::<Vec<_>>());
+    let size = |b: &cases::Block| {
+        let waits = b.list.iter().zip(b.played.claims.iter());
+        let waits = waits.filter_map(|(e, c)| Some((e.size(), c.wait_s?)));
+        let (sizes, all) = waits.fold((0.0, 0.0), |(sizes, all), (size, wait)| {
+            (sizes + size * wait, all + wait)
+        });
+        sizes / all.max(1e-9)
+    };
+    println!(
+        "{name}: free while somebody waits {:.1} % of GPU time; a claim that waits is of {:.2} GPUs on average",
+        over(&|b| b.played.unfit * 100.0),
+        over(&size)
+    );
+}
+
 /// The mean wait, Jain's index of users' speeds, the speed of the slowest, and each block's longest time away, for the
-/// played blocks and for ideal schedulers.
+/// played blocks and for ideal schedulers: with claims that run on any part of what they ask for, and with claims that run on
+/// all of it or not at all.
 fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
-    let gpus = setup.gpus as f64;
-    let memory = gpus + setup.host.0 as f64 / setup.mem.0 as f64;
+    let room = Room {
+        gpus: setup.gpus as f64,
+        host: setup.host.0 as f64 / setup.mem.0 as f64,
+        whole: false,
+    };
     let told = |what: &str, of: &dyn Fn(&cases::Block) -> Played| {
         let speeds: Vec<Vec<f64>> = blocks.iter().map(|b| of(b).speeds(&b.list)).collect();
         let over =
@@ -256,7 +310,7 @@ fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
         let waits = |b: &cases::Block| mean(&of(b).waits().collect::<Vec<_>>()) / 60.0;
         let waits: Vec<f64> = blocks.iter().map(waits).collect();
         println!(
-            "{name}: {what:<39} mean wait {:.1} min, Jain {:.3}, slowest user {least:.3}, next {second:.3}",
+            "{name}: {what:<60} mean wait {:.1} min, Jain {:.3}, slowest user {least:.3}, next {second:.3}",
             mean(&waits),
             over(&jain)
         );
@@ -265,19 +319,27 @@ fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
             format!(" {:.1}", away.fold(0.0, f64::max) / 3600.0)
         };
         let longest: String = blocks.iter().map(longest).collect();
-        println!("{name}: {what:<39} longest away, h, by block:{longest}");
+        println!("{name}: {what:<60} longest away, h, by block:{longest}");
     };
     told("as played", &|b| b.played.clone());
-    for (who, knows) in [
-        ("all run times known", Knows::Everything),
-        ("spread of run times known", Knows::Spread),
-        ("nothing known", Knows::Nothing),
-    ] {
-        for (first, shielded) in [("others first", true), ("all alike", false)] {
-            told(&format!("{who}, {first}"), &|b| Played {
-                claims: ideal(&b.list, (gpus, memory), knows, shielded),
-                ..Played::default()
-            });
+    idle(name, blocks);
+    for whole in [false, true] {
+        let how = if whole {
+            "whole or not at all"
+        } else {
+            "in parts"
+        };
+        for (who, knows) in [
+            ("all run times known", Knows::Everything),
+            ("spread of run times known", Knows::Spread),
+            ("nothing known", Knows::Nothing),
+        ] {
+            for (first, shielded) in [("others first", true), ("all alike", false)] {
+                told(&format!("{how}, {who}, {first}"), &|b| Played {
+                    claims: ideal(&b.list, Room { whole, ..room }, knows, shielded),
+                    ..Played::default()
+                });
+            }
         }
     }
 }

@@ -38,6 +38,8 @@ pub struct Played {
     pub useful: f64,
     /// GPU time until the last arrival in which there was room for somebody who waited.
     pub kept_idle: f64,
+    /// GPU time until the last arrival that was free while somebody waited, whether anybody fitted there or not.
+    pub unfit: f64,
     /// Suspensions and moves that did not work.
     pub failed: u32,
     /// Steps of the machine.

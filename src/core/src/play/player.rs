@@ -154,6 +154,7 @@ struct Player<'a> {
     minute: u16,
     useful_s: f64,
     kept_s: f64,
+    unfit_s: f64,
     failed: u32,
     steps: u64,
 }
@@ -206,6 +207,7 @@ impl<'a> Player<'a> {
             minute: setup.minute,
             useful_s: 0.0,
             kept_s: 0.0,
+            unfit_s: 0.0,
             failed: 0,
             steps: 0,
         }
@@ -324,6 +326,11 @@ impl<'a> Player<'a> {
         let counted = to.min(self.last).saturating_sub(self.now.min(self.last));
         if !counted.is_zero() {
             self.kept_s += self.room_kept() * counted.as_secs_f64();
+            if self.machine.queue().next().is_some() {
+                let ledger = self.machine.ledger();
+                let free = (0..ledger.gpus().len()).map(|g| ledger.sm_free(g).as_f64());
+                self.unfit_s += free.sum::<f64>() * counted.as_secs_f64();
+            }
         }
         self.now = to;
     }
@@ -660,6 +667,7 @@ impl<'a> Player<'a> {
             claims: self.runs.into_iter().map(|r| r.outcome).collect(),
             useful: self.useful_s / whole,
             kept_idle: self.kept_s / whole,
+            unfit: self.unfit_s / whole,
             failed: self.failed,
             steps: self.steps,
         }
