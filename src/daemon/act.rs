@@ -1,223 +1,218 @@
-//! What the core decides, carried out one action after the other.
+//! What a decision of the core means: what is done for it, and what callers are told.
 
 use std::time::Duration;
 
+use gshare_core::machine::Action;
 use gshare_core::machine::lever::Lever;
-use gshare_core::machine::{Action, Event};
 use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Reason, Slice};
 use gshare_proto::{ErrorCode, Queued, Reply, WireError};
 
-use super::fact::Fact;
+use super::claims::Claims;
+use super::command::Command;
+use super::engine::LeverState;
+use super::features::Features;
 use super::policy::overuse;
-use super::service::Service;
-use super::world::{World, world_of};
-use super::{grant, lease, reclaim, resize, slurm, story};
+use super::world::World;
+use super::{lease, reclaim, slurm, story};
 use crate::clock::unix_ms;
 
 /// A client that does not read is not told its place more often than this ahead.
 pub(crate) const UNREAD_PLACES: usize = 16;
 
-impl Service {
-    /// Gives the core an event and carries out what it decides. What happens meanwhile waits until that is
-    /// done: actions of two decisions never mix.
-    pub(crate) fn drive(&mut self, event: Event) {
-        self.drive_all([event]);
+/// What is done for a decision of the core.
+pub(crate) fn commands(
+    world: &World<'_>,
+    features: &Features,
+    levers: &LeverState,
+    action: Action,
+) -> Vec<Command> {
+    match action {
+        Action::Cap { id, slice } => vec![Command::WriteCap(id, slice)],
+        Action::Measure => vec![Command::Measure],
+        Action::Grant {
+            id,
+            slices,
+            ends,
+            counted,
+        } => {
+            let grant = Command::Grant {
+                id,
+                slices,
+                ends,
+                counted,
+            };
+            vec![grant, Command::Publish]
+        }
+        Action::Wait {
+            id,
+            position,
+            reason,
+        } => {
+            let place = Command::Place {
+                id,
+                position,
+                reason,
+            };
+            vec![place, Command::Publish]
+        }
+        Action::Refuse {
+            id,
+            reason,
+            for_now,
+        } => {
+            let error = refusal(world, features, id, &reason, for_now);
+            let refuse = error.map(|error| Command::Refuse(id, error));
+            refuse.into_iter().chain([Command::Publish]).collect()
+        }
+        Action::Resize {
+            ticket,
+            id,
+            before,
+            slices,
+        } => vec![Command::Resized {
+            ticket,
+            id,
+            before,
+            slices,
+        }],
+        Action::ResizeWaits {
+            ticket,
+            position,
+            error,
+        } => vec![Command::ResizeWaits {
+            ticket,
+            position,
+            error,
+        }],
+        Action::ResizeRefused { ticket, error } => vec![Command::ResizeRefused { ticket, error }],
+        action @ (Action::Park { .. } | Action::Unpark { .. } | Action::Move { .. }) => {
+            vec![Command::Pull(action)]
+        }
+        Action::MoveRefused { id, why } => vec![Command::RefuseLever(id, why)],
+        Action::Announce {
+            id,
+            lever,
+            to,
+            at,
+            cause,
+        } => {
+            let what = (lever, to.as_slice());
+            let mut out = vec![reclaim::announced(world, features, id, what, (at, cause))];
+            // A claim that waits hears of its plan at once.
+            out.extend(cause.waiter.and_then(|id| {
+                let (position, reason) = world.machine.place(id)?;
+                let reason = reason.clone();
+                Some(Command::Place {
+                    id,
+                    position,
+                    reason,
+                })
+            }));
+            out.push(Command::Publish);
+            out
+        }
+        Action::Retract { id, lever } => vec![reclaim::retracted(id, lever)],
+        Action::Share { id, slices } => vec![Command::Share(id, slices)],
+        Action::Requeue { id, cause } => reclaim::end_for(world, levers, id, Lever::Requeue, cause),
+        Action::Kill { id, cause } => reclaim::end_for(world, levers, id, Lever::Kill, cause),
+        // A job that finishes after its claim has ended is normal.
+        Action::Late(error) => {
+            tracing::info!(%error, "nothing is done");
+            Vec::new()
+        }
+        Action::LeaseWarning { id, at } => lease::warning(world, id, at).into_iter().collect(),
+        Action::LeaseMoved { id, ends } => {
+            let ends_ms = world.now.unix_at(ends);
+            vec![Command::MoveLease(id, Some(ends_ms))]
+        }
+        Action::LeaseOver { id } => lease::over(world, id),
     }
+}
 
-    /// Several, and what they come to is written down once.
-    pub(crate) fn drive_all(&mut self, events: impl IntoIterator<Item = Event>) {
-        if !self.core.begin(events) {
-            return;
-        }
-        while let Some((actions, decided)) = self.core.step() {
-            self.tell(Fact::Decided(decided));
-            self.sizes.decided();
-            for action in actions {
-                match action {
-                    Action::Cap { id, slice } => write_cap(&self.world(), id, &slice),
-                    Action::Measure => {
-                        let measured = measure(&self.world());
-                        self.core.then(Event::Measured(measured));
-                    }
-                    Action::Grant {
-                        id,
-                        slices,
-                        ends,
-                        counted,
-                    } => {
-                        self.claims.note_counted(id, counted);
-                        if !self.grant(id, &slices, ends) {
-                            self.core.then(Event::Gone { id });
-                        } else if let Some(live) = self.claims.get(&id) {
-                            let size =
-                                grant::size_text(&self.world(), &live.record).unwrap_or_default();
-                            let text = format!("granted: {size}");
-                            story::write_down(&world_of!(self), &mut self.journal, id, &text);
-                        }
-                        self.screens.touch();
-                    }
-                    Action::Wait {
-                        id,
-                        position,
-                        reason,
-                    } => {
-                        self.tell_place(id, position, &reason);
-                        self.screens.touch();
-                    }
-                    Action::Refuse {
-                        id,
-                        reason,
-                        for_now,
-                    } => {
-                        let mut text =
-                            story::waits_text(&self.world(), &self.features, id, &reason);
-                        if let Some(asked) = self.claims.waiting.remove(&id) {
-                            let waited = unix_ms().saturating_sub(asked.since_ms) / 1000;
-                            if for_now && waited > 0 {
-                                let waited = show_duration(Duration::from_secs(waited));
-                                text = format!("not available within {waited}; {text}");
-                            }
-                            let late = self.claims.contains_key(&id);
-                            let code = if for_now {
-                                ErrorCode::NotAvailable
-                            } else {
-                                ErrorCode::Usage
-                            };
-                            let mut error = WireError::new(code, text);
-                            if reason == Reason::Foreign {
-                                error = error.with_hint(slurm::hint(&self.world(), &asked));
-                            } else if let Some(share) = reason.would_start() {
-                                error = error
-                                    .with_hint(format!("-g {} would start now", share.short()));
-                            }
-                            if late {
-                                self.claims.refuse_wanting(id, &error);
-                            } else {
-                                asked.out.error(error);
-                            }
-                        }
-                        self.screens.touch();
-                    }
-                    Action::Resize {
-                        ticket,
-                        id,
-                        before,
-                        slices,
-                    } => {
-                        if let Some(undo) = self.resized(ticket, id, before, &slices) {
-                            self.core.then(undo);
-                        }
-                    }
-                    Action::ResizeWaits {
-                        ticket,
-                        position,
-                        error,
-                    } => resize::resize_waits(&self.world(), ticket, position, &error),
-                    Action::ResizeRefused { ticket, error } => {
-                        self.sizes.followed(ticket);
-                        resize::resize_refused(&self.world(), ticket, &error);
-                        self.claims.wishes.open.remove(&ticket);
-                    }
-                    action
-                    @ (Action::Park { .. } | Action::Unpark { .. } | Action::Move { .. }) => {
-                        self.pull(action);
-                    }
-                    Action::MoveRefused { id, why } => self.levers.answer(id, Err(&why)),
-                    Action::Announce {
-                        id,
-                        lever,
-                        to,
-                        at,
-                        cause,
-                    } => {
-                        let (world, what) = (self.world(), (lever, to.as_slice()));
-                        let (features, when) = (&self.features, (at, cause));
-                        let told = reclaim::announced(&world, features, id, what, when);
-                        self.execute(vec![told]);
-                        // A claim that waits hears of its plan at once.
-                        let waiter = cause.waiter.and_then(|id| Some((id, self.core.place(id)?)));
-                        if let Some((id, (position, reason))) = waiter {
-                            let reason = reason.clone();
-                            self.tell_place(id, position, &reason);
-                        }
-                        self.screens.touch();
-                    }
-                    Action::Retract { id, lever } => {
-                        self.execute(vec![reclaim::retracted(id, lever)]);
-                    }
-                    Action::Share { id, slices } => {
-                        let journal = &mut self.journal;
-                        let told = self.claims.share(journal, &self.gpus, id, &slices);
-                        self.execute(told.into_iter().collect());
-                    }
-                    Action::Requeue { id, cause } => {
-                        let lever = Lever::Requeue;
-                        let ends = reclaim::end_for(&self.world(), &self.levers, id, lever, cause);
-                        self.execute(ends);
-                    }
-                    Action::Kill { id, cause } => {
-                        let lever = Lever::Kill;
-                        let ends = reclaim::end_for(&self.world(), &self.levers, id, lever, cause);
-                        self.execute(ends);
-                    }
-                    // A job that finishes after its claim has ended is normal.
-                    Action::Late(error) => tracing::info!(%error, "nothing is done"),
-                    Action::LeaseWarning { id, at } => {
-                        let warning = lease::warning(&self.world(), id, at);
-                        self.execute(warning.into_iter().collect());
-                    }
-                    Action::LeaseMoved { id, ends } => {
-                        let ends_ms = self.core.moment().unix_at(ends);
-                        (self.claims).move_lease(&mut self.journal, id, Some(ends_ms));
-                    }
-                    Action::LeaseOver { id } => {
-                        let ends = lease::over(&self.world(), id);
-                        self.execute(ends);
-                    }
-                }
-            }
-        }
-        (self.claims).remember(&self.core, &self.gpus, &mut self.journal);
+/// What the caller of a claim is told that does not start.
+fn refusal(
+    world: &World<'_>,
+    features: &Features,
+    id: ClaimId,
+    reason: &Reason,
+    for_now: bool,
+) -> Option<WireError> {
+    let asked = world.claims.waiting.get(&id)?;
+    let mut text = story::waits_text(world, features, id, reason);
+    let waited = unix_ms().saturating_sub(asked.since_ms) / 1000;
+    if for_now && waited > 0 {
+        let waited = show_duration(Duration::from_secs(waited));
+        text = format!("not available within {waited}; {text}");
     }
+    let code = match for_now {
+        true => ErrorCode::NotAvailable,
+        false => ErrorCode::Usage,
+    };
+    let error = WireError::new(code, text);
+    Some(if *reason == Reason::Foreign {
+        error.with_hint(slurm::hint(world, asked))
+    } else if let Some(share) = reason.would_start() {
+        error.with_hint(format!("-g {} would start now", share.short()))
+    } else {
+        error
+    })
+}
 
-    pub(crate) fn tell_place(&mut self, id: ClaimId, position: usize, reason: &Reason) {
-        let Some(asked) = self.claims.waiting.get_mut(&id) else {
-            let (world, place) = (self.world(), (id, position));
-            return (self.levers).waits(&world, &self.features, place, reason);
-        };
-        if !std::mem::replace(&mut asked.told, true) {
-            if let Err(error) = self.journal.set_meta("told", &id.0.to_string()) {
-                tracing::warn!(%id, %error, "after a restart, the service may reuse this claim id");
-            }
-            let text = format!(
-                "waits: {}",
-                story::waits_text(&self.world(), &self.features, id, reason)
-            );
-            story::write_down(&world_of!(self), &mut self.journal, id, &text);
-        }
-        if self.claims.contains_key(&id) {
-            let start = reclaim::start_known(&self.world(), &self.features, id, reason);
-            return self.tell_start(id, position, reason, start);
-        }
-        let Some(asked) = self.claims.waiting.get(&id) else {
+/// Tells those who wait for a claim where it stands.
+pub(crate) fn tell_place(
+    world: &World<'_>,
+    (features, levers): (&Features, &LeverState),
+    (id, position): (ClaimId, usize),
+    reason: &Reason,
+) -> Option<Command> {
+    let Some(asked) = world.claims.waiting.get(&id) else {
+        levers.waits(world, features, (id, position), reason);
+        return None;
+    };
+    if world.claims.contains_key(&id) {
+        let start = reclaim::start_known(world, features, id, reason);
+        let reason = reason.clone();
+        return Some(Command::TellStart {
+            id,
+            position,
+            reason,
+            start,
+        });
+    }
+    if asked.out.unsent() > UNREAD_PLACES {
+        return None;
+    }
+    let text = story::waits_text(world, features, id, reason);
+    asked.out.reply(&Reply::Queued(Queued {
+        id: id.to_string(),
+        position: u32::try_from(position).unwrap_or(u32::MAX),
+        reason: match reclaim::plan_text(world, id) {
+            Some(plan) => format!("{text}; {plan}"),
+            None => text,
+        },
+        would_start: reason.would_start().map(|s| format!("-g {}", s.short())),
+    }));
+    None
+}
+
+impl Claims {
+    /// Refuses a claim that waits.
+    pub(crate) fn refuse(&mut self, id: ClaimId, error: WireError) {
+        let Some(asked) = self.waiting.remove(&id) else {
             return;
         };
-        if asked.out.unsent() > UNREAD_PLACES {
-            return;
+        if self.contains_key(&id) {
+            self.refuse_wanting(id, &error);
+        } else {
+            asked.out.error(error);
         }
-        asked.out.reply(&Reply::Queued(Queued {
-            id: id.to_string(),
-            position: u32::try_from(position).unwrap_or(u32::MAX),
-            reason: match reclaim::plan_text(&self.world(), id) {
-                Some(plan) => format!(
-                    "{}; {plan}",
-                    story::waits_text(&self.world(), &self.features, id, reason)
-                ),
-                None => story::waits_text(&self.world(), &self.features, id, reason),
-            },
-            would_start: reason.would_start().map(|s| format!("-g {}", s.short())),
-        }));
+    }
+
+    /// The client of a claim that waits is told its number. True at the first time.
+    pub(crate) fn note_told(&mut self, id: ClaimId) -> bool {
+        let asked = self.waiting.get_mut(&id);
+        asked.is_some_and(|asked| !std::mem::replace(&mut asked.told, true))
     }
 }
 
@@ -255,5 +250,73 @@ pub(crate) fn write_cap(world: &World<'_>, id: ClaimId, slice: &Slice) {
     if let Some(seat) = seat {
         seat.limits
             .set_memory_cap(overuse::cap_in_force(world, id, slice));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    fn done(scene: &Scene, action: Action) -> Vec<Command> {
+        let levers = LeverState::start(None, &scene.host.events);
+        commands(&scene.world(), &Features::default(), &levers, action)
+    }
+
+    #[test]
+    fn a_time_limit_that_stood_still_moves_by_the_clock_of_the_calendar() {
+        let mut scene = Scene::of(1);
+        scene.now.core = Duration::from_secs(100);
+        let ends = Duration::from_secs(160);
+        let id = ClaimId(1);
+        let moved = done(&scene, Action::LeaseMoved { id, ends });
+        let at = scene.now.unix_ms + 60_000;
+        assert!(
+            matches!(moved[..], [Command::MoveLease(_, Some(ms))] if ms == at),
+            "{moved:?}"
+        );
+    }
+
+    #[test]
+    fn a_claim_on_behalf_that_cannot_make_room_is_not_ended_for_others() {
+        use gshare_core::machine::lever::Cause;
+
+        let mut scene = Scene::of(1);
+        scene.claim(1, 0);
+        let kill = |id: u64| Action::Kill {
+            id: ClaimId(id),
+            cause: Cause {
+                waiter: None,
+                entitled: false,
+            },
+        };
+        let ends = done(&scene, kill(1));
+        assert!(
+            matches!(&ends[..], [Command::TellOwner { text, .. }, .., Command::KeepGpu(_)]
+                if text.contains("others came first")),
+            "{ends:?}"
+        );
+        scene.claim(2, 0).record.behalf = Some(crate::daemon::journal::BehalfRecord {
+            cgroup: "/slurm/job_1".into(),
+            spec: Box::default(),
+            seen: true,
+        });
+        let stays = done(&scene, kill(2));
+        assert!(
+            matches!(stays[..], [Command::LeverFailed { .. }]),
+            "{stays:?}"
+        );
+    }
+
+    #[test]
+    fn a_claim_that_nobody_asked_for_is_not_refused() {
+        let scene = Scene::of(1);
+        let refuse = Action::Refuse {
+            id: ClaimId(7),
+            reason: Reason::Planned,
+            for_now: false,
+        };
+        let done = done(&scene, refuse);
+        assert!(matches!(done[..], [Command::Publish]), "{done:?}");
     }
 }

@@ -118,8 +118,10 @@ impl Service {
             request,
             told: false,
         };
-        self.put_before_core(id, asked, patience);
-        self.execute(vec![Command::DoubtOwners]);
+        self.execute(vec![
+            Command::Ask(id, Box::new(asked), patience),
+            Command::DoubtOwners,
+        ]);
         Ok(None)
     }
 

@@ -58,14 +58,16 @@ pub(crate) struct Wishes {
 }
 
 impl Wishes {
-    pub(super) fn ticket(&mut self) -> u64 {
+    /// A number for a resize.
+    pub(crate) fn ticket(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 }
 
+/// A resize that is asked for.
 #[derive(Debug)]
-pub(super) struct Wish {
+pub(crate) struct Wish {
     pub(super) id: ClaimId,
     pub(super) conn: ConnId,
     pub(super) uid: u32,

@@ -9,19 +9,22 @@ use std::time::Duration;
 use gshare_abi::State;
 use gshare_abi::wire::Bind;
 use gshare_config::GpuMode;
-use gshare_core::machine::Event;
 use gshare_core::machine::lever::Failure;
-use gshare_core::{Bytes, ClaimId, Party, Quota};
+use gshare_core::machine::{Action, Event, Now};
+use gshare_core::{Bytes, Change, ClaimId, Party, Quota, Reason, ResizeError, Slice};
 use gshare_enforcer::proc::{PidFd, ProcessKey, Terminal};
 use gshare_proto::{Reply, WireError};
 
+use super::claims::{Asked, Wish};
 use super::conformance::Conformance;
 use super::connection::Sender;
 use super::fact::Fact;
 use super::gpu::ReleasedGpus;
-use super::journal::{DrainRecord, Store};
+use super::journal::{DrainRecord, HoldingRecord, SliceRecord, Store};
+use super::levers::Prepared;
 use super::live::Ending;
 use super::mig::Dividing;
+use super::msg::Outcome;
 use super::off::Which;
 use super::release::LetGo;
 use crate::stage::Stages;
@@ -180,6 +183,129 @@ pub(crate) enum Command {
         /// Its programs on the GPU were told.
         told: bool,
     },
+    /// Write the cap of a claim on a GPU into its page.
+    WriteCap(ClaimId, Slice),
+    /// The core hears what claims have been charged.
+    Measure,
+    /// A claim gets its GPUs.
+    Grant {
+        /// Which.
+        id: ClaimId,
+        /// Its parts.
+        slices: Vec<Slice>,
+        /// When its time limit ends.
+        ends: Option<Now>,
+        /// Nothing is booked for it.
+        counted: bool,
+    },
+    /// A claim is put before the core, which has this long for it.
+    Ask(ClaimId, Box<Asked>, Option<Duration>),
+    /// Tell those who wait for a claim where it stands.
+    Place {
+        /// Which.
+        id: ClaimId,
+        /// From the front.
+        position: usize,
+        /// Why it waits.
+        reason: Reason,
+    },
+    /// Tell programs that wait for the GPU of their claim where that stands, and when they start.
+    TellStart {
+        /// Which.
+        id: ClaimId,
+        /// From the front.
+        position: usize,
+        /// Why it waits.
+        reason: Reason,
+        /// When, as far as that is known.
+        start: Option<String>,
+    },
+    /// It is not known yet when they start.
+    NoStart(ClaimId),
+    /// Refuse a claim that waits.
+    Refuse(ClaimId, WireError),
+    /// Ask the core for another size.
+    Resize(Box<(Wish, Change, Option<Duration>)>),
+    /// A claim gets another size.
+    Resized {
+        /// The number of the wish.
+        ticket: u64,
+        /// Which.
+        id: ClaimId,
+        /// What it had.
+        before: Vec<Slice>,
+        /// What it gets.
+        slices: Vec<Slice>,
+    },
+    /// It waits for another size.
+    ResizeWaits {
+        /// The number of the wish.
+        ticket: u64,
+        /// From the front.
+        position: usize,
+        /// Why it waits.
+        error: ResizeError,
+    },
+    /// It does not get it.
+    ResizeRefused {
+        /// The number of the wish.
+        ticket: u64,
+        /// Why.
+        error: ResizeError,
+    },
+    /// What was asked of a claim is not done.
+    RefuseLever(ClaimId, String),
+    /// A claim's share of the SMs is another for a while.
+    Share(ClaimId, Vec<Slice>),
+    /// Have a claim leave its GPUs, come back or move, as the core has decided.
+    Pull(Action),
+    /// Begin, or go on with, what the journal says is under way for a claim.
+    BeginLever {
+        /// Which.
+        id: ClaimId,
+        /// It goes on where the service before died.
+        again: bool,
+    },
+    /// Have the checkpoint engine do it.
+    StartLever(Box<Prepared>),
+    /// It has done its part.
+    LeverDone(ClaimId, Outcome),
+    /// A caller waits for what they asked of a claim.
+    AwaitLever(ClaimId, Sender),
+    /// Tell them where it stands in the queue.
+    TellQueued(ClaimId, Sender),
+    /// What was to be done to a claim has been done: tell those who wait for it, or its owner.
+    TellLever(ClaimId, String),
+    /// A call of an offloaded claim waits for its memory.
+    Wanted {
+        /// Which.
+        id: ClaimId,
+        /// A person has asked for it already.
+        asked: bool,
+    },
+    /// Say what it waits for.
+    AnswerWanted(ClaimId, Sender),
+    /// Write down where the memory of a claim is.
+    KeepHolding(ClaimId, Box<HoldingRecord>),
+    /// A claim is on these GPUs from now on.
+    NowOn {
+        /// Which.
+        id: ClaimId,
+        /// Its parts.
+        to: Vec<SliceRecord>,
+        /// The GPUs that it is bound to.
+        only: Vec<String>,
+    },
+    /// Write which GPUs a claim has into its pages.
+    Relabel(ClaimId),
+    /// Have the filter of a claim open its GPUs.
+    OpenAgain(ClaimId),
+    /// Have all processes of a claim stand still, or run again.
+    Freeze(ClaimId, bool),
+    /// The calls of a claim that is on its GPU wait no longer.
+    EndWaits(ClaimId),
+    /// A test may end the service here.
+    CrashPoint(&'static str),
     /// What the core wanted done to a claim is not done.
     LeverFailed {
         /// Which.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gshare_core::ClaimId;
 use gshare_enforcer::checkpoint::Engine;
@@ -36,6 +36,16 @@ impl LeverState {
     /// A claim that is on its way from or to a GPU.
     pub(crate) fn under_way(&self) -> Option<ClaimId> {
         self.since.keys().next().copied()
+    }
+
+    /// A lever on a claim is being pulled from now on.
+    pub(crate) fn begun(&mut self, id: ClaimId) {
+        self.since.insert(id, Instant::now());
+    }
+
+    /// It has been; how long that took.
+    pub(crate) fn ended(&mut self, id: ClaimId) -> Option<Duration> {
+        self.since.remove(&id).map(|at| at.elapsed())
     }
 
     /// Starts the engine, so that nobody waits for `cuInit` later.

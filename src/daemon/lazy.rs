@@ -17,11 +17,13 @@ use super::act::UNREAD_PLACES;
 use super::claims::Claims;
 use super::connection::{ConnId, Sender};
 use super::fact::Fact;
+use super::features::Features;
 use super::journal::ClaimRecord;
 use super::live::Wanting;
 use super::peer::Peer;
 use super::service::{Asked, Live, Service};
-use super::world::world_of;
+use super::tracks::Sizes;
+use super::world::{World, world_of};
 use super::{convert, grant, reclaim, stage, story};
 use crate::clock::unix_ms;
 use crate::daemon::command::Command;
@@ -167,61 +169,8 @@ impl Service {
             request,
             told: false,
         };
-        self.put_before_core(id, asked, patience);
+        self.execute(vec![Command::Ask(id, Box::new(asked), patience)]);
         Ok(())
-    }
-
-    /// Tells those who wait their place.
-    pub(crate) fn tell_start(
-        &mut self,
-        id: ClaimId,
-        position: usize,
-        reason: &Reason,
-        start: Option<String>,
-    ) {
-        let no_start = start.is_none().then(Instant::now);
-        let text =
-            reclaim::waits_and_start(&self.world(), &self.features, id, reason, start.as_deref());
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
-        };
-        let answer = Answer::Wait {
-            claim: id.0,
-            position: u32::try_from(position).unwrap_or(u32::MAX),
-            reason: text,
-        };
-        for wanting in &live.wanting {
-            if wanting.out.unsent() < UNREAD_PLACES {
-                wanting.out.member(&answer);
-            }
-        }
-        live.told_wait = Some(answer);
-        live.told_no_start = no_start;
-    }
-
-    /// Those who were told that nobody knows when they start are told as soon as somebody does.
-    pub(crate) fn tell_starts(&mut self) {
-        let untold = |live: &Live| {
-            let heard = live.told_no_start.is_some_and(|at| at.elapsed() >= HEARD);
-            live.told_wait.is_some() && heard
-        };
-        let ids = self.claims.iter().filter(|(_, live)| untold(live));
-        let ids: Vec<ClaimId> = ids.map(|(&id, _)| id).collect();
-        for id in ids {
-            let Some((position, reason)) = self.core.place(id) else {
-                continue;
-            };
-            let (position, reason) = (position, reason.clone());
-            let known = reclaim::start_known(&self.world(), &self.features, id, &reason);
-            match known.or_else(|| reclaim::start_expected(&self.world(), &self.sizes, id)) {
-                Some(start) => self.tell_start(id, position, &reason, Some(start)),
-                None => {
-                    let live = self.claims.get_mut(&id);
-                    live.into_iter()
-                        .for_each(|l| l.told_no_start = Some(Instant::now()));
-                }
-            }
-        }
     }
 
     /// The core has found room: the claim gets its GPUs, and those who waited their pages. False if that failed:
@@ -315,7 +264,68 @@ impl Service {
     }
 }
 
+/// What those are told who wait for the GPU of a claim.
+pub(crate) fn place(
+    world: &World<'_>,
+    features: &Features,
+    (id, position): (ClaimId, usize),
+    reason: &Reason,
+    start: Option<&str>,
+) -> Answer {
+    Answer::Wait {
+        claim: id.0,
+        position: u32::try_from(position).unwrap_or(u32::MAX),
+        reason: reclaim::waits_and_start(world, features, id, reason, start),
+    }
+}
+
+/// Those who were told that nobody knows when they start are told as soon as somebody does.
+pub(crate) fn starts(world: &World<'_>, features: &Features, sizes: &Sizes) -> Vec<Command> {
+    let untold = |live: &Live| {
+        let heard = live.told_no_start.is_some_and(|at| at.elapsed() >= HEARD);
+        live.told_wait.is_some() && heard
+    };
+    let untold = world.claims.iter().filter(|(_, live)| untold(live));
+    let told = untold.filter_map(|(&id, _)| {
+        let (position, reason) = world.machine.place(id)?;
+        let known = reclaim::start_known(world, features, id, reason);
+        let start = known.or_else(|| reclaim::start_expected(world, sizes, id));
+        let reason = reason.clone();
+        Some(match start {
+            Some(_) => Command::TellStart {
+                id,
+                position,
+                reason,
+                start,
+            },
+            None => Command::NoStart(id),
+        })
+    });
+    told.collect()
+}
+
 impl Claims {
+    /// Tells those who wait for the GPU of a claim; whether they know then when they start.
+    pub(crate) fn tell_wanting(&mut self, id: ClaimId, answer: Answer, knows: bool) {
+        let Some(live) = self.get_mut(&id) else {
+            return;
+        };
+        for wanting in &live.wanting {
+            if wanting.out.unsent() < UNREAD_PLACES {
+                wanting.out.member(&answer);
+            }
+        }
+        live.told_wait = Some(answer);
+        live.told_no_start = (!knows).then(Instant::now);
+    }
+
+    /// Still nobody knows when they start.
+    pub(crate) fn no_start(&mut self, id: ClaimId) {
+        if let Some(live) = self.get_mut(&id) {
+            live.told_no_start = Some(Instant::now());
+        }
+    }
+
     /// They get nothing now, and may ask again.
     pub(crate) fn refuse_wanting(&mut self, id: ClaimId, error: &WireError) {
         let Some(live) = self.get_mut(&id) else {

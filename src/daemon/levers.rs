@@ -1,18 +1,18 @@
 //! Levers on claims that run: the core's decisions to park, bring back and move them, carried out.
 //!
 //! The journal says what is under way before anything is done for it, and how far each process is says the driver: so
-//! a service that is killed anywhere in between goes on where the last one ended ([`Service::resume_lever`]).
+//! a service that is killed anywhere in between goes on where the last one ended ([`resumed`]).
 
 pub(crate) mod facts;
 mod job;
 mod lost;
 pub(crate) mod place;
-mod wishes;
+pub(crate) mod wishes;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use gshare_abi::State;
 use gshare_core::machine::lever::{Failure, ParkedBy};
@@ -23,16 +23,19 @@ use gshare_enforcer::proc;
 use job::{Job, Kind, Maps, Members, Patience};
 
 use super::claims::Claims;
+use super::command::Command;
 use super::engine::LeverState;
 use super::fact::Fact;
+use super::features::Features;
 use super::gpu::Gpus;
-use super::journal::{HoldingRecord, Journal, JournalError, ParkedRecord, SliceRecord};
+use super::journal::{
+    ClaimRecord, HoldingRecord, Journal, JournalError, ParkedRecord, SliceRecord,
+};
+use super::live::Live;
 use super::msg::{LeverMsg, Msg, Outcome, Unable};
-use super::service::{Live, Service};
-use super::world::{World, world_of};
-use super::{reclaim, restore, whose};
+use super::restore;
+use super::world::World;
 use crate::clock::unix_ms;
-use crate::daemon::command::Command;
 
 impl LeverState {
     /// Notes whether a process that begins with CUDA has NCCL loaded, as frameworks have by then. Its communicators
@@ -57,194 +60,75 @@ fn uuids(slices: &[SliceRecord]) -> Vec<String> {
     slices.iter().map(|s| s.uuid.clone()).collect()
 }
 
-impl Service {
-    /// Handles one message.
-    pub(crate) fn lever_msg(&mut self, msg: LeverMsg) {
-        match msg {
-            LeverMsg::Want {
-                peer,
-                want,
-                out,
-                turn,
-            } => {
-                self.member_wants(&whose::standing(&self.world(), peer), &want, &out);
-                drop(turn);
-            }
-            LeverMsg::Engine(usable) => {
-                if let Err(why) = &usable {
-                    tracing::warn!("claims cannot be offloaded: {why}");
-                }
-                self.levers.usable = Some(usable);
-                let levers = self.levers.look(&world_of!(self), &self.features);
-                self.drive_all(levers);
-                self.drive_all(reclaim::rules(&self.world(), &self.levers));
-            }
-            LeverMsg::Stuck { id, why } => {
-                let text =
-                    format!("{id} is only partly offloaded or restored; gshare tries again: {why}");
-                self.tell_owner(id, &text);
-            }
-            LeverMsg::Done {
-                id,
-                outcome,
-                unable,
-            } => {
-                for text in self.levers.note_unable(id, &outcome, unable) {
-                    self.tell_owner(id, &text);
-                }
-                self.lever_done(id, outcome);
-            }
+/// The claim that is to leave its GPUs, come back or be moved.
+pub(crate) fn target(action: &Action) -> Option<ClaimId> {
+    match action {
+        Action::Park { id, .. } | Action::Unpark { id, .. } | Action::Move { id, .. } => Some(*id),
+        _ => None,
+    }
+}
+
+/// What is written down before a decision of the core is carried out; why it cannot be.
+pub(crate) fn pulled(
+    world: &World<'_>,
+    features: &Features,
+    levers: &LeverState,
+    id: ClaimId,
+    action: Action,
+) -> Result<HoldingRecord, (Failure, String)> {
+    let refused = |why: &str| (Failure::Refused, why.to_owned());
+    let can = facts::levers_of(world, features, levers, id);
+    let live = world.claims.get(&id).filter(|live| live.ending.is_none());
+    let live = live.ok_or_else(|| refused("the claim ends"))?;
+    match (action, &live.record.holding) {
+        (Action::Park { freeze, by, .. }, HoldingRecord::Here) => {
+            facts::may_park(world, levers, id).map_err(|why| (Failure::Refused, why))?;
+            Ok(HoldingRecord::Parking { freeze, by })
+        }
+        (Action::Move { to, .. }, HoldingRecord::Here) => {
+            can.movable.map_err(|why| (Failure::Refused, why))?;
+            let to = on_gpus(world.gpus, &live.record.slices, &to);
+            Ok(HoldingRecord::Moving { to })
+        }
+        (Action::Unpark { to, .. }, HoldingRecord::Parked(parked)) => {
+            Ok(HoldingRecord::Unparking {
+                to: on_gpus(world.gpus, &live.record.slices, &to),
+                parked: parked.clone(),
+            })
+        }
+        _ => Err(refused(
+            "the claim is already being offloaded, restored or moved",
+        )),
+    }
+}
+
+/// What is about to be done to a claim by the checkpoint engine.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// Which.
+    pub(crate) id: ClaimId,
+    /// It goes on where the service before died.
+    again: bool,
+    kind: Kind,
+}
+
+impl Prepared {
+    /// What follows where it could not be begun.
+    pub(crate) fn failed(id: ClaimId, again: bool, why: String) -> Command {
+        let failure = Failure::Refused;
+        match again {
+            true => Command::LeverDone(id, Outcome::Failed(failure, why)),
+            false => Command::LeverFailed { id, failure, why },
         }
     }
 
-    /// Carries out a lever; the core is told what came of it.
-    pub(crate) fn pull(&mut self, action: Action) {
-        let (Action::Park { id, .. } | Action::Unpark { id, .. } | Action::Move { id, .. }) =
-            action
-        else {
-            return;
-        };
-        if let Err((failure, why)) = self.try_pull(id, action) {
-            self.drive_failed(id, failure, why);
-        }
-    }
-
-    pub(crate) fn drive_failed(&mut self, id: ClaimId, failure: Failure, why: String) {
-        self.levers.answer(id, Err(&why));
-        self.drive(Event::LeverFailed { id, failure, why });
-        self.screens.touch();
-    }
-
-    fn try_pull(&mut self, id: ClaimId, action: Action) -> Result<(), (Failure, String)> {
-        let refused = |why: &str| (Failure::Refused, why.to_owned());
-        let levers = facts::levers_of(&self.world(), &self.features, &self.levers, id);
-        let live = self
-            .claims
-            .get(&id)
-            .filter(|live| live.ending.is_none())
-            .ok_or_else(|| refused("the claim ends"))?;
-        let holding = match (action, &live.record.holding) {
-            (Action::Park { freeze, by, .. }, HoldingRecord::Here) => {
-                facts::may_park(&self.world(), &self.levers, id)
-                    .map_err(|why| (Failure::Refused, why))?;
-                HoldingRecord::Parking { freeze, by }
-            }
-            (Action::Move { to, .. }, HoldingRecord::Here) => {
-                levers.movable.map_err(|why| (Failure::Refused, why))?;
-                let to = on_gpus(&self.gpus, &live.record.slices, &to);
-                HoldingRecord::Moving { to }
-            }
-            (Action::Unpark { to, .. }, HoldingRecord::Parked(parked)) => {
-                HoldingRecord::Unparking {
-                    to: on_gpus(&self.gpus, &live.record.slices, &to),
-                    parked: parked.clone(),
-                }
-            }
-            _ => {
-                return Err(refused(
-                    "the claim is already being offloaded, restored or moved",
-                ));
-            }
-        };
-        self.claims
-            .set_holding(&mut self.journal, id, holding)
-            .map_err(|e| (Failure::Refused, format!("{e}")))?;
-        super::die::at("lever-journaled");
-        self.begin_lever(id, false)
-    }
-
-    /// Begins, or goes on with (`again`), what the journal says is under way.
-    fn begin_lever(&mut self, id: ClaimId, again: bool) -> Result<(), (Failure, String)> {
-        let failed = |why: String| (Failure::Refused, why);
-        let Some(live) = self.claims.get(&id) else {
-            return Ok(());
-        };
-        let here = uuids(&live.record.slices);
-        let kind = match &live.record.holding {
-            HoldingRecord::Here | HoldingRecord::Parked(_) | HoldingRecord::Counted => {
-                return Ok(());
-            }
-            HoldingRecord::Parking { .. } => Kind::Park,
-            HoldingRecord::Unparking { to, .. } => {
-                let to = uuids(to);
-                Kind::Unpark((to != here).then(|| place::maps(&self.world(), &here, &to)))
-            }
-            HoldingRecord::Moving { to } => {
-                let to = uuids(to);
-                let new: Vec<&String> = to.iter().filter(|uuid| !here.contains(uuid)).collect();
-                let there = self.world().processes().filter(|(gpu, _)| {
-                    // Only a service that has just looked for the first time knows this for now.
-                    let uuid = &self.gpus[*gpu as usize].uuid;
-                    again && new.contains(&uuid)
-                });
-                Kind::Move {
-                    arrived: there.map(|(_, p)| p.pid).collect::<BTreeSet<i32>>(),
-                    there: place::maps(&self.world(), &here, &to),
-                    back: Maps(
-                        [
-                            place::maps(&self.world(), &to, &here).0,
-                            place::maps(&self.world(), &here, &here).0,
-                        ]
-                        .concat(),
-                    ),
-                }
-            }
-        };
-        let engine = self.levers.engine.clone();
-        let engine = engine.ok_or_else(|| failed("no libcuda was found".to_owned()))?;
-        let parks = !matches!(kind, Kind::Unpark(_));
-        self.claims.set_states(
-            id,
-            if parks {
-                State::Detaching
-            } else {
-                State::Detached
-            },
-        );
-        if !parks || matches!(kind, Kind::Move { .. }) {
-            self.open_again(id);
-        }
-        self.claims.set_frozen(id, false);
-        let Some(live) = self.claims.get(&id) else {
-            return Ok(());
-        };
-        let marks = live.seats.first().and_then(|seat| {
-            let slots = seat.usage.owners().map(|(slot, pid, _)| (slot.slot, pid));
-            Some((seat.usage.watch_gates().ok()?, slots.collect()))
-        });
-        let bytes = match &live.record.holding {
-            HoldingRecord::Unparking { parked, .. } => parked.host,
-            _ => bytes_of(&self.world(), live),
-        };
-        let keys = &self.config.detach;
-        let job = Job {
-            kind,
-            engine,
-            members: match &live.cgroup {
-                Some(cgroup) => Members::Cgroup(cgroup.dir().to_owned()),
-                None => {
-                    let members = restore::members_of(
-                        live,
-                        &self.host.paths.socket,
-                        self.host.fences.tree.as_ref(),
-                    );
-                    Members::Known(members.iter().map(|m| m.pid).collect())
-                }
-            },
-            marks,
-            bytes,
-            patience: Patience {
-                drain: keys.drain,
-                step: keys.timeout,
-                host_reserve: keys.host_reserve.0,
-            },
-            tell: self.host.teller(id),
-            unable: RefCell::default(),
-            unsure: RefCell::default(),
-        };
-        let events = self.host.events.clone();
-        self.levers.since.insert(id, Instant::now());
-        std::thread::Builder::new()
+    /// Starts it in a thread, which tells what comes of it.
+    pub(crate) fn start(self, world: &World<'_>, levers: &mut LeverState) -> Option<Command> {
+        let (id, again) = (self.id, self.again);
+        let job = job(world, levers, self)?;
+        let events = world.host.events.clone();
+        levers.begun(id);
+        let started = std::thread::Builder::new()
             .name(format!("lever-{id}"))
             .spawn(move || {
                 let (outcome, unable) = job.run();
@@ -254,144 +138,262 @@ impl Service {
                     outcome,
                     unable,
                 }));
-            })
-            .map(drop)
-            .map_err(|e| failed(e.to_string()))
+            });
+        let error = started.err()?;
+        Some(Self::failed(id, again, error.to_string()))
     }
+}
 
-    /// A lever has been pulled.
-    fn lever_done(&mut self, id: ClaimId, outcome: Outcome) {
-        let took = self.levers.since.remove(&id).map(|at| at.elapsed());
-        let Some(live) = self.claims.get(&id) else {
-            return;
-        };
-        let (ending, holding) = (live.ending.is_some(), live.record.holding.clone());
-        if ending {
-            // A claim that is to end must be able to run; the rest is the end's.
-            self.claims.set_states(id, State::NotGranted);
-            return;
-        }
-        let took = took.map_or_else(String::new, |t| format!(" in {:.1} s", t.as_secs_f64()));
-        match (outcome, holding) {
-            (Outcome::Done, HoldingRecord::Parking { freeze, by }) => {
-                self.now_parked(id, freeze, by, &took);
-            }
-            (Outcome::Done, HoldingRecord::Unparking { to, parked }) => {
-                self.now_on(id, to);
-                self.tell(Fact::Arrived { claim: id });
-                self.drive(Event::Unparked { id });
-                let done = if parked.frozen { "resumed" } else { "restored" };
-                self.tell_lever(id, &format!("{done}{took}"));
-            }
-            (Outcome::Done, HoldingRecord::Moving { to }) => {
-                let gpus = self.gpus.gpus_text(&to);
-                let bound = self.claims.rebind(&self.gpus, id, &to);
-                self.now_on(id, to);
-                self.drive(Event::Moved { id });
-                self.tell_lever(id, &format!("moved to {gpus}{took}{bound}"));
-            }
-            (Outcome::Failed(failure, why), holding) => {
-                let (verb, holding, state) = match holding {
-                    HoldingRecord::Unparking { parked, .. } => {
-                        ("restored", HoldingRecord::Parked(parked), State::Detached)
-                    }
-                    HoldingRecord::Moving { .. } => ("moved", HoldingRecord::Here, State::Granted),
-                    _ => ("offloaded", HoldingRecord::Here, State::Granted),
-                };
-                let frozen = matches!(&holding, HoldingRecord::Parked(parked) if parked.frozen);
-                (self.claims).keep_holding(&mut self.journal, id, holding);
-                self.open_again(id);
-                self.claims.set_states(id, state);
-                self.claims.set_frozen(id, frozen);
-                self.notice(Some(id), format!("{id} could not be {verb}: {why}"));
-                self.drive_failed(id, failure, why);
-            }
-            (
-                Outcome::Done,
-                HoldingRecord::Here | HoldingRecord::Parked(_) | HoldingRecord::Counted,
-            ) => {}
-        }
-        self.screens.touch();
-    }
-
-    fn now_parked(&mut self, id: ClaimId, freeze: bool, by: ParkedBy, took: &str) {
-        let Some(live) = self.claims.get(&id) else {
-            return;
-        };
-        let charges: Vec<u64> = live
-            .seats
-            .iter()
-            .map(|seat| seat.usage.charged_bytes(self.gpus[seat.gpu].total))
-            .collect();
-        let host = charges.iter().fold(0, |sum: u64, c| sum.saturating_add(*c));
-        let parked = ParkedRecord {
-            host,
-            charges,
-            frozen: freeze,
-            by,
-            since_ms: unix_ms(),
-            back: by == ParkedBy::Reclaim,
-        };
-        self.claims.set_states(id, State::Detached);
-        self.claims.set_frozen(id, freeze);
-        super::die::at("lever-parked");
-        self.claims
-            .keep_holding(&mut self.journal, id, HoldingRecord::Parked(parked));
-        super::die::at("lever-settled");
-        self.drive(Event::Parked {
+/// Begins, or goes on with (`again`), what the journal says is under way.
+pub(crate) fn begin(
+    world: &World<'_>,
+    levers: &LeverState,
+    id: ClaimId,
+    again: bool,
+) -> Vec<Command> {
+    let Some(kind) = world
+        .claims
+        .get(&id)
+        .and_then(|live| kind_of(world, live, again))
+    else {
+        return Vec::new();
+    };
+    if levers.engine.is_none() {
+        return vec![Prepared::failed(
             id,
-            host: Bytes(host),
-        });
-        let what = if freeze { "suspended" } else { "offloaded" };
-        self.tell_lever(id, &format!("{what}, {} to host memory{took}", Bytes(host)));
+            again,
+            "no libcuda was found".to_owned(),
+        )];
     }
+    let parks = !matches!(kind, Kind::Unpark(_));
+    let opens = !parks || matches!(kind, Kind::Move { .. });
+    let state = match parks {
+        true => State::Detaching,
+        false => State::Detached,
+    };
+    let mut out = vec![Command::SetStates(id, state)];
+    out.extend(opens.then_some(Command::OpenAgain(id)));
+    out.push(Command::Freeze(id, false));
+    let prepared = Prepared { id, again, kind };
+    out.push(Command::StartLever(Box::new(prepared)));
+    out
+}
 
-    /// The claim is on these GPUs from now on: journal, pages, filter, then its calls go through.
-    fn now_on(&mut self, id: ClaimId, to: Vec<SliceRecord>) {
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
-        };
-        live.record.slices = to;
-        self.claims
-            .keep_holding(&mut self.journal, id, HoldingRecord::Here);
-        super::die::at("lever-settled");
-        self.claims.relabel(&self.host, &self.gpus, id);
-        self.open_again(id);
-        self.execute(vec![Command::LimitMemory(id)]);
-        self.claims.set_states(id, State::Granted);
-    }
-
-    /// Goes on with what was under way when the service before died.
-    pub(crate) fn resume_lever(&mut self, id: ClaimId) {
-        let Some(live) = self.claims.get(&id) else {
-            return;
-        };
-        match &live.record.holding {
-            // What stood still runs again, to be able to end.
-            HoldingRecord::Here | HoldingRecord::Parked(_) if live.ending.is_some() => {
-                self.claims.set_frozen(id, false);
-            }
-            // The service may have died between the journal and the pages.
-            HoldingRecord::Here => {
-                self.claims.set_frozen(id, false);
-                let waits = |seat: &&super::service::Seat| {
-                    seat.limits.page().state() as u32 >= gshare_abi::WAITS_FROM
-                };
-                for seat in live.seats.iter().filter(waits) {
-                    seat.limits.set_state(State::Granted);
-                }
-            }
-            HoldingRecord::Parked(parked) => {
-                let frozen = parked.frozen;
-                self.claims.set_states(id, State::Detached);
-                self.claims.set_frozen(id, frozen);
-            }
-            _ => {
-                if let Err((failure, why)) = self.begin_lever(id, true) {
-                    self.lever_done(id, Outcome::Failed(failure, why));
-                }
+/// What is to be done by what the journal says of a claim.
+fn kind_of(world: &World<'_>, live: &Live, again: bool) -> Option<Kind> {
+    let here = uuids(&live.record.slices);
+    Some(match &live.record.holding {
+        HoldingRecord::Here | HoldingRecord::Parked(_) | HoldingRecord::Counted => return None,
+        HoldingRecord::Parking { .. } => Kind::Park,
+        HoldingRecord::Unparking { to, .. } => {
+            let to = uuids(to);
+            Kind::Unpark((to != here).then(|| place::maps(world, &here, &to)))
+        }
+        HoldingRecord::Moving { to } => {
+            let to = uuids(to);
+            let new: Vec<&String> = to.iter().filter(|uuid| !here.contains(uuid)).collect();
+            let there = world.processes().filter(|(gpu, _)| {
+                // Only a service that has just looked for the first time knows this for now.
+                let uuid = &world.gpus[*gpu as usize].uuid;
+                again && new.contains(&uuid)
+            });
+            Kind::Move {
+                arrived: there.map(|(_, p)| p.pid).collect::<BTreeSet<i32>>(),
+                there: place::maps(world, &here, &to),
+                back: Maps(
+                    [
+                        place::maps(world, &to, &here).0,
+                        place::maps(world, &here, &here).0,
+                    ]
+                    .concat(),
+                ),
             }
         }
+    })
+}
+
+fn job(world: &World<'_>, levers: &LeverState, prepared: Prepared) -> Option<Job> {
+    let Prepared { id, kind, .. } = prepared;
+    let live = world.claims.get(&id)?;
+    let marks = live.seats.first().and_then(|seat| {
+        let slots = seat.usage.owners().map(|(slot, pid, _)| (slot.slot, pid));
+        Some((seat.usage.watch_gates().ok()?, slots.collect()))
+    });
+    let bytes = match &live.record.holding {
+        HoldingRecord::Unparking { parked, .. } => parked.host,
+        _ => bytes_of(world, live),
+    };
+    let keys = &world.config.detach;
+    Some(Job {
+        kind,
+        engine: levers.engine.clone()?,
+        members: match &live.cgroup {
+            Some(cgroup) => Members::Cgroup(cgroup.dir().to_owned()),
+            None => {
+                let (socket, tree) = (&world.host.paths.socket, &world.host.fences.tree);
+                let members = restore::members_of(live, socket, tree.as_ref());
+                Members::Known(members.iter().map(|m| m.pid).collect())
+            }
+        },
+        marks,
+        bytes,
+        patience: Patience {
+            drain: keys.drain,
+            step: keys.timeout,
+            host_reserve: keys.host_reserve.0,
+        },
+        tell: world.host.teller(id),
+        unable: RefCell::default(),
+        unsure: RefCell::default(),
+    })
+}
+
+/// What follows when the engine has done its part, after so long.
+pub(crate) fn done(
+    world: &World<'_>,
+    id: ClaimId,
+    outcome: Outcome,
+    took: Option<Duration>,
+) -> Vec<Command> {
+    let Some(live) = world.claims.get(&id) else {
+        return Vec::new();
+    };
+    if live.ending.is_some() {
+        // A claim that is to end must be able to run; the rest is the end's.
+        return vec![Command::SetStates(id, State::NotGranted)];
+    }
+    let took = took.map_or_else(String::new, |t| format!(" in {:.1} s", t.as_secs_f64()));
+    let mut out = match (outcome, live.record.holding.clone()) {
+        (Outcome::Done, HoldingRecord::Parking { freeze, by }) => {
+            now_parked(world, live, (freeze, by), &took)
+        }
+        (Outcome::Done, HoldingRecord::Unparking { to, parked }) => {
+            let done = if parked.frozen { "resumed" } else { "restored" };
+            let mut out = now_on(id, to, live.record.only.clone());
+            out.extend([
+                Command::Tell(Fact::Arrived { claim: id }),
+                Command::Core(Event::Unparked { id }),
+                Command::TellLever(id, format!("{id} {done}{took}")),
+            ]);
+            out
+        }
+        (Outcome::Done, HoldingRecord::Moving { to }) => {
+            let gpus = world.gpus.gpus_text(&to);
+            let (only, bound) = bound_to(world.gpus, &live.record, &to);
+            let mut out = now_on(id, to, only);
+            out.extend([
+                Command::Core(Event::Moved { id }),
+                Command::TellLever(id, format!("{id} moved to {gpus}{took}{bound}")),
+            ]);
+            out
+        }
+        (Outcome::Failed(failure, why), holding) => failed(id, holding, failure, why),
+        (
+            Outcome::Done,
+            HoldingRecord::Here | HoldingRecord::Parked(_) | HoldingRecord::Counted,
+        ) => Vec::new(),
+    };
+    out.push(Command::Publish);
+    out
+}
+
+/// A claim is where it was before.
+fn failed(id: ClaimId, holding: HoldingRecord, failure: Failure, why: String) -> Vec<Command> {
+    let (verb, holding, state) = match holding {
+        HoldingRecord::Unparking { parked, .. } => {
+            ("restored", HoldingRecord::Parked(parked), State::Detached)
+        }
+        HoldingRecord::Moving { .. } => ("moved", HoldingRecord::Here, State::Granted),
+        _ => ("offloaded", HoldingRecord::Here, State::Granted),
+    };
+    let frozen = matches!(&holding, HoldingRecord::Parked(parked) if parked.frozen);
+    let text = format!("{id} could not be {verb}: {why}");
+    vec![
+        Command::KeepHolding(id, Box::new(holding)),
+        Command::OpenAgain(id),
+        Command::SetStates(id, state),
+        Command::Freeze(id, frozen),
+        Command::NoticeOf { id, text },
+        Command::LeverFailed { id, failure, why },
+    ]
+}
+
+fn now_parked(
+    world: &World<'_>,
+    live: &Live,
+    (freeze, by): (bool, ParkedBy),
+    took: &str,
+) -> Vec<Command> {
+    let id = ClaimId(live.record.id);
+    let seats = live.seats.iter();
+    let charges: Vec<u64> = seats
+        .map(|seat| seat.usage.charged_bytes(world.gpus[seat.gpu].total))
+        .collect();
+    let host = charges.iter().fold(0, |sum: u64, c| sum.saturating_add(*c));
+    let parked = ParkedRecord {
+        host,
+        charges,
+        frozen: freeze,
+        by,
+        since_ms: unix_ms(),
+        back: by == ParkedBy::Reclaim,
+    };
+    let what = if freeze { "suspended" } else { "offloaded" };
+    let host = Bytes(host);
+    vec![
+        Command::SetStates(id, State::Detached),
+        Command::Freeze(id, freeze),
+        Command::CrashPoint("lever-parked"),
+        Command::KeepHolding(id, Box::new(HoldingRecord::Parked(parked))),
+        Command::CrashPoint("lever-settled"),
+        Command::Core(Event::Parked { id, host }),
+        Command::TellLever(id, format!("{id} {what}, {host} to host memory{took}")),
+    ]
+}
+
+/// The claim is on these GPUs from now on: journal, pages, filter, then its calls go through.
+fn now_on(id: ClaimId, to: Vec<SliceRecord>, only: Vec<String>) -> Vec<Command> {
+    vec![
+        Command::NowOn { id, to, only },
+        Command::CrashPoint("lever-settled"),
+        Command::Relabel(id),
+        Command::OpenAgain(id),
+        Command::LimitMemory(id),
+        Command::SetStates(id, State::Granted),
+    ]
+}
+
+/// A claim that is bound to some GPUs has come to others: from now on to these. With that in words.
+fn bound_to(gpus: &Gpus, record: &ClaimRecord, to: &[SliceRecord]) -> (Vec<String>, String) {
+    let mut only = record.only.clone();
+    let pairs = record.slices.iter().zip(to);
+    let pairs = pairs.map(|(from, to)| (from.uuid.clone(), to.uuid.clone()));
+    if !gshare_core::machine::rebind(&mut only, pairs.collect()) {
+        return (only, String::new());
+    }
+    let found = only.iter().filter_map(|uuid| gpus.gpu_index(uuid));
+    let gpus = found.map(|g| g.to_string()).collect::<Vec<_>>().join(",");
+    let text = format!("; it stays there: it is bound to GPU {gpus} now");
+    (only, text)
+}
+
+/// Goes on with what was under way when the service before died.
+pub(crate) fn resumed(world: &World<'_>, id: ClaimId) -> Vec<Command> {
+    let Some(live) = world.claims.get(&id) else {
+        return Vec::new();
+    };
+    match &live.record.holding {
+        // What stood still runs again, to be able to end.
+        HoldingRecord::Here | HoldingRecord::Parked(_) if live.ending.is_some() => {
+            vec![Command::Freeze(id, false)]
+        }
+        // The service may have died between the journal and the pages.
+        HoldingRecord::Here => vec![Command::Freeze(id, false), Command::EndWaits(id)],
+        HoldingRecord::Parked(parked) => vec![
+            Command::SetStates(id, State::Detached),
+            Command::Freeze(id, parked.frozen),
+        ],
+        _ => vec![Command::BeginLever { id, again: true }],
     }
 }
 
@@ -407,7 +409,8 @@ fn bytes_of(world: &World<'_>, live: &Live) -> u64 {
 }
 
 impl Claims {
-    fn set_holding(
+    /// Writes down where the memory of a claim is, or is on its way to.
+    pub(crate) fn set_holding(
         &mut self,
         journal: &mut Journal,
         id: ClaimId,
@@ -425,7 +428,12 @@ impl Claims {
     }
 
     /// What has happened has happened, also where the disk is full: the next change is journaled with it.
-    fn keep_holding(&mut self, journal: &mut Journal, id: ClaimId, holding: HoldingRecord) {
+    pub(crate) fn keep_holding(
+        &mut self,
+        journal: &mut Journal,
+        id: ClaimId,
+        holding: HoldingRecord,
+    ) {
         if let Err(error) = self.set_holding(journal, id, holding.clone()) {
             tracing::error!(%id, "could not record in the journal where the claim's memory is: {error}");
             if let Some(live) = self.get_mut(&id) {
@@ -434,20 +442,27 @@ impl Claims {
         }
     }
 
-    /// A claim that is bound to some GPUs has come to others: from now on to these. In words, what it is bound to then.
-    fn rebind(&mut self, gpus: &Gpus, id: ClaimId, to: &[SliceRecord]) -> String {
-        let Some(live) = self.get_mut(&id) else {
-            return String::new();
-        };
-        let record = &mut live.record;
-        let pairs = record.slices.iter().zip(to);
-        let pairs = pairs.map(|(from, to)| (from.uuid.clone(), to.uuid.clone()));
-        if !gshare_core::machine::rebind(&mut record.only, pairs.collect()) {
-            return String::new();
+    /// A claim is on these GPUs from now on, and bound to those.
+    pub(crate) fn now_on(
+        &mut self,
+        journal: &mut Journal,
+        id: ClaimId,
+        to: Vec<SliceRecord>,
+        only: Vec<String>,
+    ) {
+        if let Some(live) = self.get_mut(&id) {
+            (live.record.slices, live.record.only) = (to, only);
+            self.keep_holding(journal, id, HoldingRecord::Here);
         }
-        let found = record.only.iter().filter_map(|uuid| gpus.gpu_index(uuid));
-        let gpus = found.map(|g| g.to_string()).collect::<Vec<_>>().join(",");
-        format!("; it stays there: it is bound to GPU {gpus} now")
+    }
+
+    /// The calls of a claim that is on its GPU wait no longer.
+    pub(crate) fn end_waits(&self, id: ClaimId) {
+        for seat in self.get(&id).into_iter().flat_map(|l| &l.seats) {
+            if seat.limits.page().state() as u32 >= gshare_abi::WAITS_FROM {
+                seat.limits.set_state(State::Granted);
+            }
+        }
     }
 
     /// Has all processes of a claim stand still, or run again. The kernel does so when it can; nobody waits for it.
@@ -513,4 +528,154 @@ pub(crate) fn restrict_engine(
         tracing::error!(%error, "cannot start the thread that ends the checkpoint engine: the engine keeps its GPUs open");
     }
     Some(ended_rx)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    /// Claim 1 on the first of two GPUs, which is on its way like this.
+    fn on_its_way(holding: HoldingRecord) -> Scene {
+        let mut scene = Scene::of(2);
+        scene.claim(1, 0).record.holding = holding;
+        scene
+    }
+
+    fn parked(frozen: bool) -> ParkedRecord {
+        ParkedRecord {
+            host: 5 << 30,
+            charges: vec![5 << 30],
+            frozen,
+            by: ParkedBy::Person,
+            since_ms: 0,
+            back: false,
+        }
+    }
+
+    fn to(scene: &Scene, gpu: usize) -> Vec<SliceRecord> {
+        let slices = &scene.claims[&ClaimId(1)].record.slices;
+        let uuid = scene.gpus[gpu].uuid.clone();
+        let moved = |slice: &SliceRecord| SliceRecord {
+            uuid: uuid.clone(),
+            ..slice.clone()
+        };
+        slices.iter().map(moved).collect()
+    }
+
+    #[test]
+    fn memory_that_came_to_the_host_is_written_down_before_the_core_gives_its_place_away() {
+        let by = ParkedBy::Reclaim;
+        let scene = on_its_way(HoldingRecord::Parking { freeze: true, by });
+        let took = Some(Duration::from_millis(1500));
+        let follows = done(&scene.world(), ClaimId(1), Outcome::Done, took);
+        let kept = follows.iter().position(|c| {
+            matches!(c, Command::KeepHolding(_, holding)
+            if matches!(&**holding, HoldingRecord::Parked(p) if p.frozen && p.back))
+        });
+        let told = |c: &Command| matches!(c, Command::Core(Event::Parked { .. }));
+        let told = follows.iter().position(told);
+        assert!(kept.is_some() && kept < told, "{follows:?}");
+        let text = format!("{follows:?}");
+        assert!(
+            text.contains("c1 suspended, 0 B to host memory in 1.5 s"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_claim_that_could_not_be_moved_stays_and_one_that_could_not_come_back_stays_away() {
+        let mut scene = on_its_way(HoldingRecord::Here);
+        let there = to(&scene, 1);
+        for (holding, before, says) in [
+            (
+                HoldingRecord::Moving { to: there.clone() },
+                HoldingRecord::Here,
+                "be moved",
+            ),
+            (
+                HoldingRecord::Unparking {
+                    to: there,
+                    parked: parked(true),
+                },
+                HoldingRecord::Parked(parked(true)),
+                "be restored",
+            ),
+        ] {
+            scene.claim(1, 0).record.holding = holding;
+            let outcome = Outcome::Failed(Failure::Refused, "no room".to_owned());
+            let follows = done(&scene.world(), ClaimId(1), outcome, None);
+            let kept = |c: &Command| matches!(c, Command::KeepHolding(_, kept) if **kept == before);
+            assert!(follows.iter().any(kept), "{follows:?}");
+            let text = format!("{follows:?}");
+            assert!(
+                text.contains(says) && text.contains("LeverFailed"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_move_binds_a_claim_to_its_new_gpu_if_it_was_bound_to_the_old_one() {
+        let mut scene = on_its_way(HoldingRecord::Here);
+        let there = to(&scene, 1);
+        let holding = HoldingRecord::Moving { to: there };
+        for (only, now, says) in [
+            (Vec::new(), Vec::new(), "moved to GPU 1\""),
+            (
+                vec!["GPU-0".to_owned()],
+                vec!["GPU-1".to_owned()],
+                "it is bound to GPU 1 now",
+            ),
+        ] {
+            let record = &mut scene.claim(1, 0).record;
+            (record.holding, record.only) = (holding.clone(), only);
+            let follows = done(&scene.world(), ClaimId(1), Outcome::Done, None);
+            let bound = |c: &Command| matches!(c, Command::NowOn { only, .. } if *only == now);
+            assert!(follows.iter().any(bound), "{follows:?}");
+            let text = format!("{follows:?}");
+            assert!(text.contains(says), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_service_goes_on_with_what_the_journal_says() {
+        let id = ClaimId(1);
+        let scene = on_its_way(HoldingRecord::Parked(parked(true)));
+        let goes_on = resumed(&scene.world(), id);
+        assert!(
+            matches!(
+                goes_on[..],
+                [
+                    Command::SetStates(_, State::Detached),
+                    Command::Freeze(_, true)
+                ]
+            ),
+            "{goes_on:?}"
+        );
+        let mut scene = on_its_way(HoldingRecord::Parking {
+            freeze: false,
+            by: ParkedBy::Person,
+        });
+        let goes_on = resumed(&scene.world(), id);
+        assert!(
+            matches!(goes_on[..], [Command::BeginLever { again: true, .. }]),
+            "{goes_on:?}"
+        );
+        // Without an engine it is as if it had been tried.
+        let levers = LeverState::start(None, &scene.host.events);
+        let begun = begin(&scene.world(), &levers, id, true);
+        assert!(
+            matches!(&begun[..], [Command::LeverDone(_, Outcome::Failed(..))]),
+            "{begun:?}"
+        );
+        let live = scene.claim(1, 0);
+        live.record.holding = HoldingRecord::Parked(parked(true));
+        live.ending = Some(crate::daemon::live::Ending::waiting());
+        let goes_on = resumed(&scene.world(), id);
+        assert!(
+            matches!(goes_on[..], [Command::Freeze(_, false)]),
+            "{goes_on:?}"
+        );
+    }
 }

@@ -13,14 +13,14 @@ use gshare_proto::{
     ErrorCode, Queued, Reply, ResizeSpec, Resized, ResizedGpu, Wait, WireError, messages,
 };
 
-use super::claims::{Wish, Wishes};
+use super::claims::{Claims, Wish, Wishes};
+use super::command::Command;
 use super::connection::{ConnId, Sender};
-use super::journal::{ClaimRecord, SliceRecord};
+use super::journal::{ClaimRecord, JournalError, SliceRecord};
+use super::order::Order;
 use super::peer::Peer;
-use super::service::Service;
 use super::world::World;
 use super::{ending, grant, mps, service, story};
-use crate::daemon::command::Command;
 
 fn change(spec: &ResizeSpec) -> Result<Change, WireError> {
     let share = |milli: Option<u32>| milli.map(Share::from_milli);
@@ -63,74 +63,174 @@ pub(crate) fn arguments(change: &Change) -> String {
 /// SMs are guaranteed in whole percent.
 const PERCENT: u64 = 10;
 
-impl Service {
-    /// Takes a wish to resize; the answer comes when the core has decided.
-    pub(crate) fn resize(&mut self, peer: Peer, spec: &ResizeSpec, out: &Sender) {
-        let (id, change) = match may_resize(&self.world(), &peer, spec) {
-            Ok(asked) => asked,
-            Err(error) => {
-                out.error(error);
-                return;
-            }
-        };
-        let patience = match spec.wait {
-            Wait::No | Wait::Default => Some(Duration::ZERO),
-            Wait::Forever => None,
-            Wait::Seconds(s) => Some(Duration::from_secs(s)),
-        };
-        let ticket = self.claims.wishes.ticket();
-        let wish = Wish {
-            id,
-            conn: peer.conn,
-            uid: peer.uid,
-            out: out.clone(),
-        };
-        self.claims.wishes.open.insert(ticket, wish);
-        self.drive(Event::Resize {
+/// `gshare resize`: the answer comes when the core has decided.
+pub(crate) fn order(
+    world: &World<'_>,
+    peer: &Peer,
+    spec: &ResizeSpec,
+    out: &Sender,
+) -> Result<Order, WireError> {
+    let (id, change) = may_resize(world, peer, spec)?;
+    let patience = match spec.wait {
+        Wait::No | Wait::Default => Some(Duration::ZERO),
+        Wait::Forever => None,
+        Wait::Seconds(s) => Some(Duration::from_secs(s)),
+    };
+    let wish = Wish {
+        id,
+        conn: peer.conn,
+        uid: peer.uid,
+        out: out.clone(),
+    };
+    Ok(Order {
+        then: vec![Command::Resize(Box::new((wish, change, patience)))],
+        ..Order::default()
+    })
+}
+
+/// The record of a claim with another size.
+pub(crate) fn record(world: &World<'_>, id: ClaimId, slices: &[Slice]) -> Option<ClaimRecord> {
+    let mut record = world.claims.get(&id)?.record.clone();
+    for slice in slices {
+        let uuid = &world.gpus[slice.gpu].uuid;
+        if let Some(part) = record.slices.iter_mut().find(|s| s.uuid == *uuid) {
+            part.mem = slice.mem.0;
+            part.mem_limit = slice.mem_limit.0;
+            part.sm_milli = slice.sm.milli();
+            part.sm_limit_milli = slice.sm_limit.milli();
+        }
+    }
+    Some(record)
+}
+
+/// What follows where that record cannot be written down: the core is told the size before.
+pub(crate) fn not_resized(
+    world: &World<'_>,
+    id: ClaimId,
+    before: Vec<Slice>,
+    wish: Option<Wish>,
+    error: JournalError,
+) -> Vec<Command> {
+    let state = world.host.paths.state_dir.display();
+    let text = format!("{id} keeps its size: {:#}", anyhow::Error::from(error));
+    let mut out = Vec::new();
+    if let Some(wish) = wish {
+        let told = WireError::new(ErrorCode::Internal, text.clone());
+        let told = told.with_hint(messages::disk_room(state));
+        out.push(Command::Reply(wish.out, Err(told)));
+    }
+    out.push(Command::NoticeOf { id, text });
+    out.push(Command::Core(Event::Restore {
+        id,
+        request: None,
+        holding: Holding::here(before),
+        ends: world.machine.lease_end(id),
+    }));
+    out
+}
+
+/// What follows once a claim has another size than `old`.
+pub(crate) fn resized(
+    world: &World<'_>,
+    old: &ClaimRecord,
+    slices: &[Slice],
+    wish: Option<Wish>,
+) -> Vec<Command> {
+    let id = ClaimId(old.id);
+    // Through MPS the part of the SMs is fixed for programs that run: the next ones get this.
+    if let Some(live) = world.claims.get(&id) {
+        for seat in &live.seats {
+            mps::write_mps_part(world, &live.record, seat.gpu, &seat.limits);
+        }
+    }
+    let text = resized_text(world, id, old, slices, wish);
+    let told = text.map(|text| Command::NoticeOf { id, text });
+    told.into_iter().collect()
+}
+
+/// A claim that is to be guaranteed no more than it uses.
+#[derive(Debug)]
+pub(crate) struct Shrink {
+    id: ClaimId,
+    /// Bytes before.
+    asked: u64,
+    change: Change,
+    /// What undoes it.
+    back: Change,
+    before: String,
+}
+
+/// What a claim would be guaranteed if that were no more than it uses; `None` where it uses all.
+pub(crate) fn shrink(world: &World<'_>, id: ClaimId) -> Option<Shrink> {
+    let live = world.claims.get(&id)?;
+    let used = live.seats.iter().map(|seat| {
+        let gpu = &world.gpus[seat.gpu];
+        seat.usage.charged_bytes(gpu.total).max(gpu.overhead)
+    });
+    let used = used.max().unwrap_or(0).next_multiple_of(Bytes::MIB);
+    let slices = &live.record.slices;
+    let asked = slices.iter().map(|s| s.mem).max().unwrap_or(0);
+    if used == 0 || used >= asked {
+        return None;
+    }
+    // The part of a client of MPS is fixed while it runs, and that of a claim with the GPU for itself.
+    let fixed = slices.iter().any(|s| s.held != Held::Timeslice);
+    let sm = slices.iter().map(|s| s.sm_milli).max().unwrap_or(0);
+    let most = slices.iter().map(|s| s.mem_limit).max().unwrap_or(asked);
+    Some(Shrink {
+        id,
+        asked,
+        change: Change {
+            mem: Some(Bytes(used)),
+            // More is its own while it is free.
+            mem_limit: Some(Bytes(most)),
+            sm: (!fixed).then(|| scaled(sm, used, asked)),
+            ..Change::default()
+        },
+        back: Change {
+            mem: Some(Bytes(asked)),
+            sm: (!fixed).then(|| Share::from_milli(sm)),
+            ..Change::default()
+        },
+        before: grant::size_text(world, &live.record).unwrap_or_default(),
+    })
+}
+
+impl Shrink {
+    /// For the core.
+    pub(crate) fn event(&self, ticket: u64) -> Event {
+        Event::Resize {
             ticket,
-            id,
-            change,
-            patience,
-        });
+            id: self.id,
+            change: self.change,
+            patience: Some(Duration::ZERO),
+        }
     }
 
-    /// Carries out a resize: journal, pages, answer. If the journal fails, returns what undoes it.
-    pub(crate) fn resized(
-        &mut self,
-        ticket: u64,
-        id: ClaimId,
-        before: Vec<Slice>,
-        slices: &[Slice],
-    ) -> Option<Event> {
-        let wish = self.claims.wishes.open.remove(&ticket);
-        self.sizes.followed(ticket);
-        let live = self.claims.get(&id)?;
-        let old = live.record.clone();
-        let mut record = old.clone();
-        for slice in slices {
-            let uuid = &self.gpus[slice.gpu].uuid;
-            if let Some(part) = record.slices.iter_mut().find(|s| s.uuid == *uuid) {
-                part.mem = slice.mem.0;
-                part.mem_limit = slice.mem_limit.0;
-                part.sm_milli = slice.sm.milli();
-                part.sm_limit_milli = slice.sm_limit.milli();
-            }
-        }
-        if let Err(error) = self.journal.put(&record) {
-            let state = self.host.paths.state_dir.display();
-            let text = format!("{id} keeps its size: {:#}", anyhow::Error::from(error));
-            if let Some(wish) = wish {
-                let told = WireError::new(ErrorCode::Internal, text.clone());
-                wish.out.error(told.with_hint(messages::disk_room(state)));
-            }
-            self.notice(Some(id), text);
-            return Some(Event::Restore {
-                id,
-                request: None,
-                holding: Holding::here(before),
-                ends: self.core.lease_end(id),
-            });
-        }
+    /// What its owner is told when the core has decided.
+    pub(crate) fn told(&self, world: &World<'_>) -> Option<Command> {
+        let id = self.id;
+        let record = world.claims.get(&id).map(|l| &l.record);
+        let smaller = |s: &SliceRecord| s.mem < self.asked;
+        let Some(record) = record.filter(|r| r.slices.iter().all(smaller)) else {
+            tracing::info!(%id, "an idle claim keeps its size");
+            return None;
+        };
+        let (now, before) = (grant::size_text(world, record), &self.before);
+        let now = now.unwrap_or_default();
+        let text = format!(
+            "{id} is idle and others wait, so its size is now what it uses: {now}; was {before}. To get it back: \
+             gshare resize {id} {}",
+            arguments(&self.back)
+        );
+        Some(Command::TellOwner { id, text })
+    }
+}
+
+impl Claims {
+    /// A claim has the size of this record, which is written down: its pages say so. The record before.
+    pub(crate) fn resize(&mut self, record: ClaimRecord, slices: &[Slice]) -> Option<ClaimRecord> {
+        let live = self.get_mut(&ClaimId(record.id))?;
         for slice in slices {
             if let Some(seat) = live.seats.iter().find(|s| s.gpu == slice.gpu) {
                 seat.limits.set_memory_request(slice.mem.0);
@@ -138,77 +238,23 @@ impl Service {
                     .set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
             }
         }
-        if let Some(live) = self.claims.get_mut(&id) {
-            live.record = record;
-        }
-        self.execute(vec![Command::LimitMemory(id)]);
-        // Through MPS the part of the SMs is fixed for programs that run: the next ones get this.
-        if let Some(live) = self.claims.get(&id) {
-            for seat in &live.seats {
-                mps::write_mps_part(&self.world(), &live.record, seat.gpu, &seat.limits);
-            }
-        }
-        if let Some(text) = resized_text(&self.world(), id, &old, slices, wish) {
-            self.notice(Some(id), text);
-        }
-        None
-    }
-
-    /// A claim is guaranteed no more than it uses.
-    pub(crate) fn shrink_to_use(&mut self, id: ClaimId) {
-        let Some(live) = self.claims.get(&id) else {
-            return;
-        };
-        let used = live.seats.iter().map(|seat| {
-            let gpu = &self.gpus[seat.gpu];
-            seat.usage.charged_bytes(gpu.total).max(gpu.overhead)
-        });
-        let used = used.max().unwrap_or(0).next_multiple_of(Bytes::MIB);
-        let slices = live.record.slices.clone();
-        let asked = slices.iter().map(|s| s.mem).max().unwrap_or(0);
-        if used == 0 || used >= asked {
-            return;
-        }
-        // The part of a client of MPS is fixed while it runs, and that of a claim with the GPU for itself.
-        let fixed = slices.iter().any(|s| s.held != Held::Timeslice);
-        let sm = slices.iter().map(|s| s.sm_milli).max().unwrap_or(0);
-        let before = grant::size_text(&self.world(), &live.record).unwrap_or_default();
-        let most = slices.iter().map(|s| s.mem_limit).max().unwrap_or(asked);
-        let back = Change {
-            mem: Some(Bytes(asked)),
-            sm: (!fixed).then(|| Share::from_milli(sm)),
-            ..Change::default()
-        };
-        let ticket = self.claims.wishes.ticket();
-        self.drive(Event::Resize {
-            ticket,
-            id,
-            change: Change {
-                mem: Some(Bytes(used)),
-                // More is its own while it is free.
-                mem_limit: Some(Bytes(most)),
-                sm: (!fixed).then(|| scaled(sm, used, asked)),
-                ..Change::default()
-            },
-            patience: Some(Duration::ZERO),
-        });
-        let record = self.claims.get(&id).map(|l| &l.record);
-        let smaller = |s: &SliceRecord| s.mem < asked;
-        let Some(record) = record.filter(|r| r.slices.iter().all(smaller)) else {
-            tracing::info!(%id, "an idle claim keeps its size");
-            return;
-        };
-        let now = grant::size_text(&self.world(), record).unwrap_or_default();
-        let text = format!(
-            "{id} is idle and others wait, so its size is now what it uses: {now}; was {before}. To get it back: \
-             gshare resize {id} {}",
-            arguments(&back)
-        );
-        self.tell_owner(id, &text);
+        Some(std::mem::replace(&mut live.record, record))
     }
 }
 
 impl Wishes {
+    /// A caller wants another size; for the core.
+    pub(crate) fn ask(&mut self, wish: Wish, change: Change, patience: Option<Duration>) -> Event {
+        let (ticket, id) = (self.ticket(), wish.id);
+        self.open.insert(ticket, wish);
+        Event::Resize {
+            ticket,
+            id,
+            change,
+            patience,
+        }
+    }
+
     /// The client of these wishes has gone: for the core.
     pub(crate) fn closed(&mut self, conn: ConnId) -> Vec<Event> {
         let gone = self.open.extract_if(.., |_, wish| wish.conn == conn);

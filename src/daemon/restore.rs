@@ -29,7 +29,7 @@ use super::outside::AutoClaim;
 use super::policy::auto;
 use super::service::{Ending, Live, Seat, Service};
 use super::world::World;
-use super::{container, convert, gpus, grant, mps, off};
+use super::{container, convert, gpus, grant, levers, mps, off};
 use crate::clock::unix_ms;
 
 /// Longest search for the page of a claim in its members, which may make it slow; for all claims of one user, and for
@@ -186,7 +186,8 @@ impl Service {
             ends,
         });
         self.claims.relabel(&self.host, &self.gpus, id);
-        self.resume_lever(id);
+        let resumed = levers::resumed(&self.world(), id);
+        self.execute(resumed);
     }
 }
 

@@ -1,13 +1,15 @@
 //! The state of the service and what each message does to it.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
+use gshare_abi::wire::Answer;
 use gshare_config::{Config, ConfigError};
 use gshare_core::ClaimId;
 use gshare_core::machine::Event;
-use gshare_core::machine::lever::Wish;
+use gshare_core::machine::lever::{Failure, Wish};
 use gshare_enforcer::gpu::Observer;
-use gshare_proto::{AdminCall, Call, ErrorCode, Reply, WireError, messages};
+use gshare_proto::{AdminCall, Call, ErrorCode, Notice, Reply, WireError, messages};
 
 use super::admin::quota;
 pub(crate) use super::claims::{Asked, Claims};
@@ -23,9 +25,9 @@ use super::history::worker::Told;
 use super::history::{Ask, History};
 use super::host::Host;
 use super::journal::Journal;
-use super::levers::facts;
+use super::levers::{facts, wishes};
 pub(crate) use super::live::{Ending, Live, Seat};
-use super::msg::Msg;
+use super::msg::{LeverMsg, Msg};
 use super::order::Order;
 use super::outside::Policy;
 use super::peer::Peer;
@@ -36,10 +38,10 @@ use super::watch::Screens;
 use super::world::{World, world_of};
 use super::{
     act, admin, claim_for, container, cover, die, doctor, ending, gpus, grant, health, launch,
-    lease, levers, members, mig, mps, off, policy, reclaim, release, rules, signal, stage, story,
-    turns, view, watch, whose,
+    lazy, lease, levers, members, mig, mps, off, policy, reclaim, release, resize, rules, signal,
+    stage, story, tell, turns, view, waiting, watch, whose,
 };
-use crate::clock::nanos;
+use crate::clock::{nanos, unix_ms};
 
 /// Whether a call gives or changes what the journal must know of.
 fn promises(call: &Call) -> bool {
@@ -320,7 +322,177 @@ impl Service {
             Command::LeaseEnded { id, stopped, told } => {
                 self.claims.lease_ended(id, stopped, told);
             }
-            Command::LeverFailed { id, failure, why } => self.drive_failed(id, failure, why),
+            Command::WriteCap(id, slice) => act::write_cap(&self.world(), id, &slice),
+            Command::Measure => {
+                let measured = act::measure(&self.world());
+                self.core.then(Event::Measured(measured));
+            }
+            Command::Grant {
+                id,
+                slices,
+                ends,
+                counted,
+            } => {
+                self.claims.note_counted(id, counted);
+                if !self.grant(id, &slices, ends) {
+                    self.core.then(Event::Gone { id });
+                } else if let Some(live) = self.claims.get(&id) {
+                    let size = grant::size_text(&self.world(), &live.record).unwrap_or_default();
+                    let text = format!("granted: {size}");
+                    story::write_down(&world_of!(self), &mut self.journal, id, &text);
+                }
+            }
+            Command::Ask(id, asked, patience) => {
+                let event = waiting::event(&self.world(), id, &asked, patience);
+                let parties = quota::parties(&self.world(), id, &asked.record);
+                let (history, gpus) = (&self.history, asked.request.gpus);
+                (self.sizes).ask_run_time(&self.config, history, id, &asked.record, gpus);
+                self.claims.waiting.insert(id, *asked);
+                self.drive_all([parties, event]);
+            }
+            Command::Place {
+                id,
+                position,
+                reason,
+            } => {
+                if self.claims.note_told(id) {
+                    if let Err(error) = self.journal.set_meta("told", &id.0.to_string()) {
+                        tracing::warn!(%id, %error, "after a restart, the service may reuse this claim id");
+                    }
+                    let text = story::waits_text(&self.world(), &self.features, id, &reason);
+                    let text = format!("waits: {text}");
+                    story::write_down(&world_of!(self), &mut self.journal, id, &text);
+                }
+                let with = (&self.features, &self.levers);
+                let start = act::tell_place(&self.world(), with, (id, position), &reason);
+                self.execute(start.into_iter().collect());
+            }
+            Command::TellStart {
+                id,
+                position,
+                reason,
+                start,
+            } => {
+                let (world, place) = (self.world(), (id, position));
+                let start = start.as_deref();
+                let answer = lazy::place(&world, &self.features, place, &reason, start);
+                self.claims.tell_wanting(id, answer, start.is_some());
+            }
+            Command::NoStart(id) => self.claims.no_start(id),
+            Command::Refuse(id, error) => self.claims.refuse(id, error),
+            Command::Resize(asked) => {
+                let (wish, change, patience) = *asked;
+                let event = self.claims.wishes.ask(wish, change, patience);
+                self.drive(event);
+            }
+            Command::Resized {
+                ticket,
+                id,
+                before,
+                slices,
+            } => {
+                let wish = self.claims.wishes.open.remove(&ticket);
+                self.sizes.followed(ticket);
+                let Some(record) = resize::record(&self.world(), id, &slices) else {
+                    return;
+                };
+                let follows = match self.journal.put(&record) {
+                    Err(error) => resize::not_resized(&self.world(), id, before, wish, error),
+                    Ok(()) => {
+                        let old = self.claims.resize(record, &slices);
+                        self.carry_out(Command::LimitMemory(id));
+                        old.map_or_else(Vec::new, |old| {
+                            resize::resized(&self.world(), &old, &slices, wish)
+                        })
+                    }
+                };
+                self.execute(follows);
+            }
+            Command::ResizeWaits {
+                ticket,
+                position,
+                error,
+            } => resize::resize_waits(&self.world(), ticket, position, &error),
+            Command::ResizeRefused { ticket, error } => {
+                self.sizes.followed(ticket);
+                resize::resize_refused(&self.world(), ticket, &error);
+                self.claims.wishes.open.remove(&ticket);
+            }
+            Command::RefuseLever(id, why) => self.levers.answer(id, Err(&why)),
+            Command::Share(id, slices) => {
+                let told = (self.claims).share(&mut self.journal, &self.gpus, id, &slices);
+                self.execute(told.into_iter().collect());
+            }
+            Command::Pull(action) => {
+                let Some(id) = levers::target(&action) else {
+                    return;
+                };
+                let (world, levers) = (world_of!(self), &self.levers);
+                let pulled = levers::pulled(&world, &self.features, levers, id, action);
+                let journal = &mut self.journal;
+                let written = pulled.and_then(|holding| {
+                    let kept = self.claims.set_holding(journal, id, holding);
+                    kept.map_err(|e| (Failure::Refused, e.to_string()))
+                });
+                let next = match written {
+                    Ok(()) => {
+                        die::at("lever-journaled");
+                        Command::BeginLever { id, again: false }
+                    }
+                    Err((failure, why)) => Command::LeverFailed { id, failure, why },
+                };
+                self.carry_out(next);
+            }
+            Command::BeginLever { id, again } => {
+                let begun = levers::begin(&self.world(), &self.levers, id, again);
+                self.execute(begun);
+            }
+            Command::StartLever(prepared) => {
+                let failed = prepared.start(&world_of!(self), &mut self.levers);
+                self.execute(failed.into_iter().collect());
+            }
+            Command::LeverDone(id, outcome) => {
+                let took = self.levers.ended(id);
+                let follows = levers::done(&self.world(), id, outcome, took);
+                self.execute(follows);
+            }
+            Command::LeverFailed { id, failure, why } => {
+                self.levers.answer(id, Err(&why));
+                self.drive(Event::LeverFailed { id, failure, why });
+                self.screens.touch();
+            }
+            Command::AwaitLever(id, out) => self.levers.wait(id, out),
+            Command::TellQueued(id, out) => {
+                let queued = wishes::queued(&self.world(), &self.features, id);
+                queued
+                    .into_iter()
+                    .for_each(|q| out.reply(&Reply::Queued(q)));
+            }
+            Command::TellLever(id, text) => {
+                if self.levers.is_awaited(id) {
+                    self.notice(Some(id), text.clone());
+                } else {
+                    // It was not asked for on a command line.
+                    self.tell_owner(id, &text);
+                }
+                self.levers.answer(id, Ok(&text));
+            }
+            Command::Wanted { id, asked } => self.levers.wanted(id, asked),
+            Command::AnswerWanted(id, out) => {
+                let message = wishes::wanted_text(&self.world(), &self.features, id);
+                out.member(&Answer::Wanted { message });
+            }
+            Command::KeepHolding(id, holding) => {
+                self.claims.keep_holding(&mut self.journal, id, *holding);
+            }
+            Command::NowOn { id, to, only } => {
+                self.claims.now_on(&mut self.journal, id, to, only);
+            }
+            Command::Relabel(id) => self.claims.relabel(&self.host, &self.gpus, id),
+            Command::OpenAgain(id) => drop(self.open_again(id)),
+            Command::Freeze(id, frozen) => self.claims.set_frozen(id, frozen),
+            Command::EndWaits(id) => self.claims.end_waits(id),
+            Command::CrashPoint(step) => die::at(step),
             Command::Deny => {
                 let wanted = deny::wanted(&self.world());
                 let events = &self.host.events;
@@ -388,7 +560,14 @@ impl Service {
                 let wish = Wish::Offload;
                 self.drive(Event::Wish { id, wish });
             }
-            Command::Shrink(id) => self.shrink_to_use(id),
+            Command::Shrink(id) => {
+                if let Some(shrink) = resize::shrink(&self.world(), id) {
+                    let ticket = self.claims.wishes.ticket();
+                    self.drive(shrink.event(ticket));
+                    let told = shrink.told(&self.world());
+                    self.execute(told.into_iter().collect());
+                }
+            }
             Command::Enter(id) => {
                 if let Err(error) = self.enter(id) {
                     tracing::error!(%id, "cannot set up the cgroup of a claim-for claim yet: {error:#}");
@@ -483,6 +662,71 @@ impl Service {
         self.drive(Event::Gpus(facts));
     }
 
+    /// Gives the core an event and carries out what it decides. What happens meanwhile waits until that is
+    /// done: actions of two decisions never mix.
+    pub(crate) fn drive(&mut self, event: Event) {
+        self.drive_all([event]);
+    }
+
+    /// Several, and what they come to is written down once.
+    pub(crate) fn drive_all(&mut self, events: impl IntoIterator<Item = Event>) {
+        if !self.core.begin(events) {
+            return;
+        }
+        while let Some((actions, decided)) = self.core.step() {
+            self.tell(Fact::Decided(decided));
+            self.sizes.decided();
+            for action in actions {
+                let (world, levers) = (world_of!(self), &self.levers);
+                let commands = act::commands(&world, &self.features, levers, action);
+                self.execute(commands);
+            }
+        }
+        (self.claims).remember(&self.core, &self.gpus, &mut self.journal);
+    }
+
+    /// Tells everybody on the screen, and writes it down if it is about a claim.
+    pub(crate) fn notice(&mut self, claim: Option<ClaimId>, text: String) {
+        let owner = claim.and_then(|id| story::uid_of(&self.world(), id));
+        self.notice_for(owner, claim, text);
+    }
+
+    /// The same of a claim that has gone.
+    pub(crate) fn notice_for(&mut self, owner: Option<u32>, claim: Option<ClaimId>, text: String) {
+        tracing::info!(claim = claim.map(|c| c.to_string()), "{text}");
+        if let Some(id) = claim {
+            self.journal.note(owner.unwrap_or(0), id, &text);
+        }
+        let notice = Notice {
+            at_ms: unix_ms(),
+            claim: claim.map(|c| c.to_string()),
+            text,
+        };
+        self.tell(Fact::Told { owner, notice });
+        self.screens.touch();
+    }
+
+    /// A notice, and the same in the owner's notebook and on their terminals.
+    pub(crate) fn tell_owner(&mut self, id: ClaimId, text: &str) {
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        self.host.helpers.say(live, text, &self.host.events);
+        tell::write_to_terminals(&self.world(), id, text);
+        self.notice(Some(id), text.to_owned());
+    }
+
+    /// Sends the newest snapshot to those who watch and have taken the last one.
+    pub(crate) fn publish(&mut self) {
+        if self.screens.next().is_none_or(|at| at > Instant::now()) {
+            return;
+        }
+        let snapshot = view::snapshot(self);
+        let mut screens = std::mem::take(&mut self.screens);
+        screens.publish(|viewer| view::seen_by(self, viewer, snapshot.clone()));
+        self.screens = screens;
+    }
+
     /// The core hears of the time.
     pub(crate) fn wake(&mut self) {
         self.drive(Event::Tick);
@@ -527,7 +771,39 @@ impl Service {
                 launch::launch(&world, &whose::standing(&world, peer), &launch, &out);
                 drop(turn);
             }
-            Msg::Lever(msg) => self.lever_msg(msg),
+            Msg::Lever(LeverMsg::Want {
+                peer,
+                want,
+                out,
+                turn,
+            }) => {
+                let peer = whose::standing(&self.world(), peer);
+                let wants = wishes::wants(&self.world(), &peer, &want, &out);
+                self.execute(wants);
+                drop(turn);
+            }
+            Msg::Lever(LeverMsg::Engine(usable)) => {
+                if let Err(why) = &usable {
+                    tracing::warn!("claims cannot be offloaded: {why}");
+                }
+                self.levers.usable = Some(usable);
+                self.execute(vec![Command::LookAtLevers, Command::ReclaimRules]);
+            }
+            Msg::Lever(LeverMsg::Stuck { id, why }) => {
+                let text =
+                    format!("{id} is only partly offloaded or restored; gshare tries again: {why}");
+                self.tell_owner(id, &text);
+            }
+            Msg::Lever(LeverMsg::Done {
+                id,
+                outcome,
+                unable,
+            }) => {
+                for text in self.levers.note_unable(id, &outcome, unable) {
+                    self.tell_owner(id, &text);
+                }
+                self.carry_out(Command::LeverDone(id, outcome));
+            }
             Msg::DriverFiles => {
                 let (driver, socket) = (&mut self.host.driver, &self.host.paths.socket);
                 if let Some(expected) = driver.files_changed(&self.config, socket) {
@@ -642,7 +918,8 @@ impl Service {
         self.execute(watched);
         let tick = tick_of_claims(&self.world(), &self.features, &self.levers);
         self.tell(Fact::Tick(tick));
-        self.tell_starts();
+        let starts = lazy::starts(&self.world(), &self.features, &self.sizes);
+        self.execute(starts);
         let signals = signal::due(&self.world());
         self.execute(signals);
         self.carry_out(Command::LookAtLevers);
@@ -676,16 +953,23 @@ impl Service {
                 return;
             }
             Call::Resize(spec) => {
-                self.resize(peer, &spec, out);
-                return;
+                let order = resize::order(&self.world(), &peer, &spec, out);
+                return self.ordered(&peer, order, out);
             }
             Call::Adopt { pid, spec } => {
                 self.adopt(&peer, pid, *spec, out);
                 self.screens.touch();
                 return;
             }
-            Call::Lever { id, wish } => return self.wish_call(&peer, &id, wish, out),
-            Call::Move { id, gpus } => return self.move_call(&peer, &id, &gpus, out),
+            Call::Lever { id, wish } => {
+                let order = wishes::wish(&self.world(), &self.levers, &peer, (&id, wish), out);
+                return self.ordered(&peer, order, out);
+            }
+            Call::Move { id, gpus } => {
+                let (world, with) = (self.world(), (&self.features, &self.levers));
+                let order = wishes::move_to(&world, with, &peer, &id, &gpus, out);
+                return self.ordered(&peer, order, out);
+            }
             Call::Watch { min_interval_ms } => {
                 let viewer = watch::viewer(&self.world(), &peer);
                 (self.screens).watch(&peer, viewer, out.clone(), min_interval_ms);

@@ -1,6 +1,6 @@
 //! GPUs that Slurm gives out: jobs get claims on behalf there, and nobody else does.
 
-use gshare_core::{Admission, ClaimId, GpuFacts, Request, Share};
+use gshare_core::{Admission, GpuFacts, Request, Share};
 use gshare_proto::{ErrorCode, WireError};
 
 use super::service::Asked;
@@ -12,8 +12,7 @@ fn is_foreign(world: &World<'_>, gpu: u32) -> bool {
 }
 
 /// The GPUs that another scheduler has given to a claim on behalf: it starts at once.
-pub(crate) fn given(world: &World<'_>, id: ClaimId) -> Option<Vec<usize>> {
-    let asked = world.claims.waiting.get(&id)?;
+pub(crate) fn given(world: &World<'_>, asked: &Asked) -> Option<Vec<usize>> {
     asked.record.behalf.as_ref()?;
     let named = &asked.request.only_gpus;
     let all = !named.is_empty() && named.iter().all(|g| is_foreign(world, *g));

@@ -2,6 +2,7 @@
 
 use gshare_proto::{ClaimSpec, ErrorCode, WireError};
 
+use super::command::Command;
 use super::connection::{Sender, Turn};
 use super::history::worker::Sized;
 use super::peer::Peer;
@@ -99,6 +100,6 @@ impl Service {
             request,
             told: false,
         };
-        self.put_before_core(id, asked, patience);
+        self.execute(vec![Command::Ask(id, Box::new(asked), patience)]);
     }
 }

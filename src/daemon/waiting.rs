@@ -7,13 +7,12 @@ use std::time::Duration;
 use gshare_core::machine::{Event, Kept, Memory, Now};
 use gshare_core::{ClaimId, Machine, Request};
 
-use super::admin::quota;
 use super::claims::Claims;
 use super::core::Core;
 use super::gpu::Gpus;
 use super::journal::{ClaimRecord, Journal, JournalError, QueueChanges};
-use super::service::{Asked, Service};
-use super::world::Now as Moment;
+use super::service::Asked;
+use super::world::{Now as Moment, World};
 use super::{slurm, stage};
 use crate::clock::unix_ms;
 
@@ -44,31 +43,24 @@ fn plain(mut memory: Memory) -> Memory {
     memory
 }
 
-impl Service {
-    /// From here the claim waits, until the core has decided.
-    pub(crate) fn put_before_core(
-        &mut self,
-        id: ClaimId,
-        asked: Asked,
-        patience: Option<Duration>,
-    ) {
-        let request = Request {
-            counted: stage::observes(&self.world(), asked.record.uid),
-            ..asked.request.clone()
-        };
-        let (sizes, history) = (&mut self.sizes, &self.history);
-        sizes.ask_run_time(&self.config, history, id, &asked.record, request.gpus);
-        let parties = quota::parties(&self.world(), id, &asked.record);
-        self.claims.waiting.insert(id, asked);
-        let event = match slurm::given(&self.world(), id) {
-            Some(gpus) => Event::OnBehalf { id, request, gpus },
-            None => Event::Submit {
-                id,
-                request,
-                patience,
-            },
-        };
-        self.drive_all([parties, event]);
+/// For the core: what a claim asks for that is about to wait.
+pub(crate) fn event(
+    world: &World<'_>,
+    id: ClaimId,
+    asked: &Asked,
+    patience: Option<Duration>,
+) -> Event {
+    let request = Request {
+        counted: stage::observes(world, asked.record.uid),
+        ..asked.request.clone()
+    };
+    match slurm::given(world, asked) {
+        Some(gpus) => Event::OnBehalf { id, request, gpus },
+        None => Event::Submit {
+            id,
+            request,
+            patience,
+        },
     }
 }
 

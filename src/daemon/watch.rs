@@ -8,8 +8,6 @@ use gshare_proto::{Reply, Snapshot};
 
 use super::connection::{ConnId, Sender};
 use super::peer::Peer;
-use super::service::Service;
-use super::view;
 use super::viewer::{Viewer, Watcher};
 use super::world::World;
 
@@ -93,19 +91,6 @@ impl Screens {
             watcher.next = now + watcher.least.max(spaced(all));
         }
         self.dirty = self.all.values().any(|w| w.sent != Some(now));
-    }
-}
-
-impl Service {
-    /// Sends the newest snapshot to those who watch and have taken the last one.
-    pub(crate) fn publish(&mut self) {
-        if self.screens.next().is_none_or(|at| at > Instant::now()) {
-            return;
-        }
-        let snapshot = view::snapshot(self);
-        let mut screens = std::mem::take(&mut self.screens);
-        screens.publish(|viewer| view::seen_by(self, viewer, snapshot.clone()));
-        self.screens = screens;
     }
 }
 

@@ -21,7 +21,7 @@ impl Host {
 
 impl LeverState {
     /// What the owner is told of processes that the driver has lost, or for which it does not answer.
-    pub(super) fn note_unable(
+    pub(crate) fn note_unable(
         &mut self,
         id: ClaimId,
         outcome: &Outcome,

@@ -2,185 +2,185 @@
 
 use std::time::{Duration, Instant};
 
-use gshare_abi::wire::{Answer, Want};
+use gshare_abi::wire::Want;
 use gshare_core::machine::Event;
 use gshare_core::machine::lever::Wish;
 use gshare_core::{ClaimId, Reason};
 use gshare_proto::{ErrorCode, LeverWish, Queued, Reply, WireError};
 
 use crate::daemon::claims::Claims;
+use crate::daemon::command::Command;
 use crate::daemon::connection::Sender;
 use crate::daemon::engine::LeverState;
 use crate::daemon::features::Features;
 use crate::daemon::gpu::Gpus;
-use crate::daemon::journal::HoldingRecord;
+use crate::daemon::journal::{HoldingRecord, ParkedRecord};
 use crate::daemon::levers::facts;
+use crate::daemon::live::Live;
+use crate::daemon::order::Order;
 use crate::daemon::peer::Peer;
-use crate::daemon::service::{Live, Service};
 use crate::daemon::world::World;
 use crate::daemon::{ending, members, reclaim, service};
 
 /// Calls that wait say so every second (the shim's `detach`); after this much silence they do not wait any more.
 const SILENT: Duration = Duration::from_secs(5);
 
-impl Service {
-    /// A person wants something of a claim; the answer comes when it is done.
-    pub(crate) fn wish_call(&mut self, peer: &Peer, word: &str, wish: LeverWish, out: &Sender) {
-        let verb = wish.name();
-        let id = match own_granted(&self.world(), peer, word, verb) {
-            Ok(id) => id,
-            Err(error) => return out.error(error),
-        };
-        let done = |message: String| out.reply(&Reply::Done { message });
-        let holding = self.claims.get(&id).map(|l| l.record.holding.clone());
-        let wish = match (wish, holding) {
-            (LeverWish::Offload, Some(HoldingRecord::Parked(parked))) if !parked.frozen => {
-                return done(format!("{id} is already offloaded"));
-            }
-            (LeverWish::Suspend, Some(HoldingRecord::Parked(parked))) if parked.frozen => {
-                return done(format!("{id} is already suspended"));
-            }
-            (wish @ (LeverWish::Offload | LeverWish::Suspend), Some(HoldingRecord::Parked(_))) => {
-                return done(self.refreeze(id, wish == LeverWish::Suspend));
-            }
-            (LeverWish::Restore | LeverWish::Resume, Some(HoldingRecord::Here)) => {
-                return done(format!("{id} is on its GPU"));
-            }
-            (LeverWish::Offload, _) => Wish::Offload,
-            (LeverWish::Suspend, _) => Wish::Suspend,
-            (LeverWish::Restore, _) => Wish::Restore,
-            (LeverWish::Resume, _) => Wish::Resume,
-        };
-        if matches!(wish, Wish::Offload | Wish::Suspend)
-            && let Err(why) = facts::may_park(&self.world(), &self.levers, id)
-        {
-            let text = format!("{id} cannot be {verb}ed: {why}");
-            return out.error(WireError::new(ErrorCode::NotAvailable, text));
+/// A person wants something of a claim; the answer comes when it is done.
+pub(crate) fn wish(
+    world: &World<'_>,
+    levers: &LeverState,
+    peer: &Peer,
+    (word, wish): (&str, LeverWish),
+    out: &Sender,
+) -> Result<Order, WireError> {
+    let verb = wish.name();
+    let id = own_granted(world, peer, word, verb)?;
+    let live = world.claims.get(&id);
+    let done = |message: String| Ok(Order::then(Vec::new(), |_, _| Ok(Reply::Done { message })));
+    let wish = match (wish, live.map(|l| &l.record.holding)) {
+        (LeverWish::Offload, Some(HoldingRecord::Parked(parked))) if !parked.frozen => {
+            return done(format!("{id} is already offloaded"));
         }
-        if matches!(wish, Wish::Offload | Wish::Suspend) && self.gpus.refuses_pytorch() {
-            let release = self.gpus.driver_version();
-            let text = format!(
-                "driver release {release} cannot checkpoint most programs, including PyTorch; if it refuses, {id} \
-                 keeps running"
-            );
-            self.tell_owner(id, &text);
+        (LeverWish::Suspend, Some(HoldingRecord::Parked(parked))) if parked.frozen => {
+            return done(format!("{id} is already suspended"));
         }
-        if wish == Wish::Suspend && self.claims.get(&id).is_some_and(|l| l.cgroup.is_none()) {
-            let text = format!("{id} cannot be suspended: there are no cgroups to freeze it in");
-            let error = WireError::new(ErrorCode::NotAvailable, text);
-            return out.error(error.with_hint(format!("gshare offload {id} frees its GPU memory")));
+        (wish @ (LeverWish::Offload | LeverWish::Suspend), Some(HoldingRecord::Parked(parked))) => {
+            return Ok(refreeze(id, parked.clone(), wish == LeverWish::Suspend));
         }
-        // What a person asked for stands, whether a call waits or not.
-        self.levers.wanted.remove(&id);
-        let waited = self.core.reason(id).is_some();
-        self.levers.waiters.entry(id).or_default().push(out.clone());
-        self.drive(Event::Wish { id, wish });
-        if waited {
-            // Where it stands in the queue has been told, though not here.
-            let queued = queued_lever(&self.world(), &self.features, id);
-            queued
-                .into_iter()
-                .for_each(|q| out.reply(&Reply::Queued(q)));
+        (LeverWish::Restore | LeverWish::Resume, Some(HoldingRecord::Here)) => {
+            return done(format!("{id} is on its GPU"));
         }
-        self.screens.touch();
+        (LeverWish::Offload, _) => Wish::Offload,
+        (LeverWish::Suspend, _) => Wish::Suspend,
+        (LeverWish::Restore, _) => Wish::Restore,
+        (LeverWish::Resume, _) => Wish::Resume,
+    };
+    let leaves = matches!(wish, Wish::Offload | Wish::Suspend);
+    if leaves && let Err(why) = facts::may_park(world, levers, id) {
+        let text = format!("{id} cannot be {verb}ed: {why}");
+        return Err(WireError::new(ErrorCode::NotAvailable, text));
     }
-
-    /// A claim whose memory is in the host anyway is frozen, or not any more.
-    fn refreeze(&mut self, id: ClaimId, freeze: bool) -> String {
-        let holding = self.claims.get(&id).map(|l| l.record.holding.clone());
-        let Some(HoldingRecord::Parked(mut parked)) = holding else {
-            return String::new();
-        };
-        parked.frozen = freeze;
-        self.claims.set_frozen(id, freeze);
-        self.claims
-            .keep_holding(&mut self.journal, id, HoldingRecord::Parked(parked));
-        let wish = if freeze { Wish::Suspend } else { Wish::Offload };
-        self.drive(Event::Wish { id, wish });
-        self.screens.touch();
-        match freeze {
-            true => format!("{id} is suspended"),
-            false => format!("{id} is offloaded; its processes run again"),
-        }
+    let mut then = Vec::new();
+    if leaves && world.gpus.refuses_pytorch() {
+        let release = world.gpus.driver_version();
+        let text = format!(
+            "driver release {release} cannot checkpoint most programs, including PyTorch; if it refuses, {id} \
+             keeps running"
+        );
+        then.push(Command::TellOwner { id, text });
     }
+    if wish == Wish::Suspend && live.is_some_and(|l| l.cgroup.is_none()) {
+        let text = format!("{id} cannot be suspended: there are no cgroups to freeze it in");
+        let error = WireError::new(ErrorCode::NotAvailable, text);
+        return Err(error.with_hint(format!("gshare offload {id} frees its GPU memory")));
+    }
+    then.push(Command::AwaitLever(id, out.clone()));
+    then.push(Command::Core(Event::Wish { id, wish }));
+    // Where it stands in the queue has been told, though not here.
+    let waited = world.machine.reason(id).is_some();
+    then.extend(waited.then(|| Command::TellQueued(id, out.clone())));
+    Ok(Order {
+        then,
+        ..Order::default()
+    })
+}
 
-    /// A person wants a claim on other GPUs.
-    pub(crate) fn move_call(
-        &mut self,
-        peer: &Peer,
-        word: &str,
-        gpus: &[impl AsRef<str>],
-        out: &Sender,
-    ) {
-        match asked_move(
-            &self.world(),
-            &self.features,
-            &self.levers,
-            peer,
-            word,
-            gpus,
-        ) {
-            Ok((id, gpus)) => {
-                self.levers.waiters.entry(id).or_default().push(out.clone());
-                self.drive(Event::MoveTo { id, gpus });
-                self.screens.touch();
+/// A claim whose memory is in the host anyway is frozen, or not any more.
+fn refreeze(id: ClaimId, parked: ParkedRecord, freeze: bool) -> Order {
+    let parked = ParkedRecord {
+        frozen: freeze,
+        ..parked
+    };
+    let wish = if freeze { Wish::Suspend } else { Wish::Offload };
+    let message = match freeze {
+        true => format!("{id} is suspended"),
+        false => format!("{id} is offloaded; its processes run again"),
+    };
+    let then = vec![
+        Command::Freeze(id, freeze),
+        Command::KeepHolding(id, Box::new(HoldingRecord::Parked(parked))),
+        Command::Core(Event::Wish { id, wish }),
+    ];
+    Order::then(then, |_, _| Ok(Reply::Done { message }))
+}
+
+/// A person wants a claim on other GPUs.
+pub(crate) fn move_to(
+    world: &World<'_>,
+    (features, levers): (&Features, &LeverState),
+    peer: &Peer,
+    word: &str,
+    gpus: &[impl AsRef<str>],
+    out: &Sender,
+) -> Result<Order, WireError> {
+    let (id, gpus) = asked_move(world, features, levers, peer, word, gpus)?;
+    let then = vec![
+        Command::AwaitLever(id, out.clone()),
+        Command::Core(Event::MoveTo { id, gpus }),
+    ];
+    Ok(Order {
+        then,
+        ..Order::default()
+    })
+}
+
+/// A member of an offloaded claim needs its memory.
+pub(crate) fn wants(world: &World<'_>, peer: &Peer, want: &Want, out: &Sender) -> Vec<Command> {
+    let process = peer.process;
+    let id = process
+        .and_then(|p| members::claim_of(world, p.pid))
+        .or_else(|| members::claim_by_hint(world, peer, want.hint));
+    let Some(id) = id.filter(|id| world.claims.contains_key(id)) else {
+        let why = "the process belongs to no claim".to_owned();
+        out.refuse_member("no_claim", why);
+        return Vec::new();
+    };
+    vec![
+        Command::Wanted {
+            id,
+            // Not where a person has asked for it already.
+            asked: world.machine.reason(id).is_some(),
+        },
+        Command::Core(Event::Wanted { id }),
+        Command::AnswerWanted(id, out.clone()),
+        Command::Publish,
+    ]
+}
+
+/// What a member is told that needs the memory of its claim.
+pub(crate) fn wanted_text(world: &World<'_>, features: &Features, id: ClaimId) -> String {
+    match world.claims.get(&id).map(|l| &l.record.holding) {
+        Some(HoldingRecord::Unparking { .. }) => "it is being restored".to_owned(),
+        Some(HoldingRecord::Parked(_)) => match world.machine.reason(id) {
+            Some(reason) => {
+                let start = reclaim::start_known(world, features, id, reason);
+                reclaim::waits_and_start(world, features, id, reason, start.as_deref())
             }
-            Err(error) => out.error(error),
-        }
-    }
-
-    /// A member of an offloaded claim needs its memory.
-    pub(super) fn member_wants(&mut self, peer: &Peer, want: &Want, out: &Sender) {
-        let process = peer.process;
-        let id = process
-            .and_then(|p| members::claim_of(&self.world(), p.pid))
-            .or_else(|| members::claim_by_hint(&self.world(), peer, want.hint));
-        let Some(id) = id.filter(|id| self.claims.contains_key(id)) else {
-            let why = "the process belongs to no claim".to_owned();
-            return out.refuse_member("no_claim", why);
-        };
-        // Not where a person has asked for it already.
-        let asked = self.core.reason(id).is_some();
-        if !asked || self.levers.wanted.contains_key(&id) {
-            self.levers.wanted.insert(id, Instant::now());
-        }
-        self.drive(Event::Wanted { id });
-        let holding = self.claims.get(&id).map(|l| &l.record.holding);
-        let text = match holding {
-            Some(HoldingRecord::Unparking { .. }) => "it is being restored".to_owned(),
-            Some(HoldingRecord::Parked(_)) => match self.core.reason(id) {
-                Some(reason) => {
-                    let start = reclaim::start_known(&self.world(), &self.features, id, reason);
-                    reclaim::waits_and_start(
-                        &self.world(),
-                        &self.features,
-                        id,
-                        reason,
-                        start.as_deref(),
-                    )
-                }
-                None => "there is no room on a GPU".to_owned(),
-            },
-            _ => String::new(),
-        };
-        out.member(&Answer::Wanted { message: text });
-        self.screens.touch();
-    }
-
-    /// A lever has done what it was to do.
-    pub(super) fn tell_lever(&mut self, id: ClaimId, what: &str) {
-        let text = format!("{id} {what}");
-        if self.levers.waiters.contains_key(&id) {
-            self.notice(Some(id), text.clone());
-        } else {
-            // It was not asked for on a command line.
-            self.tell_owner(id, &text);
-        }
-        self.levers.answer(id, Ok(&text));
+            None => "there is no room on a GPU".to_owned(),
+        },
+        _ => String::new(),
     }
 }
 
 impl LeverState {
+    /// A caller waits for what they asked of a claim. That stands, whether a call waits or not.
+    pub(crate) fn wait(&mut self, id: ClaimId, out: Sender) {
+        self.wanted.remove(&id);
+        self.waiters.entry(id).or_default().push(out);
+    }
+
+    /// Whether somebody waits for it.
+    pub(crate) fn is_awaited(&self, id: ClaimId) -> bool {
+        self.waiters.contains_key(&id)
+    }
+
+    /// A call of an offloaded claim waits for its memory, which a person may have asked for already.
+    pub(crate) fn wanted(&mut self, id: ClaimId, asked: bool) {
+        if !asked || self.wanted.contains_key(&id) {
+            self.wanted.insert(id, Instant::now());
+        }
+    }
+
     /// Claims whose calls do not wait any more, because they were interrupted, are not brought back.
     fn forget(&mut self, claims: &Claims) -> impl Iterator<Item = Event> {
         let parked = |live: &Live| matches!(live.record.holding, HoldingRecord::Parked(_));
@@ -318,7 +318,7 @@ fn lever_place(
 }
 
 /// Where a parked claim stands that waits to come back.
-fn queued_lever(world: &World<'_>, features: &Features, id: ClaimId) -> Option<Queued> {
+pub(crate) fn queued(world: &World<'_>, features: &Features, id: ClaimId) -> Option<Queued> {
     let (position, reason) = world.machine.place(id)?;
     Some(lever_place(world, features, id, position, reason))
 }
