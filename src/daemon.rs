@@ -107,7 +107,6 @@ pub use cover::{COVER_ARGUMENT, cover};
 pub use die::{BEHALF_STEPS, LEVER_STEPS, MIG_STEPS, STEPS};
 pub use engine::ENGINE_ARGUMENT;
 pub use overhead::PROBE_ARGUMENT;
-use service::Service;
 #[cfg(feature = "lab")]
 pub(crate) use strict::lib_dir;
 #[cfg(test)]
@@ -174,7 +173,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
     let socket = paths.socket.clone();
     let _locks = lock_dirs(&paths)?;
     let listener = server::bind(&socket, mode == Mode::System)?;
-    let mut service = Service::start(config, mode, paths, tx.clone())?;
+    let mut service = start::start(config, mode, paths, tx.clone())?;
     let listen = service.config.metrics.listen.clone();
     service.features.metrics.listen(&listen, mode, &tx);
     tokio::spawn(server::serve(

@@ -12,6 +12,7 @@ use super::claims::Claims;
 use super::connection::Sender;
 use super::fact::Found;
 use super::journal::BehalfRecord;
+use super::order::Order;
 use super::peer::Peer;
 use super::service::{Asked, Service};
 use super::world::World;
@@ -39,92 +40,77 @@ fn plain(spec: ClaimSpec, name: &str) -> ClaimSpec {
     }
 }
 
+/// `gshare admin claim-for`: makes a claim on behalf, or finds the one that was made.
+pub(crate) fn order(
+    world: &World<'_>,
+    peer: &Peer,
+    asked: ClaimFor,
+    out: &Sender,
+) -> Result<Order, WireError> {
+    die::at("behalf-asked");
+    if !peer.is_root() {
+        let user = world.host.names.user(peer.uid);
+        tracing::warn!("{user} tried to use gshare admin claim-for");
+        let text = format!("only root can make claims for others, and you are {user}");
+        return Err(WireError::new(ErrorCode::NotPermitted, text)
+            .with_hint("sudo gshare admin claim-for ..."));
+    }
+    let fences = &world.host.fences;
+    let Some(tree) = &fences.tree else {
+        let why = fences.no_tree.as_deref().unwrap_or("none was found");
+        let text = format!("claim-for needs cgroups, and this machine has none: {why}");
+        return Err(WireError::new(ErrorCode::NotAvailable, text));
+    };
+    let usage = |text: String| WireError::new(ErrorCode::Usage, text);
+    let name = convert::clean(&asked.name, 64).trim().to_owned();
+    if name.is_empty() {
+        return Err(usage("claim-for needs a name".to_owned())
+            .with_hint("the same name returns the same claim: --name job-4711"));
+    }
+    let cgroup = tree
+        .foreign_name(Path::new(&*asked.cgroup))
+        .map_err(usage)?;
+    let wait = asked.spec.wait;
+    let spec = plain(*asked.spec, &name);
+    let behalf = BehalfRecord {
+        cgroup,
+        spec: Box::new(spec.clone()),
+        seen: false,
+    };
+    if let Some(known) = known_behalf(world, asked.uid, &name, &behalf)? {
+        return Ok(Order::then(Vec::new(), move |world, _| {
+            Ok(grant::granted(world, known))
+        }));
+    }
+    let owner = Peer {
+        uid: asked.uid,
+        gids: proc::groups_of(asked.uid).unwrap_or_default().into(),
+        ..peer.clone()
+    };
+    // The caller answers for the project: it may be an account of another scheduler, unknown here.
+    let mut spec = ClaimSpec { wait, ..spec };
+    let project = spec.project.take().map(|p| convert::clean(&p, 128));
+    let (request, patience, mut record) = convert::request(world, &owner, &spec)?;
+    slurm::names_its_gpus(world, &request)?;
+    slurm::stays_in_its_part(world, &request)?;
+    record.project = project.unwrap_or(record.project);
+    record.behalf = Some(behalf);
+    let asked = Asked {
+        peer: owner,
+        out: out.clone(),
+        record,
+        since_ms: 0,
+        request,
+        told: false,
+    };
+    let submit = Command::Submit(Box::new(asked), patience);
+    Ok(Order {
+        then: vec![submit, Command::DoubtOwners],
+        ..Order::default()
+    })
+}
+
 impl Service {
-    /// Makes a claim on behalf, or finds the one that was made.
-    pub(crate) fn claim_for(&mut self, peer: &Peer, asked: ClaimFor, out: &Sender) {
-        die::at("behalf-asked");
-        match self.try_claim_for(peer, asked, out) {
-            Ok(Some(id)) => out.reply(&grant::granted(&self.world(), id)),
-            Ok(None) => {}
-            Err(error) => out.error(error),
-        }
-        self.screens.touch();
-    }
-
-    /// The claim if there is one already; else the core decides.
-    fn try_claim_for(
-        &mut self,
-        peer: &Peer,
-        asked: ClaimFor,
-        out: &Sender,
-    ) -> Result<Option<ClaimId>, WireError> {
-        if !peer.is_root() {
-            let user = self.host.names.user(peer.uid);
-            tracing::warn!("{user} tried to use gshare admin claim-for");
-            let text = format!("only root can make claims for others, and you are {user}");
-            return Err(WireError::new(ErrorCode::NotPermitted, text)
-                .with_hint("sudo gshare admin claim-for ..."));
-        }
-        let Some(tree) = &self.host.fences.tree else {
-            let why = self
-                .host
-                .fences
-                .no_tree
-                .as_deref()
-                .unwrap_or("none was found");
-            let text = format!("claim-for needs cgroups, and this machine has none: {why}");
-            return Err(WireError::new(ErrorCode::NotAvailable, text));
-        };
-        let usage = |text: String| WireError::new(ErrorCode::Usage, text);
-        let name = convert::clean(&asked.name, 64).trim().to_owned();
-        if name.is_empty() {
-            return Err(usage("claim-for needs a name".to_owned())
-                .with_hint("the same name returns the same claim: --name job-4711"));
-        }
-        let cgroup = tree
-            .foreign_name(Path::new(&*asked.cgroup))
-            .map_err(usage)?;
-        let wait = asked.spec.wait;
-        let spec = plain(*asked.spec, &name);
-        let behalf = BehalfRecord {
-            cgroup,
-            spec: Box::new(spec.clone()),
-            seen: false,
-        };
-        if let Some(known) = known_behalf(&self.world(), asked.uid, &name, &behalf)? {
-            return Ok(Some(known));
-        }
-        let owner = Peer {
-            uid: asked.uid,
-            gids: proc::groups_of(asked.uid).unwrap_or_default().into(),
-            ..peer.clone()
-        };
-        let spec = ClaimSpec { wait, ..spec };
-        // The caller answers for the project: it may be an account of another scheduler, unknown here.
-        let mut spec = spec;
-        let project = spec.project.take().map(|p| convert::clean(&p, 128));
-        let (request, patience, mut record) = convert::request(&self.world(), &owner, &spec)?;
-        slurm::names_its_gpus(&self.world(), &request)?;
-        slurm::stays_in_its_part(&self.world(), &request)?;
-        record.project = project.unwrap_or(record.project);
-        record.behalf = Some(behalf);
-        let (id, since_ms) = (self.claims).number_of(&self.core, &mut self.journal, &record);
-        record.id = id.0;
-        let asked = Asked {
-            peer: owner,
-            out: out.clone(),
-            record,
-            since_ms,
-            request,
-            told: false,
-        };
-        self.execute(vec![
-            Command::Ask(id, Box::new(asked), patience),
-            Command::DoubtOwners,
-        ]);
-        Ok(None)
-    }
-
     /// Opens the cgroup of a claim on behalf if it is there, and closes it to GPUs that the claim does not have. Where
     /// the cgroup has a filter that bears no other, that one has to do.
     pub(crate) fn enter(&mut self, id: ClaimId) -> anyhow::Result<()> {
@@ -301,4 +287,31 @@ pub(crate) fn joins_behalf(world: &World<'_>, peer: &Peer) -> Option<Result<Repl
     Some(Err(
         WireError::new(ErrorCode::NotPermitted, text).with_hint("claim from a session of your own")
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    #[test]
+    fn only_root_makes_claims_for_others_and_only_where_there_are_cgroups() {
+        let scene = Scene::of(1);
+        let ask = |uid: u32| {
+            let peer = Peer {
+                uid,
+                ..Peer::root()
+            };
+            let asked = ClaimFor {
+                uid: 1000,
+                name: "job-1".to_owned().into(),
+                cgroup: "/slurm/job_1".to_owned().into(),
+                spec: Box::default(),
+            };
+            let refused = order(&scene.world(), &peer, asked, &Sender::closed());
+            refused.expect_err("it cannot be had").message
+        };
+        assert!(ask(1000).contains("only root"), "{}", ask(1000));
+        assert!(ask(0).contains("needs cgroups"), "{}", ask(0));
+    }
 }

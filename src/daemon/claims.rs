@@ -39,7 +39,7 @@ impl DerefMut for Claims {
 }
 
 /// One waiting claim: what the connection that waits for it needs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) peer: Peer,
     pub(crate) out: Sender,

@@ -26,6 +26,7 @@ use super::live::Ending;
 use super::mig::Dividing;
 use super::msg::Outcome;
 use super::off::Which;
+use super::policy::adopt::Adoption;
 use super::release::LetGo;
 use crate::stage::Stages;
 
@@ -198,6 +199,10 @@ pub(crate) enum Command {
         /// Nothing is booked for it.
         counted: bool,
     },
+    /// Make a process a claim.
+    Adopt(Box<Adoption>),
+    /// A claim gets its number and is put before the core, which has this long for it.
+    Submit(Box<Asked>, Option<Duration>),
     /// A claim is put before the core, which has this long for it.
     Ask(ClaimId, Box<Asked>, Option<Duration>),
     /// Tell those who wait for a claim where it stands.

@@ -29,6 +29,16 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
+    /// Of a client that has gone.
+    #[cfg(test)]
+    pub(crate) fn closed() -> Self {
+        Self {
+            out: mpsc::unbounded_channel().0,
+            unsent: Arc::default(),
+            older: false,
+        }
+    }
+
     /// Sends a reply; a client that has gone misses it.
     pub(crate) fn reply(&self, reply: &Reply) {
         self.line(Self::encode(reply).into());

@@ -141,36 +141,14 @@ impl Service {
             }
             return;
         }
-        if let Err(error) = self.ask_for(id, peer, out) {
-            self.claims.refuse_wanting(id, &error);
+        let asked = match self.journal.newer() {
+            Some(why) => Err(WireError::new(ErrorCode::NotAvailable, why)),
+            None => asked_for(&self.world(), id, peer, out),
+        };
+        match asked {
+            Ok(asked) => self.execute(asked.into_iter().collect()),
+            Err(error) => self.claims.refuse_wanting(id, &error),
         }
-    }
-
-    /// Puts the claim before the core.
-    fn ask_for(&mut self, id: ClaimId, peer: &Peer, out: &Sender) -> Result<(), WireError> {
-        let Some(live) = self.claims.get(&id) else {
-            return Ok(());
-        };
-        if let Some(why) = self.journal.newer() {
-            return Err(WireError::new(ErrorCode::NotAvailable, why));
-        }
-        let record = live.record.clone();
-        let owner = Peer {
-            uid: record.uid,
-            ..peer.clone()
-        };
-        let spec = record.lazy.as_deref().cloned().unwrap_or_default();
-        let (request, patience, _) = convert::request(&self.world(), &owner, &spec)?;
-        let asked = Asked {
-            peer: peer.clone(),
-            out: out.clone(),
-            record,
-            since_ms: unix_ms(),
-            request,
-            told: false,
-        };
-        self.execute(vec![Command::Ask(id, Box::new(asked), patience)]);
-        Ok(())
     }
 
     /// The core has found room: the claim gets its GPUs, and those who waited their pages. False if that failed:
@@ -262,6 +240,34 @@ impl Service {
             tracing::error!(%id, "could not deny a claim access to its GPUs: {error}");
         }
     }
+}
+
+/// A claim that asks for its GPUs now.
+fn asked_for(
+    world: &World<'_>,
+    id: ClaimId,
+    peer: &Peer,
+    out: &Sender,
+) -> Result<Option<Command>, WireError> {
+    let Some(live) = world.claims.get(&id) else {
+        return Ok(None);
+    };
+    let record = live.record.clone();
+    let owner = Peer {
+        uid: record.uid,
+        ..peer.clone()
+    };
+    let spec = record.lazy.as_deref().cloned().unwrap_or_default();
+    let (request, patience, _) = convert::request(world, &owner, &spec)?;
+    let asked = Asked {
+        peer: peer.clone(),
+        out: out.clone(),
+        record,
+        since_ms: unix_ms(),
+        request,
+        told: false,
+    };
+    Ok(Some(Command::Ask(id, Box::new(asked), patience)))
 }
 
 /// What those are told who wait for the GPU of a claim.

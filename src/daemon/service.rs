@@ -31,7 +31,7 @@ use super::msg::{LeverMsg, Msg};
 use super::order::Order;
 use super::outside::Policy;
 use super::peer::Peer;
-use super::policy::{auto, deny, limits, overuse, places};
+use super::policy::{adopt, auto, deny, limits, overuse, places};
 use super::release::Wait;
 use super::settings::Settings;
 use super::watch::Screens;
@@ -341,6 +341,20 @@ impl Service {
                     let text = format!("granted: {size}");
                     story::write_down(&world_of!(self), &mut self.journal, id, &text);
                 }
+            }
+            Command::Adopt(mut adoption) => {
+                let id = self.journal.take_id();
+                let (asked, event) = adoption.numbered(id);
+                self.claims.waiting.insert(id, asked);
+                self.drive(event);
+                let done = adoption.done(&self.world(), id);
+                self.execute(done);
+            }
+            Command::Submit(mut asked, patience) => {
+                let journal = &mut self.journal;
+                let (id, since_ms) = self.claims.number_of(&self.core, journal, &asked.record);
+                (asked.record.id, asked.since_ms) = (id.0, since_ms);
+                self.carry_out(Command::Ask(id, asked, patience));
             }
             Command::Ask(id, asked, patience) => {
                 let event = waiting::event(&self.world(), id, &asked, patience);
@@ -843,7 +857,11 @@ impl Service {
                         let time = self.sizes.learned(ClaimId(id), told);
                         self.drive_all(time);
                     }
-                    Told::Sized(sized) => self.sized(sized),
+                    Told::Sized(mut sized) => {
+                        if self.sizes.size(&world_of!(self), &mut sized) {
+                            self.submit(sized.peer, sized.spec, sized.out, sized.turn);
+                        }
+                    }
                 }
                 self.screens.touch();
             }
@@ -957,9 +975,8 @@ impl Service {
                 return self.ordered(&peer, order, out);
             }
             Call::Adopt { pid, spec } => {
-                self.adopt(&peer, pid, *spec, out);
-                self.screens.touch();
-                return;
+                let order = adopt::order(&self.world(), &peer, pid, *spec, out);
+                return self.ordered(&peer, order, out);
             }
             Call::Lever { id, wish } => {
                 let order = wishes::wish(&self.world(), &self.levers, &peer, (&id, wish), out);
@@ -1051,8 +1068,8 @@ impl Service {
                 return self.ordered(&peer, order, out);
             }
             Call::Admin(AdminCall::ClaimFor(asked)) => {
-                self.claim_for(&peer, *asked, out);
-                return;
+                let order = claim_for::order(&self.world(), &peer, *asked, out);
+                return self.ordered(&peer, order, out);
             }
             Call::Admin(call @ AdminCall::Stage { .. }) => {
                 self.journal.write_ends();

@@ -4,20 +4,13 @@ use gshare_proto::{ClaimSpec, ErrorCode, WireError};
 
 use super::command::Command;
 use super::connection::{Sender, Turn};
-use super::history::worker::Sized;
+use super::history::worker::Told;
+use super::msg::Msg;
 use super::peer::Peer;
 use super::service::{Asked, Service};
-use super::world::world_of;
 use super::{claim_for, convert, grant, stage};
 
 impl Service {
-    /// It is known what size a claim is to have that is asked for without one.
-    pub(crate) fn sized(&mut self, mut sized: Box<Sized>) {
-        if self.sizes.size(&world_of!(self), &mut sized) {
-            self.submit(sized.peer, sized.spec, sized.out, sized.turn);
-        }
-    }
-
     /// Takes a request; the answer comes when it is decided.
     pub(crate) fn submit(&mut self, peer: Peer, spec: ClaimSpec, out: Sender, turn: Turn) {
         if let Some(answer) = claim_for::joins_behalf(&self.world(), &peer) {
@@ -29,7 +22,8 @@ impl Service {
         }
         if spec.auto && spec.mem.is_none() {
             let sized = (self.sizes).ask(&self.config, &self.history, peer, spec, out, turn);
-            return sized.into_iter().for_each(|sized| self.sized(sized));
+            let sized = sized.map(|sized| Msg::History(Told::Sized(sized)));
+            return sized.into_iter().for_each(|msg| self.handle(msg));
         }
         // A client that lost its connection while the service restarted asks again: same process, same claim.
         // One that asks for something else (a claim within a claim) is a new claim.

@@ -9,15 +9,15 @@ use gshare_core::{Bytes, ClaimId, GpuFacts, Ledger, Request};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{ClaimSpec, ErrorCode, WireError};
 
-use super::super::admin::Act;
 use super::super::convert;
 use super::super::journal::ClaimRecord;
 use super::super::peer::Peer;
-use super::super::service::{Asked, Service};
+use super::super::service::Asked;
 use crate::clock::unix_ms;
 use crate::daemon::command::Command;
 use crate::daemon::connection::Sender;
 use crate::daemon::gpu::Gpus;
+use crate::daemon::order::{Act, Order};
 use crate::daemon::world::World;
 use crate::daemon::{members, policy};
 use crate::figures;
@@ -25,77 +25,97 @@ use crate::figures;
 /// What the process has on a GPU: bytes, where the driver says.
 type Held = Vec<(usize, Option<u64>)>;
 
-impl Service {
-    /// Handles the request.
-    pub(crate) fn adopt(&mut self, peer: &Peer, pid: u32, spec: ClaimSpec, out: &Sender) {
-        if let Err(error) = self.try_adopt(peer, pid.cast_signed(), spec, out) {
-            out.error(error);
-        }
+/// A process that is about to become a claim.
+#[derive(Debug)]
+pub(crate) struct Adoption {
+    asked: Asked,
+    process: ProcessKey,
+    held: Vec<(usize, Bytes)>,
+    /// The name of the caller, if that is not its owner.
+    by: Option<String>,
+}
+
+impl Adoption {
+    /// The claim with its number, and what the core hears.
+    pub(crate) fn numbered(&mut self, id: ClaimId) -> (Asked, Event) {
+        self.asked.record.id = id.0;
+        let request = self.asked.request.clone();
+        let held = std::mem::take(&mut self.held);
+        (self.asked.clone(), Event::Adopt { id, request, held })
     }
 
-    fn try_adopt(
-        &mut self,
-        peer: &Peer,
-        pid: i32,
-        spec: ClaimSpec,
-        out: &Sender,
-    ) -> Result<(), WireError> {
-        let (process, pidfd, uid) = adoptable(&self.world(), peer, pid)?;
-        self.host.fences.may_leave(pid, uid)?;
-        let held = self.gpus.held_by(pid);
-        let spec = adopt_spec(&self.world(), pid, spec, &held)?;
-        // Asked in the name of its owner, whoever asks.
-        let owner = Peer {
-            conn: peer.conn,
-            uid,
-            gids: proc::groups_of(uid).unwrap_or_default().into(),
-            process: Some(process),
-            pidfd: Some(Arc::new(pidfd)),
-            on_machine: peer.on_machine,
-        };
-        let (request, _, mut record) = convert::request(&self.world(), &owner, &spec)?;
-        has_room_for_it(&self.world(), pid, &request, &held)?;
-        self.claims.room_for(&owner)?;
-        if peer.uid != uid {
-            let act = Act {
-                action: "adopt",
-                target: format!("process {pid} of {}", self.host.names.user(uid)),
-                before: "outside claims".to_owned(),
-                after: "a claim".to_owned(),
-                reason: None,
-            };
-            self.journal.audit(&self.host.names, peer, vec![act], &[])?;
+    /// What is done once it is a claim.
+    pub(crate) fn done(self, world: &World<'_>, id: ClaimId) -> Vec<Command> {
+        if !world.claims.contains_key(&id) {
+            return Vec::new();
         }
-        let id = self.journal.take_id();
-        record.id = id.0;
-        record.adopted = true;
-        record.hold = false;
-        record.process = Some(convert::record(process));
-        record.place = super::deny::cgroup_of(pid).map(|p| p.display().to_string());
-        let asked = Asked {
+        let (process, uid) = (self.process, self.asked.record.uid);
+        move_descendants(world, id, process, uid);
+        let told = self.by.map(|who| {
+            let text = format!("{who} turned process {} into claim {id}", process.pid);
+            Command::TellOwner { id, text }
+        });
+        let then = [Command::LookUpOwners, Command::Account, Command::Refresh];
+        told.into_iter().chain(then).collect()
+    }
+}
+
+/// `gshare adopt`: the answer comes when the core has decided.
+pub(crate) fn order(
+    world: &World<'_>,
+    peer: &Peer,
+    pid: u32,
+    spec: ClaimSpec,
+    out: &Sender,
+) -> Result<Order, WireError> {
+    let pid = pid.cast_signed();
+    let (process, pidfd, uid) = adoptable(world, peer, pid)?;
+    world.host.fences.may_leave(pid, uid)?;
+    let held = world.gpus.held_by(pid);
+    let spec = adopt_spec(world, pid, spec, &held)?;
+    // Asked in the name of its owner, whoever asks.
+    let owner = Peer {
+        conn: peer.conn,
+        uid,
+        gids: proc::groups_of(uid).unwrap_or_default().into(),
+        process: Some(process),
+        pidfd: Some(Arc::new(pidfd)),
+        on_machine: peer.on_machine,
+    };
+    let (request, _, mut record) = convert::request(world, &owner, &spec)?;
+    has_room_for_it(world, pid, &request, &held)?;
+    world.claims.room_for(&owner)?;
+    let by = (peer.uid != uid).then(|| world.host.names.user(peer.uid));
+    let act = Act {
+        action: "adopt",
+        target: format!("process {pid} of {}", world.host.names.user(uid)),
+        before: "outside claims".to_owned(),
+        after: "a claim".to_owned(),
+        reason: None,
+    };
+    record.adopted = true;
+    record.hold = false;
+    record.process = Some(convert::record(process));
+    record.place = super::deny::cgroup_of(pid).map(|p| p.display().to_string());
+    let held = held.iter().filter_map(|(g, b)| Some((*g, Bytes((*b)?))));
+    let adoption = Adoption {
+        process,
+        held: held.collect(),
+        asked: Asked {
             peer: owner,
             out: out.clone(),
             record,
             since_ms: unix_ms(),
-            request: request.clone(),
+            request,
             told: false,
-        };
-        self.claims.waiting.insert(id, asked);
-        let held = held.iter().filter_map(|(g, b)| Some((*g, Bytes((*b)?))));
-        let held = held.collect();
-        self.drive(Event::Adopt { id, request, held });
-        if self.claims.contains_key(&id) {
-            move_descendants(&self.world(), id, process, uid);
-            if peer.uid != uid {
-                let who = self.host.names.user(peer.uid);
-                self.tell_owner(id, &format!("{who} turned process {pid} into claim {id}"));
-            }
-            self.execute(vec![Command::LookUpOwners]);
-            self.execute(vec![Command::Account]);
-            self.refresh();
-        }
-        Ok(())
-    }
+        },
+        by: by.clone(),
+    };
+    Ok(Order {
+        acts: by.map(|_| act).into_iter().collect(),
+        then: vec![Command::Adopt(Box::new(adoption))],
+        ..Order::default()
+    })
 }
 
 /// What is claimed where its caller says nothing: what the process has, on the GPUs that it has.
@@ -261,5 +281,35 @@ impl Gpus {
             Some((g, process.bytes))
         };
         (0..self.len()).filter_map(on).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    #[test]
+    fn a_process_is_adopted_once_and_with_what_it_has() {
+        let mut scene = Scene::of(1);
+        let own = std::process::id();
+        let (out, peer) = (Sender::closed(), Peer::root());
+        let adopt = |scene: &Scene, pid: u32, gpus_milli| {
+            let spec = ClaimSpec {
+                gpus_milli,
+                ..ClaimSpec::default()
+            };
+            order(&scene.world(), &peer, pid, spec, &out)
+        };
+        let gone = adopt(&scene, u32::MAX / 2, Some(500)).expect_err("there is none");
+        assert!(gone.message.contains("there is no process"), "{gone:?}");
+        let idle = adopt(&scene, 1, Some(500)).expect_err("it is the system's");
+        assert!(idle.message.contains("belongs to the system"), "{idle:?}");
+        let itself = adopt(&scene, own, Some(500)).expect_err("it is the service's own");
+        assert!(itself.message.contains("gshare itself"), "{itself:?}");
+        let process = proc::key(own.cast_signed()).expect("it lives");
+        scene.claim(1, 0).record.process = Some(convert::record(process));
+        let again = adopt(&scene, own, Some(500)).expect_err("it is in a claim");
+        assert!(again.message.contains("already in c1"), "{again:?}");
     }
 }
