@@ -247,6 +247,8 @@ pub struct Arbiter {
     /// When the claims' demand was last looked at, and since when it has been low.
     looked_ns: u64,
     low_since_ns: u64,
+    /// They needed little at the last look.
+    is_far: bool,
     /// How late it usually hears of things.
     late_ns: u64,
     /// Claims whose work ran beside the turn from its beginning.
@@ -269,6 +271,7 @@ impl Default for Arbiter {
             is_scarce: false,
             looked_ns: 0,
             low_since_ns: 0,
+            is_far: false,
             lit: Vec::new(),
             late_ns: LATE_AT_FIRST_NS,
             beside: Vec::new(),
@@ -885,7 +888,7 @@ impl Arbiter {
             for claim in claims.iter().filter(|c| c.is_gated) {
                 self.order(claim.id, Says::OPEN, orders);
             }
-            return Some(self.next_look_ns());
+            return Some(self.next_look_ns(claims));
         }
         let wanting: Vec<(&Claim<'_>, State)> = contenders
             .iter()

@@ -31,8 +31,10 @@ const AHEAD_NS: (u64, u64) = (4_000_000, 20_000_000);
 /// With nothing on the GPU a turn is kept for so long, because most programs launch again at once; but not by a program
 /// whose gaps are longer than that on average, once it waits for what it has launched.
 const GRACE_NS: u64 = 300_000;
-/// The arbiter hears that work lasts longer than it was told if it is by so much.
+/// The arbiter hears that work lasts longer than it was told if it is by so much, and when it is about to look whether that
+/// is over: until then it need not be called.
 const LATER_NS: u64 = 50_000;
+const SOON_NS: u64 = 250_000;
 /// A launch that went is awaited for so long while the program is still in the call of it; it loads a module by then,
 /// or has lost its processor.
 const CALL_NS: u64 = 10_000_000;
@@ -212,6 +214,8 @@ pub struct Member {
     /// The first ring that nothing came back to; 0 for none.
     rung_ns: u64,
     told: (bool, bool),
+    /// The decision under which the arbiter was called because a launch is held back while all launch.
+    full_word: Option<Word>,
     /// By when the arbiter was told that all work is over.
     told_end_ns: u64,
 }
@@ -255,6 +259,7 @@ impl Default for Member {
             fallback: None,
             rung_ns: 0,
             told: (false, false),
+            full_word: None,
             told_end_ns: 0,
         }
     }
@@ -799,7 +804,18 @@ impl Member {
         } else {
             self.end_ns
         };
-        let later = self.busy && expected_ns > self.told_end_ns.saturating_add(LATER_NS);
+        let later = self.busy
+            && expected_ns > self.told_end_ns.saturating_add(LATER_NS)
+            && now.saturating_add(SOON_NS) >= self.told_end_ns;
+        // One that is held back while all launch takes whatever it can get.
+        let full = self.word.mode() == Mode::Open
+            && self.flags.has(Flags::CROWD)
+            && waiting
+            && self.busy
+            && self.full_word != Some(self.word);
+        if full {
+            self.full_word = Some(self.word);
+        }
         // The arbiter looks by itself when all is expected to be over.
         let as_told = was_busy
             && !self.busy
@@ -807,6 +823,7 @@ impl Member {
             && now.saturating_add(LATER_NS) >= self.told_end_ns;
         let changed = (waiting, self.busy) != self.told;
         let knock = rings && (changed && !as_told || later)
+            || full
             || turns
                 && ((waiting && !was_waiting && (closed || !self.busy))
                     || (was_busy && !self.busy && !closed)

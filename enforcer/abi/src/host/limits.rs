@@ -18,6 +18,9 @@ use crate::{
     sys::{Mapping, Reach, file_bytes, futex_wake, monotonic_ns},
 };
 
+/// The mode in the lowest bits of [`crate::Turn`]'s word in which nobody launches.
+const CLOSED: u32 = 3;
+
 /// What a new limits page says.
 #[derive(Debug, Clone)]
 pub struct LimitsInit {
@@ -239,15 +242,17 @@ impl LimitsFile {
         self.page().gpu_index.store(word, Ordering::Relaxed);
     }
 
-    /// Tells the members whose turn it is on the GPU (see [`crate::Turn`]) and wakes those who wait for
-    /// it. `ends_ns` is CLOCK_MONOTONIC.
+    /// Tells the members whose turn it is on the GPU (see [`crate::Turn`]) and wakes those who wait, if the decision is new and
+    /// may let one of them launch. `ends_ns` is CLOCK_MONOTONIC.
     pub fn set_turn(&self, word: u32, ends_ns: u64, ahead_ns: u64, flags: u32) {
         let turn = &self.page().turn;
         turn.ahead_ns.store(ahead_ns, Ordering::Relaxed);
         turn.flags.store(flags, Ordering::Relaxed);
         turn.ends_ns.store(ends_ns, Ordering::Relaxed);
-        turn.word.store(word, Ordering::SeqCst);
-        futex_wake(&turn.word, Reach::Machine);
+        let before = turn.word.swap(word, Ordering::SeqCst);
+        if before != word && word & CLOSED != CLOSED {
+            futex_wake(&turn.word, Reach::Machine);
+        }
     }
 
     /// The last word that [`Self::set_turn`] wrote.

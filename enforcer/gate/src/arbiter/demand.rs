@@ -7,6 +7,8 @@ use super::{Arbiter, Claim, Phase, Process};
 
 /// Over how long demand is taken.
 const WINDOW_NS: u64 = 100_000_000;
+/// The same while they need so little that the GPU would not stay scarce, and none is held back: a flood calls.
+const IDLE_NS: u64 = 200_000_000;
 /// The same when claims have just met.
 const FIRST_NS: u64 = 25_000_000;
 /// The GPU is scarce from here on, and is not any more below there for so long.
@@ -154,14 +156,17 @@ fn waited(now: u64, process: &Process) -> u64 {
 }
 
 impl Arbiter {
-    /// Time of the next look while nobody is held back.
-    pub(super) fn next_look_ns(&self) -> u64 {
-        self.looked_ns + self.window_ns()
+    /// Time of the next look while all launch.
+    pub(super) fn next_look_ns(&self, claims: &[Claim<'_>]) -> u64 {
+        self.looked_ns + self.window_ns(claims)
     }
 
-    fn window_ns(&self) -> u64 {
+    fn window_ns(&self, claims: &[Claim<'_>]) -> u64 {
+        let mut processes = claims.iter().flat_map(|c| c.processes);
         if self.low_since_ns == u64::MAX {
             FIRST_NS
+        } else if self.is_far && !self.is_scarce && !processes.any(|p| p.waiting) {
+            IDLE_NS
         } else {
             WINDOW_NS
         }
@@ -204,7 +209,7 @@ impl Arbiter {
     /// Looks, once in a while, whether there is enough for all.
     pub(super) fn look_at_demand(&mut self, now: u64, claims: &[Claim<'_>]) {
         let window = now.saturating_sub(self.looked_ns);
-        if window < self.window_ns()
+        if window < self.window_ns(claims)
             || matches!(self.phase, Phase::Quiet { since_ns, .. } if since_ns != u64::MAX)
         {
             return;
@@ -275,6 +280,7 @@ impl Arbiter {
         }
         let sum = most(sums.into_iter());
         self.looked_ns = now;
+        self.is_far = sum < ENOUGH && !at_limit;
         if is_first {
             self.low_since_ns = now;
         }
