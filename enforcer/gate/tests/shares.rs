@@ -630,6 +630,38 @@ fn without_the_arbiter_everybody_keeps_to_its_request() {
     assert!(got[0] < 0.35 && got[0] > 0.1 && got[1] > 0.3, "{got:?}");
 }
 
+/// The same of one claim at work while the other one is idle, whatever its kernels and what hand-overs take: it gets its place
+/// and no more.
+#[test]
+fn without_the_arbiter_a_claim_alone_gets_no_more_than_its_request() {
+    for (costs, kernel) in [Costs::KIND, Costs::REAL, Costs::WORST]
+        .iter()
+        .flat_map(|costs| [10 * US, 300 * US, MS, 3 * MS, 20 * MS].map(|kernel| (*costs, kernel)))
+    {
+        for request in [100, 200, 500] {
+            let mut sim = Sim::new(2, seed());
+            sim.costs = costs;
+            let (works, idles) = (sim.process(0), sim.process(1));
+            sim.thread(works, Program::Flood { kernel }, 1.0);
+            let once = Program::Sync {
+                kernel,
+                think: 600 * SECOND,
+            };
+            sim.thread(idles, once, 1.0);
+            sim.act(MS, Act::Start(works));
+            sim.act(2 * MS, Act::Start(idles));
+            let mut gate = turns(&mut sim, &asked(&[request, 300]));
+            sim.run(700 * MS, &mut gate);
+            (gate.silent, gate.dead) = (true, true);
+            sim.run(11 * SECOND, &mut gate);
+            let got = sim.used(2 * SECOND, sim.now)[0];
+            println!("{} us of {request}: {got:.4}", kernel / US);
+            let request = f64::from(request) / 1000.0;
+            assert!(got <= request + 0.005 && got > request * 0.8, "{got}");
+        }
+    }
+}
+
 /// Nor does a claim that always waits for the other one's work take more than its share as a light one.
 #[test]
 fn short_pauses_do_not_cost_a_claim_its_share() {
