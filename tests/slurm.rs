@@ -210,20 +210,25 @@ impl Slurm {
         self.daemon(munged);
         until("munged listens", SOON, || socket.exists().then_some(()));
         for program in ["slurmctld", "slurmd"] {
-            let mut command = Command::new(program);
-            command.arg("-D").arg("-f").arg(self.dir.join("slurm.conf"));
-            command.env("SLURM_CONF", self.dir.join("slurm.conf"));
-            if program == "slurmd" {
-                command.args(["-N", &self.node]);
-            }
-            if self.cgroups {
-                command.env("LD_PRELOAD", self.dir.join("hybrid.so"));
-            }
-            self.daemon(command);
+            self.start_daemon(program);
         }
         until("the node is idle", SOON, || {
             self.node().contains("State=IDLE ").then_some(())
         });
+    }
+
+    /// Starts slurmctld or slurmd.
+    fn start_daemon(&mut self, program: &str) {
+        let mut command = Command::new(program);
+        command.arg("-D").arg("-f").arg(self.dir.join("slurm.conf"));
+        command.env("SLURM_CONF", self.dir.join("slurm.conf"));
+        if program == "slurmd" {
+            command.args(["-N", &self.node]);
+        }
+        if self.cgroups {
+            command.env("LD_PRELOAD", self.dir.join("hybrid.so"));
+        }
+        self.daemon(command);
     }
 
     fn daemon(&mut self, mut command: Command) {
@@ -615,6 +620,17 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     );
     assert_eq!(slurm.says(ada, &["srun", "echo", "ran"]), "ran", "no GPU");
 
+    // A site that would rather have no limit than no job.
+    let file = slurm.station.dir().join("gshare.toml");
+    let before = std::fs::read_to_string(&file).expect("there");
+    write(
+        &file,
+        before.replace("[slurm]\n", "[slurm]\nsilent = \"open\"\n"),
+    );
+    let open = ["srun", "--gres=gshare:0.3", "echo", "ran"];
+    assert_eq!(slurm.says(ada, &open), "ran");
+    write(&file, before);
+
     // Health drains the node, and later resumes it, unless another reason was given meanwhile.
     slurm.health();
     let node = slurm.node();
@@ -639,7 +655,28 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     assert!(!slurm.node().contains("DRAIN"), "{}", slurm.node());
     assert_eq!(runs.ask(&limit), "error 2 CUDA_ERROR_OUT_OF_MEMORY");
     assert_eq!(slurm.claim("slurm-1").members.len(), 1);
-    assert_eq!(runs.finish(), Some(0));
+
+    // A slurmd that starts anew under the job.
+    let slurmd = slurm.daemons.last_mut().expect("runs");
+    kill(Pid::from_raw(slurmd.id().cast_signed()), Signal::SIGTERM).expect("ended");
+    slurmd.wait().expect("ended");
+    slurm.start_daemon("slurmd");
+    let id = slurm.claim("slurm-1").id;
+    until("slurmd answers", SOON, || {
+        let node = slurm.node();
+        (!node.contains("NOT_RESPONDING") && node.contains("State=MIXED")).then_some(())
+    });
+    assert_eq!(runs.ask(&limit), "error 2 CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(slurm.claim("slurm-1").id, id);
+
+    // scancel ends the claim.
+    let begun = Instant::now();
+    slurm.says(0, &["scancel", "1"]);
+    until("its claim is gone", Duration::from_secs(2), || {
+        slurm.claims().is_empty().then_some(())
+    });
+    println!("a claim was gone {:?} after scancel", begun.elapsed());
+    runs.finish();
     assert_eq!(
         slurm.says(ada, &["srun", "--gres=gshare:0.3", "echo", "ran"]),
         "ran"
@@ -654,13 +691,28 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
         "{said}"
     );
 
-    // A plugin that Slurm does not load, as after an upgrade of Slurm.
+    // A plugin of another release, which Slurm does not load.
     let plugin = slurm.dir.join("gshare_spank.so");
     std::fs::rename(&plugin, slurm.dir.join("away")).expect("moved");
+    let source = std::fs::read_to_string(slurm.dir.join("gshare_spank.c")).expect("there");
+    let other = "#include <slurm/slurm.h>\n#undef SLURM_VERSION_NUMBER\n#define SLURM_VERSION_NUMBER 0x150b08\n";
+    write(&slurm.dir.join("other.c"), format!("{other}{source}"));
+    let mut cc = Command::new("cc");
+    cc.args(["-D_GNU_SOURCE", "-shared", "-fPIC", "-o"])
+        .arg(&plugin);
+    let built = cc.arg(slurm.dir.join("other.c")).output().expect("cc runs");
+    assert!(built.status.success(), "{}", text(&built));
     slurm.says(ada, &["srun", "--gres=gpu:1", "true"]);
     slurm.health();
     let node = slurm.node();
     assert!(node.contains("Reason=gshare: plugin not loaded"), "{node}");
+    let (said, code) = slurm.gshare("check");
+    assert!(
+        said.contains("compiled for Slurm 21.11, and this is 22.05")
+            && said.contains("this node is drained (gshare: plugin not loaded)")
+            && code == Some(1),
+        "{said}"
+    );
     std::fs::rename(slurm.dir.join("away"), &plugin).expect("moved");
     slurm.health();
     assert!(

@@ -6,7 +6,7 @@ use std::path::Path;
 use gshare_proto::{Call, Reply};
 
 use super::super::args::slurm::{ConfigArgs, FILES};
-use super::health::{node, scontrol};
+use super::health::{drained, node, scontrol};
 use super::{Not, Outcome, Site, gres};
 use crate::command::failure::Failure;
 use crate::command::out;
@@ -56,7 +56,9 @@ pub(super) fn print(config: Option<&Path>, args: &ConfigArgs) -> Outcome {
             "Prolog={dir}/gshare-prolog\nEpilog={dir}/gshare-epilog\n\
              HealthCheckProgram={dir}/gshare-health\nHealthCheckInterval=60\n\
              JobSubmitPlugins=lua\nCliFilterPlugins=lua\nGresTypes=gpu,shard\n\
-             # On each node with N GPUs: NodeName=... Gres=gpu:N,shard:{} times N\n",
+             # On each node with N GPUs: NodeName=... Gres=gpu:N,shard:{0} times N\n\
+             # To count shards in accounting and billing:\n# AccountingStorageTRES=gres/gpu,gres/shard\n\
+             # PartitionName=... TRESBillingWeights=\"GRES/gpu={0},GRES/shard=1\"\n",
             args.shards
         ),
         "gres.conf" => format!(
@@ -148,12 +150,23 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
         let mut words = line.split_whitespace();
         words.find(|w| w.ends_with("gshare_spank.so"))
     });
+    let version = value(config, "SLURM_VERSION");
     match plugin {
         None => missing.push(format!("{stack}: no line for gshare_spank.so")),
         Some(plugin) if !Path::new(plugin).exists() => missing.push(format!(
             "{plugin} does not exist: compile it from gshare slurm config gshare_spank.c"
         )),
-        Some(_) => {}
+        Some(plugin) => {
+            let own = fs::read(plugin).ok().and_then(|bytes| built_for(&bytes));
+            if let Some(own) = own
+                && !version.starts_with(&format!("{own}."))
+            {
+                missing.push(format!(
+                    "{plugin} is compiled for Slurm {own}, and this is {version}, which does not load it: compile it \
+                     again from gshare slurm config gshare_spank.c"
+                ));
+            }
+        }
     }
     let resources = node
         .split_whitespace()
@@ -167,6 +180,48 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
         missing.push(format!(
             "this node has Gres={resources}: it needs gpu:N and shard:M, with the same number of shards for each GPU"
         ));
+    } else {
+        missing.extend(rules_lack(value(config, "SLURM_CONF"), shards / gpus));
+    }
+    missing
+}
+
+/// The release for which a plugin was compiled, `22.05`.
+fn built_for(plugin: &[u8]) -> Option<String> {
+    const MARK: &[u8] = b"gshare-built-for";
+    let at = plugin.windows(MARK.len()).position(|w| w == MARK)? + MARK.len();
+    match plugin.get(at..at + 4)? {
+        [_, minor, major, _] => Some(format!("{major}.{minor:02}")),
+        _ => None,
+    }
+}
+
+/// What the Lua files beside slurm.conf lack on a node whose GPUs have so many shards each.
+fn rules_lack(conf: &str, per_gpu: u64) -> Vec<String> {
+    let mut missing = Vec::new();
+    for name in ["job_submit.lua", "cli_filter.lua"] {
+        let file = Path::new(conf).with_file_name(name);
+        // slurmctld's may be on another host only.
+        let Ok(text) = fs::read_to_string(&file) else {
+            if name == "cli_filter.lua" {
+                missing.push(format!("{} does not exist", file.display()));
+            }
+            continue;
+        };
+        let line = text
+            .lines()
+            .find_map(|l| l.trim().strip_prefix("local PER_GPU = "));
+        let file = file.display();
+        match line.map(str::parse::<u64>) {
+            None => missing.push(format!(
+                "{file} does not contain what gshare slurm config {name} prints"
+            )),
+            Some(Ok(shards)) if shards == per_gpu => {}
+            Some(_) => missing.push(format!(
+                "{file} has another number of shards for each GPU than this node: gshare slurm config {name} \
+                 --shards {per_gpu}"
+            )),
+        }
     }
     missing
 }
@@ -199,7 +254,10 @@ pub(super) fn check(site: &Site) -> Outcome {
     let asked = scontrol(&["show", "config"])
         .and_then(|config| Ok((config, scontrol(&["show", "node", &node(), "--oneliner"])?)));
     match asked {
-        Ok((config, node)) => missing.extend(lacks(&config, &node)),
+        Ok((config, node)) => {
+            missing.extend(lacks(&config, &node));
+            missing.extend(drained(&node));
+        }
         Err(Failure { message, .. }) => missing.push(format!("Slurm does not answer: {message}")),
     }
     if missing.is_empty() {
@@ -210,7 +268,8 @@ pub(super) fn check(site: &Site) -> Outcome {
         out::print(&format!("{line}\n"))?;
     }
     out::print(
-        "After a change of slurm.conf or gres.conf, restart slurmctld and every slurmd; running jobs continue.\n",
+        "After a change of slurm.conf or gres.conf, restart slurmctld and every slurmd. After one of plugstack.conf or the \
+         plugin, restart slurmd on that node. Running jobs continue.\n",
     )?;
     Ok(1)
 }
@@ -247,8 +306,31 @@ mod tests {
                 &format!("# gshare_spank.so\noptional {plugin} x=y\n")
             ),
         );
+        let config = format!(
+            "{config}SLURM_VERSION = 22.05.8\nSLURM_CONF = {}\n",
+            dir.path().join("slurm.conf").display()
+        );
+        file("cli_filter.lua", "do\n   local PER_GPU = 8\nend\n");
         let node = "NodeName=a Gres=gpu:2(S:0),shard:16(S:0) State=IDLE";
         assert_eq!(lacks(&config, node), [""; 0]);
+        file("cli_filter.lua", "do\n   local PER_GPU = 100\nend\n");
+        file("job_submit.lua", "return slurm.SUCCESS\n");
+        let bytes = [&b"x gshare-built-for"[..], &[8, 11, 21, 0], b"y"].concat();
+        fs::write(&plugin, bytes).unwrap();
+        let other = lacks(&config, node);
+        assert_eq!(other.len(), 3, "{other:?}");
+        assert!(
+            other[0].contains("compiled for Slurm 21.11, and this is 22.05.8"),
+            "{other:?}"
+        );
+        assert!(
+            other[1].contains("job_submit.lua does not contain"),
+            "{other:?}"
+        );
+        assert!(
+            other[2].contains("config cli_filter.lua --shards 8"),
+            "{other:?}"
+        );
         fs::remove_file(&plugin).unwrap();
         let gone = lacks(&config, "NodeName=a Gres=gpu:2,shard:15");
         assert_eq!(gone.len(), 2, "{gone:?}");

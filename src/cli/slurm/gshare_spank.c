@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,12 @@
 #include <unistd.h>
 
 SPANK_PLUGIN(gshare, 1);
+
+/* By this `gshare slurm check` sees for which release the plugin was compiled. */
+__attribute__((used)) static const struct {
+	char mark[16];
+	uint32_t version;
+} built = { "gshare-built-for", SLURM_VERSION_NUMBER };
 
 extern char **environ;
 

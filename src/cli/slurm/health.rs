@@ -59,6 +59,23 @@ fn next<'a>(shown: &str, why: Option<&'a str>) -> Option<Next<'a>> {
     }
 }
 
+/// That gshare has drained a node that Slurm shows as this, and how to resume it.
+pub(super) fn drained(shown: &str) -> Option<String> {
+    let after = |key: &str| shown.split_once(key).map_or("", |(_, rest)| rest);
+    let state = after("State=").split_whitespace().next().unwrap_or("");
+    let reason = after("Reason=");
+    let own = [SILENT, NO_PLUGIN]
+        .into_iter()
+        .find(|r| reason.starts_with(r))?;
+    let name = after("NodeName=").split_whitespace().next().unwrap_or("");
+    state.contains("DRAIN").then(|| {
+        format!(
+            "this node is drained ({own}): gshare slurm health resumes it when the service answers, and otherwise \
+             scontrol update nodename={name} state=resume"
+        )
+    })
+}
+
 /// This node's name in Slurm.
 pub(super) fn node() -> String {
     let set = ["SLURMD_NODENAME", "SLURM_NODE_NAME"];
