@@ -27,7 +27,7 @@ pub(crate) fn local(unix_ms: u64) -> String {
 /// In words, what would be a time.
 pub(crate) fn next<Tz: TimeZone>(text: &str, now: &DateTime<Tz>) -> Result<DateTime<Tz>, String> {
     let wrong = || {
-        "expected a time to come, such as \"Mon 08:00\", \"08:00\" or \"2026-12-01 08:00\""
+        "expected a time in the future, such as \"Mon 08:00\", \"08:00\" or \"2026-12-01 08:00\""
             .to_owned()
     };
     let (day, time) = text.trim().rsplit_once(' ').unwrap_or(("", text.trim()));

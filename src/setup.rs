@@ -140,8 +140,8 @@ fn for_users(tree: &Tree) -> String {
     let programs = if names { "and" } else { "not" };
     format!(
         "note     for the message of the day (/etc/motd):\n\
-         \x20          gshare records which user of this machine uses which GPU, how much and when, and forgets names after\n\
-         \x20          90 days; only its log of what administrators do keeps them.\n\
+         \x20          gshare records which user of this machine uses which GPU, how much and when. It deletes the names\n\
+         \x20          after 90 days; only its log of administrators' actions keeps names longer.\n\
          \x20          Other users see your name and the size and time of your claims, {programs} your programs and notebooks.\n\
          \x20          To see all that is stored about you: gshare report --mine --raw\n"
     )

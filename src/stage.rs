@@ -116,21 +116,21 @@ pub(crate) fn in_force(config: &Config, line: Option<Stages>) -> Stages {
     }
 }
 
-/// Keys of the configuration that say otherwise than a stage does, and which of the two counts.
+/// Keys of the configuration that contradict a stage, and which of the two applies.
 pub(crate) fn contradictions(config: &Config, stage: Stage) -> Vec<String> {
     let (reclaims, idle) = (stage >= Stage::Reclaim, &config.idle);
     let told = [
         (
             reclaims && !config.reclaim.enabled,
-            "`enabled = false` in [reclaim] counts: claims are not moved, offloaded or suspended for others",
+            "`enabled = false` in [reclaim] overrides the stage: claims are not moved, offloaded or suspended for others",
         ),
         (
             reclaims && idle.rules.is_empty() && idle.detach.is_none(),
-            "`detach = \"never\"` in [idle] counts: idle claims keep their memory on the GPU",
+            "`detach = \"never\"` in [idle] overrides the stage: idle claims keep their memory on the GPU",
         ),
         (
             !reclaims && config.policy.overuse == Overuse::Stop,
-            "the stage counts, not `overuse = \"stop\"` in [policy]: a process above its claim is warned and never ended",
+            "the stage overrides `overuse = \"stop\"` in [policy]: processes above their claim are reported, not ended",
         ),
     ];
     let said = told.into_iter().filter(|(so, _)| *so);

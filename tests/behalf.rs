@@ -118,8 +118,8 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
         ("relative", "absolute path"),
         ("/../x", "absolute path"),
         ("/tmp", "is not a cgroup"),
-        (top.to_str().expect("a path"), "gshare's own claims"),
-        (tree.as_str(), "gshare's own claims"),
+        (top.to_str().expect("a path"), "gshare's own cgroups"),
+        (tree.as_str(), "gshare's own cgroups"),
     ] {
         let words = [
             "admin",

@@ -312,7 +312,7 @@ fn replay_plays_every_policy_and_says_what_a_list_lacks() {
     assert!(load.contains("--load"), "{load}");
     let records = file("runs.jsonl", "{}\n");
     let records = errors(&run(&records, &["--policy", "fgd"]));
-    assert!(records.contains("not with policies"), "{records}");
+    assert!(records.contains("sizes, not policies"), "{records}");
 }
 
 #[test]

@@ -178,7 +178,9 @@ fn a_class_starts_at_its_hours_and_a_changed_configuration_lets_it_start() {
         station.snapshot().ok()?.queue.first().cloned()
     });
     assert!(
-        queued.reason.contains("may not start at any hour"),
+        queued
+            .reason
+            .contains("no hour of the day is open to claims of class"),
         "{}",
         queued.reason
     );

@@ -452,7 +452,7 @@ fn what_runs_already_and_what_draws_lives_on() {
     let row = doctor(&station, "unclaimed use");
     let detail = row["detail"].as_str().expect("text");
     assert!(
-        detail.contains(&format!("kept until they exit: {trainer_named}")),
+        detail.contains(&format!("may run until they exit: {trainer_named}")),
         "{detail}"
     );
     // Once it has ended, it is known whom deny would have stopped.

@@ -226,7 +226,7 @@ fn a_moved_claim_has_its_memory_on_the_other_gpu_and_sees_no_difference() {
     for target in [1, 0, 1] {
         let done = ok(&station, &["move", &id, "--gpu", &target.to_string()]);
         assert!(done.contains(&format!("moved to GPU {target}")), "{done}");
-        let bound = format!("it is bound to GPU {target} now");
+        let bound = format!("the claim is now bound to GPU {target}");
         assert!(done.contains(&bound), "as its --gpu-ids said: {done}");
         let seen = board(&station).snapshot();
         assert_eq!(board_bytes(&seen, target, &[raw.pid()]), held);

@@ -213,7 +213,10 @@ fn a_process_that_the_driver_loses_is_told_and_keeps_nobody_from_coming_back() {
         fault(&station, Some((step, CheckpointHow::Fails)), Some(pid));
         if leaves {
             let why = refused(&station, &["offload", &id]);
-            assert!(why.contains(&format!("has lost process {pid}")), "{why}");
+            assert!(
+                why.contains(&format!("the driver has lost process {pid}")),
+                "{why}"
+            );
         } else {
             ok(&station, &["restore", &id]);
         }
@@ -224,16 +227,19 @@ fn a_process_that_the_driver_loses_is_told_and_keeps_nobody_from_coming_back() {
         assert!(second.ask("sum 0").starts_with("error"), "it is lost");
         let told = log(&station, &id);
         assert!(
-            told.contains(&format!("the driver has lost process {pid}")),
+            told.contains(&format!("a checkpoint of process {pid} failed")),
             "{told}"
         );
         assert!(
-            told.contains(&format!("cuCheckpointProcess{step:?} failed")),
+            told.contains(&format!("failed in cuCheckpointProcess{step:?}")),
             "{told}"
         );
         // Until it has ended the claim stays where it is, and says so before anybody asks.
         let why = claim(&station, first.pid()).place.levers.not_detachable;
-        assert!(why.expect("told").contains(&format!("lost process {pid}")));
+        assert!(
+            why.expect("told")
+                .contains(&format!("checkpoint of process {pid} failed"))
+        );
         second.kill();
         ready(&station, first.pid());
         ok(&station, &["offload", &id]);
@@ -273,7 +279,10 @@ fn processes_that_wait_for_each_other_are_given_up_and_all_run_on() {
     assert!(log(&station, &id).contains("could not be offloaded"));
     let unable = claim(&station, first.pid()).place.levers.not_detachable;
     let unable = unable.expect("known from now on");
-    assert!(unable.contains("while another is locked"), "{unable}");
+    assert!(
+        unable.contains("while another process of the claim is locked"),
+        "{unable}"
+    );
     fault(&station, None, None);
     // A person may try, and if that works it is taken back.
     ok(&station, &["offload", &id]);

@@ -452,7 +452,7 @@ fn a_half_done_upgrade_is_named_and_harms_no_claim() {
         Err(error) => format!("{error:#}"),
         Ok(()) => claim_true(&station, &["-g", "0.1", "--nonblock"]).1,
     };
-    assert!(why.contains("gshare is not wholly installed"), "{why}");
+    assert!(why.contains("gshare is not completely installed"), "{why}");
     assert!(held.ask(over).starts_with("error 2"), "it is still limited");
     // The upgrade is finished.
     std::fs::remove_dir_all(station.dir().join("lib")).expect("removed");

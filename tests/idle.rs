@@ -251,7 +251,7 @@ fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
         // Told in the same line as who waits for the first time.
         let printed = said["printed"].as_str().unwrap_or_default();
         let words = [
-            "waiting for it: wants",
+            "This call waits until it is restored: wants",
             "; expected start in ",
             ", when the time limit of c",
         ];

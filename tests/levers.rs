@@ -363,7 +363,10 @@ fn people_are_told_on_their_terminal_before_anything_is_taken() {
             .contains(&format!("for {whom}"))
     );
     let why = ok(&station, &["why", &id]);
-    assert!(why.contains("announced: it is suspended in"), "{why}");
+    assert!(
+        why.contains(&format!("announced: {id} is suspended in")),
+        "{why}"
+    );
     // It comes nearer.
     let reminder = format!("for {whom}; to postpone: gshare keep {id}");
     terminal.wait("a reminder", SOON, |text| on_screen(text, &reminder));

@@ -113,7 +113,7 @@ fn two_users_have_a_quarter_and_a_half_side_by_side() {
     let snapshot = station.snapshot().expect("served");
     assert_eq!(snapshot.gpus[0].mode, "mps");
     assert!(snapshot.unclaimed.is_empty(), "{:?}", snapshot.unclaimed);
-    assert!(!notices(&snapshot).iter().any(|n| n.contains("beside MPS")));
+    assert!(!notices(&snapshot).iter().any(|n| n.contains("outside MPS")));
 }
 
 /// The server has a part of each client's context: what is left is learnt from the first that has nothing else, and known
@@ -356,7 +356,7 @@ fn one_user_at_a_time_without_multi_user_and_a_program_beside_mps_is_noticed() {
         (stray.ask("mps"), stray.ask("sms")),
         ("ok 0".into(), "ok 132".into())
     );
-    let words = said(&station, "runs on GPU 0 beside MPS");
+    let words = said(&station, "runs on GPU 0 outside MPS");
     assert!(words.starts_with("c3: process"), "{words}");
     drop(stray);
     // When the last client of one user is gone the other user's turn comes, with a server of its own.
@@ -560,7 +560,7 @@ fn a_resize_says_what_it_means_for_programs_that_run_and_sets_the_next_ones_memo
     // What the program has is what the driver showed it, however often its claim has changed since.
     let text = resize(&["--sm", "40"]);
     assert!(
-        text.contains("running ones keep 32 SMs, those started from now on get 52"),
+        text.contains("running ones keep 32 SMs, programs started from now on get 52"),
         "{text}"
     );
     let listed = || {
@@ -582,7 +582,7 @@ fn a_resize_says_what_it_means_for_programs_that_run_and_sets_the_next_ones_memo
     );
     let text = resize(&["-g", "0.5", "--gpu-mem", "12G"]);
     assert!(
-        text.contains("running ones keep 32 SMs, those started from now on get 66"),
+        text.contains("running ones keep 32 SMs, programs started from now on get 66"),
         "{text}"
     );
     shell.tell("quit");
@@ -677,7 +677,7 @@ fn a_program_that_misses_the_pipe_is_told_and_listed_as_what_it_is() {
         (raw.ask("mps"), raw.ask("sms")),
         ("ok 0".into(), "ok 132".into())
     );
-    let words = said(&station, "beside MPS: nothing limits its SMs");
+    let words = said(&station, "outside MPS, so nothing limits its SMs");
     assert!(words.contains(&format!("process {}", raw.pid())), "{words}");
     let snapshot = station.snapshot().expect("served");
     let part = &claim_of(&snapshot, raw.pid()).expect("its claim").gpus[0];

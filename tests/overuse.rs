@@ -84,7 +84,7 @@ fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
     let claim = until("it is accused", SOON, || accused(&station, bypass.pid()));
     println!("accused after {:?}, looks every 100 ms", before.elapsed());
     let why = claim.overuse.expect("accused");
-    assert!(why.contains("than was counted"), "{why}");
+    assert!(why.contains("than counted by gshare"), "{why}");
     assert!(
         why.contains(&format!("pid {}", bypass.pid())),
         "it names the one who does it: {why}"
@@ -157,7 +157,7 @@ fn a_program_with_the_set_user_id_bit_has_no_library_and_is_seen_by_what_it_uses
     let claim = until("it is accused", SOON, || accused(&station, around.pid()));
     let why = claim.overuse.expect("accused");
     println!("{}: {why}", claim.state_text);
-    assert!(why.contains("than was counted"), "{why}");
+    assert!(why.contains("than counted by gshare"), "{why}");
     assert!(why.contains(&format!("pid {}", around.pid())), "{why}");
     assert_eq!(around.finish(), Some(0));
 }
@@ -180,7 +180,7 @@ fn what_the_driver_needs_for_an_honest_member_is_charged_to_its_claim() {
     });
     let ps = station.command().arg("ps").output().expect("it runs");
     let ps = String::from_utf8_lossy(&ps.stdout).into_owned();
-    assert!(ps.contains("the driver uses 640 MiB"), "{ps}");
+    assert!(ps.contains("the driver itself uses 640 MiB"), "{ps}");
     // It has the rest of its limit, and no more.
     let left = part.mem_limit - part.mem_charge.expect("known") - 640 * MIB;
     let more = format!("alloc {}", left + 2 * MIB);
@@ -287,13 +287,13 @@ fn in_stage_2_no_policy_ends_a_process_and_the_command_says_so() {
     };
     let said = stage("3");
     assert!(
-        said.contains("`enabled = false` in [reclaim] counts"),
+        said.contains("`enabled = false` in [reclaim] overrides the stage"),
         "{said}"
     );
     assert!(!said.contains("overuse"), "{said}");
     let said = stage("2");
     assert!(
-        said.contains("the stage counts, not `overuse = \"stop\"`"),
+        said.contains("the stage overrides `overuse = \"stop\"`"),
         "{said}"
     );
     assert!(!said.contains("[reclaim]"), "{said}");
@@ -338,7 +338,7 @@ fn gpu_time_without_a_counted_launch_is_seen() {
             })
         });
         let why = seen.overuse.expect("accused");
-        assert!(why.contains("than was counted"), "{why}");
+        assert!(why.contains("than counted by gshare"), "{why}");
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     assert_eq!(accused(&station, honest.pid()), None);
@@ -372,7 +372,7 @@ fn gpu_time_beyond_what_a_member_counted_is_seen_at_the_second_look() {
     let (claim, at) = accused_at(&station, sly.pid());
     assert!(second.contains(&at), "{at} {second:?} {:?}", claim.overuse);
     let why = claim.overuse.expect("accused");
-    assert!(why.contains("time than was counted"), "{why}");
+    assert!(why.contains("time than counted by gshare"), "{why}");
     assert_eq!(sly.line(), "ok 2000");
     // It counts again: cured.
     until("it is cured", Duration::from_secs(20), || {
@@ -478,7 +478,7 @@ fn what_kernels_start_is_held_against_nobody() {
     assert!(
         claim
             .overuse
-            .is_some_and(|why| why.contains("time than was counted"))
+            .is_some_and(|why| why.contains("time than counted by gshare"))
     );
     let last = looks(&station) + 20;
     while looks(&station) < last {
@@ -541,7 +541,10 @@ fn a_gpu_that_a_member_has_open_from_before_counts_against_the_claim() {
         accused(&station, owner.pid())
     });
     let why = claim.overuse.expect("accused");
-    assert!(why.contains("uses GPU 0, which it does not hold"), "{why}");
+    assert!(
+        why.contains("uses GPU 0, which is not in the claim"),
+        "{why}"
+    );
     assert_eq!(owner.ask("count"), "ok 1");
 }
 
@@ -555,7 +558,7 @@ fn the_warning_comes_to_the_terminal_of_the_claim() {
     let mut terminal = Terminal::start(&command, 24, 200);
     terminal.shows(&["ok ready"], SOON);
     terminal.send(&format!("alloc {}\n", 4096 * MIB));
-    terminal.shows(&["than was counted"], SOON);
+    terminal.shows(&["than counted by gshare"], SOON);
     terminal.shows(&["it gets no more memory there"], SOON);
 }
 

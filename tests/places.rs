@@ -130,7 +130,7 @@ fn on_a_gpu_shared_through_mps_it_is_a_client_with_its_part_that_is_read_back() 
         (figure.value == 32.0 && figure.source == Source::Shim).then_some(())
     });
     let snapshot = station.snapshot().expect("served");
-    let beside = |text: &str| text.contains("beside MPS");
+    let beside = |text: &str| text.contains("outside MPS");
     assert!(!snapshot.notices.iter().any(|n| beside(&n.text)));
 }
 

@@ -94,7 +94,10 @@ fn garbage_gets_an_error_and_others_are_served() {
         bytes
     };
     check(&changed(3, b'x'), "does not start with a message header");
-    check(&changed(4, 9), "it has version 9, this side knows 2");
+    check(
+        &changed(4, 9),
+        "it has version 9, but this program knows only version 2",
+    );
     check(&changed(6, 99), "unknown request kind 99");
     check(&changed(9, 5), "longer than");
     check(b"{\"op\":\"register\",\"abi\":2}\n", "bad_request");

@@ -95,7 +95,7 @@ fn in_stage_1_claims_start_at_once_and_nothing_of_gshare_is_in_their_programs() 
     });
     let told = said(&station, &["claim", "-g", "1", "--", "true"]);
     assert!(
-        told.contains("stage 1 (observe): it is only counted"),
+        told.contains("stage 1 (observe): gshare only counts this claim"),
         "{told}"
     );
 
@@ -278,14 +278,17 @@ fn in_stage_3_a_program_without_a_claim_that_takes_a_claims_memory_is_named_to_b
     assert!(!told("has no claim and uses"), "there is room for both");
     bare.send(&format!("alloc {}\n", 5_u64 << 30));
     bare.shows(
-        &["of GPU 0, which c1 of", "To make it a claim: gshare adopt"],
+        &[
+            "is guaranteed to c1 of",
+            "To create a claim for your program: gshare adopt",
+        ],
         SOON,
     );
     let snapshot = seen().expect("served");
     let user = &claim_of(&snapshot, claim.pid()).expect("its claim").user;
     let user = format!(") of {user} has no claim and uses");
     until("the claim's owner is told", SOON, || {
-        (told(&user) && told("c1 may not get all of its")).then_some(())
+        (told(&user) && told("c1 might not get all of its")).then_some(())
     });
     drop(bare);
     assert_eq!(claim.finish(), Some(0));
@@ -349,7 +352,10 @@ fn stages_3_and_4_are_experimental_until_the_checks_of_the_driver_have_passed() 
     station.start_service().expect("starts again");
     assert_eq!(shown(&station), "stage 3 (reclaim)\n");
     let row = said(&station, &["doctor"]);
-    assert!(row.contains("0 of 190 checks differ"), "{row}");
+    assert!(
+        row.contains("in 0 of 190 checks the driver differs"),
+        "{row}"
+    );
     // Another driver has to pass by itself.
     let line = station.dir().join("state/conformance");
     let text = std::fs::read_to_string(&line).expect("the line");

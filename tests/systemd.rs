@@ -402,7 +402,10 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
     assert_eq!(claims(&machine)[0]["members"], serde_json::json!([member]));
     assert_eq!(claim("ada").status().expect("runs").code(), Some(0));
     let log = machine.ok("journalctl -u gshared -o cat --no-pager");
-    assert!(log.contains("get a cgroup tree outside systemd's"), "{log}");
+    assert!(
+        log.contains("go into a cgroup tree outside systemd"),
+        "{log}"
+    );
 
     // Users may have systemd move programs of theirs to their own manager's units, so out of the claim's cgroup: members they
     // stay, also for a service that starts afterwards, and end with the claim.

@@ -137,7 +137,10 @@ mod tests {
     fn mistakes_are_named() {
         for (text, word) in [
             ("[class.web]\npriority = 1\n", "unknown key `web`"),
-            ("[class.batch]\nrules = [{ hours = \"8\" }]\n", "not a span"),
+            (
+                "[class.batch]\nrules = [{ hours = \"8\" }]\n",
+                "not a range of hours",
+            ),
             ("[class.batch]\nrules = [{ hour = \"8-9\" }]\n", "`hour`"),
             (
                 "[class.batch]\nrules = [{ start = true }]\n",

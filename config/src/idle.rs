@@ -192,7 +192,10 @@ mod tests {
             ("[idle]\nno-detach = \"kill\"\n", "warn, shrink, release"),
             ("[idle]\nrules = [{ user = \"ada\" }]\n", "`user`"),
             ("[idle]\nrules = [{ class = \"web\" }]\n", "not one of"),
-            ("[idle]\nrules = [{ hours = \"8\" }]\n", "not a span"),
+            (
+                "[idle]\nrules = [{ hours = \"8\" }]\n",
+                "not a range of hours",
+            ),
         ] {
             let problems = read(text).expect_err(text);
             assert!(problems[0].contains(word), "{text}: {problems:?}");

@@ -77,7 +77,7 @@ pub fn unpackable(text: &str, file: &Path, quotas: &[Quota], gpus: usize) -> Opt
     let span = at..at + if at > 0 { name.len() } else { 0 };
     let expected = if why.most > Share::ZERO {
         format!(
-            "guarantee it at most {}, or lower another guarantee",
+            "lower this guarantee to at most {}, or lower another one",
             why.most.as_f64()
         )
     } else {

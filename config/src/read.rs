@@ -52,7 +52,7 @@ impl Config {
                 unclaimed.name(),
                 stage.name()
             );
-            let hint = "remove `unclaimed`: it follows the stage".to_owned();
+            let hint = "remove `unclaimed`: the stage sets it".to_owned();
             complain((&["policy", "unclaimed"], what, Some(hint)));
         }
         for quota in &self.quotas {

@@ -75,7 +75,7 @@ impl Config {
 
     /// The file as tables.
     fn table(&self) -> Table {
-        Table::try_from(self).expect("every key has a form in TOML")
+        Table::try_from(self).expect("every key can be written as TOML")
     }
 }
 

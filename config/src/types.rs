@@ -141,7 +141,7 @@ impl FromStr for Listen {
         let address: SocketAddr = text.parse().map_err(|_| format!("`{text}`: {HOW}"))?;
         if !address.ip().is_loopback() {
             return Err(format!(
-                "`{text}` can be reached from other machines, and the figures name users; {HOW}"
+                "`{text}` can be reached from other machines, and the metrics contain user names; {HOW}"
             ));
         }
         Ok(Self::Tcp(address))

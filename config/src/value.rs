@@ -70,7 +70,7 @@ pub fn size(text: &str) -> Result<Bytes, String> {
 /// Memory of a claim: any but none.
 pub(crate) fn some(bytes: Bytes) -> Result<Bytes, String> {
     if bytes == Bytes::ZERO {
-        return Err("a claim needs some memory; 0 is none".to_owned());
+        return Err("a claim needs some memory, so 0 is not possible".to_owned());
     }
     Ok(bytes)
 }

@@ -117,12 +117,13 @@ fn wait_until_empty(client: &mut Client, gpus: &[String], patience: Option<Durat
             told = text;
         }
         if until.is_some_and(|end| Instant::now() >= end) {
-            return Err(
-                Failure::new(failure::NOT_AVAILABLE, format!("not empty in time: {told}"))
-                    .with_hint(
-                        "the GPU stays drained; gshare admin kill --gpu GPU ends what runs there",
-                    ),
-            );
+            return Err(Failure::new(
+                failure::NOT_AVAILABLE,
+                format!("time is up, and claims are still there: {told}"),
+            )
+            .with_hint(
+                "the GPU stays drained; gshare admin kill --gpu GPU ends the claims there",
+            ));
         }
         reply = client.next_reply()?;
     }
@@ -287,9 +288,11 @@ fn mode(socket: Option<&Path>, client: &mut Client, args: &ModeArgs) -> Outcome 
             ask(&mut other, call(&now, true))?;
             return Err(Failure::new(
                 failure::NOT_AVAILABLE,
-                format!("not empty in time, the mode stays {now}: {told}"),
+                format!(
+                    "time is up, and the mode stays {now}, because claims are still there: {told}"
+                ),
             )
-            .with_hint("gshare admin kill --gpu GPU ends what runs there"));
+            .with_hint("gshare admin kill --gpu GPU ends the claims there"));
         }
         next = client.next_reply();
     }

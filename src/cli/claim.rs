@@ -53,10 +53,11 @@ pub(crate) fn claim(
     spec.lazy = args.lazy;
     spec.no_library = args.no_library;
     if spec.auto && spec.command.is_empty() {
-        return Err(
-            Failure::new(failure::USAGE, "-g auto needs a command to size")
-                .with_hint("gshare claim -g auto -- python train.py"),
-        );
+        return Err(Failure::new(
+            failure::USAGE,
+            "-g auto needs a command: earlier runs of the command set the size",
+        )
+        .with_hint("gshare claim -g auto -- python train.py"));
     }
     if args.dry_run && spec.auto {
         let mut client = connect::connect(socket)?;
@@ -398,10 +399,10 @@ fn check_foreign(size: &SizeArgs) -> Result<(), Failure> {
     if let Some(gres) = &size.gres {
         let count = gres.rsplit(':').next().filter(|n| n.parse::<u32>().is_ok());
         let hint = if gres.starts_with("shard") {
-            "a part of a GPU is -g 0.25, its memory --gpu-mem 8G, its SMs --sm 30%".to_owned()
+            "to claim a part of a GPU: -g 0.25, or separately --gpu-mem 8G and --sm 30%".to_owned()
         } else {
             format!(
-                "whole GPUs are -g {}; certain ones --gpu-ids 0,2",
+                "to claim whole GPUs: -g {}; for particular ones add --gpu-ids 0,2",
                 count.unwrap_or("1")
             )
         };
@@ -413,9 +414,11 @@ fn check_foreign(size: &SizeArgs) -> Result<(), Failure> {
     if let Some(mem) = &size.mem {
         return Err(Failure::new(
             failure::USAGE,
-            format!("--mem {mem} is Slurm's flag for host memory, which gshare does not share out"),
+            format!(
+                "--mem {mem} is Slurm's flag for host memory; gshare does not allocate host memory"
+            ),
         )
-        .with_hint(format!("memory of the GPU is --gpu-mem {mem}")));
+        .with_hint(format!("for GPU memory: --gpu-mem {mem}")));
     }
     Ok(())
 }

@@ -28,9 +28,9 @@ pub(super) fn run(socket: Option<&Path>, only: &[String], json: bool) -> Outcome
     let gpu = idle(&snapshot).ok_or_else(|| {
         Failure::new(
             failure::NOT_AVAILABLE,
-            "no GPU is idle, and the checks need one alone",
+            "the checks need a GPU that nothing else uses, and no GPU is idle",
         )
-        .with_hint("gshare status says who uses them; gshare admin drain keeps one free")
+        .with_hint("gshare status shows who uses the GPUs; gshare admin drain keeps one free")
     })?;
     out::note(&format!(
         "checking the driver on GPU {gpu}, which takes about 10 min"

@@ -66,8 +66,8 @@ fn explained(flag: Option<&Path>, path: &Path, error: ClientError) -> Failure {
         return failure;
     }
     failure.with_hint(format!(
-        "{by} names no socket; without it gshare looks in the usual places (gshare config path). A service is started by \
-         `sudo systemctl start gshared`, or your own by `gshare daemon --user`"
+        "there is no socket at the path that {by} gives; without {by}, gshare looks in the usual places (gshare config \
+         path). To start the service: `sudo systemctl start gshared`; your own: `gshare daemon --user`"
     ))
 }
 

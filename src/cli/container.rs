@@ -91,7 +91,7 @@ fn docker_can(words: &[OsString]) -> Result<(), Failure> {
     }
     Err(Failure::new(
         failure::NOT_AVAILABLE,
-        "docker puts containers into slices of systemd only, so this one would be outside the claim",
+        "docker puts containers into systemd slices only, so this container would be outside the claim",
     )
     .with_hint(
         "an administrator can change that: \"exec-opts\": [\"native.cgroupdriver=cgroupfs\"] in /etc/docker/daemon.json; or use podman",

@@ -91,11 +91,11 @@ pub(super) fn text(tried: &Tried, now_ms: u64) -> String {
             .as_ref()
             .map(|expected| format!("it would start {}", expected.text())),
         Some(at) if tried.takings.is_empty() => Some(format!(
-            "it would start in {} at the earliest, when time limits end",
+            "it would start in {} at the earliest, when running claims reach their time limits",
             span(at)
         )),
         Some(at) => Some(format!(
-            "it would start in {}, as soon as that is done",
+            "it would start in {}, once the other claims have made room",
             span(at)
         )),
         None if !tried.alone.is_empty() => Some("start time unknown".to_owned()),
@@ -130,7 +130,7 @@ mod tests {
         };
         assert_eq!(
             text(&tried, 1500),
-            "would wait: wants 24.0 GiB\nit would be 1st in the queue, within what is guaranteed\nin 30s c3 of ada moves to another GPU (GPU 1)\nit would start in 30s, as soon as that is done"
+            "would wait: wants 24.0 GiB\nit would be 1st in the queue, within what is guaranteed\nin 30s c3 of ada moves to another GPU (GPU 1)\nit would start in 30s, once the other claims have made room"
         );
     }
 }

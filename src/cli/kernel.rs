@@ -231,7 +231,8 @@ fn chosen<'a>(offered: &'a [Kernel], args: &InstallArgs) -> Result<Vec<&'a Kerne
 
 fn none_at_all() -> Failure {
     usage("Jupyter has no kernels here").with_hint(
-        "activate the environment that has them (pip install ipykernel puts python3 into it), or name it in JUPYTER_PATH",
+        "activate an environment that has kernels (pip install ipykernel adds the kernel python3), or add its \
+         share/jupyter to JUPYTER_PATH",
     )
 }
 

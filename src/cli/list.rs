@@ -53,7 +53,7 @@ fn by_driver(snapshot: &Snapshot) -> String {
         let bytes: u64 = claim.gpus.iter().filter_map(|g| g.mem_driver).sum();
         (bytes >= 1 << 20).then(|| {
             format!(
-                "{}: the driver uses {} of its limit (modules, graphs, stack)\n",
+                "{}: the driver itself uses {} of the claim's memory limit (modules, graphs, stack)\n",
                 claim.id,
                 Bytes(bytes)
             )
@@ -94,7 +94,7 @@ fn uncounted(snapshot: &Snapshot) -> String {
                     "do"
                 };
                 text.push_str(&format!(
-                    "{id}: cannot tell what {} {does} on GPU {gpu}: OptiX, OpenCL, Vulkan, OpenGL and kernels that start kernels launch uncounted\n",
+                    "{id}: cannot tell what {} {does} on GPU {gpu}: gshare does not count launches by OptiX, OpenCL, Vulkan, OpenGL or by other kernels\n",
                     pids(&part.cannot_tell)
                 ));
             }
@@ -163,7 +163,7 @@ fn stay(snapshot: &Snapshot) -> String {
     let line = |(what, why, ids): (&str, &str, Vec<&str>)| match ids.as_slice() {
         [id] => format!("{id} cannot be {what}: {}\n", plain(why)),
         _ => format!(
-            "{} cannot be {what}, each because {}\n",
+            "{} cannot be {what}, all for the same reason: {}\n",
             ids.join(", "),
             plain(why)
         ),
@@ -265,7 +265,7 @@ fn off_text(snapshot: &Snapshot) -> String {
         format!(" until {}", super::admin::local_time(at))
     });
     format!(
-        "gshare is OFF{until}: nothing is limited, taken or refused (by {}; gshare admin on)\n\n",
+        "gshare is OFF{until} (by {}): nothing is limited, reclaimed or refused. To switch it on: gshare admin on\n\n",
         plain(&off.by)
     )
 }
@@ -399,7 +399,7 @@ mod tests {
         snapshot.claims.push(more);
         assert_eq!(
             stay(&snapshot),
-            "c1, c3 cannot be offloaded, each because it uses managed memory\n"
+            "c1, c3 cannot be offloaded, all for the same reason: it uses managed memory\n"
         );
     }
 

@@ -99,7 +99,7 @@ fn off_without(args: &OffArgs, for_ms: Option<u64>) -> Result<AdminDone, Failure
     Ok(AdminDone {
         message: format!(
             "gshare is off {until}. No service answers, so this command lifted {} limits of claims and {} device filters. \
-             A restarted service stays off\nOffloaded and suspended claims come back when a service runs",
+             gshare stays off when the service is restarted\nOffloaded and suspended claims come back when a service runs",
             opened.pages, opened.filters
         ),
         undo: Some("gshare admin on".to_owned()),

@@ -39,7 +39,10 @@ impl Phases {
             file.write_all(line.as_bytes())
         };
         write().map_err(|e| {
-            let why = format!("cannot write the phases to {}: {e}", path.display());
+            let why = format!(
+                "cannot write the times of the phases to {}: {e}",
+                path.display()
+            );
             Failure::new(failure::INTERNAL, why)
         })
     }

@@ -55,9 +55,9 @@ fn driver_rows(release: Release) -> Vec<Check> {
         of(
             "driver and GPUs",
             "driver",
-            "gshare was compared with the libraries of releases 535 and 550; nothing ran on a GPU",
+            "gshare was checked against the libraries of driver releases 535 and 550, but not on a GPU",
             (release.0 < COMPARED_SINCE).then(|| {
-                let why = "gshare was never compared with the libraries of releases before 535";
+                let why = "gshare was never checked against the libraries of driver releases before 535";
                 ("limited", why, COMPARED_SINCE.to_string())
             }),
         ),
@@ -65,7 +65,7 @@ fn driver_rows(release: Release) -> Vec<Check> {
         of(
             "compute",
             "compute limit",
-            "claims take turns on every release; side by side where NVIDIA's MPS is installed",
+            "claims can take turns with every driver release, and run side by side where NVIDIA's MPS is installed",
             None,
         ),
         of(
@@ -75,7 +75,8 @@ fn driver_rows(release: Release) -> Vec<Check> {
             match release.0 < OFFLOADS_SINCE {
                 true => Some(("missing", offload.as_str(), offloads.to_string())),
                 false => release.refuses_pytorch().then(|| {
-                    let why = "this release cannot checkpoint most programs: only gshare offload tries it";
+                    let why = "this release cannot checkpoint most programs, so gshare offloads claims only on request \
+                               (gshare offload)";
                     ("limited", why, offloads.to_string())
                 }),
             },

@@ -22,7 +22,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Exit {
         .map_err(|e| usage(format!("cannot read {}: {e}", args.trace.display())))?;
     if replay_sizes::is_records(&text) {
         if !args.policy.is_empty() {
-            let text = "records of runs are replayed with sizes, not with policies";
+            let text = "records of runs are replayed to compare sizes, not policies";
             let hint = "--policy is for lists of claims (CSV)";
             return Err(usage(text.to_owned()).with_hint(hint));
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use chrono::{Local, TimeZone};
 use gshare_core::units::show_duration;
 use gshare_proto::figures::{self, about, hours, percent};
-use gshare_proto::{Call, HistoryPoint, Reply, ReportSpec, ReportView, Usage};
+use gshare_proto::{Call, HistoryPoint, Reply, ReportSpec, ReportView, Usage, messages};
 
 use super::args::report::ReportArgs;
 use super::claim::unexpected;
@@ -23,7 +23,7 @@ const GIB: f64 = 1_073_741_824.0;
 
 pub(crate) fn run(socket: Option<&Path>, args: &ReportArgs) -> Outcome {
     if args.until.is_some_and(|until| until >= args.since) {
-        let text = "the time asked for ends before it begins";
+        let text = messages::period_ends_first();
         let hint = "--until counts back from now like --since and must be shorter: gshare report --since 2w --until 1w";
         return Err(Failure::new(super::failure::USAGE, text).with_hint(hint));
     }

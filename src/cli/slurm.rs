@@ -114,8 +114,11 @@ impl Site {
 /// The job that slurmd runs a prolog or epilog for.
 fn number() -> Result<u32, Failure> {
     variable("SLURM_JOB_ID").parse().map_err(|_| {
-        Failure::new(failure::USAGE, "SLURM_JOB_ID is not set: slurmd runs this")
-            .with_hint("gshare slurm config slurm.conf prints the lines for Slurm")
+        Failure::new(
+            failure::USAGE,
+            "SLURM_JOB_ID is not set: only slurmd runs this command",
+        )
+        .with_hint("gshare slurm config slurm.conf prints the lines for Slurm")
     })
 }
 
@@ -207,7 +210,7 @@ fn spec(slurm: &Slurm, job: &Job, shards: Shards, args: &TaskArgs) -> Result<Cla
     let names = job.gpus.iter().map(|g| slurm.gpus.name(*g));
     let names: Option<Vec<String>> = names.collect();
     let names = names.ok_or_else(|| {
-        usage("gpus in [slurm] of gshare.toml must list as many GPUs as gres.conf, in its order")
+        usage("[slurm] gpus in gshare.toml must list as many GPUs as gres.conf, in the same order")
     })?;
     Ok(ClaimSpec {
         gpus_milli: Some(milli),

@@ -79,9 +79,9 @@ fn text(said: &Suggestion) -> String {
         lines.push(format!("  - next 10 minutes: up to {}{sm}", Bytes(next)));
     }
     let asked = if said.id.is_some() {
-        "it asks for now"
+        "the current size"
     } else {
-        "was asked for last"
+        "the size of the last run"
     };
     match (said.frees_mem, said.frees_sm) {
         (Some(mem), sm) if mem > 0 || sm.is_some_and(|s| s > 0.0) => {
@@ -90,7 +90,7 @@ fn text(said: &Suggestion) -> String {
                 format!(" and {} of the SMs", percent_of(sm))
             });
             lines.push(format!(
-                "  frees {}{sm} of what {asked}",
+                "  frees {}{sm} of {asked}",
                 Bytes(mem.unsigned_abs())
             ));
         }

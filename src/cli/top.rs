@@ -222,7 +222,9 @@ fn feed(socket: Option<&Path>, interval: Option<Duration>) -> Result<Feed, Failu
             let why = text.split("; looked at").next().unwrap_or_default();
             Failure::new(
                 failure::NO_SERVICE,
-                format!("no gshare service on this machine, and no GPU to show without one: {why}"),
+                format!(
+                    "no gshare service on this machine, and no GPU to show without a service: {why}"
+                ),
             )
             .with_hint("to see gshare without a GPU: gshare demo")
         }),

@@ -102,8 +102,8 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
         format!("it is within the guarantee of {user}, so it goes before claims above a guarantee")
     } else {
         format!(
-            "it is above the guarantee of {user}: claims within a guarantee go first, then those of users who \
-             used the GPUs least lately"
+            "it is above the guarantee of {user}: claims within a guarantee go first, then those of users with the \
+             lowest recent use"
         )
     };
     // Whose turn it is counts from that hour on.
@@ -120,7 +120,7 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
     lines.push(match waiting.expected_ms {
         Some(at) if at <= snapshot.taken_ms => "it starts any moment now".to_owned(),
         Some(at) if waiting.plan.is_some() => format!(
-            "it starts in {}, as soon as that is done",
+            "it starts in {}, once the other claims have made room",
             left(snapshot.taken_ms, at)
         ),
         Some(at) if waiting.by_hours => format!(
@@ -132,7 +132,7 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
             format!("it starts {}", expected.unwrap_or_default())
         }
         Some(at) => format!(
-            "it starts in {} at the earliest, when time limits end",
+            "it starts in {} at the earliest, when running claims reach their time limits",
             left(snapshot.taken_ms, at)
         ),
         None if !waiting.alone.is_empty() => "start time unknown".to_owned(),
@@ -194,9 +194,9 @@ fn runs(claim: &ClaimView, now_ms: u64) -> String {
     }
     if let Some(announced) = &claim.announced {
         text += &format!(
-            "announced: it {}; to postpone it: gshare keep {}\n",
+            "announced: {id} {}; to postpone this: gshare keep {id}\n",
             plain(announced),
-            claim.id
+            id = claim.id
         );
     }
     text

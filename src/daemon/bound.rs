@@ -25,14 +25,14 @@ fn refusal(pid: i32, bound: &Bound) -> WireError {
     let next = match bound {
         Bound::Job { .. } => {
             "ask the batch system for GPUs, or claim from a login session; \
-             the administrator decides which GPUs are whose"
+             the administrator decides which GPUs belong to the batch system"
         }
         Bound::Container { .. } => {
             "start the container in a claim: gshare claim -g 0.5 -- podman run ..."
         }
         _ => {
-            "claim from a login session without that limit, or ask the administrator to set the limit on your user \
-             slice: with systemd, claims stay within that slice"
+            "claim from a login session without that limit, or ask the administrator to limit your user slice \
+             instead: with systemd, claims stay within the slice"
         }
     };
     let message = format!(

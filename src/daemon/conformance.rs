@@ -29,7 +29,7 @@ impl Conformance {
     fn text(&self) -> String {
         let (gpu, driver, at) = (&self.gpu, &self.driver, local(self.at_ms));
         format!(
-            "{} of {} checks differ from the documentation: {gpu}, driver {driver}, {at}",
+            "in {} of {} checks the driver differs from its documentation: {gpu}, driver {driver}, {at}",
             self.different, self.checks
         )
     }
@@ -68,7 +68,7 @@ pub(crate) fn row(world: &World<'_>) -> Check {
 /// What `gshare admin stage` says of stages 3 and 4.
 pub(crate) fn warning(world: &World<'_>) -> Option<String> {
     let text = format!(
-        "stages 3 and 4 are experimental here until the checks of this driver pass (an idle GPU, about 10 min): {COMMAND}"
+        "stages 3 and 4 are experimental here until this driver passes its checks. To run them (idle GPU, about 10 min): {COMMAND}"
     );
     is_untried(world).then_some(text)
 }

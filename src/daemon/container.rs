@@ -51,12 +51,13 @@ pub(crate) fn place(world: &World<'_>, peer: &Peer, word: &str) -> Result<Reply,
         ));
     };
     if live.record.no_library {
-        let text = format!("{id} runs without the library, and its containers would load it");
-        return Err(not_now(text).with_hint("for containers: claim without --no-library"));
+        let text =
+            format!("{id} was claimed with --no-library, but containers would load the library");
+        return Err(not_now(text).with_hint("to run containers, claim without --no-library"));
     }
     let Some(cgroup) = &live.cgroup else {
         return Err(not_now(messages::containers_need_cgroups())
-            .with_hint("containers need the machine's service, run as root"));
+            .with_hint("containers need the system service, which runs as root"));
     };
     let cgroup_parent = cgroup.kernel_path().display().to_string();
     let written = write_spec(world, dir, id);

@@ -299,7 +299,7 @@ impl Gpus {
                 let what = if matches.is_empty() {
                     "there is no such GPU on this machine"
                 } else {
-                    "several GPUs begin with it"
+                    "several GPU UUIDs begin with this"
                 };
                 return Err(usage(format!("{lead}{word}: {what}")).with_hint(format!(
                     "GPUs 0 to {}, or a UUID, as gshare status shows them",

@@ -173,8 +173,8 @@ fn cgroup_row(world: &World<'_>) -> Check {
         (Some(tree), _) => Check {
             fix: slow_mount(tree.dir()).map(|mount| {
                 format!(
-                    "optional: after idle time, claims start about 10 ms faster; forks get slightly slower: mount -o \
-                     remount,favordynmods {mount}"
+                    "optional: mount -o remount,favordynmods {mount} makes claims start about 10 ms faster after idle \
+                     time, and forks slightly slower"
                 )
             }),
             ..check(
@@ -354,13 +354,14 @@ fn shim_row(world: &World<'_>) -> Check {
         .collect();
     match &world.host.driver.libcuda {
         Ok(_) if !past.is_empty() => Check {
-            fix: (!world.host.driver.strict.on && world.host.mode == Mode::System)
-                .then(|| "sudo gshare setup (strict limits hold such programs, too)".to_owned()),
+            fix: (!world.host.driver.strict.on && world.host.mode == Mode::System).then(|| {
+                "sudo gshare setup (strict limits apply to such programs, too)".to_owned()
+            }),
             ..check(
                 "memory limit (library)",
                 "limited",
                 format!(
-                    "these processes loaded the driver without it (as Ollama does) and have no limit: {}",
+                    "these processes loaded the driver without gshare's library (as Ollama does) and have no limit: {}",
                     past.join(", ")
                 ),
             )

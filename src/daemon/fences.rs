@@ -118,7 +118,7 @@ fn open_tree(config: &Config, mode: Mode) -> (Option<Tree>, Option<String>) {
                 let why = silent.map(|error| format!("{:#}", anyhow::Error::from(error)));
                 if let Some(why) = &why {
                     tracing::warn!(
-                        "claims of users without a systemd unit get a cgroup tree outside systemd's: {why}"
+                        "claims of users who have no systemd unit yet go into a cgroup tree outside systemd: {why}"
                     );
                 }
                 return (Some(tree.into()), why);

@@ -644,11 +644,11 @@ fn granted_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
     let but = match (world.config.is_off(), record.stage) {
         (true, _) => "gshare is off: nothing limits or protects this claim",
         (_, Stage::Observe) if record.plain => {
-            "stage 1 (observe): it is only counted; its programs see all GPUs, without limits, protection or \
-             variables set by gshare"
+            "stage 1 (observe): gshare only counts this claim; its programs see all GPUs, without limits, protection \
+             or variables set by gshare"
         }
         (_, Stage::Observe) => {
-            "stage 1 (observe): it is only counted; nothing limits or protects it"
+            "stage 1 (observe): gshare only counts this claim; nothing limits or protects it"
         }
         _ if world.claims.is_counted(id) => {
             "made while gshare was off: nothing limits or protects it until it ends"

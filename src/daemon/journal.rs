@@ -243,7 +243,7 @@ impl Journal {
     pub(crate) fn newer(&self) -> Option<String> {
         let found = self.newer?;
         Some(format!(
-            "the journal has format {found}, this gshared knows up to {FORMAT}: running claims keep their limits, but nothing new is granted"
+            "the journal has format {found}, but this gshared knows only up to {FORMAT}: running claims keep their limits, but nothing new is granted"
         ))
     }
 

@@ -118,9 +118,8 @@ impl Strict {
         if !self.on || whole {
             return Ok(());
         }
-        let text =
-            "limits are strict here, and without the library nothing would hold a part of a GPU";
-        Err(WireError::new(ErrorCode::NotPermitted, text).with_hint("take whole GPUs: -g 1"))
+        let text = "limits are strict here, and without the library nothing could limit a program to a part of a GPU";
+        Err(WireError::new(ErrorCode::NotPermitted, text).with_hint("claim whole GPUs: -g 1"))
     }
 
     /// Refuses early what the launcher would have to refuse after an hour in the queue.
@@ -147,8 +146,8 @@ impl Strict {
                  privilege to enforce them",
             )
             .with_hint(
-                "a sandbox, a container or a systemd unit with NoNewPrivileges= sets this: run gshare claim outside, \
-                 and the sandbox or container in the claim",
+                "a sandbox, a container or a systemd unit with NoNewPrivileges= sets no_new_privs: run gshare claim \
+                 outside it, and start the sandbox or container inside the claim",
             ));
         }
         Ok(())

@@ -373,7 +373,7 @@ fn bound_to(gpus: &Gpus, record: &ClaimRecord, to: &[SliceRecord]) -> (Vec<Strin
     }
     let found = only.iter().filter_map(|uuid| gpus.gpu_index(uuid));
     let gpus = found.map(|g| g.to_string()).collect::<Vec<_>>().join(",");
-    let text = format!("; it stays there: it is bound to GPU {gpus} now");
+    let text = format!("; the claim is now bound to GPU {gpus}");
     (only, text)
 }
 
@@ -625,7 +625,7 @@ mod tests {
             (
                 vec!["GPU-0".to_owned()],
                 vec!["GPU-1".to_owned()],
-                "it is bound to GPU 1 now",
+                "the claim is now bound to GPU 1",
             ),
         ] {
             let record = &mut scene.claim(1, 0).record;

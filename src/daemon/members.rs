@@ -353,7 +353,7 @@ impl Host {
         tokio::spawn(async move {
             #[allow(
                 deprecated,
-                reason = "its successor is unsafe; this descriptor is owned and stays the same"
+                reason = "the function that replaces it is unsafe; this descriptor is owned and never changes"
             )]
             let watched = tokio::io::unix::AsyncFd::with_interest(
                 Shared(Arc::clone(&pidfd)),

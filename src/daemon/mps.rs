@@ -129,7 +129,7 @@ fn happened(world: &World<'_>, g: usize, event: MpsEvent, out: &mut Vec<Command>
         MpsEvent::Fault { clients, .. } => {
             let who = who(world, &clients);
             let text = format!(
-                "a program of {who} had a fatal fault, and MPS ended all programs of these claims"
+                "a program of {who} had a fatal fault, so MPS ended the programs of all these claims"
             );
             return lost(world, g, &clients, &text, out);
         }
@@ -161,7 +161,7 @@ fn lost(world: &World<'_>, g: usize, clients: &[i32], what: &str, out: &mut Vec<
         let then = match on_fault {
             OnFault::End => "its programs on the GPU are ended, and so is the claim",
             OnFault::Keep => {
-                "its programs on the GPU are ended; the claim stays: restart them in it"
+                "its programs on the GPU are ended, but the claim stays: restart the programs in the claim"
             }
             OnFault::Requeue if requeues => "its command is ended and queued again",
             OnFault::Requeue => {
@@ -207,7 +207,7 @@ pub(crate) fn strays(world: &World<'_>, g: usize) -> BTreeMap<i32, ClaimId> {
 /// What the owner of a process is told that runs beside MPS.
 pub(crate) fn stray_text(g: usize, (pid, id): (i32, ClaimId)) -> Command {
     let text = format!(
-        "{id}: process {pid} runs on GPU {g} beside MPS: nothing limits its SMs (is CUDA_MPS_PIPE_DIRECTORY set as gshare env prints it?)"
+        "{id}: process {pid} runs on GPU {g} outside MPS, so nothing limits its SMs (does CUDA_MPS_PIPE_DIRECTORY have the value that gshare env prints?)"
     );
     Command::TellOwner { id, text }
 }
@@ -305,7 +305,7 @@ pub(crate) fn mps_words_for_runners(
             format!("running ones keep {} SMs, ", keep.join(" and "))
         };
         words.push(format!(
-            "MPS sets a program's SMs when it starts: {runners}those started from now on get {next}"
+            "MPS fixes a program's SMs when the program starts: {runners}programs started from now on get {next}"
         ));
     }
     if slice.sm_limit_milli != old.sm_limit_milli && world.config.mps.share == MpsShare::Request {

@@ -74,7 +74,7 @@ pub(crate) fn order_off(world: &World<'_>, peer: &Peer, for_ms: Option<u64>) -> 
         then: vec![Command::FollowOff],
         ..Order::answered(move |world, _| {
             let mut lines = vec![format!(
-                "gshare is off {until}: nothing is limited, taken or refused, and every program can open the GPUs"
+                "gshare is off {until}: nothing is limited, reclaimed or refused, and every program can open the GPUs"
             )];
             lines.extend(
                 world
@@ -98,7 +98,7 @@ pub(crate) fn order_off(world: &World<'_>, peer: &Peer, for_ms: Option<u64>) -> 
 
 fn away_text(id: ClaimId, live: &Live) -> Option<String> {
     let here = [HoldingRecord::Here, HoldingRecord::Counted].contains(&live.record.holding);
-    (!here).then(|| format!("{id} is not on its GPU yet; gshare restores it when its memory fits, or: gshare restore {id}"))
+    (!here).then(|| format!("{id} is not on its GPU yet; gshare restores it when its memory fits. To restore it now: gshare restore {id}"))
 }
 
 fn mps_text(id: ClaimId, live: &Live) -> Option<String> {
@@ -231,7 +231,7 @@ impl Settings {
             self.off.called.clear();
         }
         let text = match self.is_off() {
-            true => "gshare is off: nothing is limited, taken or refused until gshare admin on",
+            true => "gshare is off: nothing is limited, reclaimed or refused until gshare admin on",
             false => {
                 "gshare is on again: a claim above its limit may not grow, and nothing is ended"
             }
@@ -278,7 +278,7 @@ impl Settings {
         self.off.configured.as_deref().unwrap_or(self)
     }
 
-    /// Whether nothing is to be limited, taken or refused.
+    /// Whether nothing is to be limited, reclaimed or refused.
     pub(crate) fn is_off(&self) -> bool {
         self.off.line.is_some()
     }

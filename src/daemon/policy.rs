@@ -36,10 +36,10 @@ pub(crate) fn is_auto(world: &World<'_>, word: &str, auto: &AutoClaim) -> WireEr
     let (pid, user) = (auto.pid(), world.host.names.user(auto.uid()));
     WireError::new(
         ErrorCode::NotAvailable,
-        format!("{word} is process {pid} of {user}, which has no claim: the process has no limit, and {word} ends \
-                 when it exits"),
+        format!("{word} stands for process {pid} of {user}, which has no claim and no limit; {word} disappears when \
+                 the process exits"),
     )
-    .with_hint(format!("to make it a claim: gshare adopt {pid}; to end it: kill {pid}"))
+    .with_hint(format!("to give the process a claim: gshare adopt {pid}; to end the process: kill {pid}"))
 }
 
 /// A process that gshare itself runs: a probe, a server of its own.

@@ -126,7 +126,7 @@ pub(crate) fn keep(
         None if features.idle.is_warned(id) => {
             let kept = Fact::Kept { claim: id };
             let message = format!(
-                "{id} counts as in use for {long}: until then gshare does not reclaim it as idle"
+                "gshare treats {id} as in use for the next {long} and does not reclaim it as idle"
             );
             return Ok(Order::then(
                 vec![Command::Tell(kept), Command::LookAtLevers],
@@ -245,18 +245,18 @@ impl Claims {
     }
 }
 
-/// Why others who would give way are left alone: `c5 (mail) can be asked to make room in 22s: ...`.
+/// Why others who would give way are left alone: `c5 (mail) does not have to make room yet: ...`.
 pub(crate) fn alone_texts(world: &World<'_>, alone: &[(ClaimId, Alone)]) -> Vec<String> {
     let now = world.now.core;
     let left = |until: &Now| show_duration(whole(until.saturating_sub(now)));
     let text = |(id, alone): &(ClaimId, Alone)| {
         let why = match alone {
             Alone::Young { until } => format!(
-                "can be asked to make room in {}: until then its minimum run time (min-run) protects it",
+                "does not have to make room yet: its minimum run time (min-run) protects it for {}",
                 left(until)
             ),
             Alone::PutOff { until } => format!(
-                "can be asked again to make room in {}: the last time was postponed or failed (gshare log {id})",
+                "does not have to make room again for {}: the last attempt was postponed or failed (gshare log {id})",
                 left(until)
             ),
             Alone::Fixed(why) => format!("cannot make room: {why}"),

@@ -357,7 +357,7 @@ fn may_resize(
             format!("{id} still waits; it can be resized once it is granted"),
         )
         .with_hint(format!(
-            "to wait for less: gshare release {id}, then claim again"
+            "to wait for a smaller size: gshare release {id}, then claim again"
         )));
     };
     if live.ending.as_ref().is_some_and(|e| e.kill_at.is_some()) {

@@ -73,7 +73,7 @@ impl Service {
             self.notice(Some(id), text);
         }
         if let Some(why) = self.journal.newer() {
-            tracing::error!("{why}; start the newer gshared");
+            tracing::error!("{why}; start the version of gshared that wrote the journal");
             self.notice(None, why);
         }
         let boot = boot_id();

@@ -436,7 +436,7 @@ async fn prepare(units: Option<&UnitTree>, uid: u32) {
     let made = tokio::task::spawn_blocking(move || units.prepare(uid)).await;
     if let Ok(Err(error)) = made {
         // The claim will be told.
-        tracing::debug!(uid, %error, "no place for claims yet");
+        tracing::debug!(uid, %error, "could not prepare systemd units for this user's claims");
     }
 }
 

@@ -254,7 +254,7 @@ impl Service {
                 let rules = gpus::rules(&self.world(), None, []);
                 let cgroup = self.claims.get(&id).and_then(|live| live.cgroup.as_ref());
                 if let Err(error) = self.host.fences.set(cgroup, &rules) {
-                    tracing::error!(%id, %error, "cannot deny it new access to its GPUs");
+                    tracing::error!(%id, %error, "cannot stop new programs of the claim from opening its GPUs");
                 }
                 self.tell_owner(id, &cover::uncovered_text(id));
             }

@@ -230,7 +230,7 @@ pub(crate) fn expected_view(world: &World<'_>, expected: Expected) -> ExpectedVi
             Until::MinRun(id) => format!("minimum run time of {id}"),
             Until::Limit(id) => format!("time limit of {id}"),
             Until::Ends(id) => format!("earlier runs such as {id}"),
-            Until::Turn => "after a long wait, others make room for up to an hour".to_owned(),
+            Until::Turn => "it has waited long, so others make room for up to an hour".to_owned(),
         },
     }
 }

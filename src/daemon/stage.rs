@@ -222,7 +222,7 @@ pub(crate) fn due(world: &World<'_>) -> Vec<Command> {
         return Vec::new();
     };
     let text = format!(
-        "{} is in force now, as an administrator ordered before",
+        "{} is in force now, as scheduled by an administrator",
         later.what
     );
     tracing::warn!("{text}");
@@ -467,7 +467,8 @@ impl Claims {
         for (id, stage) in lowered {
             if let Some(live) = self.get_mut(id) {
                 live.record.stage = *stage;
-                let what = "its lower stage: a restart of the service forgets it";
+                let what =
+                    "the claim's lower stage, which is lost at the next restart of the service";
                 journal.keep(&live.record, what);
             }
         }

@@ -52,13 +52,13 @@ impl Step {
             Self::Supersede => {
                 let beside = tree.shown(&beside(&target.path));
                 format!(
-                    "replace  {shown} (edited; what it was is {})",
+                    "replace  {shown} (edited; the old file is kept as {})",
                     beside.display()
                 )
             }
             Self::Same => format!("same     {shown}"),
             Self::Keep => format!("keep     {shown} (edited; not replaced)"),
-            Self::Gone => format!("keep     {shown} (removed; not installed again)"),
+            Self::Gone => format!("skip     {shown} (you removed it; not installed again)"),
         }
     }
 }

@@ -251,7 +251,7 @@ fn wrong_use_exits_64_and_help_exits_0() {
         .output()
         .expect("gshare");
     assert!(
-        stderr(&output).contains("hint: a part of a GPU is -g 0.25"),
+        stderr(&output).contains("hint: to claim a part of a GPU: -g 0.25"),
         "{}",
         stderr(&output)
     );

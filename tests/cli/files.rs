@@ -133,8 +133,8 @@ fn quotas_that_cannot_be_packed_are_reported_with_which_and_why() {
     let bad = check(&["--gpus", "2"]);
     assert_eq!(code(&bad), Some(78));
     for words in [
-        "gshare.toml:4:2: user:ada cannot be guaranteed 0.6 beside the others",
-        "must be on one GPU",
+        "gshare.toml:4:2: user:ada cannot be guaranteed 0.6 in addition to the other guarantees",
+        "each part must fit on one GPU",
         "at most 0.3",
     ] {
         assert!(stderr(&bad).contains(words), "{words}: {}", stderr(&bad));
@@ -173,7 +173,7 @@ fn setup_shows_its_changes_also_without_systemd_and_what_users_should_know() {
     let root = home.path("image").to_string_lossy().into_owned();
     let fresh = shown(&["setup", "--dry-run", "--root", &root]);
     for part in [
-        "forgets names after\n           90 days",
+        "It deletes the names\n           after 90 days",
         "not your programs and notebooks",
         "gshare report --mine --raw",
     ] {

@@ -190,7 +190,7 @@ fn without_the_library_strict_limits_give_whole_gpus_alone() {
     assert_eq!(refused.status.code(), Some(77));
     let (_, why) = said(&refused);
     assert!(
-        why.contains("nothing would hold a part of a GPU") && why.contains("-g 1"),
+        why.contains("nothing could limit a program to a part of a GPU") && why.contains("-g 1"),
         "{why}"
     );
     assert_eq!(claim("1", "true").status.code(), Some(0));

@@ -183,7 +183,7 @@ fn done(model: &mut Model, seq: u64, asked: Asked, outcome: Result<Reply, Failur
             let lines = vec![
                 granted.message,
                 String::new(),
-                format!("It is held {until} (x). No program uses it yet."),
+                format!("You hold it {until} (key x). No program uses it yet."),
                 format!("Use it in a shell:  eval \"$(gshare env {})\"", granted.id),
             ];
             if form.is_some() || model.dialog.is_none() {

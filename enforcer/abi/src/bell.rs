@@ -25,8 +25,8 @@ impl Bell {
     /// # Errors
     /// When it is no socket.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
-        let inode =
-            socket_inode(fd.as_raw_fd()).ok_or_else(|| wrong("doorbell is not a socket"))?;
+        let inode = socket_inode(fd.as_raw_fd())
+            .ok_or_else(|| wrong("the descriptor for wake-ups is not a socket"))?;
         let fd = fd.into_raw_fd();
         Ok(Self { fd, inode })
     }

@@ -76,7 +76,7 @@ impl Files {
             let path = directory.join(part.file());
             File::open(&path).map_err(|error| {
                 let text = format!(
-                    "gshare is not wholly installed: {}: {error}",
+                    "gshare is not completely installed: {}: {error}",
                     path.display()
                 );
                 io::Error::new(error.kind(), text)

@@ -14,21 +14,20 @@ use crate::sys;
 /// Where this program lies, if nobody but root can have put it there: a link to it in a directory of the
 /// user's would let that user choose the files beside it.
 pub(crate) fn own_file() -> Result<PathBuf, Refusal> {
-    let refuse =
-        |why: String| {
-            if std::fs::metadata("/").is_ok_and(|root| root.uid() != 0) {
-                return Refusal::new(
+    let refuse = |why: String| {
+        if std::fs::metadata("/").is_ok_and(|root| root.uid() != 0) {
+            return Refusal::new(
                 NOT_PERMITTED,
                 "limits are strict here, but cannot be enforced in a user namespace of your own",
             )
-            .hint("claim outside and make the namespace in the claim: gshare claim -- unshare ...");
-            }
-            Refusal::new(
-                NOT_PERMITTED,
-                format!("the launcher cannot be trusted: {why}"),
-            )
-            .hint("install it again: sudo gshare setup")
-        };
+            .hint("run gshare claim outside the namespace, and create the namespace inside the claim: gshare claim -- unshare ...");
+        }
+        Refusal::new(
+            NOT_PERMITTED,
+            format!("the launcher cannot be trusted: {why}"),
+        )
+        .hint("install the launcher again: sudo gshare setup")
+    };
     let path = std::fs::read_link("/proc/self/exe").map_err(|error| refuse(error.to_string()))?;
     trusted(&path).map_err(refuse)?;
     let (own, there) = (

@@ -18,7 +18,7 @@ pub(crate) fn trust(bind: &Bind) -> Result<(), Refusal> {
     for path in [&bind.from, &bind.on] {
         trusted(Path::new(path)).map_err(|why| {
             Refusal::new(NOT_PERMITTED, format!("a library cannot be trusted: {why}")).hint(
-                "ask your administrator to let only root write the driver's and gshare's libraries",
+                "ask your administrator to make the driver's and gshare's libraries writable for root only",
             )
         })?;
     }
@@ -32,7 +32,7 @@ pub(crate) fn check(bind: &Bind) -> Result<(), Refusal> {
     }
     Err(Refusal::new(
         NOT_PERMITTED,
-        format!("{} is not the same file here as for the service", bind.from),
+        format!("{} is a different file here than for the service", bind.from),
     )
     .hint("the driver was changed, or this shell has a mount namespace of its own: try again from a new login"))
 }

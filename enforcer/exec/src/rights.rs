@@ -26,7 +26,7 @@ pub(crate) fn check_privilege() -> Result<(), Refusal> {
             NOT_PERMITTED,
             "limits are strict here, but no_new_privs is set for this process, so the launcher cannot enforce them",
         )
-        .hint("a sandbox, a container or a systemd unit with NoNewPrivileges= sets this: run gshare claim outside, and the sandbox or container in the claim"));
+        .hint("a sandbox, a container or a systemd unit with NoNewPrivileges= sets no_new_privs: run gshare claim outside it, and start the sandbox or container inside the claim"));
     }
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let traced = status
@@ -71,7 +71,10 @@ pub(crate) fn for_good() -> Result<(), Refusal> {
     if sets()?.none() {
         Ok(())
     } else {
-        Err(Refusal::new(INTERNAL, "the capability is still there"))
+        Err(Refusal::new(
+            INTERNAL,
+            "the capability could not be given up: the process still has it",
+        ))
     }
 }
 

@@ -1,7 +1,7 @@
 //! System calls that have no safe wrapper.
 #![allow(
     unsafe_code,
-    reason = "capabilities and bare descriptors have no safe wrapper"
+    reason = "no safe wrapper exists for capabilities and raw descriptors"
 )]
 
 use std::io;

@@ -184,7 +184,7 @@ fn knock(process: &Process) {
     };
     if turn(&SPOKE_NS, Duration::from_secs(30)) {
         say::line(&format!(
-            "claim {} is offloaded: its GPU memory is in host RAM; waiting for it: {reason}",
+            "claim {} is offloaded: its GPU memory is in host RAM. This call waits until it is restored: {reason}",
             process.name
         ));
     }

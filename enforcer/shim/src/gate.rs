@@ -613,7 +613,7 @@ impl Inner {
         self.grants.insert(place, ns);
     }
 
-    #[allow(clippy::too_many_arguments, reason = "what a flight is")]
+    #[allow(clippy::too_many_arguments, reason = "they describe one launch")]
     fn fly(
         &mut self,
         gpu: &Gpu,

@@ -228,7 +228,7 @@ pub(crate) fn ask() -> Standing {
     } {
         Ok(joined) if !counts(&joined) => {
             say::line(
-                "a second copy of gshare's library was loaded into this process (dlmopen), which cannot use the GPU: load libcuda.so.1 once, with dlopen",
+                "this process loaded a second copy of gshare's library (dlmopen), and that copy cannot use the GPU: load libcuda.so.1 only once, with dlopen",
             );
             return Standing::Barred;
         }

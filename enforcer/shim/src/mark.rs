@@ -422,7 +422,7 @@ mod tests {
             let next = std::thread::spawn(|| Thread::current().number()).join();
             assert!(
                 next.is_ok_and(|number| number <= 64),
-                "numbers of threads that have ended are given again"
+                "the number of an ended thread is reused"
             );
         }
         let there = AtomicU32::new(0);
@@ -442,7 +442,11 @@ mod tests {
         });
         numbers.sort_unstable();
         numbers.dedup();
-        assert_eq!(numbers.len(), 100, "no two at a time have the same");
+        assert_eq!(
+            numbers.len(),
+            100,
+            "no two running threads have the same number"
+        );
 
         let all: Vec<Thread> = (1..100).map(Thread).collect();
         let (own, shared): (Vec<Thread>, Vec<Thread>) =
@@ -458,7 +462,10 @@ mod tests {
                 some.iter().map(|thread| thread.stripe()).collect();
             stripes.len() == some.len()
         });
-        assert!(neighbours, "threads that came together count apart");
+        assert!(
+            neighbours,
+            "threads with neighbouring numbers use separate stripes"
+        );
     }
 
     #[test]
@@ -502,7 +509,7 @@ mod tests {
         assert_eq!(
             own_place().load(Ordering::Relaxed),
             0,
-            "cleared when it came back"
+            "the call cleared its place on return"
         );
         // Places are given back, and threads that come too late share one.
         for _ in 0..3 * MARKS {

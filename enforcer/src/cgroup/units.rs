@@ -269,7 +269,7 @@ impl UnitTree {
         systemd.home(
             self.names.service(uid),
             slice,
-            format!("Home of the claims of {name}"),
+            format!("Parent cgroup of the claims of {name}"),
             patience,
         )?;
         Ok(())

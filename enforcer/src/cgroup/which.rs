@@ -122,7 +122,7 @@ impl Tree {
             None if named.is_dir() => {
                 let mount = ground.mount.point.display();
                 return Err(format!(
-                    "{} is not a cgroup: those are below {mount}",
+                    "{} is not a cgroup: cgroups are below {mount}",
                     named.display()
                 ));
             }
@@ -131,7 +131,7 @@ impl Tree {
         let below = |above: &Path| above.starts_with(&name);
         if name.starts_with(&ground.tree) || below(&ground.tree) {
             return Err(format!(
-                "{} holds gshare's own claims, or is one of them",
+                "{} is one of gshare's own cgroups, or contains them",
                 name.display()
             ));
         }

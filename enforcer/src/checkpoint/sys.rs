@@ -94,7 +94,7 @@ impl Driver {
         }
         #[allow(
             clippy::missing_transmute_annotations,
-            reason = "the type is that of the field it goes to"
+            reason = "each target type is the type of the field"
         )]
         let driver = Self {
             state: function!(c"cuCheckpointProcessGetState"),

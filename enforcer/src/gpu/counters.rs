@@ -95,26 +95,32 @@ pub fn probe(source: CounterSource, gpu: &GpuReading, found: &Found) -> Result<(
     match source {
         CounterSource::Gpm => match gpu.gpm_supported {
             Some(true) => Ok(()),
-            Some(false) => Err("this GPU has none (Hopper and later do)".to_owned()),
-            None => Err("the driver did not say whether this GPU has it".to_owned()),
+            Some(false) => {
+                Err("this GPU has no such counters (Hopper and later have them)".to_owned())
+            }
+            None => Err("the driver did not say whether this GPU has such counters".to_owned()),
         },
         CounterSource::Dcgm => Err(match &found.dcgm {
-            None => "not read by this gshare, and libdcgm is not installed".to_owned(),
+            None => {
+                "this gshare does not read its counters, and libdcgm is not installed".to_owned()
+            }
             Some(_) if is_geforce(gpu) == Some(true) => {
                 "DCGM has no counters for GeForce before Blackwell".to_owned()
             }
             Some(path) => format!(
-                "{} is installed, but this gshare does not read it, because that would block profilers",
+                "{} is installed, but this gshare does not read its counters, because that would block profilers",
                 path.display()
             ),
         }),
         CounterSource::PmSampling => Err(match (&found.cupti, gpu.compute_capability) {
-            (None, _) => "not read by this gshare, and libcupti is not installed".to_owned(),
+            (None, _) => {
+                "this gshare does not read its counters, and libcupti is not installed".to_owned()
+            }
             (Some(_), Some(capability)) if capability < (7, 5) => {
                 "needs compute capability 7.5".to_owned()
             }
             (Some(path), _) => format!(
-                "{} is installed{}, but this gshare does not read it: a session locks the clocks",
+                "{} is installed{}, but this gshare does not read its counters: a profiling session locks the clocks",
                 path.display(),
                 match found.admin_only {
                     Some(true) => " for administrators",
@@ -188,9 +194,9 @@ mod tests {
         assert_eq!(source, None);
         for words in [
             "from the claims' own launches",
-            "GPM: this GPU has none",
-            "DCGM: not read by this gshare, and libdcgm is not installed",
-            "PM sampling: not read by this gshare, and libcupti is not installed",
+            "GPM: this GPU has no such counters",
+            "DCGM: this gshare does not read its counters, and libdcgm is not installed",
+            "PM sampling: this gshare does not read its counters, and libcupti is not installed",
         ] {
             assert!(text.contains(words), "{text}");
         }

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) fn run(socket: Option<&Path>, args: &ExecArgs) -> Outcome {
     let granted = claim(socket, args).unwrap_or_else(|failure| {
         out::failure(&failure);
-        out::note("gshare: this kernel runs without a claim; fix that, then restart the kernel");
+        out::note("gshare: this kernel runs without a claim; fix the cause above, then restart the kernel");
         Granted::default()
     });
     Err(exec::exec(&args.command, &granted))

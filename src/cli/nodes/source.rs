@@ -226,8 +226,7 @@ fn listen(
         match serde_json::from_slice::<Snapshot>(&line) {
             Ok(snapshot) => told(Node::of(&snapshot)),
             Err(_) => {
-                wrong =
-                    Some("it answers something that this gshare does not understand".to_owned());
+                wrong = Some("this version of gshare does not understand its answer".to_owned());
             }
         }
     }
@@ -260,7 +259,7 @@ fn meant(line: &[u8]) -> Option<String> {
 pub(super) fn no_ssh(error: &io::Error) -> Failure {
     let failure = Failure::new(failure::NOT_FOUND, format!("cannot start ssh: {error}"));
     match error.kind() {
-        io::ErrorKind::NotFound => failure.with_hint("it is the package openssh-client"),
+        io::ErrorKind::NotFound => failure.with_hint("install ssh: the package openssh-client"),
         _ => failure,
     }
 }

@@ -13,9 +13,9 @@ use crate::command::failure::{self, Failure};
 /// A file that cannot be read or is no report.
 pub(super) fn read(file: &Path) -> Result<(String, ReportView), Failure> {
     let wrong = |why: String| {
-        let text = format!("{} is no report of gshare: {why}", file.display());
+        let text = format!("{} is not a gshare report: {why}", file.display());
         Failure::new(failure::USAGE, text)
-            .with_hint("write one by: gshare report --json > HOST.json")
+            .with_hint("to write one: gshare report --json > HOST.json")
     };
     let text = std::fs::read_to_string(file).map_err(|e| wrong(e.to_string()))?;
     let report = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;

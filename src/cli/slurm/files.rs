@@ -13,7 +13,7 @@ use crate::command::out;
 
 /// Where each file goes, in the order of [`FILES`].
 const WHERE: [&str; FILES.len()] = [
-    "lines for DIR/slurm.conf; if Slurm has a Prolog, Epilog or HealthCheckProgram already, run gshare's from it",
+    "lines for DIR/slurm.conf; if Slurm already has a Prolog, Epilog or HealthCheckProgram, call gshare's script from it",
     "a line for DIR/gres.conf, if it has no shards yet",
     "a line for DIR/plugstack.conf",
     "a block for DIR/job_submit.lua, on the host of slurmctld",
@@ -21,7 +21,7 @@ const WHERE: [&str; FILES.len()] = [
     "DIR/gshare-prolog, executable",
     "DIR/gshare-epilog, executable",
     "DIR/gshare-health, executable",
-    "the plugin's source: | cc -shared -fPIC -O2 -x c - -o /usr/local/lib/slurm/gshare_spank.so",
+    "the plugin's source; to compile it, append: | cc -shared -fPIC -O2 -x c - -o /usr/local/lib/slurm/gshare_spank.so",
 ];
 
 pub(super) fn print(config: Option<&Path>, args: &ConfigArgs) -> Outcome {
@@ -237,12 +237,15 @@ pub(super) fn check(site: &Site) -> Outcome {
             let stage = service.stage.filter(|s| s.machine < 2);
             if let Some(stage) = stage {
                 missing.push(format!(
-                    "gshare is in {}, so jobs are only counted: gshare admin stage 2",
+                    "gshare is in {}, so jobs are only counted; to limit them: gshare admin stage 2",
                     stage.text()
                 ));
             }
             if service.off.is_some() {
-                missing.push("gshare is off, so jobs are not limited: gshare admin on".to_owned());
+                missing.push(
+                    "gshare is off, so jobs are not limited; to switch it on: gshare admin on"
+                        .to_owned(),
+                );
             }
         }
         Err(Not::Refused(why)) => missing.push(format!("gshare's service: {why}")),

@@ -61,9 +61,9 @@ impl Hours {
     }
 }
 
-/// What is no span of a day.
+/// What is not a range of hours.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a span of a day such as \"22-6\" or \"8:30-18\"")]
+#[error("`{0}` is not a range of hours such as \"22-6\" or \"8:30-18\"")]
 pub struct HoursError(String);
 
 impl FromStr for Hours {

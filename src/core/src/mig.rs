@@ -133,7 +133,7 @@ impl fmt::Display for NoRoom {
             .iter()
             .map(|(name, n)| format!("{n} x {name}"));
         let all = all.collect::<Vec<_>>().join(", ");
-        write!(f, " (at most, of one profile: {all})")
+        write!(f, " (most instances of a single profile: {all})")
     }
 }
 

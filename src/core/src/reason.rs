@@ -211,7 +211,7 @@ impl fmt::Display for Reason {
             Self::Hours { class, from: None } => {
                 write!(
                     f,
-                    "claims of class {} may not start at any hour of the day",
+                    "no hour of the day is open to claims of class {}",
                     class.name()
                 )
             }
@@ -222,7 +222,7 @@ impl fmt::Display for Reason {
             ),
             Self::Drained { wanted, open } => write!(
                 f,
-                "wants {wanted} GPU{}; {open} of those it may use take{} new claims",
+                "wants {wanted} GPU{}; of the GPUs that it may use, {open} accept{} new claims",
                 if *wanted == 1 { "" } else { "s" },
                 if *open == 1 { "s" } else { "" },
             ),

@@ -77,7 +77,7 @@ fn kill_one(
         let cgroup = behalf.cgroup.display();
         then.push(end);
         return format!(
-            "{id} of {owner} ended; its programs below {cgroup} keep running: stop them from the system that \
+            "{id} of {owner} ended; its programs below {cgroup} keep running: stop them with the system that \
              started them"
         );
     }

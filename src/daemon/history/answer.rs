@@ -7,7 +7,7 @@ use gshare_proto::history::{
     GpuReport, Heat, HistoryBy, HistoryPoint, HistorySeries, HistorySpec, HistoryView, IdleHolding,
     ReportSpec, ReportView, UserReport,
 };
-use gshare_proto::{ErrorCode, Named, WireError};
+use gshare_proto::{ErrorCode, Named, WireError, messages};
 use rusqlite::OptionalExtension;
 
 use super::ask::{Filter, Group, Span, Sums};
@@ -52,7 +52,7 @@ impl Place {
         if from_ms >= to {
             return Err(WireError::new(
                 ErrorCode::Usage,
-                "the requested period ends before it begins",
+                messages::period_ends_first(),
             ));
         }
         // A step that has begun is in.

@@ -123,7 +123,7 @@ pub(crate) fn reasons(told: &Told) -> Vec<String> {
         ));
     }
     if let Some((newest, factor)) = e.changed {
-        said.push(format!("the last {newest} runs needed {factor:.2} times as much as earlier ones, and count more"));
+        said.push(format!("the last {newest} runs needed {factor:.2} times as much as earlier ones, so they have more weight"));
     }
     said.push(format!(
         "half of such runs need up to {}, {:.0} % up to {}",
@@ -189,9 +189,13 @@ pub(crate) fn suggest(told: &Told, facts: &Facts, command: &[String]) -> Suggest
             out.mem = (facts.default_mem.0 / STEP).max(1) * STEP;
             out.sm = Some(facts.default_sm);
             out.reasons = vec![format!(
-                "a guess: no earlier run of {} used a GPU; the claim gets its class's default size, may use all free capacity, \
-                 and is sized by its use after its first {}",
-                if out.what.is_empty() { "it" } else { &out.what },
+                "a guess: no earlier run of {} used a GPU. The claim gets its class's default size and may use all free \
+                 capacity; after the first {}, gshare sets the size by what the claim used",
+                if out.what.is_empty() {
+                    "this command"
+                } else {
+                    &out.what
+                },
                 show_duration(facts.first_look)
             )];
         }

@@ -323,7 +323,7 @@ impl Desk {
                 let bytes = self.store.as_ref().and_then(|s| s.bytes().ok());
                 self.note(|s| {
                     if s.trouble.take().is_some() {
-                        tracing::info!("the history can be written again");
+                        tracing::info!("writing to the history works again");
                     }
                     s.bytes = bytes.unwrap_or(s.bytes);
                 });
@@ -369,7 +369,7 @@ impl Desk {
 
     fn tidy(&mut self) {
         if let Some(Err(error)) = self.store().map(|s| s.shrink()) {
-            tracing::debug!(%error, "free pages of the history stay in its file");
+            tracing::debug!(%error, "could not shrink the history's file");
         }
     }
 }

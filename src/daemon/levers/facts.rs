@@ -132,7 +132,7 @@ pub(crate) fn lever_rows(
         let (can, cannot): (Vec<Levers>, Vec<Levers>) = claims.partition(pick);
         let s = if can.len() == 1 { "" } else { "s" };
         let (can, cannot) = (can.len(), cannot.len());
-        format!("{can} claim{s} can, {cannot} cannot (gshare ps says why)")
+        format!("possible for {can} claim{s}, impossible for {cannot} (gshare ps says why)")
     };
     let release = world.gpus.driver_release();
     let moves = match release {
@@ -170,7 +170,7 @@ pub(crate) fn levers_of(
         let silent = unable(levers, id, live).find(|u| u.1 == Unable::Silent);
         silent.map_or(Ok(()), |(pid, _)| {
             Err(format!(
-                "the driver gives no answer for process {pid} while another is locked, so it is not offloaded unasked; gshare offload tries it"
+                "the driver does not answer for process {pid} while another process of the claim is locked, so gshare offloads the claim only on request (gshare offload)"
             ))
         })
     });
@@ -265,7 +265,7 @@ fn may_park_now(
             }
             Unable::Lost(_) => {
                 return Err(format!(
-                    "the driver has lost process {pid} in a checkpoint; the claim can be offloaded again once that process has ended"
+                    "a checkpoint of process {pid} failed and broke the process; the claim can be offloaded again once this process has ended"
                 ));
             }
         }

@@ -450,7 +450,10 @@ impl Job {
     fn restore(&self, pid: i32, maps: Option<&Maps>) -> Done {
         let plain = Maps(vec![Pairs::new()]);
         let maps = maps.unwrap_or(&plain);
-        let mut last = (Failure::Refused, "no GPU to restore to is known".to_owned());
+        let mut last = (
+            Failure::Refused,
+            format!("gshare does not know which GPU process {pid} goes back to"),
+        );
         for pairs in &maps.0 {
             let step = Step::Restore {
                 pairs: pairs.clone(),

@@ -35,15 +35,15 @@ impl LeverState {
         let new = new.filter(|(pid, why)| known.insert(*pid, *why) != Some(*why));
         let text = |(pid, why)| match why {
             Unable::Lost(during) => {
-                let call = during.map_or_else(String::new, |call| format!(" ({call} failed)"));
+                let call = during.map_or_else(String::new, |call| format!(" in {call}"));
                 format!(
-                    "{id}: the driver has lost process {pid}{call}; its GPU calls fail from now on. \
-                     End it and start it again; the others continue"
+                    "{id}: a checkpoint of process {pid} failed{call}, and its GPU calls fail from now on. End this \
+                     process and start it again; the others continue"
                 )
             }
             Unable::Silent | Unable::Nccl => format!(
-                "{id}: the driver gave no answer for process {pid} while another of the claim was locked. \
-                 All continue, and gshare does not offload the claim on its own while it runs"
+                "{id}: the driver did not answer for process {pid} while another process of the claim was locked. All its \
+                 processes continue, but gshare offloads the claim only on request while process {pid} runs"
             ),
         };
         new.map(text).collect()

@@ -267,7 +267,7 @@ impl Gpus {
         let mut fits = (0..self.len()).filter(|g| self[*g].uuid.starts_with(word));
         match (fits.next(), fits.next()) {
             (Some(gpu), None) => Ok(gpu),
-            (Some(_), Some(_)) => Err(format!("several GPUs begin with `{word}`")),
+            (Some(_), Some(_)) => Err(format!("several GPU UUIDs begin with `{word}`")),
             (None, _) => Err(format!("there is no GPU `{word}`")),
         }
     }
@@ -289,7 +289,7 @@ fn asked_move(
     }
     let has = world.claims.get(&id).map_or(0, |l| l.record.slices.len());
     if found.len() != has {
-        let text = format!("{id} has {has} GPU(s); name as many with --gpu");
+        let text = format!("{id} has {has} GPU(s); give --gpu the same number of GPUs");
         return Err(usage(text));
     }
     facts::levers_of(world, features, levers, id)

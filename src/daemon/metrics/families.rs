@@ -116,7 +116,7 @@ pub(super) fn service(
         (
             "gshare_starts_total",
             COUNTER,
-            "How often a service has started on this journal.",
+            "Service starts recorded in the journal.",
             Some(about.epoch as f64),
         ),
         (
@@ -194,11 +194,11 @@ pub(super) fn service(
     }
     let waits = "Time between asking for a claim and its grant.";
     page.histogram("gshare_queue_wait_seconds", waits, &stats.waits);
-    let decisions = "Time of one decision: a request, a tick, fresh facts.";
+    let decisions = "Time of one scheduling decision, for a request, a timer tick or new readings.";
     page.histogram("gshare_decision_seconds", decisions, &stats.decisions);
     let (name, help) = (
         "gshare_answer_seconds",
-        "Time from the receipt of a user's line to the first line sent back.",
+        "Time from a user's request to the first line of the answer.",
     );
     page.family(name, "histogram", help);
     for (uid, histogram) in stats.answers.by_user() {

@@ -275,7 +275,7 @@ pub(super) fn users(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_user_sm_used_gpus",
-            "GPUs' worth of SMs used; absent where unknown.",
+            "SMs used, as a number of GPUs; absent where unknown.",
             |u| value(u.sm_used),
         ),
         (

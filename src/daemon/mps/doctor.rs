@@ -31,7 +31,7 @@ fn mps_words(world: &World<'_>, g: usize) -> Result<String, String> {
     let program = world.config.mps_program()?;
     let multi = world.config.mps.multi_user;
     let rung = if multi {
-        "mps, all users share one server and its faults"
+        "mps, all users share one server, and a fatal fault ends the programs of all"
     } else {
         "mps, one user at a time"
     };
@@ -166,8 +166,8 @@ fn turns_row(world: &World<'_>, g: usize, rung: &str, raise: String) -> Check {
         Ok(()) if timeless => (
             "missing",
             format!(
-                "{rung}, but shares are not kept: the driver's events have no times, so nobody knows how long \
-                 kernels take"
+                "{rung}, but shares are not enforced: the driver's CUDA events have no timestamps, so gshare cannot \
+                 tell how long kernels take"
             ),
         ),
         Ok(()) => (

@@ -222,7 +222,8 @@ pub(crate) fn adopted_text(world: &World<'_>, record: &ClaimRecord, size: &str) 
          counted: its memory and GPU time, from now on; what it starts belongs to {id}\n  \
          GPUs: {opens}\n  \
          limit: none until its next start, in a claim: gshare claim ... -- {what}\n  \
-         use above the size of {id} is over-use; {id} ends with the process, and gshare release {id} ends both",
+         over-use: any use above the size of {id}\n  \
+         end: {id} ends when the process exits; gshare release {id} ends the process, too",
     )
 }
 
@@ -243,7 +244,7 @@ fn has_room_for_it(
                 format!("process {pid} has {has} on GPU {gpu}, more than is claimed for it"),
             )
             .with_hint(format!(
-                "without -g and --gpu-mem it gets what it has: gshare adopt {pid}"
+                "without -g and --gpu-mem the claim is as large as the current use: gshare adopt {pid}"
             )));
         }
     }

@@ -75,7 +75,7 @@ fn begin(
     }
     let gpus: Vec<String> = uses.keys().map(usize::to_string).collect();
     let text = format!(
-        "{id}: {} of {} (pid {}) uses GPU {} outside claims: counted as a claim without a limit",
+        "{id}: {} of {} (pid {}) uses GPU {} without a claim; gshare counts it as {id}, without a limit",
         figures::public(&record.command),
         world.host.names.user(uid),
         process.pid,

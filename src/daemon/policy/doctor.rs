@@ -103,9 +103,9 @@ fn unclaimed_row(world: &World<'_>, journal: &Journal, viewer: Viewer) -> Check 
         Unclaimed::Deny => world.policy.denial.text(),
     };
     let verb = if policy == Unclaimed::Deny {
-        "started before, and kept until they exit"
+        "started before deny, and may run until they exit"
     } else {
-        "programs that deny would stop now"
+        "deny would stop now"
     };
     if !now.is_empty() {
         detail.push_str(&format!("; {verb}: {}", list(&now)));
@@ -113,7 +113,7 @@ fn unclaimed_row(world: &World<'_>, journal: &Journal, viewer: Viewer) -> Check 
     if !past.is_empty() && policy != Unclaimed::Deny {
         let times = if runs == 1 { "run" } else { "runs" };
         detail.push_str(&format!(
-            "; would have stopped in the last 7 days: {} ({runs} {times})",
+            "; deny would have stopped in the last 7 days: {} ({runs} {times})",
             list(&past)
         ));
     }

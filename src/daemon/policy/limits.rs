@@ -76,7 +76,7 @@ pub(super) fn limits_row(world: &World<'_>) -> Check {
             name,
             if others == 0 { "ok" } else { "limited" },
             format!(
-                "the driver enforces memory on {some} of {} GPUs: the size is guaranteed, the limit is the most",
+                "the driver enforces memory on {some} of {} GPUs: each claim gets its size, and never more than its limit",
                 some + others
             ),
         ),

@@ -157,19 +157,19 @@ pub(crate) fn overuse_of(world: &World<'_>, id: ClaimId) -> Option<(String, Stri
     Some((short, text))
 }
 
-/// `c3 uses 3.4 GiB more on GPU 1 than was counted (python train.py, pid 31)`.
+/// `c3 uses 3.4 GiB more on GPU 1 than counted by gshare (python train.py, pid 31)`.
 fn overuse_text(id: ClaimId, gpu: usize, finding: &Finding<ProcessKey>) -> String {
     let pid = finding.process.pid;
     let what = figures::public(&convert::command_line(pid));
     let who = format!("({what}, pid {pid})");
     match finding.kind {
         Kind::Memory { excess } => {
-            format!("{id} uses {excess} more on GPU {gpu} than was counted {who}")
+            format!("{id} uses {excess} more on GPU {gpu} than counted by gshare {who}")
         }
         Kind::Time { excess } => {
-            format!("{id} uses {excess:.0} % more of GPU {gpu}'s time than was counted {who}")
+            format!("{id} uses {excess:.0} % more of GPU {gpu}'s time than counted by gshare {who}")
         }
-        Kind::NotGranted => format!("{id} uses GPU {gpu}, which it does not hold {who}"),
+        Kind::NotGranted => format!("{id} uses GPU {gpu}, which is not in the claim {who}"),
     }
 }
 

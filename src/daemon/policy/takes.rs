@@ -86,13 +86,13 @@ fn name(
     let mut others = Vec::new();
     for &(id, owner, mem) in short {
         let text = format!(
-            "{what}: {id} may not get all of its {mem}. Ask {user} to use gshare adopt {pid}"
+            "{what}, so {id} might not get all of its {mem}. Ask {user} to run gshare adopt {pid}"
         );
         out.push(Command::TellOwner { id, text });
         others.push(format!("{id} of {}", world.host.names.user(owner)));
     }
     let line = format!(
-        "gshare: {what}, which {} may need: they are guaranteed it. To make it a claim: gshare adopt {pid}",
+        "gshare: {what}. This memory is guaranteed to {}. To create a claim for your program: gshare adopt {pid}",
         others.join(", ")
     );
     let terminal = proc::terminal(pid, uid);

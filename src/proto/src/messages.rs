@@ -36,7 +36,7 @@ macro_rules! catalogue {
 
 catalogue! {
     // The caller, and what it names.
-    unknown_peer() "the kernel does not report which process asks"
+    unknown_peer() "the kernel does not report which process sent the request"
     no_claim(word = "c48") "there is no claim `{word}`"
     claims_are_listed() "gshare ps lists the claims"
     claim_your_own() "claim your own: gshare claim -g 0.25 -- COMMAND"
@@ -62,11 +62,12 @@ catalogue! {
     gpu_is_held(gpu = 0, holders = "c3 of ada, c5 of bob") "GPU {gpu} is held by {holders}"
     gpu_takes_claims(gpu = 0) "GPU {gpu} takes claims again"
     gpu_is_lost() "the driver has lost the GPU"
-    needs_mps(cause = "nvidia-cuda-mps-control is not installed") "running claims side by side needs MPS, which is missing: {cause}"
+    needs_mps(cause = "nvidia-cuda-mps-control is not installed") "MPS is needed to run claims side by side, but is missing: {cause}"
 
     // How sure a row of doctor is.
     stand_in_nodes() "tested only with stand-in device nodes"
     only_groups(groups = "gpu-admins") "root and the groups {groups}"
+    period_ends_first() "the requested period ends before it begins"
     asking_for_history() "asking the service what it recorded"
 }
 

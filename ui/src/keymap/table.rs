@@ -63,14 +63,14 @@ pub(super) static COMMANDS: &[Command] = commands! {
     Screen, "s F6", "sort" 3, "sort", act::some_claims => |m| act::sort_by(m, m.sort.next()),
         "sort the claims by id, user, GPU, memory, GPU time, SM activity";
     Screen, "S", "" 0, "reverse", act::some_claims => |m| act::sort_by(m, m.sort),
-        "turn the order of the claims round; a second click on a heading does the same";
+        "reverse the order of the claims; a second click on a heading does the same";
     Screen, "!", "warnings" 5, "warnings", |m| need(!view::warnings(m).is_empty(), "no warnings") => |m| m.dialog = Some(Dialog::Warnings(0)),
         "all warnings, and what can be done about each";
     Screen, "L", "" 0, "log", |m| need(m.snapshot.iter().any(|s| !s.notices.is_empty()), "nothing has happened yet") => |m| m.dialog = Some(Dialog::Log(0)),
         "what has happened, the newest first";
     Screen, "y", "" 0, "copy", act::copyable => act::copy,
         "copy the id of the chosen row, or the command that fixes the chosen check (OSC 52)";
-    Screen, "m", "mine" 1, "mine only", |m| need(m.page != Health, "the GPUs and checks of this screen are nobody's") => act::mine_only,
+    Screen, "m", "mine" 1, "mine only", |m| need(m.page != Health, "the GPUs and checks on this screen belong to no user") => act::mine_only,
         "show only your rows, or all rows again";
     Screen, "Tab", "next" 4, "next screen", always => |m| act::turn_page(m, 1),
         "go to the next screen";
@@ -83,7 +83,7 @@ pub(super) static COMMANDS: &[Command] = commands! {
     Screen, "3", "" 0, "Queue", always => |m| act::open_page(m, Queue),
         "who waits, why and until when";
     Screen, "4", "" 0, "History", always => |m| act::open_page(m, History),
-        "allocated against used over an hour, a day, a week";
+        "how much was claimed and used in an hour, a day, a week";
     Screen, "5", "" 0, "Health", always => |m| act::open_page(m, Health),
         "the health of the GPUs, and what is enforced here";
     Screen, "Down j", "" 0, "", some_figures => |m| act::by_rows(m, 1),
@@ -111,21 +111,21 @@ pub(super) static COMMANDS: &[Command] = commands! {
     Page(Claims), "Right l", "open" 4, "open", act::some_folded => |m| act::turn(m, true),
         "show what is in the chosen group, or the processes of the chosen claim";
     Page(Claims), "Left h", "" 0, "fold", |m| need(m.current().is_some(), act::NO_ROW) => |m| act::turn(m, false),
-        "hide it again";
+        "hide the group or the processes again";
     Page(Queue), "+", "zoom" 1, "zoom in", |m| need(act::half_axis(m).0 > 1_800_000, "an hour is the shortest time") => |m| act::zoom(m, -1),
         "show a shorter time ahead";
     Page(Queue), "-", "" 0, "zoom out", always => |m| act::zoom(m, 1),
         "show a longer time ahead";
     Page(Queue), "]", "later" 1, "later", act::some_ahead => |m| act::look_ahead(m, true),
-        "show the time after";
-    Page(Queue), "[", "" 0, "earlier", |m| need(m.ahead_ms > 0, "this is the time from now on") => |m| act::look_ahead(m, false),
-        "show the time before, not earlier than now";
+        "show the next period";
+    Page(Queue), "[", "" 0, "earlier", |m| need(m.ahead_ms > 0, "the chart already begins now") => |m| act::look_ahead(m, false),
+        "show the previous period, which begins now at the earliest";
     Page(History), "b", "by" 5, "split", always => act::next_split,
         "split the chart: everybody, each user, each GPU";
     Page(History), "[", "back" 4, "earlier", always => |m| act::go_back(m, 1),
-        "look at the time before";
-    Page(History), "]", "" 0, "later", |m| need(m.past.back > 0, "this is the time until now") => |m| act::go_back(m, -1),
-        "look at the time after";
+        "show the previous period";
+    Page(History), "]", "" 0, "later", |m| need(m.past.back > 0, "the chart already ends now") => |m| act::go_back(m, -1),
+        "show the next period";
     Page(History), "Right l", "longer" 6, "longer", |m| need(m.past.span != Span::Week, "a week is the longest time") => |m| act::look_back(m, 1),
         "look further back: an hour, a day, a week";
     Page(History), "Left h", "" 0, "shorter", always => |m| act::look_back(m, -1),

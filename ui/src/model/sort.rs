@@ -24,7 +24,10 @@ pub(crate) enum Sort {
 impl Sort {
     /// All in the order of `s`, as they are called.
     const ALL: [(Self, &'static str); 7] = [
-        (Self::Need, "need: yours, then those that need attention"),
+        (
+            Self::Need,
+            "need: your claims first, then those that need attention",
+        ),
         (Self::User, "user"),
         (Self::Gpu, "GPU"),
         (Self::Memory, "memory, most first"),

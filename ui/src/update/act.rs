@@ -30,7 +30,7 @@ pub(crate) fn need(is: bool, why: &str) -> Result<(), String> {
 
 pub(crate) fn some_claims(model: &Model) -> Result<(), String> {
     let is_table = matches!(model.page, Page::Overview | Page::Claims);
-    let why = "only the claims on screens 1 and 2 have another order";
+    let why = "only the claims on screens 1 and 2 can be sorted";
     need(is_table && model.claim_rows().len() > 1, why)
 }
 
@@ -185,7 +185,7 @@ pub(crate) fn confirmed(model: &mut Model) {
     if let Some(Dialog::Confirm(question)) = model.dialog.take() {
         model.say(
             Tone::Plain,
-            format!("{}: the service is asked", question.title),
+            format!("{}: request sent to the service", question.title),
         );
         ask(model, Asked::Act, question.call);
     }

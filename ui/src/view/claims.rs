@@ -92,15 +92,14 @@ fn gain(view: &View<'_>) -> Vec<Line<'static>> {
         line!(view; strong format!("{free:>14}"), text text)
     };
     let (all, gpus) = (many(gain.programs, "program"), many(gain.needed, "GPU"));
-    let fit = format!("{all} fit on {gpus} by memory and GPU time");
+    let fit = format!("{all} would fit on {gpus} by memory and GPU time");
     let mut out = vec![
         line!(view; heading "WHAT SHARING WOULD GAIN"),
         row(gain.needed, fit),
     ];
     if gain.needed_by_busy < gain.needed {
         let (idle, bytes) = (many(gain.idle, "program"), gib(gain.idle_bytes));
-        let text =
-            format!("with {idle} of GPUs that ran nothing for 10 min offloaded: {bytes} GiB");
+        let text = format!("if {idle} on GPUs idle for 10 min were offloaded: {bytes} GiB");
         out.push(row(gain.needed_by_busy, text));
     }
     out.push(line!(view; dim "  only what has a claim is moved or offloaded"));

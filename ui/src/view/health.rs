@@ -196,7 +196,7 @@ fn holds(snapshot: &Snapshot) -> [(&'static str, &'static str); 3] {
         (Caps::None, ..) => "no limit is enforced",
         (_, true, _) => "with MPS each claim has its part of the SMs, else of the GPU's time",
         (_, _, true) => {
-            "an instance has its SMs; on other GPUs each claim has its part of the time"
+            "each MIG instance has its own SMs; on other GPUs each claim gets its part of the time"
         }
         _ => "in turns: each claim gets its part of the GPU's time",
     };

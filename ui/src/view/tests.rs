@@ -813,11 +813,11 @@ fn off_is_said_in_the_first_row_and_nothing_is_promised() {
     let means = [
         "WHAT OFF MEANS",
         "limits    none",
-        "5 claims kept; nothing enforces",
+        "5 claims stay; sizes are not enforced",
     ];
     for said in means
         .into_iter()
-        .chain(["memory is free; waiting: 1", "at 15:32  limits return"])
+        .chain(["memory is free; waiting: 1", "at 15:32  limits apply again"])
     {
         assert!(
             text.contains(said) && !text.contains("QUEUE 1"),

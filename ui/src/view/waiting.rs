@@ -95,7 +95,7 @@ pub(super) fn detail(model: &Model, id: &str, look: &Look, cols: usize) -> Vec<L
                 format!("starts about {time} at the earliest ({when})")
             }
         },
-        None if waiting.plan.is_some() => "starts when that is done".to_owned(),
+        None if waiting.plan.is_some() => "starts when the room is made".to_owned(),
         None if !waiting.alone.is_empty() => format!("start {dash}"),
         None => format!("start {dash}: gshare cannot tell when room will be free"),
     };

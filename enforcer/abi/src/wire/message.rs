@@ -45,7 +45,8 @@ impl Header {
         };
         if header.version != VERSION {
             let version = header.version;
-            let text = format!("it has version {version}, this side knows {VERSION}");
+            let text =
+                format!("it has version {version}, but this program knows only version {VERSION}");
             return Err(Malformed(text));
         }
         if header.length as usize > LIMIT {

@@ -266,8 +266,8 @@ impl Gate {
         if timeless {
             gpu.note(NO_EVENT_TIMES);
             say::line(
-                "the driver's events have no times: gshare cannot tell how long kernels take, and claims on this GPU do \
-                 not get their shares of its time",
+                "the driver's CUDA events have no timestamps, so gshare cannot tell how long kernels take and does not \
+                 enforce shares of GPU time on this GPU",
             );
         }
         if knock {

@@ -124,7 +124,7 @@ fn charge(
 ) -> Option<Result<(usize, Reservation), CuResult>> {
     if process.is_foreign(device) {
         say::line(&format!(
-            "claim {} does not hold device {device} of this process",
+            "device {device} (as this process counts GPUs) is not part of claim {}",
             process.name
         ));
         return Some(Err(NOT_PERMITTED));

@@ -2,7 +2,7 @@
 //! the GPU only, as everything of NVML.
 #![allow(
     unsafe_code,
-    reason = "functions younger than the bindings, found by name"
+    reason = "functions newer than the bindings, looked up by name"
 )]
 
 use std::ffi::{CString, c_char, c_void};

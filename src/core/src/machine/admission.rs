@@ -107,7 +107,7 @@ impl Machine {
             }),
             Event::MoveTo { .. } => actions.push(Action::MoveRefused {
                 id,
-                why: "it is only counted".to_owned(),
+                why: "gshare only counts it and does not schedule it".to_owned(),
             }),
             _ => {}
         }

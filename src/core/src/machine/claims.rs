@@ -91,7 +91,7 @@ impl Phase {
 
 /// A claim does not go from the phase in which it is to this one: a late answer, or a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{id} does not become {to:?}: it is {is:?}")]
+#[error("{id} cannot change from {is:?} to {to:?}")]
 pub struct Illegal {
     /// The claim.
     pub id: ClaimId,

@@ -101,12 +101,12 @@ fn a_drained_gpu_takes_no_new_claims_and_keeps_those_it_has() {
     let reason = w.machine.reason(ClaimId(4)).unwrap();
     assert_eq!(
         reason.to_string(),
-        "wants 1 GPU; 0 of those it may use take new claims"
+        "wants 1 GPU; of the GPUs that it may use, 0 accept new claims"
     );
     assert_eq!(
         w.machine.ledger().holders(0),
         [ClaimId(1)],
-        "what runs there runs on"
+        "the claim there keeps running"
     );
     w.send(Event::Drain {
         uuid: "GPU-24".into(),
@@ -306,7 +306,7 @@ proptest! {
             w.send(Event::Gone { id });
         }
         if waiting > 0 {
-            prop_assert!(w.machine.queue().count() < waiting, "the head starts on an empty machine");
+            prop_assert!(w.machine.queue().count() < waiting, "the first in the queue starts on an empty machine");
         }
     }
 }

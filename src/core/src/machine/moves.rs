@@ -50,7 +50,7 @@ impl Machine {
         let apart = |(i, gpu): (usize, &usize)| !gpus[..i].contains(gpu);
         if gpus.len() != from.len() || !gpus.iter().enumerate().all(apart) {
             return Err(format!(
-                "name as many GPUs as it has ({}), each once",
+                "name as many GPUs as the claim has ({}), each only once",
                 from.len()
             ));
         }
@@ -74,7 +74,7 @@ impl Machine {
             let (needs, free) = (slice.mem.max(slice.charge), self.ledger.mem_free(gpu));
             if needs > free {
                 return Err(format!(
-                    "it needs {needs} on GPU {gpu}, of which {free} is free"
+                    "it needs {needs} on GPU {gpu}, but only {free} is free there"
                 ));
             }
             if slice.sm > self.ledger.sm_free(gpu) {

@@ -218,12 +218,12 @@ impl std::fmt::Display for Unpackable {
             )
         } else {
             format!(
-                "in sum they fit into {gpus} GPU{s}, but a part of a GPU must be on one GPU, and none has that much left"
+                "their sum fits into {gpus} GPU{s}, but each part must fit on one GPU, and no GPU has that much left"
             )
         };
         write!(
             f,
-            "{} cannot be guaranteed {wanted} beside the others: {why}",
+            "{} cannot be guaranteed {wanted} in addition to the other guarantees: {why}",
             self.party
         )
     }
@@ -325,7 +325,7 @@ mod tests {
         let told = unpackable_quotas(2, &all).expect("not packable");
         assert_eq!(
             told.to_string(),
-            "project:a cannot be guaranteed 0.6 beside the others: in sum they fit into 2 GPUs, but a part of a GPU must be on one GPU, and none has that much left"
+            "project:a cannot be guaranteed 0.6 in addition to the other guarantees: their sum fits into 2 GPUs, but each part must fit on one GPU, and no GPU has that much left"
         );
         assert_eq!(told.most, Share::from_milli(300));
         let told = unpackable_quotas(1, &all).expect("too many");

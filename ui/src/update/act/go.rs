@@ -71,7 +71,7 @@ pub(crate) fn some_ahead(model: &Model) -> Result<(), String> {
     let (half, last) = half_axis(model);
     need(
         model.ahead_ms + half < last,
-        "nothing is known of the time after",
+        "nothing is known about a later time",
     )
 }
 

@@ -208,7 +208,11 @@ impl Page<'_> {
             return self.tell("GPU", text);
         }
         let in_host = claim.place.in_host();
-        let was = if in_host { "none now, was on " } else { "" };
+        let was = if in_host {
+            "on no GPU now, last on "
+        } else {
+            ""
+        };
         let (size, limit) = (percent(g.sm_request * 100.0), percent(g.sm_limit * 100.0));
         let text = format!("{was}{}: size {size}%, up to {limit}%", g.gpu);
         self.tell("GPU", text);
@@ -225,7 +229,7 @@ impl Page<'_> {
             (
                 "  uncounted",
                 &g.cannot_tell,
-                "launches uncounted (OptiX, OpenCL, Vulkan, OpenGL, dynamic parallelism): cannot tell what it does",
+                "its launches are not counted (OptiX, OpenCL, Vulkan, OpenGL, dynamic parallelism)",
             ),
         ] {
             if !pids.is_empty() {

@@ -48,7 +48,7 @@ fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
     };
     let lasts = match view.model.dry_run(room) {
         Some((_, tried)) if tried.starts => match view.model.has_half(room) {
-            true => ": on loan, 0.50 of it yours".to_owned(),
+            true => ": 0.50 yours, the rest on loan".to_owned(),
             false => format!(": {}", keeps(tried)),
         },
         _ => String::new(),

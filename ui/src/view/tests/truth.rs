@@ -219,11 +219,11 @@ fn whole_gpus_are_named_and_half_of_what_is_on_loan_may_be_yours() {
         }
         let line = row(&screen(&m), "FREE NOW");
         let lasts = if half_is_yours {
-            ", 0.50 of it yours"
+            "0.50 yours, the rest on loan"
         } else {
-            ""
+            "on loan"
         };
-        let wanted = format!("2 whole GPUs RTX 4090, GPUs 3, 7: on loan{lasts}");
+        let wanted = format!("2 whole GPUs RTX 4090, GPUs 3, 7: {lasts}");
         assert!(line.ends_with(&wanted), "{line}");
     }
 }

@@ -96,7 +96,7 @@ fn a_mode_that_was_asked_for_is_what_it_gets() {
     assert_eq!(
         w.granted(4),
         None,
-        "another mode has room, but not this one"
+        "there is room on a GPU of another mode, but not of this one"
     );
     w.send(Event::Gone { id: ClaimId(1) });
     assert_eq!(w.granted(4), Some(vec![1]));
@@ -162,7 +162,10 @@ fn rules_by_hour_hold_at_that_hour() {
     notebook.uid = 9;
     w.submit_request(3, notebook, None);
     let even: Vec<bool> = [1, 3].map(|id| w.machine.is_entitled(ClaimId(id))).to_vec();
-    assert_eq!(even[0], even[1], "of the same standing");
+    assert_eq!(
+        even[0], even[1],
+        "both within or both above their guarantee"
+    );
     assert_eq!(waiting(&w.machine), [3, 1]);
     w.send(Event::Minute(23 * 60));
     assert_eq!(waiting(&w.machine), [1, 3]);
@@ -291,13 +294,16 @@ fn what_cannot_be_reclaimed_is_not_lent() {
 fn by_default_the_gpus_are_divided_by_those_who_claim_or_wait_and_entries_override() {
     let mut w = World::new(&[24; 4]);
     w.submit_request(1, request("4", 7), None);
-    assert!(w.granted(1).is_some(), "alone one has all");
+    assert!(w.granted(1).is_some(), "a single user gets all GPUs");
     w.submit_request(2, request("2", 8), None);
-    assert!(w.machine.is_entitled(ClaimId(2)), "two: two each");
+    assert!(
+        w.machine.is_entitled(ClaimId(2)),
+        "of two users, each is guaranteed two GPUs"
+    );
     w.submit_request(3, request("2", 9), None);
     assert!(
         !w.machine.is_entitled(ClaimId(3)),
-        "three: four thirds each"
+        "of three users, each is guaranteed 4/3 GPUs"
     );
     assert!(!w.machine.is_entitled(ClaimId(2)));
     let party = QuotaParty::Project("p".into());
@@ -311,16 +317,19 @@ fn by_default_the_gpus_are_divided_by_those_who_claim_or_wait_and_entries_overri
         weight_milli: None,
         max: None,
     }]));
-    assert!(w.machine.is_entitled(ClaimId(3)), "the entry says two");
+    assert!(
+        w.machine.is_entitled(ClaimId(3)),
+        "the entry guarantees two GPUs"
+    );
     assert!(
         !w.machine.is_entitled(ClaimId(2)),
-        "the rest by two: one each"
+        "the two others are guaranteed one GPU each"
     );
     w.send(Event::Gone { id: ClaimId(3) });
     w.send(Event::Tick);
     assert!(
         w.machine.is_entitled(ClaimId(2)),
-        "users who neither hold nor wait do not count"
+        "users without a claim get no part"
     );
 }
 

@@ -201,7 +201,7 @@ fn the_oldest_keep_their_place_beside_one_that_is_fixed_and_of_the_unknown_nothi
     assert_eq!(
         taken(&b),
         [],
-        "nothing is taken before their levers are known"
+        "nothing is taken from a claim before it is known how"
     );
     levers(&mut b, 3, Ok(()), false);
     b.pass(s(1));

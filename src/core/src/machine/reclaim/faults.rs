@@ -109,7 +109,7 @@ fn moment(scene: &Scene) -> Moment {
             asked,
         };
     }
-    panic!("{}: it does not come to that", scene.name);
+    panic!("{}: the expected action never came", scene.name);
 }
 
 /// One fault.
@@ -274,7 +274,7 @@ impl Trial<'_> {
         self.b.failing.clear();
         for (id, holding) in self.b.w.machine.holdings() {
             let settled = matches!(holding.phase, Phase::Granted | Phase::Offloaded(_));
-            prop_assert!(settled, "{id} is on its way still: {holding:?}");
+            prop_assert!(settled, "{id} is still between two places: {holding:?}");
         }
         for _ in 0..60 {
             let all = self.b.w.machine.holdings();

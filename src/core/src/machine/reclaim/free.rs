@@ -93,7 +93,9 @@ fn agrees(p: &Play, caller: &Caller, larger: u32) -> Result<(), String> {
             && !ruled
             && room.planned[g].is_none()
         {
-            return Err(format!("{free:?} of GPU {g} is for nobody"));
+            return Err(format!(
+                "nobody can claim {free:?} of GPU {g}, though it is free"
+            ));
         }
     }
     Ok(())

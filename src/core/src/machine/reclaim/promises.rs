@@ -249,7 +249,7 @@ fn no_entitled_claim_goes(deed: &Deed<'_>, watch: &Watch, play: &Play) -> Checke
     let swap = matches!(deed.told, Some((Lever::Move, _))) && for_entitled;
     prop_assert!(
         own > known.part - 1e-6 || over || swap,
-        "{} of {uid}, who has {own} of {}, goes: {:?}",
+        "{} of {uid}, who holds {own} of a guarantee of {}, has to make room: {:?}",
         deed.id,
         known.part,
         deed.action

@@ -206,7 +206,7 @@ fn while_a_claim_is_being_ended_nothing_is_taken_for_what_it_leaves() {
         let taken = |a: &Action| matches!(a, Action::Park { .. });
         assert!(
             !b.w.log.iter().any(taken),
-            "they end: nothing is done to them"
+            "nothing is done to claims that end by themselves"
         );
         b.send(Event::Gone { id: ClaimId(1) });
         assert!(all_run(&b, &[2, 3]));
@@ -252,7 +252,7 @@ fn a_predicted_end_that_passes_is_not_counted_on_any_more() {
     assert_eq!(
         w.granted(3),
         Some(vec![0]),
-        "nothing is kept for a guess that was wrong"
+        "no room is kept for a start that was guessed wrong"
     );
 }
 

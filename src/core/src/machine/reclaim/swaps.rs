@@ -310,7 +310,9 @@ fn whoever_dies_in_the_middle_the_others_have_a_place_in_the_end() {
                 let later: &[u64] = if deed.is_some() { &[0, 1, 4] } else { &[0] };
                 pulled.extend(deed.map(|a| format!("{a:?}").split(' ').next().map(str::to_owned)));
                 for later in later {
-                    println!("{name}: {id} dies after {at} s, and is gone {later} s later");
+                    println!(
+                        "{name}: {id} dies after {at} s, and the service learns of it {later} s later"
+                    );
                     let mut b = then.clone();
                     dies(&mut b, id, *later);
                     all_run_in_the_end(&mut b);
@@ -320,7 +322,11 @@ fn whoever_dies_in_the_middle_the_others_have_a_place_in_the_end() {
             }
         }
     }
-    assert_eq!(pulled.len(), 3, "on each of the ways: {pulled:?}");
+    assert_eq!(
+        pulled.len(),
+        3,
+        "deaths during each kind of action: {pulled:?}"
+    );
 }
 
 #[test]

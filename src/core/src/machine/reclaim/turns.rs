@@ -66,7 +66,10 @@ fn a_class_goes_first_for_an_hour_and_then_as_batch_jobs_do() {
     );
     b.pass(s(50 * MINUTE));
     assert!(b.at(2).is_some());
-    assert!(waits(&mut b, 1, 15 * MINUTE) > 0, "which has had less");
+    assert!(
+        waits(&mut b, 1, 15 * MINUTE) > 0,
+        "the batch job has used less"
+    );
 }
 
 #[test]
@@ -269,7 +272,11 @@ fn the_more_wait_the_less_is_searched_for_in_one_decision() {
     };
     assert_eq!(most(1, 50), 12_000);
     assert_eq!(most(1, 100), 10_750);
-    assert_eq!(most(2, 700), 600, "some steps remain however many wait");
+    assert_eq!(
+        most(2, 700),
+        600,
+        "some steps remain, no matter how many claims wait"
+    );
 }
 
 #[test]

@@ -33,7 +33,11 @@ fn too_late(p: &Play) -> Option<String> {
     }
     w.send(Event::Tick);
     let decided = decided(&w.log[from..]);
-    let text = || format!("at {now:?} it wants to be called at {wake:?}; before that {decided:?}");
+    let text = || {
+        format!(
+            "at {now:?} the machine asked to be called at {wake:?}, but called earlier it decided {decided:?}"
+        )
+    };
     (!decided.is_empty()).then(text)
 }
 

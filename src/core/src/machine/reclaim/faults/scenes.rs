@@ -205,7 +205,7 @@ fn nothing_is_lost_when_a_claim_goes_to_the_host() {
             },
         },
         Scene {
-            name: "wanted while it is on its way",
+            name: "wanted while it is being offloaded",
             start: one_waits,
             cause: Some(|b| {
                 wish(b, 1, Wish::Offload);
