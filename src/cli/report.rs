@@ -134,17 +134,17 @@ fn text(report: &ReportView, user: Option<&str>, width: Option<usize>, bold: boo
         });
         return text;
     }
-    text.push_str(&users(report).text(width, bold));
+    text.push_str(&users(report).blocks(width, bold));
     text.push_str("\nGPU hours; idle: claimed but not used, by cause\n");
     if report.gpus.iter().any(|g| g.usage.claimed_gpu_s > 0.0) {
         text.push('\n');
-        text.push_str(&gpu_table(report).text(width, bold));
+        text.push_str(&gpu_table(report).blocks(width, bold));
     }
     text.push('\n');
     text.push_str(&charts(report, width));
     if !report.worst.is_empty() {
         text.push_str("\nclaims with the most idle time\n");
-        text.push_str(&worst(report).text(width, bold));
+        text.push_str(&worst(report).blocks(width, bold));
     }
     text
 }
@@ -415,6 +415,44 @@ mod tests {
         let of = |user| text(&seen, user, None, false);
         assert!(of(None).ends_with("nobody claimed anything\n"));
         assert!(of(Some("ada")).ends_with("ada claimed nothing\n"));
+    }
+
+    #[test]
+    fn at_80_and_120_columns_no_word_and_no_figure_is_cut() {
+        let usage = Usage {
+            claimed_gpu_s: 123_456.0 * HOUR,
+            used_gpu_s: Some(65_432.1 * HOUR),
+            mem_used_byte_s: Some(98_765.0 * GIB * HOUR),
+            mem_claimed_byte_s: 123_456.0 * GIB * HOUR,
+            mem_borrowed_byte_s: Some(34_567.0 * GIB * HOUR),
+            ..Usage::default()
+        };
+        let mut seen = report();
+        seen.users[0].user = "a.longer-name".into();
+        seen.users[0].usage = usage;
+        seen.worst = vec![gshare_proto::IdleHolding {
+            id: "c12345".into(),
+            user: "a.longer-name".into(),
+            what: "python -m torch.distributed.run".into(),
+            usage,
+            ..gshare_proto::IdleHolding::default()
+        }];
+        let words = |text: &str| -> std::collections::BTreeSet<String> {
+            text.split_whitespace().map(str::to_owned).collect()
+        };
+        let whole = [users(&seen), worst(&seen)]
+            .map(|table| table.text(None, false))
+            .concat();
+        for width in [80, 120] {
+            let shown = text(&seen, None, Some(width), false);
+            assert!(
+                shown.lines().all(|line| figures::width(line) <= width),
+                "{shown}"
+            );
+            assert!(!shown.contains('\u{2026}'), "{shown}");
+            let missing: Vec<String> = words(&whole).difference(&words(&shown)).cloned().collect();
+            assert!(missing.is_empty(), "{missing:?} at {width}:\n{shown}");
+        }
     }
 
     #[test]

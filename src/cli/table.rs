@@ -73,6 +73,37 @@ impl Table {
         out
     }
 
+    /// The same with every cell whole: columns for which a line has no room stand in further blocks below, each of which
+    /// starts with the first column.
+    pub(crate) fn blocks(&self, width: Option<usize>, bold: bool) -> String {
+        let cells = |i: usize| self.rows.iter().map(move |row| figures::width(&row[i]));
+        let wide = |i: usize| cells(i).max().unwrap_or(0).max(self.columns[i].0.len()) + 2;
+        let most = width.map_or(usize::MAX, |width| width + 2);
+        let mut blocks: Vec<Vec<usize>> = vec![vec![0]];
+        for i in 1..self.columns.len() {
+            match blocks.last_mut() {
+                Some(last)
+                    if last.len() == 1
+                        || last.iter().map(|i| wide(*i)).sum::<usize>() + wide(i) <= most =>
+                {
+                    last.push(i);
+                }
+                _ => blocks.push(vec![0, i]),
+            }
+        }
+        let block = |columns: &Vec<usize>| {
+            let of = |row: &Vec<String>| columns.iter().map(|i| row[*i].clone()).collect();
+            let table = Self {
+                columns: columns.iter().map(|i| self.columns[*i]).collect(),
+                rows: self.rows.iter().map(of).collect(),
+                ..Self::new(&[])
+            };
+            table.text(width, bold)
+        };
+        let blocks: Vec<String> = blocks.iter().map(block).collect();
+        blocks.join("\n")
+    }
+
     /// The columns that are shown.
     fn shown(&self, widths: &[usize], width: Option<usize>) -> Vec<usize> {
         let at = |name: &str| self.columns.iter().position(|(n, _)| *n == name);
