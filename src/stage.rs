@@ -262,6 +262,33 @@ mod tests {
     }
 
     #[test]
+    fn each_key_that_says_otherwise_than_a_stage_is_named() {
+        let named = |text: &str| {
+            let config = config(text);
+            [Stage::Observe, Stage::OptIn, Stage::Reclaim, Stage::Require].map(|stage| {
+                contradictions(&config, stage)
+                    .join(" ")
+                    .matches('`')
+                    .count()
+                    / 2
+            })
+        };
+        assert_eq!(named(""), [0; 4]);
+        assert_eq!(named("[reclaim]\nenabled = false\n"), [0, 0, 1, 1]);
+        assert_eq!(named("[idle]\ndetach = \"never\"\n"), [0, 0, 1, 1]);
+        assert_eq!(named("[policy]\noveruse = \"stop\"\n"), [1, 1, 0, 0]);
+        let all = config("[reclaim]\nenabled = false\n[idle]\ndetach = \"never\"\n");
+        let said = contradictions(&all, Stage::Reclaim);
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(
+            said[0].starts_with("gshare.toml: `enabled = false` in [reclaim] overrides the stage")
+        );
+        assert!(
+            said[1].starts_with("gshare.toml: `detach = \"never\"` in [idle] overrides the stage")
+        );
+    }
+
+    #[test]
     fn without_a_line_gshare_does_what_it_did_and_the_configuration_pins() {
         let line = || Some(Stages::all(Stage::Observe));
         let of = |text: &str, line| in_force(&config(text), line).machine;
