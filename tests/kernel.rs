@@ -105,6 +105,29 @@ fn the_first_cuda_call_waits_and_an_interrupt_ends_it() {
 }
 
 #[test]
+fn a_notebook_that_gets_its_gpu_at_once_reads_its_size_once_under_the_cell() {
+    let test = "a_notebook_that_gets_its_gpu_at_once_reads_its_size_once_under_the_cell";
+    let Some(bin) = bin(test) else { return };
+    let station = one_gpu();
+    let mut notebook = Notebook::start(&station, &bin);
+    let wait = format!("{COUNT}\nimport time; time.sleep(2)");
+    let said = notebook.act(&json!({ "do": "run", "code": wait }));
+    let claim = claim_of_kernel(&station).expect("listed");
+    let has = &claim.gpus[0];
+    let gib = |bytes: u64| gshare_core::Bytes(bytes).to_string();
+    let line = format!(
+        "gshare: {} has 0.50 of GPU 0: {} guaranteed, up to {} while others leave room\n",
+        claim.id,
+        gib(has.mem_request),
+        gib(has.mem_limit)
+    );
+    let printed = said["printed"].as_str().unwrap_or_default();
+    assert_eq!(printed.matches(&line).count(), 1, "{line}: {printed}");
+    let said = notebook.act(&json!({ "do": "run", "code": wait }));
+    assert_eq!(said["printed"], "0 1\n", "once for each grant");
+}
+
+#[test]
 fn a_claim_outlives_restarts_of_its_kernel_and_ends_with_it() {
     let Some(bin) = bin("a_claim_outlives_restarts_of_its_kernel_and_ends_with_it") else {
         return;

@@ -112,7 +112,7 @@ impl Server {
     fn run(&mut self, kernel: &str, code: &str) -> String {
         let said = self.act(&json!({ "do": "run", "kernel": kernel, "code": code }));
         assert_eq!(said["error"], Value::Null, "{said}");
-        said["printed"].as_str().expect("text").to_owned()
+        support::notebook::without_grant(said["printed"].as_str().expect("text"))
     }
 }
 

@@ -173,6 +173,10 @@ impl Service {
         let waited = unix_ms().saturating_sub(asked.since_ms);
         let waited = Duration::from_millis(waited);
         self.tell(Fact::Granted { waited });
+        if let (Some(live), Some(text)) = (self.claims.get(&id), grant::has_text(&self.world(), id))
+        {
+            self.host.helpers.say(live, &text, &self.host.events);
+        }
         let live = self.claims.get_mut(&id);
         let wanting = live.map(|live| {
             live.told_wait = None;

@@ -189,8 +189,15 @@ impl Notebook {
             (&true.into(), &Value::Null),
             "{said}"
         );
-        said["printed"].as_str().unwrap_or_default().to_owned()
+        without_grant(said["printed"].as_str().unwrap_or_default())
     }
+}
+
+/// What a cell prints itself: gshare's line about the GPU that the notebook has got comes when it comes.
+pub fn without_grant(printed: &str) -> String {
+    let own = printed.split_inclusive('\n');
+    own.filter(|line| !(line.starts_with("gshare: c") && line.contains(" guaranteed")))
+        .collect()
 }
 
 /// Whether another user may run that Python; says why it skips if not.
