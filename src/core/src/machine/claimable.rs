@@ -114,10 +114,10 @@ impl Machine {
         models.sort_unstable();
         let mut probe = Probe::new(self, now, caller, charges, models);
         let mut found = Claimable::default();
-        let most = probe.found(STEP).by_gpu.iter().max().copied();
-        probe.found(most.unwrap_or_default().max(STEP));
+        let mut spans = Vec::new();
+        probe.spans(1, Share::ONE.milli() / STEP.milli(), &mut spans);
         for g in 0..gpus.len() {
-            let (part, planned, rule) = probe.largest(g);
+            let (part, planned, rule) = probe.largest(g, &spans);
             found.by_gpu.push(part);
             found.planned.push(planned);
             found.rule = found.rule.or(rule);
@@ -259,28 +259,47 @@ impl<'m> Probe<'m> {
         found
     }
 
-    /// The largest part of a GPU, for whom the rest is, and the rule that keeps the caller from more.
-    fn largest(&mut self, gpu: usize) -> (Share, Option<ClaimId>, Option<Reason>) {
-        let most = self.found(STEP).by_gpu[gpu];
-        // Mostly a claim of that size finds the same as the smallest, and an instance is claimed whole, in no steps.
-        let found = self.found(most.max(STEP));
-        if found.by_gpu[gpu] == most {
-            return (most, found.planned[gpu], found.rule.clone());
-        }
-        let (mut low, mut high) = (0, most.milli() / STEP.milli());
-        while low < high {
-            let middle = u32::midpoint(low, high + 1);
-            let part = Share::from_milli(middle * STEP.milli());
-            match self.found(part).by_gpu[gpu] >= part {
-                true => low = middle,
-                false => high = middle - 1,
+    /// The sizes of one kind from small to large, each with the first and the last of them.
+    fn spans(&mut self, low: u32, high: u32, spans: &mut Vec<(Share, Share)>) {
+        let size = |n: u32| Share::from_milli(n * STEP.milli());
+        let (from, to) = (size(low), size(high));
+        self.found(from);
+        self.found(to);
+        if self.sizes[&from] == self.sizes[&to] {
+            match spans.last_mut() {
+                Some((_, last)) if self.sizes[last] == self.sizes[&from] => *last = to,
+                _ => spans.push((from, to)),
             }
+        } else {
+            let middle = u32::midpoint(low, high);
+            self.spans(low, middle, spans);
+            self.spans(middle + 1, high, spans);
         }
-        let part = Share::from_milli(low * STEP.milli());
-        let same = part == Share::ZERO || self.found(part).by_gpu[gpu] == part;
-        let next = part.saturating_add(STEP).min(Share::ONE);
-        let found = self.found(if same { part.max(STEP) } else { next });
-        (part, found.planned[gpu], found.rule.clone())
+    }
+
+    /// The largest part of a GPU, for whom the rest is, and the rule that keeps the caller from more. A larger claim may
+    /// start where a smaller one does not: it may be in the way of another of its owner's.
+    fn largest(
+        &mut self,
+        gpu: usize,
+        spans: &[(Share, Share)],
+    ) -> (Share, Option<ClaimId>, Option<Reason>) {
+        for (from, to) in spans.iter().rev() {
+            let found = self.found(*from).by_gpu[gpu];
+            if found < *from {
+                continue;
+            }
+            let part = found.min(*to);
+            let rest = if part == found {
+                *from
+            } else {
+                part.saturating_add(STEP).min(Share::ONE)
+            };
+            let rest = self.found(rest);
+            return (part, rest.planned[gpu], rest.rule.clone());
+        }
+        let found = self.found(STEP);
+        (Share::ZERO, found.planned[gpu], found.rule.clone())
     }
 
     /// Whole GPUs of a model at a time.

@@ -2,6 +2,7 @@
 
 use super::list::{self, Cut, Entry};
 use super::player::watched;
+use super::policy::EASY;
 use super::{Played, Policy, Setup, carry_s, play};
 use crate::machine::{Action, Event, Now};
 use crate::units::Bytes;
@@ -180,7 +181,12 @@ fn no_room_is_kept_where_nobody_waits_for_it() {
     // The second does not fit beside the first.
     let mut list = vec![entry(0.0, 1000.0, 700, 0), entry(10.0, 100.0, 500, 1)];
     list.push(entry(900.0, 100.0, 500, 1));
-    assert!(play(&list, &setup).kept_idle.abs() < 1e-9);
+    let played = play(&list, &setup);
+    assert!(played.kept_idle.abs() < 1e-9);
+    // Three tenths of the GPU are free from the second claim on.
+    assert!((played.unfit - 0.3 * 890.0 / 900.0).abs() < 1e-9);
+    let easy = EASY.play(&list, &setup);
+    assert!((easy.unfit - played.unfit).abs() < 1e-9);
 }
 
 /// The machine says itself when it wants to be called: looking at it every second changes nothing.
