@@ -2,8 +2,9 @@
  * whoever shares the GPU between them. `gshare bench gate` measures its light mixes with it, on the simulated driver as
  * on a real one; it needs a C compiler and, when it runs, libcuda.so.1.
  *
- * It prepares, prints `ready`, waits for a line on stdin, does its steps while it measures, prints one line with what
- * they took, and goes on in the same way, so that its neighbours keep their company, until stdin is closed. */
+ * It prepares, prints `ready`, waits for a line on stdin, does steps for WARM_MS, prints `measures`, does its steps while
+ * it measures, prints one line with what they took, and goes on in the same way, so that its neighbours keep their
+ * company, until stdin is closed. */
 #define _GNU_SOURCE
 #include "cuda.h"
 
@@ -266,6 +267,10 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* So long everything is at work before anything is measured: who shares a GPU between programs may need 200 ms to see
+ * what they need. */
+enum { WARM_MS = 500 };
+
 static const struct mode {
     const char *name;
     /* Number of arguments; the last is the number of steps. */
@@ -325,13 +330,21 @@ int main(int count, char **words) {
 
     struct pollfd closed = {.fd = 0, .events = POLLIN};
     unsigned long long began = now_ns(), done = 0, looked = began;
+    int measures = 0;
     for (;; at++) {
         unsigned long long from = now_ns();
         mode->step(at);
         unsigned long long to = now_ns();
         if (mode->after)
             mode->after(from);
-        if (done < steps) {
+        if (!measures) {
+            if (to - began > WARM_MS * 1000000ull) {
+                measures = 1;
+                puts("measures");
+                fflush(stdout);
+                began = now_ns();
+            }
+        } else if (done < steps) {
             took[done++] = to - from;
             if (done == steps) {
                 unsigned long long all = now_ns() - began;

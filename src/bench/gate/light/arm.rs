@@ -98,6 +98,8 @@ pub(super) struct Arm {
 struct Company {
     children: Vec<Child>,
     lines: Receiver<(usize, String)>,
+    /// Lines of programs that were ahead of the others.
+    early: Vec<(usize, String)>,
 }
 
 impl Drop for Company {
@@ -116,6 +118,7 @@ impl Company {
         let mut company = Self {
             children: Vec::new(),
             lines,
+            early: Vec::new(),
         };
         for (at, mut command) in commands.into_iter().enumerate() {
             let mut child = command
@@ -138,13 +141,17 @@ impl Company {
         Ok(company)
     }
 
-    /// A line of each of these programs.
+    /// The next line of each of these programs.
     fn hear(&mut self, from: &[bool]) -> anyhow::Result<Vec<String>> {
         let mut heard = vec![String::new(); from.len()];
+        for (at, line) in self.early.drain(..) {
+            heard[at] = line;
+        }
         let until = Instant::now() + PATIENCE;
         while (0..from.len()).any(|at| from[at] && heard[at].is_empty()) {
             match self.lines.recv_timeout(Duration::from_millis(500)) {
-                Ok((at, line)) => heard[at] = line,
+                Ok((at, line)) if heard[at].is_empty() => heard[at] = line,
+                Ok(early) => self.early.push(early),
                 Err(RecvTimeoutError::Disconnected) => anyhow::bail!("the programs ended early"),
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -200,10 +207,11 @@ pub(super) fn run(
             .map(ticks)
             .sum::<u64>()
     };
+    company.go()?;
+    company.hear(&vec![true; programs.len()])?;
     let (cpu, own_before) = (Cpu::now()?, own(&company));
     let before = board.as_ref().map(Board::snapshot);
     let (arbiter, began) = (arbiter_ns(&place.station), Instant::now());
-    company.go()?;
     let measured: Vec<bool> = programs.iter().map(|p| p.measured).collect();
     let lines = company.hear(&measured)?;
     let after = board.as_ref().map(Board::snapshot);
