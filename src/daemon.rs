@@ -22,6 +22,7 @@ mod cover;
 mod die;
 mod doctor;
 mod driver;
+mod effects;
 mod ending;
 mod engine;
 mod fact;
@@ -174,7 +175,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
     let _locks = lock_dirs(&paths)?;
     let listener = server::bind(&socket, mode == Mode::System)?;
     let mut service = start::start(config, mode, paths, tx.clone())?;
-    let listen = service.config.metrics.listen.clone();
+    let listen = service.effects.config.metrics.listen.clone();
     service.features.metrics.listen(&listen, mode, &tx);
     tokio::spawn(server::serve(
         listener,
@@ -182,13 +183,14 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
         tx,
         service.features.metrics.answers(),
         service
+            .effects
             .host
             .fences
             .tree
             .as_ref()
             .and_then(Tree::units)
             .cloned(),
-        warmer(service.host.fences.tree.clone()),
+        warmer(service.effects.host.fences.tree.clone()),
     ));
     tracing::info!(socket = %socket.display(), "gshared {} serves {}", env!("CARGO_PKG_VERSION"), service::summary(&service.world()));
     let mut told = reload::status(&service.world());
@@ -207,7 +209,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
     loop {
         let due = service.screens.next();
         let publish_at = due.unwrap_or_else(std::time::Instant::now);
-        let wake = service.core.next_wake();
+        let wake = service.effects.core.next_wake();
         let wake_at = wake.unwrap_or_else(std::time::Instant::now);
         tokio::select! {
             biased;
@@ -230,7 +232,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
                 if let Some((owner, msg)) = fair.next() {
                     let begun = std::time::Instant::now();
                     if msg.may_move() {
-                        service.execute(vec![command::Command::DoubtOwners]);
+                        service.execute(vec![command::Command::Gpus(command::GpuCommand::DoubtOwners)]);
                     }
                     service.handle(msg);
                     fair.took(owner, begun.elapsed());
@@ -249,8 +251,8 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
         }
     }
     manager::stopping();
-    (service.history).end(&world_of!(service), &service.features);
-    service.core.end();
+    (service.history).end(&world_of!(service.effects), &service.features);
+    service.effects.core.end();
     tracing::info!("gshared stops; programs in claims keep running under their limits");
     let _ = std::fs::remove_file(&socket);
     Ok(())

@@ -9,12 +9,12 @@ use gshare_core::{Bytes, ClaimId, Reason, Slice};
 use gshare_proto::{ErrorCode, Queued, Reply, WireError};
 
 use super::claims::Claims;
-use super::command::Command;
+use super::command::{ClaimCommand, Command, EndCommand, LeverCommand, LimitCommand};
 use super::engine::LeverState;
 use super::features::Features;
 use super::policy::overuse;
 use super::world::World;
-use super::{lease, reclaim, slurm, story};
+use super::{lazy, lease, reclaim, slurm, story};
 use crate::clock::unix_ms;
 
 /// A client that does not read is not told its place more often than this ahead.
@@ -28,20 +28,20 @@ pub(crate) fn commands(
     action: Action,
 ) -> Vec<Command> {
     match action {
-        Action::Cap { id, slice } => vec![Command::WriteCap(id, slice)],
-        Action::Measure => vec![Command::Measure],
+        Action::Cap { id, slice } => vec![Command::Limits(LimitCommand::WriteCap(id, slice))],
+        Action::Measure => vec![Command::Limits(LimitCommand::Measure)],
         Action::Grant {
             id,
             slices,
             ends,
             counted,
         } => {
-            let grant = Command::Grant {
+            let grant = Command::Claims(ClaimCommand::Grant {
                 id,
                 slices,
                 ends,
                 counted,
-            };
+            });
             vec![grant, Command::Publish]
         }
         Action::Wait {
@@ -49,11 +49,11 @@ pub(crate) fn commands(
             position,
             reason,
         } => {
-            let place = Command::Place {
+            let place = Command::Claims(ClaimCommand::Place {
                 id,
                 position,
                 reason,
-            };
+            });
             vec![place, Command::Publish]
         }
         Action::Refuse {
@@ -62,34 +62,18 @@ pub(crate) fn commands(
             for_now,
         } => {
             let error = refusal(world, features, id, &reason, for_now);
-            let refuse = error.map(|error| Command::Refuse(id, error));
+            let refuse = error.map(|error| Command::Claims(ClaimCommand::Refuse(id, error)));
             refuse.into_iter().chain([Command::Publish]).collect()
         }
-        Action::Resize {
-            ticket,
-            id,
-            before,
-            slices,
-        } => vec![Command::Resized {
-            ticket,
-            id,
-            before,
-            slices,
-        }],
-        Action::ResizeWaits {
-            ticket,
-            position,
-            error,
-        } => vec![Command::ResizeWaits {
-            ticket,
-            position,
-            error,
-        }],
-        Action::ResizeRefused { ticket, error } => vec![Command::ResizeRefused { ticket, error }],
+        action @ (Action::Resize { .. }
+        | Action::ResizeWaits { .. }
+        | Action::ResizeRefused { .. }) => vec![Command::Claims(ClaimCommand::Resized(action))],
         action @ (Action::Park { .. } | Action::Unpark { .. } | Action::Move { .. }) => {
-            vec![Command::Pull(action)]
+            vec![Command::Levers(LeverCommand::Pull(action))]
         }
-        Action::MoveRefused { id, why } => vec![Command::RefuseLever(id, why)],
+        Action::MoveRefused { id, why } => {
+            vec![Command::Levers(LeverCommand::RefuseLever(id, why))]
+        }
         Action::Announce {
             id,
             lever,
@@ -103,17 +87,17 @@ pub(crate) fn commands(
             out.extend(cause.waiter.and_then(|id| {
                 let (position, reason) = world.machine.place(id)?;
                 let reason = reason.clone();
-                Some(Command::Place {
+                Some(Command::Claims(ClaimCommand::Place {
                     id,
                     position,
                     reason,
-                })
+                }))
             }));
             out.push(Command::Publish);
             out
         }
         Action::Retract { id, lever } => vec![reclaim::retracted(id, lever)],
-        Action::Share { id, slices } => vec![Command::Share(id, slices)],
+        Action::Share { id, slices } => vec![Command::Claims(ClaimCommand::Share(id, slices))],
         Action::Requeue { id, cause } => reclaim::end_for(world, levers, id, Lever::Requeue, cause),
         Action::Kill { id, cause } => reclaim::end_for(world, levers, id, Lever::Kill, cause),
         // A job that finishes after its claim has ended is normal.
@@ -124,7 +108,7 @@ pub(crate) fn commands(
         Action::LeaseWarning { id, at } => lease::warning(world, id, at).into_iter().collect(),
         Action::LeaseMoved { id, ends } => {
             let ends_ms = world.now.unix_at(ends);
-            vec![Command::MoveLease(id, Some(ends_ms))]
+            vec![Command::Ends(EndCommand::MoveLease(id, Some(ends_ms)))]
         }
         Action::LeaseOver { id } => lease::over(world, id),
     }
@@ -173,12 +157,12 @@ pub(crate) fn tell_place(
     if world.claims.contains_key(&id) {
         let start = reclaim::start_known(world, features, id, reason);
         let reason = reason.clone();
-        return Some(Command::TellStart {
+        return Some(Command::Claims(ClaimCommand::TellStart {
             id,
             position,
             reason,
             start,
-        });
+        }));
     }
     if asked.out.unsent() > UNREAD_PLACES {
         return None;
@@ -196,23 +180,15 @@ pub(crate) fn tell_place(
     None
 }
 
-impl Claims {
-    /// Refuses a claim that waits.
-    pub(crate) fn refuse(&mut self, id: ClaimId, error: WireError) {
-        let Some(asked) = self.waiting.remove(&id) else {
-            return;
-        };
-        if self.contains_key(&id) {
-            self.refuse_wanting(id, &error);
-        } else {
-            asked.out.error(error);
-        }
-    }
-
-    /// The client of a claim that waits is told its number. True at the first time.
-    pub(crate) fn note_told(&mut self, id: ClaimId) -> bool {
-        let asked = self.waiting.get_mut(&id);
-        asked.is_some_and(|asked| !std::mem::replace(&mut asked.told, true))
+/// Refuses a claim that waits.
+pub(crate) fn refuse(claims: &mut Claims, id: ClaimId, error: WireError) {
+    let Some(asked) = claims.waiting.remove(&id) else {
+        return;
+    };
+    if claims.contains_key(&id) {
+        lazy::refuse_wanting(claims, id, &error);
+    } else {
+        asked.out.error(error);
     }
 }
 
@@ -272,7 +248,7 @@ mod tests {
         let moved = done(&scene, Action::LeaseMoved { id, ends });
         let at = scene.now.unix_ms + 60_000;
         assert!(
-            matches!(moved[..], [Command::MoveLease(_, Some(ms))] if ms == at),
+            matches!(moved[..], [Command::Ends(EndCommand::MoveLease(_, Some(ms)))] if ms == at),
             "{moved:?}"
         );
     }
@@ -292,7 +268,7 @@ mod tests {
         };
         let ends = done(&scene, kill(1));
         assert!(
-            matches!(&ends[..], [Command::TellOwner { text, .. }, .., Command::KeepGpu(_)]
+            matches!(&ends[..], [Command::TellOwner { text, .. }, .., Command::Ends(EndCommand::KeepGpu(_))]
                 if text.contains("others came first")),
             "{ends:?}"
         );
@@ -303,7 +279,10 @@ mod tests {
         });
         let stays = done(&scene, kill(2));
         assert!(
-            matches!(stays[..], [Command::LeverFailed { .. }]),
+            matches!(
+                stays[..],
+                [Command::Levers(LeverCommand::LeverFailed { .. })]
+            ),
             "{stays:?}"
         );
     }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::command::Command;
+use super::command::{ClaimCommand, Command, EndCommand};
 use super::fact::{Fact, Found};
 use super::world::World;
 
@@ -29,13 +29,15 @@ impl Behalf {
                 continue;
             };
             let age = world.now.unix_ms.saturating_sub(live.record.granted_ms);
-            let end = |cause: &'static str| Command::End {
-                id,
-                cause: cause.into(),
+            let end = |cause: &'static str| {
+                Command::Ends(EndCommand::End {
+                    id,
+                    cause: cause.into(),
+                })
             };
             match found {
                 Found::Same if behalf.seen => {}
-                Found::Same | Found::Anew => out.push(Command::Enter(id)),
+                Found::Same | Found::Anew => out.push(Command::Claims(ClaimCommand::Enter(id))),
                 Found::Gone if behalf.seen => out.push(end("its cgroup is gone")),
                 Found::Gone if Duration::from_millis(age) > APPEARS => {
                     out.push(end("its cgroup did not appear within 10 min"));
@@ -80,11 +82,11 @@ mod tests {
         assert_eq!(done(Found::Same, true, 900), "[]");
         let unwritten = done(Found::Same, false, 1);
         assert_eq!(
-            unwritten, "[Enter(ClaimId(1))]",
+            unwritten, "[Claims(Enter(ClaimId(1)))]",
             "the service died before it had noted it"
         );
-        assert_eq!(done(Found::Anew, false, 1), "[Enter(ClaimId(1))]");
-        assert_eq!(done(Found::Anew, true, 1), "[Enter(ClaimId(1))]");
+        assert_eq!(done(Found::Anew, false, 1), "[Claims(Enter(ClaimId(1)))]");
+        assert_eq!(done(Found::Anew, true, 1), "[Claims(Enter(ClaimId(1)))]");
         let gone = done(Found::Gone, true, 1);
         assert!(gone.contains("its cgroup is gone"), "{gone}");
         assert_eq!(done(Found::Gone, false, 599), "[]");

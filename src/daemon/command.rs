@@ -11,7 +11,8 @@ use gshare_abi::wire::Bind;
 use gshare_config::GpuMode;
 use gshare_core::machine::lever::Failure;
 use gshare_core::machine::{Action, Event, Now};
-use gshare_core::{Bytes, Change, ClaimId, Party, Quota, Reason, ResizeError, Slice};
+use gshare_core::{Bytes, Change, ClaimId, Party, Quota, Reason, Slice};
+use gshare_enforcer::gpu::GpuSample;
 use gshare_enforcer::proc::{PidFd, ProcessKey, Terminal};
 use gshare_proto::{Reply, WireError};
 
@@ -20,14 +21,15 @@ use super::conformance::Conformance;
 use super::connection::Sender;
 use super::fact::Fact;
 use super::gpu::ReleasedGpus;
-use super::journal::{DrainRecord, HoldingRecord, SliceRecord, Store};
+use super::journal::{ClaimRecord, DrainRecord, HoldingRecord, SliceRecord, Store};
 use super::levers::Prepared;
-use super::live::Ending;
+use super::live::{Ending, Live};
 use super::mig::Dividing;
 use super::msg::Outcome;
 use super::off::Which;
 use super::policy::adopt::Adoption;
 use super::release::LetGo;
+use super::resize::Shrink;
 use crate::stage::Stages;
 
 /// Something to do.
@@ -38,10 +40,71 @@ pub(crate) enum Command {
     Store(Store),
     /// The core hears of something.
     Core(Event),
+    /// Of all this, and what it comes to is written down once.
+    Events(Vec<Event>),
     /// All features hear of something.
     Tell(Fact),
     /// The core hears what the GPUs are like now.
     Refresh,
+    /// Answer a caller.
+    Reply(Sender, Result<Reply, WireError>),
+    /// The GPUs have been looked at.
+    Sample(Box<GpuSample>),
+    /// A test may end the service here.
+    CrashPoint(&'static str),
+    /// Find out which of these to end: as few as let somebody start.
+    FewestToEnd(Vec<ClaimId>),
+    /// Read what these claims have used of processors and disks.
+    ReadVitals(Vec<ClaimId>),
+    /// Look up the groups of a user.
+    LookUpGroups(u32),
+    /// Ask the Jupyter servers of all kernels.
+    AskServers,
+    /// Look, as the owner of a claim, whether its kernel's connection file is there.
+    LookFor(ClaimId, u32, PathBuf),
+    /// What is shown has changed.
+    Publish,
+    /// Tell everybody on the screen.
+    Notice(String),
+    /// Tell on the screen what is about a claim, and write it down.
+    NoticeOf {
+        /// Which.
+        id: ClaimId,
+        /// What.
+        text: String,
+    },
+    /// Write a line to the terminal of a program without a claim.
+    Say(Terminal, String),
+    /// Tell a user on the screen; with a claim, which may have ended, it is written down as well.
+    TellUser(u32, Option<ClaimId>, String),
+    /// A claim has ended for this cause: its run is recorded.
+    RunEnded(Box<Live>, String),
+    /// How long a claim will run is looked up, by its record and the number of its GPUs.
+    AskRunTime(ClaimId, Box<ClaimRecord>, u32),
+    /// Tell the owner of a claim, also on its terminals and in its notebook.
+    TellOwner {
+        /// Which.
+        id: ClaimId,
+        /// What.
+        text: String,
+    },
+    /// `gpus.rs` carries it out.
+    Gpus(GpuCommand),
+    /// `rules.rs` carries it out.
+    Rules(RuleCommand),
+    /// `ending.rs` carries it out.
+    Ends(EndCommand),
+    /// `submit.rs` carries it out.
+    Claims(ClaimCommand),
+    /// `levers.rs` carries it out.
+    Levers(LeverCommand),
+    /// `policy.rs` carries it out.
+    Limits(LimitCommand),
+}
+
+/// Commands about GPUs and their processes.
+#[derive(Debug)]
+pub(crate) enum GpuCommand {
     /// Start the MPS daemons that are wanted, and let the others go.
     TendMps,
     /// Give MPS daemons a new directory whose user has gone.
@@ -53,8 +116,6 @@ pub(crate) enum Command {
         /// The user.
         uid: u32,
     },
-    /// Answer a caller.
-    Reply(Sender, Result<Reply, WireError>),
     /// A GPU takes no new claims.
     Drain(DrainRecord),
     /// It does again, by its lasting name.
@@ -71,6 +132,21 @@ pub(crate) enum Command {
     Divide(Box<Dividing>),
     /// A GPU has been divided, or not: look at it.
     Divided(usize),
+    /// What a context costs on the GPUs and instances that there are now.
+    Overheads,
+    /// Look up whose the processes of the newest sample are.
+    LookUpOwners,
+    /// A process may have come into another claim: all are looked up at the next look.
+    DoubtOwners,
+    /// A member of a claim that has nothing but a context uses so much of a GPU.
+    Relearn(ClaimId, usize, Bytes),
+    /// GPUs are shared in another way: MPS follows, and the core is told.
+    ShareAnew,
+}
+
+/// Commands about the rules in force.
+#[derive(Debug)]
+pub(crate) enum RuleCommand {
     /// A quota that an administrator has set; absent if it was removed.
     SetQuota(Party, Option<Quota>),
     /// The core hears of all quotas, and whom claims count for.
@@ -93,27 +169,11 @@ pub(crate) enum Command {
     LookAtLevers,
     /// Claims in the host come back where their memory fits.
     CallBack(Which),
-    /// Write the limits of a claim as they are to be now, in its pages and with the driver.
-    LimitsAnew(ClaimId),
-    /// Those of all claims.
-    AllLimitsAnew,
-    /// Look up whose the processes of the newest sample are.
-    LookUpOwners,
-    /// A process may have come into another claim: all are looked up at the next look.
-    DoubtOwners,
-    /// Members of a claim lack a mount over the driver: it may open no GPU.
-    Uncover(ClaimId),
-    /// They have it again.
-    Cover(ClaimId),
-    /// Make the mounts again of these members of a claim.
-    Remount {
-        /// Which.
-        id: ClaimId,
-        /// Members that lack a mount.
-        bare: Vec<i32>,
-        /// The mounts.
-        expected: Vec<Bind>,
-    },
+}
+
+/// Commands about the end of claims.
+#[derive(Debug)]
+pub(crate) enum EndCommand {
     /// The programs of a claim got their signal before its end, or the end was put off.
     Signalled {
         /// Which.
@@ -184,10 +244,31 @@ pub(crate) enum Command {
         /// Its programs on the GPU were told.
         told: bool,
     },
-    /// Write the cap of a claim on a GPU into its page.
-    WriteCap(ClaimId, Slice),
-    /// The core hears what claims have been charged.
-    Measure,
+    /// Send a signal to processes of claims.
+    Signal(Vec<ProcessKey>, i32),
+    /// MPS has ended the work of a claim that ends: its processes are signalled.
+    SignalEnd(ClaimId),
+    /// End the command of a claim and queue it again.
+    Requeue {
+        /// Which.
+        id: ClaimId,
+        /// Why.
+        why: String,
+    },
+    /// Keep a claim when its command has ended.
+    Hold(ClaimId),
+    /// End a claim.
+    End {
+        /// Which.
+        id: ClaimId,
+        /// Why.
+        cause: Cow<'static, str>,
+    },
+}
+
+/// Commands about what is asked for, granted and resized.
+#[derive(Debug)]
+pub(crate) enum ClaimCommand {
     /// A claim gets its GPUs.
     Grant {
         /// Which.
@@ -201,6 +282,8 @@ pub(crate) enum Command {
     },
     /// Make a process a claim.
     Adopt(Box<Adoption>),
+    /// The core has decided about it.
+    Adopted(ClaimId, Box<Adoption>),
     /// A claim gets its number and is put before the core, which has this long for it.
     Submit(Box<Asked>, Option<Duration>),
     /// A claim is put before the core, which has this long for it.
@@ -231,37 +314,25 @@ pub(crate) enum Command {
     Refuse(ClaimId, WireError),
     /// Ask the core for another size.
     Resize(Box<(Wish, Change, Option<Duration>)>),
-    /// A claim gets another size.
-    Resized {
-        /// The number of the wish.
-        ticket: u64,
-        /// Which.
-        id: ClaimId,
-        /// What it had.
-        before: Vec<Slice>,
-        /// What it gets.
-        slices: Vec<Slice>,
-    },
-    /// It waits for another size.
-    ResizeWaits {
-        /// The number of the wish.
-        ticket: u64,
-        /// From the front.
-        position: usize,
-        /// Why it waits.
-        error: ResizeError,
-    },
-    /// It does not get it.
-    ResizeRefused {
-        /// The number of the wish.
-        ticket: u64,
-        /// Why.
-        error: ResizeError,
-    },
-    /// What was asked of a claim is not done.
-    RefuseLever(ClaimId, String),
+    /// What the core has decided about another size.
+    Resized(Action),
     /// A claim's share of the SMs is another for a while.
     Share(ClaimId, Vec<Slice>),
+    /// Tell the end of a process, which belongs to this claim.
+    WatchExit(ClaimId, ProcessKey, Arc<PidFd>),
+    /// Guarantee to a claim no more than it uses.
+    Shrink(ClaimId),
+    /// The core has decided about that.
+    Shrunk(Box<Shrink>),
+    /// Use the cgroup of a claim on behalf that has appeared.
+    Enter(ClaimId),
+}
+
+/// Commands about claims that leave their GPUs and come back.
+#[derive(Debug)]
+pub(crate) enum LeverCommand {
+    /// What was asked of a claim is not done.
+    RefuseLever(ClaimId, String),
     /// Have a claim leave its GPUs, come back or move, as the core has decided.
     Pull(Action),
     /// Begin, or go on with, what the journal says is under way for a claim.
@@ -271,6 +342,8 @@ pub(crate) enum Command {
         /// It goes on where the service before died.
         again: bool,
     },
+    /// Go on with what was under way when the service before died.
+    Resume(ClaimId),
     /// Have the checkpoint engine do it.
     StartLever(Box<Prepared>),
     /// It has done its part.
@@ -309,8 +382,6 @@ pub(crate) enum Command {
     Freeze(ClaimId, bool),
     /// The calls of a claim that is on its GPU wait no longer.
     EndWaits(ClaimId),
-    /// A test may end the service here.
-    CrashPoint(&'static str),
     /// What the core wanted done to a claim is not done.
     LeverFailed {
         /// Which.
@@ -320,6 +391,34 @@ pub(crate) enum Command {
         /// Why.
         why: String,
     },
+    /// Offload a claim although nobody waits.
+    Offload(ClaimId),
+}
+
+/// Commands about filters and limits.
+#[derive(Debug)]
+pub(crate) enum LimitCommand {
+    /// Write the limits of a claim as they are to be now, in its pages and with the driver.
+    LimitsAnew(ClaimId),
+    /// Those of all claims.
+    AllLimitsAnew,
+    /// Members of a claim lack a mount over the driver: it may open no GPU.
+    Uncover(ClaimId),
+    /// They have it again.
+    Cover(ClaimId),
+    /// Make the mounts again of these members of a claim.
+    Remount {
+        /// Which.
+        id: ClaimId,
+        /// Members that lack a mount.
+        bare: Vec<i32>,
+        /// The mounts.
+        expected: Vec<Bind>,
+    },
+    /// Write the cap of a claim on a GPU into its page.
+    WriteCap(ClaimId, Slice),
+    /// The core hears what claims have been charged.
+    Measure,
     /// Bring the filter that keeps programs outside claims from GPUs to where it belongs.
     Deny,
     /// Make the filters of all claims, of what is left of ended ones, and of programs without a claim anew.
@@ -334,68 +433,4 @@ pub(crate) enum Command {
     LimitMemory(ClaimId),
     /// Write the caps of a claim on a GPU into its page.
     WriteCaps(ClaimId, usize),
-    /// A member of a claim that has nothing but a context uses so much of a GPU.
-    Relearn(ClaimId, usize, Bytes),
-    /// Tell the end of a process, which belongs to this claim.
-    WatchExit(ClaimId, ProcessKey, Arc<PidFd>),
-    /// Send a signal to processes of claims.
-    Signal(Vec<ProcessKey>, i32),
-    /// MPS has ended the work of a claim that ends: its processes are signalled.
-    SignalEnd(ClaimId),
-    /// End the command of a claim and queue it again.
-    Requeue {
-        /// Which.
-        id: ClaimId,
-        /// Why.
-        why: String,
-    },
-    /// Keep a claim when its command has ended.
-    Hold(ClaimId),
-    /// Offload a claim although nobody waits.
-    Offload(ClaimId),
-    /// Guarantee to a claim no more than it uses.
-    Shrink(ClaimId),
-    /// End a claim.
-    End {
-        /// Which.
-        id: ClaimId,
-        /// Why.
-        cause: Cow<'static, str>,
-    },
-    /// Use the cgroup of a claim on behalf that has appeared.
-    Enter(ClaimId),
-    /// Find out which of these to end: as few as let somebody start.
-    FewestToEnd(Vec<ClaimId>),
-    /// Read what these claims have used of processors and disks.
-    ReadVitals(Vec<ClaimId>),
-    /// Look up the groups of a user.
-    LookUpGroups(u32),
-    /// Ask the Jupyter servers of all kernels.
-    AskServers,
-    /// Look, as the owner of a claim, whether its kernel's connection file is there.
-    LookFor(ClaimId, u32, PathBuf),
-    /// GPUs are shared in another way: MPS follows, and the core is told.
-    ShareAnew,
-    /// What is shown has changed.
-    Publish,
-    /// Tell everybody on the screen.
-    Notice(String),
-    /// Tell on the screen what is about a claim, and write it down.
-    NoticeOf {
-        /// Which.
-        id: ClaimId,
-        /// What.
-        text: String,
-    },
-    /// Write a line to the terminal of a program without a claim.
-    Say(Terminal, String),
-    /// Tell a user on the screen.
-    TellUser(u32, String),
-    /// Tell the owner of a claim, also on its terminals and in its notebook.
-    TellOwner {
-        /// Which.
-        id: ClaimId,
-        /// What.
-        text: String,
-    },
 }

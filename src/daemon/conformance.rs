@@ -5,7 +5,7 @@ use gshare_proto::{AdminDone, Check, Conformance as Found, ErrorCode, WireError,
 use serde::{Deserialize, Serialize};
 
 use super::admin::{Act, Order};
-use super::command::Command;
+use super::command::{Command, RuleCommand};
 use super::doctor::check;
 use super::world::World;
 use crate::clock::{local, unix_ms};
@@ -115,7 +115,7 @@ pub(crate) fn order(world: &World<'_>, found: Option<Found>) -> Result<Order, Wi
     Ok(Order {
         acts: vec![act],
         file: Some(Box::new(write)),
-        then: vec![Command::SetConformance(new)],
+        then: vec![Command::Rules(RuleCommand::SetConformance(new))],
         ..answer()
     })
 }

@@ -71,6 +71,11 @@ impl Sender {
         self.reply(&Reply::Error(error));
     }
 
+    /// Sends a reply or a refusal.
+    pub(crate) fn answer(&self, answer: Result<Reply, WireError>) {
+        self.reply(&answer.unwrap_or_else(Reply::Error));
+    }
+
     /// The same for a member of 0.1.
     pub(super) fn to_older(&self) -> Self {
         Self {

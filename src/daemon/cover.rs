@@ -20,13 +20,13 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::sync::mpsc;
 
-use super::claims::Claims;
-use super::command::Command;
+use super::command::{Command, LimitCommand};
 use super::driver::Driver;
+use super::effects::Effects;
 use super::msg::Msg;
 use super::strict::{LibDirs, VIEW};
-use super::tell;
 use super::world::World;
+use super::{gpus, grant, tell};
 
 /// Hidden first argument of the process that makes the mounts again in a member's view.
 pub const COVER_ARGUMENT: &str = "__cover";
@@ -111,17 +111,17 @@ pub(crate) fn look(world: &World<'_>, expected: &[Bind]) -> Vec<Command> {
         }
         let bare = bare_members(world, id, expected);
         out.extend(match (bare.is_empty(), live.uncovered) {
-            (true, true) => Some(Command::Cover(id)),
-            (false, false) => Some(Command::Uncover(id)),
+            (true, true) => Some(Command::Limits(LimitCommand::Cover(id))),
+            (false, false) => Some(Command::Limits(LimitCommand::Uncover(id))),
             _ => None,
         });
         // The plan of a driver that is half there is none to make mounts by.
         if !bare.is_empty() && !world.host.driver.strict.binds().is_empty() {
-            out.push(Command::Remount {
+            out.push(Command::Limits(LimitCommand::Remount {
                 id,
                 bare,
                 expected: expected.to_vec(),
-            });
+            }));
         }
     }
     out
@@ -137,19 +137,37 @@ pub(crate) fn remount(world: &World<'_>, id: ClaimId, bare: &[i32], expected: &[
     bare_members(world, id, expected).is_empty()
 }
 
-/// What the owner of a claim is told whose programs get no GPU until the mounts are made again.
-pub(crate) fn uncovered_text(id: ClaimId) -> String {
-    format!(
+/// Members of a claim lack a mount: its new programs may open no GPU.
+pub(crate) fn uncover(with: &mut Effects, id: ClaimId) -> Vec<Command> {
+    let rules = gpus::rules(&with.world(), None, []);
+    let Some(live) = with.claims.get_mut(&id) else {
+        return Vec::new();
+    };
+    live.uncovered = true;
+    if let Err(error) = with.host.fences.set(live.cgroup.as_ref(), &rules) {
+        tracing::error!(%id, %error, "cannot stop new programs of the claim from opening its GPUs");
+    }
+    let text = format!(
         "the NVIDIA driver was replaced while {id} runs: new programs in it get no GPU; those that have one \
          continue"
-    )
+    );
+    vec![Command::TellOwner { id, text }]
 }
 
-/// The same when they get it again.
-pub(crate) fn covered_text(id: ClaimId) -> String {
-    format!(
+/// They have it again. Where the claim is ended its GPUs stay closed.
+pub(crate) fn undo_uncover(with: &mut Effects, id: ClaimId) -> Vec<Command> {
+    let Some(live) = with.claims.get_mut(&id) else {
+        return Vec::new();
+    };
+    live.uncovered = false;
+    let ended = live.ending.as_ref().is_some_and(|e| e.kill_at.is_some());
+    if ended || !grant::open_again(with, id) {
+        return Vec::new();
+    }
+    let text = format!(
         "the limits of {id} now apply with the new driver: new programs in it get their GPU again"
-    )
+    );
+    vec![Command::TellOwner { id, text }]
 }
 
 impl Driver {
@@ -165,18 +183,6 @@ impl Driver {
         Some(match self.strict.binds() {
             [] => before,
             binds => binds.to_vec(),
-        })
-    }
-}
-
-impl Claims {
-    /// Members of a claim lack a mount, or have it again. False if the claim has gone or is ended: then its GPUs stay
-    /// closed.
-    pub(crate) fn set_uncovered(&mut self, id: ClaimId, uncovered: bool) -> bool {
-        let live = self.get_mut(&id);
-        live.is_some_and(|live| {
-            live.uncovered = uncovered;
-            live.ending.as_ref().is_none_or(|e| e.kill_at.is_none())
         })
     }
 }

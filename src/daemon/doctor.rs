@@ -416,10 +416,10 @@ fn table_row(world: &World<'_>) -> Check {
 /// All rows.
 pub(crate) fn doctor(service: &Service, viewer: Viewer) -> Vec<Check> {
     let mut rows = vec![
-        driver_row(&service.world(), &service.observer),
+        driver_row(&service.world(), &service.effects.observer),
         service_row(&service.world()),
     ];
-    let guests = super::guest::rows(service.gpus.iter().map(|gpu| gpu.model.as_str()));
+    let guests = super::guest::rows(service.effects.gpus.iter().map(|gpu| gpu.model.as_str()));
     rows.extend(
         guests
             .into_iter()
@@ -431,7 +431,7 @@ pub(crate) fn doctor(service: &Service, viewer: Viewer) -> Vec<Check> {
     rows.push(shim_row(&service.world()));
     rows.push(table_row(&service.world()));
     rows.push(cgroup_row(&service.world()));
-    rows.push(journal_row(&service.world(), &service.journal));
+    rows.push(journal_row(&service.world(), &service.effects.journal));
     rows.push(history_row(&service.world(), &service.history));
     rows.push(administrators_row(&service.world()));
     rows.push(metrics_row(&service.features));
@@ -439,7 +439,7 @@ pub(crate) fn doctor(service: &Service, viewer: Viewer) -> Vec<Check> {
     rows.push(filter_row(&service.world()));
     rows.extend(policy::doctor::policy_rows(
         &service.world(),
-        &service.journal,
+        &service.effects.journal,
         viewer,
     ));
     rows.extend(mps::doctor::rung_rows(&service.world()));
@@ -447,7 +447,7 @@ pub(crate) fn doctor(service: &Service, viewer: Viewer) -> Vec<Check> {
     rows.extend(facts::lever_rows(
         &service.world(),
         &service.features,
-        &service.levers,
+        &service.effects.levers,
     ));
     grouped(rows)
 }

@@ -2,30 +2,125 @@
 //! entry in the journal.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gshare_abi::State;
 use gshare_core::machine::Event;
 use gshare_core::{ClaimId, Held};
-use gshare_enforcer::cgroup::{ClaimCgroup, ClaimPlace, ClaimTree, Tree};
+use gshare_enforcer::cgroup::{ClaimCgroup, ClaimPlace, ClaimTree};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
 use super::claims::Claims;
+use super::effects::Effects;
 use super::fact::Fact;
 use super::journal::{ClaimRecord, Ended, HoldingRecord, Journal};
 use super::live::TERM_GRACE;
 use super::order::Order;
 use super::peer::Peer;
 use super::policy::limits;
-use super::service::{Ending, Live, Service};
-use super::world::{World, world_of};
-use super::{claim_for, gpus, members, mps, service, tell, whose};
-use crate::daemon::command::Command;
+use super::service::{Ending, Live};
+use super::world::World;
+use super::{claim_for, gpus, lazy, members, mps, reclaim, service, signal, tell, whose};
+use crate::daemon::command::{Command, EndCommand, GpuCommand};
 
 /// A control program of MPS that has not answered by then is not waited for.
 const MPS_ANSWERS: Duration = Duration::from_secs(4);
+
+/// Carries out a command about the end of a claim.
+pub(crate) fn carry_out(with: &mut Effects, command: EndCommand) -> Vec<Command> {
+    let gone = |id| vec![Command::Core(Event::Gone { id })];
+    match command {
+        EndCommand::Withdraw { id, text } => {
+            if let Some(asked) = with.claims.waiting.remove(&id) {
+                asked.out.error(WireError::new(ErrorCode::Ended, text));
+                return gone(id);
+            }
+        }
+        EndCommand::End { id, cause } => return end(&with.world(), id, &cause),
+        EndCommand::EndAll { id, cause, grace } => {
+            return end_all(&with.world(), id, &cause, grace);
+        }
+        EndCommand::SetStates(id, state) => with.claims.set_states(id, state),
+        EndCommand::BeginEnd(id, ending) => {
+            if with.claims.begin_end(&with.journal, id, *ending) {
+                with.core.then(Event::Ending { id });
+            }
+        }
+        EndCommand::AskToEnd(id) => ask_to_end(&with.world(), id),
+        // MPS ends the work of its clients first: the signals follow, with so much time between them.
+        EndCommand::AskAllToEnd(id, grace) => {
+            if ask_all_to_end(&with.world(), id)
+                && let Some(ending) = with.claims.ending_of(id)
+            {
+                ending.by_mps = Some(grace);
+                ending.kill_at = Some(Instant::now() + grace + MPS_ANSWERS);
+            }
+        }
+        EndCommand::SettleEnd(id) => {
+            if end_saving(&mut with.claims, id) {
+                // Clients of MPS are ended on the GPU first; the signals follow when that is done.
+                mps::terminate_clients(&with.world(), id);
+            }
+            return settle(&with.world(), id);
+        }
+        EndCommand::KeepGpu(id) => keep_gpu(&mut with.claims, id),
+        EndCommand::KillMembers(id, members) => kill_members(&with.world(), id, &members),
+        EndCommand::Killed(id) => with.claims.killed(id),
+        EndCommand::Dismantle { id, cause } => return dismantle(with, id, &cause),
+        EndCommand::EndBehalf { id, cause } => return claim_for::end_behalf(with, id, &cause),
+        EndCommand::RefuseWanting(id) => {
+            let error = WireError::new(ErrorCode::Ended, format!("{id} was released"));
+            lazy::refuse_wanting(&mut with.claims, id, &error);
+            if with.claims.waiting.remove(&id).is_some() {
+                return gone(id);
+            }
+        }
+        EndCommand::Requeue { id, why } => return reclaim::requeue(&with.world(), id, &why),
+        EndCommand::Requeued(id) => {
+            if let Some(live) = with.claims.get_mut(&id) {
+                live.record.requeued = true;
+            }
+        }
+        EndCommand::MoveLease(id, ends_ms) => {
+            if let Some(live) = with.claims.get_mut(&id) {
+                live.record.ends_ms = ends_ms;
+                let what = "when the time limit of a claim ends";
+                with.journal.keep(&live.record, what);
+            }
+        }
+        EndCommand::LeaseEnded { id, stopped, told } => {
+            if let Some(live) = with.claims.get_mut(&id) {
+                (live.record.stopped, live.record.told) = (stopped, told);
+            }
+        }
+        EndCommand::Signalled { id, due, again } => {
+            if let Some(live) = with.claims.get_mut(&id) {
+                signal::signalled(&mut live.record, due, again);
+                let what = "that a claim's programs got their signal";
+                with.journal.keep(&live.record, what);
+            }
+        }
+        EndCommand::Signal(processes, signal) => send(&with.world(), &processes, signal),
+        EndCommand::SignalEnd(id) => {
+            let ending = with.claims.ending_of(id).filter(|ending| ending.all);
+            if let Some(ending) = ending
+                && let Some(grace) = ending.by_mps.take()
+            {
+                ending.kill_at = Some(Instant::now() + grace);
+            }
+            clients_ended(&with.world(), id);
+            return carry_out(with, EndCommand::SettleEnd(id));
+        }
+        EndCommand::Hold(id) => {
+            if let Some(live) = with.claims.get_mut(&id) {
+                live.record.hold = true;
+                with.journal.keep(&live.record, "that a claim is held");
+            }
+        }
+    }
+    Vec::new()
+}
 
 /// `gshare release`.
 pub(crate) fn release(world: &World<'_>, peer: &Peer, word: &str) -> Result<Order, WireError> {
@@ -53,9 +148,11 @@ fn let_go(world: &World<'_>, peer: &Peer, ids: Vec<ClaimId>) -> Order {
     let (held, waiting): (Vec<ClaimId>, Vec<ClaimId>) = ids
         .into_iter()
         .partition(|id| world.claims.contains_key(id));
-    let withdraw = |id: &ClaimId| Command::Withdraw {
-        id: *id,
-        text: format!("{id} was withdrawn while it waited"),
+    let withdraw = |id: &ClaimId| {
+        Command::Ends(EndCommand::Withdraw {
+            id: *id,
+            text: format!("{id} was withdrawn while it waited"),
+        })
     };
     let mut then: Vec<Command> = waiting.iter().map(withdraw).collect();
     for &id in &held {
@@ -65,7 +162,10 @@ fn let_go(world: &World<'_>, peer: &Peer, ids: Vec<ClaimId>) -> Order {
             false => "released",
         };
         let cause = cause.into();
-        then.extend([Command::RefuseWanting(id), Command::End { id, cause }]);
+        then.extend([
+            Command::Ends(EndCommand::RefuseWanting(id)),
+            Command::Ends(EndCommand::End { id, cause }),
+        ]);
     }
     Order::then(then, move |world, _| {
         let ended = |id: ClaimId| match world.claims.get(&id) {
@@ -84,21 +184,21 @@ fn let_go(world: &World<'_>, peer: &Peer, ids: Vec<ClaimId>) -> Order {
 
 /// Ends a claim whose processes may still hold GPU memory: nothing more is granted to them, those
 /// that hold the GPU are asked to end, later made to. Others lose the GPU, not their lives.
-pub(crate) fn end(world: &World<'_>, id: ClaimId, cause: &str) -> Vec<Command> {
+fn end(world: &World<'_>, id: ClaimId, cause: &str) -> Vec<Command> {
     let Some(live) = world.claims.get(&id) else {
         return Vec::new();
     };
     if live.record.behalf.is_some() || live.record.plain {
         let cause = cause.to_owned();
-        return vec![Command::EndBehalf { id, cause }];
+        return vec![Command::Ends(EndCommand::EndBehalf { id, cause })];
     }
     let begins = live.ending.as_ref().is_none_or(|e| e.kill_at.is_none());
     let ending = begins.then(|| Ending::killing(cause, false));
-    let mut out = vec![Command::SetStates(id, State::NotGranted)];
-    out.extend(ending.map(|ending| Command::BeginEnd(id, Box::new(ending))));
+    let mut out = vec![Command::Ends(EndCommand::SetStates(id, State::NotGranted))];
+    out.extend(ending.map(|ending| Command::Ends(EndCommand::BeginEnd(id, Box::new(ending)))));
     out.extend([
-        Command::AskToEnd(id),
-        Command::SettleEnd(id),
+        Command::Ends(EndCommand::AskToEnd(id)),
+        Command::Ends(EndCommand::SettleEnd(id)),
         Command::Publish,
     ]);
     out
@@ -117,7 +217,7 @@ pub(crate) fn end_all(
     };
     if live.record.behalf.is_some() {
         let cause = cause.to_owned();
-        return vec![Command::EndBehalf { id, cause }];
+        return vec![Command::Ends(EndCommand::EndBehalf { id, cause })];
     }
     let kill_at = Some(Instant::now() + grace);
     let ending = Ending {
@@ -125,25 +225,25 @@ pub(crate) fn end_all(
         ..Ending::killing(cause, true)
     };
     vec![
-        Command::SetStates(id, State::NotGranted),
-        Command::BeginEnd(id, Box::new(ending)),
-        Command::AskAllToEnd(id, grace),
-        Command::SettleEnd(id),
+        Command::Ends(EndCommand::SetStates(id, State::NotGranted)),
+        Command::Ends(EndCommand::BeginEnd(id, Box::new(ending))),
+        Command::Ends(EndCommand::AskAllToEnd(id, grace)),
+        Command::Ends(EndCommand::SettleEnd(id)),
         Command::Publish,
     ]
 }
 
 /// Asks the processes of a claim that hold the GPU to end. Clients of MPS are ended on the GPU first; the signals follow
 /// when that is done.
-pub(crate) fn ask_to_end(world: &World<'_>, id: ClaimId) {
+fn ask_to_end(world: &World<'_>, id: ClaimId) {
     if !mps::terminate_clients(world, id) {
-        signal(world, &whose::holders(world, id), libc::SIGTERM);
+        send(world, &whose::holders(world, id), libc::SIGTERM);
     }
 }
 
 /// Asks all processes of a claim to end. True if MPS ends the work of its clients first: one that is killed with work in
 /// flight harms its neighbours.
-pub(crate) fn ask_all_to_end(world: &World<'_>, id: ClaimId) -> bool {
+fn ask_all_to_end(world: &World<'_>, id: ClaimId) -> bool {
     let by_mps = mps::terminate_clients(world, id);
     if !by_mps {
         signal_all(world, id);
@@ -152,17 +252,17 @@ pub(crate) fn ask_all_to_end(world: &World<'_>, id: ClaimId) -> bool {
 }
 
 /// The work of a claim's clients has been ended by MPS: now the signals.
-pub(crate) fn clients_ended(world: &World<'_>, id: ClaimId) {
+fn clients_ended(world: &World<'_>, id: ClaimId) {
     let ending = world.claims.get(&id).and_then(|l| l.ending.as_ref());
     if ending.is_some_and(|ending| ending.all) {
         signal_all(world, id);
     } else {
-        signal(world, &whose::holders(world, id), libc::SIGTERM);
+        send(world, &whose::holders(world, id), libc::SIGTERM);
     }
 }
 
 /// What is done for a claim that ends: it goes if nothing of it is left on the GPU; what did not end in time is killed.
-pub(crate) fn settle(world: &World<'_>, id: ClaimId) -> Vec<Command> {
+fn settle(world: &World<'_>, id: ClaimId) -> Vec<Command> {
     let live = world.claims.get(&id);
     let Some((live, ending)) = live.and_then(|live| Some((live, live.ending.as_ref()?))) else {
         return Vec::new();
@@ -176,7 +276,7 @@ pub(crate) fn settle(world: &World<'_>, id: ClaimId) -> Vec<Command> {
     if holders.is_empty() && (released || !launched_lately(world, live) && !may_begin(world, id)) {
         let cause = cause.clone();
         return vec![
-            Command::Dismantle { id, cause },
+            Command::Ends(EndCommand::Dismantle { id, cause }),
             Command::Core(Event::Gone { id }),
         ];
     }
@@ -184,10 +284,10 @@ pub(crate) fn settle(world: &World<'_>, id: ClaimId) -> Vec<Command> {
         return Vec::new();
     }
     let mut out = vec![match ending.all {
-        true => Command::KillMembers(id, holders),
-        false => Command::Signal(holders, libc::SIGKILL),
+        true => Command::Ends(EndCommand::KillMembers(id, holders)),
+        false => Command::Ends(EndCommand::Signal(holders, libc::SIGKILL)),
     }];
-    out.push(Command::Killed(id));
+    out.push(Command::Ends(EndCommand::Killed(id)));
     if !ending.told {
         let text = format!("{id}: processes that did not end were killed ({cause})");
         out.push(Command::NoticeOf { id, text });
@@ -195,65 +295,61 @@ pub(crate) fn settle(world: &World<'_>, id: ClaimId) -> Vec<Command> {
     out
 }
 
-impl Service {
-    /// Takes a claim apart: pages, filter, cgroup, journal. The core is told by the caller.
-    pub(crate) fn dismantle(&mut self, id: ClaimId, cause: &str) {
-        let Some(live) = self.claims.remove(&id) else {
-            return;
-        };
-        for seat in &live.seats {
-            seat.limits.set_state(State::NotGranted);
-        }
-        // By the record: a grant that failed half-way has made some that are no seats yet.
-        for slice in &live.record.slices {
-            if let Some(gpu) = self.gpus.gpu_index(&slice.uuid) {
-                let _ = std::fs::remove_file(self.host.limits_path(&self.gpus, id, gpu));
-            }
-        }
-        (self.sizes).end_run(&world_of!(self), &self.history, id, &live, cause);
-        self.config.drop_spec(id);
-        let refusals = self.gpus.refusals(&live);
-        self.tell(Fact::Ended { refusals });
-        let launches = live.past_launches.saturating_add(self.gpus.launches(&live));
-        let record = live.record.clone();
-        self.journal
-            .put_end(Ended::new(record, cause, live.peak, launches));
-        self.policy.over.forget(id);
-        limits::unlimit_memory(&self.world(), &self.observer, &live);
-        if let (Some(tree), Some(cgroup)) = (&self.host.fences.tree, live.cgroup) {
-            if tree.remove(&cgroup).is_ok() {
-                if cgroup.is_lodged() {
-                    give_back_lodging(&self.world(), cgroup.dir());
-                }
-            } else {
-                let rules = gpus::rules(&self.world(), None, []);
-                (self.claims).linger(&mut self.host.fences, &rules, cgroup);
-            }
-        } else if let (Some(tree), Some(behalf)) = (&self.host.fences.tree, &live.record.behalf) {
-            let (uid, claim) = (live.record.uid, id.0);
-            tree.leave(ClaimPlace { uid, claim }, &behalf.cgroup);
-        }
-        if live.record.hold || cause != "command exited" {
-            let text = format!(
-                "{id} of {} ended: {cause}",
-                self.host.names.user(live.record.uid)
-            );
-            self.notice_for(Some(live.record.uid), Some(id), text);
-        } else {
-            self.journal
-                .note(live.record.uid, id, &format!("ended: {cause}"));
-        }
-        // Before the core gives its part to another user.
-        if live.record.slices.iter().any(|s| s.held == Held::Mps) {
-            self.execute(vec![Command::RenewMps]);
-        }
-        self.screens.touch();
+/// Takes a claim apart: pages, filter, cgroup, journal. The core is told by the caller.
+pub(crate) fn dismantle(with: &mut Effects, id: ClaimId, cause: &str) -> Vec<Command> {
+    let Some(mut live) = with.claims.remove(&id) else {
+        return Vec::new();
+    };
+    for seat in &live.seats {
+        seat.limits.set_state(State::NotGranted);
     }
+    // By the record: a grant that failed half-way has made some that are no seats yet.
+    for slice in &live.record.slices {
+        if let Some(gpu) = with.gpus.gpu_index(&slice.uuid) {
+            let _ = std::fs::remove_file(with.host.limits_path(&with.gpus, id, gpu));
+        }
+    }
+    with.config.drop_spec(id);
+    let refusals = with.gpus.refusals(&live);
+    let launches = live.past_launches.saturating_add(with.gpus.launches(&live));
+    let record = live.record.clone();
+    with.journal
+        .put_end(Ended::new(record, cause, live.peak, launches));
+    with.policy.over.forget(id);
+    limits::unlimit_memory(&with.world(), &with.observer, &live);
+    if let (Some(tree), Some(cgroup)) = (&with.host.fences.tree, live.cgroup.take()) {
+        if tree.remove(&cgroup).is_ok() {
+            if cgroup.is_lodged() {
+                give_back_lodging(&with.world(), cgroup.dir());
+            }
+        } else {
+            let rules = gpus::rules(&with.world(), None, []);
+            (with.claims).linger(&mut with.host.fences, &rules, cgroup);
+        }
+    } else if let (Some(tree), Some(behalf)) = (&with.host.fences.tree, &live.record.behalf) {
+        let (uid, claim) = (live.record.uid, id.0);
+        tree.leave(ClaimPlace { uid, claim }, &behalf.cgroup);
+    }
+    let uid = live.record.uid;
+    let mut out = vec![Command::Tell(Fact::Ended { refusals })];
+    if live.record.hold || cause != "command exited" {
+        let text = format!("{id} of {} ended: {cause}", with.host.names.user(uid));
+        out.push(Command::TellUser(uid, Some(id), text));
+    } else {
+        with.journal.note(uid, id, &format!("ended: {cause}"));
+    }
+    // Before the core gives its part to another user.
+    if live.record.slices.iter().any(|s| s.held == Held::Mps) {
+        out.push(Command::Gpus(GpuCommand::RenewMps));
+    }
+    out.push(Command::RunEnded(Box::new(live), cause.to_owned()));
+    out.push(Command::Publish);
+    out
 }
 
 impl Claims {
     /// From now on a claim ends; a restarted service goes on with it. False if there is none.
-    pub(crate) fn begin_end(&mut self, journal: &Journal, id: ClaimId, ending: Ending) -> bool {
+    fn begin_end(&mut self, journal: &Journal, id: ClaimId, ending: Ending) -> bool {
         let Some(live) = self.get_mut(&id) else {
             return false;
         };
@@ -266,62 +362,63 @@ impl Claims {
         true
     }
 
-    /// MPS ends the work of a claim's clients first: the signals follow, with so much time between them.
-    pub(crate) fn wait_for_mps(&mut self, id: ClaimId, grace: Duration) {
-        if let Some(ending) = self.get_mut(&id).and_then(|l| l.ending.as_mut()) {
-            ending.by_mps = Some(grace);
-            ending.kill_at = Some(Instant::now() + grace + MPS_ANSWERS);
-        }
-    }
-
-    /// It has.
-    pub(crate) fn mps_has_ended(&mut self, id: ClaimId) {
-        let ending = self.get_mut(&id).and_then(|l| l.ending.as_mut());
-        if let Some(ending) = ending.filter(|ending| ending.all)
-            && let Some(grace) = ending.by_mps.take()
-        {
-            ending.kill_at = Some(Instant::now() + grace);
-        }
-    }
-
-    /// Until it is killed a claim that is ended for others keeps the GPU, so that its programs can save what they have.
-    pub(crate) fn keep_gpu(&mut self, id: ClaimId) {
-        let Some(live) = self.get_mut(&id) else {
-            return;
-        };
-        if let Some(ending) = live.ending.as_mut().filter(|e| e.by_mps.is_none()) {
-            ending.saving = true;
-            if matches!(live.record.holding, HoldingRecord::Here) {
-                self.set_states(id, State::Granted);
-            }
-        }
+    fn ending_of(&mut self, id: ClaimId) -> Option<&mut Ending> {
+        self.get_mut(&id)?.ending.as_mut()
     }
 
     /// What did not end was killed; what still holds on is killed again.
-    pub(crate) fn killed(&mut self, id: ClaimId) {
-        if let Some(ending) = self.get_mut(&id).and_then(|l| l.ending.as_mut()) {
+    fn killed(&mut self, id: ClaimId) {
+        if let Some(ending) = self.ending_of(id) {
             ending.kill_at = Some(Instant::now() + Duration::from_secs(1));
             ending.told = true;
         }
     }
+}
 
-    /// Removes the cgroups of ended claims whose last process has gone. Those of services among them.
-    pub(crate) fn tidy_lingering(&mut self, tree: Option<&Tree>) -> Vec<PathBuf> {
-        let gone = (self.lingering).extract_if(.., |c| tree.is_some_and(|t| t.remove(c).is_ok()));
-        let lodged = gone.filter(ClaimCgroup::is_lodged);
-        lodged.map(|cgroup| cgroup.dir().to_owned()).collect()
+/// Until it is killed a claim that is ended for others keeps the GPU, so that its programs can save what they have.
+fn keep_gpu(claims: &mut Claims, id: ClaimId) {
+    let Some(live) = claims.get_mut(&id) else {
+        return;
+    };
+    if let Some(ending) = live.ending.as_mut().filter(|e| e.by_mps.is_none()) {
+        ending.saving = true;
+        if matches!(live.record.holding, HoldingRecord::Here) {
+            claims.set_states(id, State::Granted);
+        }
+    }
+}
+
+/// The time to save is over: from now on a claim ends as any that is ended. False if it is not.
+fn end_saving(claims: &mut Claims, id: ClaimId) -> bool {
+    let due = |ending: &Ending| ending.kill_at.is_some_and(|at| at <= Instant::now());
+    let ending = claims.ending_of(id).filter(|e| e.saving && due(e));
+    let over = ending.is_some_and(|ending| std::mem::take(&mut ending.saving));
+    if over {
+        claims.set_states(id, State::NotGranted);
+    }
+    over
+}
+
+/// Removes the cgroups of ended claims whose last process has gone.
+pub(crate) fn tidy_lingering(with: &mut Effects) {
+    let tree = with.host.fences.tree.as_ref();
+    let lingering = &mut with.claims.lingering;
+    let gone = lingering.extract_if(.., |c| tree.is_some_and(|t| t.remove(c).is_ok()));
+    let lodged: Vec<ClaimCgroup> = gone.filter(ClaimCgroup::is_lodged).collect();
+    for cgroup in lodged {
+        give_back_lodging(&with.world(), cgroup.dir());
     }
 }
 
 fn signal_all(world: &World<'_>, id: ClaimId) {
     let members = tell::members_now(world, id);
-    signal(world, &members, libc::SIGTERM);
+    send(world, &members, libc::SIGTERM);
     // One that is stopped could not act on it.
-    signal(world, &members, libc::SIGCONT);
+    send(world, &members, libc::SIGCONT);
 }
 
 /// The cgroup of a service without its claim: what runs there next is no member.
-pub(crate) fn give_back_lodging(world: &World<'_>, dir: &std::path::Path) {
+fn give_back_lodging(world: &World<'_>, dir: &std::path::Path) {
     let mut lodged = world.claims.values().filter_map(|l| l.cgroup.as_ref());
     let taken = lodged.any(|c| c.dir() == dir);
     if let (Some(filters), false) = (&world.host.fences.filters, taken)
@@ -332,19 +429,19 @@ pub(crate) fn give_back_lodging(world: &World<'_>, dir: &std::path::Path) {
 }
 
 /// SIGKILL to everything in the claim, also to what is started meanwhile.
-pub(crate) fn kill_members(world: &World<'_>, id: ClaimId, members: &[ProcessKey]) {
+fn kill_members(world: &World<'_>, id: ClaimId, members: &[ProcessKey]) {
     let live = world.claims.get(&id);
     let Some(cgroup) = live.and_then(|live| live.cgroup.as_ref()) else {
-        return signal(world, members, libc::SIGKILL);
+        return send(world, members, libc::SIGKILL);
     };
     let inside = cgroup.procs().unwrap_or_default();
     if let Err(error) = cgroup.kill() {
         tracing::warn!(%id, %error, "cannot kill the whole cgroup at once");
-        return signal(world, members, libc::SIGKILL);
+        return send(world, members, libc::SIGKILL);
     }
     let outside = members.iter().filter(|p| !inside.contains(&p.pid));
     let moved = outside.filter(|p| members::claim_of(world, p.pid) == Some(id));
-    signal(world, &moved.copied().collect::<Vec<_>>(), libc::SIGKILL);
+    send(world, &moved.copied().collect::<Vec<_>>(), libc::SIGKILL);
 }
 
 /// Whether a member has launched anything within the grace time.
@@ -406,7 +503,7 @@ pub(crate) fn may(
 
 /// Sends a signal to processes, each checked to be still the same. Those of a claim on behalf are not gshare's to
 /// signal.
-pub(crate) fn signal(world: &World<'_>, processes: &[ProcessKey], signal: i32) {
+fn send(world: &World<'_>, processes: &[ProcessKey], signal: i32) {
     for process in processes {
         if claim_for::behalf_of(world, process.pid).is_some() {
             continue;
@@ -447,7 +544,7 @@ mod tests {
         let id = ClaimId(1);
         let done = settle(&scene.world(), id);
         assert!(
-            matches!(&done[..], [Command::Dismantle { cause, .. }, Command::Core(Event::Gone { .. })]
+            matches!(&done[..], [Command::Ends(EndCommand::Dismantle { cause, .. }), Command::Core(Event::Gone { .. })]
                 if cause == "released"),
             "{done:?}"
         );
@@ -465,7 +562,7 @@ mod tests {
         let (mut scene, own) = ends(true, Some(Duration::ZERO));
         let done = settle(&scene.world(), id);
         assert!(
-            matches!(&done[..], [Command::KillMembers(_, who), Command::Killed(_), Command::NoticeOf { .. }]
+            matches!(&done[..], [Command::Ends(EndCommand::KillMembers(_, who)), Command::Ends(EndCommand::Killed(_)), Command::NoticeOf { .. }]
                 if who.contains(&own)),
             "{done:?}"
         );
@@ -475,7 +572,7 @@ mod tests {
         ending.kill_at = Some(Instant::now());
         let again = settle(&scene.world(), id);
         assert!(
-            matches!(again[..], [_, Command::Killed(_)]),
+            matches!(again[..], [_, Command::Ends(EndCommand::Killed(_))]),
             "told once: {again:?}"
         );
     }
@@ -485,17 +582,20 @@ mod tests {
         let mut scene = Scene::of(1);
         scene.claim(1, 0).record.plain = true;
         let done = end(&scene.world(), ClaimId(1), "released");
-        assert!(matches!(done[..], [Command::EndBehalf { .. }]), "{done:?}");
+        assert!(
+            matches!(done[..], [Command::Ends(EndCommand::EndBehalf { .. })]),
+            "{done:?}"
+        );
         scene.claim(2, 0);
         let done = end(&scene.world(), ClaimId(2), "released");
         assert!(
             matches!(
                 done[..],
                 [
-                    Command::SetStates(_, State::NotGranted),
-                    Command::BeginEnd(..),
-                    Command::AskToEnd(_),
-                    Command::SettleEnd(_),
+                    Command::Ends(EndCommand::SetStates(_, State::NotGranted)),
+                    Command::Ends(EndCommand::BeginEnd(..)),
+                    Command::Ends(EndCommand::AskToEnd(_)),
+                    Command::Ends(EndCommand::SettleEnd(_)),
                     _
                 ]
             ),

@@ -4,15 +4,112 @@ use gshare_core::{Bytes, ClaimId, GpuFacts};
 use gshare_enforcer::device::DeviceRules;
 use gshare_enforcer::gpu::GpuState;
 
+use super::command::{Command, GpuCommand};
+use super::effects::Effects;
+use super::fact::Fact;
 use super::features::Features;
 use super::fences::Rules;
-use super::gpu::Gpus;
+use super::gpu::{FIRST_LOOK, Gpus};
 use super::journal::ClaimRecord;
-use super::modes;
 use super::policy::overuse;
+use super::release::Wait;
 use super::settings::Settings;
 use super::whose::Whose;
 use super::world::World;
+use super::{die, levers, modes, mps, whose};
+
+/// Carries out a command about GPUs.
+pub(crate) fn carry_out(with: &mut Effects, command: GpuCommand) -> Vec<Command> {
+    match command {
+        GpuCommand::TendMps => {
+            let changes = mps::changes(&with.world());
+            with.gpus.mps.change(changes);
+        }
+        GpuCommand::RenewMps => {
+            let anew = mps::to_renew(&with.world());
+            if !anew.is_empty() {
+                with.gpus.mps.renew(&anew);
+                return vec![Command::Refresh];
+            }
+        }
+        GpuCommand::LetIntoMps { gpu, uid } => mps::let_in(&with.world(), gpu, uid),
+        GpuCommand::Drain(drain) => return vec![Command::Core(with.gpus.drain(drain))],
+        GpuCommand::Undrain(name) => return vec![Command::Core(with.gpus.undrain(&name))],
+        GpuCommand::NextMode(g, next) => with.gpus[g].modes.next = next,
+        GpuCommand::ChangeModes => return with.gpus.change_modes(&with.core),
+        GpuCommand::LetGo(let_go) => {
+            with.gpus.released.clone_from(&let_go.next);
+            // Of all that were let go, also before.
+            let mut waits: Vec<Wait> = (let_go.gpus.iter().flat_map(|g| close(with, *g))).collect();
+            waits.push(Wait {
+                what: "a call of NVML",
+                ended: with.observer.release(with.gpus.released_indices()),
+            });
+            let_go.answer(waits);
+        }
+        GpuCommand::TakeBack(next) => {
+            with.gpus.released = next;
+            // Not waited for: a GPU takes claims when it answers.
+            drop(with.observer.release(with.gpus.released_indices()));
+            drop(levers::restrict_engine(&with.world(), &with.levers));
+        }
+        GpuCommand::Divide(dividing) => {
+            die::at("mig-journaled");
+            // No program may start there from now on, and what gshare itself has open goes; NVML's own handle is needed.
+            let g = dividing.gpu;
+            with.gpus.dividing.insert(g);
+            let waits = close(with, g);
+            if !dividing.start(waits, with.host.events.clone()) {
+                with.gpus.dividing.remove(&g);
+            }
+        }
+        GpuCommand::Divided(g) => {
+            with.gpus.dividing.remove(&g);
+            drop(levers::restrict_engine(&with.world(), &with.levers));
+            let sample = with.observer.sample_now(FIRST_LOOK).ok();
+            let sample = sample.map(|sample| Command::Sample(Box::new(sample)));
+            let overheads = Command::Gpus(GpuCommand::Overheads);
+            return sample.into_iter().chain([overheads]).collect();
+        }
+        GpuCommand::Overheads => {
+            if let Err(error) = with.gpus.load_overheads(&with.journal) {
+                tracing::warn!(
+                    "the memory of a CUDA context on new instances is unknown: {error:#}"
+                );
+            }
+        }
+        GpuCommand::LookUpOwners => {
+            with.gpus.owners = whose::look_up_all(&with.world());
+            let servers = whose::servers(&with.world());
+            return vec![Command::Tell(Fact::Owners { servers })];
+        }
+        GpuCommand::DoubtOwners => {
+            with.gpus.owners.trusted = 0;
+            return vec![Command::Tell(Fact::MayHaveMoved)];
+        }
+        GpuCommand::Relearn(id, gpu, bytes) => {
+            let seen = (id, gpu, bytes.0);
+            (with.gpus).relearn(&mut with.journal, &with.claims, seen);
+        }
+        GpuCommand::ShareAnew => {
+            return vec![Command::Gpus(GpuCommand::TendMps), Command::Refresh];
+        }
+    }
+    Vec::new()
+}
+
+/// Ends what has a GPU open beside NVML's handle: its MPS daemon and the engine.
+fn close(with: &mut Effects, g: usize) -> Vec<Wait> {
+    let engine = levers::restrict_engine(&with.world(), &with.levers);
+    let ended = [
+        ("the MPS control daemon", with.gpus.mps.end(g)),
+        ("the process that offloads claims", engine),
+    ];
+    let waits = ended.into_iter();
+    waits
+        .filter_map(|(what, ended)| ended.map(|ended| Wait { what, ended }))
+        .collect()
+}
 
 /// What the core may divide of each GPU, by the last sample.
 pub(crate) fn all_facts(world: &World<'_>, features: &Features) -> Vec<GpuFacts> {

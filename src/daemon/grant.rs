@@ -11,29 +11,31 @@ use std::time::{Duration, Instant};
 use gshare_abi::GpuUuid;
 use gshare_abi::host::{LimitsFile, LimitsInit, UsageMemfd};
 use gshare_config::Stage;
-use gshare_core::machine::Now;
+use gshare_core::machine::{Event, Now};
 use gshare_core::{Bytes, ClaimId, Held, Slice};
 use gshare_enforcer::cgroup::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Tree};
 use gshare_enforcer::device::DeviceError;
 use gshare_enforcer::proc::{self, PidFd};
 use gshare_proto::{ErrorCode, Granted, Reply, WireError, messages};
 
-use super::claims::Claims;
+use super::command::{Command, LimitCommand};
+use super::effects::Effects;
 use super::fact::Fact;
-use super::fences::Fences;
 use super::gpu::Gpus;
 use super::host::Host;
-use super::journal::{ClaimRecord, JournalError, SliceRecord};
+use super::journal::{ClaimRecord, HoldingRecord, JournalError, SliceRecord};
 use super::lazy::places;
 use super::levers::{facts, place};
 use super::mps::doctor;
 use super::peer::Peer;
 use super::policy::adopt;
-use super::service::{Asked, Live, Seat, Service};
+use super::service::{Asked, Live, Seat};
 use super::world::World;
-use super::{bound, convert, die, gpus, members, mps, off, service, stage, turns};
+use super::{
+    bound, claim_for, convert, die, ending, gpus, lazy, members, mps, off, policy, service, stage,
+    turns,
+};
 use crate::clock::{millis, unix_ms};
-use crate::daemon::command::Command;
 
 /// Time spent by phase, in microseconds.
 #[derive(Debug)]
@@ -66,245 +68,303 @@ fn token() -> u64 {
     RandomState::new().hash_one(unix_ms())
 }
 
-impl Service {
-    /// Carries out a grant. False if it failed: the claim then holds nothing.
-    pub(crate) fn grant(&mut self, id: ClaimId, slices: &[Slice], ends: Option<Now>) -> bool {
-        if self.claims.contains_key(&id) {
-            return self.grant_late(id, slices, ends);
-        }
-        let Some(asked) = self.claims.waiting.remove(&id) else {
-            return false;
-        };
-        // A caller that has left in the meantime would hold what nobody uses.
-        if asked.out.gone() {
-            return false;
-        }
-        match self.try_grant(id, &asked, slices, ends) {
-            Ok(phases) => {
-                let waited = unix_ms().saturating_sub(asked.since_ms);
-                let waited = Duration::from_millis(waited);
-                self.tell(Fact::Granted { waited });
-                let mut reply = granted(&self.world(), id);
-                if let Reply::Granted(granted) = &mut reply {
-                    granted.phases_us = phases;
-                }
-                asked.out.reply(&reply);
-                die::at("grant-told");
-                die::after_answer("grant-heard");
-                true
+/// Carries out a grant. If it fails the claim holds nothing.
+pub(crate) fn grant(
+    with: &mut Effects,
+    id: ClaimId,
+    slices: &[Slice],
+    ends: Option<Now>,
+    counted: bool,
+) -> Vec<Command> {
+    let holding = match counted {
+        true => HoldingRecord::Counted,
+        false => HoldingRecord::Here,
+    };
+    let granted = if let Some(live) = with.claims.get_mut(&id) {
+        live.record.holding = holding;
+        lazy::grant(with, id, slices, ends)
+    } else if let Some(mut asked) = with.claims.waiting.remove(&id) {
+        asked.record.holding = holding;
+        grant_asked(with, id, &asked, slices, ends)
+    } else {
+        Err(Vec::new())
+    };
+    if granted.is_err() {
+        with.core.then(Event::Gone { id });
+    } else if let Some(live) = with.claims.get(&id) {
+        let size = size_text(&with.world(), &live.record).unwrap_or_default();
+        let text = format!("granted: {size}");
+        with.journal.note(live.record.uid, id, &text);
+    }
+    granted.unwrap_or_else(|commands| commands)
+}
+
+fn grant_asked(
+    with: &mut Effects,
+    id: ClaimId,
+    asked: &Asked,
+    slices: &[Slice],
+    ends: Option<Now>,
+) -> Result<Vec<Command>, Vec<Command>> {
+    // A caller that has left in the meantime would hold what nobody uses.
+    if asked.out.gone() {
+        return Err(Vec::new());
+    }
+    let mut done = Vec::new();
+    match try_grant(with, id, asked, slices, ends, &mut done) {
+        Ok(phases) => {
+            let waited = unix_ms().saturating_sub(asked.since_ms);
+            let waited = Duration::from_millis(waited);
+            done.push(Command::Tell(Fact::Granted { waited }));
+            let mut reply = granted(&with.world(), id);
+            if let Reply::Granted(granted) = &mut reply {
+                granted.phases_us = phases;
             }
-            Err(error) => {
-                let text = messages::not_granted(id, format_args!("{error:#}"));
-                let mut told = WireError::new(ErrorCode::Internal, text.clone());
-                if let Some(error @ CgroupError::Bound { .. }) = error.downcast_ref() {
-                    told = bound::not_moved(error);
-                }
-                if error.is::<JournalError>() {
-                    let state = self.host.paths.state_dir.display();
-                    told = told.with_hint(messages::disk_room(state));
-                }
-                asked.out.error(told);
-                self.notice(Some(id), text);
-                self.dismantle(id, "could not be granted");
-                false
+            asked.out.reply(&reply);
+            die::at("grant-told");
+            die::after_answer("grant-heard");
+            Ok(done)
+        }
+        Err(error) => {
+            let text = messages::not_granted(id, format_args!("{error:#}"));
+            let mut told = WireError::new(ErrorCode::Internal, text.clone());
+            if let Some(error @ CgroupError::Bound { .. }) = error.downcast_ref() {
+                told = bound::not_moved(error);
             }
-        }
-    }
-
-    fn try_grant(
-        &mut self,
-        id: ClaimId,
-        asked: &Asked,
-        slices: &[Slice],
-        ends: Option<Now>,
-    ) -> anyhow::Result<Vec<(String, u64)>> {
-        let mut phases = Phases::start();
-        if self.host.fences.read_majors(&self.config, true) {
-            self.execute(vec![Command::FiltersAnew]);
-        }
-        let mut record = asked.record.clone();
-        record.granted_ms = unix_ms();
-        let behalf = record.behalf.is_some();
-        let uuids = slices.iter().map(|s| self.gpus[s.gpu].uuid.as_str());
-        record.stage = stage::stage_of(&self.world(), record.uid, uuids);
-        record.plain = record.is_observed() && !behalf && record.lazy.is_none();
-        // One that is adopted runs already: no launcher asks for it, and what is joined to it later has one of its own.
-        record.strict = has_launcher(&self.world(), &record) && !record.plain && !record.adopted;
-        record.ends_ms = ends.map(|at| {
-            record
-                .granted_ms
-                .saturating_add(millis(at.saturating_sub(self.core.now())))
-        });
-        record.slices = self.gpus.slice_records(slices);
-        record.lodging = lodging(&self.world(), &record);
-        let plain = record.plain;
-        die::at("grant-decided");
-        self.journal.put(&record)?;
-        die::at("grant-journaled");
-        phases.end("journal");
-        let live = Live::new(record);
-        self.claims.insert(id, live);
-
-        if behalf {
-            self.enter(id)?;
-        } else if !plain {
-            self.claims.make_cgroup(&self.host.fences, id)?;
-        }
-        die::at("grant-cgroup");
-        phases.end("cgroup");
-        let record = self.claims.get(&id).map(|live| &live.record);
-        let rules = gpus::rules(&self.world(), record, slices.iter().map(|s| s.gpu));
-        if let (Some(filters), Some(live)) = (&mut self.host.fences.filters, self.claims.get(&id))
-            && let Some(cgroup) = live.cgroup.as_ref().filter(|_| !behalf)
-        {
-            if cgroup.is_lodged() {
-                filters.set(cgroup, &rules)?;
-            } else {
-                filters.set_on_new(cgroup, &rules)?;
+            if error.is::<JournalError>() {
+                let state = with.host.paths.state_dir.display();
+                told = told.with_hint(messages::disk_room(state));
             }
+            asked.out.error(told);
+            done.push(Command::TellUser(asked.record.uid, Some(id), text));
+            done.extend(ending::dismantle(with, id, "could not be granted"));
+            Err(done)
         }
-        let lodges = |live: &Live| live.record.lodging.is_some();
-        if self.claims.get(&id).is_some_and(lodges) {
-            // Outside the tree it is exempt from `deny` by its own id.
-            self.execute(vec![Command::Deny]);
-        }
-        die::at("grant-filter");
-        phases.end("filter");
-        let seats: Vec<Seat> = slices
-            .iter()
-            .filter(|_| !plain)
-            .map(|s| make_seat(&self.world(), id, s))
-            .collect::<anyhow::Result<_>>()?;
-        if let Some(live) = self.claims.get_mut(&id) {
-            live.seats = seats;
-        }
-        self.execute(vec![Command::LimitMemory(id)]);
-        die::at("grant-memory-limit");
-        phases.end("pages");
-        if asked.record.process.is_some() {
-            self.claims.adopt_command(&self.host, id, &asked.peer)?;
-        }
-        die::at("grant-moved");
-        phases.end("move");
-        Ok(phases.done)
     }
+}
 
-    /// Has a claim's cgroup open its GPUs, also those that it comes to, and no other.
-    pub(crate) fn open_gpus(&mut self, id: ClaimId) -> Result<(), DeviceError> {
-        let Some(live) = self.claims.get(&id).filter(|live| !live.uncovered) else {
-            return Ok(());
+fn try_grant(
+    with: &mut Effects,
+    id: ClaimId,
+    asked: &Asked,
+    slices: &[Slice],
+    ends: Option<Now>,
+    done: &mut Vec<Command>,
+) -> anyhow::Result<Vec<(String, u64)>> {
+    let mut phases = Phases::start();
+    if with.host.fences.read_majors(&with.config, true) {
+        done.extend(policy::carry_out(with, LimitCommand::FiltersAnew));
+    }
+    let mut record = asked.record.clone();
+    record.granted_ms = unix_ms();
+    let behalf = record.behalf.is_some();
+    let uuids = slices.iter().map(|s| with.gpus[s.gpu].uuid.as_str());
+    record.stage = stage::stage_of(&with.world(), record.uid, uuids);
+    record.plain = record.is_observed() && !behalf && record.lazy.is_none();
+    // One that is adopted runs already: no launcher asks for it, and what is joined to it later has one of its own.
+    record.strict = has_launcher(&with.world(), &record) && !record.plain && !record.adopted;
+    record.ends_ms = ends.map(|at| {
+        record
+            .granted_ms
+            .saturating_add(millis(at.saturating_sub(with.core.now())))
+    });
+    record.slices = with.gpus.slice_records(slices);
+    record.lodging = lodging(&with.world(), &record);
+    let (plain, lodges) = (record.plain, record.lodging.is_some());
+    die::at("grant-decided");
+    with.journal.put(&record)?;
+    die::at("grant-journaled");
+    phases.end("journal");
+    with.claims.insert(id, Live::new(record));
+
+    if behalf {
+        done.extend(claim_for::enter(with, id)?);
+    } else if !plain {
+        make_cgroup(with, id)?;
+    }
+    die::at("grant-cgroup");
+    phases.end("cgroup");
+    let record = with.claims.get(&id).map(|live| &live.record);
+    let rules = gpus::rules(&with.world(), record, slices.iter().map(|s| s.gpu));
+    if let (Some(filters), Some(live)) = (&mut with.host.fences.filters, with.claims.get(&id))
+        && let Some(cgroup) = live.cgroup.as_ref().filter(|_| !behalf)
+    {
+        if cgroup.is_lodged() {
+            filters.set(cgroup, &rules)?;
+        } else {
+            filters.set_on_new(cgroup, &rules)?;
+        }
+    }
+    if lodges {
+        // Outside the tree it is exempt from `deny` by its own id.
+        done.extend(policy::carry_out(with, LimitCommand::Deny));
+    }
+    die::at("grant-filter");
+    phases.end("filter");
+    if !plain {
+        make_seats(with, id, slices)?;
+    }
+    done.extend(policy::carry_out(with, LimitCommand::LimitMemory(id)));
+    die::at("grant-memory-limit");
+    phases.end("pages");
+    if asked.record.process.is_some() {
+        adopt_command(with, id, &asked.peer)?;
+    }
+    die::at("grant-moved");
+    phases.end("move");
+    Ok(phases.done)
+}
+
+/// Has a claim's cgroup open its GPUs, also those that it comes to, and no other.
+pub(crate) fn open_gpus(with: &mut Effects, id: ClaimId) -> Result<(), DeviceError> {
+    let Some(live) = with.claims.get(&id).filter(|live| !live.uncovered) else {
+        return Ok(());
+    };
+    let gpus = place::gpus_of(&with.gpus, &live.record);
+    let rules = gpus::rules(&with.world(), Some(&live.record), gpus);
+    with.host.fences.set(live.cgroup.as_ref(), &rules)
+}
+
+/// The same of a claim that runs. False if that failed.
+pub(crate) fn open_again(with: &mut Effects, id: ClaimId) -> bool {
+    let opened = open_gpus(with, id);
+    opened
+        .inspect_err(|error| tracing::error!(%id, %error, "cannot change its device filter"))
+        .is_ok()
+}
+
+/// Makes, or opens, the cgroup of a claim.
+pub(crate) fn make_cgroup(with: &mut Effects, id: ClaimId) -> Result<(), CgroupError> {
+    if let (Some(tree), Some(live)) = (&with.host.fences.tree, with.claims.get_mut(&id)) {
+        live.cgroup = claim_cgroup(tree, &live.record)?;
+    }
+    Ok(())
+}
+
+/// Makes the pages of a claim.
+pub(crate) fn make_seats(with: &mut Effects, id: ClaimId, slices: &[Slice]) -> anyhow::Result<()> {
+    let world = with.world();
+    let seats = slices.iter().map(|s| make_seat(&world, id, s));
+    let seats = seats.collect::<anyhow::Result<_>>()?;
+    if let Some(live) = with.claims.get_mut(&id) {
+        live.seats = seats;
+    }
+    Ok(())
+}
+
+/// Puts the process that asked for a claim into it, as its command.
+pub(crate) fn adopt_command(with: &mut Effects, id: ClaimId, peer: &Peer) -> anyhow::Result<()> {
+    let (Some(process), Some(pidfd)) = (peer.process, &peer.pidfd) else {
+        anyhow::bail!(messages::unknown_peer());
+    };
+    let Some(live) = with.claims.get_mut(&id) else {
+        return Ok(());
+    };
+    // The launcher is moved when it asks, nobody before.
+    if let (Some(cgroup), false) = (&live.cgroup, live.record.strict) {
+        cgroup.move_process(process.pid, Some(pidfd))?;
+    }
+    live.command_alive = true;
+    with.host.watch_exit(id, process, Arc::clone(pidfd));
+    Ok(())
+}
+
+/// Puts the caller, or the process that started it, into a claim.
+pub(crate) fn join(
+    with: &mut Effects,
+    peer: &Peer,
+    word: &str,
+    parent: bool,
+) -> Result<Reply, WireError> {
+    let id = service::find(&with.world(), peer, word)?;
+    let owner = with.claims.get(&id).map(|l| l.record.uid);
+    let Some(owner) = owner else {
+        return Err(WireError::new(
+            ErrorCode::NotAvailable,
+            format!("{id} still waits"),
+        ));
+    };
+    if peer.uid != owner {
+        let whose = with.host.names.user(owner);
+        return Err(WireError::new(
+            ErrorCode::NotPermitted,
+            format!("{id} belongs to {whose}; only {whose} can run programs in it"),
+        )
+        .with_hint(messages::claim_your_own()));
+    }
+    if with.claims.is_on_behalf(id) {
+        let inside = peer
+            .process
+            .and_then(|p| members::claim_of(&with.world(), p.pid))
+            == Some(id);
+        return match inside {
+            true => Ok(granted(&with.world(), id)),
+            false => Err(claim_for::not_below(&with.claims, id)),
         };
-        let gpus = place::gpus_of(&self.gpus, &live.record);
-        let rules = gpus::rules(&self.world(), Some(&live.record), gpus);
-        self.host.fences.set(live.cgroup.as_ref(), &rules)
     }
-
-    /// The same of a claim that runs. False if that failed.
-    pub(crate) fn open_again(&mut self, id: ClaimId) -> bool {
-        let opened = self.open_gpus(id);
-        opened
-            .inspect_err(|error| tracing::error!(%id, %error, "cannot change its device filter"))
-            .is_ok()
-    }
-
-    /// Puts the caller, or the process that started it, into a claim.
-    pub(crate) fn join(
-        &mut self,
-        peer: &Peer,
-        word: &str,
-        parent: bool,
-    ) -> Result<Reply, WireError> {
-        let id = service::find(&self.world(), peer, word)?;
-        let owner = self.claims.get(&id).map(|l| l.record.uid);
-        let Some(owner) = owner else {
-            return Err(WireError::new(
-                ErrorCode::NotAvailable,
-                format!("{id} still waits"),
-            ));
-        };
-        if peer.uid != owner {
-            let whose = self.host.names.user(owner);
+    let record = with.claims.get(&id).map(|l| &l.record);
+    if record.is_some_and(|r| has_launcher(&with.world(), r) && !r.plain) {
+        with.host.driver.strict.may_launch(peer)?;
+        if parent {
             return Err(WireError::new(
                 ErrorCode::NotPermitted,
-                format!("{id} belongs to {whose}; only {whose} can run programs in it"),
+                "limits are strict here: a running shell cannot be moved into a claim",
             )
-            .with_hint(messages::claim_your_own()));
+            .with_hint(format!("to start a new shell in it: gshare join {id}")));
         }
-        if self.claims.is_on_behalf(id) {
-            let inside = peer
-                .process
-                .and_then(|p| members::claim_of(&self.world(), p.pid))
-                == Some(id);
-            return match inside {
-                true => Ok(granted(&self.world(), id)),
-                false => Err(self.claims.not_below(id)),
-            };
+        // The caller becomes the launcher, and that one is moved.
+        if let Some(process) = peer.process {
+            with.host.fences.may_leave(process.pid, owner)?;
         }
-        let record = self.claims.get(&id).map(|l| &l.record);
-        if record.is_some_and(|r| has_launcher(&self.world(), r) && !r.plain) {
-            self.host.driver.strict.may_launch(peer)?;
-            if parent {
-                return Err(WireError::new(
-                    ErrorCode::NotPermitted,
-                    "limits are strict here: a running shell cannot be moved into a claim",
-                )
-                .with_hint(format!("to start a new shell in it: gshare join {id}")));
-            }
-            // The caller becomes the launcher, and that one is moved.
-            if let Some(process) = peer.process {
-                self.host.fences.may_leave(process.pid, owner)?;
-            }
-            return Ok(granted(&self.world(), id));
-        }
-        let internal = |text: String| WireError::new(ErrorCode::Internal, text);
-        let mut process = peer
-            .process
-            .ok_or_else(|| internal(messages::unknown_peer()))?;
-        if parent {
-            let up = proc::stat(process.pid).map(|s| s.ppid).and_then(proc::key);
-            let own = up.filter(|p| {
-                proc::uids(p.pid).is_some_and(|u| u.real == owner && u.effective == owner)
-            });
-            process = own.ok_or_else(|| {
-                WireError::new(
-                    ErrorCode::NotPermitted,
-                    "the calling shell cannot be moved: it is not a process of yours",
-                )
-            })?;
-        }
-        let pidfd = PidFd::open(process.pid)
-            .ok()
-            .flatten()
-            .filter(|_| proc::key(process.pid) == Some(process))
-            .ok_or_else(|| internal("the process ended".to_owned()))?;
-        let Some(live) = self.claims.get_mut(&id) else {
-            return Err(internal(format!("{id} has ended")));
-        };
-        if live.ending.is_some() {
-            return Err(WireError::new(ErrorCode::Ended, format!("{id} is ending")));
-        }
-        match &live.cgroup {
-            Some(cgroup) => cgroup
-                .move_process(process.pid, Some(&pidfd))
-                .map_err(|e| bound::not_moved(&e))?,
-            // Only where descent says who is a member must the journal know it.
-            None => {
-                let mut record = live.record.clone();
-                record
-                    .joined
-                    .retain(|p| proc::key(p.pid) == Some(convert::key(*p)));
-                let joined = convert::record(process);
-                if !record.joined.contains(&joined) {
-                    record.joined.push(joined);
-                }
-                self.journal
-                    .put(&record)
-                    .map_err(|e| internal(format!("{:#}", anyhow::Error::from(e))))?;
-                live.record = record;
-            }
-        }
-        Ok(granted(&self.world(), id))
+        return Ok(granted(&with.world(), id));
     }
+    let internal = |text: String| WireError::new(ErrorCode::Internal, text);
+    let mut process = peer
+        .process
+        .ok_or_else(|| internal(messages::unknown_peer()))?;
+    if parent {
+        let up = proc::stat(process.pid).map(|s| s.ppid).and_then(proc::key);
+        let own = up
+            .filter(|p| proc::uids(p.pid).is_some_and(|u| u.real == owner && u.effective == owner));
+        process = own.ok_or_else(|| {
+            WireError::new(
+                ErrorCode::NotPermitted,
+                "the calling shell cannot be moved: it is not a process of yours",
+            )
+        })?;
+    }
+    let pidfd = PidFd::open(process.pid)
+        .ok()
+        .flatten()
+        .filter(|_| proc::key(process.pid) == Some(process))
+        .ok_or_else(|| internal("the process ended".to_owned()))?;
+    let Some(live) = with.claims.get_mut(&id) else {
+        return Err(internal(format!("{id} has ended")));
+    };
+    if live.ending.is_some() {
+        return Err(WireError::new(ErrorCode::Ended, format!("{id} is ending")));
+    }
+    match &live.cgroup {
+        Some(cgroup) => cgroup
+            .move_process(process.pid, Some(&pidfd))
+            .map_err(|e| bound::not_moved(&e))?,
+        // Only where descent says who is a member must the journal know it.
+        None => {
+            let mut record = live.record.clone();
+            record
+                .joined
+                .retain(|p| proc::key(p.pid) == Some(convert::key(*p)));
+            let joined = convert::record(process);
+            if !record.joined.contains(&joined) {
+                record.joined.push(joined);
+            }
+            with.journal
+                .put(&record)
+                .map_err(|e| internal(format!("{:#}", anyhow::Error::from(e))))?;
+            live.record = record;
+        }
+    }
+    Ok(granted(&with.world(), id))
 }
 
 impl Host {
@@ -312,36 +372,6 @@ impl Host {
     pub(crate) fn limits_path(&self, gpus: &Gpus, id: ClaimId, gpu: usize) -> PathBuf {
         let name = format!("{id}-{}.limits", gpus[gpu].uuid);
         self.paths.runtime_dir.join("claims").join(name)
-    }
-}
-
-impl Claims {
-    pub(crate) fn make_cgroup(&mut self, fences: &Fences, id: ClaimId) -> anyhow::Result<()> {
-        if let (Some(tree), Some(live)) = (&fences.tree, self.get_mut(&id)) {
-            live.cgroup = claim_cgroup(tree, &live.record)?;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn adopt_command(
-        &mut self,
-        host: &Host,
-        id: ClaimId,
-        peer: &Peer,
-    ) -> anyhow::Result<()> {
-        let (Some(process), Some(pidfd)) = (peer.process, &peer.pidfd) else {
-            anyhow::bail!(messages::unknown_peer());
-        };
-        let Some(live) = self.get_mut(&id) else {
-            return Ok(());
-        };
-        // The launcher is moved when it asks, nobody before.
-        if let (Some(cgroup), false) = (&live.cgroup, live.record.strict) {
-            cgroup.move_process(process.pid, Some(pidfd))?;
-        }
-        live.command_alive = true;
-        host.watch_exit(id, process, Arc::clone(pidfd));
-        Ok(())
     }
 }
 
@@ -482,19 +512,6 @@ fn room_for_page(path: &std::path::Path) -> anyhow::Result<()> {
 pub(super) fn show_until(unix: u64) -> String {
     let left = Duration::from_millis(unix.saturating_sub(unix_ms()).saturating_add(500));
     gshare_core::units::show_duration(left)
-}
-
-impl Claims {
-    /// Makes sure that the command of a claim found again is in it.
-    pub(crate) fn adopt_again(&self, id: ClaimId, peer: &Peer) -> Result<(), WireError> {
-        let live = self.get(&id).filter(|live| !live.record.strict);
-        let cgroup = live.and_then(|live| live.cgroup.as_ref());
-        let (Some(cgroup), Some(process)) = (cgroup, peer.process) else {
-            return Ok(());
-        };
-        let moved = cgroup.move_process(process.pid, peer.pidfd.as_deref());
-        moved.map_err(|e| bound::not_moved(&e))
-    }
 }
 
 impl Gpus {
@@ -707,7 +724,7 @@ fn limits_init(
     })
 }
 
-pub(crate) fn make_seat(world: &World<'_>, id: ClaimId, slice: &Slice) -> anyhow::Result<Seat> {
+fn make_seat(world: &World<'_>, id: ClaimId, slice: &Slice) -> anyhow::Result<Seat> {
     let uuid = &world.gpus[slice.gpu].uuid;
     let record = world.claims.get(&id).map(|l| &l.record);
     let token = record

@@ -12,7 +12,7 @@ use gshare_config::{IdleRule, Stage};
 use gshare_core::{ClaimId, Class};
 use gshare_proto::IdleView;
 
-use super::command::Command;
+use super::command::{Command, LeverCommand};
 use super::fact::{Fact, Tick};
 use super::history::vitals::Vitals;
 use super::journal::HoldingRecord;
@@ -180,7 +180,7 @@ fn detach_always(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>) 
     let may = claim.fixed.is_none() && !claim.done && !claim.is_kept();
     if may && claim.was_warned_for(patience) && claim.over(claim.rule.always) {
         claim.done = true;
-        out.push(Command::Offload(claim.id));
+        out.push(Command::Levers(LeverCommand::Offload(claim.id)));
     }
 }
 
@@ -335,6 +335,7 @@ fn has_its_gpu(live: &Live) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::command::EndCommand;
     use crate::daemon::world::scene::Scene;
 
     /// An interactive claim of which its Jupyter server says for how long it idles; time passes with it.
@@ -501,14 +502,17 @@ mod tests {
         assert!(idles(&mut idle, &mut scene, 7200, false).is_empty());
         scene.config.idle.always = Some(Duration::from_secs(7200));
         let done = idles(&mut idle, &mut scene, 7300, false);
-        assert!(matches!(&*done, [Command::Offload(_)]), "{done:?}");
+        assert!(
+            matches!(&*done, [Command::Levers(LeverCommand::Offload(_))]),
+            "{done:?}"
+        );
         assert!(idles(&mut idle, &mut scene, 7400, false).is_empty(), "once");
         // Its owner was told before that it cannot be.
         let (mut idle, mut scene) = (Idle::default(), Scene::of(1));
         scene.config.idle.always = Some(Duration::from_secs(7200));
         for seconds in [7200, 7300, 7400] {
             let done = idles(&mut idle, &mut scene, seconds, true);
-            let offloaded = |c: &Command| matches!(c, Command::Offload(_));
+            let offloaded = |c: &Command| matches!(c, Command::Levers(LeverCommand::Offload(_)));
             assert!(!done.iter().any(offloaded), "{done:?}");
         }
     }
@@ -529,6 +533,9 @@ mod tests {
         assert!(told(&choose(&scene, one())).contains("in 30s"), "anew");
         scene.now.mono_ns += 31_000_000_000;
         let done = choose(&scene, one());
-        assert!(matches!(&*done, [_, Command::End { .. }]), "{done:?}");
+        assert!(
+            matches!(&*done, [_, Command::Ends(EndCommand::End { .. })]),
+            "{done:?}"
+        );
     }
 }

@@ -10,7 +10,7 @@ use gshare_core::ClaimId;
 use gshare_core::machine::Now;
 use gshare_proto::KernelSpec;
 
-use super::command::Command;
+use super::command::{Command, EndCommand};
 use super::fact::Fact;
 use super::live::Live;
 use super::world::World;
@@ -39,7 +39,7 @@ impl Kernels {
                 let gap = self.0.get_mut(&claim).filter(|_| waits);
                 if let (Some(_), true) = (&gap, shut_down) {
                     let (id, cause) = (claim, "its kernel was shut down".into());
-                    out.push(Command::End { id, cause });
+                    out.push(Command::Ends(EndCommand::End { id, cause }));
                 }
                 gap.into_iter().for_each(|gap| gap.looking = None);
             }
@@ -55,7 +55,7 @@ impl Kernels {
                     let ago = |since| now.saturating_sub(since);
                     if ago(gap.since) >= world.config.claims.kernel_grace {
                         let cause = "its kernel was not started again".into();
-                        out.push(Command::End { id, cause });
+                        out.push(Command::Ends(EndCommand::End { id, cause }));
                     } else if gap.looking.is_none_or(|since| ago(since) >= LOST) {
                         gap.looking = Some(now);
                         let path = kernel.connection.as_str().into();
@@ -93,7 +93,7 @@ mod tests {
         }
         let word = |c: &Command| match c {
             Command::LookFor(..) => "look".to_owned(),
-            Command::End { cause, .. } => cause.to_string(),
+            Command::Ends(EndCommand::End { cause, .. }) => cause.to_string(),
             other => format!("{other:?}"),
         };
         out.iter().map(word).collect()

@@ -9,7 +9,7 @@ use gshare_core::units::show_duration;
 use gshare_proto::{ErrorCode, LeaseView, Reply, WireError};
 
 use super::claims::Claims;
-use super::command::Command;
+use super::command::{Command, EndCommand};
 use super::convert::MOST_S;
 use super::journal::{ClaimRecord, Journal, JournalError, ProcessRecord};
 use super::order::Order;
@@ -110,7 +110,7 @@ pub(crate) fn over(world: &World<'_>, id: ClaimId) -> Vec<Command> {
             "{id}: its time limit is over; it continues without one, because gshare is off"
         );
         return vec![
-            Command::MoveLease(id, None),
+            Command::Ends(EndCommand::MoveLease(id, None)),
             Command::Core(Event::Lease { id, ends: None }),
             tell(text),
         ];
@@ -121,11 +121,11 @@ pub(crate) fn over(world: &World<'_>, id: ClaimId) -> Vec<Command> {
     let grace = world.config.claims.lease_grace;
     let holders = whose::holders(world, id);
     let command = live.record.process.map(super::convert::key);
-    let mut out = vec![Command::LeaseEnded {
+    let mut out = vec![Command::Ends(EndCommand::LeaseEnded {
         id,
         stopped: command.is_some_and(|c| holders.contains(&c)),
         told: !holders.is_empty(),
-    }];
+    })];
     if holders.is_empty() {
         out.push(tell(format!(
             "{id} has ended: its time limit is over. Its programs that still run have no GPU from now on; to start \
@@ -134,20 +134,23 @@ pub(crate) fn over(world: &World<'_>, id: ClaimId) -> Vec<Command> {
     }
     if grace.is_zero() {
         let cause = LEASE_ENDED.into();
-        out.push(Command::End { id, cause });
+        out.push(Command::Ends(EndCommand::End { id, cause }));
         return out;
     }
     if live.ending.as_ref().is_none_or(|e| e.kill_at.is_none()) {
-        out.push(Command::BeginEnd(id, Box::new(Ending::lease(grace))));
+        out.push(Command::Ends(EndCommand::BeginEnd(
+            id,
+            Box::new(Ending::lease(grace)),
+        )));
     }
     if !holders.is_empty() {
         out.push(tell(format!(
             "{id}: its time limit is over; its programs on the GPU have {} to save their work",
             show_duration(grace)
         )));
-        out.push(Command::Signal(holders, libc::SIGTERM));
+        out.push(Command::Ends(EndCommand::Signal(holders, libc::SIGTERM)));
     }
-    out.extend([Command::SettleEnd(id), Command::Publish]);
+    out.extend([Command::Ends(EndCommand::SettleEnd(id)), Command::Publish]);
     out
 }
 
@@ -165,37 +168,6 @@ impl Claims {
         if let Some(live) = self.get_mut(&ClaimId(record.id)) {
             live.record = record;
         }
-    }
-
-    /// The lease of a claim has ended: whether that stops its command, and whether its programs were told.
-    pub(crate) fn lease_ended(&mut self, id: ClaimId, stopped: bool, told: bool) {
-        if let Some(live) = self.get_mut(&id) {
-            (live.record.stopped, live.record.told) = (stopped, told);
-        }
-    }
-
-    /// A lease ends at another time: it stood still while the claim's memory was away for others, or ends no more.
-    pub(crate) fn move_lease(&mut self, journal: &mut Journal, id: ClaimId, ends_ms: Option<u64>) {
-        if let Some(live) = self.get_mut(&id) {
-            live.record.ends_ms = ends_ms;
-            journal.keep(&live.record, "when the time limit of a claim ends");
-        }
-    }
-
-    /// The time to save is over: from now on a claim ends as any that is ended. False if it is not.
-    pub(crate) fn end_saving(&mut self, id: ClaimId) -> bool {
-        let live = self.get_mut(&id);
-        let ending = live.and_then(|live| Some((live.ending.as_mut()?, &live.seats)));
-        let due = |ending: &Ending| ending.kill_at.is_some_and(|at| at <= Instant::now());
-        let Some((ending, seats)) = ending.filter(|(ending, _)| ending.saving && due(ending))
-        else {
-            return false;
-        };
-        ending.saving = false;
-        for seat in seats {
-            seat.limits.set_state(gshare_abi::State::NotGranted);
-        }
-        true
     }
 }
 

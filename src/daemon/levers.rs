@@ -15,26 +15,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gshare_abi::State;
-use gshare_core::machine::lever::{Failure, ParkedBy};
+use gshare_abi::wire::Answer;
+use gshare_core::machine::lever::{Failure, ParkedBy, Wish};
 use gshare_core::machine::{Action, Event};
 use gshare_core::{Bytes, ClaimId, Slice};
 use gshare_enforcer::proc;
+use gshare_proto::Reply;
 
 use job::{Job, Kind, Maps, Members, Patience};
 
 use super::claims::Claims;
-use super::command::Command;
+use super::command::{Command, EndCommand, LeverCommand, LimitCommand};
+use super::effects::Effects;
 use super::engine::LeverState;
 use super::fact::Fact;
 use super::features::Features;
 use super::gpu::Gpus;
-use super::journal::{
-    ClaimRecord, HoldingRecord, Journal, JournalError, ParkedRecord, SliceRecord,
-};
+use super::journal::{ClaimRecord, HoldingRecord, JournalError, ParkedRecord, SliceRecord};
 use super::live::Live;
 use super::msg::{LeverMsg, Msg, Outcome, Unable};
-use super::restore;
-use super::world::World;
+use super::world::{World, world_of};
+use super::{die, grant, restore};
 use crate::clock::unix_ms;
 
 impl LeverState {
@@ -44,6 +45,124 @@ impl LeverState {
         if proc::has_mapped(pid, |file| file.starts_with("libnccl.so")) {
             self.unable.entry(id).or_default().insert(pid, Unable::Nccl);
         }
+    }
+}
+
+/// Carries out a command about levers.
+pub(crate) fn carry_out(
+    with: &mut Effects,
+    features: &Features,
+    command: LeverCommand,
+) -> Vec<Command> {
+    match command {
+        LeverCommand::RefuseLever(id, why) => with.levers.answer(id, Err(&why)),
+        LeverCommand::Pull(action) => return pull(with, features, action),
+        LeverCommand::BeginLever { id, again } => {
+            return begin(&with.world(), &with.levers, id, again);
+        }
+        LeverCommand::Resume(id) => return resumed(&with.world(), id),
+        LeverCommand::StartLever(prepared) => {
+            let failed = prepared.start(&world_of!(with), &mut with.levers);
+            return failed.into_iter().collect();
+        }
+        LeverCommand::LeverDone(id, outcome) => {
+            let took = with.levers.ended(id);
+            return done(&with.world(), id, outcome, took);
+        }
+        LeverCommand::LeverFailed { id, failure, why } => {
+            with.levers.answer(id, Err(&why));
+            let failed = Event::LeverFailed { id, failure, why };
+            return vec![Command::Core(failed), Command::Publish];
+        }
+        LeverCommand::AwaitLever(id, out) => with.levers.wait(id, out),
+        LeverCommand::TellQueued(id, out) => {
+            let queued = wishes::queued(&with.world(), features, id);
+            queued
+                .into_iter()
+                .for_each(|q| out.reply(&Reply::Queued(q)));
+        }
+        LeverCommand::TellLever(id, text) => {
+            let asked = with.levers.is_awaited(id);
+            with.levers.answer(id, Ok(&text));
+            return vec![match asked {
+                true => Command::NoticeOf { id, text },
+                // It was not asked for on a command line.
+                false => Command::TellOwner { id, text },
+            }];
+        }
+        LeverCommand::Wanted { id, asked } => with.levers.wanted(id, asked),
+        LeverCommand::AnswerWanted(id, out) => {
+            let message = wishes::wanted_text(&with.world(), features, id);
+            out.member(&Answer::Wanted { message });
+        }
+        LeverCommand::KeepHolding(id, holding) => keep_holding(with, id, *holding),
+        LeverCommand::NowOn { id, to, only } => {
+            if let Some(live) = with.claims.get_mut(&id) {
+                (live.record.slices, live.record.only) = (to, only);
+                keep_holding(with, id, HoldingRecord::Here);
+            }
+        }
+        LeverCommand::Relabel(id) => place::relabel(with, id),
+        LeverCommand::OpenAgain(id) => drop(grant::open_again(with, id)),
+        LeverCommand::Freeze(id, frozen) => with.claims.set_frozen(id, frozen),
+        // The calls of a claim that is on its GPU wait no longer.
+        LeverCommand::EndWaits(id) => {
+            for seat in with.claims.get(&id).into_iter().flat_map(|l| &l.seats) {
+                if seat.limits.page().state() as u32 >= gshare_abi::WAITS_FROM {
+                    seat.limits.set_state(State::Granted);
+                }
+            }
+        }
+        LeverCommand::Offload(id) => {
+            let wish = Wish::Offload;
+            return vec![Command::Core(Event::Wish { id, wish })];
+        }
+    }
+    Vec::new()
+}
+
+/// Has a claim leave its GPUs, come back or move: written down, then begun.
+fn pull(with: &mut Effects, features: &Features, action: Action) -> Vec<Command> {
+    let Some(id) = target(&action) else {
+        return Vec::new();
+    };
+    let pulled = pulled(&with.world(), features, &with.levers, id, action);
+    let written = pulled.and_then(|holding| {
+        let kept = set_holding(with, id, holding);
+        kept.map_err(|e| (Failure::Refused, e.to_string()))
+    });
+    vec![Command::Levers(match written {
+        Ok(()) => {
+            die::at("lever-journaled");
+            LeverCommand::BeginLever { id, again: false }
+        }
+        Err((failure, why)) => LeverCommand::LeverFailed { id, failure, why },
+    })]
+}
+
+/// Writes down where the memory of a claim is, or is on its way to.
+fn set_holding(
+    with: &mut Effects,
+    id: ClaimId,
+    holding: HoldingRecord,
+) -> Result<(), JournalError> {
+    let Some(live) = with.claims.get_mut(&id) else {
+        return Ok(());
+    };
+    let before = std::mem::replace(&mut live.record.holding, holding);
+    let kept = with.journal.put(&live.record);
+    if kept.is_err() {
+        live.record.holding = before;
+    }
+    kept
+}
+
+/// What has happened has happened, also where the disk is full: the next change is journaled with it.
+fn keep_holding(with: &mut Effects, id: ClaimId, holding: HoldingRecord) {
+    if let Some(live) = with.claims.get_mut(&id) {
+        live.record.holding = holding;
+        with.journal
+            .keep(&live.record, "where the claim's memory is");
     }
 }
 
@@ -61,7 +180,7 @@ fn uuids(slices: &[SliceRecord]) -> Vec<String> {
 }
 
 /// The claim that is to leave its GPUs, come back or be moved.
-pub(crate) fn target(action: &Action) -> Option<ClaimId> {
+fn target(action: &Action) -> Option<ClaimId> {
     match action {
         Action::Park { id, .. } | Action::Unpark { id, .. } | Action::Move { id, .. } => Some(*id),
         _ => None,
@@ -69,7 +188,7 @@ pub(crate) fn target(action: &Action) -> Option<ClaimId> {
 }
 
 /// What is written down before a decision of the core is carried out; why it cannot be.
-pub(crate) fn pulled(
+fn pulled(
     world: &World<'_>,
     features: &Features,
     levers: &LeverState,
@@ -117,13 +236,13 @@ impl Prepared {
     pub(crate) fn failed(id: ClaimId, again: bool, why: String) -> Command {
         let failure = Failure::Refused;
         match again {
-            true => Command::LeverDone(id, Outcome::Failed(failure, why)),
-            false => Command::LeverFailed { id, failure, why },
+            true => Command::Levers(LeverCommand::LeverDone(id, Outcome::Failed(failure, why))),
+            false => Command::Levers(LeverCommand::LeverFailed { id, failure, why }),
         }
     }
 
     /// Starts it in a thread, which tells what comes of it.
-    pub(crate) fn start(self, world: &World<'_>, levers: &mut LeverState) -> Option<Command> {
+    fn start(self, world: &World<'_>, levers: &mut LeverState) -> Option<Command> {
         let (id, again) = (self.id, self.again);
         let job = job(world, levers, self)?;
         let events = world.host.events.clone();
@@ -132,7 +251,7 @@ impl Prepared {
             .name(format!("lever-{id}"))
             .spawn(move || {
                 let (outcome, unable) = job.run();
-                super::die::at("lever-worked");
+                die::at("lever-worked");
                 let _ = events.send(Msg::Lever(LeverMsg::Done {
                     id,
                     outcome,
@@ -145,12 +264,7 @@ impl Prepared {
 }
 
 /// Begins, or goes on with (`again`), what the journal says is under way.
-pub(crate) fn begin(
-    world: &World<'_>,
-    levers: &LeverState,
-    id: ClaimId,
-    again: bool,
-) -> Vec<Command> {
+fn begin(world: &World<'_>, levers: &LeverState, id: ClaimId, again: bool) -> Vec<Command> {
     let Some(kind) = world
         .claims
         .get(&id)
@@ -171,11 +285,13 @@ pub(crate) fn begin(
         true => State::Detaching,
         false => State::Detached,
     };
-    let mut out = vec![Command::SetStates(id, state)];
-    out.extend(opens.then_some(Command::OpenAgain(id)));
-    out.push(Command::Freeze(id, false));
+    let mut out = vec![Command::Ends(EndCommand::SetStates(id, state))];
+    out.extend(opens.then_some(Command::Levers(LeverCommand::OpenAgain(id))));
+    out.push(Command::Levers(LeverCommand::Freeze(id, false)));
     let prepared = Prepared { id, again, kind };
-    out.push(Command::StartLever(Box::new(prepared)));
+    out.push(Command::Levers(LeverCommand::StartLever(Box::new(
+        prepared,
+    ))));
     out
 }
 
@@ -249,18 +365,13 @@ fn job(world: &World<'_>, levers: &LeverState, prepared: Prepared) -> Option<Job
 }
 
 /// What follows when the engine has done its part, after so long.
-pub(crate) fn done(
-    world: &World<'_>,
-    id: ClaimId,
-    outcome: Outcome,
-    took: Option<Duration>,
-) -> Vec<Command> {
+fn done(world: &World<'_>, id: ClaimId, outcome: Outcome, took: Option<Duration>) -> Vec<Command> {
     let Some(live) = world.claims.get(&id) else {
         return Vec::new();
     };
     if live.ending.is_some() {
         // A claim that is to end must be able to run; the rest is the end's.
-        return vec![Command::SetStates(id, State::NotGranted)];
+        return vec![Command::Ends(EndCommand::SetStates(id, State::NotGranted))];
     }
     let took = took.map_or_else(String::new, |t| format!(" in {:.1} s", t.as_secs_f64()));
     let mut out = match (outcome, live.record.holding.clone()) {
@@ -273,7 +384,7 @@ pub(crate) fn done(
             out.extend([
                 Command::Tell(Fact::Arrived { claim: id }),
                 Command::Core(Event::Unparked { id }),
-                Command::TellLever(id, format!("{id} {done}{took}")),
+                Command::Levers(LeverCommand::TellLever(id, format!("{id} {done}{took}"))),
             ]);
             out
         }
@@ -283,7 +394,10 @@ pub(crate) fn done(
             let mut out = now_on(id, to, only);
             out.extend([
                 Command::Core(Event::Moved { id }),
-                Command::TellLever(id, format!("{id} moved to {gpus}{took}{bound}")),
+                Command::Levers(LeverCommand::TellLever(
+                    id,
+                    format!("{id} moved to {gpus}{took}{bound}"),
+                )),
             ]);
             out
         }
@@ -309,12 +423,12 @@ fn failed(id: ClaimId, holding: HoldingRecord, failure: Failure, why: String) ->
     let frozen = matches!(&holding, HoldingRecord::Parked(parked) if parked.frozen);
     let text = format!("{id} could not be {verb}: {why}");
     vec![
-        Command::KeepHolding(id, Box::new(holding)),
-        Command::OpenAgain(id),
-        Command::SetStates(id, state),
-        Command::Freeze(id, frozen),
+        Command::Levers(LeverCommand::KeepHolding(id, Box::new(holding))),
+        Command::Levers(LeverCommand::OpenAgain(id)),
+        Command::Ends(EndCommand::SetStates(id, state)),
+        Command::Levers(LeverCommand::Freeze(id, frozen)),
         Command::NoticeOf { id, text },
-        Command::LeverFailed { id, failure, why },
+        Command::Levers(LeverCommand::LeverFailed { id, failure, why }),
     ]
 }
 
@@ -341,25 +455,31 @@ fn now_parked(
     let what = if freeze { "suspended" } else { "offloaded" };
     let host = Bytes(host);
     vec![
-        Command::SetStates(id, State::Detached),
-        Command::Freeze(id, freeze),
+        Command::Ends(EndCommand::SetStates(id, State::Detached)),
+        Command::Levers(LeverCommand::Freeze(id, freeze)),
         Command::CrashPoint("lever-parked"),
-        Command::KeepHolding(id, Box::new(HoldingRecord::Parked(parked))),
+        Command::Levers(LeverCommand::KeepHolding(
+            id,
+            Box::new(HoldingRecord::Parked(parked)),
+        )),
         Command::CrashPoint("lever-settled"),
         Command::Core(Event::Parked { id, host }),
-        Command::TellLever(id, format!("{id} {what}, {host} to host memory{took}")),
+        Command::Levers(LeverCommand::TellLever(
+            id,
+            format!("{id} {what}, {host} to host memory{took}"),
+        )),
     ]
 }
 
 /// The claim is on these GPUs from now on: journal, pages, filter, then its calls go through.
 fn now_on(id: ClaimId, to: Vec<SliceRecord>, only: Vec<String>) -> Vec<Command> {
     vec![
-        Command::NowOn { id, to, only },
+        Command::Levers(LeverCommand::NowOn { id, to, only }),
         Command::CrashPoint("lever-settled"),
-        Command::Relabel(id),
-        Command::OpenAgain(id),
-        Command::LimitMemory(id),
-        Command::SetStates(id, State::Granted),
+        Command::Levers(LeverCommand::Relabel(id)),
+        Command::Levers(LeverCommand::OpenAgain(id)),
+        Command::Limits(LimitCommand::LimitMemory(id)),
+        Command::Ends(EndCommand::SetStates(id, State::Granted)),
     ]
 }
 
@@ -378,22 +498,28 @@ fn bound_to(gpus: &Gpus, record: &ClaimRecord, to: &[SliceRecord]) -> (Vec<Strin
 }
 
 /// Goes on with what was under way when the service before died.
-pub(crate) fn resumed(world: &World<'_>, id: ClaimId) -> Vec<Command> {
+fn resumed(world: &World<'_>, id: ClaimId) -> Vec<Command> {
     let Some(live) = world.claims.get(&id) else {
         return Vec::new();
     };
     match &live.record.holding {
         // What stood still runs again, to be able to end.
         HoldingRecord::Here | HoldingRecord::Parked(_) if live.ending.is_some() => {
-            vec![Command::Freeze(id, false)]
+            vec![Command::Levers(LeverCommand::Freeze(id, false))]
         }
         // The service may have died between the journal and the pages.
-        HoldingRecord::Here => vec![Command::Freeze(id, false), Command::EndWaits(id)],
-        HoldingRecord::Parked(parked) => vec![
-            Command::SetStates(id, State::Detached),
-            Command::Freeze(id, parked.frozen),
+        HoldingRecord::Here => vec![
+            Command::Levers(LeverCommand::Freeze(id, false)),
+            Command::Levers(LeverCommand::EndWaits(id)),
         ],
-        _ => vec![Command::BeginLever { id, again: true }],
+        HoldingRecord::Parked(parked) => vec![
+            Command::Ends(EndCommand::SetStates(id, State::Detached)),
+            Command::Levers(LeverCommand::Freeze(id, parked.frozen)),
+        ],
+        _ => vec![Command::Levers(LeverCommand::BeginLever {
+            id,
+            again: true,
+        })],
     }
 }
 
@@ -409,62 +535,6 @@ fn bytes_of(world: &World<'_>, live: &Live) -> u64 {
 }
 
 impl Claims {
-    /// Writes down where the memory of a claim is, or is on its way to.
-    pub(crate) fn set_holding(
-        &mut self,
-        journal: &mut Journal,
-        id: ClaimId,
-        holding: HoldingRecord,
-    ) -> Result<(), JournalError> {
-        let Some(live) = self.get_mut(&id) else {
-            return Ok(());
-        };
-        let before = std::mem::replace(&mut live.record.holding, holding);
-        if let Err(error) = journal.put(&live.record) {
-            live.record.holding = before;
-            return Err(error);
-        }
-        Ok(())
-    }
-
-    /// What has happened has happened, also where the disk is full: the next change is journaled with it.
-    pub(crate) fn keep_holding(
-        &mut self,
-        journal: &mut Journal,
-        id: ClaimId,
-        holding: HoldingRecord,
-    ) {
-        if let Err(error) = self.set_holding(journal, id, holding.clone()) {
-            tracing::error!(%id, "could not record in the journal where the claim's memory is: {error}");
-            if let Some(live) = self.get_mut(&id) {
-                live.record.holding = holding;
-            }
-        }
-    }
-
-    /// A claim is on these GPUs from now on, and bound to those.
-    pub(crate) fn now_on(
-        &mut self,
-        journal: &mut Journal,
-        id: ClaimId,
-        to: Vec<SliceRecord>,
-        only: Vec<String>,
-    ) {
-        if let Some(live) = self.get_mut(&id) {
-            (live.record.slices, live.record.only) = (to, only);
-            self.keep_holding(journal, id, HoldingRecord::Here);
-        }
-    }
-
-    /// The calls of a claim that is on its GPU wait no longer.
-    pub(crate) fn end_waits(&self, id: ClaimId) {
-        for seat in self.get(&id).into_iter().flat_map(|l| &l.seats) {
-            if seat.limits.page().state() as u32 >= gshare_abi::WAITS_FROM {
-                seat.limits.set_state(State::Granted);
-            }
-        }
-    }
-
     /// Has all processes of a claim stand still, or run again. The kernel does so when it can; nobody waits for it.
     pub(crate) fn set_frozen(&self, id: ClaimId, frozen: bool) {
         let live = self.get(&id).filter(|live| live.record.behalf.is_none());
@@ -570,7 +640,7 @@ mod tests {
         let took = Some(Duration::from_millis(1500));
         let follows = done(&scene.world(), ClaimId(1), Outcome::Done, took);
         let kept = follows.iter().position(|c| {
-            matches!(c, Command::KeepHolding(_, holding)
+            matches!(c, Command::Levers(LeverCommand::KeepHolding(_, holding))
             if matches!(&**holding, HoldingRecord::Parked(p) if p.frozen && p.back))
         });
         let told = |c: &Command| matches!(c, Command::Core(Event::Parked { .. }));
@@ -605,7 +675,7 @@ mod tests {
             scene.claim(1, 0).record.holding = holding;
             let outcome = Outcome::Failed(Failure::Refused, "no room".to_owned());
             let follows = done(&scene.world(), ClaimId(1), outcome, None);
-            let kept = |c: &Command| matches!(c, Command::KeepHolding(_, kept) if **kept == before);
+            let kept = |c: &Command| matches!(c, Command::Levers(LeverCommand::KeepHolding(_, kept)) if **kept == before);
             assert!(follows.iter().any(kept), "{follows:?}");
             let text = format!("{follows:?}");
             assert!(
@@ -631,7 +701,7 @@ mod tests {
             let record = &mut scene.claim(1, 0).record;
             (record.holding, record.only) = (holding.clone(), only);
             let follows = done(&scene.world(), ClaimId(1), Outcome::Done, None);
-            let bound = |c: &Command| matches!(c, Command::NowOn { only, .. } if *only == now);
+            let bound = |c: &Command| matches!(c, Command::Levers(LeverCommand::NowOn { only, .. }) if *only == now);
             assert!(follows.iter().any(bound), "{follows:?}");
             let text = format!("{follows:?}");
             assert!(text.contains(says), "{text}");
@@ -647,8 +717,8 @@ mod tests {
             matches!(
                 goes_on[..],
                 [
-                    Command::SetStates(_, State::Detached),
-                    Command::Freeze(_, true)
+                    Command::Ends(EndCommand::SetStates(_, State::Detached)),
+                    Command::Levers(LeverCommand::Freeze(_, true))
                 ]
             ),
             "{goes_on:?}"
@@ -659,14 +729,26 @@ mod tests {
         });
         let goes_on = resumed(&scene.world(), id);
         assert!(
-            matches!(goes_on[..], [Command::BeginLever { again: true, .. }]),
+            matches!(
+                goes_on[..],
+                [Command::Levers(LeverCommand::BeginLever {
+                    again: true,
+                    ..
+                })]
+            ),
             "{goes_on:?}"
         );
         // Without an engine it is as if it had been tried.
         let levers = LeverState::start(None, &scene.host.events);
         let begun = begin(&scene.world(), &levers, id, true);
         assert!(
-            matches!(&begun[..], [Command::LeverDone(_, Outcome::Failed(..))]),
+            matches!(
+                &begun[..],
+                [Command::Levers(LeverCommand::LeverDone(
+                    _,
+                    Outcome::Failed(..)
+                ))]
+            ),
             "{begun:?}"
         );
         let live = scene.claim(1, 0);
@@ -674,7 +756,10 @@ mod tests {
         live.ending = Some(crate::daemon::live::Ending::waiting());
         let goes_on = resumed(&scene.world(), id);
         assert!(
-            matches!(goes_on[..], [Command::Freeze(_, false)]),
+            matches!(
+                goes_on[..],
+                [Command::Levers(LeverCommand::Freeze(_, false))]
+            ),
             "{goes_on:?}"
         );
     }

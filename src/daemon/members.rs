@@ -12,10 +12,12 @@ use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Ledger};
 use gshare_enforcer::cgroup::ClaimTree;
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
+use gshare_proto::WireError;
 
 use super::claims::Claims;
-use super::command::Command;
+use super::command::{Command, EndCommand};
 use super::connection::Sender;
+use super::effects::Effects;
 use super::fact::Fact;
 use super::gpu::Gpus;
 use super::host::Host;
@@ -23,9 +25,9 @@ use super::journal::Journal;
 use super::lazy::places;
 use super::msg::Msg;
 use super::peer::Peer;
-use super::service::{Ending, Service};
+use super::service::{Ending, Live};
 use super::world::World;
-use super::{convert, die, mps};
+use super::{bound, convert, die, lazy, mps};
 use crate::clock::unix_ms;
 
 /// Between two looks at a process whose end cannot be waited for.
@@ -33,133 +35,151 @@ const UNWATCHED_LOOK: Duration = Duration::from_millis(500);
 /// A claim's refusals at its cap are told once in this time: some programs ask and ask.
 const REFUSALS_TOLD: Duration = Duration::from_secs(30);
 
-impl Service {
-    /// Hands a process its pages.
-    pub(crate) fn register(&mut self, peer: &Peer, register: &Register, out: &Sender) {
-        die::at("member-asked");
-        if let Some(id) = lacking(&self.world(), peer, register) {
-            return match register.looks {
-                true => out.member(&self.claims.later(id)),
-                false => self.want(id, peer, register, out),
-            };
+/// Hands a process its pages.
+pub(crate) fn register(
+    with: &mut Effects,
+    peer: &Peer,
+    register: &Register,
+    out: &Sender,
+) -> Vec<Command> {
+    die::at("member-asked");
+    if let Some(id) = lacking(&with.world(), peer, register) {
+        if register.looks {
+            out.member(&lazy::later(&with.claims, id));
+            return Vec::new();
         }
-        match self.seat(peer, register) {
-            Ok((answer, fds)) => {
-                die::at("member-seated");
-                out.member_with(&answer, fds);
-                die::at("member-told");
-                die::after_answer("member-heard");
-            }
-            Err((code, message)) => {
-                tracing::debug!(
-                    uid = peer.uid,
-                    pid = register.pid,
-                    "registration refused: {message}"
-                );
-                out.refuse_member(code, message);
-            }
-        }
+        return lazy::want(with, id, peer, register, out);
     }
-
-    fn seat(
-        &mut self,
-        peer: &Peer,
-        register: &Register,
-    ) -> Result<(Answer, Vec<OwnedFd>), (&'static str, String)> {
-        if register.abi != gshare_abi::ABI_VERSION {
-            let known = gshare_abi::ABI_VERSION;
-            return Err((
-                "abi",
-                format!(
-                    "versions differ: the service has {known}, gshare's library in this program {}",
-                    register.abi
-                ),
-            ));
+    match seat(with, peer, register) {
+        Ok((answer, fds)) => {
+            die::at("member-seated");
+            out.member_with(&answer, fds);
+            die::at("member-told");
+            die::after_answer("member-heard");
+            vec![Command::Publish]
         }
-        let gone = || ("gone", "the process is gone".to_owned());
-        let process = peer.process.ok_or_else(gone)?;
-        let pidfd = peer.pidfd.clone().ok_or_else(gone)?;
-        let id = claim_of(&self.world(), process.pid)
-            .or_else(|| claim_by_hint(&self.world(), peer, register.hint))
-            .ok_or_else(|| {
-                (
-                    "no_claim",
-                    why_without(&self.journal, peer.uid, register.hint),
-                )
-            })?;
-        // Dead now means that the number may have been another's when it was looked up.
-        if pidfd.has_exited() {
-            return Err(gone());
-        }
-        let live = self.claims.get_mut(&id).ok_or_else(gone)?;
-        if live.record.slices.len() > 1 {
-            self.levers.look_for_nccl(id, process.pid);
-        }
-        // Watched before it has any slot, so that none is left behind.
-        if live.members.insert(process, Arc::clone(&pidfd)).is_none() {
-            self.host.watch_exit(id, process, pidfd);
-        }
-        let live = self.claims.get_mut(&id).ok_or_else(gone)?;
-        let internal = |e: &dyn std::fmt::Display| ("internal", e.to_string());
-        let mut fds = Vec::new();
-        let mut gpus = Vec::new();
-        let mut bells = Vec::new();
-        for seat in &mut live.seats {
-            let pid = process.pid.cast_unsigned();
-            let assigned = seat
-                .usage
-                .assign_slot(pid, process.start_ticks)
-                .map_err(|_| {
-                    (
-                        "full",
-                        format!(
-                            "{id} has {} processes on one GPU, more than gshare can count",
-                            gshare_abi::SLOTS
-                        ),
-                    )
-                })?;
-            fds.push(seat.limits.member_fd().map_err(|e| internal(&e))?);
-            fds.push(
-                seat.usage
-                    .fd()
-                    .try_clone_to_owned()
-                    .map_err(|e| internal(&e))?,
+        Err((code, message)) => {
+            tracing::debug!(
+                uid = peer.uid,
+                pid = register.pid,
+                "registration refused: {message}"
             );
-            if let Some(turning) = &seat.turning {
-                let bell = turning.member_fd().try_clone_to_owned();
-                bells.push(bell.map_err(|e| internal(&e))?);
-            }
-            let uuid = self.gpus[seat.gpu]
-                .uuid
-                .parse()
-                .map_err(|_| internal(&"a GPU has a malformed UUID"))?;
-            gpus.push(WireSeat {
-                uuid,
-                slot: assigned.slot,
-                generation: assigned.generation,
-            });
+            out.refuse_member(code, message);
+            Vec::new()
         }
-        // All pages, then all doorbells or none.
-        if bells.len() == gpus.len() {
-            fds.append(&mut bells);
-        }
-        let name = live.record.name.clone().unwrap_or_else(|| id.to_string());
-        mps::poke_mps(&self.world(), id);
-        self.screens.touch();
-        Ok((
-            Answer::Member {
-                claim: id.0,
-                name,
-                gpus,
-                env: places::in_places(&self.world(), id),
-            },
-            fds,
-        ))
     }
 }
 
-/// What is told of all claims once a tick: peaks, new refusals; and those that are ending are settled.
-pub(crate) fn programs_use(world: &World<'_>) -> BTreeMap<ClaimId, u64> {
+fn seat(
+    with: &mut Effects,
+    peer: &Peer,
+    register: &Register,
+) -> Result<(Answer, Vec<OwnedFd>), (&'static str, String)> {
+    if register.abi != gshare_abi::ABI_VERSION {
+        let known = gshare_abi::ABI_VERSION;
+        return Err((
+            "abi",
+            format!(
+                "versions differ: the service has {known}, gshare's library in this program {}",
+                register.abi
+            ),
+        ));
+    }
+    let gone = || ("gone", "the process is gone".to_owned());
+    let process = peer.process.ok_or_else(gone)?;
+    let pidfd = peer.pidfd.clone().ok_or_else(gone)?;
+    let id = claim_of(&with.world(), process.pid)
+        .or_else(|| claim_by_hint(&with.world(), peer, register.hint))
+        .ok_or_else(|| {
+            (
+                "no_claim",
+                why_without(&with.journal, peer.uid, register.hint),
+            )
+        })?;
+    // Dead now means that the number may have been another's when it was looked up.
+    if pidfd.has_exited() {
+        return Err(gone());
+    }
+    let live = with.claims.get_mut(&id).ok_or_else(gone)?;
+    if live.record.slices.len() > 1 {
+        with.levers.look_for_nccl(id, process.pid);
+    }
+    // Watched before it has any slot, so that none is left behind.
+    if live.members.insert(process, Arc::clone(&pidfd)).is_none() {
+        with.host.watch_exit(id, process, pidfd);
+    }
+    let live = with.claims.get_mut(&id).ok_or_else(gone)?;
+    let internal = |e: &dyn std::fmt::Display| ("internal", e.to_string());
+    let mut fds = Vec::new();
+    let mut gpus = Vec::new();
+    let mut bells = Vec::new();
+    for seat in &mut live.seats {
+        let pid = process.pid.cast_unsigned();
+        let assigned = seat
+            .usage
+            .assign_slot(pid, process.start_ticks)
+            .map_err(|_| {
+                (
+                    "full",
+                    format!(
+                        "{id} has {} processes on one GPU, more than gshare can count",
+                        gshare_abi::SLOTS
+                    ),
+                )
+            })?;
+        fds.push(seat.limits.member_fd().map_err(|e| internal(&e))?);
+        fds.push(
+            seat.usage
+                .fd()
+                .try_clone_to_owned()
+                .map_err(|e| internal(&e))?,
+        );
+        if let Some(turning) = &seat.turning {
+            let bell = turning.member_fd().try_clone_to_owned();
+            bells.push(bell.map_err(|e| internal(&e))?);
+        }
+        let uuid = with.gpus[seat.gpu]
+            .uuid
+            .parse()
+            .map_err(|_| internal(&"a GPU has a malformed UUID"))?;
+        gpus.push(WireSeat {
+            uuid,
+            slot: assigned.slot,
+            generation: assigned.generation,
+        });
+    }
+    // All pages, then all doorbells or none.
+    if bells.len() == gpus.len() {
+        fds.append(&mut bells);
+    }
+    let name = live.record.name.clone().unwrap_or_else(|| id.to_string());
+    mps::poke_mps(&with.world(), id);
+    Ok((
+        Answer::Member {
+            claim: id.0,
+            name,
+            gpus,
+            env: places::in_places(&with.world(), id),
+        },
+        fds,
+    ))
+}
+
+/// Once a tick: peaks and new refusals of all claims, and those that are ending are settled.
+pub(crate) fn watch(with: &mut Effects) -> Vec<Command> {
+    let used = programs_use(&with.world());
+    let mut out = Vec::new();
+    for id in with.claims.keys().copied().collect::<Vec<_>>() {
+        let used = used.get(&id).copied().unwrap_or(0);
+        let text = (with.claims).watch(with.core.ledger(), &with.gpus, id, used);
+        out.extend(text.map(|text| Command::NoticeOf { id, text }));
+        out.push(Command::Ends(EndCommand::SettleEnd(id)));
+    }
+    out
+}
+
+/// What programs use that run without the library: the driver's word is all there is.
+fn programs_use(world: &World<'_>) -> BTreeMap<ClaimId, u64> {
     let by_gpu = (0..world.gpus.len()).map(|g| world.driver_use(g));
     let by_gpu: Vec<_> = by_gpu.collect();
     let plain = world.claims.iter().filter(|(_, live)| live.record.plain);
@@ -204,6 +224,16 @@ fn lacking(world: &World<'_>, peer: &Peer, register: &Register) -> Option<ClaimI
     (register.abi == gshare_abi::ABI_VERSION && world.claims.is_without(id)).then_some(id)
 }
 
+/// Makes sure that the command of a claim found again is in it.
+pub(crate) fn adopt_again(live: &Live, peer: &Peer) -> Result<(), WireError> {
+    let cgroup = live.cgroup.as_ref().filter(|_| !live.record.strict);
+    let (Some(cgroup), Some(process)) = (cgroup, peer.process) else {
+        return Ok(());
+    };
+    let moved = cgroup.move_process(process.pid, peer.pidfd.as_deref());
+    moved.map_err(|e| bound::not_moved(&e))
+}
+
 /// `AsyncFd` wants the descriptor itself.
 struct Shared(Arc<PidFd>);
 
@@ -214,24 +244,6 @@ impl AsRawFd for Shared {
 }
 
 impl Claims {
-    /// Once a tick: peaks, new refusals, and claims that are ending. `used` is what programs use that run without the
-    /// library: the driver's word is all there is.
-    pub(crate) fn watch_all(
-        &mut self,
-        ledger: &Ledger,
-        gpus: &Gpus,
-        used: &BTreeMap<ClaimId, u64>,
-    ) -> Vec<Command> {
-        let mut out = Vec::new();
-        for id in self.keys().copied().collect::<Vec<_>>() {
-            let used = used.get(&id).copied().unwrap_or(0);
-            let text = self.watch(ledger, gpus, id, used);
-            out.extend(text.map(|text| Command::NoticeOf { id, text }));
-            out.push(Command::SettleEnd(id));
-        }
-        out
-    }
-
     /// A watched process has ended: its bytes return at once.
     pub(crate) fn exited(
         &mut self,
@@ -279,7 +291,7 @@ impl Claims {
                 self.set_frozen(id, false);
             }
         }
-        out.push(Command::SettleEnd(id));
+        out.push(Command::Ends(EndCommand::SettleEnd(id)));
         // A claim may wait for the bytes that have just come back.
         if !self.waiting.is_empty() {
             out.push(Command::Core(Event::Tick));

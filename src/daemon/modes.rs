@@ -4,7 +4,7 @@
 use gshare_config::{Config, GpuMode};
 use gshare_core::{Machine, Sharing};
 
-use super::command::Command;
+use super::command::{Command, GpuCommand};
 use super::gpu::{Gpus, Modes};
 use super::journal::{Journal, JournalError, Store};
 use super::world::World;
@@ -93,7 +93,7 @@ impl Gpus {
                 Command::Store(Store::Meta(meta_key(&gpu.uuid), now.name().to_owned())),
                 Command::Store(Store::Meta(next_key(&gpu.uuid), String::new())),
                 Command::Notice(text),
-                Command::ShareAnew,
+                Command::Gpus(GpuCommand::ShareAnew),
             ]);
         }
         commands

@@ -14,11 +14,10 @@ use gshare_enforcer::mps::{self, Access, Control, MpsEvent, Server};
 use gshare_enforcer::proc;
 use gshare_proto::{Figure, Source};
 
-use super::claims::Claims;
-use super::command::Command;
+use super::command::{Command, EndCommand, GpuCommand};
 use super::gpu::Gpus;
 use super::host::Host;
-use super::journal::{ClaimRecord, Journal, SliceRecord};
+use super::journal::{ClaimRecord, SliceRecord};
 use super::mps_daemon::{Change, OnGpu, Order, Worker};
 use super::msg::MpsReport as Report;
 use super::settings::Settings;
@@ -112,9 +111,9 @@ pub(crate) fn follows(world: &World<'_>, g: usize, report: Report, news: bool) -
         Report::NotStarted(_) => {}
         Report::Renewed => {
             let users = mps_users(world, g).into_iter();
-            out.extend(users.map(|uid| Command::LetIntoMps { gpu: g, uid }));
+            out.extend(users.map(|uid| Command::Gpus(GpuCommand::LetIntoMps { gpu: g, uid })));
         }
-        Report::Terminated(id) => out.push(Command::SignalEnd(id)),
+        Report::Terminated(id) => out.push(Command::Ends(EndCommand::SignalEnd(id))),
     }
     out.extend([Command::Refresh, Command::Publish]);
     out
@@ -172,14 +171,19 @@ fn lost(world: &World<'_>, g: usize, clients: &[i32], what: &str, out: &mut Vec<
         out.push(Command::TellOwner { id, text });
         let why = format!("MPS on GPU {g}: {what}");
         match on_fault {
-            OnFault::Requeue if requeues => out.push(Command::Requeue { id, why }),
-            OnFault::End | OnFault::Requeue => out.push(Command::End {
+            OnFault::Requeue if requeues => {
+                out.push(Command::Ends(EndCommand::Requeue { id, why }));
+            }
+            OnFault::End | OnFault::Requeue => out.push(Command::Ends(EndCommand::End {
                 id,
                 cause: why.into(),
-            }),
+            })),
             OnFault::Keep => {
                 let holders = whose::holders(world, id);
-                out.extend([Command::Hold(id), Command::Signal(holders, libc::SIGKILL)]);
+                out.extend([
+                    Command::Ends(EndCommand::Hold(id)),
+                    Command::Ends(EndCommand::Signal(holders, libc::SIGKILL)),
+                ]);
             }
         }
     }
@@ -446,16 +450,6 @@ impl World<'_> {
         let all = self.gpus.last_reading(g)?.sm_count?;
         let given = || (mps::sms_of(all, self.mps_percentage(slice)), all);
         (slice.held == Held::Mps).then(given)
-    }
-}
-
-impl Claims {
-    /// Keeps a claim when its command has ended.
-    pub(crate) fn hold(&mut self, journal: &Journal, id: ClaimId) {
-        if let Some(live) = self.get_mut(&id) {
-            live.record.hold = true;
-            journal.keep(&live.record, "that a claim is held");
-        }
     }
 }
 

@@ -14,7 +14,7 @@ use gshare_proto::{AdminDone, OffView, WireError, messages};
 
 use super::admin::{Act, Order};
 use super::claims::Claims;
-use super::command::Command;
+use super::command::{Command, LimitCommand, RuleCommand};
 use super::journal::HoldingRecord;
 use super::live::Live;
 use super::peer::Peer;
@@ -71,7 +71,7 @@ pub(crate) fn order_off(world: &World<'_>, peer: &Peer, for_ms: Option<u64>) -> 
         file: Some(Box::new(move || {
             off::write(&dir, &line).map_err(|e| unwritten(&e))
         })),
-        then: vec![Command::FollowOff],
+        then: vec![Command::Rules(RuleCommand::FollowOff)],
         ..Order::answered(move |world, _| {
             let mut lines = vec![format!(
                 "gshare is off {until}: nothing is limited, reclaimed or refused, and every program can open the GPUs"
@@ -116,7 +116,7 @@ pub(crate) fn order_on(world: &World<'_>) -> Order {
         file: Some(Box::new(move || {
             off::remove(&dir).map_err(|e| unwritten(&e))
         })),
-        then: vec![Command::FollowOff],
+        then: vec![Command::Rules(RuleCommand::FollowOff)],
         ..Order::answered(|world, _| {
             let above = |(id, live): (&ClaimId, &Live)| {
                 let over = live.seats.iter().any(|seat| {
@@ -175,19 +175,6 @@ fn unwritten(error: &std::io::Error) -> WireError {
 }
 
 impl Claims {
-    /// A claim is about to be granted, in the books or outside them.
-    pub(crate) fn note_counted(&mut self, id: ClaimId, counted: bool) {
-        let holding = match counted {
-            true => HoldingRecord::Counted,
-            false => HoldingRecord::Here,
-        };
-        if let Some(live) = self.get_mut(&id) {
-            live.record.holding = holding;
-        } else if let Some(asked) = self.waiting.get_mut(&id) {
-            asked.record.holding = holding;
-        }
-    }
-
     /// Whether a claim was let in where everybody is: nothing is booked for it, and it has no limits until it ends.
     pub(crate) fn is_counted(&self, id: ClaimId) -> bool {
         let live = self.get(&id);
@@ -215,7 +202,7 @@ impl Settings {
             self.switch(&mut out);
         }
         if self.is_off() {
-            out.push(Command::CallBack(Which::All));
+            out.push(Command::Rules(RuleCommand::CallBack(Which::All)));
         }
         out
     }
@@ -238,10 +225,10 @@ impl Settings {
         };
         tracing::warn!("{text}");
         out.extend([
-            Command::ReclaimRules,
-            Command::Admission,
-            Command::AllLimitsAnew,
-            Command::FiltersAnew,
+            Command::Rules(RuleCommand::ReclaimRules),
+            Command::Rules(RuleCommand::Admission),
+            Command::Limits(LimitCommand::AllLimitsAnew),
+            Command::Limits(LimitCommand::FiltersAnew),
             Command::Refresh,
             Command::Notice(text.to_owned()),
         ]);
@@ -328,19 +315,36 @@ mod tests {
         let off = settings.follow_off(line(None));
         assert!(matches!(
             off[..],
-            [Command::ReclaimRules, .., Command::CallBack(Which::All)]
+            [
+                Command::Rules(RuleCommand::ReclaimRules),
+                ..,
+                Command::Rules(RuleCommand::CallBack(Which::All))
+            ]
         ));
         assert_eq!(settings.policy.overuse, Overuse::Warn);
         let still = settings.follow_off(line(None));
-        assert!(matches!(still[..], [Command::CallBack(_)]), "{still:?}");
+        assert!(
+            matches!(still[..], [Command::Rules(RuleCommand::CallBack(_))]),
+            "{still:?}"
+        );
         let soon = Some(unix_ms() + 60_000);
         let warned = settings.follow_off(line(soon));
         assert!(matches!(&warned[..], [Command::Notice(text), _] if text.contains("on again in")));
         let once = settings.follow_off(line(soon));
-        assert!(matches!(once[..], [Command::CallBack(_)]), "{once:?}");
+        assert!(
+            matches!(once[..], [Command::Rules(RuleCommand::CallBack(_))]),
+            "{once:?}"
+        );
         let on = settings.follow_off(None);
         assert!(
-            matches!(on[..], [Command::ReclaimRules, .., Command::Notice(_)]),
+            matches!(
+                on[..],
+                [
+                    Command::Rules(RuleCommand::ReclaimRules),
+                    ..,
+                    Command::Notice(_)
+                ]
+            ),
             "{on:?}"
         );
         assert_eq!(settings.policy.overuse, Overuse::Stop);

@@ -9,13 +9,11 @@ use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Party, Reason, Slice};
 use gshare_proto::{ErrorCode, Reply, WireError, messages};
 
-use super::claims::Claims;
-use super::command::Command;
+use super::command::{Command, EndCommand, LeverCommand, RuleCommand};
+use super::effects::Effects;
 use super::engine::LeverState;
 use super::fact::Fact;
 use super::features::Features;
-use super::gpu::Gpus;
-use super::journal::Journal;
 use super::levers::facts;
 use super::order::Order;
 use super::peer::Peer;
@@ -61,7 +59,10 @@ pub(crate) fn requeue(world: &World<'_>, id: ClaimId, why: &str) -> Vec<Command>
         "{id} is ended and queued again: {why}. Its programs have {} to save their work",
         show_duration(GRACE)
     );
-    let mut out = vec![Command::Requeued(id), Command::TellOwner { id, text }];
+    let mut out = vec![
+        Command::Ends(EndCommand::Requeued(id)),
+        Command::TellOwner { id, text },
+    ];
     out.extend(end_claim(world, id, &format!("{REQUEUED}: {why}")));
     out
 }
@@ -83,7 +84,11 @@ pub(crate) fn end_for(
         && world.claims.is_on_behalf(id)
     {
         let failure = Failure::Refused;
-        return vec![Command::LeverFailed { id, failure, why }];
+        return vec![Command::Levers(LeverCommand::LeverFailed {
+            id,
+            failure,
+            why,
+        })];
     }
     if lever == Lever::Requeue {
         return requeue(world, id, &why);
@@ -101,7 +106,7 @@ pub(crate) fn end_for(
 /// that they can save what they have.
 fn end_claim(world: &World<'_>, id: ClaimId, cause: &str) -> Vec<Command> {
     let mut out = ending::end_all(world, id, cause, GRACE);
-    out.push(Command::KeepGpu(id));
+    out.push(Command::Ends(EndCommand::KeepGpu(id)));
     out
 }
 
@@ -129,7 +134,10 @@ pub(crate) fn keep(
                 "gshare treats {id} as in use for the next {long} and does not reclaim it as idle"
             );
             return Ok(Order::then(
-                vec![Command::Tell(kept), Command::LookAtLevers],
+                vec![
+                    Command::Tell(kept),
+                    Command::Rules(RuleCommand::LookAtLevers),
+                ],
                 |_, _| Ok(Reply::Done { message }),
             ));
         }
@@ -200,49 +208,34 @@ pub(crate) fn retracted(id: ClaimId, lever: Lever) -> Command {
     Command::TellOwner { id, text }
 }
 
-impl Claims {
-    /// A claim ends so that its command can start anew.
-    pub(crate) fn requeued(&mut self, id: ClaimId) {
-        if let Some(live) = self.get_mut(&id) {
-            live.record.requeued = true;
+/// A claim's share of the SMs is another for a while. What its owner is told.
+pub(crate) fn share(with: &mut Effects, id: ClaimId, slices: &[Slice]) -> Option<Command> {
+    let live = with.claims.get_mut(&id)?;
+    let record = &mut live.record;
+    let before = record.slices.first().map_or(0, |s| s.sm_milli);
+    for slice in slices {
+        let uuid = &with.gpus[slice.gpu].uuid;
+        if let Some(part) = record.slices.iter_mut().find(|s| s.uuid == *uuid) {
+            part.sm_milli = slice.sm.milli();
+        }
+        if let Some(seat) = live.seats.iter().find(|s| s.gpu == slice.gpu) {
+            seat.limits
+                .set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
         }
     }
-
-    /// A claim's share of the SMs is another for a while. What its owner is told.
-    pub(crate) fn share(
-        &mut self,
-        journal: &mut Journal,
-        gpus: &Gpus,
-        id: ClaimId,
-        slices: &[Slice],
-    ) -> Option<Command> {
-        let live = self.get_mut(&id)?;
-        let record = &mut live.record;
-        let before = record.slices.first().map_or(0, |s| s.sm_milli);
-        for slice in slices {
-            let uuid = &gpus[slice.gpu].uuid;
-            if let Some(part) = record.slices.iter_mut().find(|s| s.uuid == *uuid) {
-                part.sm_milli = slice.sm.milli();
-            }
-            if let Some(seat) = live.seats.iter().find(|s| s.gpu == slice.gpu) {
-                seat.limits
-                    .set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
-            }
-        }
-        let full = *record.sm_full.get_or_insert(before);
-        let now = record.slices.first().map_or(0, |s| s.sm_milli);
-        if now >= full {
-            record.sm_full = None;
-        }
-        // After a restart a share that was not written down is as it was before: nobody loses by that.
-        journal.keep(record, "a claim's lowered share");
-        let text = format!(
-            "{id} is now guaranteed {} % of the SMs; it asked for {} %",
-            now / 10,
-            full / 10
-        );
-        Some(Command::TellOwner { id, text })
+    let full = *record.sm_full.get_or_insert(before);
+    let now = record.slices.first().map_or(0, |s| s.sm_milli);
+    if now >= full {
+        record.sm_full = None;
     }
+    // After a restart a share that was not written down is as it was before: nobody loses by that.
+    with.journal.keep(record, "a claim's lowered share");
+    let text = format!(
+        "{id} is now guaranteed {} % of the SMs; it asked for {} %",
+        now / 10,
+        full / 10
+    );
+    Some(Command::TellOwner { id, text })
 }
 
 /// Why others who would give way are left alone: `c5 (mail) does not have to make room yet: ...`.

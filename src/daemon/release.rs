@@ -8,7 +8,7 @@ use gshare_enforcer::gpu::{GpuReading, GpuState};
 use gshare_proto::{AdminDone, ErrorCode, Reply, WireError, messages};
 
 use super::admin::{Act, Order};
-use super::command::Command;
+use super::command::{Command, GpuCommand};
 use super::connection::Sender;
 use super::engine::LeverState;
 use super::fact::Fact;
@@ -149,7 +149,7 @@ pub(crate) fn order(
         stores,
         then: vec![
             Command::Notice(text),
-            Command::LetGo(Box::new(let_go)),
+            Command::Gpus(GpuCommand::LetGo(Box::new(let_go))),
             Command::Refresh,
         ],
         ..Order::default()
@@ -205,9 +205,13 @@ fn taken_back(next: ReleasedGpus, gpus: &[usize]) -> Vec<Command> {
     let text = format!("{} is taken back", list(gpus));
     // It may have been reset; what it says of itself decides.
     let back = gpus.iter().map(|gpu| Fact::TakenBack { gpu: *gpu });
-    let mut out = vec![Command::TakeBack(next)];
+    let mut out = vec![Command::Gpus(GpuCommand::TakeBack(next))];
     out.extend(back.map(Command::Tell));
-    out.extend([Command::TendMps, Command::Notice(text), Command::Refresh]);
+    out.extend([
+        Command::Gpus(GpuCommand::TendMps),
+        Command::Notice(text),
+        Command::Refresh,
+    ]);
     out
 }
 
@@ -389,8 +393,8 @@ mod tests {
         let done = take_in_time(&scene.world());
         let left = ReleasedGpus::from([released(1, Some(now + 1)), released(2, None)]);
         assert!(
-            matches!(&done[..], [Command::Store(store), Command::TakeBack(next),
-                Command::Tell(Fact::TakenBack { gpu: 0 }), Command::TendMps, ..]
+            matches!(&done[..], [Command::Store(store), Command::Gpus(GpuCommand::TakeBack(next)),
+                Command::Tell(Fact::TakenBack { gpu: 0 }), Command::Gpus(GpuCommand::TendMps), ..]
                 if *next == left && *store == stored(&left)),
             "{done:?}"
         );

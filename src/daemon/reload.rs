@@ -2,7 +2,7 @@
 
 use gshare_config::{Config, Service as ServiceKeys};
 
-use super::command::Command;
+use super::command::{Command, RuleCommand};
 use super::manager;
 use super::settings::Settings;
 use super::world::World;
@@ -87,10 +87,10 @@ impl Settings {
         self.configure(new);
         manager::set_level(self.service.log.name());
         vec![
-            Command::ReadStages,
+            Command::Rules(RuleCommand::ReadStages),
             Command::Refresh,
-            Command::Quotas,
-            Command::Rules,
+            Command::Rules(RuleCommand::Quotas),
+            Command::Rules(RuleCommand::Rules),
             Command::Notice(change.text()),
         ]
     }

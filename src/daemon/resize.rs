@@ -6,21 +6,22 @@
 
 use std::time::Duration;
 
-use gshare_core::machine::Event;
 use gshare_core::machine::lever::Holding;
+use gshare_core::machine::{Action, Event};
 use gshare_core::{Bytes, Change, ClaimId, Held, ResizeError, Share, Slice};
 use gshare_proto::{
     ErrorCode, Queued, Reply, ResizeSpec, Resized, ResizedGpu, Wait, WireError, messages,
 };
 
-use super::claims::{Claims, Wish, Wishes};
-use super::command::Command;
+use super::claims::{Wish, Wishes};
+use super::command::{ClaimCommand, Command, LimitCommand};
 use super::connection::{ConnId, Sender};
+use super::effects::Effects;
 use super::journal::{ClaimRecord, JournalError, SliceRecord};
 use super::order::Order;
 use super::peer::Peer;
 use super::world::World;
-use super::{ending, grant, mps, service, story};
+use super::{ending, grant, mps, policy, service, story};
 
 fn change(spec: &ResizeSpec) -> Result<Change, WireError> {
     let share = |milli: Option<u32>| milli.map(Share::from_milli);
@@ -83,16 +84,53 @@ pub(crate) fn order(
         out: out.clone(),
     };
     Ok(Order {
-        then: vec![Command::Resize(Box::new((wish, change, patience)))],
+        then: vec![Command::Claims(ClaimCommand::Resize(Box::new((
+            wish, change, patience,
+        ))))],
         ..Order::default()
     })
 }
 
-/// The record of a claim with another size.
-pub(crate) fn record(world: &World<'_>, id: ClaimId, slices: &[Slice]) -> Option<ClaimRecord> {
-    let mut record = world.claims.get(&id)?.record.clone();
+/// What the core has decided about another size.
+pub(crate) fn decided(with: &mut Effects, action: Action) -> Vec<Command> {
+    match action {
+        Action::Resize {
+            ticket,
+            id,
+            before,
+            slices,
+        } => {
+            let wish = with.claims.wishes.open.remove(&ticket);
+            return resize(with, id, before, &slices, wish);
+        }
+        Action::ResizeWaits {
+            ticket,
+            position,
+            error,
+        } => resize_waits(&with.world(), ticket, position, &error),
+        Action::ResizeRefused { ticket, error } => {
+            resize_refused(&with.world(), ticket, &error);
+            with.claims.wishes.open.remove(&ticket);
+        }
+        _ => {}
+    }
+    Vec::new()
+}
+
+/// A claim gets another size: journal, pages, answer. Where it cannot be written down the core is told the size before.
+fn resize(
+    with: &mut Effects,
+    id: ClaimId,
+    before: Vec<Slice>,
+    slices: &[Slice],
+    wish: Option<Wish>,
+) -> Vec<Command> {
+    let Some(live) = with.claims.get_mut(&id) else {
+        return Vec::new();
+    };
+    let mut record = live.record.clone();
     for slice in slices {
-        let uuid = &world.gpus[slice.gpu].uuid;
+        let uuid = &with.gpus[slice.gpu].uuid;
         if let Some(part) = record.slices.iter_mut().find(|s| s.uuid == *uuid) {
             part.mem = slice.mem.0;
             part.mem_limit = slice.mem_limit.0;
@@ -100,11 +138,32 @@ pub(crate) fn record(world: &World<'_>, id: ClaimId, slices: &[Slice]) -> Option
             part.sm_limit_milli = slice.sm_limit.milli();
         }
     }
-    Some(record)
+    if let Err(error) = with.journal.put(&record) {
+        return not_resized(&with.world(), id, before, wish, error);
+    }
+    for slice in slices {
+        if let Some(seat) = live.seats.iter().find(|s| s.gpu == slice.gpu) {
+            seat.limits.set_memory_request(slice.mem.0);
+            seat.limits
+                .set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
+        }
+    }
+    let old = std::mem::replace(&mut live.record, record);
+    let mut out = policy::carry_out(with, LimitCommand::LimitMemory(id));
+    // Through MPS the part of the SMs is fixed for programs that run: the next ones get this.
+    let world = with.world();
+    if let Some(live) = world.claims.get(&id) {
+        for seat in &live.seats {
+            mps::write_mps_part(&world, &live.record, seat.gpu, &seat.limits);
+        }
+    }
+    let text = resized_text(&world, id, &old, slices, wish);
+    out.extend(text.map(|text| Command::NoticeOf { id, text }));
+    out
 }
 
-/// What follows where that record cannot be written down: the core is told the size before.
-pub(crate) fn not_resized(
+/// What follows where that cannot be written down.
+fn not_resized(
     world: &World<'_>,
     id: ClaimId,
     before: Vec<Slice>,
@@ -127,25 +186,6 @@ pub(crate) fn not_resized(
         ends: world.machine.lease_end(id),
     }));
     out
-}
-
-/// What follows once a claim has another size than `old`.
-pub(crate) fn resized(
-    world: &World<'_>,
-    old: &ClaimRecord,
-    slices: &[Slice],
-    wish: Option<Wish>,
-) -> Vec<Command> {
-    let id = ClaimId(old.id);
-    // Through MPS the part of the SMs is fixed for programs that run: the next ones get this.
-    if let Some(live) = world.claims.get(&id) {
-        for seat in &live.seats {
-            mps::write_mps_part(world, &live.record, seat.gpu, &seat.limits);
-        }
-    }
-    let text = resized_text(world, id, old, slices, wish);
-    let told = text.map(|text| Command::NoticeOf { id, text });
-    told.into_iter().collect()
 }
 
 /// A claim that is to be guaranteed no more than it uses.
@@ -227,21 +267,6 @@ impl Shrink {
     }
 }
 
-impl Claims {
-    /// A claim has the size of this record, which is written down: its pages say so. The record before.
-    pub(crate) fn resize(&mut self, record: ClaimRecord, slices: &[Slice]) -> Option<ClaimRecord> {
-        let live = self.get_mut(&ClaimId(record.id))?;
-        for slice in slices {
-            if let Some(seat) = live.seats.iter().find(|s| s.gpu == slice.gpu) {
-                seat.limits.set_memory_request(slice.mem.0);
-                seat.limits
-                    .set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
-            }
-        }
-        Some(std::mem::replace(&mut live.record, record))
-    }
-}
-
 impl Wishes {
     /// A caller wants another size; for the core.
     pub(crate) fn ask(&mut self, wish: Wish, change: Change, patience: Option<Duration>) -> Event {
@@ -313,7 +338,7 @@ fn resized_text(
     Some(format!("{id} was resized{by}: {is}; was {was}"))
 }
 
-pub(crate) fn resize_refused(world: &World<'_>, ticket: u64, error: &ResizeError) {
+fn resize_refused(world: &World<'_>, ticket: u64, error: &ResizeError) {
     let Some(wish) = world.claims.wishes.open.get(&ticket) else {
         return;
     };
@@ -390,7 +415,7 @@ fn may_resize(
     Ok((id, change))
 }
 
-pub(crate) fn resize_waits(world: &World<'_>, ticket: u64, position: usize, error: &ResizeError) {
+fn resize_waits(world: &World<'_>, ticket: u64, position: usize, error: &ResizeError) {
     if let Some(wish) = world.claims.wishes.open.get(&ticket) {
         wish.out.reply(&Reply::Queued(Queued {
             id: wish.id.to_string(),

@@ -18,18 +18,20 @@ use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 
 use super::admin::quota;
 use super::claims::Claims;
+use super::command::{Command, LeverCommand};
+use super::effects::Effects;
 use super::fences::Fences;
 use super::gpu::Gpus;
 use super::grant::claim_cgroup;
 use super::health::boot_id;
 use super::host::Host;
-use super::journal::{ClaimRecord, Ended, HoldingRecord, Journal};
+use super::journal::{ClaimRecord, Ended, HoldingRecord};
 use super::lease::{LEASE_ENDED, LEASE_ENDED_BEFORE};
 use super::outside::AutoClaim;
 use super::policy::auto;
-use super::service::{Ending, Live, Seat, Service};
+use super::service::{Ending, Live, Seat};
 use super::world::World;
-use super::{container, convert, gpus, grant, levers, mps, off};
+use super::{container, convert, gpus, grant, mps, off};
 use crate::clock::unix_ms;
 
 /// Longest search for the page of a claim in its members, which may make it slow; for all claims of one user, and for
@@ -40,7 +42,7 @@ const WHOLE_SEARCH: Duration = Duration::from_secs(10);
 
 /// What is left of the time for searches.
 #[derive(Debug, Default)]
-struct Searches {
+pub(crate) struct Searches {
     by_owner: HashMap<u32, Duration>,
     all: Duration,
 }
@@ -60,135 +62,166 @@ impl Searches {
     }
 }
 
-impl Service {
-    /// Restores every journaled claim.
-    pub(crate) fn find_claims_again(&mut self) -> anyhow::Result<()> {
-        let found = self.journal.claims(unix_ms())?;
-        for id in &found.unread {
-            let id = ClaimId(*id);
-            let text = format!(
-                "{id} ended: its record in the journal cannot be read, and stays there unchanged"
-            );
-            tracing::error!("{text}");
-            self.notice(Some(id), text);
-        }
-        if let Some(why) = self.journal.newer() {
-            tracing::error!("{why}; start the version of gshared that wrote the journal");
-            self.notice(None, why);
-        }
-        let boot = boot_id();
-        let rebooted = self.journal.meta("boot")?.is_some_and(|b| b != boot);
-        let mut searches = Searches::default();
-        for record in found.held {
-            if record.uncapped && !rebooted {
-                match auto::restored(&record) {
-                    Some((process, pidfd)) => {
-                        let id = ClaimId(record.id);
-                        self.policy.auto.enter(AutoClaim::new(record, process));
-                        self.host.watch_exit(id, process, Arc::new(pidfd));
-                    }
-                    None => (self.journal).put_end(Ended::new(record, auto::EXITED, 0, 0)),
-                }
-            } else if rebooted {
-                self.journal
-                    .end(&record, unix_ms(), "the machine was restarted", None, None)?;
-            } else {
-                self.restore(record, &mut searches);
-            }
-        }
-        let (core, gpus) = (&self.core, &self.gpus);
-        let memory = (self.claims).recall(core, gpus, &self.journal, rebooted, found.waiting)?;
-        if let Some(memory) = memory {
-            let absent = self.claims.remembered.absent.iter();
-            let parties =
-                absent.map(|(id, (record, _))| quota::parties(&self.world(), *id, record));
-            let recall = Event::Recall(Box::new(memory));
-            self.drive_all(parties.chain([recall]).collect::<Vec<_>>());
-        }
-        // Last: whoever is killed before goes through all of it again.
-        self.journal.set_meta("boot", &boot)?;
-        let rules = gpus::rules(&self.world(), None, []);
-        (self.claims).keep_orphans(&mut self.host.fences, &rules, &mut self.journal);
-        drop_old_pages(&self.world());
-        container::drop_old_specs(&self.world());
-        Ok(())
-    }
+/// What the journal says of claims at the start.
+pub(crate) struct Journaled {
+    /// What is to be told of it.
+    pub(crate) told: Vec<Command>,
+    /// Those that are held.
+    pub(crate) held: Vec<ClaimRecord>,
+    waiting: Vec<ClaimRecord>,
+    rebooted: bool,
+    boot: String,
+}
 
-    /// One claim. What cannot be done for it is logged: the others, and what it holds, must not suffer.
-    fn restore(&mut self, record: ClaimRecord, searches: &mut Searches) {
-        let id = ClaimId(record.id);
-        let mut slices = self.gpus.restored_slices(&record);
-        let mut live = Live::new(record);
-        if !live.record.plain {
-            let gpus = slices.iter().map(|s| s.gpu);
-            let rules = gpus::rules(&self.world(), Some(&live.record), gpus);
-            live.cgroup = self.host.fences.restored_cgroup(&live.record, &rules);
-        }
-        let mut members = members_of(
-            &live,
-            &self.host.paths.socket,
-            self.host.fences.tree.as_ref(),
+/// Reads the journal's claims. After a boot those that were held have ended.
+pub(crate) fn read(with: &mut Effects) -> anyhow::Result<Journaled> {
+    let found = with.journal.claims(unix_ms())?;
+    let mut told = Vec::new();
+    for id in &found.unread {
+        let id = ClaimId(*id);
+        let text = format!(
+            "{id} ended: its record in the journal cannot be read, and stays there unchanged"
         );
-        let tree = self.host.fences.tree.as_ref();
-        if let Some(tree) = tree.filter(|_| live.cgroup.is_some()) {
-            members.extend(moved_out(roots(&live), tree));
-        }
-        for slice in slices.iter_mut().filter(|_| !live.record.plain) {
-            match restored_seat(&self.world(), &live.record, slice, &members, searches) {
-                Ok(seat) => live.seats.push(seat),
-                Err(error) => {
-                    tracing::error!(%id, "cannot recreate the memory that it shares with its programs: {error:#}");
-                }
-            }
-        }
-        let watched = find_processes(&mut live, &members);
-        reclaim_strangers(&mut live, &members);
-        for slice in &mut slices {
-            if let Some(seat) = live.seats.iter().find(|s| s.gpu == slice.gpu) {
-                let charge = seat.usage.charged_bytes(self.gpus[slice.gpu].total);
-                slice.charge = Bytes(charge).min(slice.mem_limit);
-            }
-        }
-        live.ending = match &live.record.ending {
-            Some(cause)
-                if [LEASE_ENDED, LEASE_ENDED_BEFORE].contains(&cause.as_str())
-                    && !live.record.kill_all =>
-            {
-                let left = self.config.grace_left(live.record.ends_ms);
-                Some(left.map_or_else(|| Ending::killing(cause, false), Ending::lease))
-            }
-            Some(cause) => Some(Ending::killing(cause, live.record.kill_all)),
-            None => {
-                let ends = !live.command_alive && !live.stays_without_command();
-                ends.then(Ending::waiting)
-            }
-        };
-        if live.record.ending.is_some() && live.ending.as_ref().is_none_or(|e| !e.saving) {
-            for seat in &live.seats {
-                seat.limits.set_state(gshare_abi::State::NotGranted);
-            }
-        }
-        let ends = live.record.ends_ms.map(|ms| self.core.moment().at_unix(ms));
-        let parties = quota::parties(&self.world(), id, &live.record);
-        self.claims.insert(id, live);
-        for (process, fd) in watched {
-            self.host.watch_exit(id, process, fd);
-        }
-        self.drive(parties);
-        if self.claims.is_without(id) {
-            return;
-        }
-        let request = restored_request(&self.world(), id, &slices).map(Box::new);
-        self.drive(Event::Restore {
-            id,
-            request,
-            holding: restored_holding(&self.world(), id, slices),
-            ends,
-        });
-        self.claims.relabel(&self.host, &self.gpus, id);
-        let resumed = levers::resumed(&self.world(), id);
-        self.execute(resumed);
+        tracing::error!("{text}");
+        told.push(Command::NoticeOf { id, text });
     }
+    if let Some(why) = with.journal.newer() {
+        tracing::error!("{why}; start the version of gshared that wrote the journal");
+        told.push(Command::Notice(why));
+    }
+    let boot = boot_id();
+    let rebooted = with.journal.meta("boot")?.is_some_and(|b| b != boot);
+    let mut held = Vec::new();
+    for record in found.held {
+        if record.uncapped && !rebooted {
+            match auto::restored(&record) {
+                Some((process, pidfd)) => {
+                    let id = ClaimId(record.id);
+                    with.policy.auto.enter(AutoClaim::new(record, process));
+                    with.host.watch_exit(id, process, Arc::new(pidfd));
+                }
+                None => (with.journal).put_end(Ended::new(record, auto::EXITED, 0, 0)),
+            }
+        } else if rebooted {
+            with.journal
+                .end(&record, unix_ms(), "the machine was restarted", None, None)?;
+        } else {
+            held.push(record);
+        }
+    }
+    Ok(Journaled {
+        told,
+        held,
+        waiting: found.waiting,
+        rebooted,
+        boot,
+    })
+}
+
+/// For the core, once all claims that are held are found again: what it knew of those that wait.
+pub(crate) fn recall(with: &mut Effects, found: &mut Journaled) -> anyhow::Result<Vec<Event>> {
+    let (core, gpus) = (&with.core, &with.gpus);
+    let waiting = std::mem::take(&mut found.waiting);
+    let memory = (with.claims).recall(core, gpus, &with.journal, found.rebooted, waiting)?;
+    let mut events = Vec::new();
+    if let Some(memory) = memory {
+        let absent = with.claims.remembered.absent.iter();
+        let parties = absent.map(|(id, (record, _))| quota::parties(&with.world(), *id, record));
+        events.extend(parties);
+        events.push(Event::Recall(Box::new(memory)));
+    }
+    Ok(events)
+}
+
+/// Removes what is left of claims that are over.
+pub(crate) fn tidy(with: &mut Effects, found: &Journaled) -> anyhow::Result<()> {
+    // Last: whoever is killed before goes through all of it again.
+    with.journal.set_meta("boot", &found.boot)?;
+    keep_orphans(with);
+    drop_old_pages(&with.world());
+    container::drop_old_specs(&with.world());
+    Ok(())
+}
+
+/// One claim. What cannot be done for it is logged: the others, and what it holds, must not suffer.
+pub(crate) fn restore(
+    with: &mut Effects,
+    record: ClaimRecord,
+    searches: &mut Searches,
+) -> Vec<Command> {
+    let id = ClaimId(record.id);
+    let mut slices = with.gpus.restored_slices(&record);
+    let mut live = Live::new(record);
+    if !live.record.plain {
+        let gpus = slices.iter().map(|s| s.gpu);
+        let rules = gpus::rules(&with.world(), Some(&live.record), gpus);
+        live.cgroup = with.host.fences.restored_cgroup(&live.record, &rules);
+    }
+    let mut members = members_of(
+        &live,
+        &with.host.paths.socket,
+        with.host.fences.tree.as_ref(),
+    );
+    let tree = with.host.fences.tree.as_ref();
+    if let Some(tree) = tree.filter(|_| live.cgroup.is_some()) {
+        members.extend(moved_out(roots(&live), tree));
+    }
+    for slice in slices.iter_mut().filter(|_| !live.record.plain) {
+        match restored_seat(&with.world(), &live.record, slice, &members, searches) {
+            Ok(seat) => live.seats.push(seat),
+            Err(error) => {
+                tracing::error!(%id, "cannot recreate the memory that it shares with its programs: {error:#}");
+            }
+        }
+    }
+    let watched = find_processes(&mut live, &members);
+    reclaim_strangers(&mut live, &members);
+    for slice in &mut slices {
+        if let Some(seat) = live.seats.iter().find(|s| s.gpu == slice.gpu) {
+            let charge = seat.usage.charged_bytes(with.gpus[slice.gpu].total);
+            slice.charge = Bytes(charge).min(slice.mem_limit);
+        }
+    }
+    live.ending = match &live.record.ending {
+        Some(cause)
+            if [LEASE_ENDED, LEASE_ENDED_BEFORE].contains(&cause.as_str())
+                && !live.record.kill_all =>
+        {
+            let left = with.config.grace_left(live.record.ends_ms);
+            Some(left.map_or_else(|| Ending::killing(cause, false), Ending::lease))
+        }
+        Some(cause) => Some(Ending::killing(cause, live.record.kill_all)),
+        None => {
+            let ends = !live.command_alive && !live.stays_without_command();
+            ends.then(Ending::waiting)
+        }
+    };
+    if live.record.ending.is_some() && live.ending.as_ref().is_none_or(|e| !e.saving) {
+        for seat in &live.seats {
+            seat.limits.set_state(gshare_abi::State::NotGranted);
+        }
+    }
+    let ends = live.record.ends_ms.map(|ms| with.core.moment().at_unix(ms));
+    let parties = quota::parties(&with.world(), id, &live.record);
+    with.claims.insert(id, live);
+    for (process, fd) in watched {
+        with.host.watch_exit(id, process, fd);
+    }
+    let mut events = vec![parties];
+    if with.claims.is_without(id) {
+        return vec![Command::Events(events)];
+    }
+    events.push(Event::Restore {
+        id,
+        request: restored_request(&with.world(), id, &slices).map(Box::new),
+        holding: restored_holding(&with.world(), id, slices),
+        ends,
+    });
+    vec![
+        Command::Events(events),
+        Command::Levers(LeverCommand::Relabel(id)),
+        Command::Levers(LeverCommand::Resume(id)),
+    ]
 }
 
 impl Fences {
@@ -211,27 +244,6 @@ impl Fences {
 }
 
 impl Claims {
-    /// Cgroups without a journaled claim: their processes live on, without a GPU.
-    fn keep_orphans(&mut self, fences: &mut Fences, rules: &DeviceRules, journal: &mut Journal) {
-        let Some(tree) = &fences.tree else {
-            return;
-        };
-        let mut found = match tree.claims() {
-            Ok(found) => found,
-            Err(error) => {
-                tracing::warn!(%error, "cannot list the cgroups of claims");
-                return;
-            }
-        };
-        // A journal that was lost must not lead to a new claim in an old cgroup.
-        let highest = found.iter().map(|c| c.place().claim).max();
-        journal.take_ids_to(ClaimId(highest.unwrap_or(0)));
-        found.retain(|c| !self.contains_key(&ClaimId(c.place().claim)) && tree.remove(c).is_err());
-        for cgroup in found {
-            self.linger(fences, rules, cgroup);
-        }
-    }
-
     /// Keeps the cgroup of a claim that is over, in which processes live on, from the GPUs.
     pub(crate) fn linger(&mut self, fences: &mut Fences, rules: &DeviceRules, cgroup: ClaimCgroup) {
         if let Err(error) = fences.set(Some(&cgroup), rules) {
@@ -239,6 +251,29 @@ impl Claims {
             tracing::error!(%place, %error, "cannot deny GPU access to what is left of an ended claim");
         }
         self.lingering.push(cgroup);
+    }
+}
+
+/// Cgroups without a journaled claim: their processes live on, without a GPU.
+fn keep_orphans(with: &mut Effects) {
+    let Some(tree) = &with.host.fences.tree else {
+        return;
+    };
+    let mut found = match tree.claims() {
+        Ok(found) => found,
+        Err(error) => {
+            tracing::warn!(%error, "cannot list the cgroups of claims");
+            return;
+        }
+    };
+    // A journal that was lost must not lead to a new claim in an old cgroup.
+    let highest = found.iter().map(|c| c.place().claim).max();
+    with.journal.take_ids_to(ClaimId(highest.unwrap_or(0)));
+    let known = |c: &ClaimCgroup| with.claims.contains_key(&ClaimId(c.place().claim));
+    found.retain(|c| !known(c) && tree.remove(c).is_err());
+    let rules = gpus::rules(&with.world(), None, []);
+    for cgroup in found {
+        (with.claims).linger(&mut with.host.fences, &rules, cgroup);
     }
 }
 

@@ -5,11 +5,15 @@ use gshare_core::machine::Event;
 use gshare_core::{Machine, Reason};
 use gshare_proto::{ErrorCode, WireError};
 
+use super::admin::quota;
 use super::claims::Claims;
+use super::command::{Command, RuleCommand};
+use super::effects::Effects;
 use super::engine::LeverState;
+use super::features::Features;
 use super::peer::Peer;
-use super::reclaim;
-use super::world::World;
+use super::world::{World, world_of};
+use super::{off, reclaim, stage};
 use crate::clock::unix_ms;
 
 /// Claims that one user may hold and await together: each costs descriptors and a place in every decision.
@@ -35,6 +39,43 @@ pub(crate) fn hours_start(reason: &Reason) -> Option<u64> {
 fn until(minute: u16, second: u32) -> u32 {
     const DAY: u32 = 24 * 3600;
     (u32::from(minute) * 60 + DAY - second % DAY) % DAY
+}
+
+/// Carries out a command about rules.
+pub(crate) fn carry_out(
+    with: &mut Effects,
+    features: &Features,
+    command: RuleCommand,
+) -> Vec<Command> {
+    let events = match command {
+        RuleCommand::SetQuota(party, set) => {
+            with.config.set_quota(party, set);
+            quota::anew(&with.world())
+        }
+        RuleCommand::Quotas => quota::anew(&with.world()),
+        RuleCommand::SetConformance(found) => {
+            with.config.conformance = Some(found);
+            return Vec::new();
+        }
+        RuleCommand::FollowOff => {
+            let line = off::line_now(&with.world());
+            return with.config.follow_off(line);
+        }
+        RuleCommand::ReadStages => {
+            let stages = Box::new(stage::read_stages(&with.world()));
+            return vec![Command::Rules(RuleCommand::FollowStages(stages))];
+        }
+        RuleCommand::FollowStages(stages) => {
+            with.config.stages = *stages;
+            return stage::follow(with);
+        }
+        RuleCommand::Admission => stage::admission(&with.world()),
+        RuleCommand::Rules => all(&with.world(), &with.levers),
+        RuleCommand::ReclaimRules => reclaim::rules(&with.world(), &with.levers).into(),
+        RuleCommand::LookAtLevers => with.levers.look(&world_of!(with), features),
+        RuleCommand::CallBack(which) => with.config.call_back(&with.claims, which),
+    };
+    vec![Command::Events(events)]
 }
 
 /// For the core: the rules of the configuration.

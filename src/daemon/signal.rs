@@ -9,9 +9,8 @@ use gshare_core::units::show_duration;
 use gshare_proto::{ErrorCode, SignalSpec, WireError};
 use nix::sys::signal::Signal;
 
-use super::claims::Claims;
-use super::command::Command;
-use super::journal::Journal;
+use super::command::{Command, EndCommand};
+use super::journal::ClaimRecord;
 use super::live::Live;
 use super::world::World;
 use super::{convert, whose};
@@ -60,11 +59,11 @@ pub(crate) fn due(world: &World<'_>) -> Vec<Command> {
         let due = end_of(world, id).filter(|(left, _)| *left <= before);
         // An end that was put off is announced again when its time comes.
         if due.is_some() != record.signalled && !(due.is_some() && world.config.is_off()) {
-            out.push(Command::Signalled {
+            out.push(Command::Ends(EndCommand::Signalled {
                 id,
                 due: due.is_some(),
                 again: due.is_some_and(|(_, again)| again),
-            });
+            }));
             out.extend(
                 due.into_iter()
                     .flat_map(|(left, _)| send(world, live, spec, left)),
@@ -89,20 +88,15 @@ fn send(world: &World<'_>, live: &Live, spec: SignalSpec, left: Duration) -> Vec
     let text =
         format!("{id} ends in {left}: its programs got {signal} (--signal) to save their work");
     vec![
-        Command::Signal(processes, spec.number),
+        Command::Ends(EndCommand::Signal(processes, spec.number)),
         Command::TellOwner { id, text },
     ]
 }
 
-impl Claims {
-    /// The programs of a claim got their signal, or its end was put off. A command that ends by itself then is started
-    /// `again`, as one that is made to end is.
-    pub(crate) fn signalled(&mut self, journal: &Journal, id: ClaimId, due: bool, again: bool) {
-        if let Some(live) = self.get_mut(&id) {
-            (live.record.signalled, live.record.requeued) = (due, again);
-            journal.keep(&live.record, "that a claim's programs got their signal");
-        }
-    }
+/// The programs of a claim got their signal, or its end was put off. A command that ends by itself then is started `again`,
+/// as one that is made to end is.
+pub(super) fn signalled(record: &mut ClaimRecord, due: bool, again: bool) {
+    (record.signalled, record.requeued) = (due, again);
 }
 
 #[cfg(test)]
@@ -146,18 +140,15 @@ mod tests {
             before_s: 120,
             command: false,
         });
-        let dir = tempfile::tempdir().expect("a directory");
-        let journal = Journal::open(&dir.path().join("db")).expect("opened");
         let looks = |scene: &mut Scene, at: Duration| {
             scene.now.core = at;
             let commands = due(&scene.world());
             for command in &commands {
-                if let Command::Signalled { id, due, again } = command {
-                    scene.claims.signalled(&journal, *id, *due, *again);
+                if let Command::Ends(EndCommand::Signalled { id, due, again }) = command {
+                    signalled(&mut scene.claim(id.0, 0).record, *due, *again);
                 }
             }
-            let sent =
-                |c: &Command| matches!(c, Command::Signal(_, signal) if *signal == libc::SIGUSR1);
+            let sent = |c: &Command| matches!(c, Command::Ends(EndCommand::Signal(_, signal)) if *signal == libc::SIGUSR1);
             commands.iter().any(sent)
         };
         assert!(!looks(&mut scene, minutes(7)));

@@ -188,14 +188,13 @@ impl Sizes {
         &mut self,
         world: &World<'_>,
         history: &History,
-        id: ClaimId,
         live: &Live,
         cause: &str,
     ) {
-        let Some(track) = self.runs.remove(&id) else {
+        let record = &live.record;
+        let Some(track) = self.runs.remove(&ClaimId(record.id)) else {
             return;
         };
-        let record = &live.record;
         if record.command.is_empty() || record.has_no_library() || record.uncapped {
             return;
         }

@@ -16,11 +16,12 @@ use gshare_proto::{AdminCall, ErrorCode, LaterView, StageView, WireError, messag
 
 use super::admin::{Act, Order, may_administrate};
 use super::claims::Claims;
-use super::command::Command;
+use super::command::{Command, LimitCommand, RuleCommand};
 use super::conformance;
 use super::connection::Sender;
+use super::effects::Effects;
 use super::gpu::Gpus;
-use super::journal::{self, ClaimRecord, Journal, SliceRecord};
+use super::journal::{self, ClaimRecord, SliceRecord};
 use super::live::Live;
 use super::msg::Msg;
 use super::off::Which;
@@ -54,8 +55,24 @@ pub(crate) fn admission(world: &World<'_>) -> Vec<Event> {
     world.gpus.iter().enumerate().filter_map(event).collect()
 }
 
+/// Takes new stages into force for claims that run.
+pub(crate) fn follow(with: &mut Effects) -> Vec<Command> {
+    let lowered = lowered(&with.world());
+    for (id, stage) in &lowered {
+        if let Some(live) = with.claims.get_mut(id) {
+            live.record.stage = *stage;
+            let what = "the claim's lower stage, which is lost at the next restart of the service";
+            with.journal.keep(&live.record, what);
+        }
+    }
+    let mut out = vec![Command::Rules(RuleCommand::Admission)];
+    out.extend(follows(&lowered));
+    out.push(Command::Publish);
+    out
+}
+
 /// Claims that run and have a lower stage now. None gets a higher one.
-pub(crate) fn lowered(world: &World<'_>) -> Vec<(ClaimId, Stage)> {
+fn lowered(world: &World<'_>) -> Vec<(ClaimId, Stage)> {
     let lowered = |(id, live): (&ClaimId, &Live)| {
         let record = &live.record;
         let uuids = record.slices.iter().map(|s| s.uuid.as_str());
@@ -66,14 +83,19 @@ pub(crate) fn lowered(world: &World<'_>) -> Vec<(ClaimId, Stage)> {
 }
 
 /// What follows from new stages for claims that run.
-pub(crate) fn follows(lowered: &[(ClaimId, Stage)]) -> Vec<Command> {
-    let limits = lowered.iter().map(|(id, _)| Command::LimitsAnew(*id));
+fn follows(lowered: &[(ClaimId, Stage)]) -> Vec<Command> {
+    let limits = lowered
+        .iter()
+        .map(|(id, _)| Command::Limits(LimitCommand::LimitsAnew(*id)));
     let mut out: Vec<Command> = limits.collect();
-    out.extend([Command::CallBack(Which::Observed), Command::LookAtLevers]);
+    out.extend([
+        Command::Rules(RuleCommand::CallBack(Which::Observed)),
+        Command::Rules(RuleCommand::LookAtLevers),
+    ]);
     out.push(
         match lowered.iter().any(|(_, stage)| *stage == Stage::Observe) {
-            true => Command::FiltersAnew,
-            false => Command::Deny,
+            true => Command::Limits(LimitCommand::FiltersAnew),
+            false => Command::Limits(LimitCommand::Deny),
         },
     );
     out
@@ -210,7 +232,10 @@ pub(crate) fn order(world: &World<'_>, call: AdminCall, past: &Past) -> Result<O
     Ok(Order {
         acts: vec![act],
         file: Some(Box::new(write)),
-        then: vec![notice, Command::FollowStages(Box::new(new))],
+        then: vec![
+            notice,
+            Command::Rules(RuleCommand::FollowStages(Box::new(new))),
+        ],
         ..Order::saying(lines.join("\n"), Some(undo))
     })
 }
@@ -231,7 +256,10 @@ pub(crate) fn due(world: &World<'_>) -> Vec<Command> {
         tracing::error!(%error, "the stage is changed, but cannot be written to the state directory");
     }
     let stages = Box::new(later.stages.clone());
-    vec![Command::Notice(text), Command::FollowStages(stages)]
+    vec![
+        Command::Notice(text),
+        Command::Rules(RuleCommand::FollowStages(stages)),
+    ]
 }
 
 /// Whether a claim of this user is only counted, wherever it would go.
@@ -462,18 +490,6 @@ fn meaning(stage: Stage) -> &'static str {
 }
 
 impl Claims {
-    /// Gives claims their lower stage.
-    pub(crate) fn lower(&mut self, journal: &Journal, lowered: &[(ClaimId, Stage)]) {
-        for (id, stage) in lowered {
-            if let Some(live) = self.get_mut(id) {
-                live.record.stage = *stage;
-                let what =
-                    "the claim's lower stage, which is lost at the next restart of the service";
-                journal.keep(&live.record, what);
-            }
-        }
-    }
-
     /// Whether a claim above its size may be ended for it: in stages 1 and 2 nothing is.
     pub(crate) fn may_be_stopped(&self, id: ClaimId) -> bool {
         let live = self.get(&id);

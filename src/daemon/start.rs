@@ -10,6 +10,7 @@ use super::arbiter::Gates;
 use super::claims::Claims;
 use super::core::Core;
 use super::driver::Driver;
+use super::effects::Effects;
 use super::engine::LeverState;
 use super::fact::Fact;
 use super::features::Features;
@@ -26,9 +27,9 @@ use super::service::Service;
 use super::strict::Strict;
 use super::watch::Screens;
 use super::world::world_of;
-use super::{conformance, cover, health, levers, mig, release, rules, stage, story};
+use super::{conformance, cover, health, levers, mig, release, restore, stage, story};
 use crate::clock::unix_ms;
-use crate::daemon::command::Command;
+use crate::daemon::command::{Command, GpuCommand, RuleCommand};
 
 /// Finds the driver and the GPUs, opens the journal, finds claims again.
 ///
@@ -73,7 +74,7 @@ pub(crate) fn start(
     driver.strict = Strict::decide(&config, mode, fences.tree.is_some(), cuda.is_some());
     driver.stage_strict(&config, &paths.socket);
     let simulated = driver.simulated;
-    let mut service = Service {
+    let mut effects = Effects {
         config: config.into(),
         host: Host {
             mode,
@@ -96,59 +97,79 @@ pub(crate) fn start(
         observer,
         gpus: Gpus::default(),
         claims: Claims::default(),
+        policy: Policy::default(),
+        levers,
+    };
+    effects.gpus.released = released;
+    effects.gpus.identify(&sample)?;
+    effects.gpus.sample = Some(sample);
+    let drained = effects
+        .gpus
+        .meet_instances(&effects.config, &effects.claims);
+    let mut service = Service {
+        effects,
         history: History::default(),
         sizes: super::tracks::Sizes::default(),
         features: Features::default(),
-        policy: Policy::default(),
-        levers,
         screens: Screens::default(),
     };
-    service.gpus.released = released;
-    service.gpus.identify(&sample)?;
-    service.gpus.sample = Some(sample);
-    let drained = service
-        .gpus
-        .meet_instances(&service.config, &service.claims);
     service.drive_all(drained);
-    service.gpus.load_modes(&service.config, &service.journal)?;
-    service.execute(vec![Command::TendMps]);
-    service.gpus.load_overheads(&service.journal)?;
-    let (config, journal) = (&service.config, &mut service.journal);
-    (service.history).load(&service.host, config, &mut service.gpus, journal);
-    let xids = health::known(&service.journal);
+    let with = &mut service.effects;
+    with.gpus.load_modes(&with.config, &with.journal)?;
+    service.execute(vec![Command::Gpus(GpuCommand::TendMps)]);
+    let with = &mut service.effects;
+    with.gpus.load_overheads(&with.journal)?;
+    let (config, journal) = (&with.config, &mut with.journal);
+    (service.history).load(&with.host, config, &mut with.gpus, journal);
+    let xids = health::known(&with.journal);
     service.tell(Fact::Started { xids });
-    if let Some(log) = service.config.driver.kernel_log.path(simulated) {
-        let events = service.host.events.clone();
+    let with = &mut service.effects;
+    if let Some(log) = with.config.driver.kernel_log.path(simulated) {
+        let events = with.host.events.clone();
         health::watch(&log, move |xid| events.send(Msg::KernelXid(xid)).is_ok());
     }
-    let drains = service.gpus.load_drains(&service.journal)?;
+    let drains = with.gpus.load_drains(&with.journal)?;
+    with.config.load_quotas(&with.journal)?;
     service.drive_all(drains);
-    service.config.load_quotas(&service.journal)?;
     service.drive_all(quota::anew(&service.world()));
-    if !service.gpus.released.is_empty() {
-        drop(levers::restrict_engine(&service.world(), &service.levers));
+    let with = &mut service.effects;
+    if !with.gpus.released.is_empty() {
+        drop(levers::restrict_engine(&with.world(), &with.levers));
     }
-    service.drive_all(rules::all(&service.world(), &service.levers));
-    service.config.stages = stage::read_stages(&service.world());
-    service.config.conformance = conformance::read(&service.world());
-    service.execute(vec![Command::Admission, Command::FollowOff]);
+    with.config.stages = stage::read_stages(&with.world());
+    with.config.conformance = conformance::read(&with.world());
+    service.execute(vec![
+        Command::Rules(RuleCommand::Rules),
+        Command::Rules(RuleCommand::Admission),
+        Command::Rules(RuleCommand::FollowOff),
+    ]);
     // Facts first, without claims: what their members use must not count as unclaimed.
-    service.find_claims_again()?;
-    service.execute(vec![Command::RenewMps]);
-    service.history.start(&world_of!(service));
-    let expected = service.host.driver.strict.binds().to_vec();
+    let mut found = restore::read(&mut service.effects)?;
+    service.execute(std::mem::take(&mut found.told));
+    let mut searches = restore::Searches::default();
+    for record in std::mem::take(&mut found.held) {
+        let restored = restore::restore(&mut service.effects, record, &mut searches);
+        service.execute(restored);
+    }
+    let recalled = restore::recall(&mut service.effects, &mut found)?;
+    service.drive_all(recalled);
+    restore::tidy(&mut service.effects, &found)?;
+    service.execute(vec![Command::Gpus(GpuCommand::RenewMps)]);
+    service.history.start(&world_of!(service.effects));
+    let expected = service.effects.host.driver.strict.binds().to_vec();
     let looked = cover::look(&service.world(), &expected);
     service.execute(looked);
-    service.host.driver.watch_files(service.host.events.clone());
-    service.execute(vec![Command::LookUpOwners]);
-    service.refresh();
-    service.drive_all(story::past(&service.world(), &service.journal));
-    let (journal, claims) = (&mut service.journal, &service.claims);
-    (service.gpus).measure_overheads(&service.host.driver, journal, claims);
-    let stages = Box::new(service.config.stages.clone());
-    service.execute(vec![Command::FollowStages(stages)]);
-    for text in undivided {
-        service.notice(None, text);
-    }
+    let host = &service.effects.host;
+    host.driver.watch_files(host.events.clone());
+    service.execute(vec![
+        Command::Gpus(GpuCommand::LookUpOwners),
+        Command::Refresh,
+    ]);
+    service.drive_all(story::past(&service.world(), &service.effects.journal));
+    let with = &mut service.effects;
+    (with.gpus).measure_overheads(&with.host.driver, &mut with.journal, &with.claims);
+    let stages = Box::new(with.config.stages.clone());
+    service.execute(vec![Command::Rules(RuleCommand::FollowStages(stages))]);
+    service.execute(undivided.into_iter().map(Command::Notice).collect());
     Ok(service)
 }

@@ -1,99 +1,204 @@
-//! A request for a claim, up to where the core decides.
+//! A request for a claim, up to where the core decides, and what its caller is told until then.
 
-use gshare_proto::{ClaimSpec, ErrorCode, WireError};
+use gshare_proto::{ClaimSpec, ErrorCode, Reply, WireError};
 
-use super::command::Command;
-use super::connection::{Sender, Turn};
-use super::history::worker::Told;
-use super::msg::Msg;
+use super::admin::quota;
+use super::claims::Asked;
+use super::command::{ClaimCommand, Command};
+use super::connection::Sender;
+use super::effects::Effects;
+use super::features::Features;
 use super::peer::Peer;
-use super::service::{Asked, Service};
-use super::{claim_for, convert, grant, stage};
+use super::world::{World, world_of};
+use super::{
+    act, claim_for, convert, grant, lazy, members, reclaim, resize, stage, story, waiting,
+};
 
-impl Service {
-    /// Takes a request; the answer comes when it is decided.
-    pub(crate) fn submit(&mut self, peer: Peer, spec: ClaimSpec, out: Sender, turn: Turn) {
-        if let Some(answer) = claim_for::joins_behalf(&self.world(), &peer) {
-            match answer {
-                Ok(reply) => out.reply(&reply),
-                Err(error) => out.error(error),
+/// Carries out a command about what is asked for.
+pub(crate) fn carry_out(
+    with: &mut Effects,
+    features: &Features,
+    command: ClaimCommand,
+) -> Vec<Command> {
+    match command {
+        ClaimCommand::Submit(mut asked, patience) => {
+            let (core, journal) = (&with.core, &mut with.journal);
+            let (id, since_ms) = with.claims.number_of(core, journal, &asked.record);
+            (asked.record.id, asked.since_ms) = (id.0, since_ms);
+            return carry_out(with, features, ClaimCommand::Ask(id, asked, patience));
+        }
+        ClaimCommand::Ask(id, asked, patience) => {
+            let event = waiting::event(&with.world(), id, &asked, patience);
+            let parties = quota::parties(&with.world(), id, &asked.record);
+            let record = Box::new(asked.record.clone());
+            let run_time = Command::AskRunTime(id, record, asked.request.gpus);
+            with.claims.waiting.insert(id, *asked);
+            return vec![run_time, Command::Events(vec![parties, event])];
+        }
+        ClaimCommand::Adopt(mut adoption) => {
+            let id = with.journal.take_id();
+            let (asked, event) = adoption.numbered(id);
+            with.claims.waiting.insert(id, asked);
+            let adopted = Command::Claims(ClaimCommand::Adopted(id, adoption));
+            return vec![Command::Core(event), adopted];
+        }
+        ClaimCommand::Adopted(id, adoption) => return adoption.done(&with.world(), id),
+        ClaimCommand::Place {
+            id,
+            position,
+            reason,
+        } => {
+            let asked = with.claims.waiting.get_mut(&id);
+            if asked.is_some_and(|asked| !std::mem::replace(&mut asked.told, true)) {
+                if let Err(error) = with.journal.set_meta("told", &id.0.to_string()) {
+                    tracing::warn!(%id, %error, "after a restart, the service may reuse this claim id");
+                }
+                let text = story::waits_text(&with.world(), features, id, &reason);
+                let text = format!("waits: {text}");
+                story::write_down(&world_of!(with), &mut with.journal, id, &text);
             }
-            return;
+            let levers = (features, &with.levers);
+            let start = act::tell_place(&with.world(), levers, (id, position), &reason);
+            return start.into_iter().collect();
         }
-        if spec.auto && spec.mem.is_none() {
-            let sized = (self.sizes).ask(&self.config, &self.history, peer, spec, out, turn);
-            let sized = sized.map(|sized| Msg::History(Told::Sized(sized)));
-            return sized.into_iter().for_each(|msg| self.handle(msg));
+        ClaimCommand::TellStart {
+            id,
+            position,
+            reason,
+            start,
+        } => {
+            let start = start.as_deref();
+            let answer = lazy::place(&with.world(), features, (id, position), &reason, start);
+            lazy::tell_wanting(&mut with.claims, id, answer, start.is_some());
         }
-        // A client that lost its connection while the service restarted asks again: same process, same claim.
-        // One that asks for something else (a claim within a claim) is a new claim.
-        let asked = convert::request(&self.world(), &peer, &spec);
-        let (mut request, patience, mut record) = match asked {
-            Ok(asked) => asked,
-            Err(error) => {
-                out.error(error);
-                return;
+        // Still nobody knows when they start.
+        ClaimCommand::NoStart(id) => {
+            if let Some(live) = with.claims.get_mut(&id) {
+                live.told_no_start = Some(std::time::Instant::now());
             }
-        };
-        // Root of a container has no claims here, not even one that moves nothing.
-        let contained = peer
-            .process
-            .filter(|_| peer.uid == 0 && !peer.on_machine)
-            .map(convert::record);
-        // No program of theirs is moved or started by gshare.
-        let observed = stage::observes(&self.world(), peer.uid);
-        if let Some(process) = record.process.or(contained).filter(|_| !observed)
-            && let Err(error) = self.host.fences.may_leave(process.pid, peer.uid)
-        {
-            out.error(error);
-            return;
         }
-        // Nobody's command ends it.
-        if spec.hold && spec.command.is_empty() && !spec.lazy && !observed {
-            request.lease = request.lease.or(self.config.claims.held_limit);
+        ClaimCommand::Refuse(id, error) => act::refuse(&mut with.claims, id, error),
+        ClaimCommand::Grant {
+            id,
+            slices,
+            ends,
+            counted,
+        } => return grant::grant(with, id, &slices, ends, counted),
+        ClaimCommand::Enter(id) => {
+            return claim_for::enter(with, id).unwrap_or_else(|error| {
+                tracing::error!(%id, "cannot set up the cgroup of a claim-for claim yet: {error:#}");
+                Vec::new()
+            });
         }
-        let known = self.claims.iter().find(|(_, live)| {
-            live.command_alive && live.ending.is_none() && live.record.asks_as(&record)
-        });
-        if let Some((id, _)) = known {
-            let id = *id;
-            // The service may have died between the journal and the move.
-            match self.claims.adopt_again(id, &peer) {
-                Ok(()) => out.reply(&grant::granted(&self.world(), id)),
-                Err(error) => out.error(error),
-            }
-            return;
+        ClaimCommand::WatchExit(id, process, fd) => with.host.watch_exit(id, process, fd),
+        ClaimCommand::Resize(asked) => {
+            let (wish, change, patience) = *asked;
+            let event = with.claims.wishes.ask(wish, change, patience);
+            return vec![Command::Core(event)];
         }
-        if self.kernel_again(&peer, &spec, &out) {
-            return;
+        ClaimCommand::Resized(action) => return resize::decided(with, action),
+        ClaimCommand::Share(id, slices) => {
+            let told = reclaim::share(with, id, &slices);
+            return told.into_iter().collect();
         }
-        let may = match (observed, spec.no_library) {
-            (true, _) => Ok(()),
-            (false, true) if !self.config.claims.no_library => Err(WireError::new(
+        ClaimCommand::Shrink(id) => {
+            let Some(shrink) = resize::shrink(&with.world(), id) else {
+                return Vec::new();
+            };
+            let event = shrink.event(with.claims.wishes.ticket());
+            let shrunk = Command::Claims(ClaimCommand::Shrunk(Box::new(shrink)));
+            return vec![Command::Core(event), shrunk];
+        }
+        ClaimCommand::Shrunk(shrink) => {
+            return shrink.told(&with.world()).into_iter().collect();
+        }
+    }
+    Vec::new()
+}
+
+/// Whether the service says the size of what is asked for: then earlier runs are looked at first.
+pub(crate) fn is_to_be_sized(world: &World<'_>, peer: &Peer, spec: &ClaimSpec) -> bool {
+    spec.auto && spec.mem.is_none() && claim_for::joins_behalf(world, peer).is_none()
+}
+
+/// Takes a request; the answer comes when it is decided.
+pub(crate) fn submit(
+    with: &mut Effects,
+    peer: Peer,
+    spec: ClaimSpec,
+    out: &Sender,
+) -> Vec<Command> {
+    match submitted(with, peer, spec, out) {
+        Ok(commands) => commands,
+        Err(error) => vec![Command::Reply(out.clone(), Err(error))],
+    }
+}
+
+fn submitted(
+    with: &mut Effects,
+    peer: Peer,
+    spec: ClaimSpec,
+    out: &Sender,
+) -> Result<Vec<Command>, WireError> {
+    let answer = |reply: Reply| vec![Command::Reply(out.clone(), Ok(reply))];
+    if let Some(joined) = claim_for::joins_behalf(&with.world(), &peer) {
+        return joined.map(answer);
+    }
+    // A client that lost its connection while the service restarted asks again: same process, same claim.
+    // One that asks for something else (a claim within a claim) is a new claim.
+    let (mut request, patience, mut record) = convert::request(&with.world(), &peer, &spec)?;
+    // Root of a container has no claims here, not even one that moves nothing.
+    let contained = peer
+        .process
+        .filter(|_| peer.uid == 0 && !peer.on_machine)
+        .map(convert::record);
+    // No program of theirs is moved or started by gshare.
+    let observed = stage::observes(&with.world(), peer.uid);
+    if let Some(process) = record.process.or(contained).filter(|_| !observed) {
+        with.host.fences.may_leave(process.pid, peer.uid)?;
+    }
+    // Nobody's command ends it.
+    if spec.hold && spec.command.is_empty() && !spec.lazy && !observed {
+        request.lease = request.lease.or(with.config.claims.held_limit);
+    }
+    let known = with.claims.iter().find(|(_, live)| {
+        live.command_alive && live.ending.is_none() && live.record.asks_as(&record)
+    });
+    if let Some((&id, live)) = known {
+        // The service may have died between the journal and the move.
+        members::adopt_again(live, &peer)?;
+        return Ok(answer(grant::granted(&with.world(), id)));
+    }
+    if let Some(again) = lazy::kernel_again(with, &peer, &spec) {
+        let mut out = answer(again?);
+        out.push(Command::Publish);
+        return Ok(out);
+    }
+    match (observed, spec.no_library) {
+        (true, _) => {}
+        (false, true) if !with.config.claims.no_library => {
+            return Err(WireError::new(
                 ErrorCode::NotPermitted,
                 "--no-library is forbidden here (no-library in [claims])",
-            )),
-            (false, true) => self.host.driver.strict.may_go_without_library(&request),
-            (false, false) => self.host.driver.strict.may_launch(&peer),
-        };
-        if let Err(error) = may.and_then(|()| self.claims.room_for(&peer)) {
-            out.error(error);
-            return;
+            ));
         }
-        let (id, since_ms) = (self.claims).number_of(&self.core, &mut self.journal, &record);
-        record.id = id.0;
-        if spec.lazy && !observed {
-            self.lay_by(id, &peer, spec, record, &out);
-            return;
-        }
-        let asked = Asked {
-            peer,
-            out,
-            record,
-            since_ms,
-            request,
-            told: false,
-        };
-        self.execute(vec![Command::Ask(id, Box::new(asked), patience)]);
+        (false, true) => with.host.driver.strict.may_go_without_library(&request)?,
+        (false, false) => with.host.driver.strict.may_launch(&peer)?,
     }
+    with.claims.room_for(&peer)?;
+    let (id, since_ms) = (with.claims).number_of(&with.core, &mut with.journal, &record);
+    record.id = id.0;
+    if spec.lazy && !observed {
+        return Ok(lazy::lay_by(with, id, &peer, spec, record, out));
+    }
+    let asked = Asked {
+        peer,
+        out: out.clone(),
+        record,
+        since_ms,
+        request,
+        told: false,
+    };
+    let ask = ClaimCommand::Ask(id, Box::new(asked), patience);
+    Ok(vec![Command::Claims(ask)])
 }

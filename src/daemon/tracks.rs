@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use gshare_core::ClaimId;
-use gshare_core::machine::{Claimable, Expected};
+use gshare_core::machine::{Action, Claimable, Expected};
 use gshare_core::predict::{Busy, Phase, Place, Track, phases};
 use gshare_proto::ClaimGpu;
 
@@ -52,17 +52,17 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// A wish to resize has been decided.
-    pub(crate) fn followed(&mut self, ticket: u64) {
-        for track in self.runs.values_mut() {
-            if track.wish.is_some_and(|(open, _)| open == ticket) {
-                track.wish = None;
+    /// The core has decided anew, perhaps about wishes to resize.
+    pub(crate) fn decided(&mut self, actions: &[Action]) {
+        let followed = |action: &Action| match action {
+            Action::Resize { ticket, .. } | Action::ResizeRefused { ticket, .. } => Some(*ticket),
+            _ => None,
+        };
+        for ticket in actions.iter().filter_map(followed) {
+            for track in self.runs.values_mut() {
+                track.wish.take_if(|(open, _)| *open == ticket);
             }
         }
-    }
-
-    /// The core has decided anew.
-    pub(crate) fn decided(&mut self) {
         self.expected.take();
         if let Ok(known) = self.room.get_mut() {
             known.clear();

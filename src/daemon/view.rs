@@ -358,14 +358,14 @@ fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> Cla
         (None, false, _) => ClaimState::Held,
     };
     let over = overuse::overuse_of(&service.world(), id);
-    let members = restore::pids_of(live, service.host.fences.tree.as_ref())
+    let members = restore::pids_of(live, service.effects.host.fences.tree.as_ref())
         .unwrap_or_else(|| live.members.keys().map(|m| m.pid).collect());
     let containers = service.features.identity.containers(id, live);
     let identity = identity_of(&service.features, id, live);
     let place = facts::place_view(
         &service.world(),
         &service.features,
-        &service.levers,
+        &service.effects.levers,
         id,
         live,
     );
@@ -373,7 +373,7 @@ fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> Cla
         id: id.to_string(),
         name: record.name.clone(),
         uid: record.uid,
-        user: service.host.names.user(record.uid),
+        user: service.effects.host.names.user(record.uid),
         project: record.project.clone(),
         class: record.class.clone(),
         what: what_in(
@@ -390,7 +390,7 @@ fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> Cla
             .process
             .filter(|_| live.command_alive)
             .map(|p| p.pid.cast_unsigned()),
-        caps: service.host.driver.caps_of(&live.record),
+        caps: service.effects.host.driver.caps_of(&live.record),
         cgroup: (record.behalf.as_ref()).map(|b| b.cgroup.display().to_string()),
         adopted: false,
         state,
@@ -410,13 +410,13 @@ fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> Cla
         // While its memory is away for others the limit stands still.
         ends_ms: record
             .ends_ms
-            .map(|ms| ms.saturating_add(millis(service.core.stood_still(id)))),
+            .map(|ms| ms.saturating_add(millis(service.effects.core.stood_still(id)))),
         gpus: parts,
         members: members.into_iter().map(i32::cast_unsigned).collect(),
         processes: service.features.identity.members(&service.world(), id),
         launches: (!record.plain).then(|| {
             live.past_launches
-                .saturating_add(service.gpus.launches(live))
+                .saturating_add(service.effects.gpus.launches(live))
         }),
         idle_s,
         refusals,
@@ -497,11 +497,11 @@ pub(crate) fn identity_of(features: &Features, id: ClaimId, live: &Live) -> Iden
 /// The figures for Prometheus.
 pub(crate) fn metrics_page(service: &Service) -> String {
     let about = About {
-        simulated: service.host.driver.simulated,
-        started_ms: service.host.started_ms,
-        epoch: service.host.epoch,
-        unwritten: service.journal.unwritten(),
-        quotas: service.config.quotas(),
+        simulated: service.effects.host.driver.simulated,
+        started_ms: service.effects.host.started_ms,
+        epoch: service.effects.host.epoch,
+        unwritten: service.effects.journal.unwritten(),
+        quotas: service.effects.config.quotas(),
     };
     let snapshot = with_room(
         &service.world(),
@@ -595,10 +595,11 @@ pub(crate) fn snapshot(service: &Service) -> Snapshot {
     let shown = shown(&service.world(), &service.features);
     let unclaimed = service.features.identity.outside().to_vec();
     let mut claims: Vec<ClaimView> = service
+        .effects
         .claims
         .iter()
         // One that waits for its first grant is in the queue.
-        .filter(|(id, _)| !service.claims.waiting.contains_key(id))
+        .filter(|(id, _)| !service.effects.claims.waiting.contains_key(id))
         .map(|(id, live)| claim_view(service, *id, live, &shown))
         .collect();
     claims.extend(auto::auto_views(&service.world(), &service.features));
@@ -607,7 +608,7 @@ pub(crate) fn snapshot(service: &Service) -> Snapshot {
     // Instances that were removed keep their numbers for others, and are not shown.
     while gpus
         .last()
-        .is_some_and(|g| service.gpus[g.index as usize].gone)
+        .is_some_and(|g| service.effects.gpus[g.index as usize].gone)
     {
         gpus.pop();
     }
@@ -615,28 +616,29 @@ pub(crate) fn snapshot(service: &Service) -> Snapshot {
     for user in &mut users {
         user.day = service.history.day_of(user.uid);
     }
-    let mps = || service.config.mps_program().is_ok();
+    let mps = || service.effects.config.mps_program().is_ok();
     let features = &service.features;
     let advice = (features.advice).show(&service.world(), mps, (&gpus, &claims, &unclaimed));
     Snapshot {
         taken_ms: unix_ms(),
         host: figures::host(),
         driver: service
+            .effects
             .gpus
             .sample
             .as_ref()
             .and_then(|s| s.driver_version.clone()),
-        simulated: service.host.driver.simulated,
-        caps: service.host.driver.caps(),
+        simulated: service.effects.host.driver.simulated,
+        caps: service.effects.host.driver.caps(),
         service: Some(ServiceView {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            mode: service.host.mode.name().to_owned(),
-            started_ms: service.host.started_ms,
-            cgroups: service.host.fences.tree.is_some(),
-            device_filter: service.host.fences.filters.is_some(),
-            shim: service.host.driver.libcuda.is_ok(),
-            looks: service.policy.looks,
-            off: service.config.off_view(),
+            mode: service.effects.host.mode.name().to_owned(),
+            started_ms: service.effects.host.started_ms,
+            cgroups: service.effects.host.fences.tree.is_some(),
+            device_filter: service.effects.host.fences.filters.is_some(),
+            shim: service.effects.host.driver.libcuda.is_ok(),
+            looks: service.effects.policy.looks,
+            off: service.effects.config.off_view(),
             stage: Some(stage::stage_view(&service.world())),
             uid: nix::unistd::Uid::effective().as_raw(),
         }),

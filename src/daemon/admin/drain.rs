@@ -6,7 +6,7 @@ use gshare_core::machine::Event;
 use gshare_proto::{AdminDone, DrainView, ErrorCode, WireError, messages};
 
 use super::{Act, Order, in_brackets, reason_of};
-use crate::daemon::command::Command;
+use crate::daemon::command::{Command, GpuCommand};
 use crate::daemon::fact::Fact;
 use crate::daemon::features::Features;
 use crate::daemon::gpu::Gpus;
@@ -35,7 +35,10 @@ pub(super) fn drain(
         gpus.iter().map(act).collect(),
         format!("{}: no new claims there", names(&gpus)),
     );
-    let then = drains.iter().cloned().map(Command::Drain);
+    let then = drains
+        .iter()
+        .cloned()
+        .map(|it| Command::Gpus(GpuCommand::Drain(it)));
     let then = then.chain([Command::Notice(text)]).collect();
     Ok(Order {
         acts,
@@ -72,7 +75,7 @@ pub(super) fn undrain(
     let names_of = || closed.iter().map(|g| world.gpus.lasting_name(*g));
     let mended = closed.iter().map(|gpu| Fact::Mended { gpu: *gpu });
     let text = format!("{} is no longer drained", names(&closed));
-    let then = names_of().map(Command::Undrain);
+    let then = names_of().map(|it| Command::Gpus(GpuCommand::Undrain(it)));
     let then = then.chain(mended.map(Command::Tell));
     let then = then.chain([Command::Refresh, Command::Notice(text)]);
     Ok(Order {

@@ -9,7 +9,7 @@ use gshare_proto::counts::many;
 use gshare_proto::{ErrorCode, WireError};
 
 use super::{Act, Order, in_brackets, reason_of};
-use crate::daemon::command::Command;
+use crate::daemon::command::{Command, EndCommand};
 use crate::daemon::peer::Peer;
 use crate::daemon::world::World;
 use crate::daemon::{service, tell};
@@ -37,9 +37,11 @@ pub(super) fn order(
     );
     // Those that wait go first: none of them starts on what the others leave.
     let waits = |id: &&ClaimId| world.claims.waiting.contains_key(id);
-    let withdraw = |id: &ClaimId| Command::Withdraw {
-        id: *id,
-        text: format!("{id} was withdrawn while it waited: {cause}"),
+    let withdraw = |id: &ClaimId| {
+        Command::Ends(EndCommand::Withdraw {
+            id: *id,
+            text: format!("{id} was withdrawn while it waited: {cause}"),
+        })
     };
     let mut then: Vec<Command> = chosen.iter().filter(waits).map(withdraw).collect();
     let lines: Vec<String> = chosen
@@ -68,11 +70,11 @@ fn kill_one(
         return format!("{id} has ended");
     };
     let owner = world.host.names.user(live.record.uid);
-    let end = Command::EndAll {
+    let end = Command::Ends(EndCommand::EndAll {
         id,
         cause: cause.to_owned(),
         grace,
-    };
+    });
     if let Some(behalf) = &live.record.behalf {
         let cgroup = behalf.cgroup.display();
         then.push(end);
@@ -197,7 +199,7 @@ mod tests {
             "{done}"
         );
         assert!(
-            matches!(&order.then[..], [Command::TellOwner { .. }, Command::EndAll { grace, .. }] if grace.is_zero()),
+            matches!(&order.then[..], [Command::TellOwner { .. }, Command::Ends(EndCommand::EndAll { grace, .. })] if grace.is_zero()),
             "{done}"
         );
     }

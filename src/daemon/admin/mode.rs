@@ -4,7 +4,7 @@ use gshare_config::GpuMode;
 use gshare_proto::{ErrorCode, WireError, messages};
 
 use super::{Act, Order};
-use crate::daemon::command::Command;
+use crate::daemon::command::{Command, GpuCommand};
 use crate::daemon::journal::Store;
 use crate::daemon::modes;
 use crate::daemon::world::World;
@@ -37,7 +37,10 @@ pub(super) fn order(
     if wanted == now {
         return Ok(Order {
             stores: vec![Store::Meta(key, String::new())],
-            then: vec![Command::NextMode(g, None), Command::Refresh],
+            then: vec![
+                Command::Gpus(GpuCommand::NextMode(g, None)),
+                Command::Refresh,
+            ],
             ..Order::saying(format!("GPU {g} is in mode {mode}"), None)
         });
     }
@@ -61,9 +64,9 @@ pub(super) fn order(
         },
         reason: None,
     };
-    let mut then = vec![Command::NextMode(g, Some(wanted))];
+    let mut then = vec![Command::Gpus(GpuCommand::NextMode(g, Some(wanted)))];
     let text = if holders.is_empty() {
-        then.push(Command::ChangeModes);
+        then.push(Command::Gpus(GpuCommand::ChangeModes));
         format!("GPU {g} is now in mode {mode}")
     } else {
         then.push(Command::Refresh);
@@ -129,13 +132,16 @@ mod tests {
         assert_eq!(changes.acts[0].after, "exclusive");
         let exclusive = Some(GpuMode::Exclusive);
         assert!(
-            matches!(&changes.then[..], [Command::NextMode(0, next), Command::ChangeModes] if *next == exclusive),
+            matches!(&changes.then[..], [Command::Gpus(GpuCommand::NextMode(0, next)), Command::Gpus(GpuCommand::ChangeModes)] if *next == exclusive),
             "{changes:?}"
         );
         let stays = order(&world, "0", "timeslice", false).expect("it can");
         assert!(stays.acts.is_empty(), "nothing is decided: {stays:?}");
         assert!(
-            matches!(&stays.then[..], [Command::NextMode(0, None), ..]),
+            matches!(
+                &stays.then[..],
+                [Command::Gpus(GpuCommand::NextMode(0, None)), ..]
+            ),
             "{stays:?}"
         );
         assert!(

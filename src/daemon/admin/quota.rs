@@ -9,7 +9,7 @@ use gshare_enforcer::proc;
 use gshare_proto::{AdminDone, ErrorCode, QuotaView, Reply, WireError};
 
 use super::{Act, Order};
-use crate::daemon::command::Command;
+use crate::daemon::command::{Command, RuleCommand};
 use crate::daemon::gpu::Gpus;
 use crate::daemon::journal::{ClaimRecord, Journal, JournalError, QuotaRecord, Store};
 use crate::daemon::settings::Settings;
@@ -130,7 +130,10 @@ pub(super) fn set(world: &World<'_>, wanted: QuotaView) -> Result<Order, WireErr
     Ok(Order {
         acts: vec![act],
         stores: vec![Store::Quota(QuotaRecord::of(&quota))],
-        then: vec![Command::SetQuota(party.clone(), Some(quota))],
+        then: vec![Command::Rules(RuleCommand::SetQuota(
+            party.clone(),
+            Some(quota),
+        ))],
         ..Order::answered(move |world, _| {
             if let Some(why) = unpackable_quotas(world.gpus.cards(), &world.config.quotas()) {
                 message.push_str(&format!("\nnote: {why}"));
@@ -171,7 +174,7 @@ pub(super) fn remove(world: &World<'_>, word: &str) -> Result<Order, WireError> 
     Ok(Order {
         acts: vec![act],
         stores: vec![Store::NoQuota(party.to_string())],
-        then: vec![Command::SetQuota(party, None)],
+        then: vec![Command::Rules(RuleCommand::SetQuota(party, None))],
         ..Order::saying(message, Some(undo))
     })
 }

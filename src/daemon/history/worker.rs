@@ -225,12 +225,12 @@ impl Desk {
                 Order::History(spec, place, out, _turn) => {
                     self.write();
                     let answer = self.ask(|s, names| s.history(&spec, &place, names));
-                    reply(&out, answer.map(|v| Reply::History(Box::new(v))));
+                    out.answer(answer.map(|v| Reply::History(Box::new(v))));
                 }
                 Order::Report(spec, place, out, _turn) => {
                     self.write();
                     let answer = self.ask(|s, names| s.report(&spec, &place, names));
-                    reply(&out, answer.map(|v| Reply::Report(Box::new(v))));
+                    out.answer(answer.map(|v| Reply::Report(Box::new(v))));
                 }
                 Order::Stored(uid, after, out, _turn) => {
                     self.write();
@@ -241,7 +241,7 @@ impl Desk {
                         let found = s.stored(&journal, (uid, &user), after.as_ref());
                         found.map_err(unreadable)
                     });
-                    reply(&out, answer.map(Reply::Stored));
+                    out.answer(answer.map(Reply::Stored));
                 }
                 Order::Run(run, whose) => {
                     if let Some(Err(error)) = self.store().map(|s| s.add_run(*run, &whose)) {
@@ -260,7 +260,7 @@ impl Desk {
                 }
                 Order::Suggest(question, out, _turn) => {
                     let answer = self.ask(|s, _| suggest(s, &question));
-                    reply(&out, answer.map(|v| Reply::Suggest(Box::new(v))));
+                    out.answer(answer.map(|v| Reply::Suggest(Box::new(v))));
                 }
                 Order::Stop => {
                     self.write();
@@ -426,11 +426,4 @@ fn suggest(store: &Store, question: &Question) -> Result<SuggestView, WireError>
         }
     }
     Ok(view)
-}
-
-fn reply(out: &Sender, answer: Result<Reply, WireError>) {
-    match answer {
-        Ok(reply) => out.reply(&reply),
-        Err(error) => out.error(error),
-    }
 }

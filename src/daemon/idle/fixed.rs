@@ -3,7 +3,7 @@
 use gshare_config::NoDetach;
 
 use super::Idling;
-use crate::daemon::command::Command;
+use crate::daemon::command::{ClaimCommand, Command};
 use crate::daemon::live::Live;
 use crate::daemon::world::World;
 
@@ -50,7 +50,7 @@ pub(super) fn shrink(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Comman
     if may && waits && claim.over(claim.rule.detach) && claim.was_warned_for(patience) {
         claim.done = true;
         if claim.rule.no_detach == NoDetach::Shrink {
-            out.push(Command::Shrink(claim.id));
+            out.push(Command::Claims(ClaimCommand::Shrink(claim.id)));
         }
     }
 }

@@ -8,7 +8,7 @@ use gshare_core::ClaimId;
 use gshare_core::units::show_duration;
 
 use super::{Idling, has_its_gpu};
-use crate::daemon::command::Command;
+use crate::daemon::command::{Command, EndCommand};
 use crate::daemon::world::World;
 
 /// Asks which of those that may be ended would be enough. Without any, nothing stays announced.
@@ -63,10 +63,10 @@ pub(super) fn count_down(
                 format!("{id} is released: it is idle, cannot be offloaded, and others wait");
             out.push(Command::TellOwner { id, text });
             let cause = "idle while others waited";
-            out.push(Command::End {
+            out.push(Command::Ends(EndCommand::End {
                 id,
                 cause: cause.into(),
-            });
+            }));
         }
         Some(_) => {}
     }

@@ -5,9 +5,8 @@ use gshare_abi::host::LimitsFile;
 use gshare_core::ClaimId;
 
 use super::job::{Maps, Pairs};
-use crate::daemon::claims::Claims;
+use crate::daemon::effects::Effects;
 use crate::daemon::gpu::Gpus;
-use crate::daemon::host::Host;
 use crate::daemon::journal::{ClaimRecord, HoldingRecord};
 use crate::daemon::world::World;
 
@@ -21,31 +20,30 @@ pub(crate) fn gpus_of(gpus: &Gpus, record: &ClaimRecord) -> Vec<usize> {
     all.filter_map(|s| gpus.gpu_index(&s.uuid)).collect()
 }
 
-impl Claims {
-    /// The pages of a claim belong to the GPUs that its record names, in that order; members keep them.
-    pub(crate) fn relabel(&mut self, host: &Host, gpus: &Gpus, id: ClaimId) {
-        let Some(live) = self.get_mut(&id) else {
-            return;
+/// The pages of a claim belong to the GPUs that its record names, in that order; members keep them.
+pub(crate) fn relabel(with: &mut Effects, id: ClaimId) {
+    let (host, gpus) = (&with.host, &with.gpus);
+    let Some(live) = with.claims.get_mut(&id) else {
+        return;
+    };
+    let places = live.record.slices.iter().map(|slice| {
+        let gpu = gpus.gpu_index(&slice.uuid)?;
+        let uuid = gpus[gpu].uuid.parse::<GpuUuid>().ok()?;
+        Some((gpu, uuid, host.limits_path(gpus, id, gpu)))
+    });
+    let mut pages = Vec::new();
+    for (seat, place) in live.seats.iter_mut().zip(places) {
+        let Some((gpu, uuid, path)) = place else {
+            continue;
         };
-        let places = live.record.slices.iter().map(|slice| {
-            let gpu = gpus.gpu_index(&slice.uuid)?;
-            let uuid = gpus[gpu].uuid.parse::<GpuUuid>().ok()?;
-            Some((gpu, uuid, host.limits_path(gpus, id, gpu)))
-        });
-        let mut pages = Vec::new();
-        for (seat, place) in live.seats.iter_mut().zip(places) {
-            let Some((gpu, uuid, path)) = place else {
-                continue;
-            };
-            seat.usage.relabel(uuid);
-            seat.limits.set_gpu_index(u32::try_from(gpu).ok());
-            seat.limits.set_context_overhead(gpus[gpu].overhead);
-            seat.gpu = gpu;
-            pages.push((&mut seat.limits, uuid, path));
-        }
-        if let Err(error) = LimitsFile::relabel(&mut pages) {
-            tracing::error!(%id, %error, "cannot rename the limits files of a moved claim");
-        }
+        seat.usage.relabel(uuid);
+        seat.limits.set_gpu_index(u32::try_from(gpu).ok());
+        seat.limits.set_context_overhead(gpus[gpu].overhead);
+        seat.gpu = gpu;
+        pages.push((&mut seat.limits, uuid, path));
+    }
+    if let Err(error) = LimitsFile::relabel(&mut pages) {
+        tracing::error!(%id, %error, "cannot rename the limits files of a moved claim");
     }
 }
 

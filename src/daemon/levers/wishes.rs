@@ -9,7 +9,7 @@ use gshare_core::{ClaimId, Reason};
 use gshare_proto::{ErrorCode, LeverWish, Queued, Reply, WireError};
 
 use crate::daemon::claims::Claims;
-use crate::daemon::command::Command;
+use crate::daemon::command::{Command, LeverCommand};
 use crate::daemon::connection::Sender;
 use crate::daemon::engine::LeverState;
 use crate::daemon::features::Features;
@@ -74,11 +74,11 @@ pub(crate) fn wish(
         let error = WireError::new(ErrorCode::NotAvailable, text);
         return Err(error.with_hint(format!("gshare offload {id} frees its GPU memory")));
     }
-    then.push(Command::AwaitLever(id, out.clone()));
+    then.push(Command::Levers(LeverCommand::AwaitLever(id, out.clone())));
     then.push(Command::Core(Event::Wish { id, wish }));
     // Where it stands in the queue has been told, though not here.
     let waited = world.machine.reason(id).is_some();
-    then.extend(waited.then(|| Command::TellQueued(id, out.clone())));
+    then.extend(waited.then(|| Command::Levers(LeverCommand::TellQueued(id, out.clone()))));
     Ok(Order {
         then,
         ..Order::default()
@@ -97,8 +97,11 @@ fn refreeze(id: ClaimId, parked: ParkedRecord, freeze: bool) -> Order {
         false => format!("{id} is offloaded; its processes run again"),
     };
     let then = vec![
-        Command::Freeze(id, freeze),
-        Command::KeepHolding(id, Box::new(HoldingRecord::Parked(parked))),
+        Command::Levers(LeverCommand::Freeze(id, freeze)),
+        Command::Levers(LeverCommand::KeepHolding(
+            id,
+            Box::new(HoldingRecord::Parked(parked)),
+        )),
         Command::Core(Event::Wish { id, wish }),
     ];
     Order::then(then, |_, _| Ok(Reply::Done { message }))
@@ -115,7 +118,7 @@ pub(crate) fn move_to(
 ) -> Result<Order, WireError> {
     let (id, gpus) = asked_move(world, features, levers, peer, word, gpus)?;
     let then = vec![
-        Command::AwaitLever(id, out.clone()),
+        Command::Levers(LeverCommand::AwaitLever(id, out.clone())),
         Command::Core(Event::MoveTo { id, gpus }),
     ];
     Ok(Order {
@@ -136,13 +139,13 @@ pub(crate) fn wants(world: &World<'_>, peer: &Peer, want: &Want, out: &Sender) -
         return Vec::new();
     };
     vec![
-        Command::Wanted {
+        Command::Levers(LeverCommand::Wanted {
             id,
             // Not where a person has asked for it already.
             asked: world.machine.reason(id).is_some(),
-        },
+        }),
         Command::Core(Event::Wanted { id }),
-        Command::AnswerWanted(id, out.clone()),
+        Command::Levers(LeverCommand::AnswerWanted(id, out.clone())),
         Command::Publish,
     ]
 }

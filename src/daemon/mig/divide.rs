@@ -12,7 +12,7 @@ use gshare_proto::{AdminDone, ErrorCode, Reply, WireError, messages};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::daemon::admin::{Act, Order};
-use crate::daemon::command::Command;
+use crate::daemon::command::{Command, GpuCommand};
 use crate::daemon::connection::Sender;
 use crate::daemon::engine::LeverState;
 use crate::daemon::journal::{Journal, Store};
@@ -292,7 +292,10 @@ pub(crate) fn order(
     Ok(Order {
         acts: vec![act],
         stores: vec![Store::Meta(key, dividing.layout.to_string())],
-        then: vec![Command::Divide(Box::new(dividing)), Command::Refresh],
+        then: vec![
+            Command::Gpus(GpuCommand::Divide(Box::new(dividing))),
+            Command::Refresh,
+        ],
         ..Order::default()
     })
 }
@@ -300,7 +303,11 @@ pub(crate) fn order(
 /// What is done when a GPU has been divided, or not.
 pub(crate) fn divided(g: usize, result: Result<AdminDone, WireError>, out: Sender) -> Vec<Command> {
     let text = result.as_ref().ok().map(|done| done.message.clone());
-    let mut then = vec![Command::Divided(g), Command::TendMps, Command::Refresh];
+    let mut then = vec![
+        Command::Gpus(GpuCommand::Divided(g)),
+        Command::Gpus(GpuCommand::TendMps),
+        Command::Refresh,
+    ];
     then.extend(text.map(Command::Notice));
     then.push(Command::Reply(out, result.map(Reply::Admin)));
     then

@@ -9,7 +9,7 @@ use gshare_core::machine::Event;
 use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::proc::{PidFd, ProcessKey};
 
-use crate::daemon::command::Command;
+use crate::daemon::command::{ClaimCommand, Command};
 use crate::daemon::fact::Fact;
 use crate::daemon::gpu::DriverUse;
 use crate::daemon::journal::{ClaimRecord, Ended, Journal};
@@ -126,7 +126,7 @@ impl Autos {
                     journal.take_ids_to(id);
                     journal.keep(&record, "an auto-claim");
                     self.enter(AutoClaim::new(*record, process));
-                    told.push(Command::WatchExit(id, process, pidfd));
+                    told.push(Command::Claims(ClaimCommand::WatchExit(id, process, pidfd)));
                     told.push(Command::NoticeOf { id, text });
                 }
                 Change::End(id, cause) => drop(self.end(journal, id, &cause)),
@@ -221,7 +221,7 @@ mod tests {
         let told = autos.follow(&mut journal, uses(7), vec![begin]);
         let held = Event::Uncapped(vec![(id, 1, Bytes(7))]);
         assert!(
-            matches!(&told[..], [Command::WatchExit(..), Command::NoticeOf { .. },
+            matches!(&told[..], [Command::Claims(ClaimCommand::WatchExit(..)), Command::NoticeOf { .. },
                 Command::Tell(Fact::Accounted(pids)), Command::Core(event)]
                 if pids.contains(&pid.cast_unsigned()) && *event == held),
             "{told:?}"

@@ -14,7 +14,7 @@ use super::super::journal::ClaimRecord;
 use super::super::peer::Peer;
 use super::super::service::Asked;
 use crate::clock::unix_ms;
-use crate::daemon::command::Command;
+use crate::daemon::command::{ClaimCommand, Command, GpuCommand, LimitCommand};
 use crate::daemon::connection::Sender;
 use crate::daemon::gpu::Gpus;
 use crate::daemon::order::{Act, Order};
@@ -55,7 +55,11 @@ impl Adoption {
             let text = format!("{who} turned process {} into claim {id}", process.pid);
             Command::TellOwner { id, text }
         });
-        let then = [Command::LookUpOwners, Command::Account, Command::Refresh];
+        let then = [
+            Command::Gpus(GpuCommand::LookUpOwners),
+            Command::Limits(LimitCommand::Account),
+            Command::Refresh,
+        ];
         told.into_iter().chain(then).collect()
     }
 }
@@ -113,7 +117,7 @@ pub(crate) fn order(
     };
     Ok(Order {
         acts: by.map(|_| act).into_iter().collect(),
-        then: vec![Command::Adopt(Box::new(adoption))],
+        then: vec![Command::Claims(ClaimCommand::Adopt(Box::new(adoption)))],
         ..Order::default()
     })
 }

@@ -14,7 +14,7 @@ use gshare_enforcer::proc::{self, ProcessKey};
 
 use super::super::service::Live;
 use super::super::whose::Whose;
-use crate::daemon::command::Command;
+use crate::daemon::command::{Command, EndCommand, GpuCommand, LimitCommand};
 use crate::daemon::outside::{Counted, Policy};
 use crate::daemon::settings::Settings;
 use crate::daemon::world::World;
@@ -68,16 +68,18 @@ pub(crate) fn follows(world: &World<'_>, acts: Vec<Act<ProcessKey>>) -> Vec<Comm
                 finding,
                 force,
             } => out.extend(stop(world, claim, gpu, &finding, force)),
-            Act::Context { claim, gpu, bytes } => out.push(Command::Relearn(claim, gpu, bytes)),
+            Act::Context { claim, gpu, bytes } => {
+                out.push(Command::Gpus(GpuCommand::Relearn(claim, gpu, bytes)));
+            }
             Act::Cured { claim, gpu } => {
                 let text = format!("over-use by {claim} on GPU {gpu} has ended");
-                out.push(Command::WriteCaps(claim, gpu));
+                out.push(Command::Limits(LimitCommand::WriteCaps(claim, gpu)));
                 out.push(Command::NoticeOf { id: claim, text });
             }
         }
     }
     let down = world.policy.over.held_down().into_iter();
-    out.extend(down.map(|(id, gpu)| Command::WriteCaps(id, gpu)));
+    out.extend(down.map(|(id, gpu)| Command::Limits(LimitCommand::WriteCaps(id, gpu))));
     out
 }
 
@@ -117,7 +119,7 @@ fn stop(
     let text = format!("{what}; the process is {how}");
     vec![
         Command::TellOwner { id, text },
-        Command::Signal(vec![process], signal),
+        Command::Ends(EndCommand::Signal(vec![process], signal)),
     ]
 }
 

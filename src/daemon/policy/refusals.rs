@@ -114,7 +114,7 @@ impl Refused {
         let text = format!("{what}: gshare claim -- {command}");
         let say = self.terminal.map(|terminal| Command::Say(terminal, line));
         say.into_iter()
-            .chain([Command::TellUser(uid, text)])
+            .chain([Command::TellUser(uid, None, text)])
             .collect()
     }
 }
