@@ -992,17 +992,22 @@ impl Arbiter {
             };
             self.order(claim.id, says, orders);
         }
-        // What would keep a light claim waiting that is due goes after it, if as little is lost by that.
+        // What would keep a light claim waiting that is due goes after it.
         let back = self.expected_back(now, holder).filter(|_| has_light);
+        let due = back.map(|(from, _)| from).filter(|from| *from <= ends_ns);
         if let Holder::Claim(id) = holder {
+            let crowd = if crowded { Flags::CROWD } else { Flags::NONE };
             let says = Says {
-                turn_ends_ns: back.map_or(ends_ns, |(from, _)| ends_ns.min(from)),
+                turn_ends_ns: due.unwrap_or(ends_ns),
                 ahead_ns: if has_light {
                     AHEAD_LIGHT_NS
                 } else {
                     AHEAD_TURN_NS
                 },
-                flags: if crowded { Flags::CROWD } else { Flags::NONE },
+                flags: match due {
+                    Some(_) => crowd.and(Flags::DUE),
+                    None => crowd,
+                },
                 ..Says::just(Mode::Turn)
             };
             self.order(id, says, orders);

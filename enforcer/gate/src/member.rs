@@ -396,9 +396,14 @@ impl Member {
             (Some(_), None) => false,
         };
         let start = self.end_ns.max(now);
-        // A turn ends nearer to its time without a launch of which less than half fits; at least one there is.
+        // A turn ends nearer to its time without a launch of which less than half fits, or less than all where a light
+        // claim is due; at least one there is.
         let next_ns = expected.map_or(0, |it| self.scaled(it.ns));
-        let least_ns = if self.is_turn_used { next_ns / 2 } else { 0 };
+        let least_ns = match (self.is_turn_used, view.flags.has(Flags::DUE)) {
+            (false, _) => 0,
+            (true, false) => next_ns / 2,
+            (true, true) => next_ns,
+        };
         let until_ns = match rule {
             Rule::Free => {
                 self.leave(now, ticket);

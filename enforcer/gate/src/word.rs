@@ -56,6 +56,8 @@ impl Flags {
     pub const CROWD: Flags = Flags(1);
     /// The arbiter wants to hear when work begins and when it is over.
     pub const RINGS: Flags = Flags(2);
+    /// A light claim is due when the turn ends.
+    pub const DUE: Flags = Flags(4);
 
     /// Both.
     #[must_use]

@@ -1,6 +1,7 @@
-//! When a light claim comes back: many programs think for about as long each time.
+//! When a light claim comes back: many programs think for about as long each time, and others begin at a fixed beat, for
+//! which their pause is shorter after work that took longer.
 
-use super::{Arbiter, Claim, Holder, Record, demand::used};
+use super::{Arbiter, Claim, Holder, LATE_AT_MOST_NS, Record, demand::used};
 
 /// Pauses that are not foreseen: nothing is gained by it, or they say nothing.
 const FORESEEN_NS: std::ops::Range<u64> = 500_000..100_000_000;
@@ -8,34 +9,17 @@ const FORESEEN_NS: std::ops::Range<u64> = 500_000..100_000_000;
 const SEEN: u32 = 4;
 const APART: u64 = 8;
 
-/// The pauses of a light claim.
+/// A time that comes again and again.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Pauses {
-    /// Since when it has no work.
-    since_ns: Option<u64>,
-    /// When that was seen, and how long it had been on the GPU by then.
-    looked_ns: u64,
-    used_ns: u64,
+struct Usual {
     seen: u32,
     mean_ns: u64,
-    /// How far they are from that on average.
+    /// How far it is from that on average.
     off_ns: u64,
 }
 
-impl Pauses {
-    fn ended(&mut self, now: u64, used_ns: u64) {
-        let Some(since) = self.since_ns.take() else {
-            return;
-        };
-        // Work that lasts longer than it was expected to is no pause.
-        if used_ns.saturating_sub(self.used_ns) > now.saturating_sub(self.looked_ns) / 4 {
-            return;
-        }
-        let ns = now.saturating_sub(since);
-        if !FORESEEN_NS.contains(&ns) {
-            self.seen = 0;
-            return;
-        }
+impl Usual {
+    fn saw(&mut self, ns: u64) {
         if self.seen == 0 {
             (self.mean_ns, self.off_ns) = (ns, 0);
         }
@@ -43,12 +27,57 @@ impl Pauses {
         self.off_ns = self.off_ns - self.off_ns / 8 + ns.abs_diff(self.mean_ns) / 8;
         self.mean_ns = self.mean_ns - self.mean_ns / 8 + ns / 8;
     }
+}
 
-    /// From when and until when it is expected back.
-    fn expected(&self, late_ns: u64) -> Option<(u64, u64)> {
-        let back = self.since_ns? + self.mean_ns;
-        let is_known = self.seen >= SEEN && self.off_ns <= self.mean_ns / APART;
-        is_known.then_some((back - self.off_ns, back + 2 * self.off_ns + late_ns))
+/// The pauses of a light claim.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Pauses {
+    /// When its work began last.
+    began_ns: Option<u64>,
+    /// Since when it has no work.
+    since_ns: Option<u64>,
+    /// When that was seen, and how long it had been on the GPU by then.
+    looked_ns: u64,
+    used_ns: u64,
+    /// How long it has no work, and how long it is from one beginning to the next.
+    pause: Usual,
+    beat: Usual,
+}
+
+impl Pauses {
+    fn ended(&mut self, now: u64, used_ns: u64) {
+        let Some(since) = self.since_ns.take() else {
+            self.began_ns = Some(now);
+            return;
+        };
+        // Work that lasts longer than it was expected to is no pause.
+        if used_ns.saturating_sub(self.used_ns) > now.saturating_sub(self.looked_ns) / 4 {
+            return;
+        }
+        let ns = now.saturating_sub(since);
+        let began = self.began_ns.replace(now);
+        if !FORESEEN_NS.contains(&ns) {
+            (self.pause.seen, self.beat.seen) = (0, 0);
+            return;
+        }
+        self.pause.saw(ns);
+        if let Some(began) = began {
+            self.beat.saw(now.saturating_sub(began));
+        }
+    }
+
+    /// From when and until when it is expected back, by what has told it best so far: until the arbiter must have heard.
+    fn expected(&self) -> Option<(u64, u64)> {
+        let (since, began) = (self.since_ns?, self.began_ns.unwrap_or(0));
+        let known = [(since, self.pause), (began, self.beat)].into_iter();
+        let (from, usual) = known
+            .filter(|(_, u)| u.seen >= SEEN && u.off_ns <= self.pause.mean_ns / APART)
+            .min_by_key(|(_, u)| u.off_ns)?;
+        let back = from + usual.mean_ns;
+        Some((
+            back - usual.off_ns,
+            back + 2 * usual.off_ns + LATE_AT_MOST_NS,
+        ))
     }
 }
 
@@ -81,7 +110,7 @@ impl Arbiter {
         let light = self.records.iter().filter(|r| {
             !r.demand.heavy && !self.lit.contains(&r.id) && holder != Holder::Claim(r.id)
         });
-        let back = light.filter_map(|r| r.pauses.expected(self.late_ns));
+        let back = light.filter_map(|r| r.pauses.expected());
         back.filter(|(_, until)| *until > now).min()
     }
 }

@@ -224,10 +224,10 @@ fn a_service_that_falls_silent_while_there_is_enough_changes_nothing() {
 #[test]
 fn tokens_come_sooner_than_in_plain_time_slices() {
     for (seed, kernel) in (1..=SEEDS).flat_map(|seed| [(seed, MS), (seed, 5 * MS)]) {
-        let token = Program::Burst {
+        let token = Program::Beat {
             kernel: 30 * US,
             count: 100,
-            pause: 11_710 * US,
+            every: 15 * MS,
         };
         let programs = [token, Program::Flood { kernel }];
         let times = |sim: &mut Sim, gate: &mut dyn Gate| {

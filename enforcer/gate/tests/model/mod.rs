@@ -88,6 +88,8 @@ pub(crate) enum Program {
     Sync { kernel: u64, think: u64 },
     /// `count` launches, then nothing for a while.
     Burst { kernel: u64, count: u32, pause: u64 },
+    /// `count` launches each `every`, however long they take.
+    Beat { kernel: u64, count: u32, every: u64 },
     /// A copy, on which no SM works, and a kernel behind it, with two such pairs queued at most.
     Copies { copy: u64, kernel: u64 },
     /// Launches behind a host function that takes so long, and waits.
@@ -483,7 +485,9 @@ impl Sim {
                 (kernel, 1)
             }
             Program::Sync { kernel, .. } | Program::Held { kernel, .. } => (kernel, 1),
-            Program::Burst { kernel, count, .. } => (kernel, count),
+            Program::Burst { kernel, count, .. } | Program::Beat { kernel, count, .. } => {
+                (kernel, count)
+            }
             Program::Copies { copy, .. } if self.threads[t].launched.is_multiple_of(2) => {
                 (copy, u32::MAX)
             }
@@ -511,6 +515,10 @@ impl Sim {
                 Program::Sync { think, .. } => (true, think),
                 Program::Held { .. } => (true, 0),
                 Program::Burst { pause, .. } => (true, pause),
+                Program::Beat { every, .. } => {
+                    let took = self.now - self.threads[t].burst_began;
+                    (true, every.saturating_sub(took))
+                }
                 Program::Copies { .. } => (false, 0),
             };
             self.threads[t].step = 0;
