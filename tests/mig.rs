@@ -42,6 +42,12 @@ fn a_quarter_gets_the_smallest_instance_that_is_large_enough() {
             (5, "mig", 0.428)
         ]
     );
+    // Of memory alone an instance is large enough that has it, whatever its SMs are.
+    let mut alone = station.command();
+    alone.args(["claim", "--gpu-mem", "38G", "--dry-run", "--json"]);
+    let alone = alone.output().expect("runs");
+    let tried: serde_json::Value = serde_json::from_slice(&alone.stdout).expect("JSON");
+    assert_eq!(tried["gpus"][0]["gpu"], 5, "{tried}");
     let mut quarter = Raw::claim(&station, &["-q", "-g", "0.25"]);
     let snapshot = station.snapshot().expect("served");
     let part = &claim_of(&snapshot, quarter.pid()).expect("its claim").gpus[0];

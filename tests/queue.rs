@@ -36,6 +36,25 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
     );
     assert_eq!(free.status.code(), Some(0), "{}", text(&free));
     assert!(text(&free).contains("would start now"), "{}", text(&free));
+    // Memory alone brings as large a part of the compute; the limits stand beside what is guaranteed.
+    let whole = station.snapshot().expect("served").gpus[1].mem_allocatable;
+    let sm = (3u64 << 30) * 1000 / whole.expect("known");
+    let mem = ["--gpu-mem", "3G", "--gpu-mem-limit", "5G", "--limit", "0.8"];
+    let alone = [&["claim", "--gpu-ids", "1", "--dry-run"], &mem[..]].concat();
+    let tried = text(&run(&station, &alone));
+    let percent = sm as f64 / 10.0;
+    let says = format!(
+        "would start now: 3.0 GiB (limit 5.0 GiB) and {percent} % (limit 80 %) of the SMs of GPU 1"
+    );
+    assert!(tried.contains(&says), "{says}\n{tried}");
+    let tried = run(&station, &[&alone[..], &["--json"]].concat()).stdout;
+    let tried: serde_json::Value = serde_json::from_slice(&tried).expect("JSON");
+    let part = &tried["gpus"][0];
+    assert_eq!(
+        (&part["mem_limit"], &part["sm_limit"]),
+        (&(5u64 << 30).into(), &0.8.into())
+    );
+    assert_eq!(part["sm"].as_f64(), Some(sm as f64 / 1000.0), "{part}");
     let full = run(
         &station,
         &["claim", "-g", "0.5", "--gpu-ids", "0", "--dry-run"],

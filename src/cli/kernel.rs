@@ -48,14 +48,11 @@ fn size(given: &KernelSize, socket: Option<&Path>) -> Result<Size, Failure> {
         (None, Some(_)) => None,
         (None, None) => Some(DEFAULT_GPUS),
     };
-    // The service knows how many SMs come with memory alone.
     let limit = part.limit.unwrap_or(Share::ONE);
     let mut request = Request::of_size(gpus.unwrap_or(DEFAULT_GPUS), limit, Class::Interactive);
     request.sm_limit = limit;
-    if gpus.is_none() {
-        request.sm = request.sm.min(limit);
-    }
-    request.sm = part.sm.unwrap_or(request.sm);
+    // The GPU says how many SMs come with memory alone.
+    request.sm = part.sm.or(request.sm.filter(|_| gpus.is_some()));
     (request.mem, request.mem_limit) = (part.gpu_mem, part.gpu_mem_limit);
     request.check().map_err(|wrong| usage(wrong.to_string()))?;
     if let Some(gpus) = gpus {

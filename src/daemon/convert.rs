@@ -55,14 +55,16 @@ pub(crate) fn request(
         Some(word) => word.parse().map_err(usage)?,
         None => defaults.class,
     };
-    let size = spec.gpus_milli.map_or(
-        if class == Class::Interactive {
-            defaults.size_interactive
-        } else {
-            defaults.size_command
-        },
-        Share::from_milli,
-    );
+    let alone = spec.mem.filter(|_| spec.gpus_milli.is_none());
+    let usual = match class {
+        Class::Interactive => defaults.size_interactive,
+        _ => defaults.size_command,
+    };
+    let size = match (spec.gpus_milli, alone) {
+        (Some(milli), _) => Share::from_milli(milli),
+        (None, None) => usual,
+        (None, Some(_)) => usual.min(Share::ONE),
+    };
     if size == Share::ZERO {
         return Err(usage("-g 0 claims nothing").with_hint("for example -g 0.25"));
     }
@@ -76,14 +78,20 @@ pub(crate) fn request(
         Some(_) => return Err(usage("parts of several GPUs are written -g 2x0.5")),
     };
     let mut request = Request::of_size(size, sm_limit, class);
-    if let Some(milli) = spec.sm_milli {
-        request.sm = Share::from_milli(milli);
+    if let Some(mem) = alone {
+        // Memory alone: how large a part of a GPU that is, the GPU says.
+        let gpus = world.machine.ledger().gpus().iter();
+        let whole = gpus.filter(|g| g.of_a_gpu() == Share::ONE);
+        let part = whole.map(|g| g.part(Bytes(mem))).max();
+        request.share = part.unwrap_or(request.share);
+        request.sm = None;
     }
+    request.sm = spec.sm_milli.map(Share::from_milli).or(request.sm);
     // A limit that was asked for must hold; the default only reaches down to the request.
     request.sm_limit = if spec.sm_limit_milli.is_some() {
         sm_limit
     } else {
-        sm_limit.max(request.sm)
+        sm_limit.max(request.sm.unwrap_or(request.share.min(Share::ONE)))
     };
     request.uid = peer.uid;
     request.mem = spec.mem.map(Bytes);

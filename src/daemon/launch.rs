@@ -114,7 +114,7 @@ impl Driver {
 impl Strict {
     /// Strict limits are no promise if a part of a GPU can be had without them.
     pub(crate) fn may_go_without_library(&self, request: &Request) -> Result<(), WireError> {
-        let whole = request.sm == Share::ONE && request.mem.is_none();
+        let whole = request.sm == Some(Share::ONE) && request.mem.is_none();
         if !self.on || whole {
             return Ok(());
         }

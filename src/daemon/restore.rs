@@ -348,7 +348,7 @@ fn restored_request(world: &World<'_>, id: ClaimId, slices: &[Slice]) -> Option<
     request.gpus = u32::try_from(slices.len()).ok()?;
     request.mem = Some(first.mem);
     request.mem_limit = Some(first.mem_limit);
-    request.sm = record.sm_full.map_or(first.sm, Share::from_milli);
+    request.sm = Some(record.sm_full.map_or(first.sm, Share::from_milli));
     request.uid = record.uid;
     let only = record
         .only

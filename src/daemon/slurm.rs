@@ -70,7 +70,7 @@ fn size(request: &Request, capacity: u64) -> String {
         Some(mem) if capacity > 0 => (mem.0.saturating_mul(1000)).div_ceil(capacity),
         _ => u64::from(request.share.milli()),
     };
-    let milli = milli.max(u64::from(request.sm.milli()));
+    let milli = milli.max(u64::from(request.sm.unwrap_or_default().milli()));
     match (request.gpus, u32::try_from(milli)) {
         (1, Ok(milli @ ..1000)) => format!("gshare:{}", Share::from_milli(milli).short()),
         // A part of several is one step above.

@@ -144,14 +144,19 @@ fn would_start(slices: &[Slice], entitled: bool) -> Tried {
     let parts: Vec<String> = slices
         .iter()
         .map(|s| {
-            let sm = s.sm.percent();
-            format!("{} and {sm} % of the SMs of GPU {}", s.mem, s.gpu)
+            let (sm, most) = (s.sm.percent(), s.sm_limit.percent());
+            format!(
+                "{} (limit {}) and {sm} % (limit {most} %) of the SMs of GPU {}",
+                s.mem, s.mem_limit, s.gpu
+            )
         })
         .collect();
     let gpus = slices.iter().map(|s| TriedGpu {
         gpu: u32::try_from(s.gpu).unwrap_or(u32::MAX),
         mem: s.mem.0,
+        mem_limit: s.mem_limit.0,
         sm: s.sm.as_f64(),
+        sm_limit: s.sm_limit.as_f64(),
     });
     Tried {
         starts: true,

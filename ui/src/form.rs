@@ -165,15 +165,19 @@ impl Form {
     /// The claim that is meant, or what is wrong with it.
     pub(crate) fn spec(&self) -> Result<ClaimSpec, String> {
         let size: Option<Share> = self.parsed("Size")?;
-        let size = size.ok_or("size: write 0.25, or 2 for two GPUs")?;
-        if size > Share::ONE && !size.milli().is_multiple_of(1000) {
-            return Err(format!("size {size}: above one GPU, write a whole number"));
+        let mem: Option<Bytes> = self.parsed("Memory")?;
+        match size {
+            None if mem.is_none() => return Err("size: write 0.25, or 2 for two GPUs".to_owned()),
+            Some(size) if size > Share::ONE && !size.milli().is_multiple_of(1000) => {
+                return Err(format!("size {size}: above one GPU, write a whole number"));
+            }
+            _ => {}
         }
         let hold = self.get("Hold for").map(|t| parse_duration(&t));
         let hold = hold.transpose().map_err(|e| e.to_string())?;
         Ok(ClaimSpec {
-            gpus_milli: Some(size.milli()),
-            mem: self.parsed("Memory")?.map(|b: Bytes| b.0),
+            gpus_milli: size.map(Share::milli),
+            mem: mem.map(|b| b.0),
             sm_limit_milli: self.limit()?,
             name: self.get("Name").map(Into::into),
             class: self.get("Class").map(Into::into),
@@ -257,6 +261,7 @@ mod tests {
         assert_eq!(wrong("0.25", "8G"), "");
         assert!(wrong("1.5", "").contains("whole number"));
         assert!(wrong("", "").contains("write 0.25"));
+        assert_eq!(wrong("", "8G"), "");
         assert!(wrong("0.5", "8").contains("K, M, G or T"));
         let form = typed(Form::claim(), &["0.25", "h100"]);
         assert_eq!(form.command(), "gshare claim -g 0.25 --model h100 --hold");

@@ -27,7 +27,8 @@ pub struct PartArgs {
     /// guaranteed memory; for notebooks: set by the service]
     #[arg(help_heading = "Size", long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem_limit: Option<Bytes>,
-    /// Guaranteed share of each GPU's SMs, in percent [default: the same fraction as -g]
+    /// Guaranteed share of each GPU's SMs, in percent [default for new claims: the same fraction as -g; with --gpu-mem alone,
+    /// the fraction that it is of the GPU's memory]
     #[arg(help_heading = "Size", long, value_name = "PERCENT", value_parser = value::sm)]
     pub sm: Option<Share>,
     /// Maximum share of each GPU's SMs; above the guarantee, only while other claims leave them idle: 0.8 or 80%

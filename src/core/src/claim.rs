@@ -149,8 +149,8 @@ pub struct Request {
     pub mem_limit: Option<Bytes>,
     /// The same as a part of the allocatable, where no bytes are said; `None` is the request.
     pub mem_limit_share: Option<Share>,
-    /// Guaranteed part of each GPU's SMs.
-    pub sm: Share,
+    /// Guaranteed part of each GPU's SMs; `None` is the part that [`Request::mem`] is of the GPU's memory.
+    pub sm: Option<Share>,
     /// Most SMs while others leave them free.
     pub sm_limit: Share,
     /// Only these GPUs (indices in the service's order); empty means any.
@@ -220,7 +220,7 @@ impl Request {
             mem: None,
             mem_limit: None,
             mem_limit_share: None,
-            sm: size.each,
+            sm: Some(size.each),
             sm_limit: sm_limit.max(size.each),
             only_gpus: Vec::new(),
             mode: None,
@@ -240,7 +240,7 @@ impl Request {
             mem: None,
             mem_limit: None,
             mem_limit_share: None,
-            sm,
+            sm: Some(sm),
             sm_limit: sm,
             only_gpus: Vec::new(),
             mode: None,
@@ -265,14 +265,15 @@ impl Request {
     /// # Errors
     /// The first thing that is wrong.
     pub fn check(&self) -> Result<(), RequestError> {
-        if self.sm > Share::ONE || self.sm_limit > Share::ONE {
-            return Err(RequestError::TooManySms(self.sm.max(self.sm_limit)));
+        let sm = self.sm.unwrap_or_default();
+        if sm > Share::ONE || self.sm_limit > Share::ONE {
+            return Err(RequestError::TooManySms(sm.max(self.sm_limit)));
         }
-        if self.sm_limit < self.sm {
+        if self.sm_limit < sm {
             return Err(RequestError::LimitBelowRequest {
                 what: "SM",
                 limit: format!("{} %", self.sm_limit.percent()),
-                request: format!("{} %", self.sm.percent()),
+                request: format!("{} %", sm.percent()),
             });
         }
         if self.mem == Some(Bytes::ZERO) {

@@ -103,6 +103,18 @@ impl GpuFacts {
         self.usable.map(|u| u.saturating_sub(self.reserve))
     }
 
+    /// What part of its memory so much is.
+    #[must_use]
+    pub fn part(&self, mem: Bytes) -> Share {
+        match self.capacity() {
+            Some(Bytes(whole)) if whole > 0 => {
+                let milli = u128::from(mem.0) * 1000 / u128::from(whole);
+                Share::from_milli(u32::try_from(milli).unwrap_or(u32::MAX))
+            }
+            _ => Share::ZERO,
+        }
+    }
+
     /// What part of a whole GPU it is: of an instance the larger of its parts of memory and SMs.
     #[must_use]
     pub fn of_a_gpu(&self) -> Share {
@@ -402,9 +414,18 @@ impl Ledger {
             return Some(Self::mem_wanted(request, of));
         };
         let large_enough = request.gpus == 1
-            && request.sm <= sm
+            && request.sm.is_none_or(|wanted| wanted <= sm)
             && (request.mem.is_some() || request.share <= mem);
         large_enough.then(|| request.mem.unwrap_or(of.round_down(GRANULARITY)))
+    }
+
+    /// The part of this GPU's SMs that `request` needs. Memory alone brings as large a part of them, within the limit;
+    /// rounded down, so that claims which share the memory also share the SMs.
+    pub(crate) fn sm_needed(facts: &GpuFacts, request: &Request) -> Share {
+        request.sm.unwrap_or_else(|| {
+            let part = request.mem.map_or(request.share, |mem| facts.part(mem));
+            part.max(Share::from_milli(1)).min(request.sm_limit)
+        })
     }
 
     /// How `request` would be on `gpu` beside those who are there now; `None` where the GPU's mode does not
@@ -442,12 +463,12 @@ impl Ledger {
     /// The slice that `request` would get on `gpu`, if it fits there now.
     #[must_use]
     pub fn fit(&self, request: &Request, gpu: usize) -> Option<Slice> {
+        let facts = self.gpus.get(gpu)?;
         // On a machine in use this is what most lack.
-        if request.sm > self.sm_free(gpu) {
+        if Self::sm_needed(facts, request) > self.sm_free(gpu) {
             return None;
         }
         let held = self.held_as(request, gpu)?;
-        let facts = self.gpus.get(gpu)?;
         let of = facts.allocatable()?;
         let free = self.mem_free(gpu);
         let needed = Self::mem_needed(facts, request, of)?;
@@ -496,7 +517,10 @@ impl Ledger {
             },
             mem_cap: mem,
             charge: Bytes::ZERO,
-            sm: if whole { Share::ONE } else { request.sm },
+            sm: match whole {
+                true => Share::ONE,
+                false => Self::sm_needed(facts, request),
+            },
             sm_limit: if whole { Share::ONE } else { request.sm_limit },
             uid: request.uid,
             held,

@@ -106,7 +106,11 @@ pub(crate) fn item(
         }
         mask |= 1 << g;
         needs[board.kind[g]] = Need {
-            sm: if whole { Share::ONE } else { request.sm }.milli(),
+            sm: match whole {
+                true => Share::ONE,
+                false => Ledger::sm_needed(facts, request),
+            }
+            .milli(),
             mem: mem.0,
         };
     }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use crate::claim::{ClaimId, Request};
 use crate::ledger::{Admission, GpuFacts, Ledger, Slice};
-use crate::units::{Bytes, Share};
+use crate::units::Share;
 
 /// Whose quota it is; written `user:ada`, `group:lab`, `project:vision`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -245,7 +245,7 @@ fn sum(ledger: &Ledger, slices: &[Slice]) -> Share {
         .filter(|s| ledger.admission(s.gpu) == Admission::Queue);
     own.fold(Share::ZERO, |total, s| {
         let facts = ledger.gpus().get(s.gpu);
-        let part = part(s.mem, facts.and_then(GpuFacts::capacity)).max(s.sm);
+        let part = facts.map_or(Share::ZERO, |f| f.part(s.mem)).max(s.sm);
         let of_a_gpu = facts.map_or(Share::ONE, GpuFacts::of_a_gpu);
         let milli = u64::from(part.milli()) * u64::from(of_a_gpu.milli()) / 1000;
         total.saturating_add(Share::from_milli(u32::try_from(milli).unwrap_or(u32::MAX)))
@@ -253,20 +253,11 @@ fn sum(ledger: &Ledger, slices: &[Slice]) -> Share {
 }
 
 fn wanted(ledger: &Ledger, request: &Request) -> Share {
-    let largest = ledger.gpus().iter().filter_map(GpuFacts::capacity).max();
-    let memory = request.mem.map_or(request.share, |mem| part(mem, largest));
-    let each = memory.max(request.sm);
+    let largest = ledger.gpus().iter().max_by_key(|g| g.capacity());
+    let part = |mem| largest.map_or(Share::ZERO, |g| g.part(mem));
+    let memory = request.mem.map_or(request.share, part);
+    let each = memory.max(request.sm.unwrap_or_default());
     Share::from_milli(each.milli().saturating_mul(request.gpus))
-}
-
-fn part(mem: Bytes, whole: Option<Bytes>) -> Share {
-    match whole {
-        Some(Bytes(whole)) if whole > 0 => {
-            let milli = u128::from(mem.0) * 1000 / u128::from(whole);
-            Share::from_milli(u32::try_from(milli).unwrap_or(u32::MAX))
-        }
-        _ => Share::ZERO,
-    }
 }
 
 #[cfg(test)]

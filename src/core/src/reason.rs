@@ -337,7 +337,10 @@ fn no_instance(ledger: &Ledger, request: &Request, known: &[usize]) -> Option<Re
     let largest = with_memory.map(|(_, mem, sm)| (*mem, *sm)).max()?;
     Some(Reason::Instances {
         gpus: request.gpus,
-        wanted: (request.mem.is_none().then_some(request.share), request.sm),
+        wanted: (
+            request.mem.is_none().then_some(request.share),
+            request.sm.unwrap_or_default(),
+        ),
         largest,
     })
 }
@@ -425,7 +428,7 @@ pub fn waits(
         .max_by_key(|&g| (ledger.sm_free(g), std::cmp::Reverse(g)));
     if let Some(gpu) = enough_memory {
         return Reason::Sms {
-            wanted: request.sm,
+            wanted: Ledger::sm_needed(&ledger.gpus()[gpu], request),
             free: ledger.sm_free(gpu),
             gpu,
             holders: ledger.holders(gpu),

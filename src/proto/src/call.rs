@@ -421,8 +421,14 @@ pub struct TriedGpu {
     pub gpu: u32,
     /// Guaranteed bytes.
     pub mem: u64,
+    /// Most bytes, while others leave them free.
+    #[serde(default)]
+    pub mem_limit: u64,
     /// Guaranteed part of the SMs, 0 to 1.
     pub sm: f64,
+    /// Most of the SMs.
+    #[serde(default)]
+    pub sm_limit: f64,
 }
 
 /// What would be done to a claim for another.

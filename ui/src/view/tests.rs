@@ -124,6 +124,7 @@ fn boxes() {
         gpu,
         mem: canned::gib(gib),
         sm,
+        ..Default::default()
     };
     let starts = gshare_proto::Tried {
         starts: true,

@@ -51,6 +51,27 @@ fn a_claim_needs_both_memory_and_sms() {
 }
 
 #[test]
+fn memory_alone_brings_as_large_a_part_of_the_sms() {
+    let mut ledger = Ledger::default();
+    ledger.set_gpus(vec![gpu(24), gpu(48)]);
+    let mut alone = request(900);
+    (alone.mem, alone.sm) = (Some(Bytes::gib(6)), None);
+    let sm = |ledger: &Ledger, request: &Request, gpu| ledger.fit(request, gpu).unwrap().sm.milli();
+    assert_eq!([0, 1].map(|gpu| sm(&ledger, &alone, gpu)), [250, 125]);
+    alone.sm_limit = Share::from_milli(100);
+    assert_eq!(sm(&ledger, &alone, 0), 100, "a limit holds");
+    (alone.sm, alone.sm_limit) = (Some(Share::ZERO), Share::ONE);
+    assert_eq!(sm(&ledger, &alone, 0), 0, "what was said holds");
+    // Those who share the memory share the SMs.
+    (alone.mem, alone.sm) = (Some(Bytes::gib(8)), None);
+    for id in 1..=3 {
+        let slice = ledger.fit(&alone, 0).unwrap();
+        ledger.insert(ClaimId(id), vec![slice]);
+    }
+    assert_eq!(ledger.sm_free(0), Share::from_milli(1));
+}
+
+#[test]
 fn borrowing_stays_within_the_allocatable_and_shrinks_when_not_lent() {
     let mut ledger = ledger(24);
     for id in 1..=2 {

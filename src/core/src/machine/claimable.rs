@@ -52,7 +52,7 @@ impl Caller {
             gpus: count,
             share: part,
             mem: None,
-            sm: part,
+            sm: Some(part),
             sm_limit: self.request.sm_limit.max(part),
             only_gpus: gpus.collect(),
             ..self.request.clone()
@@ -180,7 +180,7 @@ impl<'m> Probe<'m> {
             let mut queue = copy.queue.iter_mut();
             let own = queue.find(|w| w.id() == NOBODY).map(|w| &mut w.ask);
             if let Some(Ask::Claim { request, .. }) = own {
-                (request.share, request.sm) = (size, size);
+                (request.share, request.sm) = (size, Some(size));
             }
             copy.order(self.now);
             copy.fingerprint(self.now)

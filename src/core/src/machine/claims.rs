@@ -171,7 +171,7 @@ impl Claim {
     pub(super) fn is_resized(&mut self, slices: &[Slice]) {
         if let (Some(first), None) = (slices.first(), self.lowered_from) {
             self.request.mem = Some(first.mem);
-            self.request.sm = first.sm;
+            self.request.sm = Some(first.sm);
         }
     }
 

@@ -23,7 +23,7 @@ fn wish_to_come_back(granted: Option<&Claim>, parked: &Parked, gpus: Vec<u32>) -
         share: sm,
         mem: Some(most),
         mem_limit: first.map(|s| s.mem_limit.max(most)),
-        sm,
+        sm: Some(sm),
         sm_limit: first.map_or(sm, |s| s.sm_limit),
         only_gpus: gpus,
         lease: None,
@@ -104,9 +104,11 @@ impl Machine {
         self.queue.retain(|w| !w.asks_for(id));
         let claim = match request {
             Some(request) => {
-                let lowered = holding.slices().first().is_some_and(|s| s.sm < request.sm);
+                let first = holding.slices().first();
+                let full = request
+                    .sm
+                    .filter(|full| first.is_some_and(|s| s.sm < *full));
                 self.next_seq += 1;
-                let full = lowered.then_some(request.sm);
                 let mut claim = Claim::new(*request, self.next_seq, now);
                 claim.lowered_from = full;
                 Some(claim)

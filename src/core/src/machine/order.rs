@@ -98,7 +98,7 @@ fn size(most: Option<Bytes>, request: &Request) -> f64 {
         (Some(_), _) => 0.0,
         (None, _) => request.share.as_f64(),
     };
-    memory.max(request.sm.as_f64()) * f64::from(request.gpus)
+    memory.max(request.sm.map_or(0.0, Share::as_f64)) * f64::from(request.gpus)
 }
 
 impl Past {
@@ -570,13 +570,13 @@ impl Round {
     pub(super) fn may_fit(&self, ledger: &Ledger, request: &Request, blocked: &[bool]) -> bool {
         let able = place::open_to(ledger, request).filter(|&g| {
             let (free, sms) = self.rooms[g];
+            let facts = &ledger.gpus()[g];
             let needed = || {
-                let facts = &ledger.gpus()[g];
                 let of = facts.allocatable().unwrap_or_default();
                 Ledger::mem_needed(facts, request, of)
             };
             !blocked.get(g).copied().unwrap_or(false)
-                && request.sm <= sms
+                && Ledger::sm_needed(facts, request) <= sms
                 && needed().is_some_and(|n| n <= free)
         });
         able.count() >= request.gpus as usize

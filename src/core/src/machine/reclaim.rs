@@ -80,7 +80,7 @@ impl super::Machine {
     /// Whether a claim goes to an idle GPU if there is one: it could use more than it asks for.
     pub(super) fn spreads(&self, request: &crate::Request) -> bool {
         let rules = &self.reclaim.rules;
-        let bursts = request.sm_limit > request.sm
+        let bursts = request.sm.is_none_or(|sm| request.sm_limit > sm)
             || request
                 .mem_limit
                 .is_some_and(|most| Some(most) > request.mem);

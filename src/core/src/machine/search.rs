@@ -345,7 +345,7 @@ impl Machine {
         let lacks = |g: usize| {
             let facts = &ledger.gpus()[g];
             let fits = Ledger::mem_needed(facts, who.request, facts.allocatable()?)?;
-            let lacks = who.request.sm.saturating_sub(ledger.sm_free(g));
+            let lacks = Ledger::sm_needed(facts, who.request).saturating_sub(ledger.sm_free(g));
             let kept = blocked.get(g).copied().unwrap_or(false);
             (!kept && fits <= ledger.mem_free(g) && lacks > Share::ZERO).then_some((g, lacks))
         };

@@ -158,7 +158,15 @@ fn the_smallest_instance_that_is_large_enough_in_memory_and_sms() {
             "wants 50 % of a GPU's memory and 50 % of its SMs; the largest MIG instance has 50 % and 42.8 %"
         )
     );
-    bytes.sm = Share::from_milli(500);
+    bytes.mem = Some(Bytes::gib(39));
+    bytes.sm = None;
+    assert_eq!(
+        refused(&bytes),
+        None,
+        "an instance's SMs come with its memory"
+    );
+    bytes.mem = Some(Bytes::gib(10));
+    bytes.sm = Some(Share::from_milli(500));
     assert_eq!(
         refused(&bytes).as_deref(),
         Some("wants 50 % of a GPU's SMs; the largest MIG instance with this memory has 42.8 %")

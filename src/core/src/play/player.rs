@@ -351,7 +351,7 @@ impl<'a> Player<'a> {
                 continue;
             }
             if let Some(slices) = place::best_fit(&later, request, &[]) {
-                kept += request.sm.as_f64() * slices.len() as f64;
+                kept += slices.iter().map(|s| s.sm.as_f64()).sum::<f64>();
                 later.insert(id, slices);
             }
         }

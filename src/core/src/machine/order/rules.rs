@@ -158,7 +158,7 @@ fn rules_by_hour_hold_at_that_hour() {
     ));
     // By day who sits at a notebook goes first, at night the batch jobs.
     notebook.share = Share::from_milli(500);
-    notebook.sm = Share::from_milli(500);
+    notebook.sm = Some(Share::from_milli(500));
     notebook.uid = 9;
     w.submit_request(3, notebook, None);
     let even: Vec<bool> = [1, 3].map(|id| w.machine.is_entitled(ClaimId(id))).to_vec();
@@ -273,7 +273,7 @@ fn what_cannot_be_reclaimed_is_not_lent() {
         3,
         Request {
             share: Share::from_milli(250),
-            sm: Share::from_milli(250),
+            sm: Some(Share::from_milli(250)),
             ..server(7)
         },
         None,
@@ -421,7 +421,8 @@ fn play(asks: &[(u64, Wanted)], look: u64) -> (BTreeMap<u64, u64>, Vec<u64>) {
                 parties,
             });
             let mut r = request(&format!("{}x0.5", ask.gpus), if *id < 100 { 7 } else { 8 });
-            (r.share, r.sm) = (Share::from_milli(ask.milli), Share::from_milli(ask.milli));
+            r.share = Share::from_milli(ask.milli);
+            r.sm = Some(r.share);
             r.lease = ask.lease_s.map(Duration::from_secs);
             w.submit_request(*id, r, None);
         }

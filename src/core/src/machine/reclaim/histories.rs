@@ -463,10 +463,10 @@ pub(super) fn restarted_with(w: &World, memory: Memory) -> World {
         // Of what was asked for the journal has what is held.
         let request = old.request_of(id).map(|asked| {
             let first = holding.slices().first();
-            let sm = first.map_or(asked.sm, |s| s.sm);
+            let sm = first.map_or(asked.sm, |s| Some(s.sm));
             let full = old.claims.get(id).and_then(|c| c.lowered_from);
             Box::new(Request {
-                sm: full.unwrap_or(sm),
+                sm: full.or(sm),
                 ..asked.clone()
             })
         });

@@ -144,7 +144,7 @@ fn held(b: &Bench) -> Held {
         let mem = r
             .mem
             .map_or(r.share.as_f64(), |m| m.0 as f64 / Bytes::gib(24).0 as f64);
-        mem.max(r.sm.as_f64()) * f64::from(r.gpus)
+        mem.max(r.sm.map_or(0.0, Share::as_f64)) * f64::from(r.gpus)
     };
     held.waits = machine
         .queue()
