@@ -241,6 +241,51 @@ fn a_running_process_becomes_a_claim_and_is_told_what_that_means() {
 }
 
 #[test]
+fn a_process_on_a_gpu_that_others_have_in_full_is_adopted_and_over_its_limit() {
+    let station = station("");
+    // All of its memory and SMs, and all of its SMs.
+    for size in [&["-g", "1"][..], &["-g", "1", "--gpu-mem", "2G"]] {
+        let neighbour = Raw::claim(&station, &[&["-q", "--gpu-ids", "0"], size].concat());
+        let mut program = outside(&station);
+        assert_eq!(program.ask(&format!("alloc {}", 4096 * MIB)), "ok 0");
+        let pid = program.pid();
+        until("it is counted", SOON, || auto(&station, pid));
+        let (code, text) = gshare(&station, &["adopt", &pid.to_string()]);
+        assert!(
+            code == Some(0) && text.contains("is over its limit: other claims have all of GPU 0"),
+            "{text}"
+        );
+        let view = || {
+            let snapshot = station.snapshot().expect("served");
+            let claim = claim_of(&snapshot, pid).expect("listed");
+            (claim.id.clone(), claim.state_text.clone())
+        };
+        let (id, state) = view();
+        assert_eq!(state, "over its limit");
+        let (_, list) = gshare(&station, &["ps"]);
+        let row = list.lines().find(|l| l.starts_with(&format!("{id} ")));
+        assert!(
+            row.is_some_and(|row| row.contains("over its limit")),
+            "{list}"
+        );
+        let (_, why) = gshare(&station, &["why", &id]);
+        assert!(
+            why.contains("keeps what it has there and is guaranteed nothing"),
+            "{why}"
+        );
+        assert!(program.ask("launch 1").starts_with("ok"));
+        assert_eq!(neighbour.finish(), Some(0));
+        until("there is room for it", SOON, || {
+            (view().1 == "no cap yet").then_some(())
+        });
+        assert_eq!(program.finish(), Some(0));
+        until("it ends with its process", SOON, || {
+            station.snapshot().ok()?.claims.is_empty().then_some(())
+        });
+    }
+}
+
+#[test]
 fn an_adopted_process_opens_no_other_gpu_and_neither_does_what_it_starts() {
     if !root("an_adopted_process_opens_no_other_gpu_and_neither_does_what_it_starts") {
         return;

@@ -192,6 +192,9 @@ fn runs(claim: &ClaimView, now_ms: u64) -> String {
             stuck.gpu
         );
     }
+    if let Some(over) = &claim.overuse {
+        text += &format!("{}\n", plain(over));
+    }
     if let Some(announced) = &claim.announced {
         text += &format!(
             "announced: {id} {}; to postpone this: gshare keep {id}\n",

@@ -680,7 +680,9 @@ pub(crate) fn granted(world: &World<'_>, id: ClaimId) -> Reply {
 /// What a claim has, and what does not hold for it.
 fn granted_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
     let record = &live.record;
+    let over = adopt::over_limit(world, id);
     let but = match (world.config.is_off(), record.stage) {
+        _ if over.is_some() => over.as_deref().unwrap_or_default(),
         (true, _) => "gshare is off: nothing limits or protects this claim",
         (_, Stage::Observe) if record.plain => {
             "stage 1 (observe): gshare only counts this claim; its programs see all GPUs, without limits, protection \

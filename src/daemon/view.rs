@@ -20,8 +20,7 @@ use super::gpu::DriverUse;
 use super::journal::SliceRecord;
 use super::levers::facts;
 use super::metrics::About;
-use super::policy::auto;
-use super::policy::overuse;
+use super::policy::{adopt, auto, overuse};
 use super::service::{Live, Service};
 use super::tracks::Sizes;
 use super::world::World;
@@ -357,7 +356,10 @@ fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> Cla
         (None, true, _) => ClaimState::Running,
         (None, false, _) => ClaimState::Held,
     };
-    let over = overuse::overuse_of(&service.world(), id);
+    let over = overuse::overuse_of(&service.world(), id).or_else(|| {
+        let text = adopt::over_limit(&service.world(), id)?;
+        Some(("over its limit".to_owned(), text))
+    });
     let members = restore::pids_of(live, service.effects.host.fences.tree.as_ref())
         .unwrap_or_else(|| live.members.keys().map(|m| m.pid).collect());
     let containers = service.features.identity.containers(id, live);

@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use gshare_core::ledger::GRANULARITY;
+use gshare_core::ledger::{Admission, GRANULARITY};
 use gshare_core::machine::Event;
 use gshare_core::{Bytes, ClaimId, GpuFacts, Ledger, Request};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{ClaimSpec, ErrorCode, WireError};
 
 use super::super::convert;
-use super::super::journal::ClaimRecord;
+use super::super::journal::{ClaimRecord, SliceRecord};
 use super::super::peer::Peer;
 use super::super::service::Asked;
 use crate::clock::unix_ms;
@@ -76,7 +76,7 @@ pub(crate) fn order(
     let (process, pidfd, uid) = adoptable(world, peer, pid)?;
     world.host.fences.may_leave(pid, uid)?;
     let held = world.gpus.held_by(pid);
-    let spec = adopt_spec(world, pid, spec, &held)?;
+    let spec = adopt_spec(pid, spec, &held)?;
     // Asked in the name of its owner, whoever asks.
     let owner = Peer {
         conn: peer.conn,
@@ -123,12 +123,7 @@ pub(crate) fn order(
 }
 
 /// What is claimed where its caller says nothing: what the process has, on the GPUs that it has.
-fn adopt_spec(
-    world: &World<'_>,
-    pid: i32,
-    mut spec: ClaimSpec,
-    held: &Held,
-) -> Result<ClaimSpec, WireError> {
+fn adopt_spec(pid: i32, mut spec: ClaimSpec, held: &Held) -> Result<ClaimSpec, WireError> {
     spec.command = convert::command_line(pid).into();
     let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).ok();
     spec.cwd = cwd.map(|dir| dir.display().to_string()).map(Into::into);
@@ -156,19 +151,31 @@ fn adopt_spec(
         return Err(size(format!("process {pid} does not use a GPU yet")));
     };
     spec.mem = Some(most.next_multiple_of(GRANULARITY));
-    let part = |g: usize| {
-        let whole = world.machine.ledger().gpus().get(g)?.capacity()?;
-        let free = world.machine.ledger().sm_free(g).milli();
-        let milli = spec.mem?.saturating_mul(1000).checked_div(whole.0)?;
-        Some(u32::try_from(milli).ok()?.clamp(1, 1000).min(free))
-    };
-    let parts: Vec<u32> = held.iter().filter_map(|(g, _)| part(*g)).collect();
-    spec.sm_milli = spec.sm_milli.or(parts.into_iter().min());
-    spec.gpus_milli = Some(match u32::try_from(held.len()).unwrap_or(u32::MAX) {
-        1 => 500,
-        n => n.saturating_mul(1000),
-    });
+    spec.gpu_count = u32::try_from(held.len()).ok();
     Ok(spec)
+}
+
+/// What is said of a claim that the books had no room for when its process was adopted, as long as they have none.
+pub(crate) fn over_limit(world: &World<'_>, id: ClaimId) -> Option<String> {
+    let adopted = world.claims.is_counted(id) && !world.config.is_off();
+    let record = &world
+        .claims
+        .get(&id)
+        .filter(|l| l.record.adopted && adopted)?
+        .record;
+    let ledger = world.machine.ledger();
+    let lacks = |s: &SliceRecord| {
+        let g = world.gpus.gpu_index(&s.uuid)?;
+        // What it has counts as use outside the books.
+        let own = world.driver_use(g).get(&id).and_then(|u| u.bytes);
+        let free = ledger.mem_free(g).saturating_add(Bytes(own.unwrap_or(0)));
+        let queued = ledger.admission(g) == Admission::Queue;
+        (queued && (s.mem > free.0 || s.sm_milli > ledger.sm_free(g).milli())).then_some(g)
+    };
+    let gpu = record.slices.iter().find_map(lacks)?;
+    Some(format!(
+        "{id} is over its limit: other claims have all of GPU {gpu}, so it keeps what it has there and is guaranteed nothing"
+    ))
 }
 
 /// The process, if this user may make it a claim.

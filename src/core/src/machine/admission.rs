@@ -39,14 +39,19 @@ impl Machine {
         }
         self.next_seq += 1;
         let claim = Claim::new(request.clone(), self.next_seq, now);
+        actions.push(self.count(id, claim, slices));
+        true
+    }
+
+    /// Enters a claim outside the books.
+    pub(super) fn count(&mut self, id: ClaimId, claim: Claim, slices: Vec<Slice>) -> Action {
         self.claims.enter(id, claim, Phase::Counted(slices.clone()));
-        actions.push(Action::Grant {
+        Action::Grant {
             id,
             slices,
             ends: None,
             counted: true,
-        });
-        true
+        }
     }
 
     /// The GPUs that a claim gets where everybody is let in: those with most memory left, of one model if there are enough.

@@ -3,7 +3,7 @@
 use super::claims::Claim;
 use super::{Action, Machine, Now};
 use crate::claim::{ClaimId, Request};
-use crate::ledger::{GpuFacts, Ledger};
+use crate::ledger::{GpuFacts, Ledger, Slice};
 use crate::place;
 use crate::reason;
 use crate::units::Bytes;
@@ -44,11 +44,19 @@ impl Adopting {
                 wanted(*gpu) > bytes.saturating_add(Bytes(crate::ledger::GRANULARITY))
             })
     }
+
+    /// What it has, where it is, whatever others are promised there; none of one that asks for more.
+    fn where_it_is(&self, ledger: &Ledger) -> Option<Vec<Slice>> {
+        let own = !self.grows(ledger) && self.held.len() == self.request.gpus as usize;
+        let slice = |(gpu, _): &(usize, Bytes)| ledger.regardless(&self.request, *gpu);
+        own.then(|| self.held.iter().map(slice).collect())?
+    }
 }
 
 impl Machine {
     /// Decides on those who are to be adopted, once the charges are sure. One that asks for more than it holds
-    /// comes after those who wait.
+    /// comes after those who wait. One that has no room beside what others are promised is only counted: it has what it
+    /// has, and nothing is promised to it.
     pub(super) fn adopt(&mut self, now: Now, actions: &mut Vec<Action>) {
         for adopting in std::mem::take(&mut self.adopting) {
             let ledger = adopting.without(&self.ledger);
@@ -56,23 +64,22 @@ impl Machine {
             let ahead = self.queue().next().map(|(id, _)| id);
             let ahead = ahead.filter(|_| adopting.grows(&ledger));
             let found = place::best_fit(&ledger, request, &[]);
-            match (found, ahead) {
-                (Some(slices), None) => {
+            let there = adopting.where_it_is(&self.ledger);
+            self.next_seq += 1;
+            let claim = Claim::new(request.clone(), self.next_seq, now);
+            actions.push(match (found, ahead, there) {
+                (Some(slices), None, _) => {
                     // What it held outside claims it holds inside now.
                     self.ledger.set_gpus(ledger.gpus().to_vec());
-                    self.next_seq += 1;
-                    let claim = Claim::new(request.clone(), self.next_seq, now);
-                    actions.push(self.grant(id, claim, slices));
+                    self.grant(id, claim, slices)
                 }
-                (_, ahead) => {
-                    let reason = reason::waits(&ledger, request, &[], ahead);
-                    actions.push(Action::Refuse {
-                        id,
-                        reason,
-                        for_now: true,
-                    });
-                }
-            }
+                (None, None, Some(slices)) => self.count(id, claim, slices),
+                (_, ahead, _) => Action::Refuse {
+                    id,
+                    reason: reason::waits(&ledger, request, &[], ahead),
+                    for_now: true,
+                },
+            });
         }
     }
 }

@@ -365,7 +365,7 @@ fn who_is_adopted_needs_no_room_for_what_he_holds_already() {
         request: sized(gib, sm),
         patience: None,
     };
-    // 16 of 24 GiB are claimed, 8 are its own: the claim fits exactly, and one byte more does not.
+    // 16 of 24 GiB are claimed, 8 are its own: the claim fits exactly.
     let taken = [submit(1, 16, 500)];
     let (world, log) = adopted(sized(8, 500), &taken);
     assert!(granted(&log), "{log:?}");
@@ -373,6 +373,20 @@ fn who_is_adopted_needs_no_room_for_what_he_holds_already() {
         world.machine.ledger().slices(ClaimId(9)).unwrap()[0].mem,
         Bytes::gib(8)
     );
+    // Where the SMs are others' it has what it has, outside the books.
+    let (world, log) = adopted(sized(8, 500), &[submit(1, 16, 600)]);
+    let counted = |a: &Action| {
+        matches!(
+            a,
+            Action::Grant {
+                id: ClaimId(9),
+                counted: true,
+                ..
+            }
+        )
+    };
+    assert!(log.iter().any(counted), "{log:?}");
+    assert_eq!(world.machine.ledger().slices(ClaimId(9)), None);
     let (_, log) = adopted(sized(9, 500), &taken);
     let refused = |a: &Action| {
         matches!(
