@@ -152,6 +152,14 @@ impl Ledger {
         self.shrink(bytes);
     }
 
+    /// The most that the claim was charged, as far as this process has seen.
+    pub(crate) fn peak(&self) -> u64 {
+        match self.seat.holds() {
+            true => self.seat.slot().charge_peak.load(Ordering::Relaxed),
+            false => 0,
+        }
+    }
+
     /// Notes in the slot that the program was refused so many bytes.
     pub(crate) fn refused(&self, bytes: u64) {
         if self.seat.holds() {

@@ -206,6 +206,7 @@ impl Process {
                     .map_or_else(|| say::short(gpu.uuid), |index| format!("GPU {index}")),
                 charged,
                 cap: limits.memory_cap_bytes.load(Ordering::Relaxed),
+                peak: gpu.ledger().peak(),
                 asked: bytes,
                 whole: gpu.rounded(bytes),
                 reach: self.gpus.iter().map(Gpu::reach).min().flatten(),

@@ -70,6 +70,8 @@ pub(crate) struct AtCap<'a> {
     pub(crate) gpu: String,
     pub(crate) charged: u64,
     pub(crate) cap: u64,
+    /// The most that the program was ever charged.
+    pub(crate) peak: u64,
     /// As the program asked for them.
     pub(crate) asked: u64,
     /// What the driver would take for them.
@@ -116,7 +118,8 @@ fn way_out(what: &AtCap<'_>) -> String {
         format!("{} more is free there", amount_below(more))
     };
     // A fifth more than the peak, where that is free: the next allocation is near.
-    let roomy = size_between(needed.saturating_add(needed / 5), reach);
+    let peak = needed.max(what.peak);
+    let roomy = size_between(peak.saturating_add(peak / 5), reach);
     if let Some(size) = roomy.or_else(|| size_between(needed, reach)) {
         return format!("; {free}: {}", resize(&size));
     }
@@ -222,6 +225,7 @@ mod tests {
             gpu: "GPU 1".to_owned(),
             charged: 6 * GIB,
             cap: 6 * GIB,
+            peak: 0,
             asked: 2 * GIB - 5,
             whole: 2 * GIB,
             reach: Some(8 * GIB),
@@ -243,6 +247,12 @@ mod tests {
         assert!(
             line.ends_with("--gpu-mem 10G"),
             "a fifth more than 8 GiB: {line}"
+        );
+        what.peak = 10 * GIB;
+        let line = at_cap(&what);
+        assert!(
+            line.ends_with("--gpu-mem 12G"),
+            "it had more before: {line}"
         );
         // Less is free: a size in between that still suffices.
         what.claim = "training";
