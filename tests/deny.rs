@@ -246,13 +246,20 @@ fn a_refusal_that_has_no_effect_here_is_said_with_its_cause() {
     std::fs::write(&file, text.replace("deny-cgroups", nowhere)).expect("written");
     station.stop_service(Signal::SIGTERM).expect("stopped");
     station.start_service().expect("it starts all the same");
-    until("it is said on the screen", SOON, || {
-        let told = told(
-            &station,
-            "programs outside claims may still open GPUs: no cgroup here",
-        )?;
-        told.service.map(|_| ())
-    });
+    let open =
+        "stage 4 has no effect here, programs without a claim can open the GPUs: no cgroup here";
+    let said = until("it is said", SOON, || told(&station, open));
+    let stage = said.service.and_then(|s| s.stage).expect("a stage");
+    let stays = stage.no_effect.expect("said as long as it is so");
+    assert!(
+        stays.ends_with("then sudo systemctl reload gshared"),
+        "{stays}"
+    );
+    let status = station.command().arg("status").output().expect("runs");
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(status.starts_with(&format!("! {stays}\n")), "{status}");
+    let log = std::fs::read_to_string(station.log_path()).expect("a log");
+    assert!(log.contains(&stays), "{log}");
     let row = doctor(&station, "unclaimed use");
     assert_ne!(row["state"], "ok", "{row}");
     assert_eq!(opens(&places, "user.slice", &station), [OPEN; 4]);

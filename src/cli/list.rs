@@ -227,7 +227,8 @@ pub(crate) fn status(socket: Option<&Path>, args: &ListArgs) -> Outcome {
 
 fn status_text(snapshot: &Snapshot) -> String {
     let (width, bold) = (out::columns(), out::colour());
-    let mut text = off_text(snapshot) + &cut(&headline(snapshot), width) + "\n\n";
+    let mut text =
+        off_text(snapshot) + &no_effect_text(snapshot) + &cut(&headline(snapshot), width) + "\n\n";
     text.push_str(&rows::gpus(snapshot).text(width, bold));
     if !snapshot.users.is_empty() {
         text.push('\n');
@@ -268,6 +269,13 @@ fn off_text(snapshot: &Snapshot) -> String {
         "gshare is OFF{until} (by {}): nothing is limited, reclaimed or refused. To switch it on: gshare admin on\n\n",
         plain(&off.by)
     )
+}
+
+/// That the stage which is shown keeps nobody out.
+fn no_effect_text(snapshot: &Snapshot) -> String {
+    let stage = snapshot.service.as_ref().and_then(|s| s.stage.as_ref());
+    let text = stage.and_then(|s| s.no_effect.as_deref());
+    text.map_or_else(String::new, |text| format!("! {}\n\n", plain(text)))
 }
 
 fn headline(snapshot: &Snapshot) -> String {

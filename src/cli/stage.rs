@@ -36,7 +36,16 @@ pub(crate) fn stage(client: &mut Client, args: &StageArgs) -> Outcome {
     }
     let pinned = view.pinned.iter();
     let pinned = pinned.map(|key| format!(" (set by {key} in gshare.toml)"));
-    let text = format!("{}{}\n", plain(&view.text()), pinned.collect::<String>());
+    let open = view
+        .no_effect
+        .iter()
+        .map(|text| format!("! {}\n", plain(text)));
+    let text = format!(
+        "{}{}\n{}",
+        plain(&view.text()),
+        pinned.collect::<String>(),
+        open.collect::<String>()
+    );
     out::print(&text)?;
     Ok(0)
 }

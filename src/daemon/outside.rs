@@ -9,7 +9,7 @@ mod overuse;
 use std::collections::BTreeSet;
 
 pub(crate) use auto::{AutoClaim, Autos, Change, Seen};
-pub(crate) use denial::{Denial, Places, Wanted};
+pub(crate) use denial::{Denial, NoEffect, Places, Wanted};
 pub(crate) use limits::{Limit, MemoryLimits, PATIENCE};
 pub(crate) use overuse::{Counted, Overuse};
 

@@ -30,11 +30,14 @@ pub(crate) fn carry_out(with: &mut Effects, command: LimitCommand) -> Vec<Comman
         LimitCommand::Deny => {
             let wanted = deny::wanted(&with.world());
             let events = &with.host.events;
-            return (with.policy.denial).follow(
+            let told = (with.policy.denial).follow(
                 wanted,
                 |dirs| places::watch(dirs, events.clone()),
                 |refusals| follow(refusals, events.clone()),
             );
+            let open = deny::no_effect(&with.world());
+            let open = with.policy.denial.note(open);
+            return open.into_iter().chain(told).collect();
         }
         LimitCommand::FiltersAnew => {
             let rules = gpus::all_rules(&with.world());

@@ -25,6 +25,7 @@ use super::journal::{self, ClaimRecord, SliceRecord};
 use super::live::Live;
 use super::msg::Msg;
 use super::off::Which;
+use super::outside::NoEffect;
 use super::peer::Peer;
 use super::story;
 use super::world::World;
@@ -377,6 +378,7 @@ pub(crate) fn stage_view(world: &World<'_>) -> StageView {
             .collect(),
         pinned: stage::pinned(world.config.configured()).map(|(key, _)| key.to_owned()),
         experimental: conformance::is_untried(world),
+        no_effect: world.policy.denial.no_effect().map(NoEffect::text),
         later: world.config.stages.later.as_ref().map(|later| LaterView {
             from_ms: later.from_ms,
             text: later.text(),

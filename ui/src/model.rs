@@ -284,7 +284,7 @@ impl Model {
         Some(format!("OFF{until}{by}: no limits, no queue"))
     }
 
-    /// What must be said above everything: the source is gone, silent, off, about to do more or less, or look only.
+    /// What must be said above everything: the source is gone, silent, off, without effect, about to do more or less, or look only.
     pub(crate) fn banner(&self) -> Option<String> {
         let snapshot = self.snapshot.as_ref()?;
         let taken = || self.clock.time(snapshot.taken_ms);
@@ -296,8 +296,10 @@ impl Model {
             return Some(format!("no news for {age}; figures of {}", taken()));
         }
         if let Some(service) = &snapshot.service {
-            let later = service.stage.as_ref().and_then(|s| s.later.as_ref());
-            return self.off().or_else(|| later.map(|later| later.text.clone()));
+            let stage = service.stage.as_ref();
+            let open = stage.and_then(|s| s.no_effect.clone());
+            let later = || Some(stage?.later.as_ref()?.text.clone());
+            return self.off().or(open).or_else(later);
         }
         Some(
             "look only: no gshare service on this machine. Ask your admin: sudo gshare setup \

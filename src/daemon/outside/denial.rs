@@ -12,8 +12,6 @@ use crate::daemon::command::Command;
 /// Where the filter belongs now.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
-    /// Programs outside claims are to be kept from GPUs.
-    pub(crate) denies: bool,
     /// The cgroup of claims, by which the filter is known; absent where there can be no filter.
     pub(crate) tree: Option<PathBuf>,
     /// Where and what it is to be; absent where it is to be nowhere.
@@ -33,6 +31,25 @@ pub(crate) struct Places {
     pub(crate) rules: GuardRules,
 }
 
+/// A filter that is wanted and holds nobody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NoEffect {
+    /// The cause.
+    pub(crate) why: String,
+    /// What to do about it.
+    pub(crate) fix: String,
+}
+
+impl NoEffect {
+    /// For the log, `gshare status` and the screen.
+    pub(crate) fn text(&self) -> String {
+        let Self { why, fix } = self;
+        format!(
+            "stage 4 has no effect here, programs without a claim can open the GPUs: {why}. To fix it: {fix}"
+        )
+    }
+}
+
 /// What is in force.
 #[derive(Debug, Default)]
 pub(crate) struct Denial {
@@ -48,8 +65,8 @@ pub(crate) struct Denial {
     settled: bool,
     /// What it refuses is listened to, where the kernel says it.
     heard: bool,
-    /// Users were told that there can be no filter.
-    told_open: bool,
+    /// Why programs without a claim can open GPUs all the same, and what to do about it.
+    no_effect: Option<NoEffect>,
     /// The directories that are watched.
     watched: BTreeSet<PathBuf>,
 }
@@ -61,13 +78,9 @@ impl Denial {
         wanted: Wanted,
         watch: impl FnOnce(&BTreeSet<PathBuf>) -> io::Result<()>,
         hear: impl FnOnce(Refusals) -> io::Result<()>,
-    ) -> Vec<Command> {
-        let Some(tree) = wanted.tree else {
-            let told = !wanted.denies || std::mem::replace(&mut self.told_open, true);
-            let open = (!told).then(|| open_text("this service has no device filter"));
-            return open.into_iter().collect();
-        };
-        let before = (self.places.is_empty(), self.trouble.clone());
+    ) -> Option<Command> {
+        let tree = wanted.tree?;
+        let was_open = self.places.is_empty();
         let mut guard = self.guard.take().unwrap_or_else(|| Guard::of(&tree));
         match wanted.places {
             Some(places) => {
@@ -78,20 +91,41 @@ impl Denial {
             None => self.lift(&guard),
         }
         self.guard = Some(guard);
-        self.told(before)
+        self.told(was_open)
     }
 
     /// What users are told after a change.
-    fn told(&self, (was_open, trouble): (bool, Option<String>)) -> Vec<Command> {
-        let new = self.trouble.as_ref().filter(|_| self.trouble != trouble);
-        let open = new.map(|why| open_text(why));
+    fn told(&self, was_open: bool) -> Option<Command> {
         let text = match self.places.is_empty() {
             true => "programs outside claims can open GPUs again",
             false => "programs outside claims cannot open GPUs from now on",
         };
         let changed = self.places.is_empty() != was_open;
-        let changed = changed.then(|| Command::Notice(text.to_owned()));
-        open.into_iter().chain(changed).collect()
+        changed.then(|| Command::Notice(text.to_owned()))
+    }
+
+    /// Notes that it holds nobody, which is an administrator's first concern: a warning in the log, once told to everybody,
+    /// and shown as long as it is so.
+    pub(crate) fn note(&mut self, found: Option<NoEffect>) -> Option<Command> {
+        let new = found
+            .as_ref()
+            .filter(|found| self.no_effect.as_ref() != Some(found));
+        let text = new.map(NoEffect::text);
+        self.no_effect = found;
+        text.map(|text| {
+            tracing::warn!("{text}");
+            Command::Notice(text)
+        })
+    }
+
+    /// Why it holds nobody although it is to.
+    pub(crate) fn no_effect(&self) -> Option<&NoEffect> {
+        self.no_effect.as_ref()
+    }
+
+    /// What kept it from being set everywhere.
+    pub(crate) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
     }
 
     /// Watches where cgroups and sessions appear, once for each set of directories.
@@ -178,17 +212,9 @@ impl Denial {
         }
     }
 
-    /// Whether programs outside claims are kept from GPUs everywhere.
-    pub(crate) fn is_in_force(&self) -> bool {
-        !self.places.is_empty() && self.trouble.is_none()
-    }
-
     /// For `gshare doctor`, where it is wanted.
     pub(crate) fn text(&self) -> String {
-        if self.guard.is_none() {
-            return "deny is configured, but there is no device filter".to_owned();
-        }
-        if let Some(why) = &self.trouble {
+        if let Some(NoEffect { why, .. }) = &self.no_effect {
             return format!("deny is not in force everywhere: {why}");
         }
         format!(
@@ -211,61 +237,42 @@ fn names(paths: &BTreeSet<PathBuf>) -> String {
     }
 }
 
-/// A setting that does not hold is an administrator's first concern: a warning in the log, and on every screen.
-fn open_text(why: &str) -> Command {
-    tracing::warn!("`unclaimed = \"deny\"` has no effect: {why}");
-    Command::Notice(format!(
-        "programs outside claims may still open GPUs: {why}"
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn told(commands: &[Command]) -> Vec<&str> {
-        let texts = commands.iter().map(|command| match command {
-            Command::Notice(text) => text.as_str(),
+    fn told(command: Option<Command>) -> String {
+        match command {
+            Some(Command::Notice(text)) => text,
+            None => String::new(),
             other => panic!("{other:?}"),
-        });
-        texts.collect()
+        }
     }
 
     #[test]
-    fn without_a_filter_users_are_told_once_that_gpus_are_open() {
-        let mut denial = Denial::default();
-        let mut follow = |denies| {
-            let wanted = Wanted {
-                denies,
-                ..Wanted::default()
-            };
-            denial.follow(wanted, |_| Ok(()), |_| Ok(()))
-        };
-        assert!(follow(false).is_empty(), "nobody asked for it");
-        let commands = follow(true);
-        let why = "programs outside claims may still open GPUs: this service has no device filter";
-        assert_eq!(told(&commands), [why]);
-        assert!(follow(true).is_empty());
-        assert!(denial.text().contains("no device filter"));
-    }
-
-    #[test]
-    fn what_changes_is_told_and_a_new_trouble() {
+    fn what_changes_is_told_and_once_that_it_holds_nobody() {
         let dir = PathBuf::from("/sys/fs/cgroup/user.slice");
         let mut denial = Denial {
             places: BTreeSet::from([dir]),
             ..Denial::default()
         };
         let closed = "programs outside claims cannot open GPUs from now on";
-        assert_eq!(told(&denial.told((true, None))), [closed]);
-        assert!(denial.told((false, None)).is_empty(), "as before");
-        denial.trouble = Some("too old".to_owned());
-        let open = "programs outside claims may still open GPUs: too old";
-        assert_eq!(told(&denial.told((false, None))), [open]);
-        assert!(denial.told((false, Some("too old".to_owned()))).is_empty());
+        assert_eq!(told(denial.told(true)), closed);
+        assert_eq!(told(denial.told(false)), "", "as before");
+        let old = || {
+            Some(NoEffect {
+                why: "too old".to_owned(),
+                fix: "a new one".to_owned(),
+            })
+        };
+        let open = "stage 4 has no effect here, programs without a claim can open the GPUs: too old. To fix it: a new one";
+        assert_eq!(told(denial.note(old())), open);
+        assert_eq!(told(denial.note(old())), "", "it is shown still");
+        assert!(denial.text().ends_with("too old"), "{}", denial.text());
+        assert_eq!(told(denial.note(None)), "");
         denial.places.clear();
         let again = "programs outside claims can open GPUs again";
-        assert_eq!(told(&denial.told((false, denial.trouble.clone()))), [again]);
+        assert_eq!(told(denial.told(false)), again);
     }
 
     #[test]

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use gshare_config::Unclaimed;
+use gshare_config::{Mode, Unclaimed};
 use gshare_enforcer::cgroup::{Mount, path_of_pid};
 use gshare_enforcer::device::GuardRules;
 use gshare_enforcer::proc;
 use gshare_enforcer::session;
 
-use super::super::outside::{Places, Wanted};
+use super::super::outside::{NoEffect, Places, Wanted};
 use crate::daemon::policy;
 use crate::daemon::world::World;
 
@@ -35,7 +35,6 @@ pub(crate) fn wanted(world: &World<'_>) -> Wanted {
     let tree = fences.tree.as_ref().filter(|_| fences.filters.is_some());
     let places = tree.filter(|_| denies).and_then(|_| places(world));
     Wanted {
-        denies,
         tree: tree.map(|tree| tree.dir().to_owned()),
         places: places.map(|(mount, dirs)| {
             let exempt = exempt(world, &mount);
@@ -47,6 +46,45 @@ pub(crate) fn wanted(world: &World<'_>) -> Wanted {
             }
         }),
     }
+}
+
+/// Why the filter holds nobody, where programs without a claim are to be kept from GPUs; the cause is known once it was to
+/// be set.
+pub(crate) fn no_effect(world: &World<'_>) -> Option<NoEffect> {
+    let own = world.host.mode == Mode::User;
+    let wanted = match own {
+        true => !world.config.is_off() && !world.gpus.denied(&world.config.stages).is_empty(),
+        false => policy::unclaimed_policy(world) == Unclaimed::Deny,
+    };
+    let fences = &world.host.fences;
+    let missing = match (&fences.tree, &fences.filters) {
+        (None, _) => fences.no_tree.as_deref(),
+        (_, None) => fences.no_filter.as_deref(),
+        _ => None,
+    };
+    let (why, fix) = match (own, missing, world.policy.denial.trouble()) {
+        (true, ..) => (
+            "a user's own service keeps nobody from a GPU",
+            "sudo gshare setup",
+        ),
+        (_, Some(why), _) if why.contains("in the config") => (
+            why,
+            "switch it on in gshare.toml, then sudo systemctl restart gshared",
+        ),
+        (_, Some(why), _) => (
+            why,
+            "see gshare doctor, or go back by sudo gshare admin stage 3",
+        ),
+        (_, None, Some(why)) => (
+            why,
+            "list the cgroups of users' programs under deny-cgroups in gshare.toml, then sudo systemctl reload gshared",
+        ),
+        (_, None, None) => return None,
+    };
+    wanted.then(|| NoEffect {
+        why: why.to_owned(),
+        fix: fix.to_owned(),
+    })
 }
 
 /// Where cgroups and sessions appear.

@@ -120,16 +120,12 @@ fn unclaimed_row(world: &World<'_>, journal: &Journal, viewer: Viewer) -> Check 
     if policy != Unclaimed::Deny && now.is_empty() && past.is_empty() {
         detail.push_str("; deny would stop no known program");
     }
-    let in_force = world.policy.denial.is_in_force();
-    match policy {
-        Unclaimed::Deny if !in_force => Check {
-            fix: Some(
-                "run gshared as root, with cgroups and the device filter; name the cgroups in [policy] deny-cgroups"
-                    .to_owned(),
-            ),
+    match (policy, world.policy.denial.no_effect()) {
+        (Unclaimed::Deny, Some(open)) => Check {
+            fix: Some(open.fix.clone()),
             ..check(name, "limited", detail)
         },
-        Unclaimed::Deny => Check {
+        (Unclaimed::Deny, None) => Check {
             status: messages::stand_in_nodes(),
             ..check(name, "ok", detail)
         },

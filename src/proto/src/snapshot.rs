@@ -147,6 +147,9 @@ pub struct StageView {
     /// That stages 3 and 4 were not tried with this machine's driver.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub experimental: bool,
+    /// That stage 4 keeps nobody from the GPUs here, why, and what to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_effect: Option<String>,
     /// A change that was ordered for later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub later: Option<LaterView>,

@@ -796,6 +796,22 @@ fn a_stage_that_comes_later_is_announced_above_everything() {
     m.snapshot.as_mut().unwrap().service.as_mut().unwrap().stage = Some(stage);
     let shown = screen(&m);
     assert!(shown.lines().nth(1).unwrap().contains(text), "{shown}");
+    // What does not hold now comes before what comes later.
+    let stage = m
+        .snapshot
+        .as_mut()
+        .unwrap()
+        .service
+        .as_mut()
+        .unwrap()
+        .stage
+        .as_mut();
+    stage.unwrap().no_effect = Some("stage 4 has no effect here".to_owned());
+    let shown = screen(&m);
+    assert!(
+        shown.lines().nth(1).unwrap().contains("no effect here"),
+        "{shown}"
+    );
 }
 
 #[test]
