@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gshare::station::Station;
 use gshare_enforcer::cgroup::Mount;
@@ -473,4 +473,54 @@ fn what_runs_already_and_what_draws_lives_on() {
         detail.contains(&format!("in the last 7 days: trainer of {UID} (1 run)")),
         "{detail}"
     );
+}
+
+#[test]
+fn off_opens_the_gpus_to_programs_without_a_claim_with_the_service_and_without() {
+    let Some((places, mut station)) = in_force() else {
+        return;
+    };
+    let config = station.dir().join("gshare.toml").display().to_string();
+    let admin = |station: &Station, word: &str| {
+        let begun = Instant::now();
+        let mut command = station.command();
+        let output = command.args(["admin", word, "--config", &config]).output();
+        let output = output.expect("runs");
+        assert!(output.status.success(), "{output:?}");
+        assert!(begun.elapsed() < Duration::from_secs(1), "{word}");
+    };
+    let open = |station: &Station| opens(&places, "user.slice", station) == [OPEN; 4];
+    let closed = |station: &Station| {
+        let shown = opens(&places, "user.slice", station);
+        (shown == [DENIED, DENIED, OPEN, OPEN]).then_some(())
+    };
+    assert!(closed(&station).is_some());
+    admin(&station, "off");
+    assert!(open(&station), "the service serves");
+    admin(&station, "on");
+    until("it is in force again", SOON, || closed(&station));
+
+    let pid = station.service_pid().expect("it runs").cast_signed();
+    let pid = nix::unistd::Pid::from_raw(pid);
+    nix::sys::signal::kill(pid, Signal::SIGSTOP).expect("stopped");
+    assert!(closed(&station).is_some());
+    admin(&station, "off");
+    assert!(open(&station), "the service hangs");
+    nix::sys::signal::kill(pid, Signal::SIGCONT).expect("goes on");
+    until("the service follows", SOON, || {
+        told(&station, "gshare is off")
+    });
+    assert!(open(&station));
+    admin(&station, "on");
+    until("it is in force again", SOON, || closed(&station));
+
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    assert!(closed(&station).is_some(), "it outlives the service");
+    admin(&station, "off");
+    assert!(open(&station), "the service is dead");
+    station.start_service().expect("starts again");
+    until("it is off", SOON, || station.snapshot().ok()?.service?.off);
+    assert!(open(&station));
+    admin(&station, "on");
+    until("it is in force again", SOON, || closed(&station));
 }

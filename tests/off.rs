@@ -239,6 +239,98 @@ fn what_was_taken_comes_back_where_it_fits() {
 }
 
 #[test]
+fn waiting_claims_start_one_by_one_where_memory_is_free_and_stay_uncounted() {
+    let station = quick();
+    // It has claimed all of the GPU, and uses a third.
+    let mut holder = Raw::claim(&station, &["-q", "-g", "1", "--gpu-ids", "0"]);
+    assert!(holder.ask("alloc 8589934592").starts_with("ok"));
+    let waits = || {
+        let words = ["claim", "-q", "--gpu-mem", "10G", "--gpu-ids", "0", "--"];
+        let mut command = station.command();
+        Raw::spawn(command.args(words).arg(support::example("raw_client")))
+    };
+    let queue = |of: usize| {
+        until("so many wait", SOON, || {
+            let queue = station.snapshot().ok()?.queue;
+            (queue.len() == of).then_some(queue)
+        })
+    };
+    let mut first = waits();
+    queue(1);
+    let mut second = waits();
+    queue(2);
+    let text = said(&station, &["admin", "off"]);
+    assert!(
+        text.contains("c3 waits; it starts when its memory is free"),
+        "{text}"
+    );
+    assert_eq!(first.line(), "ok ready", "10 of 15 GiB");
+    let left = queue(1);
+    assert!(
+        left[0].reason.starts_with("gshare is off: it starts when"),
+        "{left:?}"
+    );
+    // The first has not taken anything yet, and the second waits all the same.
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(queue(1)[0].id, "c3");
+    assert_eq!(holder.finish(), Some(0));
+    assert_eq!(second.line(), "ok ready");
+    assert!(first.ask("alloc 11811160064").starts_with("ok"), "11 GiB");
+
+    said(&station, &["admin", "on"]);
+    let uncounted = || {
+        let gpus = station.snapshot().expect("served").gpus;
+        assert_eq!(gpus[0].mem_claimed, 0);
+        let text = said(&station, &["env", "c2", "--json"]);
+        assert!(text.contains("made while gshare was off"), "{text}");
+    };
+    uncounted();
+    assert!(
+        first.ask("alloc 134217728").starts_with("ok"),
+        "until it ends"
+    );
+    // What they use is offered to nobody.
+    until("it is seen", SOON, || {
+        let gpus = station.snapshot().ok()?.gpus;
+        (gpus[0].mem_allocatable? < 13 << 30).then_some(())
+    });
+    let refused = run(
+        &station,
+        &[
+            "claim",
+            "--nonblock",
+            "--gpu-mem",
+            "14G",
+            "--gpu-ids",
+            "0",
+            "--",
+            "true",
+        ],
+    );
+    assert_eq!(refused.status.code(), Some(75), "{refused:?}");
+    assert_eq!([first.finish(), second.finish()], [Some(0); 2]);
+    let granted = || {
+        run(
+            &station,
+            &[
+                "claim",
+                "-q",
+                "--nonblock",
+                "-g",
+                "1",
+                "--gpu-ids",
+                "0",
+                "--",
+                "true",
+            ],
+        )
+    };
+    until("all is free again", SOON, || {
+        granted().status.success().then_some(())
+    });
+}
+
+#[test]
 fn that_gshare_will_be_on_again_is_told_ten_minutes_before() {
     let station = quick();
     let line = station.dir().join("state/off");

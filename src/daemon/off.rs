@@ -88,6 +88,13 @@ pub(crate) fn order_off(world: &World<'_>, peer: &Peer, for_ms: Option<u64>) -> 
                     .iter()
                     .filter_map(|(id, live)| mps_text(*id, live)),
             );
+            lines.extend(
+                world
+                    .claims
+                    .waiting
+                    .keys()
+                    .map(|id| format!("{id} waits; it starts when its memory is free on a GPU")),
+            );
             AdminDone {
                 message: lines.join("\n"),
                 undo: Some("gshare admin on".to_owned()),

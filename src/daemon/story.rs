@@ -272,12 +272,12 @@ pub(crate) fn waits_text(
     reason: &Reason,
 ) -> String {
     let waiting = world.claims.waiting.get(&id);
-    would_wait_text(
-        world,
-        features,
-        waiting.map_or(&[], |a| &a.request.only_gpus),
-        reason,
-    )
+    let only = waiting.map_or(&[][..], |a| &a.request.only_gpus);
+    let text = would_wait_text(world, features, only, reason);
+    match world.config.is_off() {
+        true => format!("gshare is off: it starts when so much memory is free; {text}"),
+        false => text,
+    }
 }
 
 /// The same of a claim that may use these GPUs (all, if none is named).

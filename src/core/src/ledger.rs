@@ -276,6 +276,20 @@ impl Ledger {
         self.sums.take(before.as_deref());
     }
 
+    /// The same GPUs with what claims use in place of what they were promised.
+    pub(crate) fn in_use(&self) -> Self {
+        let mut used = self.clone();
+        for (id, slices) in &self.held {
+            let slices = slices.iter().map(|s| Slice {
+                mem: s.charge,
+                sm: Share::ZERO,
+                ..s.clone()
+            });
+            used.insert(*id, slices.collect());
+        }
+        used
+    }
+
     /// Takes a claim out; false if it held nothing.
     pub fn remove(&mut self, id: ClaimId) -> bool {
         self.unreserve(id);

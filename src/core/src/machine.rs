@@ -374,6 +374,11 @@ impl Machine {
             }
             Event::Admission { uuid, by } => {
                 self.ledger.set_admission(&uuid, by);
+                for waiting in &mut self.queue {
+                    if let Ask::Claim { told, .. } = &mut waiting.ask {
+                        *told = None;
+                    }
+                }
                 self.settle(&mut actions);
             }
             Event::OnBehalf { id, request, gpus } => {

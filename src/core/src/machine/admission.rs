@@ -2,6 +2,7 @@
 //! to them. What they really use is told with the facts, as of programs without a claim, and is offered to nobody.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use super::claims::{Claim, Phase, PhaseKind};
 use super::{Action, Event, Machine, Now};
@@ -10,6 +11,9 @@ use crate::ledger::{Admission, Slice};
 use crate::place;
 use crate::reason::Reason;
 use crate::resize::ResizeError;
+
+/// A program has taken its memory by then.
+const SETTLES: Duration = Duration::from_secs(60);
 
 impl Machine {
     /// Handles an event of a claim that is, or is from now on, only counted; false if it is none. No decision follows.
@@ -81,6 +85,32 @@ impl Machine {
         };
         let found = gpus.iter().map(alike).find(|of| of.len() == most);
         found.filter(|of| !of.is_empty())
+    }
+
+    /// Whether the GPUs that are open to a claim let in everybody.
+    pub(super) fn lets_in(&self, request: &Request) -> bool {
+        let passes = |g| self.ledger.admission(g) == Admission::Pass;
+        !self.ledger.all_queued()
+            && place::open_to(&self.ledger, request)
+                .next()
+                .is_some_and(passes)
+    }
+
+    /// Where a claim that waits is let in there: one after the other, as far as memory really is free. What was let in a
+    /// moment ago has not taken its memory yet.
+    pub(super) fn let_in_of_queue(&self, now: Now, request: &Request) -> Option<Vec<Slice>> {
+        let mut used = self.ledger.in_use();
+        for (id, claim) in self.claims.iter() {
+            if let Some(Phase::Counted(slices)) = self.claims.phase(id)
+                && now < claim.run.since.saturating_add(SETTLES)
+            {
+                used.insert(id, slices.clone());
+            }
+        }
+        let found = place::best_fit(&used, request, &[])?;
+        let slices = found.iter();
+        let slices = slices.filter_map(|s| self.ledger.regardless(request, s.gpu));
+        Some(slices.collect())
     }
 
     fn of_counted(&mut self, event: &Event, actions: &mut Vec<Action>) -> bool {
@@ -250,18 +280,31 @@ mod tests {
     #[test]
     fn the_queue_is_let_in_as_far_as_memory_is_free() {
         let mut w = machine(1);
-        w.submit(1, 750);
-        w.submit(2, 500);
-        w.submit(3, 250);
-        w.submit(4, 500);
-        assert_eq!(w.machine.queue().count(), 2);
+        for (id, milli) in [(1, 750), (2, 500), (3, 250), (4, 500), (5, 250)] {
+            w.submit(id, milli);
+        }
+        assert_eq!(w.machine.queue().count(), 3);
+        w.used.insert((ClaimId(1), 0), Bytes::gib(8));
+        w.used.insert((ClaimId(3), 0), Bytes::gib(6));
+        w.log.clear();
         admit(&mut w, 0, Admission::Pass);
-        assert_eq!(w.machine.queue().count(), 2, "no memory is free");
-        w.submit(5, 1000);
-        assert_eq!(counted_on(&w, 5), Some(0), "others are let in at once");
-        w.send(Event::Gone { id: ClaimId(1) });
-        assert_eq!(phase(&w, 2), Some(Phase::Granted));
-        assert!(w.machine.reason(ClaimId(4)).is_some());
+        // Of 10 GiB that are free the first two need more, and the third has room; it has not taken it yet.
+        assert_eq!(
+            [2, 4, 5].map(|id| counted_on(&w, id)),
+            [None, None, Some(0)]
+        );
+        let told = |a: &Action| matches!(a, Action::Wait { id: ClaimId(2), .. });
+        assert!(w.log.iter().any(told), "it is told that it waits on");
+        w.submit(6, 1000);
+        assert_eq!(counted_on(&w, 6), Some(0), "others are let in at once");
+        w.used.values_mut().for_each(|used| *used = Bytes::ZERO);
+        w.send(Event::Tick);
+        assert_eq!(counted_on(&w, 2), None, "the sixth may take all");
+        w.now += SETTLES;
+        // By the books all of it is promised.
+        w.over.push(0);
+        used_outside(&mut w, 0, 6);
+        assert_eq!([2, 4].map(|id| counted_on(&w, id)), [Some(0), None]);
     }
 
     #[test]

@@ -111,7 +111,17 @@ impl Machine {
         let gone = self.gone(now, id, request);
         let kept = self.kept_by_rule(id, request, waiting.entitled);
         future.make_way(id);
-        if kept.is_none()
+        let lets_in = !self.comes_back(id) && self.lets_in(request);
+        if lets_in
+            && kept.is_none()
+            && let Some(slices) = self.let_in_of_queue(now, request)
+        {
+            let claim = Claim::new(request.clone(), waiting.seq, now);
+            actions.push(self.count(id, claim, slices));
+            return None;
+        }
+        if !lets_in
+            && kept.is_none()
             && round.may_fit(&self.ledger, request, &[])
             && let Some(slices) = self.place_now(request, gone, future)
             && self.needs_no_plan(now, id, request, &slices)
