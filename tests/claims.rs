@@ -257,59 +257,6 @@ fn a_lease_is_told_on_the_terminal_put_off_and_ends_after_a_grace_with_124() {
     );
 }
 
-/// The owner of a program that computes on the processor at that moment read nothing, and later only that "the process
-/// belongs to no claim".
-/// What a program says that starts in a claim after something of gshare has gone.
-#[test]
-fn a_program_starts_and_says_what_is_missing_when_the_service_or_the_library_is_gone() {
-    use std::io::Write;
-    let mut station = station();
-    let client = example("raw_client").display().to_string();
-    let script = "env | grep ^LD_LIBRARY_PATH= >&2; read go; exec \"$0\"";
-    let start = |station: &Station| {
-        let mut command = station.command();
-        command.args([
-            "claim", "-q", "-g", "0.25", "--", "sh", "-c", script, &client,
-        ]);
-        let pipes = [std::process::Stdio::piped(), std::process::Stdio::piped()];
-        let [out, errors] = pipes;
-        let command = command
-            .stdin(std::process::Stdio::piped())
-            .stdout(out)
-            .stderr(errors);
-        let child = command.spawn().expect("starts");
-        until("it has its claim", SOON, || {
-            claim_of(&station.snapshot().ok()?, child.id()).map(|_| ())
-        });
-        child
-    };
-    let end = |mut child: std::process::Child| {
-        let mut input = child.stdin.take().expect("piped");
-        input.write_all(b"go\n").expect("reads");
-        drop(input);
-        text(&child.wait_with_output().expect("ends"))
-    };
-    let child = start(&station);
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    let told = end(child);
-    assert!(
-        told.contains("ok ready") && told.contains("do not apply to this process"),
-        "{told}"
-    );
-    let path = told
-        .lines()
-        .find_map(|l| l.strip_prefix("LD_LIBRARY_PATH="));
-    let library = std::path::Path::new(path.expect("set").split(':').next().expect("some"))
-        .join("libcuda.so.1");
-    station.start_service().expect("starts again");
-    std::fs::remove_file(&library).expect("removed");
-    let told = end(start(&station));
-    assert!(
-        told.contains("ok ready") && told.contains("gshare's library is missing in"),
-        "{told}"
-    );
-}
-
 /// Ctrl-Z left a claim that held its memory for ever and was shown as running.
 #[test]
 fn a_job_that_was_stopped_is_shown_as_stopped_until_it_goes_on() {
@@ -354,6 +301,8 @@ fn a_claim_without_a_command_has_an_end_and_no_library_can_be_forbidden() {
     );
 }
 
+/// The owner of a program that computes on the processor at that moment read nothing, and later only that "the process
+/// belongs to no claim".
 #[test]
 fn a_lease_that_ends_beside_the_gpu_is_told_and_so_is_each_later_call() {
     if !root("a_lease_that_ends_beside_the_gpu_is_told_and_so_is_each_later_call") {

@@ -4,9 +4,11 @@
 use crate::support;
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -466,4 +468,126 @@ fn a_half_done_upgrade_is_named_and_harms_no_claim() {
     );
     assert!(held.ask("alloc 1048576").starts_with("ok"));
     assert_eq!(held.finish(), Some(0));
+}
+
+/// Any user: accounts are not needed to be one.
+const USER: u32 = 61_305;
+
+/// A shell in a claim of an ordinary user that starts a CUDA program when it is told to.
+fn claimed_shell(station: &Station, client: &str) -> Child {
+    let script = "env | grep ^LD_LIBRARY_PATH= >&2; read go; exec \"$0\"";
+    let mut command = station.command();
+    command.args(["claim", "-q", "-g", "0.1", "--", "sh", "-c", script, client]);
+    let command = as_user(&mut command);
+    let [input, out, errors] = [(); 3].map(|()| Stdio::piped());
+    let child = command.stdin(input).stdout(out).stderr(errors).spawn();
+    let child = child.expect("starts");
+    until("it has its claim", Duration::from_secs(5), || {
+        claim_of(&station.snapshot().ok()?, child.id()).map(|_| ())
+    });
+    child
+}
+
+fn as_user(command: &mut Command) -> &mut Command {
+    if nix::unistd::Uid::effective().is_root() {
+        command.uid(USER).gid(USER).current_dir("/");
+    }
+    command
+}
+
+/// What the shell's program printed.
+fn goes(mut shell: Child) -> String {
+    let mut input = shell.stdin.take().expect("piped");
+    input.write_all(b"go\n").expect("reads");
+    drop(input);
+    let Output { stdout, stderr, .. } = shell.wait_with_output().expect("ends");
+    [stdout, stderr]
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .concat()
+}
+
+#[test]
+fn broken_in_five_ways_every_program_starts_and_claimed_ones_say_what_is_missing() {
+    let mut station = station();
+    let client = station.dir().join("bin/raw_client");
+    support::copy_program(support::example("raw_client"), &client);
+    let client = client.display().to_string();
+    let starts = |station: &Station, shell: Child, missing: &str| {
+        let mut plain = Command::new(&client);
+        plain.env("LD_LIBRARY_PATH", station.sim_dir().join("lib"));
+        as_user(&mut plain);
+        assert_eq!(
+            Raw::start(plain).finish(),
+            Some(0),
+            "without a claim: {missing}"
+        );
+        let told = goes(shell);
+        assert!(
+            told.contains("ok ready") && told.contains(missing),
+            "{missing}: {told}"
+        );
+        told
+    };
+    let unheld = "do not apply to this process: ";
+
+    let shell = claimed_shell(&station, &client);
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    let told = starts(&station, shell, unheld);
+    station.start_service().expect("starts again");
+
+    let path = told
+        .lines()
+        .find_map(|l| l.strip_prefix("LD_LIBRARY_PATH="));
+    let library =
+        Path::new(path.expect("set").split(':').next().expect("some")).join("libcuda.so.1");
+    std::fs::remove_file(&library).expect("removed");
+    let shell = claimed_shell(&station, &client);
+    starts(&station, shell, "gshare's library is missing in");
+    station.stop_service(Signal::SIGTERM).expect("stopped");
+    station.start_service().expect("it puts it back");
+    assert!(library.exists());
+
+    let shell = claimed_shell(&station, &client);
+    let mode = |mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(station.socket(), mode).expect("changed");
+    };
+    mode(0o600);
+    let told = starts(&station, shell, unheld);
+    assert!(told.contains("Permission denied"), "{told}");
+    mode(0o666);
+
+    if root("the full disk") {
+        station.stop_service(Signal::SIGTERM).expect("stopped");
+        let disk = SmallDisk::mount(&station.dir().join("state"));
+        station.start_service().expect("starts on the small disk");
+        let shell = claimed_shell(&station, &client);
+        let ballast = disk.fill();
+        let told = starts(&station, shell, "");
+        assert!(!told.contains("gshare:"), "its limits hold: {told}");
+        let (code, text) = claim_true(&station, &["-g", "0.1", "--nonblock"]);
+        assert!(code == Some(70) && text.contains("disk"), "{text}");
+        std::fs::remove_file(ballast).expect("removed");
+        station.stop_service(Signal::SIGTERM).expect("stopped");
+        drop(disk);
+        station.start_service().expect("starts");
+    }
+
+    // The package's files are gone, its directories and what was running are there.
+    let shell = claimed_shell(&station, &client);
+    let parts = station.dir().join("lib/gshare/parts");
+    std::fs::create_dir_all(&parts).expect("made");
+    station.stop_service(Signal::SIGTERM).expect("stopped");
+    let ended = station
+        .start_service()
+        .map_err(|error| format!("{error:#}"));
+    let text = match ended {
+        Err(text) => text,
+        Ok(()) => claim_true(&station, &["-g", "0.1", "--nonblock"]).1,
+    };
+    assert!(
+        text.contains("gshare is not completely installed"),
+        "{text}"
+    );
+    starts(&station, shell, unheld);
 }
