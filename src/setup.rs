@@ -118,7 +118,15 @@ fn observe(tree: &mut Tree, dry: bool) -> Result<(), Failure> {
     let state = Path::new(STATE);
     let there = |name: &str| tree.find(&state.join(name)).is_ok();
     if there("gshare.db") || there(crate::stage::FILE) {
-        return Ok(());
+        let config = tree.shown(Path::new(gshare_config::SYSTEM_FILE));
+        let config = gshare_config::Config::load_file(&config).unwrap_or_default();
+        let line = crate::stage::read(&tree.shown(state));
+        let stage = crate::stage::in_force(&config, line).machine;
+        return out::print(&format!(
+            "stage    {} ({}), as before; to see or change it: gshare admin stage\n",
+            stage.number(),
+            stage.name()
+        ));
     }
     let path = state.join(crate::stage::FILE);
     out::print(&format!(

@@ -118,6 +118,22 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
     ] {
         assert!(text(&why).contains(words), "{words}: {}", text(&why));
     }
+    // Without an argument they list what they can tell of.
+    let lists = [
+        ("why", &waiting.id, "gshare why ID explains one of them"),
+        ("log", &held_id, "gshare log ID shows what happened"),
+    ];
+    for (word, id, more) in lists {
+        let list = run(&station, &[word]);
+        let lines = text(&list);
+        let row = lines.lines().any(|l| l.starts_with(&format!("{id} ")));
+        assert!(
+            list.status.success() && row && lines.contains(more),
+            "{lines}"
+        );
+        let json = run(&station, &[word, "--json"]).stdout;
+        assert!(String::from_utf8_lossy(&json).contains(&format!("\"id\":\"{id}\"")));
+    }
     let queue = run(&station, &["queue"]);
     assert!(
         text(&queue).contains("in 1h") || text(&queue).contains("in 59m"),

@@ -179,6 +179,23 @@ fn setup_shows_its_changes_also_without_systemd_and_what_users_should_know() {
     ] {
         assert!(fresh.contains(part), "{part} is not in\n{fresh}");
     }
+    // An upgrade says which stage holds on: of a version without stages, that of what it did.
+    let file = |path: &str, text: &str| {
+        let path = home.path("image").join(path);
+        fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        fs::write(path, text).expect("written");
+    };
+    let stage = |says: &str| {
+        let shown = shown(&["setup", "--dry-run", "--root", &root]);
+        let line = format!("stage    {says}, as before; to see or change it: gshare admin stage\n");
+        assert!(shown.contains(&line), "{shown}");
+    };
+    file("var/lib/gshare/gshare.db", "");
+    stage("3 (reclaim)");
+    file("etc/gshare/gshare.toml", "[policy]\nunclaimed = \"deny\"\n");
+    stage("4 (require)");
+    file("etc/gshare/gshare.toml", "[stage]\nmachine = \"opt-in\"\n");
+    stage("2 (opt-in)");
 }
 
 #[test]
