@@ -64,6 +64,7 @@ mod outside;
 mod overhead;
 mod owners;
 mod peer;
+mod played;
 mod policy;
 mod reclaim;
 mod record;

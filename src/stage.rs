@@ -138,17 +138,53 @@ pub(crate) fn contradictions(config: &Config, stage: Stage) -> Vec<String> {
         .collect()
 }
 
-/// What would be different for a run of a claim; `above` its limit if it had more memory than that at some time.
-pub(crate) fn effect(old: Stage, new: Stage, above: bool) -> Option<&'static str> {
-    if old == Stage::Observe && new > Stage::Observe {
-        return Some(match above {
-            true => "would have reached its memory limit",
-            false => "would have limits, and wait for room",
-        });
-    }
-    let taken = old < Stage::Reclaim && new >= Stage::Reclaim;
-    taken.then_some("could be offloaded, moved or suspended for others")
+/// How a recorded run of a claim fares in another stage.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fares {
+    /// It had more memory than its limit at some time.
+    pub(crate) above: bool,
+    /// There was no room for it at first, or never.
+    pub(crate) waits: bool,
+    pub(crate) refused: bool,
+    /// It was offloaded or moved.
+    pub(crate) taken: bool,
 }
+
+/// What would be different for a run of a claim.
+pub(crate) fn effect(old: Stage, new: Stage, run: Fares) -> Option<&'static str> {
+    use Stage::{Observe, Reclaim};
+    let limits = old == Observe && new > Observe;
+    let takes = old < Reclaim && new >= Reclaim;
+    let effects = [
+        (limits && run.above, "would have reached its memory limit"),
+        (
+            limits && run.refused,
+            "would have been refused: there is never so much room",
+        ),
+        (limits && run.waits, WOULD_WAIT),
+        (
+            takes && run.taken,
+            "would have been offloaded or moved for others",
+        ),
+        (limits, "would have had limits"),
+        (takes, "could be offloaded, moved or suspended for others"),
+        (
+            old > Observe && new == Observe,
+            "would have no limits, and start at once",
+        ),
+        (
+            old >= Reclaim && new < Reclaim,
+            "would not be offloaded, moved or suspended for others",
+        ),
+    ];
+    effects
+        .into_iter()
+        .find(|(so, _)| *so)
+        .map(|(_, what)| what)
+}
+
+/// For how long is said beside it.
+pub(crate) const WOULD_WAIT: &str = "would have waited for room";
 
 /// The line. One that cannot be understood stands for the stage that touches nobody.
 pub(crate) fn read(state_dir: &Path) -> Option<Stages> {
@@ -245,20 +281,31 @@ mod tests {
     }
 
     #[test]
-    fn only_a_higher_stage_is_different_for_anybody() {
+    fn a_run_fares_otherwise_in_a_higher_and_in_a_lower_stage() {
         use Stage::{Observe, OptIn, Reclaim, Require};
-        for (old, new) in [
-            (Require, Reclaim),
-            (Reclaim, Observe),
-            (OptIn, OptIn),
-            (Reclaim, Require),
-        ] {
-            assert_eq!(effect(old, new, true), None, "{old} to {new}");
+        let all = Fares {
+            above: true,
+            waits: true,
+            refused: true,
+            taken: true,
+        };
+        for (old, new) in [(Require, Reclaim), (OptIn, OptIn), (Reclaim, Require)] {
+            assert_eq!(effect(old, new, all), None, "{old} to {new}");
         }
-        let text = |old, new, above| effect(old, new, above).unwrap_or_default();
-        assert!(text(Observe, Require, true).contains("limit"));
-        assert!(text(Observe, OptIn, false).contains("wait"));
-        assert!(text(OptIn, Reclaim, true).contains("offloaded"));
+        let text = |old, new, run| effect(old, new, run).unwrap_or_default();
+        let none = Fares::default();
+        let waits = Fares {
+            waits: true,
+            taken: true,
+            ..none
+        };
+        assert!(text(Observe, Require, all).contains("memory limit"));
+        assert_eq!(text(Observe, Reclaim, waits), WOULD_WAIT);
+        assert_eq!(text(Observe, OptIn, none), "would have had limits");
+        assert!(text(OptIn, Reclaim, waits).contains("would have been offloaded"));
+        assert!(text(OptIn, Reclaim, none).contains("could be offloaded"));
+        assert!(text(Reclaim, Observe, waits).contains("no limits"));
+        assert!(text(Require, OptIn, waits).contains("would not be offloaded"));
     }
 
     #[test]

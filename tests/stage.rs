@@ -467,13 +467,13 @@ fn a_dry_run_names_whom_a_stage_would_affect_and_its_plan_holds_only_while_that_
         (text.clone(), id.to_owned())
     };
     let (text, plan) = dry("2");
-    assert!(
-        text.contains("1 run: would have reached its memory limit"),
-        "{text}"
-    );
-    assert!(!text.contains("without a claim"), "{text}");
-    let refusal = "1 run: could not open a GPU without a claim";
-    assert!(dry("4").0.contains(refusal), "{}", dry("4").0);
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective());
+    let user = user.ok().flatten().expect("a user").name;
+    let line = format!("  raw_client of {user}, 1 run: would have reached its memory limit\n");
+    assert!(text.contains(&line), "{text}");
+    assert!(!text.contains("could not open"), "{text}");
+    let refusal = format!("  raw_client of {user}, 1 run: could not open a GPU without a claim\n");
+    assert!(dry("4").0.contains(&refusal), "{}", dry("4").0);
     assert!(
         dry("4").0.contains("were used without a claim"),
         "{}",
@@ -492,9 +492,61 @@ fn a_dry_run_names_whom_a_stage_would_affect_and_its_plan_holds_only_while_that_
     let plan = dry("2").1;
     said(&station, &["admin", "stage", "2", "--plan", &plan]);
     assert_eq!(said(&station, &["admin", "stage"]), "stage 2 (opt-in)\n");
-    let (text, _) = dry("1");
+    let (text, _) = dry("2");
     assert!(
         text.contains("no run would be treated differently"),
         "{text}"
     );
+}
+
+#[test]
+fn a_dry_run_plays_who_would_have_waited_and_what_going_down_would_change() {
+    let station = detach::station_of(1, "");
+    said(&station, &["admin", "stage", "1"]);
+    let whole = |program: &str, seconds: &str| {
+        let mut command = station.command();
+        command.args(["claim", "-q", "-g", "1", "--", program, seconds]);
+        command.spawn().expect("starts")
+    };
+    // Both run at once, and share a GPU that is whole for each.
+    let mut first = whole("sleep", "6");
+    std::thread::sleep(Duration::from_secs(1));
+    let script = station.dir().join("later.sh");
+    std::fs::write(&script, "sleep 1\n").expect("written");
+    let mut second = whole("sh", script.to_str().expect("plain"));
+    for child in [&mut second, &mut first] {
+        assert!(child.wait().expect("waits").success());
+    }
+    until("both are over", SOON, || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective());
+    let user = user.ok().flatten().expect("a user").name;
+    let text = said(&station, &["admin", "stage", "2", "--dry-run"]);
+    let waits =
+        format!("  sh later.sh of {user}, 1 run: would have waited for room, the longest for ");
+    let (_, rest) = text.split_once(&waits).expect(&text);
+    let wait: u64 = rest
+        .split('s')
+        .next()
+        .and_then(|n| n.parse().ok())
+        .expect(&text);
+    assert!(
+        (3..=5).contains(&wait),
+        "the first had 6 s, and the second came after one: {text}"
+    );
+    let limits = format!("  sleep of {user}, 1 run: would have had limits\n");
+    assert!(text.contains(&limits), "{text}");
+
+    said(&station, &["admin", "stage", "3"]);
+    said(&station, &["claim", "-q", "-g", "0.5", "--", "true"]);
+    until("it is over", SOON, || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
+    let down = |stage: &str| said(&station, &["admin", "stage", stage, "--dry-run"]);
+    let spared =
+        format!("  true of {user}, 1 run: would not be offloaded, moved or suspended for others\n");
+    assert!(down("2").contains(&spared), "{}", down("2"));
+    let free = format!("  true of {user}, 1 run: would have no limits, and start at once\n");
+    assert!(down("1").contains(&free), "{}", down("1"));
 }

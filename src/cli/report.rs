@@ -2,6 +2,7 @@
 
 mod merge;
 mod page;
+mod sharing;
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -146,7 +147,33 @@ fn text(report: &ReportView, user: Option<&str>, width: Option<usize>, bold: boo
         text.push_str("\nclaims with the most idle time\n");
         text.push_str(&worst(report).blocks(width, bold));
     }
+    let sentences = sharing::sentences(report);
+    if !sentences.is_empty() {
+        text.push_str(&format!("\n{}\n", sharing::TITLE.to_lowercase()));
+        for line in sentences.iter().flat_map(|s| wrap(s, width)) {
+            text.push_str(&format!("{line}\n"));
+        }
+    }
+    if sharing::rows(report).next().is_some() {
+        text.push('\n');
+        text.push_str(&fared(report).blocks(width, bold));
+    }
     text
+}
+
+fn wrap(text: &str, width: Option<usize>) -> Vec<String> {
+    figures::wrap(text, width.unwrap_or(usize::MAX), usize::MAX)
+}
+
+/// Users whose runs sharing would have held up.
+fn fared(report: &ReportView) -> Table {
+    let columns = sharing::COLUMNS.map(|name| (name, Align::Right));
+    let columns: Vec<_> = [("USER", Align::Left)].into_iter().chain(columns).collect();
+    let mut table = Table::new(&columns);
+    for (user, cells) in sharing::rows(report) {
+        table.row([user.to_owned()].into_iter().chain(cells).collect());
+    }
+    table
 }
 
 fn users(report: &ReportView) -> Table {
@@ -440,7 +467,8 @@ mod tests {
         let words = |text: &str| -> std::collections::BTreeSet<String> {
             text.split_whitespace().map(str::to_owned).collect()
         };
-        let whole = [users(&seen), worst(&seen)]
+        seen.sharing = Some(sharing::example());
+        let whole = [users(&seen), worst(&seen), fared(&seen)]
             .map(|table| table.text(None, false))
             .concat();
         for width in [80, 120] {

@@ -8,6 +8,7 @@ mod ask;
 mod file_tests;
 pub(crate) mod runs;
 pub(crate) mod say;
+mod sharing;
 pub(crate) mod store;
 mod stored;
 pub(crate) mod sum;

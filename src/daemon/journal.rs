@@ -20,7 +20,7 @@ pub(crate) use admin::{DrainRecord, QuotaRecord};
 pub(crate) use health::{Store, XidRecord};
 pub(crate) use holding::{HoldingRecord, ParkedRecord};
 use past::Budget;
-pub(crate) use past::{Ended, ended_since};
+pub(crate) use past::{Ended, ended_since, running};
 pub(crate) use records::{BehalfRecord, ClaimRecord, ProcessRecord, SampleRecord, SliceRecord};
 
 /// Why the journal failed.

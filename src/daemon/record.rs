@@ -25,6 +25,7 @@ use super::host::Host;
 use super::journal::{ClaimRecord, HoldingRecord, Journal};
 use super::msg::Msg;
 use super::peer::Peer;
+use super::played::Machine;
 use super::policy::auto;
 use super::tracks::Sizes;
 use super::viewer::Viewer;
@@ -271,7 +272,13 @@ impl History {
             self.keep(world, features, step);
         }
         let viewer = watch::viewer(world, peer);
-        let place = world.gpus.place(viewer);
+        let mut place = Box::new(world.gpus.place(viewer));
+        if matches!(ask, Ask::Report(_)) {
+            let claims = world.claims.iter().map(|(id, live)| (id.0, live.peak));
+            let auto = world.policy.auto.iter().map(|(id, a)| (id.0, a.peak()));
+            let peaks = claims.chain(auto).collect();
+            place.played = Machine::of(world).map(|machine| Box::new((machine, peaks)));
+        }
         let order = match ask {
             Ask::History(spec) => Order::History(Box::new(spec), place, out.clone(), turn),
             Ask::Stored(after) => Order::Stored(viewer.uid(), after, out.clone(), turn),
@@ -456,6 +463,7 @@ impl Gpus {
             viewer,
             gpus: (0..self.len()).map(|g| self.lasting_name(g)).collect(),
             now_ms: unix_ms(),
+            ..Place::default()
         }
     }
 }

@@ -7,9 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::thread;
+use std::time::Duration;
 
 use gshare_config::{Stage, Unclaimed};
 use gshare_core::machine::Event;
+use gshare_core::units::show_duration;
 use gshare_core::{Admission, ClaimId};
 use gshare_enforcer::proc;
 use gshare_proto::{AdminCall, ErrorCode, LaterView, StageView, WireError, messages};
@@ -27,11 +29,12 @@ use super::msg::Msg;
 use super::off::Which;
 use super::outside::NoEffect;
 use super::peer::Peer;
+use super::played::{self, Came};
 use super::story;
 use super::world::World;
 use crate::clock::unix_ms;
 use crate::figures;
-use crate::stage::{self, Later, Stages};
+use crate::stage::{self, Fares, Later, Stages};
 
 /// How far back a dry run looks.
 const WEEK_MS: u64 = 7 * 86_400_000;
@@ -110,9 +113,10 @@ pub(crate) fn look_back(world: &World<'_>, peer: Peer, call: AdminCall, out: &Se
     }
     let path = world.host.paths.state_dir.join(journal::FILE);
     let grouped = !world.config.stages.groups.is_empty();
+    let machine = played::Machine::of(world);
     let (events, reply) = (world.host.events.clone(), out.clone());
     let read = move || {
-        let past = Past::read(&path, &call, grouped);
+        let past = Past::read(&path, &call, grouped, machine);
         // A service that ends answers nobody.
         let _ = events.send(Msg::Stage {
             peer,
@@ -178,15 +182,27 @@ pub(crate) fn order(world: &World<'_>, call: AdminCall, past: &Past) -> Result<O
             .flatten(),
     );
     if dry_run {
+        let opened = opened(world, new);
+        if !opened.is_empty() {
+            let opened = opened.join(", ");
+            lines.push(format!("programs without a claim could open GPU {opened}"));
+        }
         lines.push(match affected.is_empty() {
             true => "judging by the last 7 days, no run would be treated differently".to_owned(),
-            false => {
-                "judging by the last 7 days, these runs would be treated differently:".to_owned()
-            }
+            false => "judging by the last 7 days, played with the sizes that claims asked for (programs without a claim: \
+                      their own peak plus 10 %), these runs would be treated differently:"
+                .to_owned(),
         });
-        let row = |((who, how), runs): (&(String, &str), &u32)| {
+        let row = |((who, how), (runs, longest_s)): (&(String, &str), &(u32, f64))| {
             let s = if *runs == 1 { "" } else { "s" };
-            format!("  {who}, {runs} run{s}: {how}")
+            let until = match *how == stage::WOULD_WAIT {
+                true => format!(
+                    ", the longest for {}",
+                    show_duration(Duration::from_secs_f64(*longest_s))
+                ),
+                false => String::new(),
+            };
+            format!("  {who}, {runs} run{s}: {how}{until}")
         };
         lines.extend(affected.iter().take(NAMED).map(row));
         if let Some(more) = affected.len().checked_sub(NAMED).filter(|n| *n > 0) {
@@ -428,6 +444,8 @@ struct Run {
     ms: u64,
     /// The most bytes that it had.
     peak: u64,
+    /// What came of it when it was played in the stage that is asked about; none where nothing was played.
+    came: Option<Came>,
 }
 
 /// What ended in the last 7 days, and the groups of its users where these count.
@@ -438,10 +456,25 @@ pub(crate) struct Past {
 }
 
 impl Past {
-    fn read(path: &Path, call: &AdminCall, grouped: bool) -> Result<Self, WireError> {
-        let group = match call {
-            AdminCall::Stage { group, .. } => group.as_deref(),
-            _ => None,
+    fn read(
+        path: &Path,
+        call: &AdminCall,
+        grouped: bool,
+        machine: Option<played::Machine>,
+    ) -> Result<Self, WireError> {
+        let (group, takes) = match call {
+            AdminCall::Stage {
+                group,
+                stage,
+                dry_run,
+                plan,
+                ..
+            } => {
+                let asked = *dry_run || plan.is_some();
+                let stage = Stage::parse(stage).ok().filter(|_| asked);
+                (group.as_deref(), stage.map(|s| s >= Stage::Reclaim))
+            }
+            _ => (None, None),
         };
         if let Some(group) = group.filter(|group| !proc::group_exists(group)) {
             let text = format!("there is no group `{group}`");
@@ -449,7 +482,7 @@ impl Past {
         }
         let from_ms = unix_ms().saturating_sub(WEEK_MS);
         let ended = journal::reader(path).and_then(|db| journal::ended_since(&db, from_ms));
-        let ended = ended.map_err(|error| {
+        let mut ended = ended.map_err(|error| {
             let text = format!("the journal cannot be read: {error}");
             WireError::new(ErrorCode::Internal, text)
         })?;
@@ -457,8 +490,20 @@ impl Past {
             ms: ended_ms.saturating_sub(record.granted_ms.max(from_ms)),
             record,
             peak,
+            came: None,
         };
-        let runs: Vec<Run> = ended.into_iter().map(run).collect();
+        ended.sort_by_key(|(record, ..)| std::cmp::Reverse(record.granted_ms));
+        let came = machine.zip(takes).map(|(machine, takes)| {
+            let newest = ended.iter().take(played::MOST);
+            let run = |(record, ended_ms, peak): &(ClaimRecord, u64, u64)| {
+                played::Run::new(record, (from_ms, *ended_ms), *peak, machine)
+            };
+            played::as_asked(&newest.map(run).collect::<Vec<_>>(), machine, takes)
+        });
+        let mut runs: Vec<Run> = ended.into_iter().map(run).collect();
+        for (run, came) in runs.iter_mut().zip(came.into_iter().flatten()) {
+            run.came = Some(came);
+        }
         let mut groups = BTreeMap::new();
         if grouped || group.is_some() {
             for run in &runs {
@@ -514,8 +559,13 @@ impl Gpus {
     }
 }
 
-/// Whose runs would be treated differently with these stages, and how; with the number of runs.
-fn affected(world: &World<'_>, past: &Past, new: &Stages) -> BTreeMap<(String, &'static str), u32> {
+/// Whose runs would be treated differently with these stages, and how; with the number of runs and the longest wait in
+/// seconds.
+fn affected(
+    world: &World<'_>,
+    past: &Past,
+    new: &Stages,
+) -> BTreeMap<(String, &'static str), (u32, f64)> {
     let closed = world.gpus.denied(&world.config.stages);
     let mut found = BTreeMap::new();
     for run in &past.runs {
@@ -532,15 +582,31 @@ fn affected(world: &World<'_>, past: &Past, new: &Stages) -> BTreeMap<(String, &
             (!world.gpus.denied(new).is_subset(&closed))
                 .then_some("could not open a GPU without a claim")
         } else {
-            stage::effect(stage(&world.config.stages), stage(new), run.peak > most)
+            let came = run.came;
+            let fares = Fares {
+                above: run.peak > most,
+                waits: came.is_some_and(|c| c.has_waited()),
+                refused: came.is_some_and(|c| c.start_s.is_none()),
+                taken: came.is_some_and(|c| c.taken > 0),
+            };
+            stage::effect(stage(&world.config.stages), stage(new), fares)
         };
         if let Some(how) = how {
             let user = world.host.names.user(record.uid);
             let who = format!("{} of {user}", figures::public(&record.command));
-            *found.entry((who, how)).or_default() += 1;
+            let (runs, longest_s): &mut (u32, f64) = found.entry((who, how)).or_default();
+            *runs += 1;
+            *longest_s = longest_s.max(run.came.and_then(|c| c.start_s).unwrap_or(0.0));
         }
     }
     found
+}
+
+/// The GPUs that programs without a claim could open with these stages, and cannot open now.
+fn opened(world: &World<'_>, new: &Stages) -> Vec<String> {
+    let closed = world.gpus.denied(new);
+    let now = world.gpus.denied(&world.config.stages);
+    now.difference(&closed).map(usize::to_string).collect()
 }
 
 /// The lowest stage of these GPUs.

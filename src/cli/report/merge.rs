@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use gshare_proto::{HistoryPoint, Idle, ReportView, Usage, UserReport};
+use gshare_proto::{HistoryPoint, Idle, ReportView, SharingView, Usage, UserFared, UserReport};
 
 use crate::command::failure::{self, Failure};
 
@@ -44,6 +44,12 @@ pub(super) fn merged(reports: Vec<(String, ReportView)>) -> ReportView {
         }
         for claim in &mut report.worst {
             claim.id = format!("{host} {}", claim.id);
+        }
+        if let Some(sharing) = report.sharing {
+            add_sharing(all.sharing.get_or_insert_default(), sharing);
+        }
+        if let Some(why) = report.not_played {
+            all.not_played = Some(format!("of {host}, {why}"));
         }
         all.gpus.append(&mut report.gpus);
         all.worst.append(&mut report.worst);
@@ -96,6 +102,20 @@ fn in_steps(points: &[HistoryPoint], from_ms: u64, step_ms: u64) -> Vec<HistoryP
         sum.waiting += point.waiting;
     }
     steps.into_values().collect()
+}
+
+/// Users by name are the same.
+fn add_sharing(all: &mut SharingView, more: SharingView) {
+    all.occupied_gpu_s += more.occupied_gpu_s;
+    all.total.add(&more.total);
+    for user in more.users {
+        match all.users.iter_mut().find(|known| known.user == user.user) {
+            Some(known) => known.fared.add(&user.fared),
+            None => all.users.push(user),
+        }
+    }
+    let harmed = |user: &UserFared| std::cmp::Reverse(user.fared.harmed());
+    all.users.sort_by_key(harmed);
 }
 
 /// What is not known of one is not known of both, unless that one claimed nothing.
@@ -200,5 +220,26 @@ mod tests {
         let gpus: Vec<&str> = all.gpus.iter().map(|g| g.uuid.as_str()).collect();
         assert_eq!(gpus, ["a GPU 0", "b GPU 0", "c GPU 0"]);
         assert_eq!(all.worst[1].id, "b c3");
+        assert_eq!((&all.sharing, &all.not_played), (&None, &None));
+    }
+
+    #[test]
+    fn what_sharing_would_have_done_adds_up_by_user() {
+        let shared = || {
+            let sharing = Some(super::super::sharing::example());
+            let report = report(10.0, Some(5.0), "ada");
+            ReportView { sharing, ..report }
+        };
+        let reports = ["a", "b"].map(|host| (host.to_owned(), shared()));
+        let all = merged(reports.into()).sharing.expect("played");
+        assert_eq!((all.total.runs, all.users.len()), (28, 2));
+        assert_eq!(
+            (all.total.waited, all.total.longest_s),
+            ([0, 4], [0.0, 5400.0])
+        );
+        assert_eq!(
+            (all.users[0].user.as_str(), all.users[0].fared.runs),
+            ("ada", 18)
+        );
     }
 }

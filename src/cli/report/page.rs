@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use chrono::{Local, TimeZone};
-use gshare_proto::figures::{about, hours, left, parts, percent};
+use gshare_proto::figures::{about, hours, left, parts, percent, wrap};
 use gshare_proto::{HistoryPoint, IdleHolding, ReportView, Usage};
+
+use super::sharing;
 
 /// The report with names or aliases.
 pub(super) struct Page<'a> {
@@ -113,8 +115,10 @@ impl<'a> Page<'a> {
     pub(super) fn new(report: &'a ReportView, names: bool) -> Self {
         let users = report.users.iter().map(|u| u.user.as_str());
         let held = report.worst.iter().map(|w| w.user.as_str());
+        let fared = report.sharing.iter().flat_map(|s| &s.users);
+        let fared = fared.map(|u| u.user.as_str());
         let mut shown = BTreeMap::new();
-        for user in users.chain(held) {
+        for user in users.chain(held).chain(fared) {
             let alias = format!("user {}", shown.len() + 1);
             let name = if names { user.to_owned() } else { alias };
             shown.entry(user).or_insert(name);
@@ -391,10 +395,42 @@ impl<'a> Page<'a> {
             }
             out += "</ul>\n";
         }
+        out += &self.sharing();
         if !self.names {
             out += "<p class=\"dim\">Users are shown by alias; --names names them and what they run.</p>\n";
         }
         out + "</body></html>\n"
+    }
+
+    /// What sharing would have done with runs that had no limits, for the page.
+    fn sharing(&self) -> String {
+        let sentences = sharing::sentences(self.report);
+        let Some((first, more)) = sentences.split_first() else {
+            return String::new();
+        };
+        let mut out = format!("<h2>{}</h2><p>{}</p>", sharing::TITLE, safe(first));
+        for text in more {
+            let _ = write!(out, "<p class=\"dim\">{}</p>", safe(text));
+        }
+        let mut rows = sharing::rows(self.report).peekable();
+        if rows.peek().is_some() {
+            // A phone has no room for all of them.
+            let class = |name| match name {
+                "HELD" | "LONGEST" => " class=\"more\"",
+                _ => "",
+            };
+            let heads = sharing::COLUMNS.map(|n| format!("<th{}>{}", class(n), n.to_lowercase()));
+            let heads = heads.concat();
+            let _ = write!(out, "<div class=\"wide\"><table><tr><th>user{heads}");
+            for (user, cells) in rows {
+                let cells = sharing::COLUMNS.iter().zip(cells);
+                let cells = cells.map(|(n, cell)| format!("<td{}>{}", class(n), safe(&cell)));
+                let cells: String = cells.collect();
+                let _ = write!(out, "<tr><td>{}{cells}", safe(self.user(user)));
+            }
+            out += "</table></div>";
+        }
+        out + "\n"
     }
 
     /// The same for a mail, in at most [`MAIL`] lines of 78 columns.
@@ -429,7 +465,11 @@ impl<'a> Page<'a> {
             ["claimed", "used", "used %", "idle"],
             "idle mostly",
         ));
-        let shown = if report.users.len() > 8 { 7 } else { 8 };
+        let said = sharing::sentences(report).into_iter().take(1);
+        let said = said.flat_map(|text| wrap(&text, 76, usize::MAX));
+        let said: Vec<String> = said.map(|line| format!("  {line}")).collect();
+        let most = if said.is_empty() { 8 } else { 4 };
+        let shown = most - usize::from(report.users.len() > most);
         for user in report.users.iter().take(shown) {
             let usage = &user.usage;
             let (claimed, used) = (
@@ -453,6 +493,7 @@ impl<'a> Page<'a> {
                 out.extend(lines);
             }
         };
+        section(sharing::TITLE, said);
         let worst = report.worst.iter().take(3).map(|held| {
             format!(
                 "  {} of {}: {} of {} GPU h idle, {} {}",
@@ -570,6 +611,8 @@ mod tests {
                     },
                 ),
             ],
+            sharing: Some(sharing::example()),
+            ..ReportView::default()
         }
     }
 
@@ -620,6 +663,11 @@ mod tests {
         assert!(
             chart.contains(&drawn("unknown")) && !chart.contains(&drawn("claimed")),
             "{chart}"
+        );
+        assert!(
+            html.contains("Had each program asked for its own peak plus 10 %, 14 runs would have held 1.5 to 3.0 GPU h")
+                && html.contains("<tr><td>user 1<td>9<td class=\"more\">1.0 to 2.5<td>0 to 2<td"),
+            "{html}"
         );
         let empty = Page::new(&ReportView::default(), false).html();
         assert!(
@@ -733,10 +781,13 @@ mod tests {
         let claim = report.worst[0].clone();
         report.worst.extend(vec![claim; 9]);
         let mail = Page::new(&report, true).mail();
+        let words = mail.split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = &sharing::sentences(&report)[0];
+        assert!(words.contains(said), "{mail}");
         assert!(mail.lines().count() <= MAIL, "{mail}");
         assert!(mail.lines().all(|l| l.chars().count() <= 78), "{mail}");
         assert!(
-            mail.contains("and 36 more") && mail.contains("c1: 0.05 GPU instead of 0.50"),
+            mail.contains("and 40 more") && mail.contains("c1: 0.05 GPU instead of 0.50"),
             "{mail}"
         );
     }

@@ -14,6 +14,7 @@ use super::ask::{Filter, Group, Span, Sums};
 use super::store::{ClaimFace, NOBODY, Store, kind};
 use super::sum::Sum;
 use crate::daemon::names::Names;
+use crate::daemon::played::Machine;
 use crate::daemon::viewer::Viewer;
 
 /// Points of a line where nobody says how many.
@@ -35,6 +36,8 @@ pub(crate) struct Place {
     /// Now, Unix milliseconds.
     pub(crate) now_ms: u64,
     pub(crate) viewer: Viewer,
+    /// For a report, where runs can be played: on what, and the most bytes that claims that run had so far.
+    pub(crate) played: Option<Box<(Machine, BTreeMap<u64, u64>)>>,
 }
 
 impl Place {
@@ -118,13 +121,13 @@ fn point(at: i64, step: i64, sum: &Sum, looked: f64) -> HistoryPoint {
     }
 }
 
-fn total(line: &BTreeMap<i64, Sum>) -> Sum {
+pub(super) fn total(line: &BTreeMap<i64, Sum>) -> Sum {
     let mut all = Sum::default();
     line.values().for_each(|sum| all.add(sum));
     all
 }
 
-fn only(kinds: &[i64]) -> Filter {
+pub(super) fn only(kinds: &[i64]) -> Filter {
     Filter {
         kinds: kinds.to_vec(),
         ..Filter::default()
@@ -494,6 +497,7 @@ impl Store {
             worst: self
                 .worst(&span, &claims, place.viewer, names)
                 .map_err(read)?,
+            ..ReportView::default()
         })
     }
 
@@ -555,25 +559,16 @@ impl Store {
         Ok(lines.into_iter().filter_map(user).collect())
     }
 
-    /// What claims claimed and used so far.
+    /// What claims claimed and used between two moments, Unix milliseconds.
     pub(crate) fn of_claims(
         &self,
-        ids: &[u64],
-        now_ms: u64,
+        from_ms: u64,
+        to_ms: u64,
     ) -> rusqlite::Result<BTreeMap<u64, Sum>> {
-        let now = (now_ms / 1000) as i64;
-        let span = Span::with_level(0, now + 1, 1, 2);
-        let mut found = BTreeMap::new();
-        for id in ids {
-            let filter = Filter {
-                claim: Some(*id),
-                ..only(&[kind::CLAIM])
-            };
-            let lines = self.sums(&span, Group::All, &filter)?;
-            if let Some(line) = lines.values().next() {
-                found.insert(*id, total(line));
-            }
-        }
-        Ok(found)
+        let (from, to) = ((from_ms / 1000) as i64, (to_ms / 1000) as i64 + 1);
+        let span = Span::with_level(from, to, 1, 2);
+        let lines = self.sums(&span, Group::Claim, &only(&[kind::CLAIM]))?;
+        let claim = |(id, line): (String, _)| Some((id.parse().ok()?, total(&line)));
+        Ok(lines.into_iter().filter_map(claim).collect())
     }
 }

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use gshare_config::Stage;
 use gshare_proto::history::{HistoryBy, HistorySpec, ReportSpec};
 
 use super::answer::Place;
 use super::store::{ClaimFace, Store};
 use super::sum::{Cause, Fact, Key, Step, Sum};
+use crate::daemon::journal::{self, ClaimRecord, Journal};
 use crate::daemon::names::Names;
+use crate::daemon::played::{self, Machine, Run};
 use crate::daemon::viewer::Viewer;
 
 const BEGIN: i64 = 1_780_002_000;
@@ -437,4 +440,86 @@ fn of_arguments_only_numbers_are_kept() {
     };
     let told = store.told(&whose, &shape, 1).unwrap();
     assert_eq!(told.records.len(), 2);
+}
+
+/// By hand: three runs of an hour, half an hour apart, each with 11 GiB and a tenth of 20 GiB: 0.605 of the GPU, so none fits
+/// beside another. The second would have waited half an hour, the third an hour.
+#[test]
+fn a_report_plays_recorded_runs_once_there_is_a_day_of_records() {
+    const HALF: i64 = 1800;
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(&dir);
+    let mut journal = Journal::open(&dir.path().join("gshare.db")).unwrap();
+    // Of the second and the third it is known that they were on one GPU and used 0.3 of it.
+    let look = |at: i64| {
+        let mut rows = std::collections::BTreeMap::new();
+        rows.insert(Key::Machine, sum(10.0, None));
+        let half = (at - BEGIN) / HALF;
+        for (id, uid, halves) in [(2, 8, 1..3), (3, 9, 2..4)] {
+            if halves.contains(&half) {
+                rows.insert(claim(id, uid), sum(5.0, Some(3.0)));
+            }
+        }
+        Step { at, rows }
+    };
+    let looks = |from: i64, to: i64| -> Vec<Step> { (from..to).step_by(10).map(look).collect() };
+    store.add_all(&looks(BEGIN, BEGIN + 3600)).unwrap();
+    let mut end = |id, uid, uncapped| {
+        let record = ClaimRecord {
+            id,
+            uid,
+            uncapped,
+            stage: Stage::Reclaim,
+            granted_ms: (BEGIN + HALF * (id as i64 - 1)).unsigned_abs() * 1000,
+            ..ClaimRecord::default()
+        };
+        let ended_ms = record.granted_ms + 3_600_000;
+        let peak = Some(11 << 30);
+        journal
+            .end(&record, ended_ms, "process ended", peak, None)
+            .unwrap();
+    };
+    let asked = |store: &Store, to: i64| {
+        let machine = Machine {
+            gpus: 1,
+            mem: 20 << 30,
+        };
+        let place = Place {
+            played: Some(Box::new((machine, std::collections::BTreeMap::new()))),
+            ..place(to)
+        };
+        let spec = ReportSpec {
+            from_ms: BEGIN.unsigned_abs() * 1000,
+            ..ReportSpec::default()
+        };
+        let names = Names::new();
+        let mut view = store.report(&spec, &place, &names).unwrap();
+        let journal = journal::reader(&dir.path().join("gshare.db")).unwrap();
+        let runs = store.to_be_played(&journal, &place, &mut view).unwrap();
+        let play = |(mut runs, machine): (Vec<Run>, Machine)| {
+            played::sharing(&mut runs, machine, None, |uid| names.user(uid))
+        };
+        (runs.map(play), view.not_played)
+    };
+    end(1, 7, false);
+    let (before, after) = (BEGIN + 3600, BEGIN + 87_000);
+    assert_eq!(asked(&store, before), (None, None), "a claim with limits");
+    end(2, 8, true);
+    end(3, 9, true);
+    let too_soon = Some("there is less than a day of records".to_owned());
+    assert_eq!(asked(&store, before), (None, too_soon));
+    store.add_all(&looks(before, after)).unwrap();
+    let (sharing, why) = asked(&store, after);
+    let sharing = sharing.expect("played");
+    assert_eq!((why, sharing.users.len()), (None, 3));
+    let total = sharing.total;
+    assert_eq!(
+        (total.runs, total.refused, total.limited),
+        (3, [0, 0], [0, 0])
+    );
+    assert_eq!((total.waited, total.longest_s), ([2, 2], [3600.0, 3600.0]));
+    // Of the first nothing is known, so it keeps a whole GPU for its hour; and its GPU is another than theirs.
+    let hours = total.held_gpu_s.map(|s| (s / 3.6).round());
+    assert_eq!(hours, [1815.0, 2210.0], "thousandths");
+    assert_eq!(sharing.occupied_gpu_s, 2.5 * 3600.0);
 }

@@ -14,9 +14,9 @@ use gshare_proto::{ClaimSpec, ErrorCode, Reply, StoredPlace, SuggestSpec, Sugges
 
 use super::answer::Place;
 use super::runs::{self, RunRecord, Whose};
-use super::say;
 use super::store::{ClaimFace, Store};
 use super::sum::{Step, Sum};
+use super::{say, sharing};
 use crate::clock::unix_ms;
 use crate::daemon::connection::{Sender, Turn};
 use crate::daemon::journal;
@@ -34,9 +34,9 @@ pub(crate) enum Order {
     /// What a claim is called.
     Face(ClaimFace),
     /// A client asks for lines.
-    History(Box<HistorySpec>, Place, Sender, Turn),
+    History(Box<HistorySpec>, Box<Place>, Sender, Turn),
     /// A client asks for a report.
-    Report(Box<ReportSpec>, Place, Sender, Turn),
+    Report(Box<ReportSpec>, Box<Place>, Sender, Turn),
     /// A user asks what is stored about them, from a place on.
     Stored(u32, Option<StoredPlace>, Sender, Turn),
     /// A run has ended.
@@ -227,10 +227,29 @@ impl Desk {
                     let answer = self.ask(|s, names| s.history(&spec, &place, names));
                     out.answer(answer.map(|v| Reply::History(Box::new(v))));
                 }
-                Order::Report(spec, place, out, _turn) => {
+                Order::Report(spec, place, out, turn) => {
                     self.write();
-                    let answer = self.ask(|s, names| s.report(&spec, &place, names));
-                    out.answer(answer.map(|v| Reply::Report(Box::new(v))));
+                    let path = self.path.with_file_name(journal::FILE);
+                    let answer = self.ask(|s, names| {
+                        let mut report = s.report(&spec, &place, names)?;
+                        let runs = journal::reader(&path)
+                            .and_then(|db| s.to_be_played(&db, &place, &mut report));
+                        // A file that cannot be read leaves the rest of the report as it is.
+                        let runs = runs.unwrap_or_else(|error| {
+                            report.not_played = Some(error.to_string());
+                            None
+                        });
+                        let user = spec.user.as_ref().and_then(|user| names.uid(user));
+                        Ok((report, runs, user))
+                    });
+                    match answer {
+                        Ok((report, Some(runs), user)) => {
+                            sharing::answer(report, runs, user, &out, turn);
+                        }
+                        answer => {
+                            out.answer(answer.map(|(view, ..)| Reply::Report(Box::new(view))));
+                        }
+                    }
                 }
                 Order::Stored(uid, after, out, _turn) => {
                     self.write();
@@ -354,8 +373,9 @@ impl Desk {
     }
 
     fn tell_claims(&mut self, claims: &[u64]) {
-        let found = self.store().map(|s| s.of_claims(claims, unix_ms()));
-        if let Some(Ok(found)) = found {
+        let found = self.store().map(|s| s.of_claims(0, unix_ms()));
+        if let Some(Ok(mut found)) = found {
+            found.retain(|id, _| claims.contains(id));
             (self.tell)(Told::Claims(found));
         }
     }

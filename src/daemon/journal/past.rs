@@ -427,6 +427,16 @@ pub(crate) fn ended_since(
     Ok(found.into_iter().flatten().collect())
 }
 
+/// Claims that hold something now, and programs without one that are accounted. Damaged records are left out.
+pub(crate) fn running(db: &Connection) -> rusqlite::Result<Vec<ClaimRecord>> {
+    let mut rows = db.prepare("SELECT record FROM claim WHERE NOT waits")?;
+    let texts: Vec<String> = rows
+        .query_map([], |r| r.get(0))?
+        .collect::<Result<_, _>>()?;
+    let read = |text: &String| serde_json::from_str(text).ok();
+    Ok(texts.iter().filter_map(read).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::claim;

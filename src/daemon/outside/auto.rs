@@ -66,6 +66,11 @@ impl AutoClaim {
         &self.uses
     }
 
+    /// Highest sum of its bytes.
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak
+    }
+
     /// Takes in what it uses now.
     pub(crate) fn note(&mut self, uses: BTreeMap<usize, DriverUse>) {
         let bytes = uses.values().filter_map(|u| u.bytes).sum();

@@ -313,6 +313,83 @@ pub struct ReportView {
     pub users: Vec<UserReport>,
     /// Claims that held and idled most, the worst first.
     pub worst: Vec<IdleHolding>,
+    /// What sharing would have made of the runs that had no limits; absent without such runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<SharingView>,
+    /// Why that cannot be said, where there were such runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_played: Option<String>,
+}
+
+/// How runs would have fared. Of each pair the first is the least of the two ways that were played, the other the most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Fared {
+    /// Runs that were played.
+    pub runs: u32,
+    /// GPU seconds that their claims would have held.
+    pub held_gpu_s: [f64; 2],
+    /// Runs that would have waited.
+    pub waited: [u32; 2],
+    /// The longest wait, in seconds.
+    pub longest_s: [f64; 2],
+    /// Runs that would have been refused.
+    pub refused: [u32; 2],
+    /// Runs that would have reached their memory limit.
+    pub limited: [u32; 2],
+}
+
+impl Fared {
+    /// With the least of each pair first.
+    #[must_use]
+    pub fn sorted(mut self) -> Self {
+        self.held_gpu_s.sort_by(f64::total_cmp);
+        self.longest_s.sort_by(f64::total_cmp);
+        for pair in [&mut self.waited, &mut self.refused, &mut self.limited] {
+            pair.sort_unstable();
+        }
+        self
+    }
+
+    /// Most runs that would have waited, been refused or reached a limit.
+    #[must_use]
+    pub const fn harmed(&self) -> u32 {
+        self.waited[1] + self.refused[1] + self.limited[1]
+    }
+
+    /// Adds those of another machine.
+    pub fn add(&mut self, other: &Self) {
+        self.runs += other.runs;
+        for way in 0..2 {
+            self.held_gpu_s[way] += other.held_gpu_s[way];
+            self.waited[way] += other.waited[way];
+            self.longest_s[way] = self.longest_s[way].max(other.longest_s[way]);
+            self.refused[way] += other.refused[way];
+            self.limited[way] += other.limited[way];
+        }
+    }
+}
+
+/// How a user's runs would have fared.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct UserFared {
+    /// uid.
+    pub uid: u32,
+    /// Name.
+    pub user: String,
+    /// How.
+    #[serde(flatten)]
+    pub fared: Fared,
+}
+
+/// What sharing would have made of recorded runs, each asking for its own peak and a tenth.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SharingView {
+    /// GPU seconds in which GPUs had a program, as recorded.
+    pub occupied_gpu_s: f64,
+    /// All runs, or those of the user that was asked for.
+    pub total: Fared,
+    /// By user, those with most runs that would have waited, been refused or reached a limit first.
+    pub users: Vec<UserFared>,
 }
 
 #[cfg(test)]

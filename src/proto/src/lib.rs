@@ -37,8 +37,8 @@ pub use call::{
 pub use client::{Client, ClientError};
 pub use health::{Grade, HealthView, RemappedView, XidView};
 pub use history::{
-    GpuReport, Heat, HistoryBy, HistoryPoint, HistorySeries, HistorySpec, HistoryView, Idle,
-    IdleHolding, ReportSpec, ReportView, Usage, UserReport,
+    Fared, GpuReport, Heat, HistoryBy, HistoryPoint, HistorySeries, HistorySpec, HistoryView, Idle,
+    IdleHolding, ReportSpec, ReportView, SharingView, Usage, UserFared, UserReport,
 };
 pub use place::{IdleView, LeversView, ModelRoomView, PlaceView};
 pub use queue::{ExpectedView, QueueView};

@@ -1,0 +1,154 @@
+//! What sharing would have made of recorded runs, in words.
+
+use std::time::Duration;
+
+use gshare_core::units::show_duration;
+use gshare_proto::figures::hours;
+use gshare_proto::{Fared, ReportView, UserFared};
+
+/// What stands above it.
+pub(super) const TITLE: &str = "What sharing would have done";
+
+/// `3`, or `3 to 12` where the two ways to share differ.
+fn range<T: Copy>([least, most]: [T; 2], show: impl Fn(T) -> String) -> String {
+    let (least, most) = (show(least), show(most));
+    match least == most {
+        true => least,
+        false => format!("{least} to {most}"),
+    }
+}
+
+/// What would have been gained and what would have gone wrong, and between what the figures range; or why that cannot be
+/// said. Nothing where no program ran without limits.
+pub(super) fn sentences(report: &ReportView) -> Vec<String> {
+    if let Some(why) = &report.not_played {
+        return vec![format!("Not known yet: {why}.")];
+    }
+    let Some(sharing) = &report.sharing else {
+        return Vec::new();
+    };
+    let Fared { runs, waited, .. } = sharing.total;
+    let s = if runs == 1 { "" } else { "s" };
+    let [held, longest, refused, limited] = cells(&sharing.total);
+    let longest = match waited[1] {
+        0 => String::new(),
+        _ => format!(", the longest for {longest}"),
+    };
+    vec![
+        format!(
+            "Had each program asked for its own peak plus 10 %, {runs} run{s} would have held {held} GPU h instead of {}; \
+             {} would have waited{longest}, {refused} would have been refused, and {limited} would have reached a memory \
+             limit.",
+            hours(sharing.occupied_gpu_s),
+            range(waited, |n| n.to_string()),
+        ),
+        "Least: runs share compute freely. Most: each also keeps the GPU time that it used, and asks for the peak of its \
+         program's earlier runs plus 10 %."
+            .to_owned(),
+    ]
+}
+
+/// GPU hours held, the longest wait, refused and at a limit.
+fn cells(fared: &Fared) -> [String; 4] {
+    let wait = |s: f64| match s > 0.0 {
+        true => show_duration(Duration::from_secs_f64(s)),
+        false => "0".to_owned(),
+    };
+    let count = |n: u32| n.to_string();
+    [
+        range(fared.held_gpu_s, hours),
+        range(fared.longest_s, wait),
+        range(fared.refused, count),
+        range(fared.limited, count),
+    ]
+}
+
+/// The columns after the user's name.
+pub(super) const COLUMNS: [&str; 6] = ["RUNS", "HELD", "WAITED", "LONGEST", "REFUSED", "AT LIMIT"];
+
+/// Users whose runs would have waited, been refused or reached a limit, with the cells of [`COLUMNS`].
+pub(super) fn rows(report: &ReportView) -> impl Iterator<Item = (&str, [String; 6])> {
+    let users = report.sharing.iter().flat_map(|s| &s.users);
+    users.filter(|u| u.fared.harmed() > 0).map(|user| {
+        let UserFared { user, fared, .. } = user;
+        let [held, longest, refused, limited] = cells(fared);
+        let waited = range(fared.waited, |n| n.to_string());
+        let runs = fared.runs.to_string();
+        (
+            user.as_str(),
+            [runs, held, waited, longest, refused, limited],
+        )
+    })
+}
+
+#[cfg(test)]
+pub(super) fn example() -> gshare_proto::SharingView {
+    let ada = Fared {
+        runs: 9,
+        held_gpu_s: [3600.0, 9000.0],
+        waited: [0, 2],
+        longest_s: [0.0, 5400.0],
+        limited: [0, 1],
+        ..Fared::default()
+    };
+    let mut total = ada;
+    total.add(&Fared {
+        runs: 5,
+        held_gpu_s: [1800.0, 1800.0],
+        refused: [1, 1],
+        ..Fared::default()
+    });
+    let user = |uid, user: &str, fared| UserFared {
+        uid,
+        user: user.to_owned(),
+        fared,
+    };
+    gshare_proto::SharingView {
+        occupied_gpu_s: 36_000.0,
+        total,
+        users: vec![
+            user(0, "ada", ada),
+            user(
+                7,
+                "bob & co",
+                Fared {
+                    runs: 5,
+                    ..Fared::default()
+                },
+            ),
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gain_harm_and_assumption_stand_in_one_line_with_a_range() {
+        let mut report = ReportView {
+            sharing: Some(example()),
+            ..ReportView::default()
+        };
+        assert_eq!(
+            sentences(&report)[0],
+            "Had each program asked for its own peak plus 10 %, 14 runs would have held 1.5 to 3.0 GPU h instead of 10.0; \
+             0 to 2 would have waited, the longest for 0 to 1h 30m, 1 would have been refused, and 0 to 1 would have \
+             reached a memory limit."
+        );
+        let rows: Vec<_> = rows(&report).collect();
+        assert_eq!(
+            rows,
+            [(
+                "ada",
+                ["9", "1.0 to 2.5", "0 to 2", "0 to 1h 30m", "0", "0 to 1"].map(str::to_owned)
+            )]
+        );
+        report.not_played = Some("there is less than a day of records".to_owned());
+        assert_eq!(
+            sentences(&report),
+            ["Not known yet: there is less than a day of records."]
+        );
+        assert!(sentences(&ReportView::default()).is_empty());
+    }
+}
