@@ -6,7 +6,7 @@ use std::path::Path;
 use gshare_enforcer::gpu::{CounterSource, GpuProcess, GpuReading, GpuState as Seen};
 use gshare_enforcer::proc;
 use gshare_proto::{
-    CommandLine, Figure, GpuState, GpuView, Identity, ProcessView, Source, UnclaimedView,
+    CommandLine, Figure, GpuState, GpuView, Identity, Named, ProcessView, Source, UnclaimedView,
 };
 
 use crate::identity;
@@ -56,6 +56,17 @@ impl Face {
             identity,
             uid: proc::uids(pid).map(|u| u.real),
         }
+    }
+}
+
+impl Face {
+    /// It runs in a container of this name.
+    pub(crate) fn contained(&mut self, name: String) {
+        self.what = format!("[{name}] {}", self.what);
+        self.identity.unit = Some(Named {
+            value: name,
+            source: identity::CONTAINER.to_owned(),
+        });
     }
 }
 

@@ -132,6 +132,15 @@ pub(crate) fn merge(into: &mut Identity, from: &Identity) {
     fill(&mut into.unit, &from.unit);
 }
 
+/// Why a process is known by its container.
+pub(crate) const CONTAINER: &str = "container that the process runs in";
+
+/// The container that a process without a claim runs in, if it does.
+pub(crate) fn containers(identity: &Identity) -> Vec<String> {
+    let unit = identity.unit.iter().filter(|unit| unit.source == CONTAINER);
+    unit.map(|unit| unit.value.clone()).collect()
+}
+
 /// The name of a notebook's file; a path or a bare word alike.
 pub(crate) fn notebook_name(identity: &Identity) -> Option<&str> {
     let name = base(&identity.notebook.as_ref()?.value);

@@ -933,3 +933,67 @@ fn without_cgroups_no_container_is_put_into_a_claim() {
     assert_eq!(output.status.code(), Some(75), "{said}");
     assert!(said.contains("without cgroups"), "{said}");
 }
+
+#[test]
+fn a_container_without_a_claim_is_counted_and_named() {
+    let Some(image) = Image::make("bare") else {
+        return;
+    };
+    let station = Tidied(station());
+    let (name, sim) = (name("bare"), station.sim_dir().display().to_string());
+    let (mount, path) = (
+        format!("{sim}:{sim}:dev"),
+        format!("LD_LIBRARY_PATH={sim}/lib"),
+    );
+    let node = std::fs::metadata(station.sim_dir().join("dev/nvidia0")).expect("a stand-in");
+    let major = nix::sys::stat::major(std::os::unix::fs::MetadataExt::rdev(&node));
+    let rule = format!("--device-cgroup-rule=c {major}:* rwm");
+    // What `--gpus all` does: the driver and all of its nodes.
+    let more = ["--pid=host", "-v", &mount, "-e", &path, &rule];
+    let mut words = run(&name, &image, &more);
+    // As `podman start` and compose do it: what starts the program is not what made the container.
+    words[1] = "create";
+    words.push("/raw_client");
+    let made = podman(&words[1..]);
+    assert!(made.status.success(), "{made:?}");
+    let mut start = Command::new("podman");
+    start.args(["start", "--attach", "--interactive", &name]);
+    let mut raw = Raw::start(start);
+    assert_eq!(raw.ask(&format!("alloc {}", 512 << 20)), "ok 0");
+    let claim = until("it is counted", SOON, || {
+        let claims = station.snapshot().ok()?.claims;
+        claims
+            .into_iter()
+            .find(|c| c.adopted && !c.containers.is_empty())
+    });
+    assert_eq!(claim.containers, std::slice::from_ref(&name));
+    let what = format!("[{name}] raw_client");
+    assert!(claim.what.starts_with(&what), "{}", claim.what);
+    assert!(claim.gpus[0].mem_used >= Some(512 << 20), "{claim:?}");
+    assert_eq!(
+        claim.identity.unit.map(|unit| unit.value),
+        Some(name.clone())
+    );
+    let listed = station.command().arg("ps").output().expect("runs");
+    assert!(String::from_utf8_lossy(&listed.stdout).contains(&what));
+    assert_eq!(raw.finish(), Some(0));
+    until("its account ends with it", SOON, || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let spec = gshare_proto::HistorySpec {
+        from_ms: now.expect("after 1970").as_secs() * 1000 - 600_000,
+        by: gshare_proto::HistoryBy::Claim,
+        ..gshare_proto::HistorySpec::default()
+    };
+    let recorded = station.client().expect("served").call(&Call::History(spec));
+    let Ok(Reply::History(history)) = recorded else {
+        panic!("{recorded:?}");
+    };
+    let line = history.series.iter().find(|s| s.key == claim.id);
+    assert!(
+        line.is_some_and(|l| l.label.contains(&what)),
+        "{:?}",
+        history.series
+    );
+}

@@ -25,8 +25,7 @@ pub(crate) fn names_in(cgroup: &ClaimCgroup) -> Vec<String> {
             let id = container_id(entry.file_name().to_str()?)?.to_owned();
             // An empty cgroup is that of a container that has ended.
             let pid = first_process(&entry.path()).ok()??;
-            let name = watched_name(pid, &id).or_else(|| docker_name(&id));
-            Some(name.unwrap_or_else(|| id[..12].to_owned()))
+            Some(name(pid, &id))
         });
     // A rootless container stays in the claim's own cgroup, and so does the program that watches over it.
     let members = std::fs::read_to_string(cgroup.dir().join("cgroup.procs")).unwrap_or_default();
@@ -35,6 +34,33 @@ pub(crate) fn names_in(cgroup: &ClaimCgroup) -> Vec<String> {
         .filter_map(|pid| conmon_name(pid.parse().ok()?));
     let names: BTreeSet<String> = below.chain(own).collect();
     names.into_iter().collect()
+}
+
+/// The container that a process runs in, whatever started it. Where no cgroup names one, the program that watches over it
+/// may.
+pub(crate) fn name_of(pid: i32) -> Option<String> {
+    let cgroups = |of: &str| std::fs::read_to_string(format!("/proc/{of}/cgroup"));
+    let (found, own) = (cgroups(&pid.to_string()).ok()?, cgroups("self").ok()?);
+    let watched = || proc::ancestors(pid).iter().find_map(|a| conmon_name(a.pid));
+    id_in(&found, &own).map(|id| name(pid, id)).or_else(watched)
+}
+
+/// The id of the outermost container in the text of `/proc/PID/cgroup`, but for one that the whole machine is in: that is in
+/// the service's own text.
+fn id_in<'a>(cgroups: &'a str, own: &str) -> Option<&'a str> {
+    let paths = cgroups
+        .lines()
+        .filter_map(|line| line.splitn(3, ':').nth(2));
+    let mut ids = paths
+        .flat_map(|path| path.split('/'))
+        .filter_map(container_id);
+    ids.find(|id| !own.contains(id))
+}
+
+/// The name of the container with this id in which a process runs, or the beginning of the id.
+fn name(pid: i32, id: &str) -> String {
+    let name = watched_name(pid, id).or_else(|| docker_name(id));
+    name.unwrap_or_else(|| id[..12].to_owned())
 }
 
 /// The name that docker gave a container with this id, where its files lie at their usual place.
@@ -98,4 +124,32 @@ fn watched_name(pid: i32, id: &str) -> Option<String> {
         .iter()
         .filter(|a| words_of(a.pid).is_some_and(|words| words.iter().any(|w| w == id)));
     watchers.find_map(|a| conmon_name(a.pid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_is_known_by_the_cgroup_of_its_processes() {
+        let id = "0123456789abcdef".repeat(4);
+        let (inner, id) = (id.replace('0', "f"), id.as_str());
+        for place in [
+            format!("0::/system.slice/docker-{id}.scope"),
+            format!(
+                "0::/user.slice/user-7.slice/user@7.service/user.slice/libpod-{id}.scope/container"
+            ),
+            format!("0::/machine.slice/libpod-{id}.scope/system.slice/docker-{inner}.scope"),
+            format!("5:devices:/docker/{id}\n0::/"),
+        ] {
+            assert_eq!(id_in(&place, "0::/init.scope"), Some(id), "{place}");
+        }
+        let session = "0::/user.slice/user-7.slice/session-3.scope\n";
+        assert_eq!(id_in(session, "0::/init.scope"), None);
+        let both = format!("0::/docker/{id}/libpod-{inner}");
+        let machine = format!("0::/docker/{id}/gshare");
+        assert_eq!(id_in(&both, &machine), Some(inner.as_str()));
+        assert_eq!(id_in(&machine, &machine), None, "the machine itself");
+        assert_eq!(name(i32::MAX, id), id[..12], "nothing tells its name");
+    }
 }

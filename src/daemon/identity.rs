@@ -11,7 +11,7 @@ use gshare_enforcer::proc::ProcessKey;
 use gshare_proto::{Identity as View, Named, ProcessView, UnclaimedView};
 
 use super::command::Command;
-use super::container_names::names_in;
+use super::container_names::{self, names_in};
 use super::convert;
 use super::fact::Fact;
 use super::live::Live;
@@ -128,7 +128,11 @@ impl Identity {
             }
             good = (known.good * 2).min(RARELY);
         }
-        let mut face = Rc::new(Face::of(process.pid));
+        let mut face = Face::of(process.pid);
+        if let Some(name) = container_names::name_of(process.pid) {
+            face.contained(name);
+        }
+        let mut face = Rc::new(face);
         if let Some(known) = self.known.get(&process) {
             if known.face == face {
                 face = Rc::clone(&known.face);

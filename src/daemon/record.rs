@@ -391,13 +391,14 @@ fn claim_fact(world: &World<'_>, id: ClaimId, part: &ClaimGpu, idle_s: Option<u6
 
 fn face_of(id: ClaimId, record: &ClaimRecord, identity: &Identity) -> ClaimFace {
     let name = record.name.as_deref().or(identity::notebook_name(identity));
+    let containers = identity::containers(identity);
     ClaimFace {
         claim: id.0,
         uid: record.uid,
         since_ms: record.granted_ms,
         project: record.project.clone(),
         // Others see it too.
-        what: figures::what(name, &figures::program(&record.command)),
+        what: view::what_in(&containers, name, &figures::program(&record.command)),
         notebook: identity.notebook.clone().map(|n| (n.value, n.source)),
     }
 }

@@ -101,7 +101,7 @@ fn no_launches(used: &DriverUse, slots: &[SlotView]) -> bool {
 }
 
 /// `[trainer] podman run ...` where containers run.
-fn what_in(containers: &[String], name: Option<&str>, command: &[String]) -> String {
+pub(super) fn what_in(containers: &[String], name: Option<&str>, command: &[String]) -> String {
     let what = what(name, command);
     if containers.is_empty() {
         what

@@ -18,7 +18,7 @@ use super::super::whose::Whose;
 use crate::clock::unix_ms;
 use crate::daemon::features::Features;
 use crate::daemon::world::World;
-use crate::daemon::{members, policy};
+use crate::daemon::{members, policy, view};
 use crate::{figures, identity};
 
 /// Why an auto-claim ends.
@@ -155,7 +155,8 @@ fn auto_view(world: &World<'_>, features: &Features, id: ClaimId, auto: &AutoCla
     let pid = auto.pid().cast_unsigned();
     let identity = features.identity.process(auto.process());
     let notebook = identity::notebook_name(&identity);
-    let what = figures::what(notebook, &record.command);
+    let containers = identity::containers(&identity);
+    let what = view::what_in(&containers, notebook, &record.command);
     let number = |g: usize| u32::try_from(g).unwrap_or(u32::MAX);
     let part = |(g, used): (&usize, &DriverUse)| ClaimGpu {
         gpu: number(*g),
@@ -186,6 +187,7 @@ fn auto_view(world: &World<'_>, features: &Features, id: ClaimId, auto: &AutoCla
         class: record.class.clone(),
         what: what.clone(),
         command: record.command.clone(),
+        containers,
         pid: Some(pid),
         caps: Caps::None,
         adopted: true,
