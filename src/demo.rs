@@ -27,6 +27,7 @@ use crate::station::{Options, Station};
 
 use actors::{ACTORS, Actor, COSTS, Enters, RULES, USERS};
 use captions::Narrator;
+pub(crate) use job::TOY;
 pub use job::{JOB_ARGUMENT, Job};
 
 /// How long the demo runs without the screen, unless told.

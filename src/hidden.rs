@@ -17,6 +17,10 @@ pub fn run() -> Option<ExitCode> {
     if let Some(code) = gshare_sim_mps::run() {
         return Some(code);
     }
+    #[cfg(feature = "lab")]
+    if let Some(code) = toy() {
+        return Some(code);
+    }
     let mut args = std::env::args().skip(1);
     let (name, args) = (args.next()?, args.collect::<Vec<_>>());
     // Started by the service, which goes before users' programs; these do not.
@@ -64,6 +68,26 @@ fn lab(name: &str, args: &[String]) -> Option<Result<(), String>> {
         }
         _ => return None,
     })
+}
+
+/// The small GPU program in the shell of the demo, by its name.
+#[cfg(feature = "lab")]
+fn toy() -> Option<ExitCode> {
+    use crate::demo::{Job, TOY};
+    use std::io::Write;
+    let mut args = std::env::args();
+    let called = args.next()?;
+    if called.rsplit('/').next() != Some(TOY) {
+        return None;
+    }
+    let job = Job::toy(&args.collect::<Vec<_>>());
+    let done = job.and_then(|job| job.run().map_err(|e| format!("{TOY}: {e}")));
+    let Err(text) = done else {
+        return Some(ExitCode::SUCCESS);
+    };
+    // Where its terminal is gone, its exit code remains.
+    let _ = writeln!(std::io::stderr(), "{text}");
+    Some(ExitCode::FAILURE)
 }
 
 /// Prints the bytes that a context costs on a GPU.

@@ -69,6 +69,7 @@ finetune_step 24ms
 llama_step 36ms
 eval_step 28ms
 notebook_cell 40ms
+toy_step 20ms
 ";
 
 pub(super) const ACTORS: &[Actor] = &[

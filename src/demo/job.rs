@@ -54,9 +54,41 @@ pub enum Job {
         /// MiB that it holds.
         mib: usize,
     },
+    /// Takes memory, computes, and holds the memory a while: [`TOY`] in the shell of the demo.
+    Toy {
+        /// MiB that it takes.
+        mib: usize,
+        /// Seconds for which it computes.
+        compute_s: u64,
+        /// Seconds for which it holds its memory then.
+        hold_s: u64,
+    },
 }
 
+/// The program of this name is [`Job::Toy`].
+pub(crate) const TOY: &str = "gshare-toy";
+const TOY_USAGE: &str = "usage: gshare-toy MIB [SECONDS [HOLD]]\n\
+    Takes MIB MiB of GPU memory, computes for SECONDS (1), then holds the memory for HOLD seconds (0).";
+
 impl Job {
+    /// The job of [`TOY`] with these arguments.
+    ///
+    /// # Errors
+    /// Its usage.
+    pub(crate) fn toy(args: &[String]) -> Result<Self, String> {
+        let number =
+            |n: usize, default| args.get(n).map_or(Some(default), |word| word.parse().ok());
+        let numbers = (number(0, 0), number(1, 1), number(2, 0));
+        match (args.len(), numbers) {
+            (1..=3, (Some(mib), Some(compute_s), Some(hold_s))) => Ok(Self::Toy {
+                mib: usize::try_from(mib).unwrap_or(usize::MAX >> 20),
+                compute_s,
+                hold_s,
+            }),
+            _ => Err(TOY_USAGE.to_owned()),
+        }
+    }
+
     /// The arguments that make [`Job::parse`] return this job.
     #[must_use]
     pub fn arguments(&self) -> Vec<String> {
@@ -91,6 +123,17 @@ impl Job {
                 words.extend(["hog".to_owned(), step_mib.to_string(), every_ms.to_string()]);
             }
             Self::Notebook { mib } => words.extend(["notebook".to_owned(), mib.to_string()]),
+            Self::Toy {
+                mib,
+                compute_s,
+                hold_s,
+            } => {
+                let numbers = [*mib as u64, *compute_s, *hold_s];
+                words = [TOY.to_owned()]
+                    .into_iter()
+                    .chain(numbers.map(|n| n.to_string()))
+                    .collect();
+            }
         }
         words
     }
@@ -179,8 +222,46 @@ impl Job {
                     std::thread::sleep(Duration::from_secs(3600));
                 }
             }
+            Self::Toy {
+                mib,
+                compute_s,
+                hold_s,
+            } => {
+                let seconds = Duration::from_secs;
+                toy(&context, mib << 20, seconds(*compute_s), seconds(*hold_s))
+            }
         }
     }
+}
+
+fn toy(
+    context: &Context,
+    bytes: usize,
+    compute: Duration,
+    hold: Duration,
+) -> Result<(), CudaError> {
+    let (_, total) = context.memory()?;
+    let say = |text: &str| {
+        let _ = writeln!(std::io::stdout(), "{TOY}: {text}");
+    };
+    let _held = context.alloc(bytes)?;
+    let total = gshare_core::Bytes(total as u64);
+    say(&format!("took {} MiB; the GPU shows {total}", bytes >> 20));
+    let mut work = Work::new(context, "toy_step")?;
+    let begun = Instant::now();
+    while begun.elapsed() < compute {
+        work.launches(AT_A_TIME, context, 512, 256)?;
+    }
+    let launched = work.launched;
+    say(&format!(
+        "launched {launched} kernels in {} s",
+        compute.as_secs()
+    ));
+    if !hold.is_zero() {
+        say(&format!("holds its memory for {} s", hold.as_secs()));
+        std::thread::sleep(hold);
+    }
+    Ok(())
 }
 
 /// Between two checksums of a model's weights.
@@ -377,5 +458,14 @@ mod tests {
             assert_eq!(Job::parse(&words[1..]), Some(job));
         }
         assert_eq!(Job::parse(&["hog".to_owned()]), None);
+        let toy = |line: &str| {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            Job::toy(&words).map(|job| job.arguments()[1..].join(" "))
+        };
+        assert_eq!(toy("512").as_deref(), Ok("512 1 0"));
+        assert_eq!(toy("512 3 60").as_deref(), Ok("512 3 60"));
+        for wrong in ["", "4G", "1 2 3 4", "1 -1"] {
+            assert_eq!(toy(wrong), Err(TOY_USAGE.to_owned()), "{wrong}");
+        }
     }
 }

@@ -11,6 +11,7 @@ use nix::unistd::Pid;
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::TOY;
 use crate::command::out::note;
 use crate::station::Station;
 
@@ -25,6 +26,7 @@ pub(super) fn run(station: &Station) -> anyhow::Result<i32> {
     std::fs::create_dir(&bin)?;
     let program = std::env::current_exe().context("cannot find the program itself")?;
     symlink(program, bin.join("gshare"))?;
+    symlink(station.laboratory(), bin.join(TOY))?;
     let mut path = OsString::from(bin);
     if let Some(old) = std::env::var_os("PATH") {
         path.push(":");
@@ -47,7 +49,7 @@ pub(super) fn run(station: &Station) -> anyhow::Result<i32> {
         ];
         note("A shell on a SIMULATED workstation. Nothing here touches a real GPU.");
         note(
-            "Try: gshare status, gshare claim -g 0.25 -- COMMAND, gshare ps, gshare. exit ends it.",
+            "Try: gshare status, gshare claim -g 0.25 -- gshare-toy 2048 10, gshare ps, gshare. exit ends it.",
         );
         let mut shell = tokio::process::Command::from(command)
             .spawn()
