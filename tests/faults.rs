@@ -73,6 +73,15 @@ fn a_full_disk_refuses_claims_in_words_and_keeps_none_that_ended() {
     let snapshot = station.snapshot().expect("served");
     assert_eq!(snapshot.claims.len(), 1, "nothing is half granted");
     assert!(claim_of(&snapshot, held.pid()).is_some());
+    // Nor does one that would have to wait.
+    let (code, text) = claim_true(&station, &["-g", "1", "--gpu-ids", "0", "--wait", "5s"]);
+    assert_eq!(code, Some(70), "{text}");
+    assert!(
+        text.contains("disk") && text.contains("nothing was changed"),
+        "{text}"
+    );
+    let snapshot = station.snapshot().expect("served");
+    assert_eq!(snapshot.queue, [], "nobody waits");
     // What ends is free again, full disk or not.
     held.kill();
     until("the claim has ended", Duration::from_secs(5), || {

@@ -166,7 +166,8 @@ fn in_brackets(reason: Option<&str>) -> String {
     reason.map_or_else(String::new, |r| format!(" ({r})"))
 }
 
-fn unwritten(error: &JournalError) -> WireError {
+/// The error of a caller of whose wish nothing is done, because it cannot be written down.
+pub(super) fn unwritten(error: &JournalError) -> WireError {
     WireError::new(ErrorCode::Internal, messages::nothing_changed(error))
         .with_hint(messages::state_disk_room())
 }

@@ -35,8 +35,8 @@ use crate::stage::Stages;
 /// Something to do.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Write it into the journal, in one transaction with the others of the same fact. A full disk loses it, and nothing
-    /// else.
+    /// Write it into the journal, in one transaction with the others of the same fact. If that fails nothing else of the
+    /// batch is done; see [`effects::written`](super::effects::written).
     Store(Store),
     /// The core hears of something.
     Core(Event),
@@ -124,6 +124,8 @@ pub(crate) enum GpuCommand {
     NextMode(usize, Option<GpuMode>),
     /// Modes that were waited for come into force on GPUs that are empty.
     ChangeModes,
+    /// A GPU is in this mode from now on.
+    SetMode(usize, GpuMode),
     /// Let go of GPUs, and answer when nothing has them open any more.
     LetGo(Box<LetGo>),
     /// These GPUs are let go, and no others.

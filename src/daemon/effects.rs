@@ -3,12 +3,15 @@
 
 use gshare_enforcer::gpu::Observer;
 
+use super::admin;
 use super::claims::Claims;
+use super::command::Command;
 use super::core::Core;
 use super::engine::LeverState;
 use super::gpu::Gpus;
+use super::health::boot_id;
 use super::host::Host;
-use super::journal::Journal;
+use super::journal::{Journal, Store};
 use super::outside::Policy;
 use super::settings::Settings;
 use super::world::{World, world_of};
@@ -32,5 +35,76 @@ impl Effects {
     /// What features may look at.
     pub(crate) fn world(&self) -> World<'_> {
         world_of!(self)
+    }
+}
+
+/// Writes down what a batch has for the journal, in one transaction. What is left to do: the rest of it, or, if that fails,
+/// nothing but telling its callers. What was only seen of a GPU is told also where it is not written down.
+pub(crate) fn written(journal: &Journal, batch: Vec<Command>) -> Vec<Command> {
+    let (mut stored, mut rest) = (Vec::new(), Vec::new());
+    for command in batch {
+        match command {
+            Command::Store(store) => stored.push(store),
+            command => rest.push(command),
+        }
+    }
+    if stored.is_empty() {
+        return rest;
+    }
+    let Err(error) = journal.store(&boot_id(), &stored) else {
+        return rest;
+    };
+    tracing::warn!(%error, ?stored, "not written down");
+    if stored.iter().all(Store::is_seen) {
+        return rest;
+    }
+    let told = |command| match command {
+        Command::Reply(out, _) => Some(Command::Reply(out, Err(admin::unwritten(&error)))),
+        _ => None,
+    };
+    rest.into_iter().filter_map(told).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use gshare_proto::{ErrorCode, Reply};
+
+    use super::*;
+    use crate::daemon::connection::Sender;
+    use crate::daemon::journal::XidRecord;
+
+    #[test]
+    fn nothing_of_a_batch_is_done_that_cannot_be_written_down() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let journal = Journal::open(&dir.path().join("db")).expect("opened");
+        let batch = |store: Store| {
+            let message = "done".to_owned();
+            vec![
+                Command::Refresh,
+                Command::Store(store),
+                Command::Reply(Sender::closed(), Ok(Reply::Done { message })),
+            ]
+        };
+        let decision = || Store::Meta("mode.GPU-0".to_owned(), "exclusive".to_owned());
+        let xid = Store::AddXid(XidRecord {
+            uuid: "GPU-0".to_owned(),
+            at_ms: 1,
+            code: 79,
+            pid: None,
+            source: "nvml".to_owned(),
+        });
+        let done = written(&journal, batch(decision()));
+        assert!(
+            matches!(done[..], [Command::Refresh, Command::Reply(_, Ok(_))]),
+            "{done:?}"
+        );
+        journal.take_no_more();
+        let done = written(&journal, batch(decision()));
+        assert!(
+            matches!(&done[..], [Command::Reply(_, Err(error))] if error.code == ErrorCode::Internal),
+            "{done:?}"
+        );
+        let done = written(&journal, batch(xid));
+        assert_eq!(done.len(), 2, "a broken GPU is told of: {done:?}");
     }
 }

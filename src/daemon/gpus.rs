@@ -9,7 +9,7 @@ use super::effects::Effects;
 use super::fact::Fact;
 use super::features::Features;
 use super::fences::Rules;
-use super::gpu::{FIRST_LOOK, Gpus};
+use super::gpu::{FIRST_LOOK, Gpus, Modes};
 use super::journal::ClaimRecord;
 use super::policy::overuse;
 use super::release::Wait;
@@ -36,7 +36,8 @@ pub(crate) fn carry_out(with: &mut Effects, command: GpuCommand) -> Vec<Command>
         GpuCommand::Drain(drain) => return vec![Command::Core(with.gpus.drain(drain))],
         GpuCommand::Undrain(name) => return vec![Command::Core(with.gpus.undrain(&name))],
         GpuCommand::NextMode(g, next) => with.gpus[g].modes.next = next,
-        GpuCommand::ChangeModes => return with.gpus.change_modes(&with.core),
+        GpuCommand::ChangeModes => return modes::change(&with.world()),
+        GpuCommand::SetMode(g, now) => with.gpus[g].modes = Modes { now, next: None },
         GpuCommand::LetGo(let_go) => {
             with.gpus.released.clone_from(&let_go.next);
             // Of all that were let go, also before.

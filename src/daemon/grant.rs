@@ -456,28 +456,6 @@ pub(crate) fn size_text(world: &World<'_>, record: &ClaimRecord) -> Option<Strin
     ))
 }
 
-/// What the user of a notebook reads of the GPU that it has got.
-pub(crate) fn has_text(world: &World<'_>, id: ClaimId) -> Option<String> {
-    let record = &world.claims.get(&id)?.record;
-    let first = record.slices.first()?;
-    let index = |s: &SliceRecord| Some(world.gpus.gpu_index(&s.uuid)?.to_string());
-    let gpus: Vec<String> = record.slices.iter().filter_map(index).collect();
-    let (part, each) = match gpus.len() {
-        1 => ("of GPU", ""),
-        _ => ("of each of GPUs", " on each"),
-    };
-    let more = match first.mem_limit > first.mem {
-        true => format!("up to {} while others leave room", Bytes(first.mem_limit)),
-        false => "and no more".to_owned(),
-    };
-    Some(format!(
-        "{id} has {:.2} {part} {}: {} guaranteed{each}, {more}",
-        share_of(world, first),
-        gpus.join(","),
-        Bytes(first.mem)
-    ))
-}
-
 /// Makes, or opens, the cgroup of a claim. One on behalf has none while that which it stands for is not there.
 pub(crate) fn claim_cgroup(
     tree: &Tree,

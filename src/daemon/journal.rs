@@ -414,6 +414,13 @@ impl Journal {
         self.set_meta("tried", "")
     }
 
+    /// From now on it is as on a full disk.
+    #[cfg(test)]
+    pub(crate) fn take_no_more(&self) {
+        let refused = self.db.pragma_update(None, "query_only", true);
+        refused.expect("it is open");
+    }
+
     /// Remembers a word under a key.
     pub(crate) fn set_meta(&self, key: &str, value: &str) -> Result<(), JournalError> {
         put_meta(&self.db, key, value)

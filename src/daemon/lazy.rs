@@ -175,12 +175,13 @@ pub(crate) fn grant(
     let waited = unix_ms().saturating_sub(asked.since_ms);
     let waited = Duration::from_millis(waited);
     done.push(Command::Tell(Fact::Granted { waited }));
-    let text = grant::has_text(&with.world(), id);
-    let live = with.claims.get_mut(&id).ok_or_else(Vec::new)?;
-    if let Some(text) = text {
+    let live = with.claims.get(&id).ok_or_else(Vec::new)?;
+    if let Some(size) = grant::size_text(&with.world(), &live.record) {
         let host = &mut with.host;
-        host.helpers.say(live, &text, &host.events);
+        host.helpers
+            .say(live, &format!("{id} has {size}"), &host.events);
     }
+    let live = with.claims.get_mut(&id).ok_or_else(Vec::new)?;
     live.told_wait = None;
     for wanting in std::mem::take(&mut live.wanting) {
         let (peer, asked) = (&wanting.peer, &wanting.register);

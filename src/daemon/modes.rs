@@ -2,7 +2,7 @@
 //! other, which waits until nobody holds a part of the GPU.
 
 use gshare_config::{Config, GpuMode};
-use gshare_core::{Machine, Sharing};
+use gshare_core::Sharing;
 
 use super::command::{Command, GpuCommand};
 use super::gpu::{Gpus, Modes};
@@ -58,6 +58,26 @@ pub(crate) fn sharing(world: &World<'_>, g: usize) -> Sharing {
     }
 }
 
+/// Modes that were waited for come into force when nobody holds a part of the GPU any more.
+pub(crate) fn change(world: &World<'_>) -> Vec<Command> {
+    let mut commands = Vec::new();
+    for (g, gpu) in world.gpus.iter().enumerate() {
+        let Some(now) = gpu.modes.next else { continue };
+        if !world.machine.ledger().holders(g).is_empty() {
+            continue;
+        }
+        let text = format!("GPU {g} is now in mode {}", now.name());
+        commands.extend([
+            Command::Store(Store::Meta(meta_key(&gpu.uuid), now.name().to_owned())),
+            Command::Store(Store::Meta(next_key(&gpu.uuid), String::new())),
+            Command::Gpus(GpuCommand::SetMode(g, now)),
+            Command::Notice(text),
+            Command::Gpus(GpuCommand::ShareAnew),
+        ]);
+    }
+    commands
+}
+
 impl Gpus {
     /// Every GPU's mode: as set by command, else as the configuration says; and the one that it was waiting for when the
     /// service before this one ended.
@@ -77,26 +97,6 @@ impl Gpus {
             gpu.modes = Modes { now, next };
         }
         Ok(())
-    }
-
-    /// Modes that were waited for come into force when nobody holds a part of the GPU any more.
-    pub(crate) fn change_modes(&mut self, core: &Machine) -> Vec<Command> {
-        let mut commands = Vec::new();
-        for (g, gpu) in self.iter_mut().enumerate() {
-            let Some(now) = gpu.modes.next else { continue };
-            if !core.ledger().holders(g).is_empty() {
-                continue;
-            }
-            gpu.modes = Modes { now, next: None };
-            let text = format!("GPU {g} is now in mode {}", now.name());
-            commands.extend([
-                Command::Store(Store::Meta(meta_key(&gpu.uuid), now.name().to_owned())),
-                Command::Store(Store::Meta(next_key(&gpu.uuid), String::new())),
-                Command::Notice(text),
-                Command::Gpus(GpuCommand::ShareAnew),
-            ]);
-        }
-        commands
     }
 
     /// Whether a GPU is divided into instances now, whatever mode was asked for: the hardware decides.
@@ -133,45 +133,18 @@ impl Gpus {
 
 #[cfg(test)]
 mod tests {
-    use gshare_core::machine::{Action, Event};
-    use gshare_core::{Bytes, ClaimId, Class, GpuFacts, Request, Share};
+    use gshare_core::ClaimId;
+    use gshare_core::machine::Event;
 
     use super::*;
+    use crate::daemon::effects::written;
     use crate::daemon::world::scene::Scene;
 
-    /// A core that knows the GPUs of a scene, with a claim on the first.
-    fn hold_first_gpu(scene: &mut Scene) {
-        let facts = |gpu: &super::super::gpu::Gpu| GpuFacts {
-            uuid: gpu.uuid.clone(),
-            model: String::new(),
-            usable: Some(Bytes::gib(24)),
-            reserve: Bytes::ZERO,
-            unclaimed: Bytes::ZERO,
-            healthy: true,
-            sharing: Sharing::Timeslice,
-        };
-        let half = Share::from_milli(500);
-        let submit = Event::Submit {
-            id: ClaimId(1),
-            request: Request::from_gpus(half, half, Class::Batch).expect("valid"),
-            patience: None,
-        };
-        let mut events = vec![submit, Event::Gpus(scene.gpus.iter().map(facts).collect())];
-        while let Some(event) = events.pop() {
-            let actions = scene.machine.step(scene.now.core, event);
-            let asks = |action: &&Action| matches!(action, Action::Measure);
-            events.extend((actions.iter().filter(asks)).map(|_| Event::Measured(Vec::new())));
-        }
-    }
-
-    /// Takes the words of a command's batch into a journal, as the service does.
-    fn write_down(journal: &Journal, commands: &[Command]) {
-        let stores = commands.iter().filter_map(|command| match command {
-            Command::Store(store) => Some(store.clone()),
-            _ => None,
-        });
-        let stores: Vec<Store> = stores.collect();
-        journal.store("boot", &stores).expect("written");
+    /// The service starts on this journal.
+    fn starts(scene: &mut Scene, journal: &Journal) {
+        scene.gpus = Scene::of(2).gpus;
+        let loaded = scene.gpus.load_modes(&scene.config, journal);
+        loaded.expect("read");
     }
 
     #[test]
@@ -179,51 +152,31 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let journal = Journal::open(&dir.path().join("db")).expect("opened");
         let mut scene = Scene::of(2);
-        hold_first_gpu(&mut scene);
+        scene.grant_half(None);
         let asked = next_key(&scene.gpus[0].uuid);
-        journal
-            .set_meta(&asked, GpuMode::Exclusive.name())
-            .expect("written");
+        let exclusive = GpuMode::Exclusive;
+        journal.set_meta(&asked, exclusive.name()).expect("written");
 
-        // A service that starts: the claim still has the GPU.
-        scene
-            .gpus
-            .load_modes(&scene.config, &journal)
-            .expect("read");
-        assert_eq!(scene.gpus[0].modes.next, Some(GpuMode::Exclusive));
-        assert_eq!(
-            scene.gpus[1].modes.next, None,
-            "of another GPU nothing was asked"
-        );
+        // The claim still has the GPU.
+        starts(&mut scene, &journal);
+        assert_eq!(scene.gpus[0].modes.next, Some(exclusive));
+        let other = scene.gpus[1].modes.next;
+        assert_eq!(other, None, "of another GPU nothing was asked");
         assert!(!scene.gpus.mode_is_ready(0), "it takes no new claims");
-        assert!(scene.gpus.change_modes(&scene.machine).is_empty());
+        assert!(change(&scene.world()).is_empty());
 
-        // The next one: the claim has gone.
+        // The claim has gone.
         let gone = Event::Gone { id: ClaimId(1) };
         scene.machine.step(scene.now.core, gone);
-        let mut scene = Scene {
-            gpus: Scene::of(2).gpus,
-            ..scene
-        };
-        scene
-            .gpus
-            .load_modes(&scene.config, &journal)
-            .expect("read");
-        let commands = scene.gpus.change_modes(&scene.machine);
-        write_down(&journal, &commands);
-        assert_eq!(scene.gpus[0].modes.now, GpuMode::Exclusive);
-        assert!(scene.gpus.mode_is_ready(0));
+        starts(&mut scene, &journal);
+        let done = written(&journal, change(&scene.world()));
+        let set = |c: &Command| matches!(c, Command::Gpus(GpuCommand::SetMode(0, mode)) if *mode == exclusive);
+        assert!(done.iter().any(set), "{done:?}");
 
-        // And the one after: it is in force, and nothing is waited for.
-        let mut scene = Scene {
-            gpus: Scene::of(2).gpus,
-            ..scene
-        };
-        scene
-            .gpus
-            .load_modes(&scene.config, &journal)
-            .expect("read");
+        // It is in force, and nothing is waited for.
+        starts(&mut scene, &journal);
         let modes = scene.gpus[0].modes;
-        assert_eq!((modes.now, modes.next), (GpuMode::Exclusive, None));
+        assert_eq!((modes.now, modes.next), (exclusive, None));
+        assert!(scene.gpus.mode_is_ready(0));
     }
 }

@@ -28,7 +28,7 @@ use super::policy::{adopt, auto};
 use super::watch::Screens;
 use super::world::{World, world_of};
 use super::{
-    act, admin, claim_for, container, cover, die, doctor, ending, gpus, grant, health, launch,
+    act, admin, claim_for, container, cover, die, doctor, effects, ending, gpus, grant, launch,
     lazy, lease, levers, members, mig, mps, policy, reclaim, release, resize, rules, signal, stage,
     story, submit, tell, turns, view, watch, whose,
 };
@@ -83,22 +83,9 @@ impl Service {
         }
     }
 
-    /// Does what features want, the journal first.
+    /// Does what features want, the journal first: if that fails, nothing of it.
     pub(crate) fn execute(&mut self, commands: Vec<Command>) {
-        let mut stored = Vec::new();
-        let mut rest = Vec::new();
-        for command in commands {
-            match command {
-                Command::Store(store) => stored.push(store),
-                command => rest.push(command),
-            }
-        }
-        if !stored.is_empty()
-            && let Err(error) = self.effects.journal.store(&health::boot_id(), &stored)
-        {
-            tracing::warn!(%error, ?stored, "not written down");
-        }
-        for command in rest {
+        for command in effects::written(&self.effects.journal, commands) {
             self.carry_out(command);
         }
     }

@@ -101,8 +101,7 @@ pub(super) fn signalled(record: &mut ClaimRecord, due: bool, again: bool) {
 
 #[cfg(test)]
 mod tests {
-    use gshare_core::machine::{Action, Event};
-    use gshare_core::{Bytes, Class, GpuFacts, Request, Share, Sharing};
+    use gshare_core::machine::Event;
 
     use super::*;
     use crate::daemon::world::scene::Scene;
@@ -110,31 +109,9 @@ mod tests {
     #[test]
     fn a_signal_is_sent_once_before_the_time_limit_and_again_when_that_was_put_off() {
         let mut scene = Scene::of(1);
-        let facts = GpuFacts {
-            uuid: scene.gpus[0].uuid.clone(),
-            model: String::new(),
-            usable: Some(Bytes::gib(24)),
-            reserve: Bytes::ZERO,
-            unclaimed: Bytes::ZERO,
-            healthy: true,
-            sharing: Sharing::Timeslice,
-        };
-        let half = Share::from_milli(500);
         let minutes = |n: u64| Duration::from_secs(60 * n);
-        let mut request = Request::from_gpus(half, half, Class::Batch).expect("valid");
-        request.lease = Some(minutes(10));
         let id = ClaimId(1);
-        let submit = Event::Submit {
-            id,
-            request,
-            patience: None,
-        };
-        let mut events = vec![submit, Event::Gpus(vec![facts])];
-        while let Some(event) = events.pop() {
-            let actions = scene.machine.step(scene.now.core, event);
-            let asks = |action: &&Action| matches!(action, Action::Measure);
-            events.extend((actions.iter().filter(asks)).map(|_| Event::Measured(Vec::new())));
-        }
+        scene.grant_half(Some(minutes(10)));
         scene.claim(1, 0).record.signal = Some(SignalSpec {
             number: libc::SIGUSR1,
             before_s: 120,

@@ -1,5 +1,6 @@
 //! A request for a claim, up to where the core decides, and what its caller is told until then.
 
+use gshare_core::machine::Event;
 use gshare_proto::{ClaimSpec, ErrorCode, Reply, WireError};
 
 use super::admin::quota;
@@ -11,7 +12,7 @@ use super::features::Features;
 use super::peer::Peer;
 use super::world::{World, world_of};
 use super::{
-    act, claim_for, convert, grant, lazy, members, reclaim, resize, stage, story, waiting,
+    act, admin, claim_for, convert, grant, lazy, members, reclaim, resize, stage, story, waiting,
 };
 
 /// Carries out a command about what is asked for.
@@ -50,8 +51,19 @@ pub(crate) fn carry_out(
         } => {
             let asked = with.claims.waiting.get_mut(&id);
             if asked.is_some_and(|asked| !std::mem::replace(&mut asked.told, true)) {
-                if let Err(error) = with.journal.set_meta("told", &id.0.to_string()) {
-                    tracing::warn!(%id, %error, "after a restart, the service may reuse this claim id");
+                let told = with.journal.set_meta("told", &id.0.to_string());
+                let claims = &mut with.claims;
+                match told {
+                    // No new claim is taken that cannot be written down.
+                    Err(error)
+                        if !claims.contains_key(&id)
+                            && !claims.remembered.waiting.contains(&id) =>
+                    {
+                        act::refuse(claims, id, admin::unwritten(&error));
+                        return vec![Command::Core(Event::Gone { id })];
+                    }
+                    Err(error) => tracing::warn!(%id, %error, "the journal takes nothing"),
+                    Ok(()) => {}
                 }
                 let text = story::waits_text(&with.world(), features, id, &reason);
                 let text = format!("waits: {text}");

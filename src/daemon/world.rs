@@ -155,6 +155,8 @@ pub(crate) mod scene {
     use super::{
         ClaimId, Claims, Duration, Gpus, Host, Live, Machine, Now, Policy, Settings, World,
     };
+    use gshare_core::machine::{Action, Event};
+    use gshare_core::{Bytes, Class, GpuFacts, Request, Share, Sharing};
     use gshare_enforcer::gpu::{GpuReading, GpuSample};
 
     /// Owns what a [`World`] borrows.
@@ -223,6 +225,32 @@ pub(crate) mod scene {
             };
             let live = self.claims.entry(ClaimId(id));
             live.or_insert_with(|| Live::new(record))
+        }
+
+        /// Has the core grant half a GPU to claim 1, perhaps for this time.
+        pub(crate) fn grant_half(&mut self, lease: Option<Duration>) {
+            let facts = |gpu: &Gpu| GpuFacts {
+                uuid: gpu.uuid.clone(),
+                model: String::new(),
+                usable: Some(Bytes::gib(24)),
+                reserve: Bytes::ZERO,
+                unclaimed: Bytes::ZERO,
+                healthy: true,
+                sharing: Sharing::Timeslice,
+            };
+            let half = Share::from_milli(500);
+            let request = Request::from_gpus(half, half, Class::Batch).expect("valid");
+            let submit = Event::Submit {
+                id: ClaimId(1),
+                request: Request { lease, ..request },
+                patience: None,
+            };
+            let mut events = vec![submit, Event::Gpus(self.gpus.iter().map(facts).collect())];
+            while let Some(event) = events.pop() {
+                let actions = self.machine.step(self.now.core, event);
+                let asks = |action: &&Action| matches!(action, Action::Measure);
+                events.extend((actions.iter().filter(asks)).map(|_| Event::Measured(Vec::new())));
+            }
         }
 
         /// What features see of it.

@@ -44,6 +44,11 @@ pub(crate) enum Store {
 }
 
 impl Store {
+    /// Whether it is something that was only seen; all else is decided.
+    pub(crate) fn is_seen(&self) -> bool {
+        matches!(self, Self::AddXid(_) | Self::ForgetXids { .. })
+    }
+
     /// Writes down what was decided, as part of a transaction; errors of GPUs are no decisions.
     pub(crate) fn put(&self, db: &Connection) -> Result<(), JournalError> {
         match self {

@@ -101,8 +101,6 @@ fn name(
 
 #[cfg(test)]
 mod tests {
-    use gshare_core::machine::{Action, Event};
-    use gshare_core::{Class, Request, Share, Sharing};
     use gshare_enforcer::proc::ProcessKey;
 
     use super::*;
@@ -114,27 +112,7 @@ mod tests {
     fn the_largest_program_is_named_once_and_only_where_a_guarantee_is_not_there() {
         let mut scene = Scene::of(1);
         scene.claim(1, 0).record.stage = Stage::Reclaim;
-        let facts = GpuFacts {
-            uuid: scene.gpus[0].uuid.clone(),
-            model: String::new(),
-            usable: Some(Bytes::gib(24)),
-            reserve: Bytes::ZERO,
-            unclaimed: Bytes::ZERO,
-            healthy: true,
-            sharing: Sharing::Timeslice,
-        };
-        let half = Share::from_milli(500);
-        let submit = Event::Submit {
-            id: ClaimId(1),
-            request: Request::from_gpus(half, half, Class::Batch).expect("valid"),
-            patience: None,
-        };
-        let mut events = vec![submit, Event::Gpus(vec![facts])];
-        while let Some(event) = events.pop() {
-            let actions = scene.machine.step(scene.now.core, event);
-            let asks = |action: &&Action| matches!(action, Action::Measure);
-            events.extend((actions.iter().filter(asks)).map(|_| Event::Measured(Vec::new())));
-        }
+        scene.grant_half(None);
         for (id, gib) in [(7, 15), (8, 1)] {
             let used = DriverUse {
                 bytes: Some(gib << 30),
