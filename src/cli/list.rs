@@ -15,6 +15,8 @@ use super::{Outcome, connect, out, rows};
 
 pub(crate) fn ps(socket: Option<&Path>, args: &PsArgs) -> Outcome {
     each(socket, &args.list, |snapshot| {
+        let of_job = args.job.map(|job| of_job(snapshot, job)).transpose()?;
+        let snapshot = of_job.as_ref().unwrap_or(snapshot);
         if args.csv {
             return out::print(&rows::csv(snapshot));
         }
@@ -31,6 +33,18 @@ pub(crate) fn ps(socket: Option<&Path>, args: &PsArgs) -> Outcome {
                 + &stay(snapshot)),
         )
     })
+}
+
+/// Only the claim of a Slurm job.
+fn of_job(snapshot: &Snapshot, job: u32) -> Result<Snapshot, Failure> {
+    let mut snapshot = snapshot.clone();
+    snapshot.claims.retain(|c| c.slurm_job == Some(job));
+    if snapshot.claims.is_empty() {
+        let text = format!("Slurm job {job} has no claim on this machine");
+        let hint = format!("it waits, has ended, or has no GPU here: squeue --jobs {job}");
+        return Err(Failure::new(super::failure::USAGE, text).with_hint(hint));
+    }
+    Ok(snapshot)
 }
 
 pub(super) fn ps_json(snapshot: &Snapshot, all: bool) -> serde_json::Value {

@@ -137,6 +137,12 @@ fn text(report: &ReportView, user: Option<&str>, width: Option<usize>, bold: boo
     }
     text.push_str(&users(report).blocks(width, bold));
     text.push_str("\nGPU hours; idle: claimed but not used, by cause\n");
+    // A user's own group as the project says nothing new.
+    let own = |project: &str| report.users.iter().any(|u| u.user == project);
+    if report.projects.iter().any(|p| !own(&p.project)) {
+        text.push('\n');
+        text.push_str(&projects(report).blocks(width, bold));
+    }
     if report.gpus.iter().any(|g| g.usage.claimed_gpu_s > 0.0) {
         text.push('\n');
         text.push_str(&gpu_table(report).blocks(width, bold));
@@ -177,8 +183,19 @@ fn fared(report: &ReportView) -> Table {
 }
 
 fn users(report: &ReportView) -> Table {
+    let users = report.users.iter().map(|u| (&*u.user, &u.usage));
+    let all = (report.users.len() > 1).then_some(("all", &report.total));
+    usage_table("USER", users.chain(all))
+}
+
+fn projects(report: &ReportView) -> Table {
+    let projects = report.projects.iter();
+    usage_table("PROJECT", projects.map(|p| (&*p.project, &p.usage)))
+}
+
+fn usage_table<'a>(title: &'static str, rows: impl Iterator<Item = (&'a str, &'a Usage)>) -> Table {
     let mut table = Table::new(&[
-        ("USER", Align::Left),
+        (title, Align::Left),
         ("CLAIMED", Align::Right),
         ("USED", Align::Right),
         ("AVG USE", Align::Right),
@@ -195,7 +212,7 @@ fn users(report: &ReportView) -> Table {
         ("IO", Align::Right),
         ("unknown", Align::Right),
     ]);
-    let mut row = |name: &str, u: &Usage| {
+    for (name, u) in rows {
         let mem = |byte_s: f64| byte_s / GIB / HOUR;
         let idle = u.idle;
         let cause = |gpu_s: f64| {
@@ -228,12 +245,6 @@ fn users(report: &ReportView) -> Table {
             cause(idle.io),
             cause(idle.other),
         ]);
-    };
-    for user in &report.users {
-        row(&user.user, &user.usage);
-    }
-    if report.users.len() > 1 {
-        row("all", &report.total);
     }
     table
 }
@@ -481,6 +492,24 @@ mod tests {
             let missing: Vec<String> = words(&whole).difference(&words(&shown)).cloned().collect();
             assert!(missing.is_empty(), "{missing:?} at {width}:\n{shown}");
         }
+    }
+
+    #[test]
+    fn projects_are_shown_unless_each_is_a_users_own_group() {
+        let mut seen = report();
+        let projects = |names: &[&str]| {
+            let project = |name: &&str| gshare_proto::ProjectReport {
+                project: (*name).to_owned(),
+                ..gshare_proto::ProjectReport::default()
+            };
+            names.iter().map(project).collect()
+        };
+        seen.projects = projects(&["ada"]);
+        assert!(!text(&seen, None, None, false).contains("PROJECT"));
+        seen.projects = projects(&["ada", "vision"]);
+        let shown = text(&seen, None, None, false);
+        let table = shown.split("\nPROJECT").nth(1).expect("a table");
+        assert!(table.contains("\nvision "), "{shown}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod files;
 mod gres;
 mod health;
 mod job;
+mod queue;
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -15,7 +16,9 @@ use std::time::Duration;
 
 use gshare_config::{Config, Mode, Silent, Slurm, SlurmGpus};
 use gshare_core::Share;
-use gshare_proto::{AdminCall, Call, ClaimFor, ClaimSpec, Client, ClientError, Reply, Wait};
+use gshare_proto::{
+    AdminCall, Call, ClaimFor, ClaimSpec, Client, ClientError, Reply, SLURM_JOB, Wait,
+};
 
 use super::args::slurm::{SlurmArgs, SlurmCommand, TaskArgs};
 use super::claim::unexpected;
@@ -155,7 +158,7 @@ fn task(site: &Site, args: &TaskArgs) -> Result<String, Failure> {
     let cgroup = Cgroup::of(&site.config, args.job)?;
     let call = ClaimFor {
         uid: job.uid,
-        name: format!("slurm-{}", args.job).into(),
+        name: format!("{SLURM_JOB}{}", args.job).into(),
         spec: Box::new(spec),
         cgroup: cgroup.name().into(),
     };

@@ -488,6 +488,9 @@ pub struct PsArgs {
     /// Also waiting claims, and GPU processes without a claim
     #[arg(short, long)]
     pub all: bool,
+    /// Only the claim of this Slurm job: what it uses of its part
+    #[arg(long, value_name = "N", conflicts_with = "all")]
+    pub job: Option<u32>,
     /// Print comma-separated values, memory in bytes
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,

@@ -1,7 +1,7 @@
 //! GPUs that Slurm gives out: jobs get claims on behalf there, and nobody else does.
 
 use gshare_core::{Admission, GpuFacts, Request, Share};
-use gshare_proto::{ErrorCode, WireError};
+use gshare_proto::{ErrorCode, SLURM_JOB, WireError};
 
 use super::service::Asked;
 use super::world::World;

@@ -24,7 +24,9 @@ use super::policy::{adopt, auto, overuse};
 use super::service::{Live, Service};
 use super::tracks::Sizes;
 use super::world::World;
-use super::{act, convert, doctor, gpus, reclaim, restore, rules, sizes, stage, story, turns};
+use super::{
+    act, convert, doctor, gpus, reclaim, restore, rules, sizes, slurm, stage, story, turns,
+};
 use crate::clock::{millis, unix_ms};
 use crate::daemon::viewer::Viewer;
 use crate::figures::{self, what};

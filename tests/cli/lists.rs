@@ -90,6 +90,15 @@ u1   —           graphics  0         -     -       0.5         —    —    �
         stdout(&output)
     );
 
+    let mut slurm = snapshot();
+    slurm["claims"][1]["slurm_job"] = json!(4711);
+    let (output, _) = run(&home, &["ps", "--job", "4711"], vec![slurm.clone()]);
+    let text = stdout(&output);
+    assert!(text.contains("c4 ") && !text.contains("c3 "), "{text}");
+    let (output, _) = run(&home, &["ps", "--job", "4712"], vec![slurm]);
+    assert_eq!(code(&output), Some(64));
+    assert!(stderr(&output).contains("squeue --jobs 4712"));
+
     let (output, _) = run(&home, &["ps", "--csv"], vec![snapshot()]);
     let second = stdout(&output)
         .lines()

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use gshare_proto::{HistoryPoint, Idle, ReportView, SharingView, Usage, UserFared, UserReport};
+use gshare_proto::{
+    HistoryPoint, Idle, ProjectReport, ReportView, SharingView, Usage, UserFared, UserReport,
+};
 
 use crate::command::failure::{self, Failure};
 
@@ -23,7 +25,7 @@ pub(super) fn read(file: &Path) -> Result<(String, ReportView), Failure> {
     Ok((name, report))
 }
 
-/// Users by name are the same on all machines; GPUs and claims get the name of theirs. Of the time that a service looked
+/// Users and projects by name are the same on all machines; GPUs and claims get the name of theirs. Of the time that a service looked
 /// the least counts.
 pub(super) fn merged(reports: Vec<(String, ReportView)>) -> ReportView {
     let mut all = ReportView {
@@ -34,7 +36,12 @@ pub(super) fn merged(reports: Vec<(String, ReportView)>) -> ReportView {
         ..ReportView::default()
     };
     let mut users: BTreeMap<String, UserReport> = BTreeMap::new();
+    let mut projects: BTreeMap<String, Usage> = BTreeMap::new();
     for (host, mut report) in reports {
+        for part in &report.projects {
+            let project = projects.entry(part.project.clone());
+            add(project.or_default(), &part.usage);
+        }
         all.known_s = all.known_s.min(report.known_s);
         all.gpu_count += report.gpu_count;
         add(&mut all.total, &report.total);
@@ -73,11 +80,17 @@ pub(super) fn merged(reports: Vec<(String, ReportView)>) -> ReportView {
         }
     }
     all.users = users.into_values().collect();
+    let projects = projects.into_iter();
+    all.projects = projects
+        .map(|(project, usage)| ProjectReport { project, usage })
+        .collect();
     for user in &mut all.users {
         user.series = in_steps(&user.series, all.from_ms, all.step_ms);
     }
     let most = |a: f64, b: f64| b.total_cmp(&a);
     all.users
+        .sort_by(|a, b| most(a.usage.claimed_gpu_s, b.usage.claimed_gpu_s));
+    all.projects
         .sort_by(|a, b| most(a.usage.claimed_gpu_s, b.usage.claimed_gpu_s));
     all.worst
         .sort_by(|a, b| most(a.usage.idle.total(), b.usage.idle.total()));
@@ -188,6 +201,10 @@ mod tests {
                 usage,
                 series: vec![point],
             }],
+            projects: vec![ProjectReport {
+                project: "vision".to_owned(),
+                usage,
+            }],
             worst: vec![IdleHolding {
                 id: "c3".to_owned(),
                 ..IdleHolding::default()
@@ -220,6 +237,11 @@ mod tests {
         let gpus: Vec<&str> = all.gpus.iter().map(|g| g.uuid.as_str()).collect();
         assert_eq!(gpus, ["a GPU 0", "b GPU 0", "c GPU 0"]);
         assert_eq!(all.worst[1].id, "b c3");
+        assert_eq!(all.projects.len(), 1);
+        assert_eq!(
+            all.projects[0].usage, all.total,
+            "one account on three machines"
+        );
         assert_eq!((&all.sharing, &all.not_played), (&None, &None));
     }
 

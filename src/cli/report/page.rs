@@ -590,6 +590,7 @@ mod tests {
                 })
                 .collect(),
             users: users.collect(),
+            projects: Vec::new(),
             worst: vec![
                 held("c1", "ada", usage(5.0, 0.2)),
                 held(

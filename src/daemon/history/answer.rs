@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{Datelike, Local, TimeZone, Timelike};
 use gshare_proto::history::{
     GpuReport, Heat, HistoryBy, HistoryPoint, HistorySeries, HistorySpec, HistoryView, IdleHolding,
-    ReportSpec, ReportView, UserReport,
+    ProjectReport, ReportSpec, ReportView, UserReport,
 };
 use gshare_proto::{ErrorCode, Named, WireError, messages};
 use rusqlite::OptionalExtension;
@@ -463,15 +463,24 @@ impl Store {
             })
             .collect();
         users.sort_by(|a, b| b.usage.claimed_gpu_s.total_cmp(&a.usage.claimed_gpu_s));
-        let gpus = if uid.is_some() {
-            self.sums(
-                &span,
-                Group::Gpu,
-                &Filter {
-                    kinds: vec![kind::CLAIM],
-                    ..claims.clone()
+        let held = Filter {
+            kinds: vec![kind::CLAIM],
+            ..claims.clone()
+        };
+        let projects = self.sums(&span, Group::Project, &held).map_err(read)?;
+        let mut projects: Vec<ProjectReport> = projects
+            .into_iter()
+            .map(|(project, line)| ProjectReport {
+                usage: total(&line).usage(),
+                project: match project.is_empty() {
+                    true => user_name(names, NOBODY),
+                    false => project,
                 },
-            )
+            })
+            .collect();
+        projects.sort_by(|a, b| b.usage.claimed_gpu_s.total_cmp(&a.usage.claimed_gpu_s));
+        let gpus = if uid.is_some() {
+            self.sums(&span, Group::Gpu, &held)
         } else {
             self.per_gpu(&span, None)
         };
@@ -494,8 +503,9 @@ impl Store {
             total: sum.usage(),
             gpus,
             users,
+            projects,
             worst: self
-                .worst(&span, &claims, place.viewer, names)
+                .worst(&span, &held, place.viewer, names)
                 .map_err(read)?,
             ..ReportView::default()
         })
@@ -508,15 +518,11 @@ impl Store {
         viewer: Viewer,
         names: &Names,
     ) -> rusqlite::Result<Vec<IdleHolding>> {
-        let filter = Filter {
-            kinds: vec![kind::CLAIM],
-            ..filter.clone()
-        };
         let whole = Span {
             step: (span.to - span.from).max(1),
             ..*span
         };
-        let found = self.sums(&whole, Group::Claim, &filter)?;
+        let found = self.sums(&whole, Group::Claim, filter)?;
         let mut claims: Vec<(u64, Sum)> = found
             .iter()
             .filter_map(|(claim, line)| Some((claim.parse().ok()?, total(line))))

@@ -17,6 +17,8 @@ pub(super) enum Group {
     User,
     /// Number of the claim.
     Claim,
+    /// Project of the claim.
+    Project,
 }
 
 impl Group {
@@ -26,6 +28,7 @@ impl Group {
             Self::Gpu => "s.gpu",
             Self::User => "CAST(s.uid AS TEXT)",
             Self::Claim => "CAST(s.claim AS TEXT)",
+            Self::Project => "coalesce((SELECT project FROM face WHERE face.claim = s.claim), '')",
         }
     }
 }

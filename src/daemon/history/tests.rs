@@ -119,8 +119,23 @@ fn every_level_has_the_same_sums() {
         assert!(other.points.iter().all(|p| p.used.is_none()));
         assert_eq!(line("all").points[0].used, Some(0.4), "by the device");
     }
-    let total = report(&store, BEGIN, end).total;
-    assert!((total.claimed_gpu_s - 0.75 * (hours * 3600) as f64).abs() < 0.1);
+    let face = ClaimFace {
+        claim: 1,
+        uid: 7,
+        project: "vision".to_owned(),
+        ..ClaimFace::default()
+    };
+    store.name_claim(&face).unwrap();
+    let found = report(&store, BEGIN, end);
+    assert!((found.total.claimed_gpu_s - 0.75 * (hours * 3600) as f64).abs() < 0.1);
+    let projects = found.projects.iter();
+    let projects: Vec<_> = projects.map(|p| (&*p.project, p.usage)).collect();
+    let user = |n: usize| found.users[n].usage;
+    assert_eq!(
+        projects,
+        [("vision", user(0)), ("(no name kept)", user(1))],
+        "each has one user"
+    );
 }
 
 #[test]

@@ -106,6 +106,23 @@ pub(super) fn gpus(page: &mut Page, snapshot: &Snapshot) {
     }
 }
 
+/// By which a claim is found; `job` is that of Slurm, empty for others.
+fn labels<'a>(claim: &'a ClaimView, job: &'a str) -> Vec<(&'static str, &'a str)> {
+    let mut labels = vec![
+        ("claim", claim.id.as_str()),
+        ("user", &claim.user),
+        ("project", &claim.project),
+    ];
+    labels.extend((!job.is_empty()).then_some(("slurm_job", job)));
+    labels
+}
+
+fn job(claim: &ClaimView) -> String {
+    claim
+        .slurm_job
+        .map_or_else(String::new, |job| job.to_string())
+}
+
 pub(super) fn claims(page: &mut Page, snapshot: &Snapshot) {
     type Read = fn(&ClaimView, &ClaimGpu) -> Option<f64>;
     let families: [(&str, &str, Read); 10] = [
@@ -163,15 +180,11 @@ pub(super) fn claims(page: &mut Page, snapshot: &Snapshot) {
     for (name, help, read) in families {
         page.family(name, GAUGE, help);
         for claim in &snapshot.claims {
+            let job = job(claim);
             for gpu in &claim.gpus {
                 let index = gpu.gpu.to_string();
-                let labels = [
-                    ("claim", claim.id.as_str()),
-                    ("user", &claim.user),
-                    ("project", &claim.project),
-                    ("gpu", &index),
-                    ("UUID", &gpu.uuid),
-                ];
+                let mut labels = labels(claim, &job);
+                labels.extend([("gpu", index.as_str()), ("UUID", &gpu.uuid)]);
                 page.sample(name, &labels, read(claim, gpu));
             }
         }
@@ -184,13 +197,12 @@ fn claims_alone(page: &mut Page, snapshot: &Snapshot) {
     type Read = fn(&ClaimView) -> Option<f64>;
     page.family("gshare_claim_info", GAUGE, "What the claim is.");
     for claim in &snapshot.claims {
-        let labels = [
-            ("claim", claim.id.as_str()),
-            ("user", &claim.user),
-            ("project", &claim.project),
-            ("class", &claim.class),
+        let job = job(claim);
+        let mut labels = labels(claim, &job);
+        labels.extend([
+            ("class", claim.class.as_str()),
             ("name", claim.name.as_deref().unwrap_or_default()),
-        ];
+        ]);
         page.sample("gshare_claim_info", &labels, Some(1.0));
     }
     let families: [(&str, &str, &str, Read); 9] = [
@@ -249,12 +261,7 @@ fn claims_alone(page: &mut Page, snapshot: &Snapshot) {
     for (name, kind, help, read) in families {
         page.family(name, kind, help);
         for claim in &snapshot.claims {
-            let labels = [
-                ("claim", claim.id.as_str()),
-                ("user", &claim.user),
-                ("project", &claim.project),
-            ];
-            page.sample(name, &labels, read(claim));
+            page.sample(name, &labels(claim, &job(claim)), read(claim));
         }
     }
 }

@@ -70,6 +70,7 @@ fn turns_over_use_and_quotas_have_their_true_values() {
             ..TurnsView::default()
         }),
         overuse: overuse.map(str::to_owned),
+        slurm_job: (id == "c2").then_some(4711),
         ..ClaimView::default()
     };
     let quota = |party: &str, gpus, max: Option<u32>| Quota {
@@ -103,6 +104,8 @@ fn turns_over_use_and_quotas_have_their_true_values() {
         ("gshare_claim_throttled_seconds", "c1", Some(1.5)),
         ("gshare_claim_overuse", "c1", Some(0.0)),
         ("gshare_claim_overuse", "c2", Some(1.0)),
+        ("gshare_claim_info", "4711", Some(1.0)),
+        ("gshare_claim_overuse", "4711", Some(1.0)),
         ("gshare_quota_gpus", "project:vision", Some(0.5)),
         ("gshare_quota_max_gpus", "project:vision", Some(1.5)),
         ("gshare_quota_gpus", "project:text", Some(1.0)),

@@ -131,6 +131,9 @@ pub enum AdminCall {
     },
 }
 
+/// Before the number of a Slurm job in the name of its claim.
+pub const SLURM_JOB: &str = "slurm-";
+
 /// A claim on behalf.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClaimFor {

@@ -255,6 +255,15 @@ pub struct UserReport {
     pub series: Vec<HistoryPoint>,
 }
 
+/// A project in a report; of Slurm jobs, their account.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProjectReport {
+    /// Its name.
+    pub project: String,
+    /// Sums.
+    pub usage: Usage,
+}
+
 /// A claim that held and idled.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct IdleHolding {
@@ -311,6 +320,9 @@ pub struct ReportView {
     pub gpus: Vec<GpuReport>,
     /// Users, the one with the most claimed first.
     pub users: Vec<UserReport>,
+    /// Projects, the one with the most claimed first; absent from services that did not add them up.
+    #[serde(default)]
+    pub projects: Vec<ProjectReport>,
     /// Claims that held and idled most, the worst first.
     pub worst: Vec<IdleHolding>,
     /// What sharing would have made of the runs that had no limits; absent without such runs.

@@ -27,7 +27,9 @@ pub mod totals;
 
 pub use gshare_core::units;
 
-pub use admin::{AdminCall, AdminDone, AuditEntry, ClaimFor, Conformance, DrainView, QuotaView};
+pub use admin::{
+    AdminCall, AdminDone, AuditEntry, ClaimFor, Conformance, DrainView, QuotaView, SLURM_JOB,
+};
 pub use bounds::{CommandLine, Label, List, Text, printable};
 pub use call::{
     Call, Check, ClaimSpec, ContainerPlace, ErrorCode, Granted, Hello, KernelSpec, LeaseView,
@@ -38,7 +40,7 @@ pub use client::{Client, ClientError};
 pub use health::{Grade, HealthView, RemappedView, XidView};
 pub use history::{
     Fared, GpuReport, Heat, HistoryBy, HistoryPoint, HistorySeries, HistorySpec, HistoryView, Idle,
-    IdleHolding, ReportSpec, ReportView, SharingView, Usage, UserFared, UserReport,
+    IdleHolding, ProjectReport, ReportSpec, ReportView, SharingView, Usage, UserFared, UserReport,
 };
 pub use place::{IdleView, LeversView, ModelRoomView, PlaceView};
 pub use queue::{ExpectedView, QueueView};

@@ -91,6 +91,10 @@ pub struct Snapshot {
     pub advice: Vec<Advice>,
 }
 
+fn is_none(count: &usize) -> bool {
+    *count == 0
+}
+
 /// What the viewer would get at once: a claim of this size is granted, a larger one is not. Parts of GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClaimableView {
