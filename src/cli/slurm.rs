@@ -4,9 +4,11 @@
 //! many shards those are, and `task` claims them on behalf of the job's cgroup. The prolog itself cannot: slurmd does not
 //! tell it of shards, and it calls no Slurm command. The epilog ends the claim.
 
+mod conf;
 mod files;
 mod gres;
 mod health;
+mod install;
 mod job;
 mod queue;
 
@@ -34,6 +36,8 @@ pub(crate) fn run(args: &SlurmArgs) -> Outcome {
     let site = || Site::of(args.config.as_deref());
     match &args.command {
         SlurmCommand::Config(of) => files::print(args.config.as_deref(), of),
+        SlurmCommand::Install(of) => install::install(&site()?, args.config.as_deref(), of),
+        SlurmCommand::Uninstall(of) => install::uninstall(of),
         SlurmCommand::Check => files::check(&site()?),
         // Of a job that is not recorded nobody would know that it has to be limited: then the prolog fails.
         SlurmCommand::Prolog if variable("SLURM_JOB_GPUS").is_empty() => Ok(0),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use gshare_proto::{Call, Reply};
 
-use super::super::args::slurm::{ConfigArgs, FILES};
+use super::super::args::slurm::{ConfigArgs, FILES, SiteArgs};
 use super::health::{drained, node, scontrol};
 use super::{Not, Outcome, Site, gres};
 use crate::command::failure::Failure;
@@ -24,17 +24,31 @@ const WHERE: [&str; FILES.len()] = [
     "the plugin's source; to compile it, append: | cc -shared -fPIC -O2 -x c - -o /usr/local/lib/slurm/gshare_spank.so",
 ];
 
+/// What has to be started anew after a change.
+pub(super) const RESTART: &str = "After a change of slurm.conf or gres.conf, restart slurmctld and every slurmd. After one of \
+     plugstack.conf or the plugin, restart slurmd on that node. Running jobs continue.";
+
 pub(super) fn print(config: Option<&Path>, args: &ConfigArgs) -> Outcome {
     let Some(file) = args.file.as_deref() else {
         for (name, what) in FILES.iter().zip(WHERE) {
-            let what = what.replace("DIR", &args.dir.display().to_string());
+            let what = what.replace("DIR", &args.site.dir.display().to_string());
             out::print(&format!("gshare slurm config {name:<15} {what}\n"))?;
         }
         return Ok(0);
     };
+    out::print(&text(&Site::of(config)?, config, &args.site, file)?)?;
+    Ok(0)
+}
+
+/// One of [`FILES`].
+pub(super) fn text(
+    site: &Site,
+    config: Option<&Path>,
+    args: &SiteArgs,
+    file: &str,
+) -> Result<String, Failure> {
     let program = std::env::current_exe()?;
     let program = program.display();
-    let site = Site::of(config)?;
     let jobs = &site.jobs;
     let dir = args.dir.display();
     let option = |before: &str| {
@@ -51,7 +65,7 @@ pub(super) fn print(config: Option<&Path>, args: &ConfigArgs) -> Outcome {
         let rules = include_str!("rules.lua").replace("@SHARDS@", &args.shards.to_string());
         block.replace("@RULES@\n", &rules)
     };
-    let text = match file {
+    Ok(match file {
         "slurm.conf" => format!(
             "Prolog={dir}/gshare-prolog\nEpilog={dir}/gshare-epilog\n\
              HealthCheckProgram={dir}/gshare-health\nHealthCheckInterval=60\n\
@@ -72,7 +86,7 @@ pub(super) fn print(config: Option<&Path>, args: &ConfigArgs) -> Outcome {
             option(" config=")
         ),
         "job_submit.lua" => {
-            let memory = args.gpu_mem.map(|m| m.0).or_else(|| largest(&site));
+            let memory = args.gpu_mem.map(|m| m.0).or_else(|| largest(site));
             let mib = memory.unwrap_or(0) >> 20;
             rules(include_str!("job_submit.lua")).replace("@MEMORY@", &mib.to_string())
         }
@@ -91,9 +105,7 @@ pub(super) fn print(config: Option<&Path>, args: &ConfigArgs) -> Outcome {
             script("health").replacen("#!/bin/sh\n", &lines, 1)
         }
         _ => include_str!("gshare_spank.c").to_owned(),
-    };
-    out::print(&text)?;
-    Ok(0)
+    })
 }
 
 /// Bytes of the largest GPU that Slurm gives out here; `None` if the service does not say.
@@ -270,10 +282,7 @@ pub(super) fn check(site: &Site) -> Outcome {
     for line in &missing {
         out::print(&format!("{line}\n"))?;
     }
-    out::print(
-        "After a change of slurm.conf or gres.conf, restart slurmctld and every slurmd. After one of plugstack.conf or the \
-         plugin, restart slurmd on that node. Running jobs continue.\n",
-    )?;
+    out::print(&format!("{RESTART}\n"))?;
     Ok(1)
 }
 

@@ -13,6 +13,7 @@ use gshare_core::{Bytes, Share};
 use gshare_enforcer::cgroup::{Mount, path_of_pid};
 use gshare_proto::Granted;
 
+use super::conf::Conf;
 use super::gres;
 use crate::command::failure::{self, Failure};
 
@@ -73,12 +74,13 @@ pub(super) fn record(
     dir.recursive(true).mode(0o700).create(jobs)?;
     // That of an earlier run of the same job.
     let _ = fs::remove_file(jobs.join(number.to_string()));
-    let conf = fs::read_to_string(slurm_dir(&variable("SLURM_CONF")).join("cgroup.conf"));
+    let dir = slurm_dir(&variable("SLURM_CONF"));
+    let cgroups = Conf::read(&dir.join("cgroup.conf"));
     let mut text = format!(
         "{}\n{}\n{}\n{}\n",
         variable("SLURM_JOB_UID"),
         variable("SLURMD_NODENAME"),
-        constrains_devices(&conf.unwrap_or_default()),
+        cgroups.is_on("constraindevices"),
         variable("SLURM_JOB_GPUS")
     );
     for (key, option) in [(MEMORY, "SPANK_GSHARE_MEM"), (LIMIT, "SPANK_GSHARE_LIMIT")] {
@@ -99,18 +101,6 @@ pub(super) fn record(
 fn slurm_dir(conf: &str) -> PathBuf {
     let dir = Path::new(conf).parent().filter(|d| d.is_absolute());
     dir.unwrap_or(Path::new("/etc/slurm")).to_owned()
-}
-
-/// Whether cgroup.conf has `ConstrainDevices=yes`.
-fn constrains_devices(conf: &str) -> bool {
-    let lines = conf.lines().filter_map(|line| line.split_once('='));
-    let mut set = lines.filter(|(key, _)| key.trim().eq_ignore_ascii_case("ConstrainDevices"));
-    set.next_back().is_some_and(|(_, value)| {
-        let word = value.split('#').next().unwrap_or_default().trim();
-        ["yes", "true", "1"]
-            .iter()
-            .any(|w| word.eq_ignore_ascii_case(w))
-    })
 }
 
 /// Writes a file as a whole or not at all.

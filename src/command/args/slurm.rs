@@ -22,6 +22,10 @@ pub struct SlurmArgs {
 pub enum SlurmCommand {
     /// Print what Slurm needs, file by file; without FILE, the list of files
     Config(ConfigArgs),
+    /// Write gshare's lines into the files of a Slurm with one node, between marks; without --write, show the changes
+    Install(InstallArgs),
+    /// Remove all that install has written; the files are again what they were
+    Uninstall(UninstallArgs),
     /// Report what is missing on this node; exits 1 if anything is missing
     Check,
     /// For Slurm's Prolog: record which GPUs a job has; fails only if they cannot be recorded
@@ -54,6 +58,39 @@ pub struct ConfigArgs {
     /// Which file to print
     #[arg(value_name = "FILE", value_parser = PossibleValuesParser::new(FILES))]
     pub file: Option<String>,
+    /// The site.
+    #[command(flatten)]
+    pub site: SiteArgs,
+}
+
+/// `gshare slurm install`.
+#[derive(Args, Clone, Debug)]
+pub struct InstallArgs {
+    /// Write the files
+    #[arg(long)]
+    pub write: bool,
+    /// Show the changes as a diff (default)
+    #[arg(long, conflicts_with = "write")]
+    pub dry_run: bool,
+    /// The site.
+    #[command(flatten)]
+    pub site: SiteArgs,
+}
+
+/// `gshare slurm uninstall`.
+#[derive(Args, Clone, Debug)]
+pub struct UninstallArgs {
+    /// Show the changes as a diff, and write nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Directory of Slurm's configuration
+    #[arg(long, value_name = "DIR", default_value = "/etc/slurm")]
+    pub dir: PathBuf,
+}
+
+/// What is printed or written depends on.
+#[derive(Args, Clone, Debug)]
+pub struct SiteArgs {
     /// Shards that each GPU has in this cluster
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub shards: u32,
@@ -98,6 +135,7 @@ pub const EXAMPLES: &str = "Examples:\n  \
     gshare slurm config                        which files Slurm needs\n  \
     gshare slurm config slurm.conf             the lines for slurm.conf\n  \
     gshare slurm config job_submit.lua --shards 8\n  \
+    gshare slurm install                       what it would change, on a site with one node\n  \
     sudo gshare slurm check                    what is missing on this node\n\n\
     With [slurm] gpus in gshare.toml, gshare limits Slurm jobs to the part of a GPU that Slurm gave them. \
     Users type `srun --gres=gshare:0.5 COMMAND` and never call gshare slurm.";

@@ -1,0 +1,83 @@
+//! Reads what slurm.conf and its like set.
+
+use std::fs;
+use std::path::Path;
+
+/// Files that include others do so this deep at most.
+const DEEPEST: usize = 8;
+
+/// Keys in small letters with their values, in the order of the file and of those that it includes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Conf(Vec<(String, String)>);
+
+impl Conf {
+    /// What a file says; `dir` is where it is.
+    pub(super) fn of(text: &[u8], dir: &Path) -> Self {
+        let mut conf = Self::default();
+        conf.add(text, dir, DEEPEST);
+        conf
+    }
+
+    /// A file that cannot be read says nothing.
+    pub(super) fn read(file: &Path) -> Self {
+        let dir = file.parent().unwrap_or(Path::new("/"));
+        Self::of(&fs::read(file).unwrap_or_default(), dir)
+    }
+
+    fn add(&mut self, text: &[u8], dir: &Path, depth: usize) {
+        let text = String::from_utf8_lossy(text);
+        for line in text.lines() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            let (key, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+            if key.eq_ignore_ascii_case("include") && depth > 0 {
+                let text = fs::read(dir.join(rest.trim())).unwrap_or_default();
+                self.add(&text, dir, depth - 1);
+            } else if let Some((key, value)) = line.split_once('=') {
+                let key = key.trim().to_ascii_lowercase();
+                self.0.push((key, value.trim().to_owned()));
+            }
+        }
+    }
+
+    /// All values of a key.
+    pub(super) fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+        let own = self.0.iter().filter(move |(k, _)| k == key);
+        own.map(|(_, value)| value.as_str())
+    }
+
+    /// The value that counts of a key in small letters: the last.
+    pub(super) fn last(&self, key: &str) -> &str {
+        let own = self.0.iter().rfind(|(k, _)| k == key);
+        own.map_or("", |(_, value)| value)
+    }
+
+    /// Whether a key is switched on.
+    pub(super) fn is_on(&self, key: &str) -> bool {
+        let value = self.last(key);
+        ["yes", "true", "1"]
+            .iter()
+            .any(|w| value.eq_ignore_ascii_case(w))
+    }
+
+    /// Whether a list of words has this one.
+    pub(super) fn lists(&self, key: &str, word: &str) -> bool {
+        let mut words = self.last(key).split(',');
+        words.any(|w| w.trim().eq_ignore_ascii_case(word))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_value_counts_also_of_an_included_file() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("more.conf"), "PrivateData = jobs,usage\n").unwrap();
+        let text = b"# x=y\nConstrainDevices = Yes # y\r\nprivatedata=none\nInclude more.conf\nInclude more\n";
+        let conf = Conf::of(text, dir.path());
+        assert!(conf.is_on("constraindevices") && !conf.is_on("x"));
+        assert!(conf.lists("privatedata", "Jobs") && !conf.lists("privatedata", "none"));
+        assert_eq!(conf.last("x"), "");
+    }
+}
