@@ -28,6 +28,7 @@ use super::failure::{self, Failure};
 use super::{Outcome, out};
 use gres::Shards;
 use job::{Cgroup, Job};
+pub(crate) use queue::SlurmJob;
 
 /// Longest wait for the service: slurmd waits meanwhile.
 const PATIENCE: Duration = Duration::from_secs(2);

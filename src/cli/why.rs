@@ -12,6 +12,7 @@ use super::args::{ListArgs, PsArgs};
 use super::claim::unexpected;
 use super::failure::{self, Failure};
 use super::list::is_named;
+use super::slurm::SlurmJob;
 use super::table::plain;
 use super::waiting::{left, ordinal};
 use super::{Outcome, connect, out};
@@ -21,11 +22,24 @@ pub(crate) fn why(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
     let Reply::Snapshot(snapshot) = reply else {
         return Err(unexpected(&reply));
     };
+    let slurm = snapshot.service.as_ref().is_some_and(|s| s.slurm);
     let Some(wanted) = &args.id else {
+        let mut all = json!({ "queue": snapshot.queue });
+        let mut text = all_waiting(&snapshot);
+        match slurm.then(SlurmJob::waiting) {
+            Some(Ok(jobs)) => {
+                text.extend(jobs.iter().map(SlurmJob::text));
+                all["slurm_jobs"] = json!(jobs);
+            }
+            Some(Err(failure)) => text.push_str(&format!("{}\n", failure.message)),
+            None => {}
+        }
         return if args.json {
-            out::json(&json!({ "queue": snapshot.queue })).map(|()| 0)
+            out::json(&all).map(|()| 0)
+        } else if text.is_empty() {
+            out::print("no claim waits; gshare why ID explains one that runs\n").map(|()| 0)
         } else {
-            out::print(&all_waiting(&snapshot)).map(|()| 0)
+            out::print(&text).map(|()| 0)
         };
     };
     let means = |id: &str, name: Option<&String>| is_named(wanted, id, name);
@@ -46,6 +60,13 @@ pub(crate) fn why(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
         .iter()
         .find(|c| means(&c.id, c.name.as_ref()))
     else {
+        if let Some(job) = slurm.then(|| SlurmJob::of(wanted)).transpose()?.flatten() {
+            match args.json {
+                true => out::json(&job)?,
+                false => out::print(&job.text())?,
+            }
+            return Ok(0);
+        }
         let text = messages::no_claim(wanted);
         return Err(Failure::new(failure::USAGE, text).with_hint(
             "gshare queue lists waiting claims; gshare log ID explains one that has ended",
@@ -81,10 +102,10 @@ fn all_waiting(snapshot: &Snapshot) -> String {
             plain(reason)
         );
     }
-    if text.is_empty() {
-        return "no claim waits; gshare why ID explains one that runs\n".to_owned();
+    if !text.is_empty() {
+        text += "gshare why ID explains one of them\n";
     }
-    text + "gshare why ID explains one of them\n"
+    text
 }
 
 fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use gshare_abi::host::SlotView;
+use gshare_config::SlurmGpus;
 use gshare_core::machine::{Caller, Claimable, ModelRoom};
 use gshare_core::place::candidates;
 use gshare_core::{Bytes, ClaimId, GpuFacts, Request, Share, Size};
@@ -643,6 +644,7 @@ pub(crate) fn snapshot(service: &Service) -> Snapshot {
             shim: service.effects.host.driver.libcuda.is_ok(),
             looks: service.effects.policy.looks,
             off: service.effects.config.off_view(),
+            slurm: service.effects.config.slurm.gpus != SlurmGpus::None,
             stage: Some(stage::stage_view(&service.world())),
             uid: nix::unistd::Uid::effective().as_raw(),
         }),

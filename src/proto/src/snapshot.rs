@@ -127,6 +127,9 @@ pub struct ServiceView {
     /// gshare is off: it limits, takes and refuses nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off: Option<OffView>,
+    /// Slurm gives out GPUs of this machine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub slurm: bool,
     /// How much gshare does; absent from a service before 0.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<StageView>,

@@ -51,6 +51,7 @@ fn service() -> Option<ServiceView> {
         uid: 0,
         looks: 86_400,
         off: None,
+        slurm: false,
         stage: None,
     })
 }
