@@ -30,7 +30,8 @@ pub(crate) fn ps(socket: Option<&Path>, args: &PsArgs) -> Outcome {
                 + &by_driver(snapshot)
                 + &uncounted(snapshot)
                 + &through_mps(snapshot)
-                + &stay(snapshot)),
+                + &stay(snapshot)
+                + &hidden(snapshot)),
         )
     })
 }
@@ -74,6 +75,15 @@ fn by_driver(snapshot: &Snapshot) -> String {
         })
     });
     lines.collect()
+}
+
+/// That others have jobs which this user does not see.
+fn hidden(snapshot: &Snapshot) -> String {
+    match snapshot.hidden {
+        0 => String::new(),
+        1 => "1 Slurm job of another user is not shown (PrivateData=jobs)\n".to_owned(),
+        n => format!("{n} Slurm jobs of other users are not shown (PrivateData=jobs)\n"),
+    }
 }
 
 /// `pid 7`, `pids 7, 8`.

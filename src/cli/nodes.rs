@@ -76,6 +76,12 @@ impl Node {
             .is_none()
             .then(|| "no gshare service".to_owned());
         let gpus = snapshot.gpus.iter().filter_map(wrong);
+        // Of jobs that Slurm keeps private only the sum is known.
+        let of_gpus = snapshot
+            .gpus
+            .iter()
+            .map(|g| g.sm_claimed * g.part_of_a_gpu());
+        let (hidden, of_gpus) = (snapshot.hidden > 0, of_gpus.sum::<f64>());
         Self {
             host: snapshot.host.clone(),
             taken_ms: snapshot.taken_ms,
@@ -83,8 +89,12 @@ impl Node {
             free_now: free.map(|free| free.sum),
             largest: free.map(|free| largest(&free.models)),
             used,
-            used_at_least,
-            claimed: sums.claimed / 100.0,
+            used_at_least: used_at_least || hidden,
+            claimed: if hidden {
+                of_gpus
+            } else {
+                sums.claimed / 100.0
+            },
             waiting: snapshot.queue.len(),
             wasted: wasted(snapshot),
             wrong: off.into_iter().chain(none).chain(gpus).collect(),
@@ -227,7 +237,12 @@ fn write(socket: Option<&Path>, dir: &Path) -> Outcome {
         Failure::new(failure::NOT_AVAILABLE, text)
     };
     list::each(socket, &every, |snapshot| {
-        let node = Node::of(snapshot);
+        // Others read it, whoever writes it.
+        let mut snapshot = snapshot.clone();
+        let all = snapshot.claims.len();
+        snapshot.claims.retain(|c| !c.private);
+        snapshot.hidden += all - snapshot.claims.len();
+        let node = Node::of(&snapshot);
         let name = Path::new(&node.host).file_name();
         let name = name.ok_or_else(|| failed(io::Error::other("this machine has no name")))?;
         let mut file = tempfile::NamedTempFile::new_in(dir).map_err(failed)?;
@@ -346,6 +361,11 @@ mod tests {
         let said = text.lines().nth(1).expect("a row");
         assert!(said.contains("1.50, 0.75 on one GPU"), "{text}");
         assert!(said.contains("GPU 3 hangs"), "{text}");
+        let mut private = snapshot.clone();
+        private.hidden = 1;
+        private.gpus[0].sm_claimed = 0.5;
+        let node = Node::of(&private);
+        assert_eq!((node.claimed, node.used_at_least), (0.5, true));
         let text = table(&[row(Some("silent for 4s"))]).text(None, false);
         assert!(
             text.contains("silent for 4s") && !text.contains("1.50"),

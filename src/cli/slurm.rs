@@ -166,6 +166,7 @@ fn task(site: &Site, args: &TaskArgs) -> Result<String, Failure> {
         name: format!("{SLURM_JOB}{}", args.job).into(),
         spec: Box::new(spec),
         cgroup: cgroup.name().into(),
+        private: job.private,
     };
     let why = match site.ask(Call::Admin(AdminCall::ClaimFor(Box::new(call)))) {
         Ok(Reply::Granted(granted)) => {
@@ -308,6 +309,7 @@ mod tests {
                 gpus: gpus.to_vec(),
                 memory: None,
                 limit: None,
+                private: false,
             };
             let names = ["4", "5", "6", "7"].map(str::to_owned).to_vec();
             let slurm = Slurm {

@@ -276,6 +276,7 @@ mod tests {
             cgroup: "/slurm/job_1".into(),
             spec: Box::default(),
             seen: true,
+            private: false,
         });
         let stays = done(&scene, kill(2));
         assert!(

@@ -67,6 +67,7 @@ mod tests {
             cgroup: "/job".into(),
             spec: Box::default(),
             seen,
+            private: false,
         });
         let tick = Fact::Tick(Tick {
             cgroups: [(ClaimId(1), found)].into(),

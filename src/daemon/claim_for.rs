@@ -77,6 +77,7 @@ pub(crate) fn order(
         cgroup,
         spec: Box::new(spec.clone()),
         seen: false,
+        private: asked.private,
     };
     if let Some(known) = known_behalf(world, asked.uid, &name, &behalf)? {
         return Ok(Order::then(Vec::new(), move |world, _| {
@@ -310,6 +311,7 @@ mod tests {
                 name: "job-1".to_owned().into(),
                 cgroup: "/slurm/job_1".to_owned().into(),
                 spec: Box::default(),
+                private: false,
             };
             let refused = order(&scene.world(), &peer, asked, &Sender::closed());
             refused.expect_err("it cannot be had").message

@@ -400,6 +400,7 @@ fn face_of(id: ClaimId, record: &ClaimRecord, identity: &Identity) -> ClaimFace 
         // Others see it too.
         what: view::what_in(&containers, name, &figures::program(&record.command)),
         notebook: identity.notebook.clone().map(|n| (n.value, n.source)),
+        private: record.is_private(),
     }
 }
 

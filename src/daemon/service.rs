@@ -19,6 +19,7 @@ use super::features::Features;
 use super::history::vitals::Vitals;
 use super::history::worker::Told;
 use super::history::{Ask, History};
+use super::journal::ClaimRecord;
 use super::levers::{facts, wishes};
 pub(crate) use super::live::{Ending, Live, Seat};
 use super::msg::{LeverMsg, Msg};
@@ -679,8 +680,14 @@ impl Service {
 /// Finds a claim by `c3`, `3` or its name, granted or waiting. Of several with that name the caller's own
 /// is meant.
 pub(crate) fn find(world: &World<'_>, peer: &Peer, word: &str) -> Result<ClaimId, WireError> {
+    let only = watch::viewer(world, peer).only();
+    let is_seen = |r: &ClaimRecord| !r.is_private() || only.is_none_or(|uid| uid == r.uid);
     if let Ok(id) = word.parse::<ClaimId>()
-        && (world.claims.contains_key(&id) || world.claims.waiting.contains_key(&id))
+        && (world
+            .claims
+            .get(&id)
+            .is_some_and(|live| is_seen(&live.record))
+            || world.claims.waiting.contains_key(&id))
     {
         return Ok(id);
     }
@@ -692,7 +699,7 @@ pub(crate) fn find(world: &World<'_>, peer: &Peer, word: &str) -> Result<ClaimId
     let waiting = world.claims.waiting.iter().map(|(id, a)| (*id, &a.record));
     let named: Vec<(ClaimId, u32)> = held
         .chain(waiting)
-        .filter(|(_, record)| record.name.as_deref() == Some(word))
+        .filter(|(_, record)| record.name.as_deref() == Some(word) && is_seen(record))
         .map(|(id, record)| (id, record.uid))
         .collect();
     let own = named.iter().filter(|(_, uid)| *uid == peer.uid);

@@ -3,8 +3,20 @@
 use gshare_core::{Admission, GpuFacts, Request, Share};
 use gshare_proto::{ErrorCode, SLURM_JOB, WireError};
 
+use super::journal::ClaimRecord;
 use super::service::Asked;
 use super::world::World;
+
+/// The job that a claim is for. Only root names claims on behalf.
+pub(crate) fn job_of(record: &ClaimRecord) -> Option<u32> {
+    record.behalf.as_ref()?;
+    record
+        .name
+        .as_deref()?
+        .strip_prefix(SLURM_JOB)?
+        .parse()
+        .ok()
+}
 
 /// Whether another scheduler decides about a GPU.
 fn is_foreign(world: &World<'_>, gpu: u32) -> bool {

@@ -397,6 +397,8 @@ fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> Cla
             .map(|p| p.pid.cast_unsigned()),
         caps: service.effects.host.driver.caps_of(&live.record),
         cgroup: (record.behalf.as_ref()).map(|b| b.cgroup.display().to_string()),
+        slurm_job: slurm::job_of(record),
+        private: record.is_private(),
         adopted: false,
         state,
         state_text: match &over {
@@ -514,7 +516,8 @@ pub(crate) fn metrics_page(service: &Service) -> String {
         u32::MAX,
         snapshot(service),
     );
-    let snapshot = Viewer::stranger(&service.world()).sees(snapshot);
+    let viewer = Viewer::stranger(&service.world());
+    let snapshot = viewer.sees(without_private(viewer, snapshot));
     service
         .features
         .metrics
@@ -651,6 +654,7 @@ pub(crate) fn snapshot(service: &Service) -> Snapshot {
         claimable_now: None,
         gpus,
         claims,
+        hidden: 0,
         queue,
         users,
         unclaimed,
@@ -659,10 +663,42 @@ pub(crate) fn snapshot(service: &Service) -> Snapshot {
     }
 }
 
+/// Without the jobs of others that Slurm keeps private, and what is said of them.
+fn without_private(viewer: Viewer, mut snapshot: Snapshot) -> Snapshot {
+    let Some(uid) = viewer.only() else {
+        return snapshot;
+    };
+    let claims = std::mem::take(&mut snapshot.claims).into_iter();
+    let (hidden, seen): (Vec<_>, Vec<_>) = claims.partition(|c| c.private && c.uid != uid);
+    (snapshot.claims, snapshot.hidden) = (seen, hidden.len());
+    if hidden.is_empty() {
+        return snapshot;
+    }
+    let mut day = snapshot.users.iter().find(|u| u.uid == uid);
+    let day = day.take().and_then(|own| own.day);
+    let Snapshot {
+        claims,
+        queue,
+        unclaimed,
+        gpus,
+        ..
+    } = &snapshot;
+    snapshot.users = users(claims, queue, unclaimed, gpus);
+    if let Some(own) = snapshot.users.iter_mut().find(|u| u.uid == uid) {
+        own.day = day;
+    }
+    let names = |text: &str| {
+        let mut words = text.split([' ', ',', ';', '\'']);
+        words.any(|word| hidden.iter().any(|c| c.id == word || c.user == word))
+    };
+    snapshot.advice.retain(|advice| !names(&advice.text));
+    snapshot
+}
+
 /// As one who looks sees it.
 pub(crate) fn seen_by(service: &Service, viewer: Viewer, snapshot: Snapshot) -> Snapshot {
     let room = with_room(&service.world(), &service.sizes, viewer.uid(), snapshot);
-    let mut seen = viewer.sees(room);
+    let mut seen = viewer.sees(without_private(viewer, room));
     let may_read = |owner: Option<u32>| owner.is_none_or(|uid| viewer.may_read(uid));
     seen.notices = service.features.notices.show(may_read);
     seen
@@ -731,6 +767,50 @@ mod tests {
         assert_eq!(mem(&[known.clone(), known.clone()]), Some(10));
         assert_eq!(mem(&[known.clone(), unknown.clone()]), None);
         assert_eq!(mem(&[unknown, known]), None, "whichever comes first");
+    }
+
+    #[test]
+    fn a_private_job_is_seen_by_its_owner_and_administrators() {
+        let claim = |id: &str, uid, private| ClaimView {
+            id: id.to_owned(),
+            uid,
+            user: format!("u{uid}"),
+            private,
+            ..ClaimView::default()
+        };
+        let claims = vec![
+            claim("c1", 1, true),
+            claim("c2", 2, true),
+            claim("c3", 1, false),
+        ];
+        let advice = |text: &str| gshare_proto::Advice {
+            text: text.to_owned(),
+            command: None,
+        };
+        let snapshot = Snapshot {
+            users: users(&claims, &[], &[], &[]),
+            claims,
+            advice: vec![
+                advice("c1 idles"),
+                advice("all are u1's"),
+                advice("c3 idles"),
+            ],
+            ..Snapshot::default()
+        };
+        let seen = |viewer| {
+            let seen = without_private(viewer, snapshot.clone());
+            let ids = seen.claims.iter().map(|c| c.id.clone()).collect::<Vec<_>>();
+            let counts = seen.users.iter().map(|u| u.claims).collect::<Vec<_>>();
+            (ids.join(" "), seen.hidden, counts, seen.advice.len())
+        };
+        let user = |uid| Viewer::User { uid, names: true };
+        assert_eq!(
+            seen(Viewer::All(0)),
+            ("c1 c2 c3".to_owned(), 0, vec![2, 1], 3)
+        );
+        assert_eq!(seen(user(1)), ("c1 c3".to_owned(), 1, vec![2], 3));
+        assert_eq!(seen(user(2)), ("c2 c3".to_owned(), 1, vec![1, 1], 1));
+        assert_eq!(seen(user(3)), ("c3".to_owned(), 2, vec![1], 1));
     }
 
     #[test]

@@ -46,6 +46,14 @@ impl Viewer {
         }
     }
 
+    /// The user who sees only their own of what is private; `None` sees all.
+    pub(crate) fn only(self) -> Option<u32> {
+        match self {
+            Self::All(_) => None,
+            Self::User { uid, .. } => Some(uid),
+        }
+    }
+
     /// Whether this viewer may read what is told of somebody's programs.
     pub(crate) fn may_read(self, owner: u32) -> bool {
         match self {

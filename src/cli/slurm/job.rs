@@ -23,6 +23,8 @@ pub(super) const NO_PLUGIN: &str = "no-plugin";
 /// Before the options of a job in its record; the plugin reads them too.
 const MEMORY: &str = "mem=";
 const LIMIT: &str = "limit=";
+/// A line of the record: slurm.conf keeps jobs private.
+const PRIVATE: &str = "private";
 
 /// What slurmd tells the prolog of a job.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub(super) struct Job {
     pub(super) memory: Option<Bytes>,
     /// `--gshare-limit`: most compute.
     pub(super) limit: Option<Share>,
+    /// Other users may not see it.
+    pub(super) private: bool,
 }
 
 impl Job {
@@ -53,6 +57,7 @@ impl Job {
                     gpus: gres::numbers(gpus)?,
                     memory: option(MEMORY).map(str::parse).transpose().ok()?,
                     limit: option(LIMIT).map(str::parse).transpose().ok()?,
+                    private: options.contains(&PRIVATE),
                 })
             })(),
             _ => None,
@@ -88,6 +93,9 @@ pub(super) fn record(
         if !given.is_empty() && !given.contains('\n') {
             let _ = writeln!(text, "{key}{given}");
         }
+    }
+    if Conf::read(&dir.join("slurm.conf")).lists("privatedata", "jobs") {
+        let _ = writeln!(text, "{PRIVATE}");
     }
     put(jobs, &format!("{number}.job"), &text)?;
     let loaded = jobs.join(format!("{number}.plugin")).exists();
@@ -234,7 +242,9 @@ mod tests {
             "# x\nconstraindevices = Yes # y\n",
         )
         .unwrap();
-        let conf = dir.path().join("slurm.conf").display().to_string();
+        let conf = dir.path().join("slurm.conf");
+        fs::write(&conf, "PrivateData=jobs,usage\n").unwrap();
+        let conf = conf.display().to_string();
         let variable = |name: &str| match name {
             "SLURM_CONF" => conf.clone(),
             "SLURM_JOB_UID" => "1000".to_owned(),
@@ -252,6 +262,7 @@ mod tests {
             gpus: vec![0, 3],
             memory: Some(Bytes::gib(12)),
             limit: None,
+            private: true,
         };
         assert_eq!(Job::read(&jobs, 7).unwrap(), job);
         fs::write(jobs.join("7.plugin"), "").unwrap();
@@ -307,6 +318,7 @@ mod tests {
             gpus: vec![2, 5],
             memory: None,
             limit: None,
+            private: false,
         };
         let own = Cgroup::Own("/sys/fs/cgroup/x/job_1".into());
         assert_eq!(

@@ -223,7 +223,10 @@ impl Store {
     }
 
     fn filter(spec: &HistorySpec, place: &Place, names: &Names) -> Result<Filter, WireError> {
-        let mut filter = only(&[kind::CLAIM, kind::WAIT]);
+        let mut filter = Filter {
+            private_of: place.viewer.only(),
+            ..only(&[kind::CLAIM, kind::WAIT])
+        };
         let Some(key) = &spec.key else {
             return Ok(filter);
         };
@@ -340,11 +343,12 @@ impl Store {
                 project: r.get(2)?,
                 what: r.get(3)?,
                 notebook: notebook.zip(source),
+                private: r.get(6)?,
             })
         };
         self.db
             .prepare_cached(
-                "SELECT uid, since_ms, project, what, notebook, source FROM face WHERE claim = ?1",
+                "SELECT uid, since_ms, project, what, notebook, source, private FROM face WHERE claim = ?1",
             )?
             .query_row([claim.cast_signed()], row)
             .optional()
@@ -442,6 +446,7 @@ impl Store {
         };
         let claims = Filter {
             uid,
+            private_of: place.viewer.only(),
             ..only(&[kind::CLAIM, kind::WAIT])
         };
         let looked = self.machine(&span).map_err(read)?;

@@ -44,6 +44,8 @@ pub(super) struct Filter {
     pub(super) uid: Option<u32>,
     /// Only this claim.
     pub(super) claim: Option<u64>,
+    /// Without the claims of others than this user that are private.
+    pub(super) private_of: Option<u32>,
 }
 
 /// A time in Unix seconds, the level to read it from, and the length of a step of the answer.
@@ -97,6 +99,9 @@ impl Store {
         conditions.extend((group == Group::Claim).then(|| "s.claim <> 0".to_owned()));
         conditions.extend(filter.uid.map(|uid| format!("s.uid = {uid}")));
         conditions.extend(filter.claim.map(|c| format!("s.claim = {c}")));
+        conditions.extend(filter.private_of.map(|uid| {
+            format!("(s.uid = {uid} OR s.claim NOT IN (SELECT claim FROM face WHERE private))")
+        }));
         conditions.extend(filter.gpu.as_ref().map(|_| "s.gpu = ?4".to_owned()));
         for (level, from, to) in self.parts(span)? {
             let sql = format!(

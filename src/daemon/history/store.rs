@@ -57,8 +57,8 @@ const NAMED: Level = Level {
 /// Owner of sums that are kept without a user.
 pub(crate) const NOBODY: u32 = u32::MAX;
 
-/// 2 added `mem_borrowed`, which is unknown in what was recorded before.
-const FORMAT: i64 = 2;
+/// 2 added `mem_borrowed`, which is unknown in what was recorded before; 3 added `private`.
+const FORMAT: i64 = 3;
 
 /// The columns of sums in the order of [`values`].
 pub(super) const COLUMNS: [&str; 18] = [
@@ -107,7 +107,7 @@ fn schema() -> String {
              gpu TEXT NOT NULL, UNIQUE (kind, claim, uid, gpu)) STRICT;
          CREATE TABLE IF NOT EXISTS face (
              claim INTEGER PRIMARY KEY, uid INTEGER NOT NULL, since_ms INTEGER NOT NULL, project TEXT NOT NULL,
-             what TEXT NOT NULL, notebook TEXT, source TEXT) STRICT;
+             what TEXT NOT NULL, notebook TEXT, source TEXT, private INTEGER NOT NULL DEFAULT 0) STRICT;
          CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
          {}",
         tables.join("\n")
@@ -129,6 +129,8 @@ pub(crate) struct ClaimFace {
     pub(crate) what: String,
     /// Notebook, and where that word is from.
     pub(crate) notebook: Option<(String, String)>,
+    /// Other users do not see it.
+    pub(crate) private: bool,
 }
 
 /// The open history.
@@ -272,6 +274,9 @@ impl Store {
                     "ALTER TABLE {table} ADD COLUMN mem_borrowed INTEGER"
                 ))?;
             }
+        }
+        if matches!(found, 1 | 2) {
+            db.execute_batch("ALTER TABLE face ADD COLUMN private INTEGER NOT NULL DEFAULT 0")?;
         }
         db.execute_batch(&schema())?;
         db.execute_batch(super::runs::SCHEMA)?;
@@ -564,8 +569,8 @@ impl Store {
         let (notebook, source) = face.notebook.clone().unzip();
         self.db
             .prepare_cached(
-                "INSERT OR REPLACE INTO face (claim, uid, since_ms, project, what, notebook, source)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT OR REPLACE INTO face (claim, uid, since_ms, project, what, notebook, source, private)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?
             .execute(params![
                 face.claim.cast_signed(),
@@ -574,7 +579,8 @@ impl Store {
                 face.project,
                 face.what,
                 notebook,
-                source
+                source,
+                face.private
             ])?;
         Ok(())
     }

@@ -153,6 +153,7 @@ fn others_claims_have_no_names() {
         project: "lab".to_owned(),
         what: "secret.py".to_owned(),
         notebook: Some(("secret.ipynb".to_owned(), "jupyter".to_owned())),
+        private: false,
     };
     store.name_claim(&face).unwrap();
     let by_claim = HistorySpec {
@@ -179,6 +180,34 @@ fn others_claims_have_no_names() {
     let (labels, worst) = texts(user(8, false));
     assert_eq!(labels, ["c1 -", "c2"]);
     assert!(worst.contains("c1") && !worst.contains("secret"), "{worst}");
+
+    // A job that Slurm keeps private is in nobody's list but its owner's and root's.
+    let private = ClaimFace {
+        private: true,
+        ..face
+    };
+    store.name_claim(&private).unwrap();
+    for viewer in [Viewer::All(0), user(7, false)] {
+        assert_eq!(texts(viewer).0, ["c1 secret.py", "c2"]);
+    }
+    assert_eq!(
+        texts(user(8, true)),
+        (vec!["c2".to_owned()], "[]".to_owned())
+    );
+    let place = Place {
+        viewer: user(8, true),
+        ..place(BEGIN + 10)
+    };
+    let report = store.report(&one, &place, &names).unwrap();
+    let users: Vec<u32> = report.users.iter().map(|u| u.uid).collect();
+    assert_eq!((users, report.projects.len()), (vec![8], 1));
+    let of_other = HistorySpec {
+        key: Some("7".into()),
+        by: HistoryBy::User,
+        ..HistorySpec::default()
+    };
+    let history = store.history(&of_other, &place, &names).unwrap();
+    assert!(history.series.is_empty(), "{:?}", history.series);
 }
 
 #[test]
@@ -354,6 +383,8 @@ fn memory_above_the_claim_is_added_up_and_unknown_where_it_was_not_counted() {
     let mut store = open(&dir);
     store.add_all(&[step(BEGIN)]).unwrap();
     // As a file of the first format has it.
+    let sql = "ALTER TABLE face DROP COLUMN private";
+    store.db.execute_batch(sql).unwrap();
     store.db.pragma_update(None, "user_version", 1).unwrap();
     for level in super::store::LEVELS {
         let sql = format!("ALTER TABLE {} DROP COLUMN mem_borrowed", level.table);

@@ -154,9 +154,17 @@ pub(crate) struct BehalfRecord {
     pub(crate) spec: Box<ClaimSpec>,
     /// The cgroup was there.
     pub(crate) seen: bool,
+    /// Only its owner and administrators may see it.
+    #[serde(default)]
+    pub(crate) private: bool,
 }
 
 impl ClaimRecord {
+    /// Whether other users do not see it.
+    pub(crate) fn is_private(&self) -> bool {
+        self.behalf.as_ref().is_some_and(|b| b.private)
+    }
+
     /// Whether its command runs without the library, so that nobody but the driver counts what it uses.
     pub(crate) fn has_no_library(&self) -> bool {
         self.adopted || self.no_library

@@ -145,6 +145,9 @@ pub struct ClaimFor {
     pub spec: Box<ClaimSpec>,
     /// The cgroup: its directory or the kernel's name of it. It need not be there yet.
     pub cgroup: Text<4096>,
+    /// Only its owner and administrators may see it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub private: bool,
 }
 
 /// What was done.

@@ -78,6 +78,9 @@ pub struct Snapshot {
     pub gpus: Vec<GpuView>,
     /// Granted claims by id.
     pub claims: Vec<ClaimView>,
+    /// How many claims of others are left out, because Slurm keeps jobs private.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub hidden: usize,
     /// Waiting claims, head first.
     pub queue: Vec<QueueView>,
     /// Users with claims, waiting or unclaimed use.
@@ -439,6 +442,12 @@ pub struct ClaimView {
     /// The cgroup whose processes a claim on behalf stands for, by the kernel's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
+    /// The Slurm job that it limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slurm_job: Option<u32>,
+    /// Other users do not see it: Slurm keeps jobs private.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub private: bool,
     /// A process outside claims that is accounted as one: it has no cap, holds what it uses, and ends with the
     /// process.
     #[serde(default)]

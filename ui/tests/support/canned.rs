@@ -306,6 +306,7 @@ pub(crate) fn workstation() -> Snapshot {
         host: "lab-ws1".to_owned(),
         driver: Some("580.95".to_owned()),
         simulated: false,
+        hidden: 0,
         caps: Caps::Strict,
         service: service(),
         gpus: vec![
