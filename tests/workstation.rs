@@ -40,6 +40,7 @@ mod modes;
 mod monitors;
 mod mps;
 mod mps_control;
+mod nodes;
 mod off;
 mod overuse;
 mod packages;

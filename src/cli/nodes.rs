@@ -146,7 +146,10 @@ pub(crate) fn run(socket: Option<&Path>, args: &NodesArgs) -> Outcome {
         let Some(every) = args.watch else {
             return Ok(0);
         };
-        std::thread::sleep(every);
+        // A machine that falls silent meanwhile is shown at once.
+        let next = Instant::now() + every;
+        let next = sources.next_silence().map_or(next, |at| next.min(at));
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
 }
 
@@ -202,12 +205,7 @@ fn asked(args: &NodesArgs) -> Result<Vec<Source>, Failure> {
     let mut names = args.hosts.clone();
     if names.is_empty() {
         let own = gshare_config::user_file().and_then(|f| Some(f.parent()?.parent()?.join(LIST)));
-        let files = own.into_iter().chain([PathBuf::from(SYSTEM_LIST)]);
-        let found = files.into_iter().find_map(|file| {
-            let text = std::fs::read_to_string(file).ok()?;
-            Some(listed(&text))
-        });
-        names = found.unwrap_or_default();
+        names = first_list(own.into_iter().chain([PathBuf::from(SYSTEM_LIST)]));
     }
     if names.is_empty() {
         let text = "no machine is named";
@@ -216,6 +214,12 @@ fn asked(args: &NodesArgs) -> Result<Vec<Source>, Failure> {
         ));
     }
     names.into_iter().map(Source::of).collect()
+}
+
+/// The machines of the first of these files that can be read.
+fn first_list(mut files: impl Iterator<Item = PathBuf>) -> Vec<OsString> {
+    let text = files.find_map(|file| std::fs::read_to_string(file).ok());
+    listed(&text.unwrap_or_default())
 }
 
 /// The words of a list, without comments.
@@ -331,6 +335,18 @@ mod tests {
     fn a_list_has_a_host_in_a_line() {
         let text = "# ours\nh100box  # two H100\n\n ada@gpu2\n/nfs/gshare/\n";
         assert_eq!(listed(text), ["h100box", "ada@gpu2", "/nfs/gshare/"]);
+    }
+
+    #[test]
+    fn the_users_list_comes_before_that_of_the_machine() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let files = ["own", "system"].map(|name| dir.path().join(name));
+        let first = || first_list(files.iter().cloned());
+        assert!(first().is_empty());
+        std::fs::write(&files[1], "box1\nbox2\n").expect("written");
+        assert_eq!(first(), ["box1", "box2"]);
+        std::fs::write(&files[0], "box3\n").expect("written");
+        assert_eq!(first(), ["box3"]);
     }
 
     #[test]

@@ -74,6 +74,16 @@ fn machines_are_seen_at_a_look_and_a_silent_one_keeps_nobody_waiting() {
 
     let none = gshare(&home, &["nodes"]).output().expect("gshare");
     assert_eq!(code(&none), Some(64), "{}", stderr(&none));
+    // The user's list.
+    let list = home.path(".config/gshare/nodes");
+    fs::create_dir_all(list.parent().expect("a directory")).expect("made");
+    fs::write(&list, "closed # ours\n").expect("written");
+    let listed = gshare(&home, &["nodes"]).output().expect("gshare");
+    let text = stdout(&listed);
+    assert!(
+        text.lines().count() == 2 && text.contains("Permission denied"),
+        "{text}"
+    );
     let option = gshare(&home, &["nodes", "--", "-oProxyCommand=x"]);
     let option = { option }.output().expect("gshare");
     assert_eq!(code(&option), Some(64));
@@ -134,4 +144,47 @@ fn a_claim_on_another_machine_is_made_there() {
         stdout(&output),
         "gshare 'claim' '-g' '0.5' '--' 'python' 'a b.py'\n"
     );
+}
+
+#[test]
+fn reports_of_several_machines_are_one() {
+    let home = Home::new();
+    let usage = |claimed: f64| {
+        json!({
+            "claimed_gpu_s": claimed, "used_gpu_s": claimed / 2.0, "used_known_gpu_s": claimed, "busy_gpu_s": null,
+            "mem_claimed_byte_s": 0.0, "mem_used_byte_s": null, "borrowed_gpu_s": 0.0, "throttled_gpu_s": 0.0,
+            "waited_gpu_s": 0.0, "idle": {"off_hours": 0.0, "kernel": 0.0, "cpu": 0.0, "io": 0.0, "other": 0.0}
+        })
+    };
+    let write = |host: &str, hours: f64| {
+        let usage = usage(hours * 3600.0);
+        let report = json!({
+            "from_ms": 0, "to_ms": 86_400_000, "step_ms": 3_600_000, "known_s": 86_400.0, "gpu_count": 2,
+            "total": usage, "gpus": [{"gpu": 0, "uuid": "GPU-0", "usage": usage}],
+            "users": [{"uid": 1000, "user": "ada", "usage": usage, "series": []}],
+            "projects": [{"project": "vision", "usage": usage}], "worst": []
+        });
+        let file = home.path(&format!("{host}.json"));
+        fs::write(&file, report.to_string()).expect("written");
+        file.display().to_string()
+    };
+    let (a, b) = (write("boxa", 3.0), write("boxb", 4.0));
+    let merged = |more: &[&str]| {
+        let words = [&["report", "--merge", &a, &b], more].concat();
+        home.gshare(&words).output().expect("gshare")
+    };
+    let all: Value = serde_json::from_str(&stdout(&merged(&["--json"]))).expect("JSON");
+    assert_eq!(all["gpu_count"], 4);
+    assert_eq!(all["users"][0]["usage"]["claimed_gpu_s"], 7.0 * 3600.0);
+    assert_eq!(all["gpus"][1]["uuid"], "boxb GPU 0");
+    let text = stdout(&merged(&[]));
+    for part in ["4 GPUs", "ada", "vision", "boxa GPU 0"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    fs::write(home.path("boxb.json"), "{}").expect("written");
+    let refused = merged(&[]);
+    assert_eq!(code(&refused), Some(64));
+    let said = stderr(&refused);
+    assert!(said.contains("boxb.json is not a gshare report"), "{said}");
+    assert!(said.contains("gshare report --json > HOST.json"), "{said}");
 }

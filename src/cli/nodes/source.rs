@@ -127,6 +127,14 @@ impl Sources {
         *locked(&self.unread) == 0 && locked(&self.states).values().all(told)
     }
 
+    /// When the next of those that answer falls silent, unless it says something before.
+    pub(super) fn next_silence(&self) -> Option<Instant> {
+        let states = locked(&self.states);
+        let answer = states.values().filter(|s| s.lost.is_none());
+        let at = answer.filter_map(|s| Some(s.at? + SILENT));
+        at.filter(|at| *at > Instant::now()).min()
+    }
+
     pub(super) fn rows(&self) -> Vec<Row> {
         let states = locked(&self.states);
         let row = |((_, name), state): (&(usize, String), &State)| {
