@@ -352,6 +352,12 @@ impl Ledger {
             })
     }
 
+    /// A claim on a GPU that is not there in this ledger of before.
+    pub(crate) fn comes(&self, before: &Ledger, gpu: usize) -> Option<ClaimId> {
+        let mut now = self.on(gpu).map(|(id, _)| id);
+        now.find(|id| before.on(gpu).all(|(there, _)| there != *id))
+    }
+
     /// Whose claim is on a GPU: where MPS serves one user at a time, that user's are those that fit.
     pub(crate) fn first_on(&self, gpu: usize) -> u32 {
         self.on(gpu).next().map_or(0, |(_, s)| s.uid)

@@ -471,9 +471,8 @@ impl Future {
     /// For whom room on a GPU is: who comes there.
     pub(super) fn comes(&self, here: &Ledger, g: usize) -> Option<ClaimId> {
         let reserved = self.reserved.as_ref().map(|r| &r.ledger);
-        let later = std::iter::once(&self.ledger).chain(reserved);
-        let mut comes = later.flat_map(|ledger| ledger.on(g)).map(|(id, _)| id);
-        comes.find(|id| here.on(g).all(|(there, _)| there != *id))
+        let mut later = std::iter::once(&self.ledger).chain(reserved);
+        later.find_map(|ledger| ledger.comes(here, g))
     }
 
     /// Whether nothing more is searched for in this decision.
