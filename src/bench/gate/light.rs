@@ -2,6 +2,7 @@
 //! (`tests/device/light`) in claims, against the same without gshare, in pairs that follow each other.
 
 mod arm;
+mod bound;
 mod rows;
 
 use anyhow::Context as _;

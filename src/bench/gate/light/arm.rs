@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use gshare_sim_board::{Board, BoardSnapshot};
 
+use super::bound;
 use super::rows::{Baseline, Program, Row};
 use crate::bench::gate::Place;
 use crate::bench::gate::run::{Cpu, arbiter_ns};
@@ -23,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(super) struct Kit {
     program: PathBuf,
+    /// See [`bound::hand_over_us`].
+    hand_over_us: f64,
 }
 
 impl Kit {
@@ -44,6 +47,7 @@ impl Kit {
         );
         Ok(Self {
             program: dir.join("light"),
+            hand_over_us: bound::hand_over_us()?,
         })
     }
 }
@@ -92,6 +96,8 @@ pub(super) struct Arm {
     pub(super) arbiter: f64,
     /// Processors busy with what is not of the run, of all.
     pub(super) others: f64,
+    /// Processor time that one burst of work costs an arbiter at least, in microseconds.
+    pub(super) hand_over_us: f64,
 }
 
 /// The programs of a run; they end with it.
@@ -219,6 +225,7 @@ pub(super) fn run(
     let others = Cpu::now()?.since_without(&cpu, own(&company).saturating_sub(own_before));
     let mut arm = Arm {
         others,
+        hand_over_us: kit.hand_over_us,
         arbiter: arbiter / began.elapsed().as_nanos() as f64,
         ..Arm::default()
     };

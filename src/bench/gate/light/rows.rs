@@ -355,6 +355,11 @@ impl Row {
             _ => 1.0,
         };
         figures.push((most("arbiter", " %", limit), shared.arbiter * 100.0));
+        // Each burst of a light claim that keeps others waiting is told of when it begins and when it is over.
+        if let Goal::SlowerAndWait(..) | Goal::Wait(_) | Goal::Token(_) = self.goal {
+            let least = shared.hand_over_us / shared.steps[0].mean_us;
+            figures.push((told("arbiter at least", " %"), least * 100.0));
+        }
         if let (Some(with), Some(without)) = (shared.switches_per_step, base.switches_per_step) {
             match self.baseline {
                 Baseline::SideBySide if matches!(self.goal, Goal::Slower(_)) => {
@@ -387,6 +392,7 @@ mod tests {
             switches_per_step: Some(switches),
             arbiter: 0.0,
             others: 0.0,
+            hand_over_us: 0.0,
         }
     }
 
@@ -419,8 +425,9 @@ mod tests {
         let row = row("light 1 ms + 9 ms beside a flood of 1 ms");
         let base = arm(&[1050.0], 1100.0, &[], 0.0);
         let shared = |p99| arm(&[1200.0, 0.0], p99, &[], 0.0);
-        assert_eq!(kept(row, &shared(2340.0), &base), [true; 4]);
-        assert_eq!(kept(row, &shared(2360.0), &base), [true, false, true, true]);
+        assert_eq!(kept(row, &shared(2340.0), &base), [true; 5]);
+        let late = [true, false, true, true, true];
+        assert_eq!(kept(row, &shared(2360.0), &base), late);
     }
 
     #[test]
