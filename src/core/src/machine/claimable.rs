@@ -239,7 +239,7 @@ impl<'m> Probe<'m> {
             let kept = (part < free).then(|| rule(&ask(part.saturating_add(STEP))));
             let planned = kept.as_ref().is_some_and(Option::is_none);
             let planned = planned.then(|| future.comes(ledger, g)).flatten();
-            // Whoever starts in this decision, before the turn of the claim, has the room that is free until then.
+            // A claim that starts in this decision, before the turn of this one, has the room that is free until then.
             let came = || ledger.comes(&self.copy.ledger, g);
             found.planned.push(planned.or_else(came));
             found.rule = found.rule.or(kept.flatten());
