@@ -191,6 +191,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
             .as_ref()
             .and_then(Tree::units)
             .cloned(),
+        service.effects.host.names.clone(),
         warmer(service.effects.host.fences.tree.clone()),
     ));
     tracing::info!(socket = %socket.display(), "gshared {} serves {}", env!("CARGO_PKG_VERSION"), service::summary(&service.world()));

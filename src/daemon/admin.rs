@@ -5,7 +5,6 @@ pub(crate) mod kill;
 mod mode;
 pub(crate) mod quota;
 
-use gshare_enforcer::proc;
 use gshare_proto::{AdminCall, AuditEntry, ErrorCode, Reply, WireError, messages};
 
 use super::features::Features;
@@ -137,7 +136,10 @@ pub(crate) fn may_administrate(world: &World<'_>, peer: &Peer) -> Result<(), Wir
         return Ok(());
     }
     let groups = &world.config.admin.groups;
-    let mut named = peer.gids.iter().filter_map(|gid| proc::group_name(*gid));
+    let mut named = peer
+        .gids
+        .iter()
+        .filter_map(|gid| world.host.names.group(*gid));
     if !groups.is_empty() && named.any(|name| groups.contains(&name)) {
         return Ok(());
     }

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use gshare_core::ClaimId;
 use gshare_core::machine::Event;
-use gshare_enforcer::proc;
 use gshare_proto::{ClaimFor, ClaimSpec, ErrorCode, Reply, Wait, WireError, messages};
 
 use super::claims::Claims;
@@ -86,7 +85,7 @@ pub(crate) fn order(
     }
     let owner = Peer {
         uid: asked.uid,
-        gids: proc::groups_of(asked.uid).unwrap_or_default().into(),
+        gids: world.host.names.account(asked.uid).gids().into(),
         ..peer.clone()
     };
     // The caller answers for the project: it may be an account of another scheduler, unknown here.

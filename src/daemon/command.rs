@@ -56,8 +56,6 @@ pub(crate) enum Command {
     FewestToEnd(Vec<ClaimId>),
     /// Read what these claims have used of processors and disks.
     ReadVitals(Vec<ClaimId>),
-    /// Look up the groups of a user.
-    LookUpGroups(u32),
     /// Ask the Jupyter servers of all kernels.
     AskServers,
     /// Look, as the owner of a claim, whether its kernel's connection file is there.

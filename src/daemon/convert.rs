@@ -239,19 +239,14 @@ pub(crate) fn project(
     uid: u32,
     wanted: Option<&str>,
 ) -> Result<String, WireError> {
-    let primary = proc::primary_gid(uid).and_then(proc::group_name);
+    let (account, user) = (world.host.names.account(uid), world.host.names.user(uid));
     let Some(wanted) = wanted else {
-        return Ok(primary.unwrap_or_else(|| world.host.names.user(uid)));
+        return Ok(account.primary().map_or(user, str::to_owned));
     };
-    if Some(wanted) == primary.as_deref() {
+    if Some(wanted) == account.primary() {
         return Ok(wanted.to_owned());
     }
-    let user = world.host.names.user(uid);
-    let groups: Vec<String> = proc::groups_of(uid)
-        .unwrap_or_default()
-        .into_iter()
-        .filter_map(proc::group_name)
-        .collect();
+    let groups = account.group_names();
     let may = |p: &gshare_config::Project| {
         p.users.contains(&user) || p.groups.iter().any(|g| groups.contains(g))
     };

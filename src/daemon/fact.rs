@@ -151,13 +151,6 @@ pub(crate) enum Fact {
     },
     /// What claims have used of processors and disks so far; absent where that cannot be read.
     Vitals(Vec<(ClaimId, Option<Vitals>)>),
-    /// The groups of a user.
-    Groups {
-        /// Whose.
-        uid: u32,
-        /// Their names.
-        names: Vec<String>,
-    },
     /// Of the claims that may be ended, as few as let somebody start.
     FewestToEnd(Vec<ClaimId>),
     /// The kernel's log has an error of a GPU.

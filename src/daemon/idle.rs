@@ -5,7 +5,7 @@ mod fixed;
 mod release;
 mod warn;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gshare_config::{IdleRule, Stage};
@@ -24,8 +24,6 @@ use crate::clock::nanos;
 const WORKS: f64 = 0.1;
 /// Between two looks at what its processes do, at least and at most.
 const PACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// Groups of users change seldom.
-const GROUPS: Duration = Duration::from_secs(300);
 
 /// Looks at one claim whose rule says something, and says what is to be done.
 type Rule = fn(&World<'_>, &mut Idling, &mut Vec<Command>);
@@ -184,14 +182,10 @@ fn detach_always(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>) 
     }
 }
 
-/// All of them, and the groups of their owners.
+/// All of them.
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
     claims: BTreeMap<ClaimId, Idling>,
-    /// With when they were looked up.
-    groups: BTreeMap<u32, (Vec<String>, u64)>,
-    /// Users whose groups are being looked up: a directory may take long, and is asked once.
-    asked: BTreeSet<u32>,
 }
 
 impl Idle {
@@ -209,11 +203,6 @@ impl Idle {
                         claim.take(*now);
                     }
                 }
-            }
-            Fact::Groups { uid, names } => {
-                let known = (names.clone(), world.now.mono_ns);
-                self.groups.insert(*uid, known);
-                self.asked.remove(uid);
             }
             Fact::FewestToEnd(chosen) => {
                 for claim in self.claims.values_mut() {
@@ -238,7 +227,7 @@ impl Idle {
         let watched = |live: &Live| live.record.stage >= Stage::Reclaim;
         self.claims
             .retain(|id, _| world.claims.get(id).is_some_and(watched));
-        let (mut look, mut ask) = (Vec::new(), Vec::new());
+        let mut look = Vec::new();
         for (id, live) in world.claims.iter() {
             let record = &live.record;
             let spared = record.has_no_library() || record.behalf.is_some() || !watched(live);
@@ -248,16 +237,10 @@ impl Idle {
                 }
                 continue;
             }
-            let uid = live.record.uid;
-            let known = self.groups.get(&uid);
-            let old = world.now.mono_ns.saturating_sub(nanos(GROUPS));
-            if known.is_none_or(|(_, at)| *at < old) && self.asked.insert(uid) {
-                ask.push(uid);
-            }
-            let groups: &[String] = known.map_or(&[], |(names, _)| names);
+            let groups = world.host.names.account(live.record.uid).group_names();
             let class: Class = live.record.class.parse().unwrap_or(Class::Batch);
             let idle = &world.config.idle;
-            let mut rule = idle.rule(class, groups, world.machine.minute());
+            let mut rule = idle.rule(class, &groups, world.machine.minute());
             rule.no_detach = fixed::possible(rule.no_detach, live);
             let now_ns = world.now.mono_ns;
             let claim = self.claims.entry(*id);
@@ -270,7 +253,6 @@ impl Idle {
                 RULES.iter().for_each(|rule| rule(world, claim, out));
             }
         }
-        out.extend(ask.into_iter().map(Command::LookUpGroups));
         if !look.is_empty() {
             out.push(Command::ReadVitals(look));
         }
@@ -336,6 +318,7 @@ fn has_its_gpu(live: &Live) -> bool {
 mod tests {
     use super::*;
     use crate::daemon::command::EndCommand;
+    use crate::daemon::names::{Account, Names};
     use crate::daemon::world::scene::Scene;
 
     /// An interactive claim of which its Jupyter server says for how long it idles; time passes with it.
@@ -354,7 +337,7 @@ mod tests {
         }
         out.clear();
         idle.on(&scene.world(), &Fact::Tick(tick), &mut out);
-        out.retain(|c| !matches!(c, Command::ReadVitals(_) | Command::LookUpGroups(_)));
+        out.retain(|c| !matches!(c, Command::ReadVitals(_)));
         out
     }
 
@@ -455,44 +438,20 @@ mod tests {
             detach: Some(Some(Duration::from_secs(60))),
             ..gshare_config::IdleWhen::default()
         });
+        let uid = scene.claim(1, 0).record.uid;
         let mut detach_in = |groups: &[&str]| {
-            let names = groups.iter().map(|&name| name.to_owned()).collect();
-            let uid = scene.claim(1, 0).record.uid;
-            idle.on(
-                &scene.world(),
-                &Fact::Groups { uid, names },
-                &mut Vec::new(),
-            );
+            let named = groups.iter().map(|&name| (0, Some(name.to_owned())));
+            let account = Account {
+                groups: named.collect(),
+                ..Account::default()
+            };
+            scene.host.names = Names::of(uid, account);
             idles(&mut idle, &mut scene, 0, false);
             idle.show(&scene.world(), ClaimId(1))
                 .and_then(|v| v.detach_in_s)
         };
         assert_eq!(detach_in(&["staff"]), Some(1800));
         assert_eq!(detach_in(&["staff", "students"]), Some(60));
-    }
-
-    #[test]
-    fn the_groups_of_a_user_are_looked_up_once_at_a_time() {
-        let (mut idle, mut scene) = (Idle::default(), Scene::of(1));
-        let uid = scene.claim(1, 0).record.uid;
-        scene.claim(2, 0);
-        let asks = |idle: &mut Idle, scene: &Scene| {
-            let mut out = Vec::new();
-            idle.on(&scene.world(), &Fact::Tick(Tick::default()), &mut out);
-            let asks = out
-                .iter()
-                .filter(|c| matches!(c, Command::LookUpGroups(u) if *u == uid));
-            asks.count()
-        };
-        assert_eq!(asks(&mut idle, &scene), 1, "two claims, one user");
-        scene.now.mono_ns += nanos(GROUPS) * 2;
-        assert_eq!(asks(&mut idle, &scene), 0, "the directory has not answered");
-        let names = Vec::new();
-        let fact = Fact::Groups { uid, names };
-        idle.on(&scene.world(), &fact, &mut Vec::new());
-        assert_eq!(asks(&mut idle, &scene), 0, "they are known");
-        scene.now.mono_ns += nanos(GROUPS) * 2;
-        assert_eq!(asks(&mut idle, &scene), 1, "for long");
     }
 
     #[test]

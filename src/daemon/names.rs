@@ -1,135 +1,373 @@
-//! Names of users, and of the groups that they are in.
+//! What the system's databases say of users and groups. A directory (LDAP) may take long to answer, or never: threads ask it,
+//! and the task that owns the state reads what is known. Whoever connects is looked up before their request is handled.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gshare_enforcer::proc;
+use tokio::sync::mpsc::UnboundedSender;
 
-use super::fact::Fact;
-use super::host::Host;
+use super::command::{Command, RuleCommand};
 use super::msg::Msg;
 
-/// A user who had no name is looked up again after this: a directory (LDAP) that did not answer will.
-const AGAIN: Duration = Duration::from_secs(60);
+/// After this a user is looked up again.
+const FRESH: Duration = Duration::from_secs(60);
+/// Longest wait of the task that owns the state for somebody of whom nothing is known; none while a directory is slow.
+const A_MOMENT: Duration = Duration::from_millis(20);
+/// Longest wait of somebody's own request for what the directory says of them, first and later.
+const PATIENCE: [Duration; 2] = [Duration::from_secs(5), Duration::from_millis(100)];
 
-/// User names by uid, looked up once; a number that stands for one, until when.
+/// A user.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Account {
+    /// Login name; absent where there is none, or none is known.
+    pub(crate) name: Option<String>,
+    /// Primary group.
+    pub(crate) gid: Option<u32>,
+    /// All groups, with their names.
+    pub(crate) groups: Vec<(u32, Option<String>)>,
+}
+
+impl Account {
+    /// Asks the system. For threads.
+    pub(crate) fn read(uid: u32) -> Self {
+        let groups = proc::groups_of(uid).unwrap_or_default();
+        let named = |gid| (gid, proc::group_name(gid));
+        Self {
+            name: proc::user_name(uid),
+            gid: proc::primary_gid(uid),
+            groups: groups.into_iter().map(named).collect(),
+        }
+    }
+
+    /// Numbers of the groups.
+    pub(crate) fn gids(&self) -> Vec<u32> {
+        self.groups.iter().map(|(gid, _)| *gid).collect()
+    }
+
+    /// Names of the groups.
+    pub(crate) fn group_names(&self) -> Vec<String> {
+        let names = self.groups.iter().filter_map(|(_, name)| name.clone());
+        names.collect()
+    }
+
+    /// Name of the primary group.
+    pub(crate) fn primary(&self) -> Option<&str> {
+        let primary = |(gid, _): &&(u32, Option<String>)| Some(*gid) == self.gid;
+        self.groups.iter().find(primary)?.1.as_deref()
+    }
+}
+
+/// What is known of a user, and whether somebody asks.
+#[derive(Debug, Default)]
+struct Known {
+    account: Arc<Account>,
+    at: Option<Instant>,
+    asked: Option<Instant>,
+}
+
+/// Users by number. A clone is the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Names(Arc<Inner>);
+
 #[derive(Debug)]
-pub(crate) struct Names(Mutex<HashMap<u32, (String, Option<Instant>)>>);
+struct Inner {
+    known: Mutex<HashMap<u32, Known>>,
+    /// Names of groups that somebody has connected with.
+    groups: Mutex<HashMap<u32, Option<String>>>,
+    /// Names of users that have no account.
+    given: HashMap<u32, String>,
+    read: fn(u32) -> Account,
+    events: Option<UnboundedSender<Msg>>,
+}
 
 impl Default for Names {
     fn default() -> Self {
-        Self::new()
+        Self::new(None)
     }
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Names {
     /// Names of users that have no account come from `GSHARE_USER_NAMES` (`60001=ada,60002=bob`), which the
     /// demo sets for its service. An account's own name always wins.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(events: Option<UnboundedSender<Msg>>) -> Self {
         let given = std::env::var("GSHARE_USER_NAMES").unwrap_or_default();
         let pairs = given.split(',').filter_map(|pair| {
             let (uid, name) = pair.split_once('=')?;
-            let uid = uid.parse().ok()?;
-            proc::user_name(uid)
-                .is_none()
-                .then(|| (uid, (name.to_owned(), None)))
+            Some((uid.parse().ok()?, name.to_owned()))
         });
-        Self(Mutex::new(pairs.collect()))
+        Self::over(pairs.collect(), Account::read, events)
+    }
+
+    fn over(
+        given: HashMap<u32, String>,
+        read: fn(u32) -> Account,
+        events: Option<UnboundedSender<Msg>>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            known: Mutex::default(),
+            groups: Mutex::default(),
+            given,
+            read,
+            events,
+        }))
+    }
+
+    /// What is known of a user. Somebody of whom nothing is known is waited for a moment.
+    pub(crate) fn account(&self, uid: u32) -> Arc<Account> {
+        let mut known = lock(&self.0.known);
+        let late = |k: &Known| k.asked.is_some_and(|at| at.elapsed() > A_MOMENT);
+        let is_slow = known.values().any(late);
+        let of = known.entry(uid).or_default();
+        let wait = of.at.is_none() && !is_slow;
+        let asks = of.asked.is_none() && of.at.is_none_or(|at| at.elapsed() > FRESH);
+        if !asks {
+            return Arc::clone(&of.account);
+        }
+        of.asked = Some(Instant::now());
+        drop(known);
+        let answered = self.ask(uid);
+        if wait {
+            let _ = answered.recv_timeout(A_MOMENT);
+        }
+        let known = lock(&self.0.known);
+        known
+            .get(&uid)
+            .map(|k| Arc::clone(&k.account))
+            .unwrap_or_default()
     }
 
     /// The name of a user, or the number where there is none.
     pub(crate) fn user(&self, uid: u32) -> String {
-        self.look_up(uid, Instant::now(), proc::user_name)
+        let name = self.account(uid).name.clone();
+        let name = name.or_else(|| self.0.given.get(&uid).cloned());
+        name.unwrap_or_else(|| uid.to_string())
     }
 
-    fn look_up(&self, uid: u32, now: Instant, name: impl Fn(u32) -> Option<String>) -> String {
-        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match names.get(&uid) {
-            Some((known, until)) if until.is_none_or(|until| now < until) => known.clone(),
-            _ => {
-                let found = name(uid);
-                let until = found.is_none().then(|| now + AGAIN);
-                let shown = found.unwrap_or_else(|| uid.to_string());
-                names.insert(uid, (shown.clone(), until));
-                shown
-            }
-        }
+    /// The name of a group that somebody has connected with.
+    pub(crate) fn group(&self, gid: u32) -> Option<String> {
+        lock(&self.0.groups).get(&gid).cloned().flatten()
     }
 
-    /// The user of that name or number.
+    /// The user of that name or number. For threads.
     pub(crate) fn uid(&self, word: &str) -> Option<u32> {
         let number = word.parse().ok();
         let known = || {
-            let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut named = names.iter().filter(|(_, (n, _))| n == word);
-            named.next().map(|(uid, _)| *uid)
+            let given = self.0.given.iter().find(|(_, name)| *name == word);
+            given.map(|(uid, _)| *uid)
         };
-        number.or_else(known).or_else(|| proc::uid_of(word))
+        number.or_else(|| proc::uid_of(word)).or_else(known)
     }
-}
 
-impl Host {
-    /// Looks up the groups of a user in a thread: a directory (LDAP) may take long to answer. [`Fact::Groups`] says them.
-    pub(crate) fn look_up_groups(&self, uid: u32) {
-        let events = self.events.clone();
-        let tell = move |names| {
-            // A service that ends wants to know nothing.
-            let _ = events.send(Msg::Fact(Fact::Groups { uid, names }));
+    /// Looks up a user, and the groups that they have connected with, before their request is handled: nobody else waits
+    /// for that.
+    pub(crate) async fn know(&self, uid: u32, gids: &[u32]) {
+        let missing: Vec<u32> = {
+            let groups = lock(&self.0.groups);
+            gids.iter()
+                .copied()
+                .filter(|g| !groups.contains_key(g))
+                .collect()
         };
-        let told = tell.clone();
-        let started = std::thread::Builder::new().name("groups".to_owned());
+        if !missing.is_empty() {
+            let names = self.clone();
+            let looked = tokio::task::spawn_blocking(move || {
+                let named = missing.into_iter().map(|gid| (gid, proc::group_name(gid)));
+                let named: Vec<_> = named.collect();
+                lock(&names.0.groups).extend(named);
+            });
+            let _ = tokio::time::timeout(PATIENCE[0], looked).await;
+        }
+        let begun = Instant::now();
+        loop {
+            let asks = {
+                let mut known = lock(&self.0.known);
+                let of = known.entry(uid).or_default();
+                let patience = PATIENCE[usize::from(of.at.is_some())];
+                if of.at.is_some_and(|at| at.elapsed() < FRESH) || begun.elapsed() > patience {
+                    return;
+                }
+                of.asked.replace(of.asked.unwrap_or(begun)).is_none()
+            };
+            if asks {
+                drop(self.ask(uid));
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Has a thread look up a user; says when it has.
+    fn ask(&self, uid: u32) -> Receiver<()> {
+        let (answered_tx, answered_rx) = channel();
+        let (names, begun) = (self.clone(), Instant::now());
+        let started = std::thread::Builder::new().name("names".to_owned());
         let looking = started.spawn(move || {
-            let groups = proc::groups_of(uid).unwrap_or_default();
-            tell(groups.into_iter().filter_map(proc::group_name).collect());
+            let found = (names.0.read)(uid);
+            let changed = names.note(uid, found);
+            let _ = answered_tx.send(());
+            // Whom their claims count for may be another.
+            if changed
+                && begun.elapsed() > A_MOMENT
+                && let Some(events) = &names.0.events
+            {
+                let quotas = Command::Rules(RuleCommand::Quotas);
+                let _ = events.send(Msg::Do(Box::new(quotas)));
+            }
         });
         if let Err(error) = looking {
-            tracing::warn!(%error, uid, "the groups of a user are unknown: the thread that looks them up does not start");
-            told(Vec::new());
+            tracing::warn!(%error, uid, "the thread that looks up a user does not start");
+            lock(&self.0.known).entry(uid).or_default().asked = None;
         }
+        answered_rx
+    }
+
+    /// Takes in what was found. A name that was known is kept where a directory does not answer. Whether that is new.
+    fn note(&self, uid: u32, found: Account) -> bool {
+        let mut known = lock(&self.0.known);
+        let of = known.entry(uid).or_default();
+        (of.at, of.asked) = (Some(Instant::now()), None);
+        let lost = found.name.is_none() && of.account.name.is_some();
+        if lost || *of.account == found {
+            return false;
+        }
+        of.account = Arc::new(found);
+        true
+    }
+
+    /// Users of whom this is known.
+    #[cfg(test)]
+    pub(crate) fn of(uid: u32, account: Account) -> Self {
+        let names = Self::default();
+        names.note(uid, account);
+        names
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use gshare_proto::{AdminCall, Call, ClaimFor, PROTOCOL};
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixStream;
 
-    #[test]
-    fn the_groups_of_a_user_come_back_as_a_fact() {
-        let (events, mut told) = tokio::sync::mpsc::unbounded_channel();
-        let host = Host {
-            events,
-            ..Host::none()
+    use super::*;
+    use crate::daemon::metrics::Answers;
+    use crate::daemon::server;
+
+    /// A directory that never answers for one user.
+    fn hangs() -> Names {
+        let read = |uid| {
+            if uid == 7 {
+                std::thread::sleep(Duration::from_secs(3600));
+            }
+            Account {
+                name: Some(format!("user{uid}")),
+                gid: Some(5),
+                groups: vec![(5, Some("lab".to_owned()))],
+            }
         };
-        for (uid, has_root) in [(0, true), (4_000_000_001, false)] {
-            host.look_up_groups(uid);
-            let Some(Msg::Fact(Fact::Groups { uid: of, names })) = told.blocking_recv() else {
-                panic!("nothing was told");
-            };
-            assert_eq!((of, names.contains(&"root".to_owned())), (uid, has_root));
-        }
+        Names::over(HashMap::new(), read, None)
     }
 
     #[test]
-    fn a_directory_that_did_not_answer_is_asked_again_for_a_name() {
-        let (names, start) = (Names::new(), Instant::now());
-        let at = |s: u64, name: Option<&str>| {
-            names.look_up(4_000_000_001, start + Duration::from_secs(s), |_| {
-                name.map(str::to_owned)
-            })
+    fn nobody_waits_for_what_a_directory_does_not_say_of_another() {
+        let (names, begun) = (hangs(), Instant::now());
+        for _ in 0..100 {
+            assert_eq!(names.user(7), "7", "it is not known");
+            assert!(names.account(7).gids().is_empty());
+        }
+        assert!(
+            begun.elapsed() < Duration::from_millis(100),
+            "{:?}",
+            begun.elapsed()
+        );
+        let others = names.account(8);
+        assert!(
+            begun.elapsed() < Duration::from_millis(100),
+            "{:?}",
+            begun.elapsed()
+        );
+        drop(others);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_request_waits_for_its_own_user_alone() {
+        let names = hangs();
+        let slow = names.clone();
+        let waits = tokio::spawn(async move { slow.know(7, &[]).await });
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        let begun = Instant::now();
+        names.know(8, &[0]).await;
+        assert!(
+            begun.elapsed() < Duration::from_millis(100),
+            "{:?}",
+            begun.elapsed()
+        );
+        assert!(!waits.is_finished(), "the other waits on");
+        waits.abort();
+        let account = names.account(8);
+        assert_eq!(
+            (account.primary(), names.user(8)),
+            (Some("lab"), "user8".to_owned())
+        );
+        assert_eq!(names.group(0).as_deref(), Some("root"));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn another_caller_is_answered_while_a_directory_hangs() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let listener = server::bind(&path, false).expect("bound");
+        let (events, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let serve = server::serve(
+            listener,
+            8,
+            events,
+            Answers::default(),
+            None,
+            hangs(),
+            || {},
+        );
+        tokio::spawn(serve);
+        let ask = async |call: Call| {
+            let mut stream = UnixStream::connect(&path).await.expect("connected");
+            let call = serde_json::to_string(&call).expect("it is JSON");
+            let lines = format!("{{\"gshare\":{PROTOCOL}}}\n{call}\n");
+            stream.write_all(lines.as_bytes()).await.expect("sent");
+            stream
         };
-        assert_eq!(at(0, None), "4000000001");
-        assert_eq!(
-            at(59, Some("ada@lab.example")),
-            "4000000001",
-            "not at every look"
+        let slow = ask(Call::Admin(AdminCall::ClaimFor(Box::new(ClaimFor {
+            uid: 7,
+            name: "job-1".to_owned().into(),
+            cgroup: "/slurm/job_1".to_owned().into(),
+            spec: Box::default(),
+        }))));
+        let _slow = slow.await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let _other = ask(Call::Snapshot).await;
+        let first = tokio::time::timeout(Duration::from_millis(100), told.recv()).await;
+        assert!(
+            matches!(
+                first,
+                Ok(Some(Msg::Call {
+                    call: Call::Snapshot,
+                    ..
+                }))
+            ),
+            "{first:?}"
         );
-        assert_eq!(at(61, Some("ada@lab.example")), "ada@lab.example");
-        assert_eq!(
-            at(999, None),
-            "ada@lab.example",
-            "a name that is known is kept"
-        );
-        assert_eq!(names.uid("ada@lab.example"), Some(4_000_000_001));
+    }
+
+    #[test]
+    fn a_name_that_is_known_is_kept() {
+        let names = hangs();
+        assert_eq!(names.user(8), "user8");
+        assert!(!names.note(8, Account::default()), "the directory is away");
+        assert_eq!(names.user(8), "user8");
     }
 }

@@ -10,6 +10,7 @@ use gshare_proto::{ErrorCode, WireError};
 use tokio::net::UnixStream;
 
 use super::connection::ConnId;
+use super::names::Names;
 
 /// The process at the other end, and its user.
 #[derive(Clone, Debug)]
@@ -41,11 +42,16 @@ fn peer_handles() -> bool {
 }
 
 impl Peer {
-    /// The peer that has connected.
+    /// The peer that has connected. `subordinate` is the owner of the range that its user id is in.
     ///
     /// # Errors
     /// The kernel's; inside, what a user is told that nobody stands for.
-    pub(crate) fn of(conn: ConnId, stream: &UnixStream) -> io::Result<Result<Self, WireError>> {
+    pub(crate) fn of(
+        conn: ConnId,
+        stream: &UnixStream,
+        subordinate: Option<u32>,
+        names: &Names,
+    ) -> io::Result<Result<Self, WireError>> {
         let cred = stream.peer_cred()?;
         // The number alone may by now be that of another process: whoever connected may have ended and left the
         // connection to somebody else. Only kernels that have no handles are believed the number.
@@ -65,12 +71,9 @@ impl Peer {
             // A service of a user may not look, and serves that user alone.
             _ => UserNamespace::Same,
         };
-        let Some(uid) = counts_for(
-            cred.uid(),
-            namespace,
-            proc::subordinate_owner(cred.uid()),
-            has_account,
-        ) else {
+        let Some(uid) = counts_for(cred.uid(), namespace, subordinate, |uid| {
+            names.account(uid).name.is_some()
+        }) else {
             let uid = cred.uid();
             return Ok(Err(WireError::new(
                 ErrorCode::NotPermitted,
@@ -85,7 +88,7 @@ impl Peer {
             gids.push(cred.gid());
             gids
         } else {
-            proc::groups_of(uid).unwrap_or_default()
+            names.account(uid).gids()
         };
         Ok(Ok(Self {
             conn,
@@ -116,12 +119,19 @@ impl Peer {
     }
 }
 
-fn has_account(uid: u32) -> bool {
-    proc::user_name(uid).is_some()
+/// The owner of the range of subordinate user ids that a number is in. Looked up off the task that owns the state, as is
+/// whether the number has an account.
+pub(super) async fn subordinate_owner(uid: u32, names: &Names) -> Option<u32> {
+    let ranges = std::fs::read_to_string("/etc/subuid").ok()?;
+    proc::range_owner(&ranges, uid)?;
+    names.know(uid, &[]).await;
+    let looked = tokio::task::spawn_blocking(move || proc::subordinate_owner(uid));
+    looked.await.ok()?
 }
 
-/// The user for whom a process of the machine's own namespace counts, as in [`Peer`].
+/// The user for whom a process of the machine's own namespace counts, as in [`Peer`]. For threads.
 pub(super) fn owner_of(uid: u32) -> u32 {
+    let has_account = |uid| proc::user_name(uid).is_some();
     let subordinate = proc::subordinate_owner(uid);
     counts_for(uid, UserNamespace::Same, subordinate, has_account).unwrap_or(uid)
 }

@@ -95,7 +95,7 @@ impl History {
             // The receiver is gone when the service ends.
             let _ = events.send(Msg::History(told));
         });
-        match Worker::start(&path, max, store, claims, tell) {
+        match Worker::start(&path, max, store, claims, world.host.names.clone(), tell) {
             Ok(worker) => self.worker = Some(worker),
             Err(error) => {
                 tracing::error!(%error, "no history is recorded: its thread could not be started");

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use gshare_abi::wire::{self, Request};
 use gshare_enforcer::cgroup::UnitTree;
-use gshare_proto::{Call, ErrorCode, Hello, MAX_LINE, PROTOCOL, Reply, WireError};
+use gshare_enforcer::proc;
+use gshare_proto::{AdminCall, Call, ErrorCode, Hello, MAX_LINE, PROTOCOL, Reply, WireError};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -28,7 +29,8 @@ use self::split::Bad;
 use super::connection::{ConnId, Out, Sender, Turn};
 use super::metrics::Answers;
 use super::msg::{LeverMsg, Msg};
-use super::peer::Peer;
+use super::names::Names;
+use super::peer::{self, Peer};
 
 /// Connections of one user at a time, idle or not: each costs two descriptors.
 const CONNECTIONS_PER_USER: usize = 2048;
@@ -146,6 +148,7 @@ pub(crate) async fn serve(
     events: mpsc::UnboundedSender<Msg>,
     answers: Answers,
     units: Option<UnitTree>,
+    names: Names,
     wake: impl Fn(),
 ) {
     let most = usize::try_from(idle_connections).unwrap_or(usize::MAX);
@@ -178,13 +181,13 @@ pub(crate) async fn serve(
                 let conn = next;
                 next += 1;
                 let (events, idle) = (events.clone(), Arc::clone(&idle));
-                let (answers, units) = (answers.clone(), units.clone());
+                let (answers, units, names) = (answers.clone(), units.clone(), names.clone());
                 tokio::spawn(async move {
                     if !wait.is_zero() {
                         tokio::time::sleep(wait).await;
                     }
-                    let units = units.as_ref();
-                    match connection(conn, stream, &arrivals, &idle, &events, &answers, units).await
+                    let host = (units.as_ref(), &names);
+                    match connection(conn, stream, &arrivals, &idle, &events, &answers, host).await
                     {
                         Ok(uid) => {
                             let _ = events.send(Msg::Closed { conn, uid });
@@ -210,10 +213,11 @@ async fn connection(
     idle: &Arc<Mutex<Idle>>,
     events: &mpsc::UnboundedSender<Msg>,
     answers: &Answers,
-    units: Option<&UnitTree>,
+    host: (Option<&UnitTree>, &Names),
 ) -> io::Result<u32> {
+    let subordinate = peer::subordinate_owner(stream.peer_cred()?.uid(), host.1).await;
     let arriving = arrivals.acquire().await;
-    let peer = Peer::of(conn, &stream)?;
+    let peer = Peer::of(conn, &stream, subordinate, host.1)?;
     tokio::task::yield_now().await;
     drop(arriving);
     let peer = match peer {
@@ -269,7 +273,7 @@ async fn connection(
                 Ok(Ok((line, turn))) => {
                     received = Some(turn.received);
                     // A connection that waits for or watches something is not idle from now on.
-                    if handle(&line, &mut greeted, &peer, &sender, turn, events, units).await {
+                    if handle(&line, &mut greeted, &peer, &sender, turn, events, host).await {
                         lock().leave(uid, conn);
                         counted = false;
                     }
@@ -339,7 +343,7 @@ async fn handle(
     sender: &Sender,
     turn: Turn,
     events: &mpsc::UnboundedSender<Msg>,
-    units: Option<&UnitTree>,
+    (units, names): (Option<&UnitTree>, &Names),
 ) -> bool {
     let bad = |message: String| sender.error(WireError::new(ErrorCode::BadRequest, message));
     let line = String::from_utf8_lossy(received);
@@ -410,6 +414,16 @@ async fn handle(
             let stays = matches!(call, Call::Claim(_) | Call::Watch { .. });
             if matches!(call, Call::Claim(_)) {
                 prepare(units, peer.uid).await;
+            }
+            names.know(peer.uid, &peer.gids).await;
+            match &call {
+                Call::Admin(AdminCall::ClaimFor(asked)) => names.know(asked.uid, &[]).await,
+                Call::Adopt { pid, .. } => {
+                    if let Some(uids) = proc::uids(pid.cast_signed()) {
+                        names.know(uids.real, &[]).await;
+                    }
+                }
+                _ => {}
             }
             let _ = events.send(Msg::Call {
                 peer: peer.clone(),

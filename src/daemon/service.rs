@@ -121,14 +121,16 @@ impl Service {
                 let vitals = ids.into_iter().map(read).collect();
                 return self.tell(Fact::Vitals(vitals));
             }
-            Command::LookUpGroups(uid) => return effects.host.look_up_groups(uid),
             Command::AskServers => {
                 let host = &mut effects.host;
                 return host.helpers.look(&effects.claims, &host.events);
             }
             Command::LookFor(id, uid, path) => {
                 let host = &mut effects.host;
-                return host.helpers.look_for(id, uid, path, &host.events);
+                let account = host.names.account(uid);
+                return host
+                    .helpers
+                    .look_for(id, (uid, &account), path, &host.events);
             }
             Command::CrashPoint(step) => return die::at(step),
             Command::Publish => return self.screens.touch(),
@@ -415,6 +417,7 @@ impl Service {
             }
             Msg::Refused(refused) => self.execute(refused.told(&self.world())),
             Msg::Fact(fact) => self.tell(fact),
+            Msg::Do(command) => self.carry_out(*command),
             Msg::KernelXid(xid) => {
                 let claim = xid
                     .pid

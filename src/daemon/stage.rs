@@ -26,6 +26,7 @@ use super::gpu::Gpus;
 use super::journal::{self, ClaimRecord, SliceRecord};
 use super::live::Live;
 use super::msg::Msg;
+use super::names::Account;
 use super::off::Which;
 use super::outside::NoEffect;
 use super::peer::Peer;
@@ -283,7 +284,7 @@ pub(crate) fn due(world: &World<'_>) -> Vec<Command> {
 pub(crate) fn observes(world: &World<'_>, uid: u32) -> bool {
     let gpu =
         |g: &super::gpu::Gpu| world.gpus.gpu_in(&world.config.stages, &g.uuid) == Stage::Observe;
-    world.gpus.iter().all(gpu) || user_in(&world.config.stages, uid) == Stage::Observe
+    world.gpus.iter().all(gpu) || user_in(world, uid) == Stage::Observe
 }
 
 /// Part of the GPU hours that programs without a claim had.
@@ -411,16 +412,13 @@ pub(crate) fn unclaimed_by_stage(world: &World<'_>) -> Unclaimed {
 }
 
 /// The most that a user's groups allow.
-fn user_in(stages: &Stages, uid: u32) -> Stage {
+fn user_in(world: &World<'_>, uid: u32) -> Stage {
+    let stages = &world.config.stages;
     if stages.groups.is_empty() {
         return Stage::Require;
     }
-    stages.of_groups(groups_of(uid).iter().map(String::as_str))
-}
-
-fn groups_of(uid: u32) -> Vec<String> {
-    let groups = proc::groups_of(uid).unwrap_or_default();
-    groups.into_iter().filter_map(proc::group_name).collect()
+    let groups = world.host.names.account(uid).group_names();
+    stages.of_groups(groups.iter().map(String::as_str))
 }
 
 /// A stage that an administrator asks for.
@@ -508,7 +506,8 @@ impl Past {
         if grouped || group.is_some() {
             for run in &runs {
                 let uid = run.record.uid;
-                groups.entry(uid).or_insert_with(|| groups_of(uid));
+                let read = || Account::read(uid).group_names();
+                groups.entry(uid).or_insert_with(read);
             }
         }
         Ok(Self { runs, groups })
@@ -628,5 +627,5 @@ pub(crate) fn stage_of<'a>(
     uuids: impl IntoIterator<Item = &'a str>,
 ) -> Stage {
     let stages = &world.config.stages;
-    stage_on(world, stages, uuids).min(user_in(stages, uid))
+    stage_on(world, stages, uuids).min(user_in(world, uid))
 }

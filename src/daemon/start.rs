@@ -81,14 +81,14 @@ pub(crate) fn start(
             paths,
             started_ms: unix_ms(),
             epoch: journal.starts(),
-            events,
             helpers: Helpers::default(),
             gates: Gates::start()
                 .inspect_err(|error| {
                     tracing::error!(%error, "shares of GPU time are not enforced");
                 })
                 .ok(),
-            names: Names::new(),
+            names: Names::new(Some(events.clone())),
+            events,
             driver,
             fences,
         },

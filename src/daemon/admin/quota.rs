@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use gshare_core::machine::Event;
 use gshare_core::sched::fair::unpackable_quotas;
 use gshare_core::{ClaimId, Party, Quota, Share};
-use gshare_enforcer::proc;
 use gshare_proto::{AdminDone, ErrorCode, QuotaView, Reply, WireError};
 
 use super::{Act, Order};
@@ -52,8 +51,7 @@ pub(crate) fn parties_of(world: &World<'_>, uid: u32, project: &str) -> Vec<Part
     };
     let groups: Vec<String> = world.config.quotas().iter().filter_map(named).collect();
     if !groups.is_empty() {
-        let of = proc::groups_of(uid).unwrap_or_default();
-        let of = of.into_iter().filter_map(proc::group_name);
+        let of = world.host.names.account(uid).group_names().into_iter();
         parties.extend(of.filter(|g| groups.contains(g)).map(Party::Group));
     }
     parties

@@ -41,7 +41,7 @@ pub(crate) fn answer(
     let play = move || {
         gshare_abi::host::Priority::Background.take();
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let names = Names::new();
+        let names = Names::default();
         view.sharing = Some(played::sharing(&mut runs, machine, user, |uid| {
             names.user(uid)
         }));

@@ -67,7 +67,7 @@ fn report(store: &Store, from: i64, to: i64) -> gshare_proto::ReportView {
         from_ms: from.unsigned_abs() * 1000,
         ..ReportSpec::default()
     };
-    store.report(&spec, &place(to), &Names::new()).unwrap()
+    store.report(&spec, &place(to), &Names::default()).unwrap()
 }
 
 fn open(dir: &tempfile::TempDir) -> Store {
@@ -92,7 +92,7 @@ fn every_level_has_the_same_sums() {
             ..HistorySpec::default()
         };
         let view = store
-            .history(&spec, &place(end - 1), &Names::new())
+            .history(&spec, &place(end - 1), &Names::default())
             .unwrap();
         assert_eq!(view.step_ms, step_s * 1000);
         let line = |key: &str| view.series.iter().find(|s| s.key == key).unwrap();
@@ -160,7 +160,7 @@ fn others_claims_have_no_names() {
         by: HistoryBy::Claim,
         ..HistorySpec::default()
     };
-    let (one, names) = (ReportSpec::default(), Names::new());
+    let (one, names) = (ReportSpec::default(), Names::default());
     let texts = |viewer| {
         let place = Place {
             viewer,
@@ -538,7 +538,7 @@ fn a_report_plays_recorded_runs_once_there_is_a_day_of_records() {
             from_ms: BEGIN.unsigned_abs() * 1000,
             ..ReportSpec::default()
         };
-        let names = Names::new();
+        let names = Names::default();
         let mut view = store.report(&spec, &place, &names).unwrap();
         let journal = journal::reader(&dir.path().join("gshare.db")).unwrap();
         let runs = store.to_be_played(&journal, &place, &mut view).unwrap();

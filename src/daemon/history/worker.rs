@@ -136,6 +136,7 @@ impl Worker {
         max_bytes: u64,
         store: Option<Store>,
         claims: Vec<u64>,
+        names: Names,
         tell: Tell,
     ) -> std::io::Result<Self> {
         let (orders, inbox) = mpsc::channel();
@@ -145,7 +146,7 @@ impl Worker {
             max_bytes,
             store,
             waiting: VecDeque::new(),
-            names: Names::new(),
+            names,
             status: Arc::clone(&status),
             tell,
             minutes: 0,

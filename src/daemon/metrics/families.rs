@@ -202,7 +202,7 @@ pub(super) fn service(
     );
     page.family(name, "histogram", help);
     for (uid, histogram) in stats.answers.by_user() {
-        let user = gshare_enforcer::proc::user_name(uid).unwrap_or_else(|| uid.to_string());
+        let user = world.host.names.user(uid);
         page.buckets(name, &[("user", &user)], &histogram);
     }
 }

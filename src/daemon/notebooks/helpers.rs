@@ -19,6 +19,7 @@ use crate::clock::unix_ms;
 use crate::daemon::fact::Fact;
 use crate::daemon::live::Live;
 use crate::daemon::msg::Msg;
+use crate::daemon::names::Account;
 use crate::kernel::helper::{self, ARGUMENT, Wanted};
 use crate::kernel::seen;
 use crate::kernel::servers::Sought;
@@ -66,11 +67,17 @@ impl Helpers {
 
     /// Asks whether the connection file of a kernel that has ended is there still: with its user's rights, because the
     /// path is that user's word, and what comes of it can be seen.
-    pub(crate) fn look_for(&mut self, id: ClaimId, uid: u32, path: PathBuf, events: &Events) {
+    pub(crate) fn look_for(
+        &mut self,
+        id: ClaimId,
+        (uid, account): (u32, &Account),
+        path: PathBuf,
+        events: &Events,
+    ) {
         let rights = Rights {
             uid,
-            gid: proc::primary_gid(uid).unwrap_or(NO_GROUP),
-            groups: proc::groups_of(uid).unwrap_or_default(),
+            gid: account.gid.unwrap_or(NO_GROUP),
+            groups: account.gids(),
         };
         self.ask(rights, Wanted::Gone { claim: id.0, path }, events);
     }

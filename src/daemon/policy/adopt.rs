@@ -81,7 +81,7 @@ pub(crate) fn order(
     let owner = Peer {
         conn: peer.conn,
         uid,
-        gids: proc::groups_of(uid).unwrap_or_default().into(),
+        gids: world.host.names.account(uid).gids().into(),
         process: Some(process),
         pidfd: Some(Arc::new(pidfd)),
         on_machine: peer.on_machine,
