@@ -113,7 +113,7 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
         "wants",
         &held_id,
         "guarantee of",
-        "-g 0.25 starts now",
+        "with -g 0.25 it would start now",
         "time limit of",
     ] {
         assert!(text(&why).contains(words), "{words}: {}", text(&why));

@@ -215,7 +215,7 @@ pub(crate) fn queue(socket: Option<&Path>, args: &ListArgs) -> Outcome {
                 text.push_str(&format!("; {}", plain(plan)));
             }
             if let Some(arguments) = &waiting.would_start {
-                text.push_str(&format!(". {}", messages::starts_now(plain(arguments))));
+                text.push_str(&format!("; {}", messages::starts_now(plain(arguments))));
             }
             text.push('\n');
         }

@@ -245,7 +245,7 @@ impl State {
     }
 }
 
-/// `c22 waits (2nd): wants 11.8 GiB; most free is 5.8 on GPU 0. -g 0.2 starts now`
+/// `c22 waits (2nd): wants 11.8 GiB; most free is 5.8 on GPU 0; with -g 0.2 it would start now`
 fn sentence(queued: &Queued) -> String {
     let mut text = format!(
         "{} waits ({}): {}",
@@ -254,7 +254,7 @@ fn sentence(queued: &Queued) -> String {
         plain(&queued.reason)
     );
     if let Some(arguments) = &queued.would_start {
-        text.push_str(&format!(". {}", messages::starts_now(plain(arguments))));
+        text.push_str(&format!("; {}", messages::starts_now(plain(arguments))));
     }
     text
 }
@@ -301,7 +301,7 @@ mod tests {
         };
         assert_eq!(
             sentence(&queued),
-            "c22 waits (2nd): wants 11.8 GiB; most free is 5.8 on GPU 0. -g 0.2 starts now"
+            "c22 waits (2nd): wants 11.8 GiB; most free is 5.8 on GPU 0; with -g 0.2 it would start now"
         );
         let places = [1, 3, 4, 11, 12, 13, 21, 111, 122].map(ordinal);
         assert_eq!(

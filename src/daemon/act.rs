@@ -6,7 +6,7 @@ use gshare_core::machine::Action;
 use gshare_core::machine::lever::Lever;
 use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Reason, Slice};
-use gshare_proto::{ErrorCode, Queued, Reply, WireError};
+use gshare_proto::{ErrorCode, Queued, Reply, WireError, messages};
 
 use super::claims::Claims;
 use super::command::{ClaimCommand, Command, EndCommand, LeverCommand, LimitCommand};
@@ -137,7 +137,7 @@ fn refusal(
     Some(if *reason == Reason::Foreign {
         error.with_hint(slurm::hint(world, asked))
     } else if let Some(share) = reason.would_start() {
-        error.with_hint(format!("-g {} would start now", share.short()))
+        error.with_hint(messages::starts_now(format_args!("-g {}", share.short())))
     } else {
         error
     })

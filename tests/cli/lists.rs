@@ -113,7 +113,7 @@ u1   —           graphics  0         -     -       0.5         —    —    �
 
     let (output, _) = run(&home, &["queue"], vec![snapshot()]);
     assert!(
-        stdout(&output).ends_with("c22: needs 2 GPUs; 1 is free. -g 1 starts now\n"),
+        stdout(&output).ends_with("c22: needs 2 GPUs; 1 is free; with -g 1 it would start now\n"),
         "{}",
         stdout(&output)
     );

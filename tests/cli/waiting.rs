@@ -24,11 +24,11 @@ fn a_wait_is_told_whenever_it_changes() {
     assert_eq!(told.len(), 3, "{told:?}");
     assert_eq!(
         told[0],
-        format!("c22 waits (2nd): {reason}. -g 0.2 starts now")
+        format!("c22 waits (2nd): {reason}; with -g 0.2 it would start now")
     );
     assert_eq!(
         told[1],
-        format!("c22 waits (1st): {reason}. -g 0.2 starts now")
+        format!("c22 waits (1st): {reason}; with -g 0.2 it would start now")
     );
 
     let (output, _) = run(
@@ -146,7 +146,10 @@ fn on_a_terminal_the_progress_line_goes_away() {
     let shown = screen.screen().contents();
     let lines: Vec<&str> = shown.lines().collect();
     assert_eq!(lines.len(), 3, "{shown}");
-    assert_eq!(lines[0], "c22 waits (1st): x. -g 0.2 starts now");
+    assert_eq!(
+        lines[0],
+        "c22 waits (1st): x; with -g 0.2 it would start now"
+    );
     assert!(lines[1].starts_with("c3: 0.50 of GPU 1"), "{shown}");
     assert_eq!(lines[2], "has the terminal");
     service.join();

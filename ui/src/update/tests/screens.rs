@@ -41,7 +41,7 @@ fn the_dialog_shows_what_the_service_says_to_what_is_typed() {
         text.contains("would wait: vis is at its quota; about 16:05"),
         "{text}"
     );
-    assert!(text.contains(".2 starts now"), "{text}");
+    assert!(text.contains("with -g .2 it would start now"), "{text}");
     // Where the service finds room, what the screen guessed does not count.
     press(&mut m, "<c-u>2");
     let seq = *m.asked.keys().next_back().unwrap();

@@ -73,7 +73,12 @@ pub(super) fn lines(tried: &Tried, view: &View<'_>, cols: usize) -> Vec<Line<'st
     let style = if tried.starts { theme.good } else { theme.text };
     out.tell("starts", &start(tried, view.model), style, 3);
     if let Some(args) = &tried.would_start {
-        out.tell("or", &format!("{args} starts now"), theme.key, 2);
+        out.tell(
+            "or",
+            &format!("with {args} it would start now"),
+            theme.key,
+            2,
+        );
     }
     let keeps = match tried.entitled {
         true => "yours: within your guarantee",
