@@ -165,7 +165,7 @@ impl AdviceState {
         now: Instant,
     ) {
         let size = size(live);
-        let (mut busy, mut charge, mut refusals) = (Some(0.0f64), 0u64, live.past_refusals);
+        let (mut busy, mut charge, mut refusals) = (Some(0.0f64), 0u64, live.past.refusals);
         let mut asked = None;
         for ((_, gpu), slots) in pages.range((id, 0)..=(id, usize::MAX)) {
             let mut here = 0u64;

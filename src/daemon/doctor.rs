@@ -5,6 +5,7 @@ use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::gpu::{Health, counters};
 use gshare_proto::{Check, Grade, HealthView, messages};
 
+use super::admin::drain;
 use super::features::Features;
 use super::gpu::Gpu;
 use super::history::History;
@@ -127,7 +128,7 @@ fn administrators_row(world: &World<'_>) -> Check {
         messages::only_groups(groups.join(", "))
     };
     let drained: Vec<String> = (0..world.gpus.len())
-        .filter(|g| world.gpus.drain_view(*g).is_some())
+        .filter(|g| drain::drain_view(world.gpus, *g).is_some())
         .map(|g| g.to_string())
         .collect();
     let row = check(
@@ -245,7 +246,7 @@ fn gpu_rows(world: &World<'_>) -> Vec<Check> {
             Some(reading) => counters::chosen(reading, &found).1,
             None => "SM activity unknown".to_owned(),
         };
-        let overhead = if gpu.overhead_known {
+        let overhead = if gpu.overhead.known {
             "measured"
         } else {
             "assumed"
@@ -257,8 +258,9 @@ fn gpu_rows(world: &World<'_>) -> Vec<Check> {
             format!(
                 "{}; {activity}; a CUDA context takes {} ({overhead}){}",
                 gpu.model,
-                Bytes(gpu.overhead),
-                gpu.overhead_mps
+                Bytes(gpu.overhead.bytes),
+                gpu.overhead
+                    .mps
                     .map_or_else(String::new, |b| format!(", {} through MPS", Bytes(b)))
             ),
         )

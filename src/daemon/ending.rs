@@ -311,7 +311,7 @@ pub(crate) fn dismantle(with: &mut Effects, id: ClaimId, cause: &str) -> Vec<Com
     }
     with.config.drop_spec(id);
     let refusals = with.gpus.refusals(&live);
-    let launches = live.past_launches.saturating_add(with.gpus.launches(&live));
+    let launches = live.past.launches.saturating_add(with.gpus.launches(&live));
     let record = live.record.clone();
     with.journal
         .put_end(Ended::new(record, cause, live.peak, launches));

@@ -30,14 +30,8 @@ pub(crate) struct Gpu {
     pub(crate) minor: Option<u32>,
     /// Physical bytes.
     pub(crate) total: u64,
-    /// Bytes that a context costs here: measured, else learnt before, else [`UNKNOWN_OVERHEAD`].
-    pub(crate) overhead: u64,
-    /// The overhead was measured under this driver.
-    pub(crate) overhead_known: bool,
-    /// What gshare's own probe measured under this driver.
-    pub(crate) overhead_probed: Option<u64>,
-    /// The same for clients of MPS, whose server has a part of it; absent until one was seen.
-    pub(crate) overhead_mps: Option<u64>,
+    /// What a context costs here.
+    pub(crate) overhead: Overhead,
     /// Mean SM activity (or time busy) of the last ten minutes' points, percent, oldest first.
     pub(crate) history: VecDeque<Option<f32>>,
     /// Bytes that processes outside claims used when that was last known, less what is held back for those that
@@ -59,6 +53,19 @@ pub(crate) struct Gpu {
     pub(crate) modes: Modes,
 }
 
+/// What a context costs on a GPU.
+#[derive(Debug)]
+pub(crate) struct Overhead {
+    /// Measured, else learnt before, else [`UNKNOWN_OVERHEAD`].
+    pub(crate) bytes: u64,
+    /// It was measured under this driver.
+    pub(crate) known: bool,
+    /// What gshare's own probe measured under this driver.
+    pub(crate) probed: Option<u64>,
+    /// The same for clients of MPS, whose server has a part of it; absent until one was seen.
+    pub(crate) mps: Option<u64>,
+}
+
 impl Gpu {
     /// One of which nothing is known but what the driver calls it.
     pub(crate) fn new(uuid: String, model: String) -> Self {
@@ -67,10 +74,12 @@ impl Gpu {
             model,
             minor: None,
             total: u64::MAX,
-            overhead: UNKNOWN_OVERHEAD,
-            overhead_known: false,
-            overhead_probed: None,
-            overhead_mps: None,
+            overhead: Overhead {
+                bytes: UNKNOWN_OVERHEAD,
+                known: false,
+                probed: None,
+                mps: None,
+            },
             history: VecDeque::new(),
             unclaimed: 0,
             step: Step::default(),
@@ -87,17 +96,17 @@ impl Gpu {
 impl Gpu {
     /// Bytes that a context costs a claim that has the GPU in this way.
     pub(crate) fn context_cost(&self, held: Held) -> u64 {
-        match (held, self.overhead_mps) {
+        match (held, self.overhead.mps) {
             (Held::Mps, Some(bytes)) => bytes,
-            _ => self.overhead,
+            _ => self.overhead.bytes,
         }
     }
 
     /// What a member that has nothing but a context may teach: its page is its own word, which counts little against the
     /// probe's, so that nobody makes the contexts of others free or too dear to have.
     pub(crate) fn believable(&self, held: Held) -> std::ops::RangeInclusive<u64> {
-        match (held, self.overhead_probed) {
-            (Held::Mps, _) => self.overhead / 4..=self.overhead,
+        match (held, self.overhead.probed) {
+            (Held::Mps, _) => self.overhead.bytes / 4..=self.overhead.bytes,
             (_, Some(probed)) => probed - probed / 4..=probed,
             (_, None) => UNKNOWN_OVERHEAD / 8..=UNKNOWN_OVERHEAD,
         }
@@ -106,8 +115,8 @@ impl Gpu {
     /// Whether that was measured.
     pub(crate) fn context_cost_known(&self, held: Held) -> bool {
         match held {
-            Held::Mps => self.overhead_mps.is_some(),
-            _ => self.overhead_known,
+            Held::Mps => self.overhead.mps.is_some(),
+            _ => self.overhead.known,
         }
     }
 }
@@ -344,11 +353,11 @@ mod tests {
         assert!(
             guess.contains(&(388 * MIB)) && !guess.contains(&(12 << 30)) && !guess.contains(&MIB)
         );
-        (gpu.overhead, gpu.overhead_probed) = (388 * MIB, Some(388 * MIB));
+        (gpu.overhead.bytes, gpu.overhead.probed) = (388 * MIB, Some(388 * MIB));
         let probed = gpu.believable(Held::Timeslice);
         assert!(probed.contains(&(300 * MIB)) && !probed.contains(&(200 * MIB)));
         // What was lowered once lowers no further bound.
-        gpu.overhead = 300 * MIB;
+        gpu.overhead.bytes = 300 * MIB;
         assert_eq!(gpu.believable(Held::Timeslice), probed);
         let mps = gpu.believable(Held::Mps);
         assert!(mps.contains(&(100 * MIB)) && !mps.contains(&(12 << 30)));

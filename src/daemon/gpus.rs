@@ -227,19 +227,19 @@ impl Settings {
 }
 
 impl Gpus {
-    /// Takes in what processes outside claims use. A GPU that does not answer has not become empty.
-    pub(crate) fn note_unclaimed(&mut self, bytes: Vec<Option<u64>>) {
-        for (gpu, bytes) in self.iter_mut().zip(bytes) {
-            gpu.unclaimed = bytes.unwrap_or(gpu.unclaimed);
-        }
-    }
-
     /// Driver version, for what is learnt under it.
     pub(crate) fn driver_version(&self) -> &str {
         self.sample
             .as_ref()
             .and_then(|s| s.driver_version.as_deref())
             .unwrap_or("unknown")
+    }
+}
+
+/// Takes in what processes outside claims use. A GPU that does not answer has not become empty.
+pub(crate) fn note_unclaimed(gpus: &mut Gpus, bytes: Vec<Option<u64>>) {
+    for (gpu, bytes) in gpus.iter_mut().zip(bytes) {
+        gpu.unclaimed = bytes.unwrap_or(gpu.unclaimed);
     }
 }
 

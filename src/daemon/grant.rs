@@ -506,7 +506,7 @@ impl Gpus {
     pub(crate) fn refusals(&self, live: &Live) -> u64 {
         let slots = |seat: &Seat| seat.usage.read_slots(self[seat.gpu].total);
         let seen = live.seats.iter().flat_map(slots);
-        seen.fold(live.past_refusals, |sum, s| sum.saturating_add(s.refusals))
+        seen.fold(live.past.refusals, |sum, s| sum.saturating_add(s.refusals))
     }
 
     /// What the journal keeps of slices.

@@ -119,7 +119,7 @@ impl Idling {
         self.now_ns = world.now.mono_ns;
         self.rule = rule;
         self.fixed = tick.fixed.get(&self.id).cloned();
-        let last = live.last_launch_ns.max(live.past_launch_ns);
+        let last = live.last_launch_ns.max(live.past.launch_ns);
         self.gpu = self.ago(last.unwrap_or(0).max(self.since_ns));
         self.kernel = match tick.kernels.get(&self.id) {
             Some((state, ago)) => {
@@ -409,7 +409,7 @@ mod tests {
         // So does that of a process which has ended.
         idles(&mut idle, &mut scene, 70 * 60, false);
         assert!(idle.is_idle(ClaimId(1)));
-        scene.claim(1, 0).past_launch_ns = Some(scene.now.mono_ns);
+        scene.claim(1, 0).past.launch_ns = Some(scene.now.mono_ns);
         idles(&mut idle, &mut scene, 71 * 60, false);
         assert!(!idle.is_idle(ClaimId(1)));
     }

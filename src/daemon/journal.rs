@@ -155,8 +155,8 @@ impl Journal {
             .query_row("PRAGMA user_version", [], |r| r.get(0))
             .map_err(failed)?;
         if found > FORMAT {
-            let mut journal = Self::beside_newer(path, found).map_err(failed)?;
-            journal.next_id = journal.first_free_id()?;
+            let mut journal = beside_newer(path, found).map_err(failed)?;
+            journal.next_id = first_free_id(&journal)?;
             return Ok(journal);
         }
         let tables: i64 = db
@@ -178,58 +178,14 @@ impl Journal {
         if tables > 0 && found < FORMAT {
             older::convert(&mut db, path, || {})?;
         }
-        Self::lay_out(&db).map_err(failed)?;
+        lay_out(&db).map_err(failed)?;
         db.pragma_update(None, "user_version", FORMAT)
             .map_err(failed)?;
-        let mut journal = Self::over(db, None);
+        let mut journal = over(db, None);
         journal.ended = Budget::of(&journal.db, &past::ENDED)?;
         journal.events = Budget::of(&journal.db, &past::EVENTS)?;
-        journal.next_id = journal.first_free_id()?;
+        journal.next_id = first_free_id(&journal)?;
         Ok(journal)
-    }
-
-    fn lay_out(db: &Connection) -> rusqlite::Result<()> {
-        for schema in [SCHEMA, past::SCHEMA, admin::SCHEMA, health::SCHEMA] {
-            db.execute_batch(schema)?;
-        }
-        Ok(())
-    }
-
-    /// A copy in memory of what a file of a newer format has in tables that are known.
-    fn beside_newer(path: &Path, found: i64) -> rusqlite::Result<Self> {
-        let db = Connection::open_in_memory()?;
-        Self::lay_out(&db)?;
-        let file = path.to_string_lossy();
-        db.execute("ATTACH DATABASE ?1 AS newer", [file.as_ref()])?;
-        for (table, columns) in [
-            ("claim", "id, waits, format, record"),
-            ("meta", "key, value"),
-            ("overhead", "model, driver, bytes"),
-            ("drain", "uuid, since_ms, by, reason"),
-            ("quota", "party, gpus_milli, weight_milli, max_milli"),
-        ] {
-            let sql = format!(
-                "INSERT OR IGNORE INTO main.{table} ({columns}) SELECT {columns} FROM newer.{table}"
-            );
-            if let Err(error) = db.execute(&sql, []) {
-                tracing::warn!(table, %error, "cannot read a table of the newer journal");
-            }
-        }
-        db.execute("DETACH DATABASE newer", [])?;
-        Ok(Self::over(db, Some(found)))
-    }
-
-    fn over(db: Connection, newer: Option<i64>) -> Self {
-        Self {
-            db,
-            ended: Budget::default(),
-            events: Budget::default(),
-            newer,
-            starts: 0,
-            next_id: 0,
-            unwritten: Vec::new(),
-            forget_ms: 0,
-        }
     }
 
     /// Writes a claim that has changed. A full disk loses that, nothing else.
@@ -327,20 +283,6 @@ impl Journal {
             .collect())
     }
 
-    /// A number above every id that was ever granted, or told to somebody who waited.
-    fn first_free_id(&self) -> Result<u64, JournalError> {
-        let told = self.meta("told")?.and_then(|t| t.parse::<u64>().ok());
-        let highest: i64 = self.db.query_row(
-            "SELECT max(coalesce((SELECT max(id) FROM claim), 0), coalesce((SELECT max(id) FROM ended), 0))",
-            [],
-            |r| r.get(0),
-        )?;
-        Ok(highest
-            .unsigned_abs()
-            .max(told.unwrap_or(0))
-            .saturating_add(1))
-    }
-
     /// Learnt bytes that a context costs on a model under a driver.
     pub(crate) fn overhead(&self, model: &str, driver: &str) -> Result<Option<u64>, JournalError> {
         let bytes: Option<i64> = self
@@ -370,7 +312,7 @@ impl Journal {
 
     /// Points of the GPUs that older versions kept here, oldest first.
     pub(crate) fn samples(&self) -> Result<Vec<SampleRecord>, JournalError> {
-        if !self.has_samples()? {
+        if !has_samples(self)? {
             return Ok(Vec::new());
         }
         let mut rows = self.db.prepare(
@@ -393,12 +335,6 @@ impl Journal {
     pub(crate) fn forget_samples(&self) -> Result<(), JournalError> {
         self.db.execute_batch("DROP TABLE IF EXISTS sample")?;
         Ok(())
-    }
-
-    fn has_samples(&self) -> Result<bool, JournalError> {
-        let sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'sample'";
-        let tables: i64 = self.db.query_row(sql, [], |r| r.get(0))?;
-        Ok(tables > 0)
     }
 
     /// A word remembered under a key.
@@ -425,6 +361,70 @@ impl Journal {
     pub(crate) fn set_meta(&self, key: &str, value: &str) -> Result<(), JournalError> {
         put_meta(&self.db, key, value)
     }
+}
+
+fn over(db: Connection, newer: Option<i64>) -> Journal {
+    Journal {
+        db,
+        ended: Budget::default(),
+        events: Budget::default(),
+        newer,
+        starts: 0,
+        next_id: 0,
+        unwritten: Vec::new(),
+        forget_ms: 0,
+    }
+}
+
+/// A copy in memory of what a file of a newer format has in tables that are known.
+fn beside_newer(path: &Path, found: i64) -> rusqlite::Result<Journal> {
+    let db = Connection::open_in_memory()?;
+    lay_out(&db)?;
+    let file = path.to_string_lossy();
+    db.execute("ATTACH DATABASE ?1 AS newer", [file.as_ref()])?;
+    for (table, columns) in [
+        ("claim", "id, waits, format, record"),
+        ("meta", "key, value"),
+        ("overhead", "model, driver, bytes"),
+        ("drain", "uuid, since_ms, by, reason"),
+        ("quota", "party, gpus_milli, weight_milli, max_milli"),
+    ] {
+        let sql = format!(
+            "INSERT OR IGNORE INTO main.{table} ({columns}) SELECT {columns} FROM newer.{table}"
+        );
+        if let Err(error) = db.execute(&sql, []) {
+            tracing::warn!(table, %error, "cannot read a table of the newer journal");
+        }
+    }
+    db.execute("DETACH DATABASE newer", [])?;
+    Ok(over(db, Some(found)))
+}
+
+fn lay_out(db: &Connection) -> rusqlite::Result<()> {
+    for schema in [SCHEMA, past::SCHEMA, admin::SCHEMA, health::SCHEMA] {
+        db.execute_batch(schema)?;
+    }
+    Ok(())
+}
+
+/// A number above every id that was ever granted, or told to somebody who waited.
+fn first_free_id(journal: &Journal) -> Result<u64, JournalError> {
+    let told = journal.meta("told")?.and_then(|t| t.parse::<u64>().ok());
+    let highest: i64 = journal.db.query_row(
+        "SELECT max(coalesce((SELECT max(id) FROM claim), 0), coalesce((SELECT max(id) FROM ended), 0))",
+        [],
+        |r| r.get(0),
+    )?;
+    Ok(highest
+        .unsigned_abs()
+        .max(told.unwrap_or(0))
+        .saturating_add(1))
+}
+
+fn has_samples(journal: &Journal) -> Result<bool, JournalError> {
+    let sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'sample'";
+    let tables: i64 = journal.db.query_row(sql, [], |r| r.get(0))?;
+    Ok(tables > 0)
 }
 
 /// The same as part of a transaction.

@@ -389,7 +389,7 @@ fn done(world: &World<'_>, id: ClaimId, outcome: Outcome, took: Option<Duration>
             out
         }
         (Outcome::Done, HoldingRecord::Moving { to }) => {
-            let gpus = world.gpus.gpus_text(&to);
+            let gpus = gpus_text(world.gpus, &to);
             let (only, bound) = bound_to(world.gpus, &live.record, &to);
             let mut out = now_on(id, to, only);
             out.extend([
@@ -553,18 +553,16 @@ impl Claims {
     }
 }
 
-impl Gpus {
-    /// `GPU 1`, `GPUs 0,2`.
-    fn gpus_text(&self, slices: &[SliceRecord]) -> String {
-        let gpus: Vec<String> = slices
-            .iter()
-            .filter_map(|s| self.gpu_index(&s.uuid))
-            .map(|g| g.to_string())
-            .collect();
-        match gpus.as_slice() {
-            [one] => format!("GPU {one}"),
-            several => format!("GPUs {}", several.join(",")),
-        }
+/// `GPU 1`, `GPUs 0,2`.
+fn gpus_text(all: &Gpus, slices: &[SliceRecord]) -> String {
+    let gpus: Vec<String> = slices
+        .iter()
+        .filter_map(|s| all.gpu_index(&s.uuid))
+        .map(|g| g.to_string())
+        .collect();
+    match gpus.as_slice() {
+        [one] => format!("GPU {one}"),
+        several => format!("GPUs {}", several.join(",")),
     }
 }
 

@@ -86,6 +86,25 @@ pub(crate) struct Wanting {
     pub(super) out: Sender,
 }
 
+/// What processes of a claim did that are gone.
+#[derive(Debug, Default)]
+pub(crate) struct Past {
+    /// Refusals at the cap.
+    pub(crate) refusals: u64,
+    pub(crate) launches: u64,
+    /// When one that ended launched something last, by the monotonic clock.
+    pub(crate) launch_ns: Option<u64>,
+}
+
+/// What an owner was told of refusals at the cap.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// So many.
+    pub(crate) refusals: u64,
+    /// When that was.
+    pub(crate) at: Option<Instant>,
+}
+
 /// One granted claim.
 #[derive(Debug)]
 pub(crate) struct Live {
@@ -111,18 +130,12 @@ pub(crate) struct Live {
     pub(crate) told_no_start: Option<Instant>,
     /// Registered processes that live, and the handles on them.
     pub(crate) members: BTreeMap<ProcessKey, Arc<PidFd>>,
-    /// Refusals at the cap by processes that are gone.
-    pub(crate) past_refusals: u64,
-    /// Launches by processes that are gone.
-    pub(crate) past_launches: u64,
-    /// When a member that has ended launched something last, by the monotonic clock.
-    pub(crate) past_launch_ns: Option<u64>,
+    /// What processes that are gone did.
+    pub(crate) past: Past,
     /// When a member that lives launched something last, by the monotonic clock, at the last look.
     pub(crate) last_launch_ns: Option<u64>,
-    /// Refusals that were already told.
-    pub(crate) told_refusals: u64,
-    /// When that was.
-    pub(crate) told_at: Option<Instant>,
+    /// The refusals that were told.
+    pub(crate) told: Told,
     /// Highest charge seen, summed over its GPUs.
     pub(crate) peak: u64,
 }
@@ -147,12 +160,9 @@ impl Live {
             told_wait: None,
             told_no_start: None,
             members: BTreeMap::new(),
-            past_refusals: 0,
-            past_launches: 0,
-            past_launch_ns: None,
+            past: Past::default(),
             last_launch_ns: None,
-            told_refusals: 0,
-            told_at: None,
+            told: Told::default(),
             peak: 0,
         }
     }

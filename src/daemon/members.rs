@@ -269,9 +269,9 @@ impl Claims {
                 .collect();
             for slot in seat.usage.read_slots(total) {
                 if dead.iter().any(|d| d.slot == slot.slot) {
-                    live.past_launch_ns = live.past_launch_ns.max(slot.last_launch_ns);
-                    live.past_launches = live.past_launches.saturating_add(slot.launches);
-                    live.past_refusals = live.past_refusals.saturating_add(slot.refusals);
+                    live.past.launch_ns = live.past.launch_ns.max(slot.last_launch_ns);
+                    live.past.launches = live.past.launches.saturating_add(slot.launches);
+                    live.past.refusals = live.past.refusals.saturating_add(slot.refusals);
                     out.push(Command::Tell(Fact::Departed {
                         claim: id,
                         gpu: seat.gpu,
@@ -303,7 +303,7 @@ impl Claims {
     /// Looks at the pages of a claim whose programs use so much without the library. What is to be told of it.
     fn watch(&mut self, ledger: &Ledger, gpus: &Gpus, id: ClaimId, used: u64) -> Option<String> {
         let live = self.get_mut(&id)?;
-        let (mut charge, mut refusals, mut last) = (used, live.past_refusals, None);
+        let (mut charge, mut refusals, mut last) = (used, live.past.refusals, None);
         live.last_launch_ns = None;
         for seat in &live.seats {
             // What a refused member is told: more could be claimed there.
@@ -323,11 +323,11 @@ impl Claims {
             }
         }
         live.peak = live.peak.max(charge);
-        let new = refusals > live.told_refusals
-            && live.told_at.is_none_or(|at| at.elapsed() >= REFUSALS_TOLD);
+        let new = refusals > live.told.refusals
+            && live.told.at.is_none_or(|at| at.elapsed() >= REFUSALS_TOLD);
         if new {
-            live.told_refusals = refusals;
-            live.told_at = Some(Instant::now());
+            live.told.refusals = refusals;
+            live.told.at = Some(Instant::now());
         }
         let (_, bytes, gpu) = last.filter(|_| new)?;
         let free = ledger.mem_free(gpu);

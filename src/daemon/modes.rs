@@ -104,11 +104,6 @@ impl Gpus {
         self.last_reading(g).and_then(|r| r.mig_enabled) == Some(true)
     }
 
-    /// What an administrator would type to divide a GPU so that a quarter, a half and small claims find an instance.
-    pub(crate) fn mig_commands(&self, g: usize) -> String {
-        super::mig::commands(g, &self[g].model)
-    }
-
     /// Whether a GPU's mode lets it take new claims at present.
     pub(crate) fn mode_is_ready(&self, g: usize) -> bool {
         if self.dividing.contains(&self[g].parent.unwrap_or(g)) {
@@ -121,14 +116,14 @@ impl Gpus {
         let served = modes.now != GpuMode::Mps || self.mps_is_up(g);
         modes.next.is_none() && !self.is_divided(g) && modes.now != GpuMode::Mig && served
     }
+}
 
-    /// The mode in force, as the screen shows it.
-    pub(crate) fn mode_text(&self, g: usize) -> String {
-        if self.is_divided(g) || self[g].parent.is_some() {
-            return GpuMode::Mig.name().to_owned();
-        }
-        self[g].modes.now.name().to_owned()
+/// The mode in force, as the screen shows it.
+pub(crate) fn mode_text(gpus: &Gpus, g: usize) -> String {
+    if gpus.is_divided(g) || gpus[g].parent.is_some() {
+        return GpuMode::Mig.name().to_owned();
     }
+    gpus[g].modes.now.name().to_owned()
 }
 
 #[cfg(test)]

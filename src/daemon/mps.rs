@@ -467,12 +467,6 @@ impl Settings {
 }
 
 impl Gpus {
-    /// Processes of a claim that run on a GPU beside MPS.
-    pub(crate) fn beside_mps(&self, id: ClaimId, g: usize) -> Vec<u32> {
-        let on = self.mps.get(&g);
-        on.map_or_else(Vec::new, |on| on.beside(id))
-    }
-
     /// Whether MPS serves on a GPU now.
     pub(crate) fn mps_is_up(&self, g: usize) -> bool {
         let fault = |s: &Server| s.state == mps::ServerState::Fault;
@@ -480,6 +474,12 @@ impl Gpus {
             .get(&g)
             .is_some_and(|on| on.up && !on.is_renewing() && !on.servers.iter().any(fault))
     }
+}
+
+/// Processes of a claim that run on a GPU beside MPS.
+pub(crate) fn beside_mps(gpus: &Gpus, id: ClaimId, g: usize) -> Vec<u32> {
+    let on = gpus.mps.get(&g);
+    on.map_or_else(Vec::new, |on| on.beside(id))
 }
 
 impl Host {

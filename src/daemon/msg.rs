@@ -11,7 +11,6 @@ use gshare_enforcer::proc::ProcessKey;
 use gshare_proto::{AdminCall, AdminDone, Call, WireError};
 use tokio::sync::oneshot;
 
-use super::command::Command;
 use super::connection::{ConnId, Sender, Turn};
 use super::fact::{Fact, KernelXid};
 use super::history::worker::Told;
@@ -86,8 +85,8 @@ pub(crate) enum Msg {
         /// What.
         report: MpsReport,
     },
-    /// Something to be done that follows from what a thread has found.
-    Do(Box<Command>),
+    /// More is known of users than before: the parties of their claims may be others.
+    Accounts,
     /// A program without a claim was kept from a GPU.
     Refused(Box<Refused>),
     /// A GPU has been divided, or not.

@@ -1,5 +1,5 @@
 //! What the system's databases say of users and groups. A directory (LDAP) may take long to answer, or never: threads ask it,
-//! and the task that owns the state reads what is known. Whoever connects is looked up before their request is handled.
+//! and the task that owns the state reads what is known. Callers are looked up before their request is handled.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, channel};
@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use gshare_enforcer::proc;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::command::{Command, RuleCommand};
 use super::msg::Msg;
 
 /// After this a user is looked up again.
@@ -211,13 +210,11 @@ impl Names {
             let found = (names.0.read)(uid);
             let changed = names.note(uid, found);
             let _ = answered_tx.send(());
-            // Whom their claims count for may be another.
             if changed
                 && begun.elapsed() > A_MOMENT
                 && let Some(events) = &names.0.events
             {
-                let quotas = Command::Rules(RuleCommand::Quotas);
-                let _ = events.send(Msg::Do(Box::new(quotas)));
+                let _ = events.send(Msg::Accounts);
             }
         });
         if let Err(error) = looking {
@@ -346,6 +343,7 @@ mod tests {
             name: "job-1".to_owned().into(),
             cgroup: "/slurm/job_1".to_owned().into(),
             spec: Box::default(),
+            private: false,
         }))));
         let _slow = slow.await;
         tokio::time::sleep(Duration::from_millis(50)).await;

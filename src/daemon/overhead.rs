@@ -31,11 +31,11 @@ impl Gpus {
         let driver = self.driver_version().to_owned();
         for gpu in self.iter_mut() {
             if let Some(bytes) = journal.overhead(&gpu.model, &driver)? {
-                gpu.overhead = bytes;
-                gpu.overhead_known = true;
-                gpu.overhead_probed = Some(bytes);
+                gpu.overhead.bytes = bytes;
+                gpu.overhead.known = true;
+                gpu.overhead.probed = Some(bytes);
             }
-            gpu.overhead_mps = journal.overhead(&name(&gpu.model, Held::Mps), &driver)?;
+            gpu.overhead.mps = journal.overhead(&name(&gpu.model, Held::Mps), &driver)?;
         }
         Ok(())
     }
@@ -57,7 +57,7 @@ impl Gpus {
             gpu.parent.is_some() || gpu.uuid.starts_with("GPU-") && !self.is_divided(g)
         };
         for (g, gpu) in self.iter().enumerate() {
-            if gpu.overhead_known || self.is_released(g) || !has_contexts(g, gpu) {
+            if gpu.overhead.known || self.is_released(g) || !has_contexts(g, gpu) {
                 continue;
             }
             if !models.iter().any(|(model, _)| *model == gpu.model) {
@@ -146,11 +146,11 @@ impl Gpus {
         }
         for gpu in self.iter_mut().filter(|g| g.model == model) {
             if held == Held::Mps {
-                gpu.overhead_mps = Some(bytes);
+                gpu.overhead.mps = Some(bytes);
             } else {
-                gpu.overhead = bytes;
-                gpu.overhead_known = true;
-                gpu.overhead_probed = gpu.overhead_probed.or(by_probe.then_some(bytes));
+                gpu.overhead.bytes = bytes;
+                gpu.overhead.known = true;
+                gpu.overhead.probed = gpu.overhead.probed.or(by_probe.then_some(bytes));
             }
         }
         // Contexts that are made from now on.

@@ -439,22 +439,6 @@ fn spread(points: &[(u64, Option<f32>)], now: u64) -> VecDeque<Option<f32>> {
 }
 
 impl Gpus {
-    /// Adds the newest look to the points on the screen.
-    pub(crate) fn add_points(&mut self) {
-        for g in 0..self.len() {
-            let reading = self.reading(g);
-            let value = reading.and_then(|r| r.gpm.and_then(|x| x.sm_active).or(r.time_busy));
-            let gpu = &mut self[g];
-            gpu.step.add(value);
-            if let Some(activity) = gpu.step.finish() {
-                gpu.history.push_back(activity);
-                while gpu.history.len() > POINTS {
-                    gpu.history.pop_front();
-                }
-            }
-        }
-    }
-
     /// What an instance is of its GPU; 1 of a GPU.
     pub(crate) fn part_of(&self, g: usize) -> f64 {
         self[g].part.as_ref().map_or(1.0, |p| p.sm.as_f64())
@@ -466,6 +450,22 @@ impl Gpus {
             gpus: (0..self.len()).map(|g| self.lasting_name(g)).collect(),
             now_ms: unix_ms(),
             ..Place::default()
+        }
+    }
+}
+
+/// Adds the newest look to the points on the screen.
+pub(crate) fn add_points(gpus: &mut Gpus) {
+    for g in 0..gpus.len() {
+        let reading = gpus.reading(g);
+        let value = reading.and_then(|r| r.gpm.and_then(|x| x.sm_active).or(r.time_busy));
+        let gpu = &mut gpus[g];
+        gpu.step.add(value);
+        if let Some(activity) = gpu.step.finish() {
+            gpu.history.push_back(activity);
+            while gpu.history.len() > POINTS {
+                gpu.history.pop_front();
+            }
         }
     }
 }

@@ -120,7 +120,7 @@ pub(crate) fn order(
         };
         next.insert(*g, released);
     }
-    let act = |g: &usize| world.gpus.release_act("release", *g, &after);
+    let act = |g: &usize| release_act(world.gpus, "release", *g, &after);
     let acts = gpus.iter().map(act).collect();
     let names = list(&gpus);
     let undo = format!("gshare admin release {} --take", words_of(&gpus));
@@ -170,7 +170,7 @@ pub(crate) fn take(world: &World<'_>, words: &[impl AsRef<str>]) -> Result<Order
     }
     lines.push(format!("{} is taken back", list(&gone)));
     let undo = format!("gshare admin release {}", words_of(&gone));
-    let act = |g: &usize| world.gpus.release_act("take", *g, "open");
+    let act = |g: &usize| release_act(world.gpus, "take", *g, "open");
     let next = without(released, &gone);
     Ok(Order {
         acts: gone.iter().map(act).collect(),
@@ -278,41 +278,10 @@ impl Gpus {
         self.released.contains_key(&whole)
     }
 
-    fn release_act(&self, action: &'static str, g: usize, after: &str) -> Act {
-        let before = match self.released.contains_key(&g) {
-            true => "released",
-            false => "open",
-        };
-        Act {
-            action,
-            target: format!("GPU {g} ({})", self[g].uuid),
-            before: before.to_owned(),
-            after: after.to_owned(),
-            reason: None,
-        }
-    }
-
     /// The indices of those, as NVML has them.
     pub(crate) fn released_indices(&self) -> Vec<u32> {
         let indices = self.released.keys();
         indices.filter_map(|g| u32::try_from(*g).ok()).collect()
-    }
-
-    /// Why a GPU that was let go takes no claims.
-    pub(crate) fn released_text(&self, g: usize) -> Option<String> {
-        let whole = self[g].parent.unwrap_or(g);
-        let released = self.released.get(&whole)?;
-        let until = match released.until_ms {
-            None => format!("until gshare admin release {whole} --take"),
-            Some(until) => {
-                let left = Duration::from_millis(until.saturating_sub(unix_ms()));
-                format!("for another {} s", left.as_secs() + 1)
-            }
-        };
-        Some(format!(
-            "GPU {whole} is released by {} {until}",
-            released.by
-        ))
     }
 
     /// The GPUs that are named, none of them an instance.
@@ -328,6 +297,37 @@ impl Gpus {
                 .with_hint(format!("name GPU {parent}: that includes its instances"))),
             None => Ok(gpus),
         }
+    }
+}
+
+/// Why a GPU that was let go takes no claims.
+pub(crate) fn released_text(gpus: &Gpus, g: usize) -> Option<String> {
+    let whole = gpus[g].parent.unwrap_or(g);
+    let released = gpus.released.get(&whole)?;
+    let until = match released.until_ms {
+        None => format!("until gshare admin release {whole} --take"),
+        Some(until) => {
+            let left = Duration::from_millis(until.saturating_sub(unix_ms()));
+            format!("for another {} s", left.as_secs() + 1)
+        }
+    };
+    Some(format!(
+        "GPU {whole} is released by {} {until}",
+        released.by
+    ))
+}
+
+fn release_act(gpus: &Gpus, action: &'static str, g: usize, after: &str) -> Act {
+    let before = match gpus.released.contains_key(&g) {
+        true => "released",
+        false => "open",
+    };
+    Act {
+        action,
+        target: format!("GPU {g} ({})", gpus[g].uuid),
+        before: before.to_owned(),
+        after: after.to_owned(),
+        reason: None,
     }
 }
 

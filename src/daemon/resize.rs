@@ -205,7 +205,7 @@ pub(crate) fn shrink(world: &World<'_>, id: ClaimId) -> Option<Shrink> {
     let live = world.claims.get(&id)?;
     let used = live.seats.iter().map(|seat| {
         let gpu = &world.gpus[seat.gpu];
-        seat.usage.charged_bytes(gpu.total).max(gpu.overhead)
+        seat.usage.charged_bytes(gpu.total).max(gpu.overhead.bytes)
     });
     let used = used.max().unwrap_or(0).next_multiple_of(Bytes::MIB);
     let slices = &live.record.slices;

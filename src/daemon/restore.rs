@@ -150,7 +150,7 @@ pub(crate) fn restore(
     searches: &mut Searches,
 ) -> Vec<Command> {
     let id = ClaimId(record.id);
-    let mut slices = with.gpus.restored_slices(&record);
+    let mut slices = restored_slices(&with.gpus, &record);
     let mut live = Live::new(record);
     if !live.record.plain {
         let gpus = slices.iter().map(|s| s.gpu);
@@ -472,31 +472,29 @@ fn reclaim_strangers(live: &mut Live, members: &[ProcessKey]) {
     }
 }
 
-impl Gpus {
-    fn restored_slices(&self, record: &ClaimRecord) -> Vec<Slice> {
-        let slice = |s: &super::journal::SliceRecord| {
-            let Some(gpu) = self.gpu_index(&s.uuid) else {
-                tracing::error!(
-                    "claim c{} holds a part of {}, which is no longer in this machine",
-                    record.id,
-                    s.uuid
-                );
-                return None;
-            };
-            Some(Slice {
-                gpu,
-                mem: Bytes(s.mem),
-                mem_limit: Bytes(s.mem_limit),
-                mem_cap: Bytes(s.mem),
-                charge: Bytes::ZERO,
-                sm: Share::from_milli(s.sm_milli),
-                sm_limit: Share::from_milli(s.sm_limit_milli),
-                uid: record.uid,
-                held: s.held,
-            })
+fn restored_slices(gpus: &Gpus, record: &ClaimRecord) -> Vec<Slice> {
+    let slice = |s: &super::journal::SliceRecord| {
+        let Some(gpu) = gpus.gpu_index(&s.uuid) else {
+            tracing::error!(
+                "claim c{} holds a part of {}, which is no longer in this machine",
+                record.id,
+                s.uuid
+            );
+            return None;
         };
-        record.slices.iter().filter_map(slice).collect()
-    }
+        Some(Slice {
+            gpu,
+            mem: Bytes(s.mem),
+            mem_limit: Bytes(s.mem_limit),
+            mem_cap: Bytes(s.mem),
+            charge: Bytes::ZERO,
+            sm: Share::from_milli(s.sm_milli),
+            sm_limit: Share::from_milli(s.sm_limit_milli),
+            uid: record.uid,
+            held: s.held,
+        })
+    };
+    record.slices.iter().filter_map(slice).collect()
 }
 
 impl Host {

@@ -30,8 +30,8 @@ use super::watch::Screens;
 use super::world::{World, world_of};
 use super::{
     act, admin, claim_for, container, cover, die, doctor, effects, ending, gpus, grant, launch,
-    lazy, lease, levers, members, mig, mps, policy, reclaim, release, resize, rules, signal, stage,
-    story, submit, tell, turns, view, watch, whose,
+    lazy, lease, levers, members, mig, mps, policy, reclaim, record, release, resize, rules,
+    signal, stage, story, submit, tell, turns, view, watch, whose,
 };
 use crate::clock::{nanos, unix_ms};
 
@@ -197,7 +197,7 @@ impl Service {
     /// The core hears what the last sample says of the GPUs.
     pub(crate) fn refresh(&mut self) {
         let left = gpus::unclaimed(&self.world());
-        self.effects.gpus.note_unclaimed(left);
+        gpus::note_unclaimed(&mut self.effects.gpus, left);
         let facts = gpus::all_facts(&self.world(), &self.features);
         self.drive(Event::Gpus(facts));
     }
@@ -417,7 +417,7 @@ impl Service {
             }
             Msg::Refused(refused) => self.execute(refused.told(&self.world())),
             Msg::Fact(fact) => self.tell(fact),
-            Msg::Do(command) => self.carry_out(*command),
+            Msg::Accounts => self.carry_out(Command::Rules(RuleCommand::Quotas)),
             Msg::KernelXid(xid) => {
                 let claim = xid
                     .pid
@@ -456,7 +456,7 @@ impl Service {
         self.execute(policy::after_a_sample());
         let look = look_at_pages(&self.world(), &self.features);
         self.tell(Fact::Sample(look));
-        self.effects.gpus.add_points();
+        record::add_points(&mut self.effects.gpus);
         (self.history).look(&world_of!(self.effects), &self.features, &mut self.sizes);
         let wishes = self
             .sizes

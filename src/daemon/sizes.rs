@@ -201,7 +201,7 @@ impl Sizes {
         let first = record.slices.first();
         let gpu = first.and_then(|s| world.gpus.gpu_index(&s.uuid));
         let model = gpu.map_or("", |g| &world.gpus[g].model);
-        let refusals = live.past_refusals;
+        let refusals = live.past.refusals;
         let mut run = track.record(record, live.peak, model, cause, refusals, unix_ms());
         run.notebook = track.notebook;
         (run.exit_code, run.exit_signal) =

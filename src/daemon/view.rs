@@ -15,6 +15,7 @@ use gshare_proto::{
     UnclaimedView, UserView, totals,
 };
 
+use super::admin::drain;
 use super::admin::quota;
 use super::features::Features;
 use super::gpu::DriverUse;
@@ -26,7 +27,8 @@ use super::service::{Live, Service};
 use super::tracks::Sizes;
 use super::world::World;
 use super::{
-    act, convert, doctor, gpus, reclaim, restore, rules, sizes, slurm, stage, story, turns,
+    act, convert, doctor, gpus, modes, mps, reclaim, restore, rules, sizes, slurm, stage, story,
+    turns,
 };
 use crate::clock::{millis, unix_ms};
 use crate::daemon::viewer::Viewer;
@@ -261,7 +263,7 @@ fn claim_part(
         estimate: false,
     };
     let measured = |figure: Option<Figure>| figure.filter(|f| alone && f.source == Source::Gpm);
-    let beside_mps = world.gpus.beside_mps(id, g);
+    let beside_mps = mps::beside_mps(world.gpus, id, g);
     let [past_library, cannot_tell] = overuse::uncounted(world, id, g);
     let mut part = ClaimGpu {
         gpu: gpu.index,
@@ -316,8 +318,8 @@ pub(crate) fn claim_parts(
     live: &Live,
     shown: &Shown,
 ) -> Parts {
-    let mut last_launch = live.past_launch_ns;
-    let mut refusals = live.past_refusals;
+    let mut last_launch = live.past.launch_ns;
+    let mut refusals = live.past.refusals;
     let mut parts = Vec::new();
     for slice in &live.record.slices {
         let Some(g) = world.gpus.gpu_index(&slice.uuid) else {
@@ -422,7 +424,8 @@ fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> Cla
         members: members.into_iter().map(i32::cast_unsigned).collect(),
         processes: service.features.identity.members(&service.world(), id),
         launches: (!record.plain).then(|| {
-            live.past_launches
+            live.past
+                .launches
                 .saturating_add(service.effects.gpus.launches(live))
         }),
         idle_s,
@@ -465,8 +468,8 @@ pub(crate) fn gpu_view(world: &World<'_>, features: &Features, g: usize) -> GpuV
     let mut view = GpuView {
         index: index(g),
         uuid: gpu.uuid.clone(),
-        drain: world.gpus.drain_view(g),
-        mode: world.gpus.mode_text(g),
+        drain: drain::drain_view(world.gpus, g),
+        mode: modes::mode_text(world.gpus, g),
         instance: gpu.parent.map(|parent| InstanceView {
             of: world.gpus[parent].uuid.clone(),
             sm: world.gpus.part_of(g),

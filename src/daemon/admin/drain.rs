@@ -12,6 +12,7 @@ use crate::daemon::features::Features;
 use crate::daemon::gpu::Gpus;
 use crate::daemon::journal::{DrainRecord, Journal, JournalError, Store};
 use crate::daemon::peer::Peer;
+use crate::daemon::release::released_text;
 use crate::daemon::world::World;
 
 /// `gshare admin drain`.
@@ -173,7 +174,7 @@ impl Gpus {
         after: &str,
         reason: Option<String>,
     ) -> Act {
-        let before = self.drain_view(gpu).map_or_else(
+        let before = drain_view(self, gpu).map_or_else(
             || "open".to_owned(),
             |d| format!("drained by {}{}", d.by, in_brackets(d.reason.as_deref())),
         );
@@ -186,17 +187,6 @@ impl Gpus {
         }
     }
 
-    /// That a GPU takes no new claims, for the screen.
-    pub(crate) fn drain_view(&self, gpu: usize) -> Option<DrainView> {
-        self.get(gpu)?;
-        let drain = self.drains.get(&self.lasting_name(gpu))?;
-        Some(DrainView {
-            since_ms: drain.since_ms,
-            by: drain.by.clone(),
-            reason: drain.reason.clone(),
-        })
-    }
-
     fn gpus_named(&self, words: &[impl AsRef<str>]) -> Result<Vec<usize>, WireError> {
         if words.is_empty() {
             return Err(WireError::new(ErrorCode::Usage, messages::no_gpu_named()));
@@ -204,6 +194,17 @@ impl Gpus {
         let found = self.gpu_ids("GPU ", words)?;
         Ok(found.into_iter().map(|g| g as usize).collect())
     }
+}
+
+/// That a GPU takes no new claims, for the screen.
+pub(crate) fn drain_view(gpus: &Gpus, gpu: usize) -> Option<DrainView> {
+    gpus.get(gpu)?;
+    let drain = gpus.drains.get(&gpus.lasting_name(gpu))?;
+    Some(DrainView {
+        since_ms: drain.since_ms,
+        by: drain.by.clone(),
+        reason: drain.reason.clone(),
+    })
 }
 
 /// The GPUs of those that it names (of all, if none) that take no new claims, and why: `GPU 1 is drained (new fan)`.
@@ -228,14 +229,14 @@ pub(crate) fn closed_text(
 
 /// Why a GPU takes no new claims, if it does not.
 fn why_closed(world: &World<'_>, features: &Features, g: usize) -> Option<String> {
-    if let Some(released) = world.gpus.released_text(g) {
+    if let Some(released) = released_text(world.gpus, g) {
         return Some(released);
     }
     let whole = world.gpus[g].parent.unwrap_or(g);
     if world.gpus.dividing.contains(&whole) {
         return Some(format!("GPU {whole} is being divided"));
     }
-    if let Some(drain) = world.gpus.drain_view(g) {
+    if let Some(drain) = drain_view(world.gpus, g) {
         let why = in_brackets(drain.reason.as_deref());
         return Some(format!("GPU {g} is drained{why}"));
     }

@@ -6,8 +6,8 @@ use gshare_proto::{ErrorCode, WireError, messages};
 use super::{Act, Order};
 use crate::daemon::command::{Command, GpuCommand};
 use crate::daemon::journal::Store;
-use crate::daemon::modes;
 use crate::daemon::world::World;
+use crate::daemon::{mig, modes};
 
 /// `gshare admin mode`: at once on an empty GPU, else when it is empty.
 pub(super) fn order(
@@ -106,7 +106,7 @@ fn mode_is_possible(world: &World<'_>, g: usize, wanted: GpuMode) -> Result<(), 
         },
         GpuMode::Mig if !world.gpus.is_divided(g) => refuse(
             format!("GPU {g} has no MIG instances"),
-            world.gpus.mig_commands(g),
+            mig::commands(g, &world.gpus[g].model),
         ),
         GpuMode::Mig => Ok(()),
         _ if world.gpus.is_divided(g) => refuse(

@@ -21,7 +21,7 @@ const MOST_GPUS: u32 = 64_000;
 /// For the core: quotas that have changed, and with them perhaps whom claims count for.
 pub(crate) fn anew(world: &World<'_>) -> Vec<Event> {
     // Guarantees that cannot be had at the same time are no reason not to start.
-    if let Some(why) = unpackable_quotas(world.gpus.cards(), &world.config.quotas()) {
+    if let Some(why) = unpackable_quotas(cards(world.gpus), &world.config.quotas()) {
         tracing::warn!("{why}");
     }
     let held = world.claims.iter().map(|(id, l)| (*id, &l.record));
@@ -133,7 +133,7 @@ pub(super) fn set(world: &World<'_>, wanted: QuotaView) -> Result<Order, WireErr
             Some(quota),
         ))],
         ..Order::answered(move |world, _| {
-            if let Some(why) = unpackable_quotas(world.gpus.cards(), &world.config.quotas()) {
+            if let Some(why) = unpackable_quotas(cards(world.gpus), &world.config.quotas()) {
                 message.push_str(&format!("\nnote: {why}"));
             }
             if let Some(warning) = unknown(&party) {
@@ -229,9 +229,7 @@ impl Settings {
     }
 }
 
-impl Gpus {
-    /// GPUs, of which one that is divided counts once.
-    fn cards(&self) -> usize {
-        self.iter().filter(|g| g.parent.is_none()).count()
-    }
+/// GPUs, of which one that is divided counts once.
+fn cards(gpus: &Gpus) -> usize {
+    gpus.iter().filter(|g| g.parent.is_none()).count()
 }

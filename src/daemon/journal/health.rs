@@ -75,26 +75,12 @@ impl Journal {
         let together = self.db.unchecked_transaction()?;
         for one in all {
             match one {
-                Store::AddXid(xid) => self.add_xid(boot, xid)?,
-                Store::ForgetXids { uuid, code } => self.forget_xids(uuid, *code)?,
+                Store::AddXid(xid) => add_xid(self, boot, xid)?,
+                Store::ForgetXids { uuid, code } => forget_xids(self, uuid, *code)?,
                 word => word.put(&self.db)?,
             }
         }
         Ok(together.commit()?)
-    }
-
-    fn add_xid(&self, boot: &str, xid: &XidRecord) -> Result<(), JournalError> {
-        self.db
-            .prepare_cached("INSERT INTO xid (boot, uuid, at_ms, code, pid, source) VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
-            .execute(params![boot, xid.uuid, signed(xid.at_ms), signed(xid.code), xid.pid, xid.source])?;
-        // A GPU in trouble may report for weeks.
-        self.db
-            .prepare_cached(
-                "DELETE FROM xid WHERE uuid = ?1 AND at_ms <
-                     (SELECT at_ms FROM xid WHERE uuid = ?1 ORDER BY at_ms DESC LIMIT 1 OFFSET 1000)",
-            )?
-            .execute([&xid.uuid])?;
-        Ok(())
     }
 
     /// Errors of a start of the machine that are not mended, oldest first.
@@ -117,14 +103,29 @@ impl Journal {
             .query_map(params![boot, signed(from_ms)], xid)?
             .collect::<Result<_, _>>()?)
     }
+}
 
-    fn forget_xids(&self, uuid: &str, code: Option<u64>) -> Result<(), JournalError> {
-        self.db.execute(
-            "UPDATE xid SET mended = 1 WHERE uuid = ?1 AND code = ifnull(?2, code)",
-            params![uuid, code.map(signed)],
-        )?;
-        Ok(())
-    }
+fn forget_xids(journal: &Journal, uuid: &str, code: Option<u64>) -> Result<(), JournalError> {
+    journal.db.execute(
+        "UPDATE xid SET mended = 1 WHERE uuid = ?1 AND code = ifnull(?2, code)",
+        params![uuid, code.map(signed)],
+    )?;
+    Ok(())
+}
+
+fn add_xid(journal: &Journal, boot: &str, xid: &XidRecord) -> Result<(), JournalError> {
+    journal.db
+        .prepare_cached("INSERT INTO xid (boot, uuid, at_ms, code, pid, source) VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
+        .execute(params![boot, xid.uuid, signed(xid.at_ms), signed(xid.code), xid.pid, xid.source])?;
+    // A GPU in trouble may report for weeks.
+    journal
+        .db
+        .prepare_cached(
+            "DELETE FROM xid WHERE uuid = ?1 AND at_ms <
+                 (SELECT at_ms FROM xid WHERE uuid = ?1 ORDER BY at_ms DESC LIMIT 1 OFFSET 1000)",
+        )?
+        .execute([&xid.uuid])?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use rusqlite::{Connection, Transaction, params};
 use serde_json::Value;
 
 use super::past::KEPT_MS;
-use super::{ClaimRecord, DOCUMENT, FORMAT, Journal, JournalError, signed};
+use super::{ClaimRecord, DOCUMENT, FORMAT, JournalError, signed};
 
 /// Where the copy lies.
 pub(super) fn copy_of(path: &Path) -> PathBuf {
@@ -37,7 +37,7 @@ pub(super) fn convert(
         tx.execute_batch(&format!("ALTER TABLE {table} RENAME TO old_{table}"))?;
     }
     tx.execute_batch("DROP INDEX IF EXISTS event_claim")?;
-    Journal::lay_out(&tx)?;
+    super::lay_out(&tx)?;
     half();
     let newest: i64 = if before.iter().any(|t| t == "ended") {
         tx.query_row(
@@ -187,6 +187,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
+    use super::super::Journal;
     use super::super::tests::claim;
     use super::*;
 

@@ -38,7 +38,7 @@ pub(crate) fn relabel(with: &mut Effects, id: ClaimId) {
         };
         seat.usage.relabel(uuid);
         seat.limits.set_gpu_index(u32::try_from(gpu).ok());
-        seat.limits.set_context_overhead(gpus[gpu].overhead);
+        seat.limits.set_context_overhead(gpus[gpu].overhead.bytes);
         seat.gpu = gpu;
         pages.push((&mut seat.limits, uuid, path));
     }

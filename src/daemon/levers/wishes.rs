@@ -258,21 +258,19 @@ fn own_granted(
     }
 }
 
-impl Gpus {
-    /// A GPU by index, UUID or the start of one.
-    fn gpu_named(&self, word: &str) -> Result<usize, String> {
-        if let Ok(index) = word.parse::<usize>() {
-            return match self.get(index) {
-                Some(_) => Ok(index),
-                None => Err(format!("there is no GPU {index}")),
-            };
-        }
-        let mut fits = (0..self.len()).filter(|g| self[*g].uuid.starts_with(word));
-        match (fits.next(), fits.next()) {
-            (Some(gpu), None) => Ok(gpu),
-            (Some(_), Some(_)) => Err(format!("several GPU UUIDs begin with `{word}`")),
-            (None, _) => Err(format!("there is no GPU `{word}`")),
-        }
+/// A GPU by index, UUID or the start of one.
+fn gpu_named(gpus: &Gpus, word: &str) -> Result<usize, String> {
+    if let Ok(index) = word.parse::<usize>() {
+        return match gpus.get(index) {
+            Some(_) => Ok(index),
+            None => Err(format!("there is no GPU {index}")),
+        };
+    }
+    let mut fits = (0..gpus.len()).filter(|g| gpus[*g].uuid.starts_with(word));
+    match (fits.next(), fits.next()) {
+        (Some(gpu), None) => Ok(gpu),
+        (Some(_), Some(_)) => Err(format!("several GPU UUIDs begin with `{word}`")),
+        (None, _) => Err(format!("there is no GPU `{word}`")),
     }
 }
 
@@ -288,7 +286,7 @@ fn asked_move(
     let usage = |text: String| WireError::new(ErrorCode::Usage, text);
     let mut found = Vec::new();
     for named in gpus {
-        found.push(world.gpus.gpu_named(named.as_ref()).map_err(usage)?);
+        found.push(gpu_named(world.gpus, named.as_ref()).map_err(usage)?);
     }
     let has = world.claims.get(&id).map_or(0, |l| l.record.slices.len());
     if found.len() != has {

@@ -1,5 +1,6 @@
 //! What `gshare doctor` says of compute limits: a row per GPU with its mechanism, why, and what would improve it.
 
+use crate::daemon::mig;
 use crate::daemon::settings::Settings;
 use crate::daemon::turns;
 use crate::daemon::world::World;
@@ -98,7 +99,7 @@ fn rung_row(world: &World<'_>, g: usize) -> Check {
             "missing",
             "mode mig without instances: no claim can use this GPU".to_owned(),
             SIMULATION,
-            Some(world.gpus.mig_commands(g)),
+            Some(mig::commands(g, &world.gpus[g].model)),
         ),
         GpuMode::Mps => match mps {
             Ok(detail) => row("ok", detail, MPS, world.config.above_mps()),

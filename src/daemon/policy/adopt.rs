@@ -75,7 +75,7 @@ pub(crate) fn order(
     let pid = pid.cast_signed();
     let (process, pidfd, uid) = adoptable(world, peer, pid)?;
     world.host.fences.may_leave(pid, uid)?;
-    let held = world.gpus.held_by(pid);
+    let held = held_by(world.gpus, pid);
     let spec = adopt_spec(pid, spec, &held)?;
     // Asked in the name of its owner, whoever asks.
     let owner = Peer {
@@ -285,15 +285,13 @@ fn move_descendants(world: &World<'_>, id: ClaimId, process: ProcessKey, uid: u3
     }
 }
 
-impl Gpus {
-    fn held_by(&self, pid: i32) -> Held {
-        let on = |g: usize| {
-            let processes = self.reading(g)?.processes.as_ref()?;
-            let process = processes.iter().find(|p| p.pid == pid)?;
-            Some((g, process.bytes))
-        };
-        (0..self.len()).filter_map(on).collect()
-    }
+fn held_by(gpus: &Gpus, pid: i32) -> Held {
+    let on = |g: usize| {
+        let processes = gpus.reading(g)?.processes.as_ref()?;
+        let process = processes.iter().find(|p| p.pid == pid)?;
+        Some((g, process.bytes))
+    };
+    (0..gpus.len()).filter_map(on).collect()
 }
 
 #[cfg(test)]
