@@ -158,9 +158,7 @@ fn eight_machines_are_seen_in_a_second_and_a_dead_one_is_told_in_three() {
         told[1]
     );
     assert!(first_s <= patience(Duration::from_secs(1)), "{first_s:?}");
-    // Without optimization it costs several times as much.
-    let most = if cfg!(debug_assertions) { 0.1 } else { 0.01 };
-    assert!(cpu <= most, "{cpu}");
+    assert!(cpu <= 0.01, "{cpu}");
     // A picture is drawn and read meanwhile.
     let most = patience(Duration::from_millis(3_200));
     assert!(told.iter().all(|t| *t <= most), "{told:?}");

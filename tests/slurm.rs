@@ -3,9 +3,11 @@
 
 use crate::support;
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gshare::station::Station;
@@ -19,12 +21,26 @@ use support::{Raw, board, root, station_with, until};
 const SOON: Duration = Duration::from_secs(20);
 const HEADER: &str = "/usr/include/slurm/spank.h";
 
+/// What slurmd holds jobs by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// No cgroup of its own.
+    Processes,
+    /// Cgroups of version 2, so a job has one of Slurm's own.
+    Cgroups,
+    /// The same with `ConstrainDevices=yes`.
+    Devices,
+    /// As `Cgroups`, without gshare.
+    Plain,
+}
+
 /// A Slurm of one node with GPUs 2 and 3 of a workstation of four.
 struct Slurm {
     dir: PathBuf,
     node: String,
-    /// slurmd uses cgroups of version 2, so a job has one of Slurm's own.
-    cgroups: bool,
+    how: How,
+    /// The files before `gshare slurm install`, where that was used.
+    before: BTreeMap<String, Vec<u8>>,
     daemons: Vec<Child>,
     users: Users,
     station: Station,
@@ -50,8 +66,14 @@ fn free_port() -> u16 {
 }
 
 impl Slurm {
-    /// None, and why on stdout, where there is no Slurm.
-    fn start(test: &str, cgroups: bool) -> Option<Self> {
+    /// None, and why on stdout, where there is no Slurm. One at a time: their ports are chosen before they are taken.
+    fn start(test: &str, how: How) -> Option<(MutexGuard<'static, ()>, Self)> {
+        static ONE: Mutex<()> = Mutex::new(());
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        Some((one, Self::beside(test, how)?))
+    }
+
+    fn beside(test: &str, how: How) -> Option<Self> {
         if !root(test) {
             return None;
         }
@@ -74,8 +96,9 @@ impl Slurm {
         std::fs::create_dir_all(system).expect("made");
         let mut slurm = Self {
             dir,
-            node: format!("n{}{}", std::process::id(), u8::from(cgroups)),
-            cgroups,
+            node: format!("n{}{}", std::process::id(), how as u8),
+            how,
+            before: BTreeMap::new(),
             daemons: Vec::new(),
             users: Users::some(2),
             station,
@@ -85,19 +108,23 @@ impl Slurm {
         Some(slurm)
     }
 
-    /// A file as `gshare slurm config` prints it.
-    fn printed(&self, file: &str) -> Vec<u8> {
+    fn cgroups(&self) -> bool {
+        self.how != How::Processes
+    }
+
+    /// What `gshare slurm WORDS` says about this site's files.
+    fn site(&self, words: &[&str]) -> Vec<u8> {
         let mut command = self.station.command();
-        command
-            .args(["slurm", "config", file, "--dir"])
-            .arg(&self.dir);
+        command.arg("slurm").args(words).arg("--dir").arg(&self.dir);
         command
             .arg("--config")
             .arg(self.station.dir().join("gshare.toml"));
-        command
-            .arg("--plugin")
-            .arg(self.dir.join("gshare_spank.so"));
-        if !self.cgroups {
+        if words[0] != "uninstall" {
+            command
+                .arg("--plugin")
+                .arg(self.dir.join("gshare_spank.so"));
+        }
+        if !self.cgroups() && words[0] != "uninstall" {
             // A cluster that has larger GPUs than this node.
             command.args(["--gpu-mem", "1T"]);
         }
@@ -106,18 +133,83 @@ impl Slurm {
         output.stdout
     }
 
-    fn configure(&self) {
-        let dir = self.dir.display();
+    /// A file as `gshare slurm config` prints it.
+    fn printed(&self, file: &str) -> Vec<u8> {
+        self.site(&["config", file])
+    }
+
+    /// Adds gshare's lines by hand.
+    fn configure_by_hand(&self) {
         for file in ["plugstack.conf", "job_submit.lua", "cli_filter.lua"] {
             write(&self.dir.join(file), self.printed(file));
         }
+        let add = |file: &str, more: &[u8]| {
+            let before = std::fs::read(self.dir.join(file)).expect("there");
+            write(&self.dir.join(file), [&before[..], b"\n", more].concat());
+        };
+        add("gres.conf", b"Name=shard Count=200\n");
+        add("slurm.conf", &self.printed("slurm.conf"));
+        let file = self.dir.join("slurm.conf");
+        let conf = std::fs::read_to_string(&file).expect("UTF-8");
+        write(&file, conf.replace("Gres=gpu:2", "Gres=gpu:2,shard:200"));
+        for program in ["gshare-prolog", "gshare-epilog", "gshare-health"] {
+            let file = self.dir.join(program);
+            write(&file, self.printed(program));
+            support::users::account("chmod", &["755", &file.display().to_string()]);
+        }
+    }
+
+    /// Has `gshare slurm install` add them, to files as sites have them.
+    fn install(&mut self) {
+        let submit = "function slurm_job_submit(job, part, uid) return slurm.SUCCESS end\n\
+                      function slurm_job_modify(job, old, part, uid) return slurm.SUCCESS end\r\nreturn slurm.SUCCESS";
+        write(&self.dir.join("job_submit.lua"), submit);
+        self.before = self.files();
+        let shown = String::from_utf8(self.site(&["install"])).expect("UTF-8");
+        for line in [
+            "+Name=shard Count=200",
+            "+GresTypes=gpu,shard",
+            "+JobSubmitPlugins=lua",
+            "-NodeName=",
+        ] {
+            assert!(shown.contains(line), "{line}: {shown}");
+        }
+        assert_eq!(self.files(), self.before, "only shown");
+        self.site(&["install", "--write"]);
+        let with = self.files();
+        let again = String::from_utf8(self.site(&["install", "--write"])).expect("UTF-8");
+        assert!(again.contains("no file has to change"), "{again}");
+        assert_eq!(self.files(), with);
+    }
+
+    /// Slurm's configuration, by name.
+    fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        let all = std::fs::read_dir(&self.dir).expect("there").flatten();
+        let files = all.filter(|f| {
+            let name = f.file_name().display().to_string();
+            name.ends_with(".conf") || name.ends_with(".lua") || name.starts_with("gshare-")
+        });
+        let read = |f: std::fs::DirEntry| {
+            let text = std::fs::read(f.path()).expect("there");
+            (f.file_name().display().to_string(), text)
+        };
+        files.map(read).collect()
+    }
+
+    fn configure(&mut self) {
+        let dir = self.dir.display();
         let nodes = self.station.sim_dir().join("dev/nvidia[2-3]");
-        let gres = format!("Name=gpu File={}\nName=shard Count=200\n", nodes.display());
-        write(&self.dir.join("gres.conf"), gres);
-        if self.cgroups {
+        let gres = format!("Name=gpu File={}", nodes.display());
+        write(&self.dir.join("gres.conf"), &gres);
+        if self.cgroups() {
             let point = Mount::find().expect("mounted").point;
+            let constrain = if self.how == How::Devices {
+                "yes"
+            } else {
+                "no"
+            };
             let own = format!(
-                "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\nCgroupMountpoint={}\n",
+                "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\nCgroupMountpoint={}\nConstrainDevices={constrain}\n",
                 point.display()
             );
             write(&self.dir.join("cgroup.conf"), own);
@@ -129,40 +221,61 @@ impl Slurm {
             .next()
             .unwrap_or_default()
             .to_owned();
+        let tasks = match self.how {
+            How::Devices => "task/cgroup\nPrologFlags=Alloc,Contain",
+            _ => "task/none",
+        };
+        let private = if self.cgroups() {
+            ""
+        } else {
+            "PrivateData=jobs\n"
+        };
         let (track, node) = (
-            if self.cgroups { "cgroup" } else { "linuxproc" },
+            if self.cgroups() {
+                "cgroup"
+            } else {
+                "linuxproc"
+            },
             &self.node,
         );
-        let printed = String::from_utf8(self.printed("slurm.conf")).expect("UTF-8");
         let conf = format!(
             "ClusterName=gs\nSlurmctldHost={host}(127.0.0.1)\nAuthType=auth/munge\nCredType=cred/munge\n\
              AuthInfo=socket={dir}/munge/socket\nSlurmUser=root\nSlurmctldPort={}\nSlurmdPort={}\n\
              StateSaveLocation={dir}/state\nSlurmdSpoolDir={dir}/spool\nSlurmctldPidFile={dir}/ctld.pid\n\
              SlurmdPidFile={dir}/slurmd.pid\nSlurmctldLogFile={dir}/ctld.log\nSlurmdLogFile={dir}/slurmd.log\n\
-             ProctrackType=proctrack/{track}\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/none\n\
+             ProctrackType=proctrack/{track}\nTaskPlugin={tasks}\nJobAcctGatherType=jobacct_gather/none\n\
              SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nSwitchType=switch/none\nMpiDefault=none\n\
              ReturnToService=2\nSlurmdParameters=config_overrides\nPlugStackConfig={dir}/plugstack.conf\n\
-             SchedulerParameters=sched_interval=1,bf_interval=1\n{printed}\
-             NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs=16 RealMemory=1000 Gres=gpu:2,shard:200 State=UNKNOWN\n\
-             PartitionName=main Nodes=ALL Default=YES State=UP\n",
+             SchedulerParameters=sched_interval=1,bf_interval=1\n{private}GresTypes=gpu\r\nInclude {dir}/parts.conf\n\
+             NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs=16 RealMemory=1000 Gres=gpu:2 State=UNKNOWN",
             free_port(),
             free_port()
         );
-        write(&self.dir.join("slurm.conf"), &conf);
+        write(&self.dir.join("slurm.conf"), conf);
+        let part = "PartitionName=main Nodes=ALL Default=YES State=UP\n";
+        write(&self.dir.join("parts.conf"), part);
+        match self.how {
+            How::Processes => self.install(),
+            How::Cgroups | How::Devices => self.configure_by_hand(),
+            How::Plain => {
+                let file = self.dir.join("slurm.conf");
+                let conf = std::fs::read_to_string(&file).expect("UTF-8");
+                let conf = conf.replace("Gres=gpu:2", "Gres=gpu:2,shard:200");
+                write(&file, conf.replace("GresTypes=gpu", "GresTypes=gpu,shard"));
+                let gres = format!("{gres}\nName=shard Count=200\n");
+                write(&self.dir.join("gres.conf"), gres);
+                write(&self.dir.join("plugstack.conf"), "");
+            }
+        }
         // A submit host without gshare's files.
         std::fs::create_dir(self.dir.join("plain")).expect("made");
+        let conf = std::fs::read_to_string(self.dir.join("slurm.conf")).expect("UTF-8");
         let plain = conf.replace("CliFilterPlugins=lua\n", "");
         write(&self.dir.join("plain/slurm.conf"), plain);
-        for file in [
-            "gshare-prolog",
-            "gshare-epilog",
-            "gshare-health",
-            "gshare_spank.c",
-        ] {
-            let program = self.dir.join(file);
-            write(&program, self.printed(file));
-            support::users::account("chmod", &["755", &program.display().to_string()]);
-        }
+        write(
+            &self.dir.join("gshare_spank.c"),
+            self.printed("gshare_spank.c"),
+        );
         let hybrid = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/hybrid.c");
         for (source, object) in [
             (self.dir.join("gshare_spank.c"), "gshare_spank.so"),
@@ -225,7 +338,7 @@ impl Slurm {
         if program == "slurmd" {
             command.args(["-N", &self.node]);
         }
-        if self.cgroups {
+        if self.cgroups() {
             command.env("LD_PRELOAD", self.dir.join("hybrid.so"));
         }
         self.daemon(command);
@@ -282,6 +395,20 @@ impl Slurm {
         (text(&output), output.status.code())
     }
 
+    /// What gshare says to a user.
+    fn tells(&self, uid: u32, words: &[&str]) -> String {
+        let socket = format!("GSHARE_SOCKET={}", self.station.socket().display());
+        let program = self.station.program().display().to_string();
+        self.says(uid, &[&["env", &socket, &program], words].concat())
+    }
+
+    /// What one of gshare's commands says in JSON.
+    fn json(&self, words: &[&str]) -> serde_json::Value {
+        let output = self.station.command().args(words).output();
+        let output = output.expect("gshare runs");
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output)))
+    }
+
     /// What slurmd does every minute, with the environment that it gives.
     fn health(&self) {
         let mut health = Command::new(self.dir.join("gshare-health"));
@@ -307,6 +434,23 @@ impl Slurm {
         found
             .unwrap_or_else(|| panic!("no {name}: {all:?}"))
             .clone()
+    }
+
+    /// Where gshare keeps what it knows of jobs.
+    fn jobs(&self) -> PathBuf {
+        let stack = std::fs::read_to_string(self.dir.join("plugstack.conf")).expect("there");
+        let mut words = stack.split_whitespace();
+        words
+            .find_map(|w| w.strip_prefix("dir="))
+            .expect("named")
+            .into()
+    }
+
+    /// Slurm's cgroup of a job.
+    fn cgroup(&self, job: u32) -> PathBuf {
+        let system = Mount::find().expect("mounted").point.join("system.slice");
+        let scope = system.join(format!("{}_slurmstepd.scope", self.node));
+        scope.join(format!("job_{job}"))
     }
 
     fn log(&self) -> String {
@@ -362,7 +506,7 @@ fn remove(cgroup: &Path) {
 
 #[test]
 fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
-    let Some(slurm) = Slurm::start("jobs of Slurm", true) else {
+    let Some((_one, slurm)) = Slurm::start("jobs of Slurm", How::Cgroups) else {
         return;
     };
     let (ada, bob) = slurm.uids();
@@ -429,6 +573,23 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     let had = (busy().expect("at work") - first) as f64 / start.elapsed().as_nanos() as f64;
     println!("a job with 30 of 100 shards had {had:.3} of the GPU's time");
     assert!(had > 0.05 && had < 0.4, "{had}");
+    // gshare says the same of the job.
+    let shown = until("its use is known", SOON, || {
+        let shown = slurm.json(&["ps", "--job", "2", "--json"]);
+        let used = shown["claims"][0]["gpus"][0]["time_busy"]["value"].as_f64();
+        used.filter(|used| (used / 100.0 - had).abs() < 0.1)
+            .map(|_| shown)
+    });
+    let claim = &shown["claims"][0];
+    assert_eq!(shown["claims"].as_array().map(Vec::len), Some(1));
+    assert_eq!(
+        (&claim["slurm_job"], &claim["gpus"][0]["sm_request"]),
+        (&2.into(), &0.3.into())
+    );
+    assert!(
+        claim["gpus"][0]["sm_active"]["value"].is_number(),
+        "{claim}"
+    );
     let uuid = |gpu: usize| {
         slurm.station.snapshot().expect("served").gpus[gpu]
             .uuid
@@ -464,6 +625,30 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     let said = text(&slurm.output(ada, &inside));
     assert!(said.contains("joins c"), "{said}\n{}", slurm.log());
 
+    // A job that waits: Slurm's reason, to its user.
+    let batch = [
+        "sbatch",
+        "--parsable",
+        "--cpus-per-task=16",
+        "--gres=gshare:0.5",
+        "--output=/tmp/p-job5.out",
+        "--wrap=scontrol show job -d $SLURM_JOB_ID; scontrol show job -d 1; env | grep -i gshare; sleep 3",
+        "--job-name=next",
+    ];
+    let batch = slurm.says(ada, &batch);
+    let job = format!("slurm-{batch}");
+    until("slurmctld has tried it", SOON, || {
+        let why = slurm.tells(ada, &["why", &job]);
+        let whole =
+            format!("Slurm job {batch} (next) waits: Resources. Slurm expects it to start at 2");
+        why.starts_with(&whole).then_some(())
+    });
+    let own = slurm.tells(ada, &["why"]);
+    assert!(own.starts_with(&format!("Slurm job {batch} ")), "{own}");
+    let none = "no claim waits; gshare why ID explains one that runs";
+    assert_eq!(slurm.tells(bob, &["why"]), none);
+    slurm.says(0, &["scancel", &batch]);
+
     // The GPU is the one that Slurm chose, also behind the device filter; and one claim for all steps of a batch job.
     assert_eq!(half.finish(), Some(0));
     until("the job's claim ends", Duration::from_secs(5), || {
@@ -481,7 +666,9 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     let (script, out) = (script.display().to_string(), out.display().to_string());
     slurm.says(0, &["sbatch", "--wait", "--output", &out, &script]);
     let said = std::fs::read_to_string(&out).expect("its output");
-    let lines: Vec<&str> = said.lines().collect();
+    // srun says there when it has to try again.
+    let lines = said.lines().filter(|line| !line.starts_with("srun: "));
+    let lines: Vec<&str> = lines.collect();
     assert!(
         lines.len() == 4 && lines[0] == lines[2] && lines[2] == lines[3],
         "{said}"
@@ -521,6 +708,7 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
         ],
     );
     assert_eq!(one, "1");
+    neighbours(&slurm);
     options(&slurm);
     until("nothing is left", SOON, || {
         (slurm.claims().is_empty() && slurm.node().contains("State=IDLE ")).then_some(())
@@ -540,6 +728,12 @@ fn options(slurm: &Slurm) {
     assert_eq!((total, part.mem_request), (1 << 30, 1 << 30), "{claims:?}");
     assert_eq!((part.sm_request, part.sm_limit), (0.5, 0.5));
     assert_eq!(claims[0].project, "vision");
+    until("the report has its account", SOON, || {
+        let report = slurm.json(&["report", "--json"]);
+        let projects = report["projects"].as_array().expect("a list");
+        let own = projects.iter().find(|p| p["project"] == "vision")?;
+        (own["usage"]["claimed_gpu_s"].as_f64() > Some(0.0)).then_some(())
+    });
     assert_eq!(less.finish(), Some(0));
     let refused = |words: &[&str], why: &str| {
         let output = slurm.output(ada, &[&half[..], words, &["true"]].concat());
@@ -590,9 +784,37 @@ fn options(slurm: &Slurm) {
     assert_eq!(sizes.count(), 2, "{said}");
 }
 
+/// With `PrivateData=jobs`, which this cluster has, others see that there is a job and no more.
+fn private(slurm: &Slurm) {
+    let (ada, bob) = slurm.uids();
+    let hidden = "1 Slurm job of another user is not shown";
+    let seen = slurm.tells(bob, &["ps"]);
+    assert!(seen.contains(hidden) && !seen.contains("slurm-1"), "{seen}");
+    let own = slurm.tells(ada, &["ps"]);
+    assert!(own.contains("slurm-1") && !own.contains(hidden), "{own}");
+    let users = |uid: u32| {
+        let report = slurm.tells(uid, &["report", "--json"]);
+        let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+        report["users"].as_array().map(Vec::len)
+    };
+    until("the report has the job", SOON, || {
+        (users(ada) == Some(1)).then_some(())
+    });
+    assert_eq!((users(bob), users(0)), (Some(0), Some(1)));
+    let socket = format!("GSHARE_SOCKET={}", slurm.station.socket().display());
+    let program = slurm.station.program().display().to_string();
+    let release = slurm.output(bob, &["env", &socket, &program, "release", "slurm-1"]);
+    let said = text(&release);
+    assert!(
+        said.contains("no claim") && !said.contains(slurm.users.name(0)),
+        "{said}"
+    );
+}
+
 #[test]
 fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
-    let Some(mut slurm) = Slurm::start("jobs of Slurm without cgroups", false) else {
+    let Some((_one, mut slurm)) = Slurm::start("jobs of Slurm without cgroups", How::Processes)
+    else {
         return;
     };
     let (ada, _) = slurm.uids();
@@ -606,8 +828,20 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
         view.cgroup.as_deref().is_some_and(|c| c.ends_with(&own)),
         "{view:?}"
     );
+    private(&slurm);
     let service = Pid::from_raw(slurm.station.service_pid().expect("runs").cast_signed());
     kill(service, Signal::SIGSTOP).expect("stopped");
+    // The epilog of a job that had a claim.
+    let jobs = slurm.jobs();
+    write(&jobs.join("7777"), "claim c7777\n");
+    let begun = Instant::now();
+    let mut epilog = Command::new(slurm.dir.join("gshare-epilog"));
+    let done = epilog
+        .env("SLURM_JOB_ID", "7777")
+        .output()
+        .expect("it runs");
+    assert!(done.status.success() && begun.elapsed() < Duration::from_millis(2_500));
+    assert!(!jobs.join("7777").exists());
     let refused = slurm.output(ada, &["srun", "--gres=gshare:0.3", "true"]);
     let said = text(&refused);
     assert!(
@@ -669,6 +903,19 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     assert_eq!(runs.ask(&limit), "error 2 CUDA_ERROR_OUT_OF_MEMORY");
     assert_eq!(slurm.claim("slurm-1").id, id);
 
+    // A slurmctld that hangs keeps nobody waiting.
+    let slurmctld = Pid::from_raw(slurm.daemons[1].id().cast_signed());
+    kill(slurmctld, Signal::SIGSTOP).expect("stopped");
+    let begun = Instant::now();
+    let said = slurm.tells(ada, &["why"]);
+    kill(slurmctld, Signal::SIGCONT).expect("goes on");
+    assert_eq!(said, "Slurm does not answer within 2 s");
+    assert!(
+        begun.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        begun.elapsed()
+    );
+
     // scancel ends the claim.
     let begun = Instant::now();
     slurm.says(0, &["scancel", "1"]);
@@ -719,4 +966,254 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
         slurm.node().contains("DRAIN"),
         "an administrator resumes it"
     );
+
+    // Byte for byte.
+    slurm.site(&["uninstall", "--dry-run"]);
+    assert_ne!(slurm.files(), slurm.before);
+    slurm.site(&["uninstall"]);
+    assert_eq!(slurm.files(), slurm.before);
+}
+
+/// Three jobs of two users on two GPUs: two share one, and each opens the device of its own alone.
+fn neighbours(slurm: &Slurm) {
+    let (ada, bob) = slurm.uids();
+    let script = format!(
+        "echo $SLURM_JOB_ID; for n in 0 1 2 3; do (: <{}/nvidia$n) 2>&1 | sed 's/.*: //'; done; read end",
+        slurm.station.sim_dir().join("dev").display()
+    );
+    let jobs = [(ada, "30"), (bob, "60"), (ada, "20")].map(|(uid, shards)| {
+        let gres = format!("--gres=shard:{shards}");
+        let mut job = Raw::spawn(&mut slurm.command(uid, &["srun", &gres, "sh", "-c", &script]));
+        let claim = slurm.claim(&format!("slurm-{}", job.line()));
+        let opened: Vec<u32> = (0..4)
+            .filter(|_| job.line() == "No such device or address")
+            .collect();
+        (job, claim.gpus[0].gpu, opened)
+    });
+    let gpus: Vec<u32> = jobs.iter().map(|(_, gpu, _)| *gpu).collect();
+    assert!(gpus[0] == gpus[1] && gpus[1] != gpus[2], "{gpus:?}");
+    for (job, gpu, opened) in jobs {
+        // Slurm's filter says nothing of GPUs that Slurm does not have.
+        let own = match slurm.how {
+            How::Devices => vec![0, 1, gpu],
+            _ => vec![gpu],
+        };
+        assert_eq!(opened, own);
+        assert_eq!(job.finish(), Some(1), "read found the end");
+    }
+}
+
+#[test]
+fn jobs_stay_in_their_claim_however_they_run_and_end() {
+    let Some((_one, slurm)) = Slurm::start("jobs of Slurm with devices", How::Devices) else {
+        return;
+    };
+    let (ada, _) = slurm.uids();
+    let client = slurm.client();
+    neighbours(&slurm);
+    one_limit_for_all(&slurm);
+    let gshare = slurm.station.program().display().to_string();
+
+    // A claim in the job is the job's: its size, its cgroup. One outside gets a GPU that Slurm does not have.
+    let mut joined = Raw::start(slurm.command(
+        ada,
+        &[
+            "srun",
+            "--gres=gshare:0.5",
+            &gshare,
+            "claim",
+            "-q",
+            "-g",
+            "0.1",
+            "--",
+            &client,
+        ],
+    ));
+    let claims = slurm.claims();
+    assert_eq!(claims.len(), 1, "{claims:?}");
+    let (claim, job) = (&claims[0], claims[0].slurm_job.expect("a job"));
+    assert_eq!(joined.info().1, claim.gpus[0].mem_limit);
+    let below = format!("{}_slurmstepd.scope/job_{job}/step_0/user/", slurm.node);
+    let inside =
+        |pid: &u32| path_of_pid(pid.cast_signed()).is_some_and(|path| path.contains(&below));
+    assert!(claim.members.iter().any(inside), "{claim:?}");
+    let mut local = Raw::claim(&slurm.station, &["-q", "-g", "0.5"]);
+    let of_local = slurm.claims().into_iter().find(|c| c.slurm_job.is_none());
+    assert!(of_local.is_some_and(|c| c.gpus[0].gpu < 2));
+    local.kill();
+
+    // A shell of the same user that ssh puts into the job, as pam_slurm_adopt does.
+    let extern_step = slurm.cgroup(job).join("step_extern/user");
+    let leaf = std::fs::read_dir(&extern_step).expect("a step").flatten();
+    let leaf = leaf
+        .map(|e| e.path())
+        .find(|p| p.join("cgroup.procs").exists());
+    let procs = leaf.unwrap_or(extern_step).join("cgroup.procs");
+    let script = "echo $$ >$0 && exec setpriv --reuid $1 --regid $1 --clear-groups -- $2 claim -q -g 0.1 -- $3";
+    let mut adopted = slurm.station.client_environment(Command::new("sh"));
+    adopted
+        .args(["-c", script])
+        .arg(&procs)
+        .arg(ada.to_string());
+    adopted.args([&gshare, &client]).current_dir("/tmp");
+    let mut adopted = Raw::start(adopted);
+    let (_, total) = adopted.info();
+    let after = slurm.claims();
+    assert!(
+        after.len() == 1 && after[0].members.contains(&adopted.pid()),
+        "{after:?}"
+    );
+    assert_eq!(total, after[0].gpus[0].mem_limit);
+    assert_eq!(adopted.finish(), Some(0));
+    assert_eq!(joined.finish(), Some(0));
+    until("the job's claim ends", Duration::from_secs(5), || {
+        slurm.claims().is_empty().then_some(())
+    });
+
+    // The time limit, which slurmctld looks at every half minute; and a slurmstepd that is killed.
+    let ends = |what: &str, limit: &str, end: &dyn Fn(u32)| {
+        let words = ["srun", limit, "--gres=gshare:0.5", &client];
+        let mut job = Raw::start(slurm.command(ada, &words));
+        assert!(job.ask("alloc 1048576").starts_with("ok"));
+        let number = slurm.claims()[0].slurm_job.expect("a job");
+        end(number);
+        let one = format!("--jobs={number}");
+        let begun = until("the job ends", Duration::from_secs(60), || {
+            let words = ["squeue", "--noheader", "--format=%T", "--states=all", &one];
+            (slurm.says(0, &words) != "RUNNING").then(Instant::now)
+        });
+        until("its claim is gone", Duration::from_secs(2), || {
+            slurm.claims().is_empty().then_some(())
+        });
+        println!(
+            "{what}: the claim was gone within {:?} of the job",
+            begun.elapsed()
+        );
+        let used = board(&slurm.station).snapshot();
+        let used = |gpu: usize| used.gpus[gpu].processes.len();
+        assert_eq!((used(2), used(3)), (0, 0));
+        job.kill();
+        until("the node is idle", SOON, || {
+            slurm.node().contains("State=IDLE ").then_some(())
+        });
+    };
+    ends("time limit", "--time=1", &|_| {});
+    ends("slurmstepd killed", "--time=5", &|number| {
+        let procs = slurm.cgroup(number).join("step_0/slurm/cgroup.procs");
+        for pid in std::fs::read_to_string(procs).expect("there").lines() {
+            let pid = pid.parse().expect("a pid");
+            kill(Pid::from_raw(pid), Signal::SIGKILL).expect("killed");
+        }
+        slurm.says(0, &["scancel", &number.to_string()]);
+    });
+}
+
+/// Memory of a batch script, its background process and its step, of one claim.
+fn one_limit_for_all(slurm: &Slurm) {
+    let (ada, _) = slurm.uids();
+    let client = slurm.client();
+    let dir = slurm.dir.join("spool/sum");
+    std::fs::create_dir(&dir).expect("made");
+    support::users::account("chmod", &["777", &dir.display().to_string()]);
+    let script = format!(
+        "#!/bin/sh\n#SBATCH --gres=gshare:0.5\ncd {}\npart=$((GSHARE_GPU_MEM / 5 * 2))\n\
+         wait_for() {{ until grep -q '^ok 0' $1; do sleep 0.1; done; }}\n\
+         (echo alloc $part; until [ -e end ]; do sleep 0.1; done) | {client} >background &\n\
+         wait_for background\n\
+         srun sh -c \"(echo alloc $part; until [ -e end ]; do sleep 0.1; done) | {client}\" >step &\n\
+         wait_for step\necho alloc $part | {client} >script\ntouch end\nwait\n",
+        dir.display()
+    );
+    let file = slurm.dir.join("sum.sh");
+    write(&file, script);
+    let out = dir.join("out").display().to_string();
+    let file = file.display().to_string();
+    slurm.says(
+        ada,
+        &["sbatch", "--wait", "--time=2", "--output", &out, &file],
+    );
+    let said = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap_or_default();
+    let said = ["background", "step", "script", "out"].map(said);
+    assert!(
+        said[0].contains("ok 0") && said[1].contains("ok 0"),
+        "{said:?}"
+    );
+    assert!(said[2].contains("error 2"), "{said:?}");
+}
+
+/// What a job costs more than under plain Slurm, in pairs that take turns; `GSHARE_PAIRS` of them.
+#[test]
+fn a_job_starts_nearly_as_soon_as_under_plain_slurm() {
+    let pairs = std::env::var("GSHARE_PAIRS")
+        .ok()
+        .and_then(|n| n.parse().ok());
+    let pairs: usize = pairs.unwrap_or(30);
+    let Some((_one, with)) = Slurm::start("the time of a job", How::Cgroups) else {
+        return;
+    };
+    let Some(plain) = Slurm::beside("the time of a job", How::Plain) else {
+        return;
+    };
+    let words = ["srun", "--gres=shard:1", "true"];
+    let took = |slurm: &Slurm| {
+        let begun = Instant::now();
+        slurm.says(slurm.uids().0, &words);
+        let took = begun.elapsed();
+        // Its epilog is the next one's trouble.
+        until("the node is idle", SOON, || {
+            slurm.node().contains("State=IDLE ").then_some(())
+        });
+        took.as_secs_f64() * 1000.0
+    };
+    took(&with);
+    took(&plain);
+    let mut added = Vec::new();
+    let mut all = [Vec::new(), Vec::new()];
+    for n in 0..pairs {
+        let (a, b) = if n % 2 == 0 {
+            let a = took(&with);
+            (a, took(&plain))
+        } else {
+            let b = took(&plain);
+            (took(&with), b)
+        };
+        added.push(a - b);
+        all[0].push(a);
+        all[1].push(b);
+    }
+    let at = |of: &mut Vec<f64>, part: f64| {
+        of.sort_by(f64::total_cmp);
+        of[((of.len() - 1) as f64 * part).round() as usize]
+    };
+    let [mut a, mut b] = all;
+    let (median, p99) = (at(&mut added, 0.5), at(&mut added, 0.99));
+    println!(
+        "result: {pairs} pairs: a job takes {:.1} ms with gshare and {:.1} ms without (medians); added {median:.1} ms, \
+         p99 {p99:.1} ms",
+        at(&mut a, 0.5),
+        at(&mut b, 0.5)
+    );
+    // What slurmd waits for, by the programs themselves.
+    let mut times = Vec::new();
+    for n in 0..pairs {
+        for program in ["gshare-prolog", "gshare-epilog"] {
+            let mut command = Command::new(with.dir.join(program));
+            command.env("SLURM_JOB_ID", (900_000 + n).to_string());
+            command.env("SLURM_JOB_UID", "0").env("SLURM_JOB_GPUS", "0");
+            command.env("SLURMD_NODENAME", &with.node);
+            let begun = Instant::now();
+            command.output().expect("it runs");
+            times.push(begun.elapsed().as_secs_f64() * 1000.0);
+        }
+    }
+    let (most, usual) = (at(&mut times, 0.99), at(&mut times, 0.5));
+    println!("result: prolog and epilog: median {usual:.1} ms, p99 {most:.1} ms");
+    assert!(usual <= 100.0, "{usual}");
+    // A program without optimization, of several times the size, starts later.
+    let (most_median, most_p99) = if cfg!(debug_assertions) {
+        (150.0, 600.0)
+    } else {
+        (15.0, 60.0)
+    };
+    assert!(median <= most_median && p99 <= most_p99, "{median} {p99}");
 }

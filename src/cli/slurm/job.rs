@@ -221,6 +221,8 @@ pub(super) fn lines(granted: &Granted, cgroup: &Cgroup, job: &Job) -> String {
             for (number, uuid) in job.gpus.iter().zip(value.split(',')) {
                 let _ = writeln!(text, "gpu {number}={uuid}");
             }
+        } else if let [_] = job.gpus[..] {
+            let _ = writeln!(text, "gpu 0={value}");
         }
     }
     for (name, value) in &granted.env_prepend {
@@ -331,5 +333,12 @@ mod tests {
             lines(&granted, &slurms, &job),
             "claim c1\nset A=b c\nprepend LD_LIBRARY_PATH=/lib\n"
         );
+        // There is no doubt which one it is.
+        job.gpus = vec![2];
+        let one = Granted {
+            env: vec![pair("CUDA_VISIBLE_DEVICES", "GPU-a")],
+            ..Granted::default()
+        };
+        assert_eq!(lines(&one, &slurms, &job), "claim \ngpu 0=GPU-a\n");
     }
 }
