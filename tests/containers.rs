@@ -21,11 +21,11 @@ const PLAIN: [&str; 3] = [
 ];
 
 /// An image with the tests' client and `cat`, removed with the value.
-struct Image(String);
+pub(crate) struct Image(String);
 
 impl Image {
     /// Says why it skips where there is no podman.
-    fn make(test: &str) -> Option<Self> {
+    pub(crate) fn make(test: &str) -> Option<Self> {
         Self::make_with(test, &[], |_| ())
     }
 
@@ -110,7 +110,7 @@ impl Drop for Image {
     }
 }
 
-fn podman(args: &[&str]) -> Output {
+pub(crate) fn podman(args: &[&str]) -> Output {
     Command::new("podman")
         .args(args)
         .output()
@@ -128,7 +128,7 @@ fn libraries(program: &Path) -> Vec<PathBuf> {
 }
 
 /// The words of `podman run` for a container with this name.
-fn run<'a>(name: &'a str, image: &'a Image, more: &[&'a str]) -> Vec<&'a str> {
+pub(crate) fn run<'a>(name: &'a str, image: &'a Image, more: &[&'a str]) -> Vec<&'a str> {
     let mut words = vec!["podman", "run", "--rm", "-i", "--name", name];
     words.extend(PLAIN);
     words.extend(more);
@@ -177,7 +177,7 @@ fn remove_tree(dir: &Path) {
     let _ = std::fs::remove_dir(dir);
 }
 
-fn name(test: &str) -> String {
+pub(crate) fn name(test: &str) -> String {
     format!("gshare-{test}-{}", std::process::id())
 }
 

@@ -11,7 +11,7 @@ use gshare::station::Station;
 use gshare_proto::ClaimView;
 use nix::sys::signal::Signal;
 use serde_json::json;
-use support::notebook::{ADD, ADDED, Notebook, jupyter};
+use support::notebook::{ADD, ADDED, BARE, Notebook, jupyter};
 use support::{Raw, python, station_with, until};
 
 /// One RTX 4090, so that a claim of it leaves nothing.
@@ -427,9 +427,8 @@ fn nbclient_papermill_and_a_bare_command_run() {
     // A client without a manager takes a kernel for dead whose heart does not beat within a second of its start.
     let folder = home.path().join("study");
     std::fs::create_dir(&folder).expect("made");
-    let text = "import sys, json; from jupyter_client import BlockingKernelClient as B, write_connection_file as w\nimport subprocess, sys\nf, _ = w('bare.json')\np = subprocess.Popen([sys.executable, '-m', 'ipykernel_launcher', '-f', f], stdout=subprocess.DEVNULL)\nc = B(connection_file=f); c.load_connection_file(); c.start_channels()\nfor i in range(60):\n  try: c.wait_for_ready(timeout=60); break\n  except RuntimeError: assert p.poll() is None and i < 59\nr = c.execute_interactive(sys.argv[1], timeout=60)\nprint(r['content']['status'], flush=True); sys.stdin.readline(); p.kill(); p.wait()\n";
     let mut bare = station.client_environment(Command::new(bin.join("python")));
-    bare.args(["-c", text, ADD]).current_dir(&folder);
+    bare.args(["-c", BARE, ADD]).current_dir(&folder);
     let mut bare = Raw::spawn(&mut bare);
     assert_eq!(bare.line(), ADDED);
     assert_eq!(bare.line(), "ok");

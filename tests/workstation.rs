@@ -41,6 +41,7 @@ mod monitors;
 mod mps;
 mod mps_control;
 mod nodes;
+mod observed;
 mod off;
 mod overuse;
 mod packages;

@@ -25,6 +25,20 @@ y = cuda.device_array(256)
 add[1, 256](x, y)
 print('sum', y.copy_to_host().sum())";
 
+/// A kernel without a kernelspec, as editors start it: runs the cell of its argument, says so, and ends at a line of input.
+pub const BARE: &str = "\
+import sys, json; from jupyter_client import BlockingKernelClient as B, write_connection_file as w
+import subprocess, sys
+f, _ = w('bare.json')
+p = subprocess.Popen([sys.executable, '-m', 'ipykernel_launcher', '-f', f], stdout=subprocess.DEVNULL)
+c = B(connection_file=f); c.load_connection_file(); c.start_channels()
+for i in range(60):
+  try: c.wait_for_ready(timeout=60); break
+  except RuntimeError: assert p.poll() is None and i < 59
+r = c.execute_interactive(sys.argv[1], timeout=60)
+print(r['content']['status'], flush=True); sys.stdin.readline(); p.kill(); p.wait()
+";
+
 /// A script of `tests/python` that is driven line by line.
 pub struct Script {
     child: Child,
