@@ -243,7 +243,9 @@ fn a_lease_is_told_on_the_terminal_put_off_and_ends_after_a_grace_with_124() {
     assert_eq!(late.status.code(), Some(124), "{}", text(&late));
     assert_eq!(terminal.ended(SOON), 124);
     assert!(
-        terminal.written().contains("ended before its command"),
+        terminal
+            .written()
+            .contains("reached its time limit before its command was done"),
         "{}",
         terminal.written()
     );

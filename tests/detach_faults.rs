@@ -280,7 +280,7 @@ fn processes_that_wait_for_each_other_are_given_up_and_all_run_on() {
     let unable = claim(&station, first.pid()).place.levers.not_detachable;
     let unable = unable.expect("known from now on");
     assert!(
-        unable.contains("while another process of the claim is locked"),
+        unable.contains("while another process of the claim is paused"),
         "{unable}"
     );
     fault(&station, None, None);

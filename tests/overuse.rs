@@ -441,7 +441,10 @@ fn where_launches_cannot_be_counted_ps_says_that_it_cannot_tell() {
     assert_eq!(raw.ask("launch 10"), "ok 10");
     let last = looks(&station) + 20;
     raw.tell("around 3000");
-    let named = format!("cannot tell what pid {} does on GPU 0", raw.pid());
+    let named = format!(
+        "gshare cannot count all that pid {} ran on GPU 0",
+        raw.pid()
+    );
     until("ps says so", SOON, || {
         ps(&station).contains(&named).then_some(())
     });
@@ -470,7 +473,10 @@ fn what_kernels_start_is_held_against_nobody() {
     // What libcudadevrt has in every program that it is linked with; and one that hides how it does it.
     let mut honest = start("0", "__CNPRT_VERSION_NUMBER__");
     let mut hidden = start("1", "other");
-    let named = format!("cannot tell what pid {} does on GPU 0", honest.pid());
+    let named = format!(
+        "gshare cannot count all that pid {} ran on GPU 0",
+        honest.pid()
+    );
     until("ps says so", SOON, || {
         ps(&station).contains(&named).then_some(())
     });

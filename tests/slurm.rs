@@ -746,11 +746,11 @@ fn options(slurm: &Slurm) {
     refused(&["--gshare-mem=1T"], "more than 50 of 100 shards stand for");
     refused(
         &["--gshare-limit=0.4"],
-        "less than the job's part of a GPU, 0.5",
+        "less than the job's part of a GPU (0.5)",
     );
     refused(
         &["--gshare-limit=0.8"],
-        "more than the job's part of a GPU, 0.5, and main",
+        "more than the job's part of a GPU (0.5), and this node lets no job of main",
     );
     // The queue may burst.
     let file = slurm.station.dir().join("gshare.toml");
@@ -934,7 +934,7 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     let refused = slurm.output(ada, &words);
     let said = text(&refused);
     assert!(
-        !refused.status.success() && said.contains("40.0 GiB is more than 0.3 of GPU 2"),
+        !refused.status.success() && said.contains("40.0 GiB is too much memory: 0.3 of GPU 2"),
         "{said}"
     );
 
@@ -955,7 +955,7 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     assert!(node.contains("Reason=gshare: plugin not loaded"), "{node}");
     let (said, code) = slurm.gshare("check");
     assert!(
-        said.contains("compiled for Slurm 21.11, and this is 22.05")
+        said.contains("compiled for Slurm 21.11, so Slurm 22.05")
             && said.contains("this node is drained (gshare: plugin not loaded)")
             && code == Some(1),
         "{said}"

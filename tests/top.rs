@@ -104,7 +104,7 @@ fn what_was_recorded_is_replayed() {
     // What nobody looked at is not in it, and nobody will be asked.
     let text = once(shown, "history");
     assert!(
-        text.contains("not known here") && !text.contains("asking"),
+        text.contains("the recording does not contain this") && !text.contains("asking"),
         "{text}"
     );
     let mut show = Command::new(support::GSHARE);

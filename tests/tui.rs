@@ -186,7 +186,7 @@ fn without_a_service_the_screen_looks_only() {
         .current_dir(home.path());
     let mut screen = Terminal::start(&command, 40, 120);
     screen.wait("the four GPUs", SOON, four_gpus);
-    screen.shows(&["look only: no gshare service", "sudo gshare setup"], SOON);
+    screen.shows(&["read-only: no gshare service", "sudo gshare setup"], SOON);
     // What runs is seen; with nobody to ask, it is in no claim.
     let mut outside =
         Raw::start(station.client_environment(Command::new(support::example("raw_client"))));
@@ -195,7 +195,7 @@ fn without_a_service_the_screen_looks_only() {
     screen.shows(&[&pid], SOON);
     // There is nothing to claim from.
     screen.send("n");
-    screen.shows(&["look only"], SOON);
+    screen.shows(&["read-only"], SOON);
     assert!(!screen.text().contains("starts now"));
     signal(&screen, Signal::SIGTERM);
     assert_eq!(screen.ended(SOON), 143);

@@ -201,7 +201,7 @@ fn a_running_process_becomes_a_claim_and_is_told_what_that_means() {
     for part in [
         "has a claim now",
         "counted:",
-        "limit: none until its next start",
+        "limit: none while it runs. To limit it, start it again in a claim",
         "what it starts belongs to",
     ] {
         assert!(text.contains(part), "{text}");

@@ -41,7 +41,7 @@ impl Config {
             let what = format!(
                 "`display-reserve` ({display}) is below `reserve` ({reserve}), but a GPU with a display needs more"
             );
-            let hint = "raise display-reserve to at least reserve".to_owned();
+            let hint = format!("set `display-reserve` to {reserve} or more");
             complain((&["memory", "display-reserve"], what, Some(hint)));
         }
         if let (Some(stage), Some(unclaimed)) = (self.stage.machine, self.policy.unclaimed)

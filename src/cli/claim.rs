@@ -34,7 +34,7 @@ pub(crate) fn claim(
         if args.short {
             return Err(Failure::new(
                 failure::USAGE,
-                "--short prints the id of a claim without a command",
+                "--short prints only the id of the claim, so it cannot be used with a command",
             )
             .with_hint("drop --short, or the command"));
         }
@@ -77,8 +77,7 @@ pub(crate) fn claim(
     spec.requeue = args.requeue;
     spec.signal = args.signal;
     if spec.signal.is_some() && spec.lease_s.is_none() && !spec.requeue {
-        let text =
-            "--signal announces the end of a time limit or a restart, and this claim has neither";
+        let text = "--signal needs a time limit or --requeue: it sends a signal before one of them ends the command";
         return Err(Failure::new(failure::USAGE, text).with_hint("add -t 2h, or --requeue"));
     }
     let parent = spec.lease_s.is_some() || spec.requeue;

@@ -178,7 +178,7 @@ fn slips(config: &Config) -> Vec<String> {
     {
         let [warn, detach] = [warn, detach].map(show_duration);
         slips.push(format!(
-            "note: `detach` ({detach}) in [idle] is below `warn` ({warn})"
+            "note: [idle] offloads a claim (`detach`, {detach}) before it warns the owner (`warn`, {warn}); set `warn` below `detach`"
         ));
     }
     slips

@@ -117,7 +117,7 @@ fn page(verdict: &str, checks: &[Check], width: Option<usize>, colour: bool) -> 
         heading = Some(&check.group);
         text.push_str(&row(check, width, colour));
     }
-    text.push_str("\nafter each name: where it has been tested\n");
+    text.push_str("\nThe words after each name say where that check was tested.\n");
     text
 }
 

@@ -184,7 +184,7 @@ fn through(
     };
     if has_ambient_capabilities() {
         out::note(
-            "gshare: ambient capabilities do not survive a strict launch: the command runs without them",
+            "gshare: the command runs without its ambient capabilities, because limits are strict here",
         );
     }
     let handover =

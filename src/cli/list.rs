@@ -112,13 +112,8 @@ fn uncounted(snapshot: &Snapshot) -> String {
                 ));
             }
             if !part.cannot_tell.is_empty() {
-                let does = if part.cannot_tell.len() == 1 {
-                    "does"
-                } else {
-                    "do"
-                };
                 text.push_str(&format!(
-                    "{id}: cannot tell what {} {does} on GPU {gpu}: gshare does not count launches by OptiX, OpenCL, Vulkan, OpenGL or by other kernels\n",
+                    "{id}: gshare cannot count all that {} ran on GPU {gpu}: it does not see launches of OptiX, OpenCL, Vulkan and OpenGL, or kernels that other kernels start\n",
                     pids(&part.cannot_tell)
                 ));
             }
@@ -231,10 +226,10 @@ fn come_back(snapshot: &Snapshot) -> String {
     match ids.as_slice() {
         [] => String::new(),
         [one] => format!(
-            "{one} is in host RAM and waits in the same queue to come back: gshare why shows the reason\n"
+            "{one} also waits for room, to come back from host RAM: gshare why shows the reason\n"
         ),
         _ => format!(
-            "{} are in host RAM and wait in the same queue to come back: gshare why shows the reason\n",
+            "{} also wait for room, to come back from host RAM: gshare why shows the reason\n",
             ids.join(", ")
         ),
     }

@@ -263,7 +263,10 @@ fn write(socket: Option<&Path>, dir: &Path) -> Outcome {
 /// `--on HOST`: the same command there, by ssh. Becomes it.
 pub(crate) fn on(host: &OsStr) -> Outcome {
     let Source::Ssh(host) = Source::of(host.to_owned())? else {
-        let text = "--on takes what ssh takes as a host";
+        let text = format!(
+            "--on needs a host for ssh (HOST or USER@HOST), not the path `{}`",
+            host.display()
+        );
         return Err(Failure::new(failure::USAGE, text));
     };
     let mut ssh = Command::new("ssh");

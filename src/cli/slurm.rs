@@ -141,14 +141,17 @@ fn prolog(site: &Site) -> Outcome {
 fn epilog(site: &Site) -> Result<(), Failure> {
     let number = number()?;
     let cgroup = job::own_cgroup(&site.config, number);
-    let left = cgroup.as_deref().is_some_and(|dir| !job::end(dir));
+    let left = cgroup.filter(|dir| !job::end(dir));
     if let Some(id) = job::claim_of(&site.jobs, number) {
         // It may have ended with its cgroup; a service that is silent now ends it when it is back.
         let _ = site.ask(Call::Release { id: id.into() });
     }
     job::forget(&site.jobs, number);
-    if left {
-        let text = format!("processes of job {number} are left in its cgroup");
+    if let Some(dir) = left {
+        let text = format!(
+            "gshare could not end all processes of job {number}: {}/cgroup.procs lists them",
+            dir.display()
+        );
         return Err(Failure::new(failure::INTERNAL, text));
     }
     Ok(())
@@ -255,14 +258,14 @@ fn sm_limit(
         Some(limit) if limit.milli() < part => Err(Failure::new(
             failure::USAGE,
             format!(
-                "--gshare-limit {} is less than the job's part of a GPU, {own}",
+                "--gshare-limit {} is less than the job's part of a GPU ({own})",
                 limit.short()
             ),
         )),
         Some(limit) if limit.milli() > part && !may => Err(Failure::new(
             failure::USAGE,
             format!(
-                "--gshare-limit {} is more than the job's part of a GPU, {own}, and {} may not burst on this node",
+                "--gshare-limit {} is more than the job's part of a GPU ({own}), and this node lets no job of {} use more",
                 limit.short(),
                 queue.join("/")
             ),

@@ -79,7 +79,7 @@ pub(crate) fn run(socket: Option<&Path>) -> Outcome {
         }
         if became.over || (became.told && status.as_if_told()) {
             out::note(&format!(
-                "gshare: the time limit of {id} ended before its command"
+                "gshare: {id} reached its time limit before its command was done"
             ));
             return Ok(failure::ENDED);
         }

@@ -220,7 +220,7 @@ fn screens_tables_json_and_a_dry_run_say_the_same_in_any_state() {
                 true => "yours",
                 false => "on loan",
             };
-            let wanted = format!("in {wait}, others make room: {keeps}");
+            let wanted = format!("{keeps} in {wait}: others make room");
             // The rows of FREE NOW have room for two models at least.
             let is_shown = head.contains(&wanted);
             assert!(

@@ -199,7 +199,7 @@ fn runs(claim: &ClaimView, now_ms: u64) -> String {
     let gpus: Vec<String> = claim.gpus.iter().map(|g| g.gpu.to_string()).collect();
     let span = Duration::from_millis(now_ms.saturating_sub(claim.since_ms));
     let mut text = format!(
-        "{} does not wait: it has had its part of GPU {} for {} ({})\n",
+        "{} does not wait: it got its part of GPU {} {} ago ({})\n",
         claim.id,
         gpus.join(","),
         show_duration(span),
@@ -207,7 +207,7 @@ fn runs(claim: &ClaimView, now_ms: u64) -> String {
     );
     if let Some(stuck) = claim.turns.and_then(|turns| turns.stuck) {
         text += &format!(
-            "c{} has run one kernel for {}; GPU {} cannot be shared meanwhile\n",
+            "a single CUDA kernel of c{} has run for {}; until it ends, GPU {} cannot be shared\n",
             stuck.claim,
             show_duration(Duration::from_secs(stuck.seconds)),
             stuck.gpu

@@ -134,7 +134,7 @@ pub enum Command {
     /// Show several machines at a glance: what is free for you, what is used, and what is wrong
     #[command(after_long_help = nodes::EXAMPLES)]
     Nodes(nodes::NodesArgs),
-    /// Limit Slurm jobs to their part of a GPU: what Slurm runs, and what its files need
+    /// Set up Slurm so that gshare limits each job to its part of a GPU
     #[command(after_long_help = slurm::EXAMPLES)]
     Slurm(slurm::SlurmArgs),
     /// Report claimed and actual use over time, by user
@@ -165,8 +165,8 @@ pub enum Command {
             gshare adopt 4242              as large as its current use, same GPUs\n  \
             gshare adopt 4242 -g 0.5       half of its GPU\n\n\
             gshare counts the memory and GPU time of the process at once, and moves it into the claim's control group. \
-            GPUs that it has open stay usable until it exits; only GPUs that it opens later are restricted. A running \
-            program cannot be given a memory limit: limits apply once it is started again in a claim.")]
+            The process keeps the GPUs that it has already opened. From now on it can open only the GPUs of its claim. A \
+            running program cannot be given a memory limit: limits apply once it is started again in a claim.")]
     Adopt(AdoptArgs),
     /// Say why a claim waits, its earliest start, and which size would start now
     #[command(after_long_help = "Example:\n  gshare why c22")]
@@ -183,8 +183,8 @@ pub enum Command {
             gshare resize c3 --gpu-mem 8G         8 GiB guaranteed, SMs unchanged\n  \
             gshare resize c3 -g 0.25 --limit 0.8  a quarter, 80 % while SMs are idle\n  \
             gshare resize c3 -g 1 --wait          wait until there is room\n\n\
-            Anything that you do not name is unchanged, but a memory limit equal to the guaranteed memory changes with it. \
-            Growing needs room that nobody holds or waits for. Otherwise gshare refuses and says what would fit; with \
+            What you do not name stays unchanged, with one exception: if the memory limit equals the guaranteed memory, \
+            both change together. Growing needs room that nobody holds or waits for. Otherwise gshare refuses and says what would fit; with \
             --wait it waits. gshare also refuses a limit below what the programs have: a resize takes nothing from \
             them.")]
     Resize(ResizeArgs),
@@ -251,23 +251,23 @@ pub enum Command {
             gshare replay runs.jsonl --gpus 4    your runs with other sizes\n\n\
             The list has a header, the columns arrival_s, duration_s, num_gpu and gpu_milli (thousandths of each GPU), \
             and optionally user. No program is run: each policy decides in simulated time.\n\n\
-            WAIT is the mean time from a request until its claim first runs for at least min-run (a time set in \
-            gshare.toml). P95 is the 95th percentile of these times. DONE is the mean time from a request to the end \
+            WAIT is the mean time that a claim waits, in total, before it has run for min-run (set in gshare.toml). Its \
+            run time is not included. P95 is the 95th percentile of these times. DONE is the mean time from a request to the end \
             of its claim. USE is the average part of the machine that did useful work, up to the last request. MOVES \
             and OFFLOADED count the moves and offloads of running claims. AWAY is the longest pause between two runs \
-            of one claim. JAIN is Jain's index of the users' speeds: 1 means all equal.\n\n\
+            of one claim. JAIN is Jain's fairness index: 1 if the claims of all users take the same time \
+            from request to end, relative to their run time.\n\n\
             The policy gshare is the service as shipped, on a machine where every claim can be offloaded and moved. \
             gshare-no-move moves no claims; gshare-no-offload neither moves nor offloads them.\n\n\
             The other policies offload nothing, and only exact and exact+quota move claims. easy (EASY backfill) \
             serves in order of arrival, but starts a later claim early if that does not delay the head of the queue. easy \
             knows how long each claim will run; gshare does not. exact+quota first serves users who hold no more than \
             an equal share of the machine. \
-            The others serve in strict order of arrival: exact (packed), fgd (least fragmentation), best-fit, \
+            The remaining policies serve in strict order of arrival: exact (packed), fgd (least fragmentation), best-fit, \
             first-fit, static (fixed GPUs for each user), exclusive (whole GPUs) and pooled (all GPUs as one: a \
             lower bound of the waits).\n\n\
             Records of runs (gshare suggest --records > runs.jsonl) are replayed three times: with the requested \
-            sizes, with the sizes that earlier runs suggest (as with auto-shrink = \"request\"), and with what each \
-            run needed.")]
+            sizes, with the sizes that earlier runs suggest, and with what each run needed.")]
     Replay(ReplayArgs),
     /// Measure gshare on this machine
     #[command(hide = true)]
@@ -397,7 +397,8 @@ pub struct ClaimArgs {
     )]
     pub requeue: bool,
     /// Send SIGNAL to the claim's programs on the GPU, TIME seconds before the time limit (-t) or a restart (--requeue)
-    /// ends the command, e.g. USR1@90 [default: @60]. With B: the command itself gets the signal
+    /// ends the command, e.g. USR1@90 [default: @60]. With the prefix B: (B:USR1), only the
+    /// command itself gets it
     #[arg(help_heading = "Start and end", long, value_name = "[B:]SIGNAL[@TIME]", requires = "command", value_parser = signal::signal)]
     pub signal: Option<SignalSpec>,
     /// Print only the id (without a command)
@@ -406,8 +407,8 @@ pub struct ClaimArgs {
     /// Start the command at once, and claim at its first CUDA call, which waits for the GPU
     #[arg(help_heading = "Start and end", long, conflicts_with_all = ["hold", "dry_run", "short"], requires = "command")]
     pub lazy: bool,
-    /// Run the command without gshare's library, in case the library breaks it. The command is counted and restricted to
-    /// the claim's GPUs, but not limited. Where limits are strict, this needs whole GPUs (-g 1)
+    /// Run the command without gshare's library, in case the library breaks it. gshare still counts
+    /// its use and keeps it off other GPUs, but enforces no memory or compute limit. Where limits are strict, this needs whole GPUs (-g 1)
     #[arg(long, conflicts_with = "lazy", requires = "command")]
     pub no_library: bool,
     /// Claim nothing. Print where the claim would start (exit 0); if it would wait, print the reason, the start time,

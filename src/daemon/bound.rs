@@ -31,12 +31,12 @@ fn refusal(pid: i32, bound: &Bound) -> WireError {
             "start the container in a claim: gshare claim -g 0.5 -- podman run ..."
         }
         _ => {
-            "claim from a login session without that limit, or ask the administrator to limit your user slice \
-             instead: with systemd, claims stay within the slice"
+            "claim from a login session without that limit, or ask the administrator to set it on your systemd slice \
+             (user-UID.slice), because claims stay within the limits of the slice"
         }
     };
     let message = format!(
-        "refused: a claim would move process {pid} out of limits that gshare did not set: {bound}"
+        "refused: a claim would lift limits of process {pid} that gshare did not set: {bound}"
     );
     WireError::new(ErrorCode::NotPermitted, message).with_hint(next)
 }

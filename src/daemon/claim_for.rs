@@ -142,7 +142,7 @@ pub(crate) fn enter(with: &mut Effects, id: ClaimId) -> anyhow::Result<Vec<Comma
         Ok(()) => {}
         // As that of each Slurm job is with ConstrainDevices=yes.
         Err((error, true)) => {
-            tracing::info!(%id, %error, "the cgroup of a claim-for claim keeps its own device filter");
+            tracing::info!(%id, %error, "gshare cannot set its device filter for a claim-for claim; the other filter of its cgroup stays");
         }
         Err((error, false)) => {
             let text = format!("{id}: its programs can still open other GPUs: {error}");

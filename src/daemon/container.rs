@@ -64,7 +64,7 @@ pub(crate) fn place(world: &World<'_>, peer: &Peer, word: &str) -> Result<Reply,
     let flags = written.map_err(|e| {
         WireError::new(
             ErrorCode::Internal,
-            format!("the device {VENDOR}/claim={id} cannot be described: {e:#}"),
+            format!("cannot prepare the container device {VENDOR}/claim={id}: {e:#}"),
         )
     })?;
     Ok(Reply::Container(ContainerPlace {

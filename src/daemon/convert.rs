@@ -122,7 +122,7 @@ pub(crate) fn request(
     };
     let process = peer.process.ok_or_else(|| {
         WireError::new(ErrorCode::Internal, messages::unknown_peer())
-            .with_hint("the client must run in the service's pid namespace")
+            .with_hint("run gshare outside the container: the service does not see processes in another pid namespace")
     })?;
     let record = ClaimRecord {
         id: 0,

@@ -174,8 +174,8 @@ fn cgroup_row(world: &World<'_>) -> Check {
         (Some(tree), _) => Check {
             fix: slow_mount(tree.dir()).map(|mount| {
                 format!(
-                    "optional: mount -o remount,favordynmods {mount} makes claims start about 10 ms faster after idle \
-                     time, and forks slightly slower"
+                    "optional, makes claims start about 10 ms faster after idle time, but every fork slightly slower: \
+                     mount -o remount,favordynmods {mount}"
                 )
             }),
             ..check(
@@ -401,8 +401,7 @@ fn table_row(world: &World<'_>) -> Check {
             name,
             "limited",
             format!(
-                "{} functions of this driver are newer than gshare's library, which does not count them: {}",
-                unknown.len(),
+                "gshare's library does not know these functions of this driver, and does not count what they use: {}",
                 unknown.join(" ")
             ),
         ),

@@ -89,7 +89,10 @@ impl Round {
         let facts = std::mem::take(&mut self.facts);
         if facts.is_empty() || self.turns == TURNS {
             if let Some(fact) = facts.first() {
-                tracing::error!(?fact, "features answer each other without end");
+                tracing::error!(
+                    ?fact,
+                    "internal error: events trigger each other without end, and the rest was dropped; please report this"
+                );
                 debug_assert!(false, "features answer each other without end: {fact:?}");
             }
             *self = Self::default();

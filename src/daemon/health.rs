@@ -68,8 +68,8 @@ fn unconfirmed(meaning: &Meaning, source: &str) -> bool {
 fn tell(meaning: &Meaning, source: &str, gpu: usize) -> String {
     match unconfirmed(meaning, source) {
         true => format!(
-            "only the kernel log reports this error, so the GPU still takes claims; compare nvidia-smi -i {gpu} and \
-             sudo dmesg"
+            "NVML does not confirm this error of the kernel log, so the GPU still takes claims. Look at sudo dmesg and \
+             nvidia-smi -i {gpu}; if the GPU is faulty: sudo gshare admin drain {gpu}"
         ),
         false => meaning.act.tell(gpu),
     }

@@ -118,8 +118,9 @@ impl Strict {
         if !self.on || whole {
             return Ok(());
         }
-        let text = "limits are strict here, and without the library nothing could limit a program to a part of a GPU";
-        Err(WireError::new(ErrorCode::NotPermitted, text).with_hint("claim whole GPUs: -g 1"))
+        let text = "limits are strict here, and without gshare's library nothing could limit a program to a part of a GPU";
+        Err(WireError::new(ErrorCode::NotPermitted, text)
+            .with_hint("claim whole GPUs (-g 1), or drop --no-library"))
     }
 
     /// Refuses early what the launcher would have to refuse after an hour in the queue.

@@ -232,7 +232,7 @@ fn empty_handed(with: &mut Effects, id: ClaimId) {
     with.journal
         .keep(&live.record, "that a claim holds nothing");
     if let Err(error) = grant::open_gpus(with, id) {
-        tracing::error!(%id, "could not deny a claim access to its GPUs: {error}");
+        tracing::error!(%id, "a claim got no GPU, but its programs may still open some: {error}");
     }
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn extended(
     };
     if let (Err(ahead), false) = (world.machine.may_extend(id), peer.is_root()) {
         let text = format!(
-            "{id} is not extended: {} is above their guarantee, and {ahead}, which goes first, waits for the same GPU",
+            "{id} is not extended: {ahead} waits for the same GPU, and goes first because {} has more than their guarantee",
             world.host.names.user(live.record.uid),
         );
         return Err(WireError::new(ErrorCode::NotAvailable, text)

@@ -80,7 +80,7 @@ fn seat(
         return Err((
             "abi",
             format!(
-                "versions differ: the service has {known}, gshare's library in this program {}",
+                "versions differ: the service has {known}, but this program has loaded gshare's library {}; start the program again",
                 register.abi
             ),
         ));

@@ -309,7 +309,7 @@ pub(crate) fn mps_words_for_runners(
             format!("running ones keep {} SMs, ", keep.join(" and "))
         };
         words.push(format!(
-            "MPS fixes a program's SMs when the program starts: {runners}programs started from now on get {next}"
+            "MPS cannot change the SMs of a running program: {runners}programs started from now on get {next}"
         ));
     }
     if slice.sm_limit_milli != old.sm_limit_milli && world.config.mps.share == MpsShare::Request {

@@ -146,9 +146,11 @@ pub(crate) fn keep(
     let wish = Wish::Keep;
     let then = vec![Command::Core(Event::Wish { id, wish })];
     Ok(Order::then(then, move |world, _| {
-        if world.machine.announced(id).is_some() {
+        if let Some((plan, _)) = world.machine.announced(id) {
+            let whom = plan.waiter.map(|waiter| format!(" for {waiter}"));
             return Err(refused(format!(
-                "{id} was already postponed once for this waiting claim"
+                "the action announced for {id} was already postponed once{}, and cannot be postponed again",
+                whom.unwrap_or_default()
             )));
         }
         let message = format!("{id} keeps what it has for {long}; other claims make room or wait");
@@ -249,7 +251,7 @@ pub(crate) fn alone_texts(world: &World<'_>, alone: &[(ClaimId, Alone)]) -> Vec<
                 left(until)
             ),
             Alone::PutOff { until } => format!(
-                "does not have to make room again for {}: the last attempt was postponed or failed (gshare log {id})",
+                "does not have to make room for the next {}: the last attempt was postponed or failed (gshare log {id})",
                 left(until)
             ),
             Alone::Fixed(why) => format!("cannot make room: {why}"),

@@ -294,7 +294,9 @@ impl Gpus {
         let gpus: Vec<usize> = found.into_iter().map(|g| g as usize).collect();
         match gpus.iter().find_map(|g| Some((*g, self[*g].parent?))) {
             Some((g, parent)) => Err(usage(format!("GPU {g} is an instance of GPU {parent}"))
-                .with_hint(format!("name GPU {parent}: that includes its instances"))),
+                .with_hint(format!(
+                    "use GPU {parent} instead: this includes all of its instances"
+                ))),
             None => Ok(gpus),
         }
     }

@@ -253,7 +253,7 @@ impl Shrink {
         let record = world.claims.get(&id).map(|l| &l.record);
         let smaller = |s: &SliceRecord| s.mem < self.asked;
         let Some(record) = record.filter(|r| r.slices.iter().all(smaller)) else {
-            tracing::info!(%id, "an idle claim keeps its size");
+            tracing::info!(%id, "could not make an idle claim smaller");
             return None;
         };
         let (now, before) = (grant::size_text(world, record), &self.before);

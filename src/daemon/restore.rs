@@ -248,7 +248,7 @@ impl Claims {
     pub(crate) fn linger(&mut self, fences: &mut Fences, rules: &DeviceRules, cgroup: ClaimCgroup) {
         if let Err(error) = fences.set(Some(&cgroup), rules) {
             let place = cgroup.dir().display();
-            tracing::error!(%place, %error, "cannot deny GPU access to what is left of an ended claim");
+            tracing::error!(%place, %error, "programs of an ended claim may still open GPUs: its device filter cannot be set");
         }
         self.lingering.push(cgroup);
     }

@@ -235,7 +235,9 @@ async fn connection(
     };
     let entered = lock().enter(uid, conn);
     let Some((mut close, budget)) = entered else {
-        let message = format!("uid {uid} has {CONNECTIONS_PER_USER} connections");
+        let message = format!(
+            "uid {uid} already has {CONNECTIONS_PER_USER} connections to gshare, the maximum; end some of its programs"
+        );
         let error = Reply::Error(WireError::new(ErrorCode::NotAvailable, message));
         let _ = stream.try_write(&Sender::encode(&error));
         return Ok(uid);

@@ -225,11 +225,11 @@ pub(crate) fn expected_view(world: &World<'_>, expected: Expected) -> ExpectedVi
         high_s: expected.high.map(left),
         certain: expected.certain,
         cause: match expected.until {
-            Until::Countdown => "others make room".to_owned(),
+            Until::Countdown => "other claims make room".to_owned(),
             Until::MinRun(id) => format!("minimum run time of {id}"),
             Until::Limit(id) => format!("time limit of {id}"),
             Until::Ends(id) => format!("earlier runs such as {id}"),
-            Until::Turn => "it has waited long, so others make room for up to an hour".to_owned(),
+            Until::Turn => "it has waited very long, so it gets room for up to an hour".to_owned(),
         },
     }
 }

@@ -56,7 +56,7 @@ pub(crate) fn stays_in_its_part(world: &World<'_>, request: &Request) -> Result<
             && mem > part
         {
             let text = format!(
-                "{mem} is more than {} of GPU {gpu}, which is {part}",
+                "{mem} is too much memory: {} of GPU {gpu} is {part}",
                 request.share.short()
             );
             return Err(WireError::new(ErrorCode::Usage, text));

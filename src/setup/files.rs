@@ -115,7 +115,7 @@ impl Installed {
             Ok(bytes) => {
                 let manifest = serde_json::from_slice(&bytes).map_err(|e| {
                     Failure::new(failure::CONFIG, format!("{} is damaged: {e}", file.display()))
-                        .with_hint("its backups are beside it; put them back by hand, then remove the directory")
+                        .with_hint(format!("the files that setup replaced are in {0}: put them back by hand, then remove {0}", tree.shown(dir).display()))
                 })?;
                 (manifest, false)
             }

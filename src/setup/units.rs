@@ -35,8 +35,8 @@ fn is_active() -> Result<bool, Failure> {
 /// What [`start`] will do, one line each.
 pub(super) fn plan(changed: bool) -> Result<Vec<String>, Failure> {
     if !gshare_enforcer::systemd::booted() {
-        let text = "nothing: systemd is not running here, so setup would stop before the first change; gshare setup \
-                    --root / installs the files only";
+        let text = "setup would change nothing, because systemd is not running here; to install only the files: gshare \
+                    setup --root /";
         return Ok(vec![text.to_owned()]);
     }
     let mut lines = vec![
@@ -92,7 +92,8 @@ pub(super) fn leave() -> Result<(), Failure> {
     // Without the service no program would be let through them any more.
     if let Err(error) = gshare_enforcer::device::Guard::lift_all() {
         out::note(&format!(
-            "device filters of `deny` may still be in place: {error}"
+            "gshare could not remove its device filters: {error}. Programs without a claim may be kept from GPUs until \
+             the machine restarts"
         ));
     }
     if members() == 0 {

@@ -104,7 +104,7 @@ fn config_check_names_who_is_not_here_and_times_in_the_wrong_order() {
     for words in [
         "note: this machine has no group:studnets (yet)",
         "note: this machine has no group:wheeel (yet)",
-        "note: `detach` (5m) in [idle] is below `warn` (30m)",
+        "note: [idle] offloads a claim (`detach`, 5m) before it warns the owner (`warn`, 30m)",
     ] {
         assert!(
             stderr(&output).contains(words),
@@ -134,7 +134,7 @@ fn quotas_that_cannot_be_packed_are_reported_with_which_and_why() {
     assert_eq!(code(&bad), Some(78));
     for words in [
         "gshare.toml:4:2: user:ada cannot be guaranteed 0.6 in addition to the other guarantees",
-        "each part must fit on one GPU",
+        "a fraction cannot be split between GPUs",
         "at most 0.3",
     ] {
         assert!(stderr(&bad).contains(words), "{words}: {}", stderr(&bad));

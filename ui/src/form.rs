@@ -76,11 +76,11 @@ impl Form {
     pub(crate) fn claim() -> Self {
         let entries = vec![
             text("Size", "0.25", "0.25 of a GPU, or 2 whole GPUs"),
-            text("Model", "", "h100; empty: any GPU"),
-            text("Hold for", "", "2h; empty: until released"),
+            text("Model", "", "h100; if empty, any GPU"),
+            text("Hold for", "", "2h; if empty, until released"),
             text("Name", "", "for the screen"),
-            text("Memory", "", "on each GPU: 8G; empty: from the size"),
-            text("Limit", "", "compute limit: 0.8; empty: all"),
+            text("Memory", "", "on each GPU: 8G; if empty, by the size"),
+            text("Limit", "", "compute limit: 0.8; if empty, all"),
             text("Class", CLASS, "interactive, batch or inference"),
         ];
         Self::new(Kind::Claim, entries)
@@ -88,7 +88,7 @@ impl Form {
 
     pub(crate) fn resize(claim: &ClaimView) -> Self {
         let now = |of: fn(&ClaimGpu) -> String| claim.gpus.first().map(of).unwrap_or_default();
-        let size = now(|g| format!("now {:.2}; empty: as it is", g.sm_request));
+        let size = now(|g| format!("now {:.2}; if empty, unchanged", g.sm_request));
         let memory = now(|g| format!("now {} GiB on each GPU", gib(g.mem_request)));
         let limit = now(|g| format!("SM limit, now {:.2}", g.sm_limit));
         let entries = vec![

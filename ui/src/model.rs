@@ -262,7 +262,7 @@ impl Model {
         match &self.snapshot {
             None => Err("no figures yet".to_owned()),
             Some(s) if s.service.is_none() => {
-                Err("look only: no gshare service. Ask your admin: sudo gshare setup".to_owned())
+                Err("read-only: no gshare service. Ask your admin: sudo gshare setup".to_owned())
             }
             Some(_) => Ok(()),
         }
@@ -284,16 +284,16 @@ impl Model {
         Some(format!("OFF{until}{by}: no limits, no queue"))
     }
 
-    /// What must be said above everything: the source is gone, silent, off, without effect, about to do more or less, or look only.
+    /// What must be said above everything: the source is gone, silent, off, without effect, about to do more or less, or read-only.
     pub(crate) fn banner(&self) -> Option<String> {
         let snapshot = self.snapshot.as_ref()?;
         let taken = || self.clock.time(snapshot.taken_ms);
         if let Some(why) = &self.disconnected {
-            return Some(format!("{why}; figures of {}", taken()));
+            return Some(format!("{why}; figures from {}", taken()));
         }
         if self.is_stale() {
             let age = self.clock.since(self.received_ms);
-            return Some(format!("no news for {age}; figures of {}", taken()));
+            return Some(format!("no news for {age}; figures from {}", taken()));
         }
         if let Some(service) = &snapshot.service {
             let stage = service.stage.as_ref();
@@ -302,7 +302,7 @@ impl Model {
             return self.off().or(open).or_else(later);
         }
         Some(
-            "look only: no gshare service on this machine. Ask your admin: sudo gshare setup \
+            "read-only: no gshare service on this machine. Ask your admin: sudo gshare setup \
              (or gshare daemon --user)"
                 .to_owned(),
         )

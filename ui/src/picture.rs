@@ -93,7 +93,7 @@ impl Frame {
         model.dry_runs = self.tried.iter().map(run).collect();
         // What a recording does not have is not asked for.
         if options.recorded && self.snapshot.service.is_some() {
-            let nothing = || "that is not known here".to_owned();
+            let nothing = || "the recording does not contain this".to_owned();
             model.past.view.get_or_insert_with(|| Err(nothing()));
             model.checks.rows.get_or_insert_with(|| Err(nothing()));
         }

@@ -48,7 +48,7 @@ pub(crate) fn ask(own: &Path, claim: u64) -> Result<Plan, Refusal> {
         NO_SERVICE,
         format!("no gshare service answers at {socket}: {error}"),
     )
-    .hint("gshare doctor says more; the claim is kept while its command lives"))
+    .hint("gshare doctor says why"))
 }
 
 enum Failed {

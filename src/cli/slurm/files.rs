@@ -1,5 +1,6 @@
 //! What Slurm's configuration needs, and whether it is there.
 
+use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
@@ -25,8 +26,8 @@ const WHERE: [&str; FILES.len()] = [
 ];
 
 /// What has to be started anew after a change.
-pub(super) const RESTART: &str = "After a change of slurm.conf or gres.conf, restart slurmctld and every slurmd. After one of \
-     plugstack.conf or the plugin, restart slurmd on that node. Running jobs continue.";
+pub(super) const RESTART: &str = "After a change of slurm.conf or gres.conf, restart slurmctld and every slurmd. After a change of \
+     plugstack.conf or the plugin on a node, restart slurmd there. Running jobs continue.";
 
 pub(super) fn print(config: Option<&Path>, args: &ConfigArgs) -> Outcome {
     let Some(file) = args.file.as_deref() else {
@@ -76,7 +77,7 @@ pub(super) fn text(
             args.shards
         ),
         "gres.conf" => format!(
-            "# Count is {} for each GPU of a node; this is for a node with one.\nName=shard Count={0}\n",
+            "# For a node with one GPU. With more, set Count to {} times their number.\nName=shard Count={0}\n",
             args.shards
         ),
         "plugstack.conf" => format!(
@@ -166,7 +167,8 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
     match plugin {
         None => missing.push(format!("{stack}: no line for gshare_spank.so")),
         Some(plugin) if !Path::new(plugin).exists() => missing.push(format!(
-            "{plugin} does not exist: compile it from gshare slurm config gshare_spank.c"
+            "{plugin} does not exist: compile it with {}",
+            compile(plugin)
         )),
         Some(plugin) => {
             let own = fs::read(plugin).ok().and_then(|bytes| built_for(&bytes));
@@ -174,8 +176,8 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
                 && !version.starts_with(&format!("{own}."))
             {
                 missing.push(format!(
-                    "{plugin} is compiled for Slurm {own}, and this is {version}, which does not load it: compile it \
-                     again from gshare slurm config gshare_spank.c"
+                    "{plugin} is compiled for Slurm {own}, so Slurm {version} does not load it: compile it again with {}",
+                    compile(plugin)
                 ));
             }
         }
@@ -196,6 +198,11 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
         missing.extend(rules_lack(value(config, "SLURM_CONF"), shards / gpus));
     }
     missing
+}
+
+/// The command that compiles the plugin.
+pub(super) fn compile(plugin: impl Display) -> String {
+    format!("gshare slurm config gshare_spank.c | cc -shared -fPIC -O2 -x c - -o {plugin}")
 }
 
 /// The release for which a plugin was compiled, `22.05`.
@@ -332,7 +339,7 @@ mod tests {
         let other = lacks(&config, node);
         assert_eq!(other.len(), 3, "{other:?}");
         assert!(
-            other[0].contains("compiled for Slurm 21.11, and this is 22.05.8"),
+            other[0].contains("compiled for Slurm 21.11, so Slurm 22.05.8"),
             "{other:?}"
         );
         assert!(

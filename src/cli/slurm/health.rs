@@ -68,12 +68,12 @@ pub(super) fn drained(shown: &str) -> Option<String> {
         .into_iter()
         .find(|r| reason.starts_with(r))?;
     let name = after("NodeName=").split_whitespace().next().unwrap_or("");
-    state.contains("DRAIN").then(|| {
-        format!(
-            "this node is drained ({own}): gshare slurm health resumes it when the service answers, and otherwise \
-             scontrol update nodename={name} state=resume"
-        )
-    })
+    let next = match own {
+        SILENT => "gshare slurm health resumes it when the service answers".to_owned(),
+        _ => format!("when that is fixed: scontrol update nodename={name} state=resume"),
+    };
+    let drained = state.contains("DRAIN");
+    drained.then(|| format!("this node is drained ({own}); {next}"))
 }
 
 /// This node's name in Slurm.

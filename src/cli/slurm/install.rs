@@ -216,8 +216,8 @@ fn planned(
     }
     if !args.plugin.exists() {
         left.push(format!(
-            "Compile the plugin: gshare slurm config gshare_spank.c | cc -shared -fPIC -O2 -x c - -o {}",
-            args.plugin.display()
+            "Compile the plugin: {}",
+            files::compile(args.plugin.display())
         ));
     }
     if !site.is_on() {

@@ -215,7 +215,7 @@ pub enum QuotaCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Remove a quota that was set with this command; the configured one applies again
+    /// Remove a quota that gshare admin quota set has set; the one in gshare.toml applies again
     Remove {
         /// user:NAME, group:NAME or project:NAME
         #[arg(value_name = "PARTY")]
@@ -237,8 +237,8 @@ pub enum QuotaCommand {
 pub struct ModeArgs {
     /// GPU: index or UUID
     pub gpu: String,
-    /// timeslice: claims take turns; mps: side by side; auto: mps for batch and inference of one user, else timeslice;
-    /// exclusive: one claim at a time; mig: one instance each
+    /// timeslice: claims take turns; mps: side by side; auto: mps while all claims there are batch or
+    /// inference of one user, else timeslice; exclusive: one claim at a time; mig: one instance each
     #[arg(value_parser = ["timeslice", "mps", "auto", "exclusive", "mig"])]
     pub mode: String,
     /// Wait until no claim is left there, or exit 75 after this time with the mode unchanged [default: no limit]

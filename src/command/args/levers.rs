@@ -52,8 +52,8 @@ pub(super) const OFFLOAD: &str = "Examples:\n  \
     gshare offload c3            its GPU memory moves to host RAM\n  \
     gshare offload sweep --json\n\n\
     Other claims can then use its room on the GPU. The next CUDA call of its programs waits for room and brings the \
-    memory back. In threads other than the main one, query calls (cuMemGetInfo, cuStreamQuery, ...) bring it \
-    back only after 10 seconds. Programs that use MPS, MIG, managed memory, memory shared between processes (IPC) or \
+    memory back. A call that only queries (cuMemGetInfo, cuStreamQuery, ...) in another than the main thread first \
+    waits 10 seconds, so that a monitoring thread does not undo every offload. Programs that use MPS, MIG, managed memory, memory shared between processes (IPC) or \
     NCCL cannot be offloaded: gshare ps says why.";
 pub(super) const RESTORE: &str = "Example:\n  \
     gshare restore c3            bring it back now; waits for room";

@@ -39,7 +39,7 @@ pub struct ReportArgs {
     /// Add up reports of several machines, each written there by `gshare report --json > HOST.json`
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["since", "until", "user"])]
     pub merge: Vec<PathBuf>,
-    /// Name users and their programs with --html or --text
+    /// Show the names of users and of their programs in --html or --text
     #[arg(long)]
     pub names: bool,
 }

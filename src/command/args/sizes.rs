@@ -23,16 +23,16 @@ pub struct PartArgs {
     /// Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same fraction as -g]
     #[arg(help_heading = "Size", long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem: Option<Bytes>,
-    /// Maximum memory per GPU; above the guarantee, only while other claims leave it free [default for new claims: the
-    /// guaranteed memory; for notebooks: set by the service]
+    /// Maximum memory per GPU. Memory above the guaranteed amount is available only while other claims leave it free
+    /// [default for new claims: the guaranteed memory; for notebooks: set by the service]
     #[arg(help_heading = "Size", long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem_limit: Option<Bytes>,
     /// Guaranteed share of each GPU's SMs, in percent [default for new claims: the same fraction as -g; with --gpu-mem alone,
     /// the fraction that it is of the GPU's memory]
     #[arg(help_heading = "Size", long, value_name = "PERCENT", value_parser = value::sm)]
     pub sm: Option<Share>,
-    /// Maximum share of each GPU's SMs; above the guarantee, only while other claims leave them idle: 0.8 or 80%
-    /// [default for new claims: set by the service, normally all]
+    /// Maximum share of each GPU's SMs, e.g. 0.8 or 80%. SMs above the guaranteed share are available only while other
+    /// claims leave them idle [default for new claims: set by the service, normally all]
     #[arg(help_heading = "Size", long, value_name = "PART", value_parser = value::limit)]
     pub limit: Option<Share>,
 }
@@ -63,8 +63,8 @@ pub struct ResizeArgs {
 pub const KEEP: &str = "Examples:\n  \
     gshare keep c3    c3 is not moved, offloaded or suspended for 10 minutes\n\n\
     Before gshare takes anything from a claim, it warns the owner on the terminal: what, when and for whom. Until the \
-    announced time, gshare keep can postpone the action, once for each waiting claim ([reclaim] keep in gshare.toml \
-    sets for how long). Other claims make room instead, or the waiting claim waits longer.";
+    announced time, gshare keep can postpone the action by 10 minutes ([reclaim] keep in gshare.toml), once for each \
+    claim that waits for the room. Then other claims make room, or the waiting claim waits longer.";
 
 /// `gshare keep`.
 #[derive(Args, Clone, Debug)]
@@ -77,8 +77,8 @@ pub struct KeepArgs {
 pub const EXTEND: &str = "Examples:\n  \
     gshare extend c3 -t 1h    one hour more\n\n\
     gshare warns the owner on the terminal before the time limit ([claims] lease-warning in gshare.toml, default 10 \
-    minutes). gshare refuses to extend a claim on loan (above its owner's guarantee) while a claim within a guarantee, or \
-    one that has waited very long, waits for the same GPU. At the time limit, programs on the GPU get SIGTERM, a grace time to save (lease-grace, \
+    minutes). A claim above its owner's guarantee is on loan. gshare refuses to extend it while another claim waits for \
+    the same GPU and goes first: one within its own owner's guarantee, or one that has waited very long. At the time limit, programs on the GPU get SIGTERM, a grace time to save (lease-grace, \
     default 30 seconds), and SIGKILL. gshare claim then exits 124, or 0 if its command is a script that survives \
     this and succeeds.";
 

@@ -94,7 +94,7 @@ pub struct SiteArgs {
     /// Shards that each GPU has in this cluster
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub shards: u32,
-    /// Memory of the largest GPU of this cluster, by which slurmctld refuses a larger --gshare-mem [default: the
+    /// Memory of the largest GPU of this cluster: slurmctld refuses jobs with a larger --gshare-mem [default: the
     /// largest that Slurm gives out on this machine]
     #[arg(long, value_name = "SIZE")]
     pub gpu_mem: Option<Bytes>,

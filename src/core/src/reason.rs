@@ -217,7 +217,7 @@ impl fmt::Display for Reason {
             }
             Self::Firm { class } => write!(
                 f,
-                "claims of class {} are not preemptible, so they start only within what their owner is guaranteed",
+                "gshare takes nothing back from claims of class {}, so they start only within their owner's guarantee",
                 class.name()
             ),
             Self::Drained { wanted, open } => write!(

@@ -111,7 +111,10 @@ pub(super) fn of(code: u64) -> Meaning {
             Act::Reset,
         ),
         143 => ("the GPU could not be started", Act::Reset),
-        154 => ("the GPU's recovery action has changed", Act::Nothing),
+        154 => (
+            "the driver has changed what it advises to recover the GPU; see gshare doctor",
+            Act::Nothing,
+        ),
         _ => (
             "an error that gshare does not know; see NVIDIA's list of Xids",
             Act::Links,

@@ -242,11 +242,11 @@ pub(crate) fn running(told: &Told, facts: &Facts, claim: &Running) -> Suggestion
     let used = &claim.used;
     (out.next_mem, out.next_sm) = (used.next_mem, used.next_sm);
     let seen = format!(
-        "in its {} so far it used up to {}{}",
+        "it has run for {} and used at most {}{}",
         show_duration(Duration::from_secs(used.seconds as u64)),
         Bytes(used.peak),
         used.most.map_or_else(String::new, |m| format!(
-            " and up to {} of a GPU",
+            " and at most {} of a GPU",
             percent(m)
         ))
     );

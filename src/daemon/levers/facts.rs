@@ -6,7 +6,7 @@ use gshare_abi::{
 use gshare_config::Stage;
 use gshare_core::machine::lever::Levers;
 use gshare_core::{ClaimId, Held};
-use gshare_proto::{Check, LeversView, PlaceView};
+use gshare_proto::{Check, LeversView, PlaceView, messages};
 
 use crate::daemon::doctor::check;
 use crate::daemon::engine::LeverState;
@@ -170,7 +170,8 @@ pub(crate) fn levers_of(
         let silent = unable(levers, id, live).find(|u| u.1 == Unable::Silent);
         silent.map_or(Ok(()), |(pid, _)| {
             Err(format!(
-                "the driver does not answer for process {pid} while another process of the claim is locked, so gshare offloads the claim only on request (gshare offload)"
+                "{}, so gshare offloads the claim only on request (gshare offload)",
+                messages::driver_is_silent(pid)
             ))
         })
     });

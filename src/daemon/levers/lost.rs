@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gshare_core::ClaimId;
+use gshare_proto::messages;
 
 use super::job::Tell;
 use crate::daemon::engine::LeverState;
@@ -42,8 +43,9 @@ impl LeverState {
                 )
             }
             Unable::Silent | Unable::Nccl => format!(
-                "{id}: the driver did not answer for process {pid} while another process of the claim was locked. All its \
-                 processes continue, but gshare offloads the claim only on request while process {pid} runs"
+                "{id}: {}. All processes of {id} continue. Until process {pid} ends, gshare offloads {id} only on request \
+                 (gshare offload {id})",
+                messages::driver_is_silent(pid)
             ),
         };
         new.map(text).collect()

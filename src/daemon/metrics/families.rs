@@ -116,7 +116,7 @@ pub(super) fn service(
         (
             "gshare_starts_total",
             COUNTER,
-            "Service starts recorded in the journal.",
+            "How often the service has started, by its journal.",
             Some(about.epoch as f64),
         ),
         (
@@ -180,7 +180,7 @@ pub(super) fn service(
         (
             "gshare_caps_written_total",
             COUNTER,
-            "Memory limits changed since the service started, by lending and taking back.",
+            "Changes of memory limits since the service started, to lend memory or take it back.",
             Some(stats.caps as f64),
         ),
         (

@@ -277,7 +277,7 @@ pub(super) fn users(page: &mut Page, snapshot: &Snapshot) {
         }),
         (
             "gshare_user_waiting_gpus",
-            "Parts of GPUs waited for.",
+            "Parts of GPUs that waiting claims ask for.",
             |u| Some(u.waiting),
         ),
         (

@@ -317,8 +317,8 @@ pub(crate) fn divided(g: usize, result: Result<AdminDone, WireError>, out: Sende
 fn undone(g: usize, why: &Undivided, undo: &str) -> WireError {
     let hint = match why {
         Undivided::Driver(MigError::Pending(_)) => format!(
-            "nothing else may have the GPU open: stop other monitors, then gshare admin release {g} --for 60s \
-             && nvidia-smi -i {g} --gpu-reset; the instances are made when gshared starts next"
+            "no program may have the GPU open: stop other monitoring programs, then type gshare admin release {g} \
+             --for 60s && nvidia-smi -i {g} --gpu-reset; gshared makes the instances when you restart it"
         ),
         _ => format!("changes made so far stay; {undo} reverts them"),
     };

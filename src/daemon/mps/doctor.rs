@@ -118,8 +118,8 @@ fn rung_row(world: &World<'_>, g: usize) -> Check {
              between them, and shares are not enforced".to_owned(),
             SIMULATION,
             Some(format!(
-                "put more GPUs in mode auto to separate them, or set one mode: gshare admin mode {g} timeslice \
-                 --wait (or mps)"
+                "to keep the two kinds on different GPUs, set mode auto on more GPUs; or set another mode here: gshare \
+                 admin mode {g} timeslice --wait (or mps)"
             )),
         ),
         GpuMode::Auto => match (mps, runs_through_mps(world, g)) {

@@ -232,8 +232,8 @@ pub(crate) fn adopted_text(world: &World<'_>, record: &ClaimRecord, size: &str) 
         "{id}: {what} (pid {pid}) has a claim now: {size}\n  \
          counted: its memory and GPU time, from now on; what it starts belongs to {id}\n  \
          GPUs: {opens}\n  \
-         limit: none until its next start, in a claim: gshare claim ... -- {what}\n  \
-         over-use: any use above the size of {id}\n  \
+         limit: none while it runs. To limit it, start it again in a claim: gshare claim ... -- {what}\n  \
+         over-use: gshare warns you if it uses more than the size of {id}\n  \
          end: {id} ends when the process exits; gshare release {id} ends the process, too",
     )
 }

@@ -62,6 +62,7 @@ catalogue! {
     gpu_is_held(gpu = 0, holders = "c3 of ada, c5 of bob") "GPU {gpu} is held by {holders}"
     gpu_takes_claims(gpu = 0) "GPU {gpu} takes claims again"
     gpu_is_lost() "the driver has lost the GPU"
+    driver_is_silent(pid = 4242) "the driver does not answer for process {pid} while another process of the claim is paused"
     needs_mps(cause = "nvidia-cuda-mps-control is not installed") "MPS is needed to run claims side by side, but is missing: {cause}"
 
     // How sure a row of doctor is.

@@ -52,7 +52,7 @@ pub enum Caps {
     /// By the library path: holds for programs that do not try to get around it.
     #[default]
     Cooperative,
-    /// Not at all: look only.
+    /// Not at all: read-only.
     None,
 }
 

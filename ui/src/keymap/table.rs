@@ -53,7 +53,7 @@ pub(super) static COMMANDS: &[Command] = commands! {
     Screen, "O a", "restore" 4, "restore", levers::restorable => levers::restore,
         "bring the chosen claim back onto a GPU";
     Screen, "p", "keep" 9, "keep", levers::keepable => levers::keep,
-        "postpone the action announced for the chosen claim, or for your first claim that has one";
+        "postpone the action announced for the chosen claim, else the first one announced for a claim of yours";
     Screen, "e", "extend" 2, "extend", act::limited_claim => act::open_extend,
         "extend the chosen claim's time limit";
     Screen, "x Del F9", "release" 7, "release", act::release => |m| act::put(m, act::release(m)),
@@ -70,7 +70,7 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "what has happened, the newest first";
     Screen, "y", "" 0, "copy", act::copyable => act::copy,
         "copy the id of the chosen row, or the command that fixes the chosen check (OSC 52)";
-    Screen, "m", "mine" 1, "mine only", |m| need(m.page != Health, "the GPUs and checks on this screen belong to no user") => act::mine_only,
+    Screen, "m", "mine" 1, "mine only", |m| need(m.page != Health, "this key has no effect here: GPUs and checks belong to no user") => act::mine_only,
         "show only your rows, or all rows again";
     Screen, "Tab", "next" 4, "next screen", always => |m| act::turn_page(m, 1),
         "go to the next screen";
@@ -118,8 +118,8 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "show a longer time ahead";
     Page(Queue), "]", "later" 1, "later", act::some_ahead => |m| act::look_ahead(m, true),
         "show the next period";
-    Page(Queue), "[", "" 0, "earlier", |m| need(m.ahead_ms > 0, "the chart already begins now") => |m| act::look_ahead(m, false),
-        "show the previous period, which begins now at the earliest";
+    Page(Queue), "[", "" 0, "earlier", |m| need(m.ahead_ms > 0, "the chart already begins now; ] shows a later period") => |m| act::look_ahead(m, false),
+        "go back by one period, at most to now";
     Page(History), "b", "by" 5, "split", always => act::next_split,
         "split the chart: everybody, each user, each GPU";
     Page(History), "[", "back" 4, "earlier", always => |m| act::go_back(m, 1),
@@ -137,7 +137,7 @@ pub(super) static COMMANDS: &[Command] = commands! {
     Screen, "<", "" 0, "replay: slower", |m| need(m.recorded, RECORDED) => |m| act::seek(m, Seek::Slower),
         "in a recording: half as fast";
     Screen, ".", "" 0, "replay: forward", |m| need(m.recorded, RECORDED) => |m| act::seek(m, Seek::Forward),
-        "in a recording: ten seconds on";
+        "in a recording: ten seconds forward";
     Screen, ",", "" 0, "replay: back", |m| need(m.recorded, RECORDED) => |m| act::seek(m, Seek::Back),
         "in a recording: ten seconds back";
     Screen, ":", "" 0, "", always => act::open_palette,

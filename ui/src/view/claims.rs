@@ -99,7 +99,9 @@ fn gain(view: &View<'_>) -> Vec<Line<'static>> {
     ];
     if gain.needed_by_busy < gain.needed {
         let (idle, bytes) = (many(gain.idle, "program"), gib(gain.idle_bytes));
-        let text = format!("if {idle} on GPUs idle for 10 min were offloaded: {bytes} GiB");
+        let text = format!(
+            "if also {idle} ({bytes} GiB) moved to host RAM; their GPUs were idle for 10 min"
+        );
         out.push(row(gain.needed_by_busy, text));
     }
     out.push(line!(view; dim "  only what has a claim is moved or offloaded"));

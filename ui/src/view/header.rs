@@ -28,7 +28,7 @@ fn tab(model: &Model, page: Page, short: bool) -> String {
 /// How firmly limits hold, and in which stage, where the service says one.
 fn limits(snapshot: &Snapshot) -> String {
     let (lead, word) = match (&snapshot.service, snapshot.caps) {
-        (None, _) | (_, Caps::None) => return "look only".to_owned(),
+        (None, _) | (_, Caps::None) => return "read-only".to_owned(),
         (Some(service), _) if service.off.is_some() => return "no limits".to_owned(),
         (Some(service), caps) => {
             let stage = service.stage.as_ref();

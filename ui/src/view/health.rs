@@ -194,7 +194,9 @@ fn holds(snapshot: &Snapshot) -> [(&'static str, &'static str); 3] {
     };
     let compute = match (snapshot.caps, mps, mig) {
         (Caps::None, ..) => "no limit is enforced",
-        (_, true, _) => "with MPS each claim has its part of the SMs, else of the GPU's time",
+        (_, true, _) => {
+            "with MPS each claim has its part of the SMs; on other GPUs it gets its part of the time"
+        }
         (_, _, true) => {
             "each MIG instance has its own SMs; on other GPUs each claim gets its part of the time"
         }

@@ -849,10 +849,10 @@ fn off_is_said_in_the_first_row_and_nothing_is_promised() {
 fn a_lost_service_is_told_with_the_age_of_the_figures() {
     let mut m = model(NLP, (100, 30), canned::workstation());
     m.disconnected = Some("the gshare service closed the connection".to_owned());
-    assert!(screen(&m).contains("closed the connection; figures of 14:32:07"));
+    assert!(screen(&m).contains("closed the connection; figures from 14:32:07"));
     m.disconnected = None;
     m.clock.now_ms += 12_000;
-    assert!(screen(&m).contains("no news for 12s; figures of 14:32:07"));
+    assert!(screen(&m).contains("no news for 12s; figures from 14:32:07"));
     // What is old has one colour.
     let look = Look::new(Depth::Rgb, true);
     let old = buffer(&m, &look);

@@ -218,7 +218,7 @@ impl std::fmt::Display for Unpackable {
             )
         } else {
             format!(
-                "their sum fits into {gpus} GPU{s}, but each part must fit on one GPU, and no GPU has that much left"
+                "their sum fits into {gpus} GPU{s}, but a fraction cannot be split between GPUs, and no GPU has enough room left"
             )
         };
         write!(
@@ -325,7 +325,7 @@ mod tests {
         let told = unpackable_quotas(2, &all).expect("not packable");
         assert_eq!(
             told.to_string(),
-            "project:a cannot be guaranteed 0.6 in addition to the other guarantees: their sum fits into 2 GPUs, but each part must fit on one GPU, and no GPU has that much left"
+            "project:a cannot be guaranteed 0.6 in addition to the other guarantees: their sum fits into 2 GPUs, but a fraction cannot be split between GPUs, and no GPU has enough room left"
         );
         assert_eq!(told.most, Share::from_milli(300));
         let told = unpackable_quotas(1, &all).expect("too many");

@@ -27,7 +27,7 @@ pub(crate) fn turn_section(model: &mut Model, by: usize) {
                 model.choose(0);
             }
         }
-        None => model.say(Tone::Plain, "nothing else on the screen has rows"),
+        None => model.say(Tone::Plain, "the other parts of this screen are empty"),
     }
 }
 

@@ -47,7 +47,10 @@ fn start(tried: &Tried, model: &Model) -> String {
     if let Some(made) = overview::made_for(tried, model.clock.now_ms) {
         let doing = tried.takings.iter();
         let doing = doing.map(|t| format!("{} of {} {}", t.id, t.user, t.what));
-        return format!("{made}: {}", doing.collect::<Vec<_>>().join("; "));
+        return format!(
+            "{made}, others make room: {}",
+            doing.collect::<Vec<_>>().join("; ")
+        );
     }
     let mut text = tried.message.clone();
     if let Some(expected) = tried.expected.as_ref().filter(|_| !tried.by_hours) {

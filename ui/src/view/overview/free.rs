@@ -125,16 +125,16 @@ fn made(view: &View<'_>) -> Vec<String> {
         let (run, tried) = view.model.dry_run(room)?;
         let (size, model) = (share(f64::from(run.milli) / 1000.0), short(view, room));
         let (made, keeps) = (made_for(tried, run.asked.0)?, keeps(tried));
-        Some(format!("{size} {model} {made}: {keeps}"))
+        Some(format!("{size} {model} {keeps} {made}: others make room"))
     });
     made.collect()
 }
 
-/// `in 30s, others make room`, of what was tried then.
+/// `in 30s`, where others make room for what was tried then.
 pub(in crate::view) fn made_for(tried: &Tried, asked_ms: u64) -> Option<String> {
     let at = tried.expected_ms.filter(|_| !tried.takings.is_empty())?;
     let wait = seconds(at.saturating_sub(asked_ms).div_ceil(1000));
-    Some(format!("in {wait}, others make room"))
+    Some(format!("in {wait}"))
 }
 
 /// When there may be more, and who comes first.

@@ -252,7 +252,7 @@ fn where_nothing_is_free_it_is_said_when_others_make_room() {
             screen(&m)
         };
         let text = said(vec![gshare_proto::TakingView::default()]);
-        let made = "0.25 RTX 4090 in 30s, others make room: yours";
+        let made = "0.25 RTX 4090 yours in 30s: others make room";
         assert!(row(&text, "0.25 RTX").contains(made), "{text}");
         // What ends by itself is not made.
         assert!(!said(Vec::new()).contains("make room"));
