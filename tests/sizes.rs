@@ -120,7 +120,7 @@ fn running_claims_get_the_size_that_they_need_when_asked() {
     let view = until("its first second is over", SOON, || {
         let said = suggestion(&station, &["--running"]).suggestions.pop()?;
         said.reasons[0]
-            .starts_with("a guess: in its")
+            .starts_with("a guess: it has run for")
             .then_some(said)
     });
     assert!((3 * GIB..5 * GIB).contains(&view.mem), "{view:?}");

@@ -149,16 +149,16 @@ fn the_service_may_die_and_come_back_under_the_screen() {
     screen.shows(&["survivor"], SOON);
     station.stop_service(Signal::SIGKILL).expect("killed");
     // The last figures stay, with the time that they are of.
-    let figures_of = |text: &str| {
+    let figures_from = |text: &str| {
         let words: Vec<&str> = text.split_whitespace().collect();
-        words.windows(2).any(|w| w == ["figures", "of"])
+        words.windows(2).any(|w| w == ["figures", "from"])
     };
     screen.wait("its last figures", SOON, |text| {
-        (text.contains("survivor") && figures_of(text)).then_some(())
+        (text.contains("survivor") && figures_from(text)).then_some(())
     });
     station.start_service().expect("starts again");
     screen.wait("news again", LATE, |text| {
-        (text.contains("survivor") && !figures_of(text)).then_some(())
+        (text.contains("survivor") && !figures_from(text)).then_some(())
     });
     assert_eq!(raw.finish(), Some(0));
     screen.wait("the row goes", SOON, |text| {

@@ -210,7 +210,7 @@ impl Notebook {
 /// What a cell prints itself: gshare's line about the GPU that the notebook has got comes when it comes.
 pub fn without_grant(printed: &str) -> String {
     let own = printed.split_inclusive('\n');
-    own.filter(|line| !(line.starts_with("gshare: c") && line.contains(" guaranteed")))
+    own.filter(|line| !(line.starts_with("gshare: c") && line.contains(" has ")))
         .collect()
 }
 
