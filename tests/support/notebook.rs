@@ -210,8 +210,10 @@ impl Notebook {
 /// What a cell prints itself: gshare's line about the GPU that the notebook has got comes when it comes.
 pub fn without_grant(printed: &str) -> String {
     let own = printed.split_inclusive('\n');
-    own.filter(|line| !(line.starts_with("gshare: c") && line.contains(" has ")))
-        .collect()
+    own.filter(|line| {
+        !(line.starts_with("gshare: c") && line.contains(" of GPU ") && line.contains("SMs"))
+    })
+    .collect()
 }
 
 /// Whether another user may run that Python; says why it skips if not.
