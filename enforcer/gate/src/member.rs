@@ -842,9 +842,7 @@ impl Member {
         if knock && rings && self.rung_ns == 0 {
             self.rung_ns = now;
         }
-        // What is said well before the arbiter is to look it reads then.
-        let in_time = rings && now.saturating_add(SOON_NS) < self.told_end_ns;
-        if knock || !self.busy || in_time {
+        if knock || !self.busy {
             self.told_end_ns = expected_ns;
         }
         self.told = (waiting, self.busy);
