@@ -38,8 +38,6 @@ const SOON_NS: u64 = 250_000;
 /// A launch that went is awaited for so long while the program is still in the call of it; it loads a module by then,
 /// or has lost its processor.
 const CALL_NS: u64 = 10_000_000;
-/// So much of a turn may be left unused without a word to the arbiter: a turn is no shorter.
-const REST_AT_MOST_NS: u64 = 2_000_000;
 /// Longer gaps count as one of this length.
 const GAP_NS: u64 = 2_000_000;
 
@@ -829,13 +827,9 @@ impl Member {
             && waiting == was_waiting
             && now.saturating_add(LATER_NS) >= self.told_end_ns;
         let changed = (waiting, self.busy) != self.told;
-        // What is left of a turn before a light claim that is due is too short for anybody.
-        let rest =
-            turns && self.flags.has(Flags::DUE) && waiting && self.next_ns <= REST_AT_MOST_NS;
         let knock = rings && (changed && !as_told || later)
             || full
             || turns
-                && !rest
                 && ((waiting && !was_waiting && (closed || !self.busy))
                     || (was_busy && !self.busy && !closed)
                     || (was_waiting && !waiting && !self.busy));
