@@ -11,14 +11,14 @@ const APART: u64 = 8;
 
 /// A time that comes again and again.
 #[derive(Debug, Clone, Copy, Default)]
-struct Usual {
+struct Rhythm {
     seen: u32,
     mean_ns: u64,
     /// How far it is from that on average.
     off_ns: u64,
 }
 
-impl Usual {
+impl Rhythm {
     fn saw(&mut self, ns: u64) {
         if self.seen == 0 {
             (self.mean_ns, self.off_ns) = (ns, 0);
@@ -40,8 +40,8 @@ pub(super) struct Pauses {
     looked_ns: u64,
     used_ns: u64,
     /// How long it has no work, and how long it is from one beginning to the next.
-    pause: Usual,
-    beat: Usual,
+    pause: Rhythm,
+    beat: Rhythm,
 }
 
 impl Pauses {
@@ -70,13 +70,13 @@ impl Pauses {
     fn expected(&self) -> Option<(u64, u64)> {
         let (since, began) = (self.since_ns?, self.began_ns.unwrap_or(0));
         let known = [(since, self.pause), (began, self.beat)].into_iter();
-        let (from, usual) = known
-            .filter(|(_, u)| u.seen >= SEEN && u.off_ns <= self.pause.mean_ns / APART)
-            .min_by_key(|(_, u)| u.off_ns)?;
-        let back = from + usual.mean_ns;
+        let (from, rhythm) = known
+            .filter(|(_, r)| r.seen >= SEEN && r.off_ns <= self.pause.mean_ns / APART)
+            .min_by_key(|(_, r)| r.off_ns)?;
+        let back = from + rhythm.mean_ns;
         Some((
-            back - usual.off_ns,
-            back + 2 * usual.off_ns + LATE_AT_MOST_NS,
+            back - rhythm.off_ns,
+            back + 2 * rhythm.off_ns + LATE_AT_MOST_NS,
         ))
     }
 }
