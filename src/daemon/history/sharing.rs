@@ -33,6 +33,7 @@ pub(crate) fn answer(
     mut view: ReportView,
     (mut runs, machine): (Vec<Run>, Machine),
     user: Option<u32>,
+    names: Names,
     out: &Sender,
     turn: Turn,
 ) {
@@ -41,7 +42,6 @@ pub(crate) fn answer(
     let play = move || {
         gshare_abi::host::Priority::Background.take();
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let names = Names::default();
         view.sharing = Some(played::sharing(&mut runs, machine, user, |uid| {
             names.user(uid)
         }));

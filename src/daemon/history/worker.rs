@@ -245,7 +245,8 @@ impl Desk {
                     });
                     match answer {
                         Ok((report, Some(runs), user)) => {
-                            sharing::answer(report, runs, user, &out, turn);
+                            let names = self.names.clone();
+                            sharing::answer(report, runs, user, names, &out, turn);
                         }
                         answer => {
                             out.answer(answer.map(|(view, ..)| Reply::Report(Box::new(view))));
