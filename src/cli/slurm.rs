@@ -30,7 +30,7 @@ use gres::Shards;
 use job::{Cgroup, Job};
 pub(crate) use queue::SlurmJob;
 
-/// Longest wait for the service: slurmd waits meanwhile.
+/// Longest wait for the service and for Slurm; slurmd or a user waits meanwhile.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(args: &SlurmArgs) -> Outcome {
@@ -104,19 +104,25 @@ impl Site {
     /// Asks the service, and waits for at most two seconds.
     fn ask(&self, call: Call) -> Result<Reply, Not> {
         let socket = self.socket.clone();
-        let (tell, hear) = mpsc::channel();
         // A service that hangs may not even accept the connection.
-        std::thread::spawn(move || {
-            let asked = Client::connect(&socket).and_then(|mut client| client.call(&call));
-            // The other side may have given up.
-            let _ = tell.send(asked);
-        });
-        match hear.recv_timeout(PATIENCE) {
-            Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(ClientError::Refused(error))) => Err(Not::Refused(error.message)),
-            Ok(Err(_)) | Err(_) => Err(Not::Silent),
+        let asked =
+            soon(move || Client::connect(&socket).and_then(|mut client| client.call(&call)));
+        match asked {
+            Some(Ok(reply)) => Ok(reply),
+            Some(Err(ClientError::Refused(error))) => Err(Not::Refused(error.message)),
+            Some(Err(_)) | None => Err(Not::Silent),
         }
     }
+}
+
+/// What a thread finds out within [`PATIENCE`].
+fn soon<T: Send + 'static>(find: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (tell, hear) = mpsc::channel();
+    std::thread::spawn(move || {
+        // The other side may have given up.
+        let _ = tell.send(find());
+    });
+    hear.recv_timeout(PATIENCE).ok()
 }
 
 /// The job that slurmd runs a prolog or epilog for.

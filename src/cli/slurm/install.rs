@@ -63,12 +63,7 @@ pub(super) fn install(site: &Site, config: Option<&Path>, args: &InstallArgs) ->
 
 pub(super) fn uninstall(args: &UninstallArgs) -> Outcome {
     let mut changes = Vec::new();
-    let stack = stack(&args.dir);
-    for (name, sign) in EDITED {
-        let path = match name {
-            "plugstack.conf" => stack.clone(),
-            _ => args.dir.join(name),
-        };
+    for (_, sign, path) in edited(&args.dir) {
         let before = read(&path)?;
         let (rest, new) = without_block(&path, before.as_deref().unwrap_or_default(), sign)?;
         let after = (!new || !rest.is_empty()).then_some(rest);
@@ -97,14 +92,14 @@ pub(super) fn uninstall(args: &UninstallArgs) -> Outcome {
     Ok(0)
 }
 
-/// Where the list of SPANK plugins is.
-fn stack(dir: &Path) -> PathBuf {
+/// The files with a block, how a comment begins there, and where they are: the list of SPANK plugins is where slurm.conf
+/// says.
+fn edited(dir: &Path) -> [(&'static str, &'static str, PathBuf); EDITED.len()] {
     let conf = Conf::read(&dir.join("slurm.conf"));
-    let named = conf.last("plugstackconfig");
-    dir.join(if named.is_empty() {
-        "plugstack.conf"
-    } else {
-        named
+    EDITED.map(|(name, sign)| {
+        let stack = conf.last("plugstackconfig");
+        let elsewhere = name == "plugstack.conf" && !stack.is_empty();
+        (name, sign, dir.join(if elsewhere { stack } else { name }))
     })
 }
 
@@ -155,13 +150,8 @@ fn planned(
     }
     let shards = gpus * u64::from(args.shards);
     let printed = |file: &str| files::text(site, config, &args, file);
-    let stack = stack(dir);
     let mut changes = Vec::new();
-    for (name, sign) in EDITED {
-        let path = match name {
-            "plugstack.conf" => stack.clone(),
-            _ => dir.join(name),
-        };
+    for (name, sign, path) in edited(dir) {
         let before = read(&path)?;
         let (mut rest, new) = without_block(&path, before.as_deref().unwrap_or_default(), sign)?;
         // Whether a file says something already, without gshare's block.

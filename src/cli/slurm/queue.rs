@@ -2,12 +2,11 @@
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
 
 use gshare_proto::printable;
 use serde::Serialize;
 
-use super::PATIENCE;
+use super::soon;
 use crate::command::failure::{self, Failure};
 
 /// A job as squeue shows it.
@@ -82,21 +81,17 @@ fn squeue(words: &[&str]) -> Result<Vec<SlurmJob>, Failure> {
     let failed = |e: std::io::Error| Failure::new(failure::NOT_FOUND, format!("squeue: {e}"));
     let mut child = squeue.spawn().map_err(failed)?;
     let mut stdout = child.stdout.take().expect("piped");
-    let (tell, hear) = mpsc::channel();
-    std::thread::spawn(move || {
+    let said = soon(move || {
         let mut text = Vec::new();
-        let read = stdout.read_to_end(&mut text);
-        // The other side may have given up.
-        let _ = tell.send(read.map(|_| text));
+        stdout.read_to_end(&mut text).map(|_| text)
     });
-    let said = hear.recv_timeout(PATIENCE);
-    if said.is_err() {
+    if said.is_none() {
         let _ = child.kill();
     }
     child.wait().map_err(failed)?;
     match said {
         // Of a job that it does not know squeue prints nothing here.
-        Ok(Ok(text)) => {
+        Some(Ok(text)) => {
             let text = String::from_utf8_lossy(&text);
             Ok(text.lines().filter_map(parsed).collect())
         }
