@@ -33,26 +33,27 @@ pub(crate) fn run(args: &ReplayArgs, text: &str) -> Outcome {
         })?;
         records.push(record);
     }
-    let begin = |r: &RunRecord| r.ended_ms as f64 / 1000.0 - r.seconds;
+    let begin = |r: &RunRecord| r.ended_ms as f64 / 1000.0 - r.ended.seconds;
     records.sort_by(|a, b| begin(a).total_cmp(&begin(b)));
     records.truncate(args.claims.unwrap_or(usize::MAX).max(1));
     let first = records.first().map_or(0.0, begin);
     let mut memory = Memory::default();
     let runs = records.iter().map(|r| {
-        let said = memory.meet(r.uid, r.shape(), r.peak as f64);
-        let parts = r.parts.len() as u64;
+        let said = memory.meet(r.uid, r.shape.clone(), r.used.peak as f64);
+        let parts = r.used.parts.len() as u64;
         SizedRun {
             arrival_s: begin(r) - first,
-            run_s: r.seconds,
-            asked: r.asked_mem,
+            run_s: r.ended.seconds,
+            asked: r.asked.mem,
             said: said.map(|(_, bound)| bound as u64),
-            peak: r.peak,
+            peak: r.used.peak,
             mean: r
+                .used
                 .parts
                 .iter()
                 .sum::<u64>()
                 .checked_div(parts)
-                .unwrap_or(r.peak),
+                .unwrap_or(r.used.peak),
         }
     });
     let mut runs: Vec<SizedRun> = runs.collect();

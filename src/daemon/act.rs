@@ -272,7 +272,7 @@ mod tests {
                 if text.contains("others came first")),
             "{ends:?}"
         );
-        scene.claim(2, 0).record.behalf = Some(crate::daemon::journal::BehalfRecord {
+        scene.claim(2, 0).record.origin.behalf = Some(crate::daemon::journal::BehalfRecord {
             cgroup: "/slurm/job_1".into(),
             spec: Box::default(),
             seen: true,

@@ -258,7 +258,7 @@ impl AdviceState {
         let (id, policy) = (claim.id.parse().ok()?, world.config.sizes.auto_shrink);
         let live = world.claims.get(&id)?;
         // Those that follow their need by themselves are told nothing.
-        let follows = policy == AutoShrink::Request && live.record.auto;
+        let follows = policy == AutoShrink::Request && live.record.terms.auto;
         if policy == AutoShrink::Off || follows {
             return None;
         }

@@ -25,7 +25,7 @@ impl Behalf {
             let Some(live) = world.claims.get(&id) else {
                 continue;
             };
-            let Some(behalf) = &live.record.behalf else {
+            let Some(behalf) = &live.record.origin.behalf else {
                 continue;
             };
             let age = world.now.unix_ms.saturating_sub(live.record.granted_ms);
@@ -63,7 +63,7 @@ mod tests {
         let unix_ms = scene.now.unix_ms;
         let record = &mut scene.claim(1, 0).record;
         record.granted_ms = unix_ms - age_s * 1000;
-        record.behalf = Some(BehalfRecord {
+        record.origin.behalf = Some(BehalfRecord {
             cgroup: "/job".into(),
             spec: Box::default(),
             seen,

@@ -95,7 +95,7 @@ pub(crate) fn order(
     slurm::names_its_gpus(world, &request)?;
     slurm::stays_in_its_part(world, &request)?;
     record.project = project.unwrap_or(record.project);
-    record.behalf = Some(behalf);
+    record.origin.behalf = Some(behalf);
     let asked = Asked {
         peer: owner,
         out: out.clone(),
@@ -123,7 +123,7 @@ pub(crate) fn enter(with: &mut Effects, id: ClaimId) -> anyhow::Result<Vec<Comma
     let Some(live) = with.claims.get_mut(&id) else {
         return Ok(done);
     };
-    let (Some(cgroup), Some(behalf)) = (&live.cgroup, &mut live.record.behalf) else {
+    let (Some(cgroup), Some(behalf)) = (&live.cgroup, &mut live.record.origin.behalf) else {
         return Ok(done);
     };
     let filtered = match &mut with.host.fences.filters {
@@ -195,7 +195,7 @@ pub(crate) fn cgroups_of_others(world: &World<'_>) -> BTreeMap<ClaimId, Found> {
         return BTreeMap::new();
     };
     let found = |(id, live): (&ClaimId, &super::live::Live)| {
-        let behalf = live.record.behalf.as_ref()?;
+        let behalf = live.record.origin.behalf.as_ref()?;
         let known = live.cgroup.as_ref();
         let found = if known.is_some_and(gshare_enforcer::cgroup::ClaimCgroup::is_there) {
             Found::Same
@@ -221,8 +221,8 @@ fn known_behalf(
     let taken = |text: String| WireError::new(ErrorCode::NotAvailable, text);
     for (id, record) in held.chain(waiting) {
         let label = record.name.as_deref().unwrap_or("no name");
-        let Some(behalf) = &record.behalf else {
-            let lodging = record.lodging.as_ref();
+        let Some(behalf) = &record.origin.behalf else {
+            let lodging = record.runs.lodging.as_ref();
             if lodging.is_some_and(|at| overlap(at, &asked.cgroup)) {
                 let text = format!(
                     "{} overlaps with the cgroup of {id} ({label})",
@@ -264,14 +264,16 @@ impl Claims {
     /// Whether a claim was made on behalf.
     pub(crate) fn is_on_behalf(&self, id: ClaimId) -> bool {
         let live = self.get(&id);
-        live.is_some_and(|live| live.record.behalf.is_some())
+        live.is_some_and(|live| live.record.origin.behalf.is_some())
     }
 }
 
 /// The refusal of a program that is not below the cgroup of a claim on behalf.
 pub(crate) fn not_below(claims: &Claims, id: ClaimId) -> WireError {
     let record = claims.get(&id).map(|l| &l.record);
-    let cgroup = record.and_then(|r| r.behalf.as_ref()).map(|b| &b.cgroup);
+    let cgroup = record
+        .and_then(|r| r.origin.behalf.as_ref())
+        .map(|b| &b.cgroup);
     let cgroup = cgroup.map_or_else(String::new, |c| c.display().to_string());
     let text = format!("{id} is for the programs below {cgroup}; no other can join it");
     WireError::new(ErrorCode::NotPermitted, text).with_hint(messages::claim_your_own())

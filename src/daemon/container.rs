@@ -50,7 +50,7 @@ pub(crate) fn place(world: &World<'_>, peer: &Peer, word: &str) -> Result<Reply,
             "containers are switched off in the config ([containers] cdi-dir)".to_owned(),
         ));
     };
-    if live.record.no_library {
+    if live.record.terms.no_library {
         let text =
             format!("{id} was claimed with --no-library, but containers would load the library");
         return Err(not_now(text).with_hint("to run containers, claim without --no-library"));

@@ -8,7 +8,7 @@ use gshare_enforcer::proc::{self, ProcessKey};
 use gshare_proto::{ClaimSpec, CommandLine, ErrorCode, Wait, WireError, messages};
 
 use super::gpu::Gpus;
-use super::journal::{ClaimRecord, ProcessRecord};
+use super::journal::{ClaimRecord, OriginRecord, ProcessRecord, TermsRecord};
 use super::peer::Peer;
 use super::signal;
 use super::world::World;
@@ -124,8 +124,9 @@ pub(crate) fn request(
         WireError::new(ErrorCode::Internal, messages::unknown_peer())
             .with_hint("run gshare outside the container: the service does not see processes in another pid namespace")
     })?;
+    let named = request.only_gpus.iter();
+    let here = named.map(|g| *g as usize).filter(|g| *g < world.gpus.len());
     let record = ClaimRecord {
-        id: 0,
         uid: peer.uid,
         name: spec
             .name
@@ -136,42 +137,25 @@ pub(crate) fn request(
         class: class.name().to_owned(),
         command: spec.command.to_vec(),
         cwd: spec.cwd.clone().map(String::from),
-        hold: spec.hold,
-        granted_ms: 0,
-        ends_ms: None,
         // A held claim without a command belongs to no process.
         process: (!spec.hold || !spec.command.is_empty()).then(|| record(process)),
-        joined: Vec::new(),
-        strict: false,
-        slices: Vec::new(),
-        lodging: None,
-        ending: None,
-        kill_all: false,
-        adopted: false,
-        uncapped: false,
-        place: None,
-        only: {
-            let named = request.only_gpus.iter();
-            let here = named.map(|g| *g as usize).filter(|g| *g < world.gpus.len());
-            here.map(|g| world.gpus.lasting_name(g)).collect()
+        terms: TermsRecord {
+            hold: spec.hold,
+            ends_ms: None,
+            only: here.map(|g| world.gpus.lasting_name(g)).collect(),
+            mode: request.mode.map(|m| m.name().to_owned()),
+            no_move: !request.movable,
+            requeue: spec.requeue,
+            signal: spec.signal,
+            no_library: spec.no_library,
+            auto: spec.auto,
+            lazy: None,
         },
-        holding: super::journal::HoldingRecord::Here,
-        requeue: spec.requeue,
-        requeued: false,
-        signal: spec.signal,
-        signalled: false,
-        sm_full: None,
-        no_move: !request.movable,
-        stopped: false,
-        told: false,
-        mode: request.mode.map(|m| m.name().to_owned()),
-        lazy: None,
-        auto: spec.auto,
-        kernel: spec.kernel.clone(),
-        behalf: None,
-        stage: gshare_config::Stage::default(),
-        plain: false,
-        no_library: spec.no_library,
+        origin: OriginRecord {
+            kernel: spec.kernel.clone(),
+            ..OriginRecord::default()
+        },
+        ..ClaimRecord::default()
     };
     Ok((request, patience, record))
 }

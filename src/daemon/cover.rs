@@ -106,7 +106,7 @@ fn dirs_of(binds: &[Bind], libcuda: &Path, nvml: &Path, own: &LibDirs) -> BTreeS
 pub(crate) fn look(world: &World<'_>, expected: &[Bind]) -> Vec<Command> {
     let mut out = Vec::new();
     for (&id, live) in world.claims.iter() {
-        if !live.record.strict && !live.record.adopted {
+        if !live.record.runs.strict && !live.record.origin.adopted {
             continue;
         }
         let bare = bare_members(world, id, expected);

@@ -79,19 +79,19 @@ pub(crate) fn carry_out(with: &mut Effects, command: EndCommand) -> Vec<Command>
         EndCommand::Requeue { id, why } => return reclaim::requeue(&with.world(), id, &why),
         EndCommand::Requeued(id) => {
             if let Some(live) = with.claims.get_mut(&id) {
-                live.record.requeued = true;
+                live.record.end.requeued = true;
             }
         }
         EndCommand::MoveLease(id, ends_ms) => {
             if let Some(live) = with.claims.get_mut(&id) {
-                live.record.ends_ms = ends_ms;
+                live.record.terms.ends_ms = ends_ms;
                 let what = "when the time limit of a claim ends";
                 with.journal.keep(&live.record, what);
             }
         }
         EndCommand::LeaseEnded { id, stopped, told } => {
             if let Some(live) = with.claims.get_mut(&id) {
-                (live.record.stopped, live.record.told) = (stopped, told);
+                (live.record.end.stopped, live.record.end.told) = (stopped, told);
             }
         }
         EndCommand::Signalled { id, due, again } => {
@@ -114,7 +114,7 @@ pub(crate) fn carry_out(with: &mut Effects, command: EndCommand) -> Vec<Command>
         }
         EndCommand::Hold(id) => {
             if let Some(live) = with.claims.get_mut(&id) {
-                live.record.hold = true;
+                live.record.terms.hold = true;
                 with.journal.keep(&live.record, "that a claim is held");
             }
         }
@@ -131,7 +131,7 @@ pub(crate) fn release(world: &World<'_>, peer: &Peer, word: &str) -> Result<Orde
 
 /// `gshare release --all`.
 pub(crate) fn release_all(world: &World<'_>, peer: &Peer) -> Result<Order, WireError> {
-    let own = |record: &ClaimRecord| record.uid == peer.uid && record.behalf.is_none();
+    let own = |record: &ClaimRecord| record.uid == peer.uid && record.origin.behalf.is_none();
     let held = world.claims.iter().filter(|(_, l)| own(&l.record));
     let waiting = world.claims.waiting.iter().filter(|(_, a)| own(&a.record));
     let mine: BTreeSet<ClaimId> = (held.map(|(id, _)| *id))
@@ -188,7 +188,7 @@ fn end(world: &World<'_>, id: ClaimId, cause: &str) -> Vec<Command> {
     let Some(live) = world.claims.get(&id) else {
         return Vec::new();
     };
-    if live.record.behalf.is_some() || live.record.plain {
+    if live.record.origin.behalf.is_some() || live.record.runs.plain {
         let cause = cause.to_owned();
         return vec![Command::Ends(EndCommand::EndBehalf { id, cause })];
     }
@@ -215,7 +215,7 @@ pub(crate) fn end_all(
     let Some(live) = world.claims.get(&id) else {
         return Vec::new();
     };
-    if live.record.behalf.is_some() {
+    if live.record.origin.behalf.is_some() {
         let cause = cause.to_owned();
         return vec![Command::Ends(EndCommand::EndBehalf { id, cause })];
     }
@@ -326,13 +326,14 @@ pub(crate) fn dismantle(with: &mut Effects, id: ClaimId, cause: &str) -> Vec<Com
             let rules = gpus::rules(&with.world(), None, []);
             (with.claims).linger(&mut with.host.fences, &rules, cgroup);
         }
-    } else if let (Some(tree), Some(behalf)) = (&with.host.fences.tree, &live.record.behalf) {
+    } else if let (Some(tree), Some(behalf)) = (&with.host.fences.tree, &live.record.origin.behalf)
+    {
         let (uid, claim) = (live.record.uid, id.0);
         tree.leave(ClaimPlace { uid, claim }, &behalf.cgroup);
     }
     let uid = live.record.uid;
     let mut out = vec![Command::Tell(Fact::Ended { refusals })];
-    if live.record.hold || cause != "command exited" {
+    if live.record.terms.hold || cause != "command exited" {
         let text = format!("{id} of {} ended: {cause}", with.host.names.user(uid));
         out.push(Command::TellUser(uid, Some(id), text));
     } else {
@@ -353,8 +354,8 @@ impl Claims {
         let Some(live) = self.get_mut(&id) else {
             return false;
         };
-        live.record.ending = Some(ending.cause.clone());
-        live.record.kill_all |= ending.all;
+        live.record.end.ending = Some(ending.cause.clone());
+        live.record.end.kill_all |= ending.all;
         live.ending = Some(ending);
         journal.keep(&live.record, "that a claim is ending");
         // One that is suspended could not act on a signal, nor end without one.
@@ -580,7 +581,7 @@ mod tests {
     #[test]
     fn the_cgroup_of_others_loses_its_claim_and_no_process() {
         let mut scene = Scene::of(1);
-        scene.claim(1, 0).record.plain = true;
+        scene.claim(1, 0).record.runs.plain = true;
         let done = end(&scene.world(), ClaimId(1), "released");
         assert!(
             matches!(done[..], [Command::Ends(EndCommand::EndBehalf { .. })]),

@@ -157,20 +157,21 @@ fn try_grant(
     }
     let mut record = asked.record.clone();
     record.granted_ms = unix_ms();
-    let behalf = record.behalf.is_some();
+    let behalf = record.origin.behalf.is_some();
     let uuids = slices.iter().map(|s| with.gpus[s.gpu].uuid.as_str());
-    record.stage = stage::stage_of(&with.world(), record.uid, uuids);
-    record.plain = record.is_observed() && !behalf && record.lazy.is_none();
+    record.runs.stage = stage::stage_of(&with.world(), record.uid, uuids);
+    record.runs.plain = record.is_observed() && !behalf && record.terms.lazy.is_none();
     // One that is adopted runs already: no launcher asks for it, and what is joined to it later has one of its own.
-    record.strict = has_launcher(&with.world(), &record) && !record.plain && !record.adopted;
-    record.ends_ms = ends.map(|at| {
+    record.runs.strict =
+        has_launcher(&with.world(), &record) && !record.runs.plain && !record.origin.adopted;
+    record.terms.ends_ms = ends.map(|at| {
         record
             .granted_ms
             .saturating_add(millis(at.saturating_sub(with.core.now())))
     });
     record.slices = with.gpus.slice_records(slices);
-    record.lodging = lodging(&with.world(), &record);
-    let (plain, lodges) = (record.plain, record.lodging.is_some());
+    record.runs.lodging = lodging(&with.world(), &record);
+    let (plain, lodges) = (record.runs.plain, record.runs.lodging.is_some());
     die::at("grant-decided");
     with.journal.put(&record)?;
     die::at("grant-journaled");
@@ -261,7 +262,7 @@ pub(crate) fn adopt_command(with: &mut Effects, id: ClaimId, peer: &Peer) -> any
         return Ok(());
     };
     // The launcher is moved when it asks, nobody before.
-    if let (Some(cgroup), false) = (&live.cgroup, live.record.strict) {
+    if let (Some(cgroup), false) = (&live.cgroup, live.record.runs.strict) {
         cgroup.move_process(process.pid, Some(pidfd))?;
     }
     live.command_alive = true;
@@ -303,7 +304,7 @@ pub(crate) fn join(
         };
     }
     let record = with.claims.get(&id).map(|l| &l.record);
-    if record.is_some_and(|r| has_launcher(&with.world(), r) && !r.plain) {
+    if record.is_some_and(|r| has_launcher(&with.world(), r) && !r.runs.plain) {
         with.host.driver.strict.may_launch(peer)?;
         if parent {
             return Err(WireError::new(
@@ -352,11 +353,12 @@ pub(crate) fn join(
         None => {
             let mut record = live.record.clone();
             record
+                .runs
                 .joined
                 .retain(|p| proc::key(p.pid) == Some(convert::key(*p)));
             let joined = convert::record(process);
-            if !record.joined.contains(&joined) {
-                record.joined.push(joined);
+            if !record.runs.joined.contains(&joined) {
+                record.runs.joined.push(joined);
             }
             with.journal
                 .put(&record)
@@ -378,9 +380,9 @@ impl Host {
 /// The cgroup of the service that is started with this claim; one service, one claim.
 fn lodging(world: &World<'_>, record: &ClaimRecord) -> Option<PathBuf> {
     let units = world.host.fences.tree.as_ref()?.units()?;
-    let process = record.process.filter(|_| !record.plain)?;
+    let process = record.process.filter(|_| !record.runs.plain)?;
     let found = units.lodging(process.pid.cast_unsigned())?;
-    let mut lodged = world.claims.values().map(|l| &l.record.lodging);
+    let mut lodged = world.claims.values().map(|l| &l.record.runs.lodging);
     let taken = lodged.any(|l| l.as_ref() == Some(&found.cgroup));
     (!taken).then_some(found.cgroup)
 }
@@ -465,7 +467,7 @@ pub(crate) fn claim_cgroup(
         uid: record.uid,
         claim: record.id,
     };
-    match (&record.behalf, &record.lodging) {
+    match (&record.origin.behalf, &record.runs.lodging) {
         (Some(behalf), _) => tree.stand_for(place, &behalf.cgroup),
         (None, Some(cgroup)) if tree.units().is_some() => tree.lodge(place, cgroup).map(Some),
         _ => tree.create(place).map(Some),
@@ -537,15 +539,15 @@ pub(crate) fn env(world: &World<'_>, peer: &Peer, word: &str) -> Result<Reply, W
 fn grant_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
     let record = &live.record;
     let Some(size) = size_text(world, record) else {
-        return match live.record.lazy {
+        return match live.record.terms.lazy {
             Some(_) => format!("{id}: holds no GPU until its first CUDA call"),
             None => format!("{id}: granted"),
         };
     };
-    if record.adopted {
+    if record.origin.adopted {
         return adopt::adopted_text(world, record, &size);
     }
-    let way = if live.record.strict {
+    let way = if live.record.runs.strict {
         "strict"
     } else {
         "cooperative"
@@ -557,7 +559,7 @@ fn grant_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
         .filter_map(|s| world.gpus.gpu_index(&s.uuid));
     let mixed = gpus.any(|g| doctor::is_mixed(world, g));
     let caps = match turns::gate_in_force(world) {
-        _ if record.no_library => "counted, not limited (no library)".to_owned(),
+        _ if record.terms.no_library => "counted, not limited (no library)".to_owned(),
         Ok(()) if mixed => {
             format!("{way} (SM share not enforced between MPS claims and other claims there)")
         }
@@ -566,9 +568,9 @@ fn grant_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
         Err(_) if world.host.driver.libcuda.is_ok() => format!("{way} (SM share not enforced)"),
         Err(_) => "not enforced (no libcuda found)".to_owned(),
     };
-    let ends = match (record.ends_ms, record.hold) {
-        (None, _) if record.behalf.is_some() => {
-            let cgroup = record.behalf.as_ref().map(|b| b.cgroup.display());
+    let ends = match (record.terms.ends_ms, record.terms.hold) {
+        (None, _) if record.origin.behalf.is_some() => {
+            let cgroup = record.origin.behalf.as_ref().map(|b| b.cgroup.display());
             let cgroup = cgroup.map_or_else(String::new, |c| c.to_string());
             format!(
                 "for all programs below {cgroup}; ends with that cgroup, or when root releases {id}"
@@ -589,7 +591,7 @@ fn grant_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
 
 /// Whether what starts in this claim goes through the launcher.
 fn has_launcher(world: &World<'_>, record: &ClaimRecord) -> bool {
-    world.host.driver.strict.on && record.behalf.is_none() && !record.no_library
+    world.host.driver.strict.on && record.origin.behalf.is_none() && !record.terms.no_library
 }
 
 /// The answer that carries a claim's environment.
@@ -601,7 +603,7 @@ pub(crate) fn granted(world: &World<'_>, id: ClaimId) -> Reply {
         ));
     };
     let record = &live.record;
-    if record.plain {
+    if record.runs.plain {
         return Reply::Granted(Granted {
             id: id.to_string(),
             message: granted_text(world, id, live),
@@ -659,10 +661,10 @@ pub(crate) fn granted(world: &World<'_>, id: ClaimId) -> Reply {
 fn granted_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
     let record = &live.record;
     let over = adopt::over_limit(world, id);
-    let but = match (world.config.is_off(), record.stage) {
+    let but = match (world.config.is_off(), record.runs.stage) {
         _ if over.is_some() => over.as_deref().unwrap_or_default(),
         (true, _) => "gshare is off: nothing limits or protects this claim",
-        (_, Stage::Observe) if record.plain => {
+        (_, Stage::Observe) if record.runs.plain => {
             "stage 1 (observe): gshare only counts this claim; its programs see all GPUs, without limits, protection \
              or variables set by gshare"
         }

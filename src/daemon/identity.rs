@@ -208,7 +208,7 @@ impl Identity {
 
 /// The containers that run in a claim, or the service that it lives in. Its own cgroup names nothing.
 fn unit_of(live: &Live, containers: &[String]) -> Option<Named> {
-    if let Some(lodging) = &live.record.lodging {
+    if let Some(lodging) = &live.record.runs.lodging {
         let name = lodging.file_name()?.to_string_lossy();
         return Some(Named {
             value: figures::printable(&name).collect(),
@@ -294,7 +294,7 @@ mod tests {
 
         // The unit that it lives in, by its own name alone.
         let mut scene = scene;
-        scene.claim(1, 0).record.lodging = Some("/system.slice/serve.service".into());
+        scene.claim(1, 0).record.runs.lodging = Some("/system.slice/serve.service".into());
         let shown = Identity::default().show(ClaimId(1), &scene.claims[&ClaimId(1)]);
         assert_eq!(shown.unit.expect("a unit").value, "serve.service");
     }

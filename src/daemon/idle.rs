@@ -224,13 +224,14 @@ impl Idle {
     /// Looks at all claims, and tells and does what the rules say.
     fn tick(&mut self, world: &World<'_>, tick: &Tick, out: &mut Vec<Command>) {
         // What is known of one whose stage has become lower is forgotten.
-        let watched = |live: &Live| live.record.stage >= Stage::Reclaim;
+        let watched = |live: &Live| live.record.runs.stage >= Stage::Reclaim;
         self.claims
             .retain(|id, _| world.claims.get(id).is_some_and(watched));
         let mut look = Vec::new();
         for (id, live) in world.claims.iter() {
             let record = &live.record;
-            let spared = record.has_no_library() || record.behalf.is_some() || !watched(live);
+            let spared =
+                record.has_no_library() || record.origin.behalf.is_some() || !watched(live);
             if !has_its_gpu(live) || spared {
                 if let Some(claim) = self.claims.get_mut(id) {
                     (claim.warned_ns, claim.done) = (None, false);
@@ -392,7 +393,7 @@ mod tests {
         let (mut idle, mut scene) = (Idle::default(), Scene::of(1));
         idles(&mut idle, &mut scene, 30 * 60, false);
         assert!(idle.is_idle(ClaimId(1)));
-        scene.claim(1, 0).record.stage = Stage::OptIn;
+        scene.claim(1, 0).record.runs.stage = Stage::OptIn;
         let mut out = Vec::new();
         idle.on(&scene.world(), &Fact::Tick(Tick::default()), &mut out);
         assert!(out.is_empty(), "{out:?}");

@@ -21,7 +21,11 @@ pub(crate) use health::{Store, XidRecord};
 pub(crate) use holding::{HoldingRecord, ParkedRecord};
 use past::Budget;
 pub(crate) use past::{Ended, ended_since, running};
-pub(crate) use records::{BehalfRecord, ClaimRecord, ProcessRecord, SampleRecord, SliceRecord};
+#[cfg(test)]
+pub(crate) use records::RunsRecord;
+pub(crate) use records::{
+    BehalfRecord, ClaimRecord, OriginRecord, ProcessRecord, SampleRecord, SliceRecord, TermsRecord,
+};
 
 /// Why the journal failed.
 #[derive(Debug, thiserror::Error)]
@@ -484,16 +488,11 @@ pub(super) mod tests {
             project: "p".into(),
             class: "batch".into(),
             command: vec!["true".into()],
-            cwd: None,
-            hold: false,
             granted_ms: 5,
-            ends_ms: None,
             process: Some(ProcessRecord {
                 pid: 1,
                 start_ticks: 2,
             }),
-            joined: Vec::new(),
-            strict: false,
             slices: vec![SliceRecord {
                 uuid: "GPU-x".into(),
                 token: u64::MAX,
@@ -503,30 +502,7 @@ pub(super) mod tests {
                 sm_limit_milli: 4,
                 held: gshare_core::Held::Timeslice,
             }],
-            lodging: None,
-            ending: None,
-            kill_all: false,
-            adopted: false,
-            uncapped: false,
-            place: None,
-            only: Vec::new(),
-            holding: HoldingRecord::Here,
-            requeue: false,
-            requeued: false,
-            signal: None,
-            signalled: false,
-            sm_full: None,
-            no_move: false,
-            stopped: false,
-            told: false,
-            mode: None,
-            lazy: None,
-            auto: false,
-            kernel: None,
-            behalf: None,
-            stage: gshare_config::Stage::default(),
-            plain: false,
-            no_library: false,
+            ..ClaimRecord::default()
         }
     }
 

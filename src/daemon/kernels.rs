@@ -71,7 +71,7 @@ impl Kernels {
 /// The kernel of a claim that waits for another one to be started in its place.
 fn awaited(live: &Live) -> Option<&KernelSpec> {
     let waits = !live.command_alive && live.stays_without_command();
-    live.record.kernel.as_ref().filter(|_| waits)
+    live.record.origin.kernel.as_ref().filter(|_| waits)
 }
 
 #[cfg(test)]
@@ -83,7 +83,7 @@ mod tests {
     /// What is done when these facts are told, each so many seconds after the start; at 3 s another kernel is started.
     fn done(facts: Vec<(u64, Fact)>) -> Vec<String> {
         let mut scene = Scene::of(1);
-        scene.claim(1, 0).record.kernel = Some(KernelSpec::default());
+        scene.claim(1, 0).record.origin.kernel = Some(KernelSpec::default());
         scene.config.claims.kernel_grace = Duration::from_secs(100);
         let (mut kernels, mut out) = (Kernels::default(), Vec::new());
         for (at, fact) in facts {

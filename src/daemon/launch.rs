@@ -94,9 +94,9 @@ impl Driver {
 
     /// How a claim's members are held.
     pub(crate) fn caps_of(&self, record: &ClaimRecord) -> Caps {
-        if record.is_observed() || record.no_library {
+        if record.is_observed() || record.terms.no_library {
             Caps::None
-        } else if record.strict {
+        } else if record.runs.strict {
             Caps::Strict
         } else {
             self.caps_without_launcher()

@@ -45,8 +45,8 @@ pub(crate) fn lay_by(
     out: &Sender,
 ) -> Vec<Command> {
     record.granted_ms = unix_ms();
-    record.strict = with.host.driver.strict.on;
-    record.lazy = Some(Box::new(spec));
+    record.runs.strict = with.host.driver.strict.on;
+    record.terms.lazy = Some(Box::new(spec));
     let uid = record.uid;
     let mut done = Vec::new();
     match try_lay_by(with, id, peer, record) {
@@ -87,7 +87,7 @@ pub(crate) fn kernel_again(
 ) -> Option<Result<Reply, WireError>> {
     let kernel = spec.kernel.as_ref()?;
     let of_it = |live: &Live| {
-        let known = live.record.kernel.as_ref();
+        let known = live.record.origin.kernel.as_ref();
         live.record.uid == peer.uid
             && live.ending.is_none()
             && known.is_some_and(|k| k.id == kernel.id)
@@ -95,7 +95,7 @@ pub(crate) fn kernel_again(
     let (&id, live) = with.claims.iter().find(|(_, live)| of_it(live))?;
     let (mut record, alive) = (live.record.clone(), live.command_alive);
     record.process = peer.process.map(convert::record);
-    record.kernel = Some(kernel.clone());
+    record.origin.kernel = Some(kernel.clone());
     let adopted = grant::adopt_command(with, id, peer);
     let adopted = adopted.and_then(|()| Ok(with.journal.put(&record)?));
     let live = with.claims.get_mut(&id)?;
@@ -206,8 +206,8 @@ fn try_grant(
     let Some(live) = with.claims.get_mut(&id) else {
         return Ok(Vec::new());
     };
-    live.record.stage = stage;
-    live.record.ends_ms = ends_ms;
+    live.record.runs.stage = stage;
+    live.record.terms.ends_ms = ends_ms;
     live.record.slices = slices_of;
     with.journal.put(&live.record)?;
     grant::open_gpus(with, id)?;
@@ -223,7 +223,7 @@ fn empty_handed(with: &mut Effects, id: ClaimId) {
         return;
     };
     live.seats.clear();
-    live.record.ends_ms = None;
+    live.record.terms.ends_ms = None;
     for slice in std::mem::take(&mut live.record.slices) {
         if let Some(gpu) = with.gpus.gpu_index(&slice.uuid) {
             let _ = std::fs::remove_file(with.host.limits_path(&with.gpus, id, gpu));
@@ -251,7 +251,7 @@ fn asked_for(
         uid: record.uid,
         ..peer.clone()
     };
-    let spec = record.lazy.as_deref().cloned().unwrap_or_default();
+    let spec = record.terms.lazy.as_deref().cloned().unwrap_or_default();
     let (request, patience, _) = convert::request(world, &owner, &spec)?;
     let asked = Asked {
         peer: peer.clone(),
@@ -374,14 +374,14 @@ impl Claims {
     pub(crate) fn is_without(&self, id: ClaimId) -> bool {
         let live = self.get(&id);
         live.is_some_and(|l| {
-            l.record.lazy.is_some() && l.record.slices.is_empty() && l.ending.is_none()
+            l.record.terms.lazy.is_some() && l.record.slices.is_empty() && l.ending.is_none()
         })
     }
 }
 
 /// What one who only looks is told of a claim without GPUs.
 pub(crate) fn later(claims: &Claims, id: ClaimId) -> Answer {
-    let spec = claims.get(&id).and_then(|l| l.record.lazy.as_deref());
+    let spec = claims.get(&id).and_then(|l| l.record.terms.lazy.as_deref());
     Answer::Later {
         claim: id.0,
         gpus: places::count(spec),

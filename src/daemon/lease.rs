@@ -60,7 +60,7 @@ pub(crate) fn extended(
         let text = format!("{id} is already ending: {}", ending.cause);
         return Err(WireError::new(ErrorCode::Ended, text));
     }
-    let (Some(ends_ms), Some(_)) = (live.record.ends_ms, world.machine.lease_end(id)) else {
+    let (Some(ends_ms), Some(_)) = (live.record.terms.ends_ms, world.machine.lease_end(id)) else {
         let text = format!("{id} has no time limit: it ends when its command does, or is released");
         return Err(WireError::new(ErrorCode::Usage, text));
     };
@@ -73,10 +73,9 @@ pub(crate) fn extended(
             .with_hint(format!("see gshare why {ahead}")));
     }
     let stands = ends_ms.saturating_add(millis(world.machine.stood_still(id)));
-    Ok(ClaimRecord {
-        ends_ms: Some(stands.saturating_add(millis(Duration::from_secs(by_s)))),
-        ..live.record.clone()
-    })
+    let mut record = live.record.clone();
+    record.terms.ends_ms = Some(stands.saturating_add(millis(Duration::from_secs(by_s))));
+    Ok(record)
 }
 
 /// The refusal where it cannot be written down.
@@ -194,10 +193,10 @@ pub(crate) fn lease_of(
     };
     let view = |record: &ClaimRecord| LeaseView {
         id: Some(ClaimId(record.id).to_string()),
-        ends_ms: record.ends_ms,
-        over: record.stopped,
-        told: record.told,
-        requeued: record.requeued,
+        ends_ms: record.terms.ends_ms,
+        over: record.end.stopped,
+        told: record.end.told,
+        requeued: record.end.requeued,
     };
     if let Some(live) = world.claims.values().find(|l| own(&l.record)) {
         return Reply::Lease(view(&live.record));

@@ -98,7 +98,7 @@ pub(crate) fn carry_out(
         LeverCommand::KeepHolding(id, holding) => keep_holding(with, id, *holding),
         LeverCommand::NowOn { id, to, only } => {
             if let Some(live) = with.claims.get_mut(&id) {
-                (live.record.slices, live.record.only) = (to, only);
+                (live.record.slices, live.record.terms.only) = (to, only);
                 keep_holding(with, id, HoldingRecord::Here);
             }
         }
@@ -380,7 +380,7 @@ fn done(world: &World<'_>, id: ClaimId, outcome: Outcome, took: Option<Duration>
         }
         (Outcome::Done, HoldingRecord::Unparking { to, parked }) => {
             let done = if parked.frozen { "resumed" } else { "restored" };
-            let mut out = now_on(id, to, live.record.only.clone());
+            let mut out = now_on(id, to, live.record.terms.only.clone());
             out.extend([
                 Command::Tell(Fact::Arrived { claim: id }),
                 Command::Core(Event::Unparked { id }),
@@ -485,7 +485,7 @@ fn now_on(id: ClaimId, to: Vec<SliceRecord>, only: Vec<String>) -> Vec<Command> 
 
 /// A claim that is bound to some GPUs has come to others: from now on to these. With that in words.
 fn bound_to(gpus: &Gpus, record: &ClaimRecord, to: &[SliceRecord]) -> (Vec<String>, String) {
-    let mut only = record.only.clone();
+    let mut only = record.terms.only.clone();
     let pairs = record.slices.iter().zip(to);
     let pairs = pairs.map(|(from, to)| (from.uuid.clone(), to.uuid.clone()));
     if !gshare_core::machine::rebind(&mut only, pairs.collect()) {
@@ -537,7 +537,9 @@ fn bytes_of(world: &World<'_>, live: &Live) -> u64 {
 impl Claims {
     /// Has all processes of a claim stand still, or run again. The kernel does so when it can; nobody waits for it.
     pub(crate) fn set_frozen(&self, id: ClaimId, frozen: bool) {
-        let live = self.get(&id).filter(|live| live.record.behalf.is_none());
+        let live = self
+            .get(&id)
+            .filter(|live| live.record.origin.behalf.is_none());
         if let Some(cgroup) = live.and_then(|live| live.cgroup.as_ref())
             && let Err(error) = cgroup.ask_frozen(frozen)
             && !error.is_gone()
@@ -697,7 +699,7 @@ mod tests {
             ),
         ] {
             let record = &mut scene.claim(1, 0).record;
-            (record.holding, record.only) = (holding.clone(), only);
+            (record.holding, record.terms.only) = (holding.clone(), only);
             let follows = done(&scene.world(), ClaimId(1), Outcome::Done, None);
             let bound = |c: &Command| matches!(c, Command::Levers(LeverCommand::NowOn { only, .. }) if *only == now);
             assert!(follows.iter().any(bound), "{follows:?}");

@@ -143,7 +143,7 @@ pub(crate) struct Live {
 impl Live {
     /// Whether it goes on without its command: until it is released, or because Jupyter may start its kernel again.
     pub(crate) fn stays_without_command(&self) -> bool {
-        self.ending.is_none() && (self.record.hold || self.record.kernel.is_some())
+        self.ending.is_none() && (self.record.terms.hold || self.record.origin.kernel.is_some())
     }
 
     /// A claim as the journal has it, with nothing set up yet.

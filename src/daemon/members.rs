@@ -182,7 +182,10 @@ pub(crate) fn watch(with: &mut Effects) -> Vec<Command> {
 fn programs_use(world: &World<'_>) -> BTreeMap<ClaimId, u64> {
     let by_gpu = (0..world.gpus.len()).map(|g| world.driver_use(g));
     let by_gpu: Vec<_> = by_gpu.collect();
-    let plain = world.claims.iter().filter(|(_, live)| live.record.plain);
+    let plain = world
+        .claims
+        .iter()
+        .filter(|(_, live)| live.record.runs.plain);
     let used = |id: &ClaimId| {
         let used = by_gpu.iter().filter_map(|of| of.get(id)?.bytes);
         used.fold(0, u64::saturating_add)
@@ -214,7 +217,11 @@ pub(crate) fn claim_of(world: &World<'_>, pid: i32) -> Option<ClaimId> {
     place
         .filter(|id| world.claims.contains_key(id))
         .or_else(|| world.claims.claim_by_registration(pid))
-        .or_else(|| world.claims.claim_by_descent(pid, |record| record.plain))
+        .or_else(|| {
+            world
+                .claims
+                .claim_by_descent(pid, |record| record.runs.plain)
+        })
 }
 
 /// The claim of a process that registers, if it has no GPU yet.
@@ -226,7 +233,7 @@ fn lacking(world: &World<'_>, peer: &Peer, register: &Register) -> Option<ClaimI
 
 /// Makes sure that the command of a claim found again is in it.
 pub(crate) fn adopt_again(live: &Live, peer: &Peer) -> Result<(), WireError> {
-    let cgroup = live.cgroup.as_ref().filter(|_| !live.record.strict);
+    let cgroup = live.cgroup.as_ref().filter(|_| !live.record.runs.strict);
     let (Some(cgroup), Some(process)) = (cgroup, peer.process) else {
         return Ok(());
     };

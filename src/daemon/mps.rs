@@ -156,7 +156,7 @@ fn lost(world: &World<'_>, g: usize, clients: &[i32], what: &str, out: &mut Vec<
             continue;
         }
         let on_fault = world.config.mps.on_fault;
-        let requeues = live.record.requeue;
+        let requeues = live.record.terms.requeue;
         let then = match on_fault {
             OnFault::End => "its programs on the GPU are ended, and so is the claim",
             OnFault::Keep => {
@@ -594,7 +594,7 @@ mod tests {
             (OnFault::Keep, false, "Hold("),
         ] {
             scene.config.mps.on_fault = on_fault;
-            scene.claim(1, 0).record.requeue = requeue;
+            scene.claim(1, 0).record.terms.requeue = requeue;
             let told = reported(&mut scene, died());
             assert!(told.contains("c1: GPU 0: its MPS server died"), "{told}");
             assert!(told.contains(does) && !told.contains("c2"), "{told}");

@@ -95,7 +95,7 @@ impl Notebooks {
     fn take(&mut self, world: &World<'_>, uid: u32, all: &[Seen], out: &mut Vec<Command>) {
         let own = world.claims.iter().filter(|(_, l)| l.record.uid == uid);
         for (id, live) in own {
-            let kernel = live.record.kernel.as_ref();
+            let kernel = live.record.origin.kernel.as_ref();
             let Some(seen) = kernel.and_then(|k| all.iter().find(|s| s.id == k.id)) else {
                 continue;
             };
@@ -166,7 +166,7 @@ mod tests {
         let mut scene = Scene::of(1);
         let record = &mut scene.claim(1, 0).record;
         record.uid = 7;
-        record.kernel = Some(KernelSpec {
+        record.origin.kernel = Some(KernelSpec {
             id: "k".into(),
             ..KernelSpec::default()
         });

@@ -171,7 +171,7 @@ pub(crate) enum Which {
 
 impl Which {
     fn has(self, live: &Live) -> bool {
-        self == Self::All || live.record.stage < Stage::Reclaim
+        self == Self::All || live.record.runs.stage < Stage::Reclaim
     }
 }
 

@@ -225,10 +225,10 @@ pub(crate) fn share(with: &mut Effects, id: ClaimId, slices: &[Slice]) -> Option
                 .set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
         }
     }
-    let full = *record.sm_full.get_or_insert(before);
+    let full = *record.runs.sm_full.get_or_insert(before);
     let now = record.slices.first().map_or(0, |s| s.sm_milli);
     if now >= full {
-        record.sm_full = None;
+        record.runs.sm_full = None;
     }
     // After a restart a share that was not written down is as it was before: nobody loses by that.
     with.journal.keep(record, "a claim's lowered share");
@@ -378,7 +378,7 @@ pub(crate) fn start_known(
     }
     let holders = reason.holders();
     let leases = holders.iter().filter_map(|h| {
-        let ends = world.claims.get(h)?.record.ends_ms?;
+        let ends = world.claims.get(h)?.record.terms.ends_ms?;
         let left = Duration::from_millis(ends.saturating_sub(unix_ms()));
         Some((left, format!("when the time limit of {h} ends")))
     });

@@ -388,7 +388,7 @@ fn may_resize(
     if live.ending.as_ref().is_some_and(|e| e.kill_at.is_some()) {
         return Err(WireError::new(ErrorCode::Ended, format!("{id} is ending")));
     }
-    if live.record.no_library && world.host.driver.strict.on {
+    if live.record.terms.no_library && world.host.driver.strict.on {
         let text =
             format!("{id} keeps its size: it runs without the library, and limits are strict here");
         return Err(

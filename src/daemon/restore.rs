@@ -93,7 +93,7 @@ pub(crate) fn read(with: &mut Effects) -> anyhow::Result<Journaled> {
     let rebooted = with.journal.meta("boot")?.is_some_and(|b| b != boot);
     let mut held = Vec::new();
     for record in found.held {
-        if record.uncapped && !rebooted {
+        if record.origin.uncapped && !rebooted {
             match auto::restored(&record) {
                 Some((process, pidfd)) => {
                     let id = ClaimId(record.id);
@@ -152,7 +152,7 @@ pub(crate) fn restore(
     let id = ClaimId(record.id);
     let mut slices = restored_slices(&with.gpus, &record);
     let mut live = Live::new(record);
-    if !live.record.plain {
+    if !live.record.runs.plain {
         let gpus = slices.iter().map(|s| s.gpu);
         let rules = gpus::rules(&with.world(), Some(&live.record), gpus);
         live.cgroup = with.host.fences.restored_cgroup(&live.record, &rules);
@@ -166,7 +166,7 @@ pub(crate) fn restore(
     if let Some(tree) = tree.filter(|_| live.cgroup.is_some()) {
         members.extend(moved_out(roots(&live), tree));
     }
-    for slice in slices.iter_mut().filter(|_| !live.record.plain) {
+    for slice in slices.iter_mut().filter(|_| !live.record.runs.plain) {
         match restored_seat(&with.world(), &live.record, slice, &members, searches) {
             Ok(seat) => live.seats.push(seat),
             Err(error) => {
@@ -182,26 +182,30 @@ pub(crate) fn restore(
             slice.charge = Bytes(charge).min(slice.mem_limit);
         }
     }
-    live.ending = match &live.record.ending {
+    live.ending = match &live.record.end.ending {
         Some(cause)
             if [LEASE_ENDED, LEASE_ENDED_BEFORE].contains(&cause.as_str())
-                && !live.record.kill_all =>
+                && !live.record.end.kill_all =>
         {
-            let left = with.config.grace_left(live.record.ends_ms);
+            let left = with.config.grace_left(live.record.terms.ends_ms);
             Some(left.map_or_else(|| Ending::killing(cause, false), Ending::lease))
         }
-        Some(cause) => Some(Ending::killing(cause, live.record.kill_all)),
+        Some(cause) => Some(Ending::killing(cause, live.record.end.kill_all)),
         None => {
             let ends = !live.command_alive && !live.stays_without_command();
             ends.then(Ending::waiting)
         }
     };
-    if live.record.ending.is_some() && live.ending.as_ref().is_none_or(|e| !e.saving) {
+    if live.record.end.ending.is_some() && live.ending.as_ref().is_none_or(|e| !e.saving) {
         for seat in &live.seats {
             seat.limits.set_state(gshare_abi::State::NotGranted);
         }
     }
-    let ends = live.record.ends_ms.map(|ms| with.core.moment().at_unix(ms));
+    let ends = live
+        .record
+        .terms
+        .ends_ms
+        .map(|ms| with.core.moment().at_unix(ms));
     let parties = quota::parties(&with.world(), id, &live.record);
     with.claims.insert(id, live);
     for (process, fd) in watched {
@@ -348,14 +352,15 @@ fn restored_request(world: &World<'_>, id: ClaimId, slices: &[Slice]) -> Option<
     request.gpus = u32::try_from(slices.len()).ok()?;
     request.mem = Some(first.mem);
     request.mem_limit = Some(first.mem_limit);
-    request.sm = Some(record.sm_full.map_or(first.sm, Share::from_milli));
+    request.sm = Some(record.runs.sm_full.map_or(first.sm, Share::from_milli));
     request.uid = record.uid;
     let only = record
+        .terms
         .only
         .iter()
         .filter_map(|uuid| world.gpus.gpu_index(uuid));
-    request.movable = !record.no_move;
-    request.mode = record.mode.as_deref().and_then(|m| m.parse().ok());
+    request.movable = !record.terms.no_move;
+    request.mode = record.terms.mode.as_deref().and_then(|m| m.parse().ok());
     request.only_gpus = only.filter_map(|g| u32::try_from(g).ok()).collect();
     Some(request)
 }
@@ -391,7 +396,7 @@ fn find_processes(live: &mut Live, members: &[ProcessKey]) -> Vec<(ProcessKey, A
 
 /// The processes that the journal knows: the command and those that joined.
 fn roots(live: &Live) -> impl Iterator<Item = ProcessKey> {
-    let recorded = live.record.process.iter().chain(&live.record.joined);
+    let recorded = live.record.process.iter().chain(&live.record.runs.joined);
     recorded.map(|r| convert::key(*r))
 }
 
@@ -416,7 +421,7 @@ pub(crate) fn pids_of(live: &Live, tree: Option<&Tree>) -> Option<BTreeSet<i32>>
 /// Processes that may have the claim's pages: those of its cgroup; without cgroups, the command, those that joined, their
 /// descendants, and what has the claim's environment from the service at `socket`: others have claims of the same numbers.
 pub(crate) fn members_of(live: &Live, socket: &Path, tree: Option<&Tree>) -> Vec<ProcessKey> {
-    if live.record.behalf.is_some() && live.cgroup.is_none() {
+    if live.record.origin.behalf.is_some() && live.cgroup.is_none() {
         return Vec::new();
     }
     if let Some(pids) = pids_of(live, tree) {

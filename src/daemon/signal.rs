@@ -52,13 +52,13 @@ pub(crate) fn due(world: &World<'_>) -> Vec<Command> {
     let mut out = Vec::new();
     for (&id, live) in world.claims.iter() {
         let record = &live.record;
-        let Some(spec) = record.signal.filter(|_| live.ending.is_none()) else {
+        let Some(spec) = record.terms.signal.filter(|_| live.ending.is_none()) else {
             continue;
         };
         let before = Duration::from_secs(spec.before_s.into());
         let due = end_of(world, id).filter(|(left, _)| *left <= before);
         // An end that was put off is announced again when its time comes.
-        if due.is_some() != record.signalled && !(due.is_some() && world.config.is_off()) {
+        if due.is_some() != record.end.signalled && !(due.is_some() && world.config.is_off()) {
             out.push(Command::Ends(EndCommand::Signalled {
                 id,
                 due: due.is_some(),
@@ -96,7 +96,7 @@ fn send(world: &World<'_>, live: &Live, spec: SignalSpec, left: Duration) -> Vec
 /// The programs of a claim got their signal, or its end was put off. A command that ends by itself then is started `again`,
 /// as one that is made to end is.
 pub(super) fn signalled(record: &mut ClaimRecord, due: bool, again: bool) {
-    (record.signalled, record.requeued) = (due, again);
+    (record.end.signalled, record.end.requeued) = (due, again);
 }
 
 #[cfg(test)]
@@ -112,7 +112,7 @@ mod tests {
         let minutes = |n: u64| Duration::from_secs(60 * n);
         let id = ClaimId(1);
         scene.grant_half(Some(minutes(10)));
-        scene.claim(1, 0).record.signal = Some(SignalSpec {
+        scene.claim(1, 0).record.terms.signal = Some(SignalSpec {
             number: libc::SIGUSR1,
             before_s: 120,
             command: false,
@@ -137,7 +137,7 @@ mod tests {
         scene.machine.step(scene.now.core, put_off);
         assert!(!looks(&mut scene, minutes(9)), "it has time again");
         assert!(looks(&mut scene, minutes(18)));
-        scene.claim(1, 0).record.signalled = false;
+        scene.claim(1, 0).record.end.signalled = false;
         scene
             .config
             .follow_off(Some(crate::off::line("root".to_owned(), None)));

@@ -195,7 +195,7 @@ impl Sizes {
         let Some(track) = self.runs.remove(&ClaimId(record.id)) else {
             return;
         };
-        if record.command.is_empty() || record.has_no_library() || record.uncapped {
+        if record.command.is_empty() || record.has_no_library() || record.origin.uncapped {
             return;
         }
         let first = record.slices.first();
@@ -204,7 +204,7 @@ impl Sizes {
         let refusals = live.past.refusals;
         let mut run = track.record(record, live.peak, model, cause, refusals, unix_ms());
         run.notebook = track.notebook;
-        (run.exit_code, run.exit_signal) =
+        (run.ended.exit_code, run.ended.exit_signal) =
             live.exit.map_or((None, None), |e| (e.code(), e.signal()));
         let order = Order::Run(Box::new(run), world.config.whose_runs(record.uid));
         let _ = history.tell(order);

@@ -9,7 +9,7 @@ use super::world::World;
 
 /// The job that a claim is for. Only root names claims on behalf.
 pub(crate) fn job_of(record: &ClaimRecord) -> Option<u32> {
-    record.behalf.as_ref()?;
+    record.origin.behalf.as_ref()?;
     record
         .name
         .as_deref()?
@@ -25,7 +25,7 @@ fn is_foreign(world: &World<'_>, gpu: u32) -> bool {
 
 /// The GPUs that another scheduler has given to a claim on behalf: it starts at once.
 pub(crate) fn given(world: &World<'_>, asked: &Asked) -> Option<Vec<usize>> {
-    asked.record.behalf.as_ref()?;
+    asked.record.origin.behalf.as_ref()?;
     let named = &asked.request.only_gpus;
     let all = !named.is_empty() && named.iter().all(|g| is_foreign(world, *g));
     all.then(|| named.iter().map(|g| *g as usize).collect())
@@ -67,7 +67,7 @@ pub(crate) fn stays_in_its_part(world: &World<'_>, request: &Request) -> Result<
 
 /// What to type in place of a claim on GPUs that Slurm gives out.
 pub(crate) fn hint(world: &World<'_>, asked: &Asked) -> String {
-    if asked.record.behalf.is_some() {
+    if asked.record.origin.behalf.is_some() {
         return "name the GPUs that it has: --gpu-ids 0".to_owned();
     }
     let gpus = world.machine.ledger().gpus();

@@ -65,7 +65,7 @@ pub(crate) fn follow(with: &mut Effects) -> Vec<Command> {
     let lowered = lowered(&with.world());
     for (id, stage) in &lowered {
         if let Some(live) = with.claims.get_mut(id) {
-            live.record.stage = *stage;
+            live.record.runs.stage = *stage;
             let what = "the claim's lower stage, which is lost at the next restart of the service";
             with.journal.keep(&live.record, what);
         }
@@ -82,7 +82,7 @@ fn lowered(world: &World<'_>) -> Vec<(ClaimId, Stage)> {
         let record = &live.record;
         let uuids = record.slices.iter().map(|s| s.uuid.as_str());
         let stage = stage_of(world, record.uid, uuids);
-        (stage < record.stage).then_some((*id, stage))
+        (stage < record.runs.stage).then_some((*id, stage))
     };
     world.claims.iter().filter_map(lowered).collect()
 }
@@ -290,9 +290,12 @@ pub(crate) fn observes(world: &World<'_>, uid: u32) -> bool {
 /// Part of the GPU hours that programs without a claim had.
 fn part_without_claims(world: &World<'_>, past: &Past) -> f64 {
     let hours = |uncapped: bool| -> f64 {
-        let of = past.runs.iter().filter(|r| !uncapped || r.record.uncapped);
+        let of = past
+            .runs
+            .iter()
+            .filter(|r| !uncapped || r.record.origin.uncapped);
         // Which GPUs a program without a claim had is not recorded: it counts as one.
-        of.map(|r| match r.record.uncapped {
+        of.map(|r| match r.record.origin.uncapped {
             true => r.ms as f64,
             false => r.ms as f64 * story::gpus_of(world, &r.record),
         })
@@ -539,7 +542,7 @@ impl Claims {
     /// Whether a claim above its size may be ended for it: in stages 1 and 2 nothing is.
     pub(crate) fn may_be_stopped(&self, id: ClaimId) -> bool {
         let live = self.get(&id);
-        live.is_none_or(|l| l.record.stage >= Stage::Reclaim)
+        live.is_none_or(|l| l.record.runs.stage >= Stage::Reclaim)
     }
 }
 
@@ -577,7 +580,7 @@ fn affected(
         };
         let most = |s: &SliceRecord| s.mem_limit.max(s.mem);
         let most = record.slices.iter().map(most).fold(0, u64::saturating_add);
-        let how = if record.uncapped {
+        let how = if record.origin.uncapped {
             (!world.gpus.denied(new).is_subset(&closed))
                 .then_some("could not open a GPU without a claim")
         } else {

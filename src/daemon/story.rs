@@ -82,6 +82,7 @@ pub(crate) fn held_text(world: &World<'_>, reason: String, holders: &[ClaimId]) 
             let live = world.claims.get(id)?;
             let ends = live
                 .record
+                .terms
                 .ends_ms
                 .map(|ms| format!(", ends in {}", show_until(ms)));
             Some(format!(

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use gshare_core::ClaimId;
 use gshare_core::machine::{Action, Claimable, Expected};
-use gshare_core::predict::{Busy, Phase, Place, Track, phases};
-use gshare_proto::ClaimGpu;
+use gshare_core::predict::{Busy, Phase, Place, Shape, Track, phases};
+use gshare_proto::{ClaimGpu, Figure};
 
 use super::connection::ConnId;
-use super::history::runs::{PARTS, RunRecord, Told};
+use super::history::runs::{AskedByRun, EndOfRun, PARTS, RunRecord, Told, UsedByRun};
 use super::history::say::Used;
 use super::journal::ClaimRecord;
 
@@ -75,27 +75,8 @@ impl Sizes {
 pub(crate) struct RunTrack {
     pub(crate) began: Instant,
     last: Option<Instant>,
-    /// Highest memory in equal parts of time.
-    points: Vec<u64>,
-    point_s: f64,
-    filled_s: f64,
-    peak: u64,
-    /// The last two hours, and what counts for a request that follows.
-    next: Track,
-    lately: Track,
-    next_sm: Track,
-    pub(crate) place: Place,
-    stable_s: f64,
-    busy: Busy,
-    /// Of this stretch of time and of the one before it.
-    lately_busy: [Busy; 2],
-    stretch_began: f64,
-    in_turns: bool,
-    sm: (f64, f64),
-    occupancy: (f64, f64),
-    gpu_s: Option<f64>,
-    burst: f64,
-    throttled: f64,
+    pub(crate) memory: MemoryTrack,
+    work: WorkTrack,
     /// The notebook that it was, when that was seen last.
     pub(crate) notebook: Option<String>,
     /// The records were asked for.
@@ -109,29 +90,52 @@ pub(crate) struct RunTrack {
     pub(crate) wish: Option<(u64, u64)>,
 }
 
+/// Its memory so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MemoryTrack {
+    /// Highest in equal parts of time.
+    points: Vec<u64>,
+    point_s: f64,
+    filled_s: f64,
+    peak: u64,
+    /// The last two hours, and what counts for a request that follows.
+    next: Track,
+    lately: Track,
+    pub(crate) place: Place,
+    stable_s: f64,
+}
+
+/// How it has used the SMs of its GPUs.
+#[derive(Clone, Debug, Default)]
+struct WorkTrack {
+    next_sm: Track,
+    busy: Busy,
+    /// Of this stretch of time and of the one before it.
+    lately_busy: [Busy; 2],
+    stretch_began: f64,
+    in_turns: bool,
+    sm: (f64, f64),
+    occupancy: (f64, f64),
+    gpu_s: Option<f64>,
+    burst: f64,
+    throttled: f64,
+}
+
 impl RunTrack {
     pub(crate) fn new(follow: Duration) -> Self {
         Self {
             began: Instant::now(),
             last: None,
-            points: Vec::new(),
-            point_s: 0.25,
-            filled_s: 0.0,
-            peak: 0,
-            next: Track::default(),
-            lately: Track::over(follow),
-            next_sm: Track::default(),
-            place: Place::default(),
-            stable_s: follow.as_secs_f64() / 2.0,
-            busy: Busy::default(),
-            lately_busy: [Busy::default(); 2],
-            stretch_began: 0.0,
-            in_turns: true,
-            sm: (0.0, 0.0),
-            occupancy: (0.0, 0.0),
-            gpu_s: None,
-            burst: 0.0,
-            throttled: 0.0,
+            memory: MemoryTrack {
+                point_s: 0.25,
+                lately: Track::over(follow),
+                stable_s: follow.as_secs_f64() / 2.0,
+                ..MemoryTrack::default()
+            },
+            work: WorkTrack {
+                in_turns: true,
+                ..WorkTrack::default()
+            },
             notebook: None,
             asked: false,
             experience: None,
@@ -147,8 +151,121 @@ impl RunTrack {
             .last
             .replace(now)
             .map_or(0.0, |at| now.duration_since(at).as_secs_f64());
-        let seconds = passed.min(LONGEST);
         let at = now.duration_since(self.began);
+        self.memory.look(parts, at, passed);
+        self.work.in_turns = in_turns;
+        // A stretch is as long as what counts for memory.
+        if at.as_secs_f64() - self.work.stretch_began >= 2.0 * self.memory.stable_s {
+            self.work.lately_busy = [Busy::default(), self.work.lately_busy[0]];
+            self.work.stretch_began = at.as_secs_f64();
+        }
+        self.work.look(parts, at, passed.min(LONGEST), held_back);
+    }
+
+    pub(crate) fn learn(&mut self, told: &Told) {
+        self.known = true;
+        let Some(e) = &told.estimate else { return };
+        let followed = told.records.iter().take(FOLLOWED);
+        self.experience = Some(Experience {
+            bound: e.bound.0,
+            middle: e.middle.0,
+            near: matches!(
+                e.level,
+                gshare_core::predict::Level::Repeats | gshare_core::predict::Level::Scaled
+            ),
+            runs: e.runs.len(),
+            phases: followed
+                .map(|r| phases(&r.used.parts, r.ended.seconds))
+                .collect(),
+            share: told.share(),
+        });
+    }
+
+    /// Seconds since it was first looked at.
+    pub(crate) fn ran(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    /// Memory now, and the highest lately.
+    pub(crate) fn lately(&self) -> Option<f64> {
+        self.memory.lately.need().map(|n| n.highest)
+    }
+
+    pub(crate) fn used(&self) -> Used {
+        let next = self.memory.next.need();
+        Used {
+            seconds: self.ran(),
+            peak: self.memory.peak,
+            next_mem: next.map(|n| n.need as u64),
+            next_sm: self.work.next_sm.need().map(|n| n.need.min(1.0)),
+            enough: self.work.busy.enough(),
+            most: self.work.busy.most(),
+        }
+    }
+
+    /// The part of the SMs (of GPU time) that it is to be guaranteed: what was enough for earlier runs of the same, and
+    /// what would have been enough lately.
+    pub(crate) fn share(&self) -> Option<f64> {
+        let near = self.experience.as_ref().filter(|e| e.near);
+        let mut lately = self.work.lately_busy[0];
+        lately.merge(&self.work.lately_busy[1]);
+        let shares = [near.and_then(|e| e.share), lately.enough()];
+        shares.into_iter().flatten().reduce(f64::max)
+    }
+
+    /// The record of it, at its end.
+    pub(crate) fn record(
+        &self,
+        claim: &ClaimRecord,
+        peak: u64,
+        model: &str,
+        cause: &str,
+        refusals: u64,
+        now_ms: u64,
+    ) -> RunRecord {
+        let gpus = claim.slices.len().max(1);
+        let slice = claim.slices.first();
+        let peak = self.memory.peak.max(peak / gpus as u64);
+        let mean = |(sum, seconds): (f64, f64)| (seconds > 0.0).then_some(sum / seconds);
+        RunRecord {
+            claim: claim.id,
+            ended_ms: now_ms,
+            uid: claim.uid,
+            project: claim.project.clone(),
+            class: claim.class.clone(),
+            shape: Shape::of(&claim.command),
+            asked: AskedByRun {
+                gpu_model: model.to_owned(),
+                gpus: gpus as u32,
+                mem: slice.map_or(0, |s| s.mem),
+                sm: slice.map_or(0.0, |s| f64::from(s.sm_milli) / 1000.0),
+                auto: claim.terms.auto,
+            },
+            used: UsedByRun {
+                peak,
+                mem: self.memory.quantiles(peak),
+                parts: self.memory.parts(peak),
+                sm_active: mean(self.work.sm),
+                occupancy: mean(self.work.occupancy),
+                busy: self.work.busy.0,
+                in_turns: self.work.in_turns,
+                gpu_s: self.work.gpu_s,
+                burst_gpu_s: self.work.burst,
+                throttled_s: self.work.throttled,
+                refusals,
+            },
+            ended: EndOfRun {
+                seconds: now_ms.saturating_sub(claim.granted_ms) as f64 / 1000.0,
+                cause: cause.to_owned(),
+                ..EndOfRun::default()
+            },
+            ..RunRecord::default()
+        }
+    }
+}
+
+impl MemoryTrack {
+    fn look(&mut self, parts: &[ClaimGpu], at: Duration, passed: f64) {
         let mem = parts
             .iter()
             .filter_map(|p| p.mem_charge.or(p.mem_used))
@@ -161,41 +278,6 @@ impl RunTrack {
             self.place.look(at.as_secs_f64(), mem as f64, self.stable_s);
             self.add_point(passed, mem);
         }
-        self.in_turns = in_turns;
-        // A stretch is as long as what counts for memory.
-        if at.as_secs_f64() - self.stretch_began >= 2.0 * self.stable_s {
-            self.lately_busy = [Busy::default(), self.lately_busy[0]];
-            self.stretch_began = at.as_secs_f64();
-        }
-        for part in parts {
-            let of = |figure: Option<gshare_proto::Figure>| {
-                figure.map(|f| (f.value / 100.0).clamp(0.0, 1.0))
-            };
-            let time = of(part.time_got).or(of(part.time_busy));
-            // In turns it is time that is shared, side by side it is SMs.
-            let used = if in_turns {
-                time.or(of(part.sm_active))
-            } else {
-                of(part.sm_active).or(time)
-            };
-            if let Some(used) = used {
-                self.busy.add(seconds, used, held_back);
-                self.lately_busy[0].add(seconds, used, held_back);
-                self.next_sm.look(at, used);
-                *self.gpu_s.get_or_insert(0.0) += used * seconds;
-                self.burst += (used - part.sm_request).max(0.0) * seconds;
-            }
-            if let Some(active) = of(part.sm_active) {
-                self.sm = (self.sm.0 + active * seconds, self.sm.1 + seconds);
-            }
-            if let Some(resident) = of(part.sm_occupancy) {
-                self.occupancy = (
-                    self.occupancy.0 + resident * seconds,
-                    self.occupancy.1 + seconds,
-                );
-            }
-        }
-        self.throttled += held_back * seconds;
     }
 
     fn add_point(&mut self, passed: f64, mem: u64) {
@@ -222,127 +304,53 @@ impl RunTrack {
         }
     }
 
-    pub(crate) fn learn(&mut self, told: &Told) {
-        self.known = true;
-        let Some(e) = &told.estimate else { return };
-        let followed = told.records.iter().take(FOLLOWED);
-        self.experience = Some(Experience {
-            bound: e.bound.0,
-            middle: e.middle.0,
-            near: matches!(
-                e.level,
-                gshare_core::predict::Level::Repeats | gshare_core::predict::Level::Scaled
-            ),
-            runs: e.runs.len(),
-            phases: followed.map(|r| phases(&r.parts, r.seconds)).collect(),
-            share: told.share(),
-        });
-    }
-
-    /// Seconds since it was first looked at.
-    pub(crate) fn ran(&self) -> f64 {
-        self.began.elapsed().as_secs_f64()
-    }
-
-    /// Memory now, and the highest lately.
-    pub(crate) fn lately(&self) -> Option<f64> {
-        self.lately.need().map(|n| n.highest)
-    }
-
-    pub(crate) fn used(&self) -> Used {
-        let next = self.next.need();
-        Used {
-            seconds: self.ran(),
-            peak: self.peak,
-            next_mem: next.map(|n| n.need as u64),
-            next_sm: self.next_sm.need().map(|n| n.need.min(1.0)),
-            enough: self.busy.enough(),
-            most: self.busy.most(),
-        }
-    }
-
-    /// The part of the SMs (of GPU time) that it is to be guaranteed: what was enough for earlier runs of the same, and
-    /// what would have been enough lately.
-    pub(crate) fn share(&self) -> Option<f64> {
-        let near = self.experience.as_ref().filter(|e| e.near);
-        let mut lately = self.lately_busy[0];
-        lately.merge(&self.lately_busy[1]);
-        let shares = [near.and_then(|e| e.share), lately.enough()];
-        shares.into_iter().flatten().reduce(f64::max)
-    }
-
-    /// The record of it, at its end.
-    pub(crate) fn record(
-        &self,
-        claim: &ClaimRecord,
-        peak: u64,
-        model: &str,
-        cause: &str,
-        refusals: u64,
-        now_ms: u64,
-    ) -> RunRecord {
-        let shape = gshare_core::predict::Shape::of(&claim.command);
-        let gpus = claim.slices.len().max(1);
-        let peak = self.peak.max(peak / gpus as u64);
+    /// Half of the time, nine tenths, 99 % of it at most; `peak` where no point is known.
+    fn quantiles(&self, peak: u64) -> [u64; 3] {
         let mut sorted = self.points.clone();
         sorted.sort_unstable();
-        let at = |q: f64| {
+        [0.5, 0.9, 0.99].map(|q| {
             let place = ((sorted.len() as f64 * q).ceil() as usize).saturating_sub(1);
             sorted.get(place).copied().unwrap_or(peak)
-        };
-        let mean = |(sum, seconds): (f64, f64)| (seconds > 0.0).then_some(sum / seconds);
+        })
+    }
+
+    /// Highest in each part of the run, in the order of time.
+    fn parts(&self, peak: u64) -> Vec<u64> {
+        let many = self.points.len();
         let parts = (0..PARTS).map(|n| {
-            let (from, to) = (
-                n * self.points.len() / PARTS,
-                (n + 1) * self.points.len() / PARTS,
-            );
-            self.points[from..to.max(from + 1).min(self.points.len())]
-                .iter()
-                .copied()
-                .max()
-                .unwrap_or(peak)
+            let (from, to) = (n * many / PARTS, (n + 1) * many / PARTS);
+            let part = &self.points[from..to.max(from + 1).min(many)];
+            part.iter().copied().max().unwrap_or(peak)
         });
-        RunRecord {
-            id: 0,
-            claim: claim.id,
-            ended_ms: now_ms,
-            uid: claim.uid,
-            project: claim.project.clone(),
-            class: claim.class.clone(),
-            program: shape.program,
-            script: shape.script,
-            words: shape.words,
-            numbers: shape.numbers,
-            notebook: None,
-            gpu_model: model.to_owned(),
-            gpus: gpus as u32,
-            asked_mem: claim.slices.first().map_or(0, |s| s.mem),
-            asked_sm: claim
-                .slices
-                .first()
-                .map_or(0.0, |s| f64::from(s.sm_milli) / 1000.0),
-            auto: claim.auto,
-            peak,
-            mem: [at(0.5), at(0.9), at(0.99)],
-            parts: if self.points.is_empty() {
-                Vec::new()
-            } else {
-                parts.collect()
-            },
-            sm_active: mean(self.sm),
-            occupancy: mean(self.occupancy),
-            busy: self.busy.0,
-            in_turns: self.in_turns,
-            gpu_s: self.gpu_s,
-            burst_gpu_s: self.burst,
-            throttled_s: self.throttled,
-            seconds: now_ms.saturating_sub(claim.granted_ms) as f64 / 1000.0,
-            end: cause.to_owned(),
-            exit_code: None,
-            exit_signal: None,
-            refusals,
-            level: None,
-            score: None,
+        parts.filter(|_| many > 0).collect()
+    }
+}
+
+impl WorkTrack {
+    fn look(&mut self, parts: &[ClaimGpu], at: Duration, seconds: f64, held_back: f64) {
+        let of = |figure: Option<Figure>| figure.map(|f| (f.value / 100.0).clamp(0.0, 1.0));
+        for part in parts {
+            let time = of(part.time_got).or(of(part.time_busy));
+            // In turns it is time that is shared, side by side it is SMs.
+            let used = match self.in_turns {
+                true => time.or(of(part.sm_active)),
+                false => of(part.sm_active).or(time),
+            };
+            if let Some(used) = used {
+                self.busy.add(seconds, used, held_back);
+                self.lately_busy[0].add(seconds, used, held_back);
+                self.next_sm.look(at, used);
+                *self.gpu_s.get_or_insert(0.0) += used * seconds;
+                self.burst += (used - part.sm_request).max(0.0) * seconds;
+            }
+            if let Some(active) = of(part.sm_active) {
+                self.sm = (self.sm.0 + active * seconds, self.sm.1 + seconds);
+            }
+            if let Some(resident) = of(part.sm_occupancy) {
+                let (sum, before) = self.occupancy;
+                self.occupancy = (sum + resident * seconds, before + seconds);
+            }
         }
+        self.throttled += held_back * seconds;
     }
 }

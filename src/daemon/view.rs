@@ -338,7 +338,7 @@ pub(crate) fn claim_parts(
         let part = claim_part(world, features, id, slice, (shown, g), &slots);
         parts.push(part);
     }
-    if live.record.has_no_library() || live.record.plain {
+    if live.record.has_no_library() || live.record.runs.plain {
         // Its programs run without the library: the driver's word is all there is.
         for part in &mut parts {
             part.mem_charge = None;
@@ -356,7 +356,7 @@ fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> Cla
     let found = claim_parts(&service.world(), &service.features, id, live, shown);
     let idle_s = found.idle_s();
     let (parts, refusals) = (found.gpus, found.refusals);
-    let state = match (&live.ending, live.command_alive, record.hold) {
+    let state = match (&live.ending, live.command_alive, record.terms.hold) {
         (Some(_), _, _) => ClaimState::Ending,
         (None, true, _) => ClaimState::Running,
         (None, false, _) => ClaimState::Held,
@@ -398,7 +398,7 @@ fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> Cla
             .filter(|_| live.command_alive)
             .map(|p| p.pid.cast_unsigned()),
         caps: service.effects.host.driver.caps_of(&live.record),
-        cgroup: (record.behalf.as_ref()).map(|b| b.cgroup.display().to_string()),
+        cgroup: (record.origin.behalf.as_ref()).map(|b| b.cgroup.display().to_string()),
         slurm_job: slurm::job_of(record),
         private: record.is_private(),
         adopted: false,
@@ -406,8 +406,8 @@ fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> Cla
         state_text: match &over {
             _ if place.word.is_some() && live.ending.is_none() => place_text(&place),
             Some((short, _)) => short.clone(),
-            None if record.adopted && live.ending.is_none() => "no cap yet".to_owned(),
-            None if record.no_library && live.ending.is_none() => "not limited".to_owned(),
+            None if record.origin.adopted && live.ending.is_none() => "no cap yet".to_owned(),
+            None if record.terms.no_library && live.ending.is_none() => "not limited".to_owned(),
             None => match reclaim::announced_text(&service.world(), id) {
                 Some(text) if live.ending.is_none() => text,
                 _ => state_text(live, state, idle_s, &parts),
@@ -418,12 +418,13 @@ fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> Cla
         since_ms: record.granted_ms,
         // While its memory is away for others the limit stands still.
         ends_ms: record
+            .terms
             .ends_ms
             .map(|ms| ms.saturating_add(millis(service.effects.core.stood_still(id)))),
         gpus: parts,
         members: members.into_iter().map(i32::cast_unsigned).collect(),
         processes: service.features.identity.members(&service.world(), id),
-        launches: (!record.plain).then(|| {
+        launches: (!record.runs.plain).then(|| {
             live.past
                 .launches
                 .saturating_add(service.effects.gpus.launches(live))

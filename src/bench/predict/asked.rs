@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::bench::dice::Dice;
 use crate::bench::say;
 use crate::bench::stats::Times;
-use crate::daemon::history::runs::{RunRecord, Whose};
+use crate::daemon::history::runs::{AskedByRun, EndOfRun, RunRecord, UsedByRun, Whose, put_runs};
 use crate::daemon::history::store::Store;
 
 const GOAL_MS: f64 = 20.0;
@@ -16,7 +16,7 @@ const GOAL_MS: f64 = 20.0;
 pub(super) fn run(quick: bool) -> anyhow::Result<Value> {
     let many: u64 = if quick { 10_000 } else { 100_000 };
     let dir = tempfile::tempdir()?;
-    let mut store = Store::open(&dir.path().join("history.db"), 1 << 30)?;
+    let store = Store::open(&dir.path().join("history.db"), 1 << 30)?;
     let mut dice = Dice::new(7);
     let command = |dice: &mut Dice| -> Vec<String> {
         let text = format!(
@@ -35,20 +35,27 @@ pub(super) fn run(quick: bool) -> anyhow::Result<Value> {
         records.push(RunRecord {
             ended_ms: 1_700_000_000_000 + n * 1000,
             uid: 1000 + dice.below(8) as u32,
-            program: shape.program,
-            script: shape.script,
-            words: shape.words,
-            numbers: shape.numbers,
-            gpus: 1,
-            peak: ((2.0 + 0.1 * batch) * (0.03 * dice.normal()).exp() * f64::from(1 << 30)) as u64,
-            parts: vec![1 << 30; 32],
-            seconds: 600.0,
-            gpu_model: "NVIDIA GeForce RTX 4090".to_owned(),
-            end: "command exited".to_owned(),
+            shape,
+            asked: AskedByRun {
+                gpus: 1,
+                gpu_model: "NVIDIA GeForce RTX 4090".to_owned(),
+                ..AskedByRun::default()
+            },
+            used: UsedByRun {
+                peak: ((2.0 + 0.1 * batch) * (0.03 * dice.normal()).exp() * f64::from(1 << 30))
+                    as u64,
+                parts: vec![1 << 30; 32],
+                ..UsedByRun::default()
+            },
+            ended: EndOfRun {
+                seconds: 600.0,
+                cause: "command exited".to_owned(),
+                ..EndOfRun::default()
+            },
             ..RunRecord::default()
         });
     }
-    store.put_runs(&records)?;
+    put_runs(&store, &records)?;
     let mut times = Vec::new();
     for n in 0..200u32 {
         let whose = Whose {

@@ -25,8 +25,10 @@ pub(super) fn run(path: &Path, text: &str) -> anyhow::Result<Value> {
     let mut memory = Memory::default();
     let (mut errors, mut under, mut over, mut said) = (Vec::new(), 0u32, 0.0, 0u32);
     for record in &records {
-        if let Some((middle, bound)) = memory.meet(record.uid, record.shape(), record.peak as f64) {
-            let truth = record.peak as f64;
+        if let Some((middle, bound)) =
+            memory.meet(record.uid, record.shape.clone(), record.used.peak as f64)
+        {
+            let truth = record.used.peak as f64;
             if truth > 0.0 {
                 said += 1;
                 errors.push(100.0 * (middle - truth).abs() / truth);

@@ -75,7 +75,7 @@ fn kill_one(
         cause: cause.to_owned(),
         grace,
     });
-    if let Some(behalf) = &live.record.behalf {
+    if let Some(behalf) = &live.record.origin.behalf {
         let cgroup = behalf.cgroup.display();
         then.push(end);
         return format!(

@@ -165,6 +165,35 @@ fn with_devices(line: &mut BTreeMap<i64, Sum>, devices: &BTreeMap<i64, Sum>) {
     }
 }
 
+/// Which lines are asked for.
+fn filter(spec: &HistorySpec, place: &Place, names: &Names) -> Result<Filter, WireError> {
+    let mut filter = Filter {
+        private_of: place.viewer.only(),
+        ..only(&[kind::CLAIM, kind::WAIT])
+    };
+    let Some(key) = &spec.key else {
+        return Ok(filter);
+    };
+    let none = |what: &str| WireError::new(ErrorCode::Usage, format!("there is no {what} `{key}`"));
+    match spec.by {
+        HistoryBy::All => {}
+        HistoryBy::Gpu => {
+            let index = key.parse::<usize>().ok();
+            let by_index = index.and_then(|i| place.gpus.get(i));
+            let uuid = by_index.or_else(|| place.gpus.iter().find(|g| g.starts_with(key.as_str())));
+            filter.gpu = Some(uuid.ok_or_else(|| none("GPU"))?.clone());
+        }
+        HistoryBy::User => {
+            filter.uid = Some(names.uid(key).ok_or_else(|| none("user"))?);
+        }
+        HistoryBy::Claim => {
+            let id: gshare_core::ClaimId = key.parse().map_err(|_| none("claim"))?;
+            filter.claim = Some(id.0);
+        }
+    }
+    Ok(filter)
+}
+
 impl Store {
     fn machine(&self, span: &Span) -> rusqlite::Result<BTreeMap<i64, Sum>> {
         let found = self.sums(span, Group::All, &only(&[kind::MACHINE]))?;
@@ -222,36 +251,6 @@ impl Store {
         })
     }
 
-    fn filter(spec: &HistorySpec, place: &Place, names: &Names) -> Result<Filter, WireError> {
-        let mut filter = Filter {
-            private_of: place.viewer.only(),
-            ..only(&[kind::CLAIM, kind::WAIT])
-        };
-        let Some(key) = &spec.key else {
-            return Ok(filter);
-        };
-        let none =
-            |what: &str| WireError::new(ErrorCode::Usage, format!("there is no {what} `{key}`"));
-        match spec.by {
-            HistoryBy::All => {}
-            HistoryBy::Gpu => {
-                let index = key.parse::<usize>().ok();
-                let by_index = index.and_then(|i| place.gpus.get(i));
-                let uuid =
-                    by_index.or_else(|| place.gpus.iter().find(|g| g.starts_with(key.as_str())));
-                filter.gpu = Some(uuid.ok_or_else(|| none("GPU"))?.clone());
-            }
-            HistoryBy::User => {
-                filter.uid = Some(names.uid(key).ok_or_else(|| none("user"))?);
-            }
-            HistoryBy::Claim => {
-                let id: gshare_core::ClaimId = key.parse().map_err(|_| none("claim"))?;
-                filter.claim = Some(id.0);
-            }
-        }
-        Ok(filter)
-    }
-
     fn lines(
         &self,
         spec: &HistorySpec,
@@ -260,7 +259,7 @@ impl Store {
         names: &Names,
     ) -> Result<Vec<HistorySeries>, WireError> {
         let read = |error: rusqlite::Error| broken(&error);
-        let filter = Self::filter(spec, place, names)?;
+        let filter = filter(spec, place, names)?;
         let looked = self.machine(span).map_err(read)?;
         let series = |key: String, label: String, uid: Option<u32>, line: &BTreeMap<i64, Sum>| {
             HistorySeries {
@@ -370,7 +369,7 @@ impl Store {
             step: 3600,
         };
         let looked = self.machine(&span).map_err(read)?;
-        let filter = Self::filter(spec, place, names)?;
+        let filter = filter(spec, place, names)?;
         let whole = by == HistoryBy::All || spec.key.is_none();
         let line = if whole {
             self.all(&span).map_err(read)?

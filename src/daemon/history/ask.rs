@@ -1,6 +1,7 @@
 //! Questions to the history: sums over a time, by line and step. A time is put together from the level that was asked
 //! for, finer ones where that is not rolled up yet, and coarser ones where it is dropped already.
 
+use rusqlite::Connection;
 use std::collections::BTreeMap;
 
 use super::store::{LEVELS, Level, Store, read, summed};
@@ -140,7 +141,7 @@ impl Store {
         if last == 0 {
             // Coarser levels at the begin, where this one is dropped already.
             for (level, coarse) in LEVELS.iter().zip(&LEVELS[1..]) {
-                let oldest = self.oldest(level)?.unwrap_or(to).clamp(from, to);
+                let oldest = oldest(&self.db, level)?.unwrap_or(to).clamp(from, to);
                 let oldest = (oldest - oldest.rem_euclid(coarse.step)).max(from);
                 parts.push((level, oldest, to));
                 to = oldest;
@@ -151,7 +152,9 @@ impl Store {
             if span.level == 1 {
                 // Minutes that are dropped already.
                 let (_, begin, end) = parts[0];
-                let oldest = self.oldest(&LEVELS[1])?.unwrap_or(end).clamp(begin, end);
+                let oldest = oldest(&self.db, &LEVELS[1])?
+                    .unwrap_or(end)
+                    .clamp(begin, end);
                 let oldest = (oldest - oldest.rem_euclid(3600)).max(begin);
                 parts[0].1 = oldest;
                 parts.push((&LEVELS[2], begin, oldest));
@@ -160,11 +163,11 @@ impl Store {
         parts.retain(|(_, from, to)| from < to);
         Ok(parts)
     }
+}
 
-    fn oldest(&self, level: &Level) -> rusqlite::Result<Option<i64>> {
-        let sql = format!("SELECT min(at) FROM {}", level.table);
-        self.db.prepare_cached(&sql)?.query_row([], |r| r.get(0))
-    }
+fn oldest(db: &Connection, level: &Level) -> rusqlite::Result<Option<i64>> {
+    let sql = format!("SELECT min(at) FROM {}", level.table);
+    db.prepare_cached(&sql)?.query_row([], |r| r.get(0))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use gshare_core::predict::{
     estimate,
 };
 use gshare_enforcer::proc;
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
 use super::store::Store;
@@ -45,24 +45,44 @@ pub(crate) struct RunRecord {
     pub(crate) uid: u32,
     pub(crate) project: String,
     pub(crate) class: String,
-    pub(crate) program: String,
-    pub(crate) script: String,
-    /// Arguments without their numbers, paths reduced; in the file only whether they are the same as those of another run.
-    pub(crate) words: String,
-    /// Numbers in the arguments.
-    pub(crate) numbers: Vec<(String, f64)>,
+    /// What was run; of the words in the file only whether they are the same as those of another run.
+    #[serde(flatten)]
+    pub(crate) shape: Shape,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) notebook: Option<String>,
+    #[serde(flatten)]
+    pub(crate) asked: AskedByRun,
+    #[serde(flatten)]
+    pub(crate) used: UsedByRun,
+    #[serde(flatten)]
+    pub(crate) ended: EndOfRun,
+    /// What a prediction before it was from, and its error in units of its spread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) level: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) score: Option<f64>,
+}
+
+/// What a run had and was promised.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct AskedByRun {
     /// Model of its GPU.
     pub(crate) gpu_model: String,
     /// GPUs that it had.
     pub(crate) gpus: u32,
     /// Asked on each.
-    pub(crate) asked_mem: u64,
-    pub(crate) asked_sm: f64,
+    #[serde(rename = "asked_mem")]
+    pub(crate) mem: u64,
+    #[serde(rename = "asked_sm")]
+    pub(crate) sm: f64,
     /// It was claimed with `-g auto`.
     #[serde(default)]
     pub(crate) auto: bool,
+}
+
+/// What a run used.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct UsedByRun {
     /// Highest on one GPU.
     pub(crate) peak: u64,
     /// Half of the time, nine tenths, 99 % of it at most.
@@ -83,39 +103,31 @@ pub(crate) struct RunRecord {
     pub(crate) gpu_s: Option<f64>,
     pub(crate) burst_gpu_s: f64,
     pub(crate) throttled_s: f64,
+    /// Allocations that the cap refused.
+    #[serde(default)]
+    pub(crate) refusals: u64,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct EndOfRun {
     pub(crate) seconds: f64,
     /// Why its claim ended.
-    pub(crate) end: String,
+    #[serde(rename = "end")]
+    pub(crate) cause: String,
     /// What its command returned, or the signal that ended it; none of both where the kernel did not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) exit_signal: Option<i32>,
-    /// Allocations that the cap refused.
-    #[serde(default)]
-    pub(crate) refusals: u64,
-    /// What a prediction before it was from, and its error in units of its spread.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) level: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) score: Option<f64>,
 }
 
 impl RunRecord {
-    pub(crate) fn shape(&self) -> Shape {
-        Shape {
-            program: self.program.clone(),
-            script: self.script.clone(),
-            words: self.words.clone(),
-            numbers: self.numbers.clone(),
-        }
-    }
-
     pub(crate) fn past(&self) -> Past {
         Past {
             id: self.id,
-            shape: self.shape(),
-            peak: Bytes(self.peak),
+            shape: self.shape.clone(),
+            peak: Bytes(self.used.peak),
         }
     }
 }
@@ -150,12 +162,26 @@ pub(crate) struct Told {
 impl Told {
     /// The part of a GPU's SMs (or time) that would have been enough for nine in ten of these runs.
     pub(crate) fn share(&self) -> Option<f64> {
-        let enough = |r: &RunRecord| Busy(r.busy).enough();
+        let enough = |r: &RunRecord| Busy(r.used.busy).enough();
         let mut all: Vec<f64> = self.records.iter().filter_map(enough).collect();
         all.sort_by(f64::total_cmp);
         let place = ((all.len() as f64 * 0.9).ceil() as usize).checked_sub(1)?;
         all.get(place).copied()
     }
+}
+
+fn scores(db: &Connection, uid: u32) -> rusqlite::Result<Scores> {
+    let sql =
+        "SELECT id, score FROM run WHERE uid = ?1 AND kind = ?2 ORDER BY ended_ms DESC LIMIT ?3";
+    let mut scores = Scores::default();
+    for (kind, list) in scores.0.iter_mut().enumerate() {
+        let mut statement = db.prepare_cached(sql)?;
+        let rows = statement.query_map(params![uid, kind as i64, SCORES as i64], |row| {
+            Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get(1)?))
+        })?;
+        *list = rows.collect::<rusqlite::Result<_>>()?;
+    }
+    Ok(scores)
 }
 
 impl Store {
@@ -182,19 +208,6 @@ impl Store {
             }
         }
         Ok(found)
-    }
-
-    fn scores(&self, uid: u32) -> rusqlite::Result<Scores> {
-        let sql = "SELECT id, score FROM run WHERE uid = ?1 AND kind = ?2 ORDER BY ended_ms DESC LIMIT ?3";
-        let mut scores = Scores::default();
-        for (kind, list) in scores.0.iter_mut().enumerate() {
-            let mut statement = self.db.prepare_cached(sql)?;
-            let rows = statement.query_map(params![uid, kind as i64, SCORES as i64], |row| {
-                Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get(1)?))
-            })?;
-            *list = rows.collect::<rusqlite::Result<_>>()?;
-        }
-        Ok(scores)
     }
 
     /// What earlier runs say.
@@ -236,7 +249,7 @@ impl Store {
             shared: past(&shared),
             user: past(&user),
         };
-        let estimate = estimate(shape, &earlier, &self.scores(whose.uid)?, NOMINAL);
+        let estimate = estimate(shape, &earlier, &scores(&self.db, whose.uid)?, NOMINAL);
         let mut all = own;
         all.extend(shared);
         all.extend(user);
@@ -279,12 +292,12 @@ impl Store {
 
     /// Keeps a run, with what would have been said of it.
     pub(crate) fn add_run(&mut self, mut record: RunRecord, whose: &Whose) -> rusqlite::Result<()> {
-        let shape = record.shape();
-        let told = self.told(whose, &shape, record.gpus)?;
+        let shape = record.shape.clone();
+        let told = self.told(whose, &shape, record.asked.gpus)?;
         let mut kind = None;
-        if let Some(said) = told.estimate.filter(|_| record.peak > 0) {
+        if let Some(said) = told.estimate.filter(|_| record.used.peak > 0) {
             record.level = Some(said.level.name().to_owned());
-            record.score = Some(said.score(Bytes(record.peak)));
+            record.score = Some(said.score(Bytes(record.used.peak)));
             kind = Some(said.kind as i64);
             for run in said.new_ones() {
                 self.db
@@ -292,7 +305,7 @@ impl Store {
                     .execute([run.cast_signed()])?;
             }
         }
-        record.words = kept(&record.words);
+        record.shape.words = kept(&record.shape.words);
         let text = serde_json::to_string(&record).unwrap_or_default();
         self.db.prepare_cached(
             "INSERT INTO run (ended_ms, uid, script, gpus, seconds, kind, score, record) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
@@ -300,9 +313,9 @@ impl Store {
         .execute(params![
             record.ended_ms.cast_signed(),
             record.uid,
-            record.script,
-            record.gpus,
-            record.seconds,
+            record.shape.script,
+            record.asked.gpus,
+            record.ended.seconds,
             kind,
             record.score,
             text
@@ -320,58 +333,56 @@ impl Store {
         Ok(())
     }
 
-    /// Records of earlier versions had the words of arguments.
-    pub(super) fn forget_words(&mut self) -> rusqlite::Result<()> {
-        const DONE: &str = "words";
-        let done = "SELECT 1 FROM meta WHERE key = ?1";
-        if self.db.prepare(done)?.exists([DONE])? {
-            return Ok(());
-        }
-        let ids: Vec<i64> = self
-            .db
-            .prepare("SELECT id FROM run")?
-            .query_map([], |r| r.get(0))?
-            .collect::<rusqlite::Result<_>>()?;
-        self.in_transaction(|store| {
-            for id in ids {
-                let mut found = store.list("id = ?1", &[&id], 1)?;
-                if let Some(record) = found.first_mut() {
-                    record.words = kept(&record.words);
-                }
-                // One that cannot be read is of no use.
-                let text = found.first().and_then(|r| serde_json::to_string(r).ok());
-                store
-                    .db
-                    .prepare_cached("UPDATE run SET record = ?2 WHERE id = ?1")?
-                    .execute(params![id, text.unwrap_or_default()])?;
-            }
-            store
-                .db
-                .execute("INSERT INTO meta (key, value) VALUES (?1, 1)", [DONE])?;
-            Ok(())
-        })
-    }
-
     /// A user's own runs, newest first.
     pub(crate) fn runs_of(&self, uid: u32, most: usize) -> rusqlite::Result<Vec<RunRecord>> {
         self.list("uid = ?1", &[&uid], most)
     }
+}
 
-    /// Puts records in as they are, for benchmarks.
-    #[cfg(feature = "lab")]
-    pub(crate) fn put_runs(&mut self, records: &[RunRecord]) -> rusqlite::Result<()> {
-        self.db.execute_batch("BEGIN")?;
-        for record in records {
-            let hidden = RunRecord {
-                words: kept(&record.words),
-                ..record.clone()
-            };
-            let text = serde_json::to_string(&hidden).unwrap_or_default();
-            self.db.prepare_cached(
-                "INSERT INTO run (ended_ms, uid, script, gpus, seconds, kind, score, record) VALUES (?1, ?2, ?3, ?4, ?5, 1, 0.5, ?6)",
-            )?
-            .execute(params![record.ended_ms.cast_signed(), record.uid, record.script, record.gpus, record.seconds, text])?;
-        }
-        self.db.execute_batch("COMMIT")
+/// Records of earlier versions had the words of arguments.
+pub(super) fn forget_words(store: &mut Store) -> rusqlite::Result<()> {
+    const DONE: &str = "words";
+    let done = "SELECT 1 FROM meta WHERE key = ?1";
+    if store.db.prepare(done)?.exists([DONE])? {
+        return Ok(());
     }
+    let ids: Vec<i64> = store
+        .db
+        .prepare("SELECT id FROM run")?
+        .query_map([], |r| r.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    store.in_transaction(|store| {
+        for id in ids {
+            let mut found = store.list("id = ?1", &[&id], 1)?;
+            if let Some(record) = found.first_mut() {
+                record.shape.words = kept(&record.shape.words);
+            }
+            // One that cannot be read is of no use.
+            let text = found.first().and_then(|r| serde_json::to_string(r).ok());
+            store
+                .db
+                .prepare_cached("UPDATE run SET record = ?2 WHERE id = ?1")?
+                .execute(params![id, text.unwrap_or_default()])?;
+        }
+        store
+            .db
+            .execute("INSERT INTO meta (key, value) VALUES (?1, 1)", [DONE])?;
+        Ok(())
+    })
+}
+
+/// Puts records in as they are, for benchmarks.
+#[cfg(feature = "lab")]
+pub(crate) fn put_runs(store: &Store, records: &[RunRecord]) -> rusqlite::Result<()> {
+    store.db.execute_batch("BEGIN")?;
+    for record in records {
+        let mut hidden = record.clone();
+        hidden.shape.words = kept(&record.shape.words);
+        let text = serde_json::to_string(&hidden).unwrap_or_default();
+        store.db.prepare_cached(
+            "INSERT INTO run (ended_ms, uid, script, gpus, seconds, kind, score, record) VALUES (?1, ?2, ?3, ?4, ?5, 1, 0.5, ?6)",
+        )?
+        .execute(params![record.ended_ms.cast_signed(), record.uid, record.shape.script, record.asked.gpus, record.ended.seconds, text])?;
+    }
+    store.db.execute_batch("COMMIT")
 }

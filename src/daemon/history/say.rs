@@ -92,12 +92,12 @@ pub(crate) fn reasons(told: &Told) -> Vec<String> {
     };
     let records = &told.records;
     let (Some(low), Some(high)) = (
-        records.iter().map(|r| r.peak).min(),
-        records.iter().map(|r| r.peak).max(),
+        records.iter().map(|r| r.used.peak).min(),
+        records.iter().map(|r| r.used.peak).max(),
     ) else {
         return Vec::new();
     };
-    let script = records.first().map_or("", |r| r.script.as_str());
+    let script = records.first().map_or("", |r| r.shape.script.as_str());
     let n = runs(records.len());
     let mut said = Vec::new();
     let mut first = match e.level {
@@ -112,7 +112,7 @@ pub(crate) fn reasons(told: &Told) -> Vec<String> {
     if let Some(name) = e.follows.first() {
         let mut seen: Vec<f64> = records
             .iter()
-            .filter_map(|r| r.shape().number(name))
+            .filter_map(|r| r.shape.number(name))
             .collect();
         seen.sort_by(f64::total_cmp);
         seen.dedup();
@@ -146,9 +146,9 @@ fn share_reason(records: &[RunRecord], share: Option<f64>) -> Option<String> {
     let share = share?;
     let mut all = Busy::default();
     for record in records {
-        all.merge(&Busy(record.busy));
+        all.merge(&Busy(record.used.busy));
     }
-    let what = if records.first().is_some_and(|r| r.in_turns) {
+    let what = if records.first().is_some_and(|r| r.used.in_turns) {
         "GPU time"
     } else {
         "SMs"
@@ -205,7 +205,7 @@ pub(crate) fn suggest(told: &Told, facts: &Facts, command: &[String]) -> Suggest
         .as_ref()
         .map(|t| [0.1, 0.5, 0.9].map(|q| t.at(q)).map(|d| d.as_secs_f64()));
     if let Some(last) = told.records.first() {
-        frees(&mut out, last.asked_mem, last.asked_sm);
+        frees(&mut out, last.asked.mem, last.asked.sm);
     }
     let sm = out
         .sm

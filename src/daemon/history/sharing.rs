@@ -75,7 +75,10 @@ impl Store {
         let mut records: Vec<(ClaimRecord, u64, u64)> = ended.into_iter().chain(running).collect();
         // What never had memory on a GPU needs none.
         records.retain(|(record, _, peak)| *peak > 0 && record.granted_ms < to_ms);
-        if !records.iter().any(|(r, ..)| r.uncapped || r.is_observed()) {
+        if !records
+            .iter()
+            .any(|(r, ..)| r.origin.uncapped || r.is_observed())
+        {
             return Ok(None);
         }
         if view.known_s < DAY_S {

@@ -304,7 +304,7 @@ impl Store {
             series: HashMap::new(),
             insert,
         };
-        store.forget_words()?;
+        super::runs::forget_words(&mut store)?;
         Ok(store)
     }
 

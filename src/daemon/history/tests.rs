@@ -8,7 +8,7 @@ use gshare_proto::history::{HistoryBy, HistorySpec, ReportSpec};
 use super::answer::Place;
 use super::store::{ClaimFace, Store};
 use super::sum::{Cause, Fact, Key, Step, Sum};
-use crate::daemon::journal::{self, ClaimRecord, Journal};
+use crate::daemon::journal::{self, ClaimRecord, Journal, OriginRecord, RunsRecord};
 use crate::daemon::names::Names;
 use crate::daemon::played::{self, Machine, Run};
 use crate::daemon::viewer::Viewer;
@@ -451,14 +451,21 @@ fn after_90_days_sums_have_no_owner_and_runs_are_gone() {
 
 #[test]
 fn of_arguments_only_numbers_are_kept() {
-    use super::runs::{RunRecord, Whose};
+    use super::runs::{RunRecord, UsedByRun, Whose};
+    use gshare_core::predict::Shape;
     let dir = tempfile::tempdir().unwrap();
     let words = "data=secret.bin";
     let run = RunRecord {
         uid: 7,
-        script: "train.py".into(),
-        words: words.into(),
-        peak: 1 << 30,
+        shape: Shape {
+            script: "train.py".into(),
+            words: words.into(),
+            ..Shape::default()
+        },
+        used: UsedByRun {
+            peak: 1 << 30,
+            ..UsedByRun::default()
+        },
         ..RunRecord::default()
     };
     let text = |store: &Store| -> String {
@@ -476,7 +483,7 @@ fn of_arguments_only_numbers_are_kept() {
         .unwrap();
     drop(store);
     store = open(&dir);
-    let shape = run.shape();
+    let shape = run.shape.clone();
     store.add_run(run, &Whose::default()).unwrap();
     assert!(!text(&store).contains("secret"), "{}", text(&store));
     // Both are still known as runs of the same command.
@@ -514,8 +521,14 @@ fn a_report_plays_recorded_runs_once_there_is_a_day_of_records() {
         let record = ClaimRecord {
             id,
             uid,
-            uncapped,
-            stage: Stage::Reclaim,
+            origin: OriginRecord {
+                uncapped,
+                ..OriginRecord::default()
+            },
+            runs: RunsRecord {
+                stage: Stage::Reclaim,
+                ..RunsRecord::default()
+            },
             granted_ms: (BEGIN + HALF * (id as i64 - 1)).unsigned_abs() * 1000,
             ..ClaimRecord::default()
         };

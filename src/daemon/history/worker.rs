@@ -432,19 +432,20 @@ fn suggest(store: &Store, question: &Question) -> Result<SuggestView, WireError>
     } else {
         let mut seen: Vec<String> = Vec::new();
         for record in store.runs_of(whose.uid, 200).map_err(failed)? {
-            if seen.contains(&record.script) || seen.len() >= LAST {
+            if seen.contains(&record.shape.script) || seen.len() >= LAST {
                 continue;
             }
             let told = store
-                .told(whose, &record.shape(), record.gpus)
+                .told(whose, &record.shape, record.asked.gpus)
                 .map_err(failed)?;
             let mut said = say::suggest(&told, facts, &[]);
-            said.what.clone_from(&record.script);
-            said.command = said
-                .command
-                .replace(" -- ", &format!(" -- {} {}", record.program, record.script));
+            said.what.clone_from(&record.shape.script);
+            said.command = said.command.replace(
+                " -- ",
+                &format!(" -- {} {}", record.shape.program, record.shape.script),
+            );
             view.suggestions.push(said);
-            seen.push(record.script);
+            seen.push(record.shape.script);
         }
     }
     Ok(view)

@@ -226,12 +226,12 @@ impl Journal {
         launches: Option<u64>,
     ) -> Result<(), JournalError> {
         // What it would have claimed later is of no use any more, and no arguments and paths of users are kept.
-        let claim = ClaimRecord {
-            lazy: None,
+        let mut claim = ClaimRecord {
             command: figures::program(&claim.command),
             cwd: None,
             ..claim.clone()
         };
+        claim.terms.lazy = None;
         let text = serde_json::to_string(&claim)?;
         let tx = self.db.transaction()?;
         tx.prepare_cached("DELETE FROM claim WHERE id = ?1")?
@@ -247,7 +247,7 @@ impl Journal {
             signed(ended_ms),
             claim.process.map(|p| p.pid),
             claim.process.map(|p| signed(p.start_ticks)),
-            claim.uncapped,
+            claim.origin.uncapped,
             cause,
             peak_bytes.map(signed),
             launches.map(signed),

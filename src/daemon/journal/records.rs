@@ -55,94 +55,122 @@ pub(crate) struct ClaimRecord {
     pub(crate) command: Vec<String>,
     /// Working directory.
     pub(crate) cwd: Option<String>,
-    /// Outlives its command.
-    pub(crate) hold: bool,
     /// Granted, Unix milliseconds.
     pub(crate) granted_ms: u64,
-    /// Lease end, Unix milliseconds.
-    pub(crate) ends_ms: Option<u64>,
     /// The command; absent for a held claim without one.
     pub(crate) process: Option<ProcessRecord>,
-    /// Processes that joined later (used without cgroups, where descent says who is a member).
-    #[serde(default)]
-    pub(crate) joined: Vec<ProcessRecord>,
     /// Its GPUs.
     pub(crate) slices: Vec<SliceRecord>,
-    /// The cgroup of the service that the command is the main process of, where the claim lives in it.
-    #[serde(default)]
-    pub(crate) lodging: Option<PathBuf>,
-    /// Its commands are started by the launcher.
-    #[serde(default)]
-    pub(crate) strict: bool,
-    /// It is being ended, and why: a restarted service goes on with that.
-    #[serde(default)]
-    pub(crate) ending: Option<String>,
-    /// And all its processes with it.
-    #[serde(default)]
-    pub(crate) kill_all: bool,
-    /// Its command ran before it was claimed: nobody counts what that process uses.
-    #[serde(default)]
-    pub(crate) adopted: bool,
-    /// The cgroup that an adopted or uncapped process was found in, from the top.
-    #[serde(default)]
-    pub(crate) place: Option<String>,
-    /// A process outside claims that is accounted as a claim: it holds nothing and has no cap.
-    #[serde(default)]
-    pub(crate) uncapped: bool,
-    /// UUIDs of the GPUs that it may use; none named: any.
-    #[serde(default)]
-    pub(crate) only: Vec<String>,
     /// Where it is.
     #[serde(default)]
     pub(crate) holding: HoldingRecord,
-    /// Its command may be ended and started anew.
+    #[serde(flatten)]
+    pub(crate) terms: TermsRecord,
+    #[serde(flatten)]
+    pub(crate) origin: OriginRecord,
+    #[serde(flatten)]
+    pub(crate) runs: RunsRecord,
+    #[serde(flatten)]
+    pub(crate) end: EndRecord,
+}
+
+/// What was asked for besides a size.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TermsRecord {
+    /// It outlives its command.
+    pub(crate) hold: bool,
+    /// Lease end, Unix milliseconds.
+    pub(crate) ends_ms: Option<u64>,
+    /// UUIDs of the GPUs that it may use; none named: any.
     #[serde(default)]
-    pub(crate) requeue: bool,
-    /// It is being ended for that.
-    #[serde(default)]
-    pub(crate) requeued: bool,
-    /// What its programs get before it ends.
-    #[serde(default)]
-    pub(crate) signal: Option<SignalSpec>,
-    /// They got it.
-    #[serde(default)]
-    pub(crate) signalled: bool,
-    /// Thousandths of the SMs that it asked for, while its share is lowered.
-    #[serde(default)]
-    pub(crate) sm_full: Option<u32>,
-    /// It stays on the GPUs where it started.
-    #[serde(default)]
-    pub(crate) no_move: bool,
-    /// Its command was asked to end because its lease was over.
-    #[serde(default)]
-    pub(crate) stopped: bool,
-    /// Programs of it were, whether its command was or not.
-    #[serde(default)]
-    pub(crate) told: bool,
+    pub(crate) only: Vec<String>,
     /// How its GPUs are to be shared; none named: in any way.
     #[serde(default)]
     pub(crate) mode: Option<String>,
-    /// What it asks for when a program first needs the GPU.
+    /// It stays on the GPUs where it started.
     #[serde(default)]
-    pub(crate) lazy: Option<Box<ClaimSpec>>,
+    pub(crate) no_move: bool,
+    /// Its command may be ended and started anew.
+    #[serde(default)]
+    pub(crate) requeue: bool,
+    /// What its programs get before it ends.
+    #[serde(default)]
+    pub(crate) signal: Option<SignalSpec>,
+    /// Its command starts without the library, as its owner asked.
+    #[serde(default)]
+    pub(crate) no_library: bool,
     /// The service said its size.
     #[serde(default)]
     pub(crate) auto: bool,
+    /// What it asks for when a program first needs the GPU.
+    #[serde(default)]
+    pub(crate) lazy: Option<Box<ClaimSpec>>,
+}
+
+/// What became a claim other than a command of `gshare claim`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OriginRecord {
+    /// Its command ran before it was claimed: nobody counts what that process uses.
+    #[serde(default)]
+    pub(crate) adopted: bool,
+    /// A process outside claims that is accounted as a claim: it holds nothing and has no cap.
+    #[serde(default)]
+    pub(crate) uncapped: bool,
+    /// The cgroup that an adopted or uncapped process was found in, from the top.
+    #[serde(default)]
+    pub(crate) place: Option<String>,
     /// The notebook's kernel that is its command.
     #[serde(default)]
     pub(crate) kernel: Option<KernelSpec>,
     /// Made by root for the processes below a cgroup that gshare does not own.
     #[serde(default)]
     pub(crate) behalf: Option<BehalfRecord>,
+}
+
+/// How its programs run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RunsRecord {
+    /// Processes that joined later (used without cgroups, where descent says who is a member).
+    #[serde(default)]
+    pub(crate) joined: Vec<ProcessRecord>,
+    /// The cgroup of the service that the command is the main process of, where the claim lives in it.
+    #[serde(default)]
+    pub(crate) lodging: Option<PathBuf>,
+    /// Its commands are started by the launcher.
+    #[serde(default)]
+    pub(crate) strict: bool,
     /// The stage that it was granted in, or a lower one that came later.
     #[serde(default)]
     pub(crate) stage: Stage,
     /// Its programs were started with nothing of gshare: no cgroup, library or environment.
     #[serde(default)]
     pub(crate) plain: bool,
-    /// Its command starts without the library, as its owner asked.
+    /// Thousandths of the SMs that it asked for, while its share is lowered.
     #[serde(default)]
-    pub(crate) no_library: bool,
+    pub(crate) sm_full: Option<u32>,
+}
+
+/// How it ends: a restarted service goes on with that.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EndRecord {
+    /// It is being ended, and why.
+    #[serde(default)]
+    pub(crate) ending: Option<String>,
+    /// And all its processes with it.
+    #[serde(default)]
+    pub(crate) kill_all: bool,
+    /// Its command is ended to be started anew.
+    #[serde(default)]
+    pub(crate) requeued: bool,
+    /// Its programs got the signal that was asked for.
+    #[serde(default)]
+    pub(crate) signalled: bool,
+    /// Its command was asked to end because its lease was over.
+    #[serde(default)]
+    pub(crate) stopped: bool,
+    /// Programs of it were, whether its command was or not.
+    #[serde(default)]
+    pub(crate) told: bool,
 }
 
 /// What a claim on behalf stands for.
@@ -162,17 +190,17 @@ pub(crate) struct BehalfRecord {
 impl ClaimRecord {
     /// Whether other users do not see it.
     pub(crate) fn is_private(&self) -> bool {
-        self.behalf.as_ref().is_some_and(|b| b.private)
+        self.origin.behalf.as_ref().is_some_and(|b| b.private)
     }
 
     /// Whether its command runs without the library, so that nobody but the driver counts what it uses.
     pub(crate) fn has_no_library(&self) -> bool {
-        self.adopted || self.no_library
+        self.origin.adopted || self.terms.no_library
     }
 
     /// Whether gshare records what it uses and does nothing else.
     pub(crate) fn is_observed(&self) -> bool {
-        self.stage == Stage::Observe
+        self.runs.stage == Stage::Observe
     }
 
     /// Whether the same process asks for the same once more, as a client does that lost its connection; of a claim on
@@ -187,13 +215,14 @@ impl ClaimRecord {
                 r.class.clone(),
                 r.command.clone(),
                 r.cwd.clone(),
-                r.hold,
-                r.behalf
+                r.terms.hold,
+                r.origin
+                    .behalf
                     .as_ref()
                     .map(|b| (b.cgroup.clone(), b.spec.clone())),
             )
         };
-        let can_ask_again = self.process.is_some() || self.behalf.is_some();
+        let can_ask_again = self.process.is_some() || self.origin.behalf.is_some();
         can_ask_again && asked(self) == asked(other)
     }
 }

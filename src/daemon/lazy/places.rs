@@ -26,7 +26,11 @@ pub(super) fn count(spec: Option<&ClaimSpec>) -> u32 {
 
 /// What stands in them now; nothing for claims that had their GPUs at their start.
 pub(crate) fn in_places(world: &World<'_>, id: ClaimId) -> Vec<(String, String)> {
-    let Some(live) = world.claims.get(&id).filter(|l| l.record.lazy.is_some()) else {
+    let Some(live) = world
+        .claims
+        .get(&id)
+        .filter(|l| l.record.terms.lazy.is_some())
+    else {
         return Vec::new();
     };
     let record = &live.record;
@@ -43,7 +47,7 @@ pub(crate) fn in_places(world: &World<'_>, id: ClaimId) -> Vec<(String, String)>
 
 /// The places: for everything that any GPU could ask for, since which it will be is not known.
 pub(crate) fn places_for_later(world: &World<'_>, live: &Live) -> Vec<(String, String)> {
-    let count = count(live.record.lazy.as_deref()) as usize;
+    let count = count(live.record.terms.lazy.as_deref()) as usize;
     let last = world.gpus.len().saturating_sub(1);
     let daemon = world.host.mps_dir().join(format!("{last}/pipe"));
     let dir = daemon.as_os_str().len();
@@ -73,7 +77,7 @@ mod tests {
      {
         let mut scene = crate::daemon::world::scene::Scene::of(2);
         scene.host.driver.libcuda = Ok("/usr/lib/libcuda.so.1".into());
-        scene.claim(1, 1).record.lazy = Some(Box::default());
+        scene.claim(1, 1).record.terms.lazy = Some(Box::default());
         let env =
             |scene: &crate::daemon::world::scene::Scene| in_places(&scene.world(), ClaimId(1));
         let variable = ("CUDA_VISIBLE_DEVICES".to_owned(), "GPU-1".to_owned());

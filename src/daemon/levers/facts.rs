@@ -48,12 +48,12 @@ pub(crate) fn hides_without_variable(world: &World<'_>, live: &Live) -> bool {
     let filtered = world.host.fences.filters.is_some() && live.cgroup.is_some();
     (filtered || world.config.claims.hide_by_library)
         && world.host.driver.libcuda.is_ok()
-        && !record.no_move
+        && !record.terms.no_move
         && record.slices.iter().all(plain)
 }
 
 fn may_move(world: &World<'_>, live: &Live, flags: u64) -> Result<(), String> {
-    if live.record.no_move {
+    if live.record.terms.no_move {
         return Err("it was claimed with --no-movable".to_owned());
     }
     if world
@@ -188,8 +188,8 @@ pub(crate) fn levers_of(
     Levers {
         park,
         movable,
-        requeue: live.record.requeue,
-        left_alone: live.record.stage < Stage::Reclaim,
+        requeue: live.record.terms.requeue,
+        left_alone: live.record.runs.stage < Stage::Reclaim,
         idle: features.idle.is_idle(id),
     }
 }
@@ -209,12 +209,12 @@ fn may_park_now(
     live: &Live,
     flags: u64,
 ) -> Result<(), String> {
-    if live.record.behalf.is_some() {
+    if live.record.origin.behalf.is_some() {
         return Err(
             "root made it for the programs of a cgroup, which gshare does not move".to_owned(),
         );
     }
-    if live.record.plain {
+    if live.record.runs.plain {
         return Err("gshare only counts it, and leaves its programs alone".to_owned());
     }
     match &levers.usable {

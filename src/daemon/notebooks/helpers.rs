@@ -45,7 +45,8 @@ impl Helpers {
     pub(crate) fn look(&mut self, claims: &BTreeMap<ClaimId, Live>, events: &Events) {
         let mut sought: BTreeMap<Rights, Vec<Sought>> = BTreeMap::new();
         for live in claims.values() {
-            let (Some(kernel), Some(process)) = (&live.record.kernel, live.record.process) else {
+            let (Some(kernel), Some(process)) = (&live.record.origin.kernel, live.record.process)
+            else {
                 continue;
             };
             let rights = live.command_alive.then(|| rights(live)).flatten();
@@ -84,7 +85,7 @@ impl Helpers {
 
     /// Writes a line into the output of a claim's notebook, if it has one.
     pub(crate) fn say(&mut self, live: &Live, text: &str, events: &Events) {
-        let known = live.record.kernel.as_ref().and(live.record.process);
+        let known = live.record.origin.kernel.as_ref().and(live.record.process);
         if let (true, Some(process), Some(rights)) = (live.command_alive, known, rights(live)) {
             let say = Wanted::Say {
                 pid: process.pid,

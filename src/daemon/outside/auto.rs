@@ -189,6 +189,7 @@ mod tests {
     use gshare_enforcer::proc;
 
     use super::*;
+    use crate::daemon::journal::OriginRecord;
 
     #[test]
     fn an_account_has_its_peak_and_its_end_in_the_journal() {
@@ -200,7 +201,10 @@ mod tests {
         let id = journal.next_id();
         let record = Box::new(ClaimRecord {
             id: id.0,
-            uncapped: true,
+            origin: OriginRecord {
+                uncapped: true,
+                ..OriginRecord::default()
+            },
             ..ClaimRecord::default()
         });
         let begin = Change::Begin {

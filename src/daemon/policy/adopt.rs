@@ -97,10 +97,10 @@ pub(crate) fn order(
         after: "a claim".to_owned(),
         reason: None,
     };
-    record.adopted = true;
-    record.hold = false;
+    record.origin.adopted = true;
+    record.terms.hold = false;
     record.process = Some(convert::record(process));
-    record.place = super::deny::cgroup_of(pid).map(|p| p.display().to_string());
+    record.origin.place = super::deny::cgroup_of(pid).map(|p| p.display().to_string());
     let held = held.iter().filter_map(|(g, b)| Some((*g, Bytes((*b)?))));
     let adoption = Adoption {
         process,
@@ -161,7 +161,7 @@ pub(crate) fn over_limit(world: &World<'_>, id: ClaimId) -> Option<String> {
     let record = &world
         .claims
         .get(&id)
-        .filter(|l| l.record.adopted && adopted)?
+        .filter(|l| l.record.origin.adopted && adopted)?
         .record;
     let ledger = world.machine.ledger();
     let lacks = |s: &SliceRecord| {

@@ -12,7 +12,7 @@ use gshare_proto::{Caps, ClaimGpu, ClaimState, ClaimView, Figure, ProcessView, S
 
 use super::super::convert;
 use super::super::gpu::DriverUse;
-use super::super::journal::ClaimRecord;
+use super::super::journal::{ClaimRecord, OriginRecord};
 use super::super::outside::{AutoClaim, Change, Seen};
 use super::super::whose::Whose;
 use crate::clock::unix_ms;
@@ -65,8 +65,11 @@ fn begin(
         command: convert::command_line(process.pid),
         granted_ms: unix_ms(),
         process: Some(convert::record(process)),
-        uncapped: true,
-        place: super::deny::cgroup_of(process.pid).map(|p| p.display().to_string()),
+        origin: OriginRecord {
+            uncapped: true,
+            place: super::deny::cgroup_of(process.pid).map(|p| p.display().to_string()),
+            ..OriginRecord::default()
+        },
         ..ClaimRecord::default()
     };
     // What was read belongs to this process only if it is still the same.

@@ -70,7 +70,7 @@ fn unclaimed_row(world: &World<'_>, journal: &Journal, viewer: Viewer) -> Check 
     let policy = policy::unclaimed_policy(world);
     let would_deny = deny::would_deny(world);
     let stopped = |record: &ClaimRecord| {
-        let place = record.place.as_ref();
+        let place = record.origin.place.as_ref();
         place.is_some_and(|place| would_deny(Path::new(place)))
     };
     let who = |record: &ClaimRecord| viewer.program_of(record, &world.host.names.user(record.uid));

@@ -362,7 +362,7 @@ mod tests {
         };
         let live = scene.claim(1, 0);
         live.record.process = Some(convert::record(process));
-        live.record.stage = gshare_config::Stage::Reclaim;
+        live.record.runs.stage = gshare_config::Stage::Reclaim;
         format!("{:?}", follows(&scene.world(), vec![act(finding)]))
     }
 
@@ -417,7 +417,7 @@ mod tests {
             finding,
             force: true,
         };
-        scene.claim(2, 0).record.stage = gshare_config::Stage::Reclaim;
+        scene.claim(2, 0).record.runs.stage = gshare_config::Stage::Reclaim;
         assert_eq!(done(&mut scene, elsewhere), "[]", "it is in another claim");
     }
 }

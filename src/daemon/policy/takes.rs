@@ -64,7 +64,7 @@ fn short_of_memory(world: &World<'_>, gpu: usize) -> Vec<Short> {
     let short = |(id, live): (&ClaimId, &Live)| {
         let slices = ledger
             .slices(*id)
-            .filter(|_| live.record.stage >= Stage::Reclaim)?;
+            .filter(|_| live.record.runs.stage >= Stage::Reclaim)?;
         let slice = slices.iter().find(|s| s.gpu == gpu && s.charge < s.mem)?;
         Some((*id, live.record.uid, slice.mem))
     };
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn the_largest_program_is_named_once_and_only_where_a_guarantee_is_not_there() {
         let mut scene = Scene::of(1);
-        scene.claim(1, 0).record.stage = Stage::Reclaim;
+        scene.claim(1, 0).record.runs.stage = Stage::Reclaim;
         scene.grant_half(None);
         for (id, gib) in [(7, 15), (8, 1)] {
             let used = DriverUse {

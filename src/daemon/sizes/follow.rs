@@ -34,7 +34,7 @@ fn need(track: &RunTrack, first_look: Duration, horizon: Duration) -> Option<f64
             let ahead = experience
                 .phases
                 .iter()
-                .map(|p| track.place.ahead(p, ran, horizon));
+                .map(|p| track.memory.place.ahead(p, ran, horizon));
             let ahead = ahead.fold(0.0, f64::max) * above.clamp(1.05, 1.5);
             Some(ahead.max(lately))
         }
@@ -100,8 +100,8 @@ impl Sizes {
             // What has its GPU or its instance for itself gives nothing to anybody by being smaller.
             let alone = slice.held == Held::Whole;
             if alone
-                || record.behalf.is_some()
-                || record.stage < Stage::Reclaim
+                || record.origin.behalf.is_some()
+                || record.runs.stage < Stage::Reclaim
                 || live.ending.is_some()
                 || record.holding != HoldingRecord::Here
                 || !track.known
@@ -109,7 +109,7 @@ impl Sizes {
                 continue;
             }
             if sizes.auto_shrink == AutoShrink::Burst
-                || (sizes.auto_shrink == AutoShrink::Request && !record.auto)
+                || (sizes.auto_shrink == AutoShrink::Request && !record.terms.auto)
             {
                 // Once: what earlier runs of the same needed is enough of a limit.
                 let enough = track.experience.as_ref().filter(|e| e.near && e.runs >= 3);

@@ -2,7 +2,7 @@
 //! to what a name says without its numbers, the rest are words.
 
 /// What was run.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Shape {
     /// Program without its directory: `python`.
     pub program: String,

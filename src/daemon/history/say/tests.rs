@@ -1,7 +1,7 @@
 use gshare_core::predict::{BINS, Shape};
 
 use super::*;
-use crate::daemon::history::runs::Whose;
+use crate::daemon::history::runs::{AskedByRun, EndOfRun, UsedByRun, Whose};
 use crate::daemon::history::store::Store;
 
 const GIB: f64 = 1_073_741_824.0;
@@ -11,7 +11,6 @@ fn words(text: &str) -> Vec<String> {
 }
 
 fn record(uid: u32, n: u64, command: &str, peak: f64, seconds: f64) -> RunRecord {
-    let shape = Shape::of(&words(command));
     let mut busy = [0.0; BINS];
     // Up to 30 %, in one run up to 40.
     busy[if n == 3 { 7 } else { 5 }] = seconds;
@@ -19,17 +18,23 @@ fn record(uid: u32, n: u64, command: &str, peak: f64, seconds: f64) -> RunRecord
         claim: n,
         ended_ms: 1_000_000 + n,
         uid,
-        program: shape.program,
-        script: shape.script,
-        words: shape.words,
-        numbers: shape.numbers,
-        gpus: 1,
-        asked_mem: 12 << 30,
-        asked_sm: 0.5,
-        peak: (peak * GIB) as u64,
-        busy,
-        seconds,
-        end: "command exited".to_owned(),
+        shape: Shape::of(&words(command)),
+        asked: AskedByRun {
+            gpus: 1,
+            mem: 12 << 30,
+            sm: 0.5,
+            ..AskedByRun::default()
+        },
+        used: UsedByRun {
+            peak: (peak * GIB) as u64,
+            busy,
+            ..UsedByRun::default()
+        },
+        ended: EndOfRun {
+            seconds,
+            cause: "command exited".to_owned(),
+            ..EndOfRun::default()
+        },
         ..RunRecord::default()
     }
 }
@@ -104,16 +109,16 @@ fn each_number_in_a_reason_is_in_the_records() {
         let show = |bytes: u64| format!("{:.1}", bytes as f64 / GIB);
         let mut true_ones: Vec<String> =
             vec![used.len().to_string(), "99".to_owned(), "5".to_owned()];
-        true_ones.extend(used.iter().map(|r| r.peak).min().map(show));
-        true_ones.extend(used.iter().map(|r| r.peak).max().map(show));
+        true_ones.extend(used.iter().map(|r| r.used.peak).min().map(show));
+        true_ones.extend(used.iter().map(|r| r.used.peak).max().map(show));
         true_ones.extend([show(estimate.middle.0), show(estimate.bound.0)]);
         true_ones.extend(
             used.iter()
-                .flat_map(|r| r.numbers.iter().map(|(_, v)| v.to_string())),
+                .flat_map(|r| r.shape.numbers.iter().map(|(_, v)| v.to_string())),
         );
         let mut busy = Busy::default();
         for r in &used {
-            busy.merge(&Busy(r.busy));
+            busy.merge(&Busy(r.used.busy));
         }
         true_ones.extend(
             [busy.most(), told.share()]
@@ -126,7 +131,7 @@ fn each_number_in_a_reason_is_in_the_records() {
         true_ones.extend(numbers(&show_duration(time.at(0.5))));
         assert!(
             all.iter()
-                .any(|r| (r.seconds - time.at(0.5).as_secs_f64()).abs() < 1.0)
+                .any(|r| (r.ended.seconds - time.at(0.5).as_secs_f64()).abs() < 1.0)
         );
         for reason in &said.reasons {
             for number in numbers(&reason.replace("train.py", "")) {
