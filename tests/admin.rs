@@ -1,32 +1,22 @@
-//! `gshare admin`: drain, kill and their record, on real processes.
+//! `gshare admin`: drain, kill, quotas, GPUs that are let go for a reset, and the record of it.
 
 use crate::support;
 
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use gshare::station::Station;
+use gshare_proto::{GpuState, Grade};
+use gshare_sim_board::BoardError;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::terminal::Terminal;
-use support::{Raw, root, station, station_with, until};
+use support::{
+    Raw, SOON, board, claim_of, ok, quick, refused, root, run, station, station_with, until,
+};
 
-const SOON: Duration = Duration::from_secs(15);
-
-fn run(station: &Station, args: &[&str]) -> Output {
-    station.command().args(args).output().expect("gshare runs")
-}
-
-/// What a command prints when it succeeds.
-fn said(station: &Station, args: &[&str]) -> String {
-    let output = run(station, args);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args:?}: {stderr}");
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
+// `gshare admin`: drain, kill and their record, on real processes.
 
 fn log(station: &Station) -> Vec<Value> {
-    let text = said(station, &["admin", "log", "--json"]);
+    let text = ok(station, &["admin", "log", "--json"]);
     let value: Value = serde_json::from_str(&text).expect("JSON");
     value["entries"].as_array().expect("a list").clone()
 }
@@ -39,7 +29,7 @@ fn lives(pid: u32) -> bool {
 fn a_drained_gpu_starts_nothing_until_it_is_opened_again() {
     let mut station = station();
     let runs = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "1"]);
-    let text = said(
+    let text = ok(
         &station,
         &["admin", "drain", "1", "--reason", "new \x1b[31mfan"],
     );
@@ -61,10 +51,7 @@ fn a_drained_gpu_starts_nothing_until_it_is_opened_again() {
         stderr.contains("GPU 1 is drained (new  [31mfan)"),
         "{stderr}"
     );
-    let mut waits = station.command();
-    waits.args(["claim", "-q", "-g", "0.1", "--gpu-ids", "1", "--"]);
-    waits.arg(support::example("raw_client"));
-    let mut waits = Raw::spawn(&mut waits);
+    let mut waits = Raw::asks(&station, &["-q", "-g", "0.1", "--gpu-ids", "1"]);
     let reason = until("it waits", SOON, || {
         let queue = station.snapshot().ok()?.queue;
         queue.first().map(|q| q.reason.clone())
@@ -80,7 +67,7 @@ fn a_drained_gpu_starts_nothing_until_it_is_opened_again() {
             .all(|c| c.id == "c1" || c.gpus[0].gpu != 1)
     );
     assert_eq!(snapshot.gpus[1].claimable, 0.0);
-    assert!(said(&station, &["status"]).contains("draining: new"));
+    assert!(ok(&station, &["status"]).contains("draining: new"));
 
     // A service that was killed knows it still; the claim that waited is in the queue again.
     station.stop_service(Signal::SIGKILL).expect("killed");
@@ -96,7 +83,7 @@ fn a_drained_gpu_starts_nothing_until_it_is_opened_again() {
         Some("new  [31mfan")
     );
 
-    let text = said(&station, &["admin", "undrain", "1"]);
+    let text = ok(&station, &["admin", "undrain", "1"]);
     assert!(text.contains("GPU 1 takes claims again"), "{text}");
     assert_eq!(waits.line(), "ok ready", "who waited starts now");
     let acts: Vec<String> = log(&station)
@@ -167,7 +154,7 @@ fn kill_ends_every_process_of_a_claim() {
     let mut bystander = Raw::claim(&station, &["-q", "-g", "0.25"]);
     assert!(lives(child.id()) && lives(grandchild));
     // A kill that was under way when the service died is carried on.
-    let text = said(
+    let text = ok(
         &station,
         &["admin", "kill", "deaf", "--grace", "1h", "--reason", "test"],
     );
@@ -183,7 +170,7 @@ fn kill_ends_every_process_of_a_claim() {
     );
     station.stop_service(Signal::SIGKILL).expect("killed");
     station.start_service().expect("starts again");
-    said(&station, &["admin", "kill", "c1", "--grace", "0"]);
+    ok(&station, &["admin", "kill", "c1", "--grace", "0"]);
     let status = child.wait().expect("reaped");
     assert!(!status.success());
     until("all of it has ended", SOON, || {
@@ -196,32 +183,6 @@ fn kill_ends_every_process_of_a_claim() {
     assert_eq!(acts[0]["after"], "ended");
     let none = run(&station, &["admin", "kill", "--gpu", "3"]);
     assert_eq!(none.status.code(), Some(64));
-}
-
-#[test]
-fn the_owner_reads_the_reason_on_his_terminal() {
-    let station = station();
-    let mut command = station.command();
-    command.args(["claim", "-q", "-g", "0.25", "--", "sh", "-c"]);
-    command.arg("trap 'sleep 1000' TERM; echo begun; sleep 1000");
-    let terminal = Terminal::start(&command, 24, 100);
-    until("it runs", SOON, || {
-        terminal.text().contains("begun").then_some(())
-    });
-    let reason = "the power goes off";
-    said(
-        &station,
-        &[
-            "admin", "kill", "--gpu", "0", "--grace", "1s", "--reason", reason,
-        ],
-    );
-    until("the reason is on the terminal", SOON, || {
-        let text = terminal.text();
-        (text.contains("gshare: c1 killed by ") && text.contains(reason)).then_some(())
-    });
-    until("it has ended", SOON, || {
-        station.snapshot().ok()?.claims.is_empty().then_some(())
-    });
 }
 
 #[test]
@@ -278,7 +239,7 @@ fn the_most_that_a_quota_allows_holds_over_claims_and_restarts() {
         return;
     };
     let party = format!("user:{me}");
-    let text = said(
+    let text = ok(
         &station,
         &[
             "admin", "quota", "set", &party, "--max", "0.5", "--weight", "2",
@@ -314,7 +275,7 @@ fn the_most_that_a_quota_allows_holds_over_claims_and_restarts() {
     station.start_service().expect("starts again");
     assert_eq!(refused(&station, "0.2").0, Some(75));
 
-    let listed = said(&station, &["admin", "quota", "list", "--json"]);
+    let listed = ok(&station, &["admin", "quota", "list", "--json"]);
     let value: Value = serde_json::from_str(&listed).expect("JSON");
     let quotas = value["quotas"].as_array().expect("a list");
     assert_eq!(quotas.len(), 2, "{quotas:?}");
@@ -334,7 +295,7 @@ fn the_most_that_a_quota_allows_holds_over_claims_and_restarts() {
     ] {
         assert_eq!(run(&station, wrong).status.code(), Some(64), "{wrong:?}");
     }
-    let text = said(&station, &["admin", "quota", "remove", &party]);
+    let text = ok(&station, &["admin", "quota", "remove", &party]);
     assert!(
         text.contains(&format!("quota set {party} --weight 2 --max 0.5\n")),
         "{text}"
@@ -348,48 +309,145 @@ fn the_most_that_a_quota_allows_holds_over_claims_and_restarts() {
     drop(first);
 }
 
-#[test]
-fn two_administrators_at_once_are_recorded_one_after_the_other() {
-    let station = station();
-    let sizes = |first: u32| (0..8).map(move |n| format!("0.{}", first + n));
-    let set = |sizes: Vec<String>| {
-        for max in sizes {
-            said(
-                &station,
-                &["admin", "quota", "set", "group:root", "--max", &max],
-            );
-        }
-    };
-    std::thread::scope(|scope| {
-        for first in [11, 31] {
-            scope.spawn(move || set(sizes(first).collect()));
-        }
-    });
-    let entries = log(&station);
-    assert_eq!(entries.len(), 16, "{entries:?}");
-    let text = |entry: &Value, key: &str| entry[key].as_str().expect("a text").to_owned();
-    let mut entries: Vec<&Value> = entries.iter().collect();
-    entries.sort_by_key(|entry| entry["seq"].as_u64());
-    for pair in entries.windows(2) {
-        assert_eq!(
-            text(pair[0], "after"),
-            text(pair[1], "before"),
-            "nobody overwrote unseen"
-        );
+// `gshare admin release`: a GPU is reset only while nobody has it open, and gshare is somebody.
+
+fn claim_on(station: &Station, gpu: &str) -> Output {
+    let words = ["claim", "-q", "-g", "0.25", "--gpu-ids", gpu, "--nonblock"];
+    run(station, &[&words[..], &["--", "true"]].concat())
+}
+
+fn is_in_use(station: &Station, gpu: usize) -> bool {
+    match board(station).reset(gpu) {
+        Err(BoardError::InUse { .. }) => true,
+        Ok(()) => false,
+        Err(other) => panic!("{other}"),
     }
-    let last = text(entries[15], "after");
-    let list = said(&station, &["admin", "quota", "list"]);
-    let max = last.rsplit(' ').next().expect("a number");
-    assert!(list.contains(max), "{last}: {list}");
-    // A plan is of what its administrator saw.
-    let plan = said(&station, &["admin", "stage", "4", "--dry-run"]);
-    let (_, id) = plan.split_once("\nplan ").expect(&plan);
-    let id = id.split(';').next().expect("an id");
-    said(&station, &["admin", "stage", "2"]);
-    let late = run(&station, &["admin", "stage", "4", "--plan", id]);
-    assert_eq!(
-        late.status.code(),
-        Some(75),
-        "another has changed the stage since"
+}
+
+fn answers(station: &Station, gpu: usize) {
+    until("the GPU answers", SOON, || {
+        let gpu = &station.snapshot().ok()?.gpus[gpu];
+        (gpu.state == GpuState::Ok && gpu.mem_used.is_some()).then_some(())
+    });
+}
+
+#[test]
+fn a_reset_is_refused_while_gshared_has_the_gpu_open_and_done_once_it_is_released() {
+    let station = quick("");
+    let mut beside = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
+    assert_eq!(beside.ask("alloc 1073741824"), "ok 0");
+    // The service's NVML and the process that can offload claims have it open.
+    assert!(is_in_use(&station, 1));
+    board(&station).raise_xid(1, 95).expect("raised");
+    until("GPU 1 is sick", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        let health = snapshot.gpus[1].health.clone()?;
+        let tell = health.tell.filter(|_| health.grade == Grade::Sick)?;
+        assert!(tell.contains("gshare admin release 1"), "{tell}");
+        Some(())
+    });
+    let said = ok(&station, &["admin", "release", "1"]);
+    assert!(said.contains("gshare no longer has it open"), "{said}");
+    assert!(
+        said.contains("undo: gshare admin release 1 --take"),
+        "{said}"
     );
+    board(&station).reset(1).expect("nobody has it open");
+    // What it is stays known; nothing is started there, and why is said.
+    let snapshot = station.snapshot().expect("served");
+    assert_eq!(snapshot.gpus[1].state, GpuState::Released);
+    assert_eq!(snapshot.gpus[1].mem_used, None);
+    let none = claim_on(&station, "1");
+    assert_eq!(none.status.code(), Some(75));
+    let text = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert!(text.contains("GPU 1 is released by"), "{text}");
+    // A claim elsewhere runs on, and others may start there.
+    assert_eq!(beside.ask("alloc 1048576"), "ok 1");
+    assert!(claim_on(&station, "0").status.success());
+    answers(&station, 0);
+    let taken = ok(&station, &["admin", "release", "1", "--take"]);
+    assert!(taken.contains("GPU 1 is taken back"), "{taken}");
+    answers(&station, 1);
+    // The reset has mended what it was, and nobody has to say so.
+    until("it takes claims again", SOON, || {
+        claim_on(&station, "1").status.success().then_some(())
+    });
+    assert!(is_in_use(&station, 1));
+    let log = ok(&station, &["admin", "log"]);
+    assert!(log.contains("release") && log.contains("take"), "{log}");
+}
+
+#[test]
+fn a_release_for_a_time_ends_by_itself_and_outlives_the_service() {
+    let mut station = quick("");
+    let said = ok(&station, &["admin", "release", "1", "2", "--for", "15s"]);
+    assert!(said.contains("taken back in 15 s"), "{said}");
+    board(&station).reset(1).expect("nobody has it open");
+    // A service that dies and is started again does not open them.
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    station.start_service().expect("starts");
+    until("what the one before had open is closed", SOON, || {
+        (!is_in_use(&station, 1) && !is_in_use(&station, 2)).then_some(())
+    });
+    assert!(is_in_use(&station, 0));
+    let snapshot = station.snapshot().expect("served");
+    assert_eq!(snapshot.gpus[2].state, GpuState::Released);
+    assert!(snapshot.gpus[2].uuid.starts_with("GPU-"));
+    answers(&station, 1);
+    answers(&station, 2);
+    assert!(is_in_use(&station, 1) && is_in_use(&station, 2));
+    until("claims start", SOON, || {
+        claim_on(&station, "2").status.success().then_some(())
+    });
+}
+
+#[test]
+fn a_gpu_that_a_claim_holds_is_not_released() {
+    let station = quick("");
+    let held = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "1"]);
+    let snapshot = station.snapshot().expect("served");
+    let id = claim_of(&snapshot, held.pid())
+        .expect("its claim")
+        .id
+        .clone();
+    let text = refused(&station, &["admin", "release", "1"]);
+    assert!(text.contains(&format!("GPU 1 is held by {id}")), "{text}");
+    assert!(text.contains("gshare admin drain 1 --wait"), "{text}");
+    assert!(is_in_use(&station, 1));
+    let none = run(&station, &["admin", "release", "1", "--take"]);
+    let text = String::from_utf8_lossy(&none.stdout).into_owned();
+    assert!(text.contains("GPU 1 was not released"), "{text}");
+}
+
+#[test]
+fn the_mps_daemon_lets_go_with_the_rest_and_is_started_again() {
+    let station = quick("[gpu.1]\nmode = \"mps\"\n");
+    let mps_claim = || {
+        let words = [
+            "claim",
+            "-q",
+            "-g",
+            "0.25",
+            "--gpu-ids",
+            "1",
+            "--nonblock",
+            "--",
+        ];
+        let raw = support::example("raw_client");
+        let mut command = station.command();
+        command.args(words).arg(raw);
+        command
+    };
+    // A client brings up a server, which has the GPU open after it.
+    until("MPS is up", SOON, || {
+        let mut raw = Raw::spawn(&mut mps_claim());
+        (raw.line() == "ok ready").then(|| raw.finish())
+    });
+    ok(&station, &["admin", "release", "1"]);
+    board(&station).reset(1).expect("nobody has it open");
+    ok(&station, &["admin", "release", "1", "--take"]);
+    until("MPS is up again", SOON, || {
+        let mut raw = Raw::spawn(&mut mps_claim());
+        (raw.line() == "ok ready").then_some(())
+    });
 }

@@ -1,32 +1,27 @@
-//! What a claim can ask for: parts of several GPUs, models and modes, hours of its class, a lease.
+//! A claim from its request to its end: what can be asked for, how it waits, how its size changes while programs run, when it
+//! ends, and what a command leaves behind.
 
 use crate::support;
 
+use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output};
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use gshare::station::Station;
 use gshare_abi::host::LimitsFile;
-use gshare_proto::ClaimView;
+use gshare_proto::{Call, ClaimState, ClaimView, Reply, ResizeSpec, Wait};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::terminal::Terminal;
-use support::{Raw, claim_of, example, root, station, station_with, until};
+use support::{
+    FULL, MIB, Raw, SOON, all_ended, board, board_bytes, claim_of, example, root, run, station,
+    station_with, text, until, words,
+};
 
-const MIB: u64 = 1 << 20;
-const SOON: Duration = Duration::from_secs(10);
-
-fn run(station: &Station, args: &[&str]) -> Output {
-    let mut command = station.command();
-    command.args(args).output().expect("runs")
-}
-
-fn text(output: &Output) -> String {
-    let both = [&output.stdout[..], &output.stderr[..]].concat();
-    String::from_utf8_lossy(&both).into_owned()
-}
+// What a claim can ask for: parts of several GPUs, models and modes, hours of its class, a lease.
 
 fn view(station: &Station, raw: &Raw) -> ClaimView {
     let snapshot = station.snapshot().expect("served");
@@ -75,11 +70,7 @@ fn parts_of_several_gpus_of_one_model_have_a_page_a_cap_and_figures_on_each() {
     for device in ["device 0", "device 1"] {
         assert_eq!(both.ask(device), "ok");
         assert!(both.ask(&most).starts_with("ok"), "{device}");
-        assert_eq!(
-            both.ask(&format!("alloc {}", 8192 * MIB)),
-            "error 2 CUDA_ERROR_OUT_OF_MEMORY",
-            "{device}"
-        );
+        assert_eq!(both.ask(&format!("alloc {}", 8192 * MIB)), FULL, "{device}");
     }
     let charged = until("both are charged", SOON, || {
         let claim = view(&station, &both);
@@ -383,13 +374,572 @@ fn with_a_lease_too_the_exit_code_and_signals_are_the_commands() {
     kill(Pid::from_raw(child.pid().cast_signed()), Signal::SIGUSR1).expect("sent");
     assert_eq!(child.child.wait().expect("reaped").code(), Some(5));
     // Ending gshare ends the command.
-    let mut command = station.command();
-    command
-        .args(["claim", "-q", "-g", "0.1", "-t", "1h", "--"])
-        .arg(example("raw_client"));
-    let mut child = Raw::start(command);
+    let mut child = Raw::claim(&station, &["-q", "-g", "0.1", "-t", "1h"]);
     child.kill();
-    until("the claim has ended", SOON, || {
+    all_ended(&station);
+}
+
+// Claims that wait: why, until when, and what became of them.
+
+#[test]
+fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
+    let station = station();
+    let mut held = Raw::claim(
+        &station,
+        &["-q", "-g", "0.75", "--gpu-ids", "0", "-t", "1h"],
+    );
+    let held_id = {
+        let snapshot = station.snapshot().expect("served");
+        snapshot.claims.first().expect("listed").id.clone()
+    };
+    let free = run(
+        &station,
+        &["claim", "-g", "0.25", "--gpu-ids", "0", "--dry-run"],
+    );
+    assert_eq!(free.status.code(), Some(0), "{}", text(&free));
+    assert!(text(&free).contains("would start now"), "{}", text(&free));
+    // Memory alone brings as large a part of the compute; the limits stand beside what is guaranteed.
+    let whole = station.snapshot().expect("served").gpus[1].mem_allocatable;
+    let sm = (3u64 << 30) * 1000 / whole.expect("known");
+    let mem = ["--gpu-mem", "3G", "--gpu-mem-limit", "5G", "--limit", "0.8"];
+    let alone = [&["claim", "--gpu-ids", "1", "--dry-run"], &mem[..]].concat();
+    let tried = text(&run(&station, &alone));
+    let percent = sm as f64 / 10.0;
+    let says = format!(
+        "would start now: 3.0 GiB (limit 5.0 GiB) and {percent} % (limit 80 %) of the SMs of GPU 1"
+    );
+    assert!(tried.contains(&says), "{says}\n{tried}");
+    let tried = run(&station, &[&alone[..], &["--json"]].concat()).stdout;
+    let tried: serde_json::Value = serde_json::from_slice(&tried).expect("JSON");
+    let part = &tried["gpus"][0];
+    assert_eq!(
+        (&part["mem_limit"], &part["sm_limit"]),
+        (&(5u64 << 30).into(), &0.8.into())
+    );
+    assert_eq!(part["sm"].as_f64(), Some(sm as f64 / 1000.0), "{part}");
+    let full = run(
+        &station,
+        &["claim", "-g", "0.5", "--gpu-ids", "0", "--dry-run"],
+    );
+    assert_eq!(full.status.code(), Some(75), "{}", text(&full));
+    assert!(
+        text(&full).contains("would wait") && text(&full).contains(&held_id),
+        "{}",
+        text(&full)
+    );
+    for words in [
+        "1st in the queue, within what is guaranteed",
+        "time limit of",
+    ] {
+        assert!(text(&full).contains(words), "{words}: {}", text(&full));
+    }
+    let tried = run(
+        &station,
+        &words("claim -g 0.5 --gpu-ids 0 --dry-run --json"),
+    );
+    assert_eq!(tried.status.code(), Some(75), "{}", text(&tried));
+    let tried: serde_json::Value = serde_json::from_slice(&tried.stdout).expect("JSON");
+    assert_eq!(
+        (&tried["starts"], &tried["position"], &tried["would_start"]),
+        (&false.into(), &1.into(), &"-g 0.25".into())
+    );
+    let never = run(&station, &["claim", "-g", "8", "--dry-run"]);
+    assert_eq!(never.status.code(), Some(64), "{}", text(&never));
+    assert!(
+        station.snapshot().expect("served").queue.is_empty(),
+        "nothing was claimed"
+    );
+
+    let mut patient = station.command();
+    patient.args(["claim", "-q", "-g", "0.5", "--gpu-ids", "0", "--", "true"]);
+    let mut patient = patient.spawn().expect("runs");
+    let waiting = until("it waits", SOON, || {
+        station.snapshot().ok()?.queue.first().cloned()
+    });
+    let left = waiting.expected_ms.expect("the holder has a lease");
+    let now = station.snapshot().expect("served").taken_ms;
+    let minutes = left.saturating_sub(now) / 60_000;
+    assert!((58..=60).contains(&minutes), "in {minutes} min");
+    assert!(waiting.entitled, "its owner is alone and may have all");
+    let why = run(&station, &["why", &waiting.id]);
+    assert_eq!(why.status.code(), Some(0));
+    for words in [
+        "wants",
+        &held_id,
+        "guarantee of",
+        "with -g 0.25 it would start now",
+        "time limit of",
+    ] {
+        assert!(text(&why).contains(words), "{words}: {}", text(&why));
+    }
+    // Without an argument they list what they can tell of.
+    let lists = [
+        ("why", &waiting.id, "gshare why ID explains one of them"),
+        ("log", &held_id, "gshare log ID shows what happened"),
+    ];
+    for (word, id, more) in lists {
+        let list = run(&station, &[word]);
+        let lines = text(&list);
+        let row = lines.lines().any(|l| l.starts_with(&format!("{id} ")));
+        assert!(
+            list.status.success() && row && lines.contains(more),
+            "{lines}"
+        );
+        let json = run(&station, &[word, "--json"]).stdout;
+        assert!(String::from_utf8_lossy(&json).contains(&format!("\"id\":\"{id}\"")));
+    }
+    let queue = run(&station, &["queue"]);
+    assert!(
+        text(&queue).contains("in 1h") || text(&queue).contains("in 59m"),
+        "{}",
+        text(&queue)
+    );
+
+    held.kill();
+    assert_eq!(patient.wait().expect("reaped").code(), Some(0));
+    let log = until("its end is written down", SOON, || {
+        let log = text(&run(&station, &["log", &waiting.id]));
+        log.contains("ended: command exited").then_some(log)
+    });
+    let order: Vec<usize> = ["waits: wants", "granted: 0.50 of GPU 0", "ended"]
+        .iter()
+        .map(|w| log.find(w).unwrap_or_else(|| panic!("{w}: {log}")))
+        .collect();
+    assert!(order.is_sorted(), "{log}");
+    let unknown = run(&station, &["log", "c999"]);
+    assert_eq!(unknown.status.code(), Some(64), "{}", text(&unknown));
+    let running = run(&station, &["why", "c999"]);
+    assert_eq!(running.status.code(), Some(64), "{}", text(&running));
+}
+
+// A claim changes its size while its programs run.
+
+fn resize(station: &Station, args: &[&str]) -> Output {
+    let mut command = station.command();
+    command.arg("resize").args(args);
+    command.output().expect("runs")
+}
+
+/// The SM words that the gate reads, and the cap that every reservation is checked against.
+fn page(station: &Station, id: &str) -> (u32, u32, u64) {
+    let pages = until("the limits page is there", SOON, || {
+        let mut dirs = vec![station.dir().to_owned()];
+        while let Some(dir) = dirs.pop() {
+            for entry in std::fs::read_dir(dir).ok()?.flatten() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if entry.path().is_dir() {
+                    dirs.push(entry.path());
+                } else if name.starts_with(&format!("{id}-")) && name.ends_with(".limits") {
+                    return LimitsFile::open(&entry.path()).ok();
+                }
+            }
+        }
+        None
+    });
+    let page = pages.page();
+    (
+        page.sm_request_permille.load(Ordering::Relaxed),
+        page.sm_limit_permille.load(Ordering::Relaxed),
+        pages.memory_cap(),
+    )
+}
+
+#[test]
+fn a_claim_under_load_has_its_new_size_within_200_ms_and_is_never_over_it() {
+    let station = station();
+    let board = board(&station);
+    let mut first = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
+    let id = view(&station, &first).id;
+    let mut second = Raw::join(&station, &id);
+    let pids = [first.pid(), second.pid()];
+    let (_, start) = first.info();
+    // What the watcher holds the claim to: raised before a larger size is asked, lowered once a smaller one
+    // is answered.
+    let held_to = AtomicU64::new(start);
+    let done = AtomicBool::new(false);
+    let asked = AtomicU64::new(0);
+    let (mut slowest, mut sizes) = (Duration::ZERO, Vec::new());
+    std::thread::scope(|scope| {
+        // Both allocate and free without a pause, together more than the smallest size, and give back all when
+        // refused.
+        for raw in [&mut first, &mut second] {
+            let (done, asked) = (&done, &asked);
+            scope.spawn(move || {
+                let mut held = Vec::new();
+                while !done.load(Ordering::Relaxed) {
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    let answer = raw.ask(&format!("alloc {}", 256 * MIB));
+                    match answer.strip_prefix("ok ") {
+                        Some(index) => held.push(index.to_owned()),
+                        None => assert_eq!(answer, FULL),
+                    }
+                    if held.len() >= 12 || answer.starts_with("error") {
+                        for index in held.drain(..) {
+                            assert_eq!(raw.ask(&format!("free {index}")), "ok");
+                        }
+                    }
+                }
+            });
+        }
+        let watch = scope.spawn(|| {
+            let (mut looks, mut over) = (0u64, Vec::new());
+            while !done.load(Ordering::Relaxed) {
+                // It may be lowered or raised at any moment of the look.
+                let before = held_to.load(Ordering::SeqCst);
+                let used = board_bytes(&board.snapshot(), 0, &pids);
+                let most = before.max(held_to.load(Ordering::SeqCst));
+                if used > most {
+                    over.push((used, most));
+                }
+                looks += 1;
+            }
+            (looks, over)
+        });
+        let mut client = station.client().expect("connects");
+        for _ in 0..3 {
+            for milli in [200u32, 800, 500] {
+                if milli > 200 {
+                    held_to.store(u64::MAX, Ordering::SeqCst);
+                }
+                // A limit below the charge of the moment is refused: asked again until it is not.
+                let resized = until("it is small enough", SOON, || {
+                    let started = Instant::now();
+                    let call = Call::Resize(Box::new(ResizeSpec {
+                        id: id.clone().into(),
+                        gpus_milli: Some(milli),
+                        wait: Wait::No,
+                        ..ResizeSpec::default()
+                    }));
+                    let Ok(Reply::Resized(resized)) = client.call(&call) else {
+                        return None;
+                    };
+                    let (request, _, cap) = page(&station, &id);
+                    assert_eq!(request, milli, "the SMs' word is written");
+                    assert_eq!(cap, resized.gpus[0].mem_limit, "and so is the cap");
+                    slowest = slowest.max(started.elapsed());
+                    Some(resized)
+                });
+                held_to.store(resized.gpus[0].mem_limit, Ordering::SeqCst);
+                sizes.push(resized.gpus[0].mem_limit);
+                let before = asked.load(Ordering::Relaxed);
+                until("the load goes on", SOON, || {
+                    (asked.load(Ordering::Relaxed) > before + 60).then_some(())
+                });
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        let (looks, over) = watch.join().expect("no panic");
+        assert!(looks > 50, "the board was looked at {looks} times");
+        assert_eq!(over, [], "bytes in use and what was allowed");
+    });
+    println!("slowest {slowest:?}");
+    assert!(slowest < Duration::from_millis(200), "took {slowest:?}");
+    assert!(sizes[0] < start && sizes[1] > start && sizes[2] == start);
+    assert_eq!(first.info().1, start, "and the program sees it");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_what_would_and_a_patient_one_waits() {
+    let station = station();
+    let mut raw = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "1"]);
+    let id = view(&station, &raw).id;
+    let other = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "1"]);
+    let refused = resize(&station, &[&id, "-g", "0.75"]);
+    assert_eq!(refused.status.code(), Some(75), "{}", text(&refused));
+    let other_id = view(&station, &other).id;
+    assert!(
+        text(&refused).contains("is possible") && text(&refused).contains(&other_id),
+        "{}",
+        text(&refused)
+    );
+    assert!(
+        text(&refused).contains(&format!("gshare resize {id} -g 0.5")),
+        "{}",
+        text(&refused)
+    );
+    let fits = resize(&station, &[&id, "-g", "0.5", "--limit", "0.8", "--json"]);
+    assert!(fits.status.success(), "{}", text(&fits));
+    let json: serde_json::Value = serde_json::from_slice(&fits.stdout).expect("JSON");
+    assert_eq!(json["gpus"][0]["sm_request"], 0.5);
+    assert_eq!(json["gpus"][0]["sm_limit"], 0.8);
+    assert_eq!(page(&station, &id).0, 500);
+    assert_eq!(page(&station, &id).1, 800);
+
+    let (free, _) = raw.info();
+    assert_eq!(raw.ask(&format!("alloc {}", free / 2)), "ok 0");
+    let small = resize(&station, &[&id, "-g", "0.1"]);
+    assert_eq!(small.status.code(), Some(75), "{}", text(&small));
+    assert!(
+        text(&small).contains("more than the new limit"),
+        "{}",
+        text(&small)
+    );
+    let only = resize(
+        &station,
+        &[&id, "--gpu-mem", "1G", "--gpu-mem-limit", "12G"],
+    );
+    assert!(only.status.success(), "{}", text(&only));
+    assert!(
+        text(&only).contains("more than its new size"),
+        "{}",
+        text(&only)
+    );
+    until("its state says so", SOON, || {
+        let state = view(&station, &raw).state_text;
+        state.contains("over its request").then_some(())
+    });
+
+    let mut patient = station.command();
+    patient.args(["resize", &id, "-g", "1", "--wait", "30s"]);
+    let patient = patient.spawn().expect("runs");
+    until("the wish waits", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        let gpu = snapshot.gpus.iter().find(|g| g.index == 1)?;
+        (gpu.claimable == 0.0).then_some(())
+    });
+    assert_eq!(other.finish(), Some(0));
+    let mut patient = patient;
+    assert_eq!(patient.wait().expect("reaped").code(), Some(0));
+    assert_eq!(view(&station, &raw).gpus[0].sm_request, 1.0);
+}
+
+#[test]
+fn a_new_size_survives_the_service() {
+    let mut station = station();
+    let mut raw = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
+    let id = view(&station, &raw).id;
+    let done = resize(
+        &station,
+        &[&id, "-g", "0.25", "--gpu-mem-limit", "9G", "--limit", "0.6"],
+    );
+    assert!(done.status.success(), "{}", text(&done));
+    let before = view(&station, &raw);
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    assert_eq!(raw.info().1, 9 << 30, "the page stays");
+    station.start_service().expect("starts again");
+    let after = view(&station, &raw);
+    assert_eq!(after.gpus[0].mem_request, before.gpus[0].mem_request);
+    assert_eq!(after.gpus[0].mem_limit, 9 << 30);
+    assert_eq!(
+        (after.gpus[0].sm_request, after.gpus[0].sm_limit),
+        (0.25, 0.6)
+    );
+    assert_eq!(page(&station, &id).0, 250);
+    assert_eq!(page(&station, &id).1, 600);
+    let again = resize(&station, &[&id, "-g", "1"]);
+    assert!(again.status.success(), "{}", text(&again));
+}
+
+// What a command leaves behind: tmux, ssh-agent and the like lose the GPU, not their lives; a leftover that
+// works on the GPU keeps the claim.
+
+/// A claim whose command starts `leftover` in a session of its own and exits as soon as it has said `ready`
+/// (empty: at once). What is written to the file
+/// that is returned is the leftover's input; its output goes to `out` in the station's directory.
+fn leave_behind(station: &Station, flags: &[&str], leftover: &str, ready: &str) -> (File, PathBuf) {
+    let (input, out) = (station.dir().join("in"), station.dir().join("out"));
+    nix::unistd::mkfifo(&input, nix::sys::stat::Mode::S_IRWXU).expect("made");
+    let hold = File::options()
+        .read(true)
+        .write(true)
+        .open(&input)
+        .expect("opened");
+    let script = format!(
+        "setsid {leftover} < in > out 2>&1 & until grep -qs '{ready}' out || [ -z '{ready}' ]; do sleep 0.02; done"
+    );
+    let mut command = station.command();
+    command.args(["claim", "-q"]).args(flags);
+    let status = command.args(["--", "sh", "-c", &script]).status();
+    assert!(status.expect("runs").success());
+    (hold, out)
+}
+
+fn said(out: &PathBuf, word: &str) {
+    until(word, SOON, || {
+        let text = std::fs::read_to_string(out).ok()?;
+        text.lines().any(|l| l == word).then_some(())
+    });
+}
+
+fn tell(mut input: &File, line: &str) {
+    use std::io::Write;
+    writeln!(input, "{line}").expect("written");
+}
+
+/// The program that was left behind takes memory, which counts for the claim that ends.
+fn takes_memory_while_it_ends(station: &Station, input: &File, out: &PathBuf) {
+    said(out, "ok ready");
+    tell(input, "alloc 1048576");
+    said(out, "ok 0");
+    let snapshot = station.snapshot().expect("served");
+    assert_eq!(snapshot.claims[0].state, ClaimState::Ending);
+    assert!(snapshot.claims[0].gpus[0].mem_charge > Some(0));
+}
+
+#[test]
+fn a_leftover_without_gpu_memory_loses_the_gpu_and_lives() {
+    if !root("a_leftover_without_gpu_memory_loses_the_gpu_and_lives") {
+        return;
+    }
+    let station = station();
+    // Says of each node what the kernel says.
+    let node = station.sim_dir().join("dev/nvidia0");
+    let shell = format!(
+        "sh -c 'while read x; do (exec 3<{}) 2>&1 | sed \"s/.*: //\"; done'",
+        node.display()
+    );
+    let (input, out) = leave_behind(&station, &["-g", "0.5", "--gpu-ids", "0"], &shell, "");
+    all_ended(&station);
+    tell(&input, "now");
+    said(&out, "Operation not permitted");
+    // A new claim gets what the old one had.
+    let raw = Raw::claim(&station, &["-q", "-g", "1", "--gpu-ids", "0", "--nonblock"]);
+    assert_eq!(raw.finish(), Some(0));
+    tell(&input, "still");
+    until("it lives on", SOON, || {
+        (std::fs::read_to_string(&out).ok()?.lines().count() == 2).then_some(())
+    });
+}
+
+#[test]
+fn a_leftover_with_gpu_memory_keeps_the_claim_until_it_ends_or_is_released() {
+    for release in [false, true] {
+        let station = station();
+        let client = example("raw_client");
+        let flags = ["-g", "0.5", "--gpu-ids", "0", "--name", "left"];
+        let (input, out) =
+            leave_behind(&station, &flags, &client.display().to_string(), "ok ready");
+        takes_memory_while_it_ends(&station, &input, &out);
+        let mut other = station.command();
+        other.args("claim -q -g 1 --gpu-ids 0 --nonblock -- true".split(' '));
+        assert_eq!(other.status().expect("runs").code(), Some(75));
+        if release {
+            let mut command = station.command();
+            assert!(
+                command
+                    .args(["release", "left"])
+                    .status()
+                    .expect("runs")
+                    .success()
+            );
+        } else {
+            tell(&input, "quit");
+        }
+        all_ended(&station);
+        assert!(other.status().expect("runs").success());
+    }
+}
+
+/// A launcher that ends before its program has imported what it needs: the claim was gone when that reached CUDA.
+#[test]
+fn a_program_that_reaches_cuda_after_the_command_ended_has_the_claim() {
+    let station = station_with(|o| {
+        o.config = "[claims]\nleftover-grace = \"20s\"\n".to_owned();
+    });
+    let late = format!("sh -c 'sleep 2; exec {}'", example("raw_client").display());
+    let (input, out) = leave_behind(&station, &["-g", "0.5", "--name", "late"], &late, "");
+    takes_memory_while_it_ends(&station, &input, &out);
+    tell(&input, "quit");
+    until("it ends with its last program", SOON, || {
         station.snapshot().ok()?.claims.is_empty().then_some(())
     });
+}
+
+#[test]
+fn a_script_whose_program_on_the_gpu_ends_with_the_lease_ends_with_124_unless_it_succeeds() {
+    let station = station();
+    let scripts = [
+        ("exit $?", 124),
+        ("exit 3", 124),
+        ("echo it goes on without", 0),
+    ];
+    // All at once: each has the whole lease to get its program onto the GPU.
+    let run = |(after, code): (&'static str, i32)| {
+        let mut command = station.command();
+        let line = format!("{}; {after}", example("raw_client").display());
+        let flags = ["claim", "-q", "-g", "0.25", "-t", "8s", "--", "sh", "-c"];
+        let child = command.args(flags).arg(line).stdin(Stdio::piped());
+        let mut child = child.stdout(Stdio::null()).spawn().expect("starts");
+        (child.stdin.take(), child, after, code)
+    };
+    for (_open, mut child, after, code) in scripts.map(run) {
+        let status = until("it ends", Duration::from_secs(60), || {
+            child.try_wait().ok().flatten()
+        });
+        assert_eq!(status.code(), Some(code), "{after}");
+    }
+}
+
+#[test]
+fn a_held_claim_is_joined_and_ends_by_release_alone() {
+    let station = station();
+    let mut command = station.command();
+    let output = command
+        .args(["claim", "--short", "-g", "0.25"])
+        .output()
+        .expect("runs");
+    let id = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let join = || Raw::join(&station, &id);
+    let (mut a, mut b) = (join(), join());
+    let room = a.info().0;
+    assert_eq!(a.ask(&format!("alloc {}", room / 2)), "ok 0");
+    assert!(b.info().0 <= room / 2, "they share one ledger");
+    assert_eq!(a.finish(), Some(0));
+    b.kill();
+    until("both are gone from the ledger", SOON, || {
+        let claim = &station.snapshot().ok()?.claims[0];
+        (claim.gpus[0].mem_charge == Some(0)).then_some(())
+    });
+    let state = station.snapshot().expect("served").claims[0].state;
+    assert_eq!(state, ClaimState::Held);
+    let mut release = Command::new(station.program());
+    release
+        .env("GSHARE_SOCKET", station.socket())
+        .args(["release", &id]);
+    assert!(release.status().expect("runs").success());
+    assert_eq!(station.snapshot().expect("served").claims, []);
+}
+
+#[test]
+fn more_processes_than_slots_disturb_nobody_and_places_come_back() {
+    let station = station();
+    let script = "i=0; while [ $i -lt 130 ]; do \"$0\" < in >> all & i=$((i+1)); done; wait";
+    let input = station.dir().join("in");
+    nix::unistd::mkfifo(&input, nix::sys::stat::Mode::S_IRWXU).expect("made");
+    let hold = File::options()
+        .read(true)
+        .write(true)
+        .open(&input)
+        .expect("opened");
+    let mut command = station.command();
+    command
+        .args("claim -q -g 1 --gpu-ids 2 -- sh -c".split(' '))
+        .arg(script)
+        .arg(example("raw_client"));
+    let mut child = command.stderr(Stdio::null()).spawn().expect("starts");
+    let lines = |wanted: usize| -> String {
+        until("all have said something", Duration::from_secs(60), || {
+            let text = std::fs::read_to_string(station.dir().join("all")).ok()?;
+            (text.lines().count() >= wanted).then_some(text)
+        })
+    };
+    lines(130);
+    let snapshot = until("the driver's word is seen", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        let part = &snapshot.claims.first()?.gpus[0];
+        (part.mem_used? >= part.mem_charge?).then_some(snapshot)
+    });
+    assert_eq!(
+        (snapshot.claims.len(), &snapshot.unclaimed),
+        (1, &Vec::new())
+    );
+    let part = &snapshot.claims[0].gpus[0];
+    assert!(part.mem_charge <= Some(part.mem_limit));
+    let log = std::fs::read_to_string(station.log_path()).expect("there");
+    assert!(!log.contains("ERROR"), "{log}");
+    let other = Raw::claim(&station, &["-q", "-g", "1", "--gpu-ids", "0", "--nonblock"]);
+    assert_eq!(other.finish(), Some(0));
+    drop(hold);
+    assert!(child.wait().expect("reaped").success());
+    all_ended(&station);
 }

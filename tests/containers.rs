@@ -1,6 +1,5 @@
 //! Containers in claims, with a real podman and runc: the cap, the filter and the screen see them.
 
-mod later;
 use crate::support;
 
 use std::path::{Path, PathBuf};
@@ -10,9 +9,10 @@ use std::time::{Duration, Instant};
 use gshare::station::Station;
 use gshare_proto::{Call, Reply};
 use support::users::{Users, as_user};
-use support::{Raw, root, station, until};
+use support::{FULL, Raw, SOON, all_ended, root, run, station, until};
 
-const SOON: Duration = Duration::from_secs(20);
+mod later;
+
 /// What a container needs on a machine whose shells may not raise limits, and no network.
 const PLAIN: [&str; 3] = [
     "--network=none",
@@ -128,7 +128,7 @@ fn libraries(program: &Path) -> Vec<PathBuf> {
 }
 
 /// The words of `podman run` for a container with this name.
-pub(crate) fn run<'a>(name: &'a str, image: &'a Image, more: &[&'a str]) -> Vec<&'a str> {
+pub(crate) fn podman_run<'a>(name: &'a str, image: &'a Image, more: &[&'a str]) -> Vec<&'a str> {
     let mut words = vec!["podman", "run", "--rm", "-i", "--name", name];
     words.extend(PLAIN);
     words.extend(more);
@@ -205,7 +205,7 @@ fn cap_filter_and_screen_see_a_container() {
     let name = name("cap");
     // The simulated driver knows processes by the numbers that they know themselves; a real one by this machine's.
     let more = ["--pid=host"];
-    let words = run(&name, &image, &more);
+    let words = podman_run(&name, &image, &more);
     let mut command = station.command();
     command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
     command.args(&words).arg("/raw_client");
@@ -217,7 +217,7 @@ fn cap_filter_and_screen_see_a_container() {
         "the container sees the claim's share"
     );
     let refused = raw.ask(&format!("alloc {total}"));
-    assert_eq!(refused, "error 2 CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(refused, FULL);
     assert_eq!(raw.ask(&format!("alloc {}", 512 << 20)), "ok 0");
 
     let claim = until("the screen shows what the container uses", SOON, || {
@@ -235,14 +235,12 @@ fn cap_filter_and_screen_see_a_container() {
     assert!(claim.members.contains(&process.pid), "{claim:?}");
     assert!(process.what.contains("raw_client"), "{}", process.what);
     assert!(station.snapshot().expect("served").unclaimed.is_empty());
-    let listed = station.command().arg("ps").output().expect("runs");
+    let listed = run(&station, &["ps"]);
     assert!(String::from_utf8_lossy(&listed.stdout).contains(&format!("[{name}]")));
 
     assert_eq!(specs(&station).len(), 1);
     assert_eq!(raw.finish(), Some(0));
-    until("the claim ends with the container", SOON, || {
-        station.snapshot().ok()?.claims.is_empty().then_some(())
-    });
+    all_ended(&station);
     assert!(specs(&station).is_empty(), "its description is gone");
 }
 
@@ -253,7 +251,7 @@ fn a_container_is_held_where_caps_are_strict() {
     };
     let station = Tidied(support::station_with(|o| o.strict = true));
     let name = name("strict");
-    let words = run(&name, &image, &[]);
+    let words = podman_run(&name, &image, &[]);
     let mut command = station.command();
     command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
     command.args(&words).arg("/raw_client");
@@ -263,7 +261,7 @@ fn a_container_is_held_where_caps_are_strict() {
     let (_, total) = raw.info();
     assert_eq!(total, claim.gpus[0].mem_limit);
     let refused = raw.ask(&format!("alloc {total}"));
-    assert_eq!(refused, "error 2 CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(refused, FULL);
     assert_eq!(raw.ask(&format!("alloc {}", 64 << 20)), "ok 0");
     assert_eq!(raw.finish(), Some(0));
     // Another container joins a claim that is held.
@@ -299,7 +297,7 @@ fn held(station: &Station, raw: &mut Raw, name: &str) {
     let (_, total) = raw.info();
     assert_eq!(total, claim.gpus[0].mem_limit);
     let refused = raw.ask(&format!("alloc {total}"));
-    assert_eq!(refused, "error 2 CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(refused, FULL);
     assert_eq!(raw.ask(&format!("alloc {}", 64 << 20)), "ok 0");
     assert_eq!(raw.ask("launch 1"), "ok 1");
     assert_eq!(raw.ask("count"), "ok 1");
@@ -326,19 +324,9 @@ fn a_user_runs_a_container_by_sudo() {
     let rule = Rule::new(&users);
     let name = name("sudo");
     let more = ["--pid=host"];
-    let words = run(&name, &image, &more);
+    let words = podman_run(&name, &image, &more);
     let mut command = station.command();
-    command.args([
-        "claim",
-        "-q",
-        "-g",
-        "0.25",
-        "--gpu-ids",
-        "1",
-        "--",
-        "sudo",
-        "-n",
-    ]);
+    command.args("claim -q -g 0.25 --gpu-ids 1 -- sudo -n".split(' '));
     command.args(&words).arg("/raw_client").current_dir("/");
     let mut raw = Raw::start(as_user(command, users.uid(0)));
     held(&station, &mut raw, &name);
@@ -407,16 +395,14 @@ fn a_user_runs_a_container_without_root() {
     for n in 0..2 {
         let name = format!("{}-{n}", name("rootless"));
         let more = ["--pid=host"];
-        let words = run(&name, &image, &more);
+        let words = podman_run(&name, &image, &more);
         let mut command = station.command();
         command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
         command.args(&words).arg("/raw_client");
         let mut raw = Raw::start(own(command));
         held(&station, &mut raw, &name);
         assert_eq!(raw.finish(), Some(0));
-        until("the claim ends with the container", SOON, || {
-            station.snapshot().ok()?.claims.is_empty().then_some(())
-        });
+        all_ended(&station);
     }
     let mut migrate = Command::new("podman");
     migrate.args(["system", "migrate"]);
@@ -437,6 +423,7 @@ impl Home {
 
 /// Docker starts such a container only where the machine has every right there is.
 const PRIVILEGED: &[&str] = &["--privileged"];
+
 /// The same where the machine lacks one, as a machine that is a container itself.
 const ALL_RIGHTS: &[&str] = &[
     "--cap-add=ALL",
@@ -448,6 +435,7 @@ const ALL_RIGHTS: &[&str] = &[
     "--device-cgroup-rule=a *:* rwm",
     "--volume=/dev:/dev",
 ];
+
 const IN_A_CLAIM: &[&str] = &["claim", "-q", "-g", "0.25", "--"];
 
 /// Docker, by a daemon of the test's own.
@@ -476,9 +464,7 @@ fn docker_puts_a_container_into_a_claim() {
         let id = claim.containers[0].clone();
         held(&station, &mut raw, &id);
         assert_eq!(raw.finish(), Some(0));
-        until("the claim ends with the container", SOON, || {
-            station.snapshot().ok()?.claims.is_empty().then_some(())
-        });
+        all_ended(&station);
         // With rights and the socket it administrates nothing, in a claim or beside one.
         let mut words = docker.run(&name, &image);
         let (image, at) = (words.pop().expect("the image"), |dir: &str| {
@@ -685,17 +671,11 @@ fn a_container_opens_the_claims_gpu_and_no_other() {
     let major = nix::sys::stat::major(std::os::unix::fs::MetadataExt::rdev(&node));
     let rule = format!("--device-cgroup-rule=c {major}:* rwm");
     let more = [all.as_str(), rule.as_str()];
-    let words = run(&name, &image, &more);
+    let words = podman_run(&name, &image, &more);
     let mut command = station.command();
     command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
     command.args(&words);
-    command.args([
-        "/cat",
-        "/all/nvidia0",
-        "/all/nvidia1",
-        "/dev/nvidia1",
-        "/dev/nvidiactl",
-    ]);
+    command.args("/cat /all/nvidia0 /all/nvidia1 /dev/nvidia1 /dev/nvidiactl".split(' '));
     let output = command.output().expect("runs");
     let said = String::from_utf8_lossy(&output.stderr);
     // The stand-ins have no driver behind them: what may be opened says so.
@@ -738,7 +718,7 @@ fn a_container_of_an_instance_opens_its_capabilities_and_no_others() {
     let more = [all.as_str(), rule.as_str()];
     let mut command = station.command();
     command.args(["claim", "-q", "-g", "0.25", "--"]);
-    command.args(run(&name, &image, &more)).arg("/cat");
+    command.args(podman_run(&name, &image, &more)).arg("/cat");
     for dir in ["/dev/nvidia-caps", "/all"] {
         command.args(nodes.iter().map(|n| format!("{dir}/{n}")));
     }
@@ -804,7 +784,7 @@ fn a_users_claim_holds_a_container_that_root_starts() {
     let start = |name: &str, more: &[&str]| {
         let (global, own): (Vec<&str>, Vec<&str>) =
             more.iter().partition(|w| w.starts_with("--cgroup-manager"));
-        let words = run(name, &image, &own);
+        let words = podman_run(name, &image, &own);
         let mut command = Command::new("podman");
         command.args(global).args(&words[1..]).arg("/raw_client");
         command
@@ -831,9 +811,7 @@ fn a_users_claim_holds_a_container_that_root_starts() {
     assert!(killed.expect("runs").status.success());
     claim.wait().expect("reaped");
     assert_eq!(raw.ask("info"), "", "the container has ended");
-    until("the claim is gone", SOON, || {
-        station.snapshot().ok()?.claims.is_empty().then_some(())
-    });
+    all_ended(&station);
 }
 
 /// An image may name libraries, a socket and GPUs of its own, and have links where files of the claim are put.
@@ -865,7 +843,7 @@ fn a_hostile_image_is_held_like_any_other() {
         let name = format!("{}-{strict}", name("hostile"));
         let mut command = station.command();
         command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
-        command.args(run(&name, &image, &["--pid=host"]));
+        command.args(podman_run(&name, &image, &["--pid=host"]));
         command.arg("/raw_client");
         let mut raw = Raw::start(command);
         held(&station, &mut raw, &name);
@@ -904,7 +882,7 @@ fn no_container_is_an_administrator_whatever_it_is_given() {
                 &volumes[1],
                 "--env=GSHARE_SOCKET=/s/gshared.sock",
             ];
-            let run = run(&own, &image, &[&more[..], given].concat());
+            let run = podman_run(&own, &image, &[&more[..], given].concat());
             let program = ["/g/gshare"].into_iter().chain(words.split(' '));
             let all: Vec<&str> = run.into_iter().skip(1).chain(program).collect();
             let output = podman(&all);
@@ -920,11 +898,10 @@ fn no_container_is_an_administrator_whatever_it_is_given() {
 #[test]
 fn without_cgroups_no_container_is_put_into_a_claim() {
     let station = support::station_with(|o| o.cgroups = false);
-    let output = station
-        .command()
-        .args(["claim", "-q", "-g", "0.25", "--", "podman", "run", "img"])
-        .output()
-        .expect("runs");
+    let output = run(
+        &station,
+        &["claim", "-q", "-g", "0.25", "--", "podman", "run", "img"],
+    );
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(127) {
         println!("skipped: podman is not installed");
@@ -950,7 +927,7 @@ fn a_container_without_a_claim_is_counted_and_named() {
     let rule = format!("--device-cgroup-rule=c {major}:* rwm");
     // What `--gpus all` does: the driver and all of its nodes.
     let more = ["--pid=host", "-v", &mount, "-e", &path, &rule];
-    let mut words = run(&name, &image, &more);
+    let mut words = podman_run(&name, &image, &more);
     // As `podman start` and compose do it: what starts the program is not what made the container.
     words[1] = "create";
     words.push("/raw_client");
@@ -974,12 +951,10 @@ fn a_container_without_a_claim_is_counted_and_named() {
         claim.identity.unit.map(|unit| unit.value),
         Some(name.clone())
     );
-    let listed = station.command().arg("ps").output().expect("runs");
+    let listed = run(&station, &["ps"]);
     assert!(String::from_utf8_lossy(&listed.stdout).contains(&what));
     assert_eq!(raw.finish(), Some(0));
-    until("its account ends with it", SOON, || {
-        station.snapshot().ok()?.claims.is_empty().then_some(())
-    });
+    all_ended(&station);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let spec = gshare_proto::HistorySpec {
         from_ms: now.expect("after 1970").as_secs() * 1000 - 600_000,

@@ -1,5 +1,4 @@
-//! What breaks around the service: a full disk, a lost GPU, a driver that hangs, a second service, a restart
-//! at a bad moment, clients that lie or do not read.
+//! What breaks around the service: a full disk, sick, lost and hanging GPUs, a second service, clients that lie or do not read.
 
 use crate::support;
 
@@ -14,20 +13,24 @@ use std::time::{Duration, Instant};
 
 use gshare::station::Station;
 use gshare_abi::host::{LimitsFile, UsageMemfd};
-use gshare_proto::{ClaimState, GpuState};
+use gshare_proto::{ClaimState, Grade, HealthView};
+use gshare_sim_board::Health;
 use nix::sys::signal::Signal;
-use support::{Raw, board, claim_of, root, station, until};
+use support::{
+    MIB, Raw, SOON, all_ended, board, claim_of, quick, root, station, station_with, until,
+};
 
-const MIB: u64 = 1 << 20;
+// What breaks around the service: a full disk, a lost GPU, a driver that hangs, a second service, a restart
+// at a bad moment, clients that lie or do not read.
 
-fn run(command: &mut Command) -> (Option<i32>, String) {
+fn ended(command: &mut Command) -> (Option<i32>, String) {
     let Output { status, stderr, .. } = command.output().expect("runs");
     (status.code(), String::from_utf8_lossy(&stderr).into_owned())
 }
 
 fn claim_true(station: &Station, flags: &[&str]) -> (Option<i32>, String) {
     let mut command = station.command();
-    run(command.arg("claim").args(flags).args(["--", "true"]))
+    ended(command.arg("claim").args(flags).args(["--", "true"]))
 }
 
 /// A small disk over a directory, taken away at the end.
@@ -84,12 +87,12 @@ fn a_full_disk_refuses_claims_in_words_and_keeps_none_that_ended() {
     assert_eq!(snapshot.queue, [], "nobody waits");
     // What ends is free again, full disk or not.
     held.kill();
-    until("the claim has ended", Duration::from_secs(5), || {
+    until("the claim has ended", SOON, || {
         let snapshot = station.snapshot().ok()?;
         (snapshot.claims.is_empty() && snapshot.gpus[0].mem_claimed == 0).then_some(())
     });
     std::fs::remove_file(ballast).expect("removed");
-    until("claims are granted again", Duration::from_secs(5), || {
+    until("claims are granted again", SOON, || {
         (claim_true(&station, &["-q", "-g", "1", "--gpu-ids", "0", "--nonblock"]).0 == Some(0))
             .then_some(())
     });
@@ -117,34 +120,9 @@ fn no_room_for_pages_refuses_claims_and_the_service_lives() {
         claim_true(&station, &["-q", "-g", "2", "--nonblock"]).0,
         Some(0)
     );
-    until("nothing is left", Duration::from_secs(5), || {
+    until("nothing is left", SOON, || {
         let left = std::fs::read_dir(&claims).ok()?.count();
         (left == 0).then_some(())
-    });
-}
-
-#[test]
-fn a_lost_gpu_has_no_figures_and_the_others_go_on() {
-    let station = station();
-    let mut raw = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "0"]);
-    board(&station).set_lost(0, true).expect("set");
-    let snapshot = until("the GPU is seen as lost", Duration::from_secs(10), || {
-        let snapshot = station.snapshot().ok()?;
-        (snapshot.gpus[0].state == GpuState::Lost).then_some(snapshot)
-    });
-    let gpu = &snapshot.gpus[0];
-    assert_eq!((gpu.mem_used, gpu.mem_unclaimed), (None, None));
-    assert!(gpu.sm_active.is_none() && gpu.time_busy.is_none());
-    assert_eq!(snapshot.claims[0].gpus[0].mem_used, None);
-    let (code, text) = claim_true(&station, &["--gpu-ids", "0", "-g", "0.1", "--nonblock"]);
-    assert_ne!(code, Some(0), "{text}");
-    let (code, text) = claim_true(&station, &["--gpu-ids", "1", "-g", "0.9", "--nonblock"]);
-    assert_eq!(code, Some(0), "{text}");
-    raw.kill();
-    board(&station).set_lost(0, false).expect("set");
-    until("it is back", Duration::from_secs(15), || {
-        let flags = ["-q", "--gpu-ids", "0", "-g", "1", "--nonblock"];
-        (claim_true(&station, &flags).0 == Some(0)).then_some(())
     });
 }
 
@@ -152,21 +130,19 @@ fn a_lost_gpu_has_no_figures_and_the_others_go_on() {
 fn a_hanging_driver_library_takes_the_figures_and_not_the_service() {
     let station = station();
     // A stranger's memory must not become free because nobody can see it any more.
-    let mut stranger = Command::new(support::example("raw_client"));
-    stranger.env("LD_LIBRARY_PATH", station.sim_dir().join("lib"));
-    let mut stranger = Raw::start(stranger);
+    let mut stranger = Raw::outside(&station);
     assert_eq!(stranger.ask(&format!("alloc {}", 4096 * MIB)), "ok 0");
     let seen = |station: &Station| {
         let snapshot = station.snapshot().ok()?;
         let unclaimed = snapshot.gpus[0].mem_unclaimed?;
         (unclaimed >= 4096 * MIB).then_some(snapshot.gpus[0].mem_allocatable?)
     };
-    let before = until("it is seen", Duration::from_secs(5), || seen(&station));
+    let before = until("it is seen", SOON, || seen(&station));
     let mut raw = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "1"]);
     board(&station)
         .set_fault(gshare_sim_board::Fault::NvmlHangs, true)
         .expect("set");
-    let snapshot = until("its figures are gone", Duration::from_secs(20), || {
+    let snapshot = until("its figures are gone", SOON, || {
         let snapshot = station.snapshot().ok()?;
         (snapshot.gpus[0].mem_used.is_none()).then_some(snapshot)
     });
@@ -178,7 +154,7 @@ fn a_hanging_driver_library_takes_the_figures_and_not_the_service() {
     );
     assert_eq!(raw.ask("launch 1"), "ok 1", "members run on");
     raw.kill();
-    until("claims still end", Duration::from_secs(5), || {
+    until("claims still end", SOON, || {
         // The stranger's use counts as a claim of its own.
         let claims = station.snapshot().ok()?.claims;
         claims.iter().all(|c| c.adopted).then_some(())
@@ -186,9 +162,7 @@ fn a_hanging_driver_library_takes_the_figures_and_not_the_service() {
     board(&station)
         .set_fault(gshare_sim_board::Fault::NvmlHangs, false)
         .expect("set");
-    until("the figures are back", Duration::from_secs(20), || {
-        seen(&station)
-    });
+    until("the figures are back", SOON, || seen(&station));
 }
 
 #[test]
@@ -203,7 +177,7 @@ fn a_second_service_is_refused_and_the_first_goes_on() {
         if !nix::unistd::Uid::effective().is_root() {
             command.arg("--user");
         }
-        run(&mut command)
+        ended(&mut command)
     };
     let elsewhere = config.replace("/run\"", "/run-2\"");
     assert_ne!(config, elsewhere);
@@ -222,23 +196,17 @@ fn a_second_service_is_refused_and_the_first_goes_on() {
 fn a_waiting_claim_goes_on_waiting_when_the_service_is_restarted() {
     let mut station = station();
     let hog = Raw::claim(&station, &["-q", "-g", "1", "--gpu-ids", "0"]);
-    let mut command = station.command();
-    command
-        .args(["claim", "-q", "-g", "0.5", "--gpu-ids", "0", "--"])
-        .arg(support::example("raw_client"));
-    let mut waiting = Raw::spawn(&mut command);
+    let mut waiting = Raw::asks(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
     let queued = |station: &Station| {
         let snapshot = station.snapshot().ok()?;
         let first = snapshot.queue.first()?;
         Some(first.id.clone())
     };
-    let old = until("it waits", Duration::from_secs(5), || queued(&station));
+    let old = until("it waits", SOON, || queued(&station));
     for signal in [Signal::SIGKILL, Signal::SIGTERM] {
         station.stop_service(signal).expect("stopped");
         station.start_service().expect("starts again");
-        let new = until("it waits again", Duration::from_secs(10), || {
-            queued(&station)
-        });
+        let new = until("it waits again", SOON, || queued(&station));
         assert_eq!(new, old, "a waiting claim keeps its number");
     }
     assert_eq!(hog.finish(), Some(0));
@@ -253,15 +221,15 @@ fn a_release_goes_on_after_a_restart() {
     let mut station = station();
     let mut command = station.command();
     let script = "trap '' TERM; exec \"$0\"";
-    command.args([
-        "claim", "-q", "-g", "0.5", "--name", "deaf", "--", "sh", "-c", script,
-    ]);
+    command
+        .args("claim -q -g 0.5 --name deaf -- sh -c".split(' '))
+        .arg(script);
     let mut deaf = Raw::start({
         command.arg(support::example("raw_client"));
         command
     });
     let mut release = station.command();
-    assert_eq!(run(release.args(["release", "deaf"])).0, Some(0));
+    assert_eq!(ended(release.args(["release", "deaf"])).0, Some(0));
     assert_eq!(
         station.snapshot().expect("served").claims[0].state,
         ClaimState::Ending
@@ -272,15 +240,11 @@ fn a_release_goes_on_after_a_restart() {
         station.snapshot().expect("served").claims[0].state,
         ClaimState::Ending
     );
-    let status = until(
-        "it is killed after the grace time",
-        Duration::from_secs(20),
-        || deaf.child.try_wait().ok().flatten(),
-    );
-    assert!(!status.success());
-    until("and the claim is gone", Duration::from_secs(5), || {
-        station.snapshot().ok()?.claims.is_empty().then_some(())
+    let status = until("it is killed after the grace time", SOON, || {
+        deaf.child.try_wait().ok().flatten()
     });
+    assert!(!status.success());
+    all_ended(&station);
 }
 
 #[test]
@@ -289,7 +253,7 @@ fn a_member_that_has_just_died_never_counts_as_unclaimed() {
     for _ in 0..5 {
         let mut raw = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "0", "--hold"]);
         assert_eq!(raw.ask(&format!("alloc {}", 1024 * MIB)), "ok 0");
-        let id = until("the driver's word is seen", Duration::from_secs(5), || {
+        let id = until("the driver's word is seen", SOON, || {
             let snapshot = station.snapshot().ok()?;
             let claim = claim_of(&snapshot, raw.pid())?;
             (claim.gpus[0].mem_used? > 1024 * MIB).then(|| claim.id.clone())
@@ -310,7 +274,7 @@ fn a_member_that_has_just_died_never_counts_as_unclaimed() {
             (Some(0), Some(0))
         );
         let mut release = station.command();
-        assert_eq!(run(release.args(["release", &id])).0, Some(0));
+        assert_eq!(ended(release.args(["release", &id])).0, Some(0));
     }
 }
 
@@ -362,8 +326,8 @@ fn a_forged_page_turns_the_service_against_nobody() {
     assert_eq!(claim_true(&station, &flags).0, Some(0));
 
     let mut release = station.command();
-    assert_eq!(run(release.args(["release", "liar"])).0, Some(0));
-    until("the member itself ends", Duration::from_secs(15), || {
+    assert_eq!(ended(release.args(["release", "liar"])).0, Some(0));
+    until("the member itself ends", SOON, || {
         raw.child.try_wait().ok().flatten()
     });
     assert_eq!(
@@ -439,7 +403,7 @@ fn one_users_thousand_claims_leave_room_for_others() {
     stream.shutdown(std::net::Shutdown::Both).expect("closed");
     // The service may close first, with something unread: a reset, as good as an end.
     let _ = drained.join().expect("ends");
-    until("all are withdrawn", Duration::from_secs(20), || {
+    until("all are withdrawn", SOON, || {
         station.snapshot().ok()?.queue.is_empty().then_some(())
     });
 }
@@ -491,7 +455,7 @@ fn claimed_shell(station: &Station, client: &str) -> Child {
     let [input, out, errors] = [(); 3].map(|()| Stdio::piped());
     let child = command.stdin(input).stdout(out).stderr(errors).spawn();
     let child = child.expect("starts");
-    until("it has its claim", Duration::from_secs(5), || {
+    until("it has its claim", SOON, || {
         claim_of(&station.snapshot().ok()?, child.id()).map(|_| ())
     });
     child
@@ -599,4 +563,304 @@ fn broken_in_five_ways_every_program_starts_and_claimed_ones_say_what_is_missing
         "{text}"
     );
     starts(&station, shell, unheld);
+}
+
+// Sick GPUs: shown, written down, kept from new claims; their holders are told what to do.
+
+fn health(station: &Station, gpu: usize) -> Option<HealthView> {
+    station.snapshot().ok()?.gpus[gpu].health.clone()
+}
+
+fn graded(station: &Station, gpu: usize, grade: Grade) -> HealthView {
+    until(&format!("GPU {gpu} is {grade:?}"), SOON, || {
+        health(station, gpu).filter(|h| h.grade == grade)
+    })
+}
+
+fn run(station: &Station, words: &[&str]) -> (Option<i32>, String) {
+    let output = station.command().args(words).output().expect("runs");
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.push_str(&String::from_utf8_lossy(&output.stderr));
+    (output.status.code(), text)
+}
+
+fn claim_on(station: &Station, gpu: &str) -> Option<i32> {
+    let words = [
+        "claim",
+        "-q",
+        "-g",
+        "0.25",
+        "--gpu-ids",
+        gpu,
+        "--nonblock",
+        "--",
+        "true",
+    ];
+    run(station, &words).0
+}
+
+#[test]
+fn an_error_that_needs_a_reset_keeps_new_claims_off_until_it_is_mended() {
+    let mut station = quick("");
+    let held = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "1"]);
+    assert_eq!(graded(&station, 1, Grade::Good).xids, []);
+    assert_eq!(claim_on(&station, "1"), Some(0));
+    board(&station).raise_xid(1, 95).expect("raised");
+    let sick = graded(&station, 1, Grade::Sick);
+    assert_eq!(
+        (sick.xids[0].code, sick.xids[0].source.as_str()),
+        (95, "nvml")
+    );
+    assert!(sick.reasons[0].contains("Xid 95"), "{sick:?}");
+    assert!(
+        sick.tell
+            .is_some_and(|t| t.contains("nvidia-smi --gpu-reset -i 1"))
+    );
+    until("claims are kept off", SOON, || {
+        (claim_on(&station, "1") == Some(75)).then_some(())
+    });
+    assert_eq!(claim_on(&station, "0"), Some(0), "the others go on");
+
+    // Its holder is told, and can read it later.
+    let snapshot = station.snapshot().expect("served");
+    let claim = claim_of(&snapshot, held.pid()).expect("runs on").id.clone();
+    let log = run(&station, &["log", &claim]).1;
+    assert!(
+        log.contains("Xid 95") && log.contains("--gpu-reset"),
+        "{log}"
+    );
+    assert_eq!(log.matches("--gpu-reset").count(), 1, "told once: {log}");
+    let doctor = run(&station, &["doctor"]).1;
+    assert!(
+        doctor.contains("health GPU 1") && doctor.contains("Xid 95"),
+        "{doctor}"
+    );
+
+    // A restart of the service mends nothing.
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    station.start_service().expect("starts");
+    assert_eq!(graded(&station, 1, Grade::Sick).xids.len(), 1);
+    assert_eq!(claim_on(&station, "1"), Some(75));
+    let (code, text) = run(&station, &["admin", "undrain", "1"]);
+    if code == Some(0) {
+        assert!(text.contains("takes claims again"), "{text}");
+        assert_eq!(graded(&station, 1, Grade::Good).xids, []);
+        assert_eq!(claim_on(&station, "1"), Some(0));
+    } else {
+        println!("skipped: only root may say that a GPU is mended: {text}");
+    }
+    drop(held);
+}
+
+#[test]
+fn memory_errors_repairs_and_clocks_are_graded_and_absent_where_a_gpu_has_none() {
+    let station = quick("");
+    let good = until("the counters are known", SOON, || {
+        health(&station, 2).filter(|h| h.ecc_corrected.is_some() && h.throttle.is_some())
+    });
+    assert_eq!(
+        (good.grade, good.ecc_uncorrected, good.throttle),
+        (Grade::Good, Some(0), Some(Vec::new()))
+    );
+    assert!(good.remapped.is_some());
+    let geforce = health(&station, 0).expect("answers");
+    assert_eq!(
+        (geforce.ecc_corrected, geforce.remapped),
+        (None, None),
+        "a 4090 has no ECC by default"
+    );
+
+    let board = board(&station);
+    let mut state = Health {
+        ecc_corrected: 4,
+        clock_reasons: 0x40,
+        ..Health::default()
+    };
+    board.set_health(2, state).expect("set");
+    let warned = graded(&station, 2, Grade::Warned);
+    assert!(
+        warned
+            .reasons
+            .iter()
+            .any(|r| r.contains("too warm (hardware)")),
+        "{warned:?}"
+    );
+    until("counted", SOON, || {
+        (health(&station, 2)?.ecc_corrected == Some(4)).then_some(())
+    });
+    assert_eq!(
+        claim_on(&station, "2"),
+        Some(0),
+        "a warning keeps nobody off"
+    );
+
+    state = Health {
+        remapped_uncorrected: 1,
+        remap_pending: true,
+        ecc_uncorrected: 2,
+        ..Health::default()
+    };
+    board.set_health(2, state).expect("set");
+    let pending = until("it is seen", SOON, || {
+        health(&station, 2).filter(|h| h.reasons.len() == 2)
+    });
+    assert_eq!(pending.grade, Grade::Warned);
+    assert!(
+        pending
+            .remapped
+            .is_some_and(|r| r.pending && r.uncorrected == 1)
+    );
+
+    state.remap_failed = true;
+    board.set_health(2, state).expect("set");
+    graded(&station, 2, Grade::Sick);
+    until("claims are kept off", SOON, || {
+        (claim_on(&station, "2") == Some(75)).then_some(())
+    });
+    board.set_health(2, Health::default()).expect("set");
+    graded(&station, 2, Grade::Good);
+    // The driver's own word.
+    let recovery = Health {
+        recovery: 1,
+        ..Health::default()
+    };
+    board.set_health(3, recovery).expect("set");
+    assert_eq!(
+        graded(&station, 3, Grade::Sick).recovery.as_deref(),
+        Some("reset")
+    );
+    board.set_health(3, Health::default()).expect("set");
+    graded(&station, 3, Grade::Good);
+    until("claims come again", SOON, || {
+        (claim_on(&station, "3") == Some(0)).then_some(())
+    });
+}
+
+#[test]
+fn the_kernels_log_names_the_process_and_one_error_is_told_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = dir.path().join("kmsg");
+    nix::unistd::mkfifo(
+        &log,
+        nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR,
+    )
+    .expect("a pipe");
+    // The station's own [driver] section is written before these lines.
+    let station = station_with(|o| {
+        o.tick = "0.1s".to_owned();
+        o.driver_config = format!("kernel-log = {log:?}\n");
+    });
+    let one = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "0"]);
+    let other = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "0"]);
+    let board = board(&station);
+    let bus = board.snapshot().gpus[0].pci_bus;
+    board.raise_xid(0, 31).expect("raised");
+    until("NVML has told it", SOON, || {
+        health(&station, 0).filter(|h| !h.xids.is_empty())
+    });
+    let mut pipe = std::fs::File::options()
+        .write(true)
+        .open(&log)
+        .expect("opens");
+    let line = |code: u32, pid: u32| {
+        format!(
+            "3,1,2,-;NVRM: Xid (PCI:0000:{bus:02x}:00): {code}, pid={pid}, name=raw_client, Ch 1\n"
+        )
+    };
+    pipe.write_all(line(31, one.pid()).as_bytes())
+        .expect("written");
+    let seen = until("the process is named", SOON, || {
+        health(&station, 0).filter(|h| h.xids[0].pid == Some(one.pid()))
+    });
+    assert_eq!(seen.xids.len(), 1, "the same error: {seen:?}");
+    // One that the log alone has: its owner is told, nobody else.
+    pipe.write_all(line(13, one.pid()).as_bytes())
+        .expect("written");
+    until("it is seen", SOON, || {
+        health(&station, 0).filter(|h| h.xids.len() == 2)
+    });
+    let snapshot = station.snapshot().expect("served");
+    let told = |pid: u32| {
+        let id = claim_of(&snapshot, pid).expect("runs on").id.clone();
+        run(&station, &["log", &id]).1.contains("Xid 13")
+    };
+    assert!(told(one.pid()) && !told(other.pid()));
+    // That a GPU is gone is believed when NVML does not find it either.
+    pipe.write_all(line(79, 0).as_bytes()).expect("written");
+    let warned = graded(&station, 0, Grade::Warned);
+    assert!(
+        warned.reasons[0].contains("reported only by the kernel log"),
+        "{warned:?}"
+    );
+    board.set_lost(0, true).expect("lost");
+    let gone = graded(&station, 0, Grade::Sick);
+    assert!(
+        gone.tell.is_some_and(|t| t.contains("restart")),
+        "{:?}",
+        gone.reasons
+    );
+    drop((one, other));
+}
+
+#[test]
+fn a_reset_behind_the_services_back_is_seen_told_and_new_claims_get_the_gpu() {
+    let station = quick("");
+    let mut held = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "2"]);
+    let mut beside = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "3"]);
+    for raw in [&mut held, &mut beside] {
+        assert_eq!(raw.ask("alloc 1073741824"), "ok 0");
+    }
+    board(&station).raise_xid(2, 95).expect("raised");
+    graded(&station, 2, Grade::Sick);
+    assert_eq!(claim_on(&station, "2"), Some(75));
+    let snapshot = station.snapshot().expect("served");
+    let [id, other] = [&held, &beside].map(|raw| {
+        let claim = claim_of(&snapshot, raw.pid()).expect("listed");
+        claim.id.clone()
+    });
+
+    board(&station).reset_by_force(2).expect("reset");
+    // What it was is over, and nobody has to say so.
+    let well = graded(&station, 2, Grade::Good);
+    assert_eq!(well.xids, []);
+    let told = until("its holder is told", SOON, || {
+        let log = run(&station, &["log", &id]).1;
+        log.contains("GPU 2 was reset").then_some(log)
+    });
+    assert!(told.contains("restart them"), "{told}");
+    assert!(!run(&station, &["log", &other]).1.contains("was reset"));
+    // Its program has lost what it had, its neighbour on another GPU has not.
+    assert!(
+        held.ask("alloc 1048576").starts_with("error 709"),
+        "the context is gone"
+    );
+    assert_eq!(beside.ask("alloc 1048576"), "ok 1");
+    assert_eq!(claim_on(&station, "2"), Some(0), "there is room beside it");
+    // The handles are looked up anew: the figures are those of now.
+    let mut fresh = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "2"]);
+    assert_eq!(fresh.ask("alloc 2147483648"), "ok 0");
+    let pid = fresh.pid();
+    until("its memory is seen by the driver", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        let part = claim_of(&snapshot, pid)?.gpus.first()?;
+        part.mem_used.filter(|b| *b >= 2 << 30)
+    });
+    // The old claim ends as any other, and then the whole GPU is there.
+    held.kill();
+    fresh.kill();
+    until("all of it can be claimed", SOON, || {
+        let words = [
+            "claim",
+            "-q",
+            "-g",
+            "1",
+            "--gpu-ids",
+            "2",
+            "--nonblock",
+            "--",
+            "true",
+        ];
+        (run(&station, &words).0 == Some(0)).then_some(())
+    });
+    drop(beside);
 }

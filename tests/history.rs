@@ -1,4 +1,4 @@
-//! What was claimed and used, over real processes: reports, restarts, kill -9 in the middle, a full disk.
+//! What was claimed and used, what runs needed, and the sizes that follow from it.
 
 use crate::support;
 
@@ -11,12 +11,17 @@ use std::time::{Duration, Instant};
 
 use gshare::demo::Job;
 use gshare::station::Station;
-use gshare_proto::{Call, HistoryBy, HistorySpec, HistoryView, Reply, ReportSpec, ReportView};
+use gshare_proto::{
+    Call, ClaimGpu, HistoryBy, HistorySpec, HistoryView, Reply, ReportSpec, ReportView,
+};
 use nix::sys::signal::Signal;
 use rusqlite::Connection;
-use support::{Raw, claim_of, root, station_with, until};
+use serde_json::{Value, json};
+use support::runs::{alloc, free, looked, recorded, records, runs, sized, sized_on, suggestion};
+use support::{GIB, Raw, SOON, claim_of, example, looks, ok, root, station_with, until, words};
 
-const SOON: Duration = Duration::from_secs(10);
+// What was claimed and used, over real processes: reports, restarts, kill -9 in the middle, a full disk.
+
 /// Programs on a busy machine get their processor late.
 const LATER: Duration = Duration::from_secs(40);
 
@@ -59,12 +64,6 @@ fn history(station: &Station, by: HistoryBy, key: Option<&str>) -> HistoryView {
     }
 }
 
-fn text(station: &Station, args: &[&str]) -> String {
-    let output = station.command().args(args).output().expect("runs");
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
 #[test]
 fn a_report_has_claimed_used_idle_by_cause_and_waited() {
     let station = quick();
@@ -76,16 +75,7 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
     assert_eq!(asleep.ask("alloc 1073741824"), "ok 0");
     // One whose program computes on the processor only.
     let mut command = station.command();
-    command.args([
-        "claim",
-        "-q",
-        "-g",
-        "0.25",
-        "--gpu-ids",
-        "3",
-        "--name",
-        "burner",
-    ]);
+    command.args("claim -q -g 0.25 --gpu-ids 3 --name burner".split(' '));
     command.args(["--", "sh", "-c", "while :; do :; done"]);
     let mut burner = command.spawn().expect("starts");
     // One that waits for a GPU that nobody gives back.
@@ -122,13 +112,13 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
         (claim.usage?.claimed_gpu_s > 0.3).then_some(snapshot)
     });
     assert!(snapshot.claims.iter().all(|c| c.usage.is_some()));
-    let list = text(&station, &["ps"]);
+    let list = ok(&station, &["ps"]);
     assert!(
         list.contains("AVG USE") && list.contains("IDLE h"),
         "{list}"
     );
     let status = until("the last day is known", LATER, || {
-        let status = text(&station, &["status"]);
+        let status = ok(&station, &["status"]);
         status.contains("last 24 h").then_some(status)
     });
     assert!(status.contains("BORROWED"), "{status}");
@@ -152,7 +142,7 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
     assert_eq!(claim.series.len(), 1);
 
     // For people, for programs and for spreadsheets.
-    let shown = text(&station, &["report", "--since", "1h"]);
+    let shown = ok(&station, &["report", "--since", "1h"]);
     for word in [
         "CLAIMED",
         "AVG USE",
@@ -163,26 +153,26 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
         assert!(shown.contains(word), "{word} is not in\n{shown}");
     }
     let json: ReportView =
-        serde_json::from_str(&text(&station, &["report", "--json"])).expect("a report");
+        serde_json::from_str(&ok(&station, &["report", "--json"])).expect("a report");
     assert!(json.total.claimed_gpu_s >= report.total.claimed_gpu_s);
-    let csv = text(&station, &["report", "--csv"]);
+    let csv = ok(&station, &["report", "--csv"]);
     assert_eq!(csv.lines().count(), 3, "{csv}");
-    let mail = text(&station, &["report", "--text"]);
+    let mail = ok(&station, &["report", "--text"]);
     assert!(mail.lines().count() <= 25, "{mail}");
     assert!(
         mail.contains("user 1 ") && !mail.contains(&user.user),
         "{mail}"
     );
-    let stored = text(&station, &["report", "--mine", "--raw"]);
+    let stored = ok(&station, &["report", "--mine", "--raw"]);
     let stored = stored.lines().map(serde_json::from_str);
-    let stored: Vec<serde_json::Value> = stored.collect::<Result<_, _>>().expect("JSON lines");
+    let stored: Vec<Value> = stored.collect::<Result<_, _>>().expect("JSON lines");
     for table in ["claim", "event", "face", "ten"] {
         assert!(stored.iter().any(|row| row["table"] == table), "{table}");
     }
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("report.html");
     let file = file.to_str().expect("a path in UTF-8");
-    text(&station, &["report", "--names", "--html", file]);
+    ok(&station, &["report", "--names", "--html", file]);
     let page = std::fs::read_to_string(file).expect("a page");
     assert!(
         page.contains(&user.user) && page.contains("burner"),
@@ -206,11 +196,9 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
 fn a_short_claim_has_its_owner_and_its_start_in_the_report() {
     let station = quick();
     let start = hour_ago() + 3_600_000;
-    text(
+    ok(
         &station,
-        &[
-            "claim", "-q", "-g", "0.5", "--name", "short", "--", "sleep", "0.7",
-        ],
+        &words("claim -q -g 0.5 --name short -- sleep 0.7"),
     );
     let report = until("the report has it", LATER, || {
         ask(&station).filter(|report| !report.worst.is_empty())
@@ -237,13 +225,13 @@ fn what_is_in_host_memory_is_not_claimed() {
     });
     let id = claim_of(&snapshot, raw.pid()).expect("there").id.clone();
     assert!((snapshot.users[0].claimed - 0.5).abs() < 1e-6);
-    text(&station, &["offload", &id]);
+    ok(&station, &["offload", &id]);
     let held = start.elapsed().as_secs_f64();
 
     let snapshot = station.snapshot().expect("served");
     let user = &snapshot.users[0];
     assert_eq!((user.claims, user.claimed, user.mem_claimed), (1, 0.0, 0));
-    let list = text(&station, &["ps"]);
+    let list = ok(&station, &["ps"]);
     let row: Vec<&str> = list
         .lines()
         .find(|l| l.starts_with(&format!("{id} ")))
@@ -416,41 +404,550 @@ fn a_full_disk_delays_the_history_and_loses_nothing() {
     drop(held);
 }
 
+// Records of runs: what they say of real runs, who may see them, and when waiting claims start by them.
+
+fn number(record: &Value, field: &str) -> f64 {
+    let value = record[field].as_f64();
+    value.unwrap_or_else(|| panic!("{field} is not known: {record}"))
+}
+
 #[test]
-fn points_of_an_older_version_move_from_the_journal() {
-    let mut station = quick();
-    station.stop_service(Signal::SIGTERM).expect("stopped");
-    let uuid = station.dir().join("state/gshare.db");
-    let db = Connection::open(&uuid).expect("opens");
-    let gpu = gshare_sim_board::Board::open(&station.sim_dir().join("board")).expect("opens");
-    let name = gpu.snapshot().gpus[0].uuid.clone();
-    let now = hour_ago() + 3_600_000;
-    db.execute_batch(
-        "CREATE TABLE sample (at_ms INTEGER NOT NULL, uuid TEXT NOT NULL, activity REAL, used_bytes INTEGER,
-         claimed_bytes INTEGER NOT NULL, PRIMARY KEY (uuid, at_ms)) STRICT, WITHOUT ROWID",
-    )
-    .expect("made");
-    for back in 2..12 {
-        db.execute(
-            "INSERT INTO sample VALUES (?1, ?2, 77.0, 5, 6)",
-            rusqlite::params![i64::try_from(now - back * 10_000).expect("fits"), name],
-        )
-        .expect("written");
-    }
-    drop(db);
-    station.start_service().expect("starts");
-    let shown = station.snapshot().expect("served").gpus[0].history.clone();
+fn every_field_of_a_record_is_what_the_run_was_and_did() {
+    let station = sized_on("h100", "add_one 10ms\n", "");
+    let mut command = station.command();
+    command
+        .env("JPY_SESSION_NAME", "/home/ada/vit/vit.ipynb")
+        .args("claim -q --class batch --gpu-mem 8G --gpu-mem-limit 10G".split(' '))
+        .args(["--sm", "20%", "--limit", "50%", "--"])
+        .arg(example("raw_client"))
+        .args("libcuda.so.1 --batch_size=32 --data /data/run17/set3.bin --amp".split(' '));
+    let began = Instant::now();
+    let mut raw = Raw::start(command);
+    let _ = alloc(&mut raw, 2);
+    looked(&station, 10);
+    let _ = alloc(&mut raw, 4);
     assert!(
-        shown.iter().flatten().filter(|v| **v == 77.0).count() >= 9,
-        "{shown:?}"
+        raw.ask(&format!("alloc {}", 6 * GIB)).starts_with("error"),
+        "it is refused once"
     );
-    let db = Connection::open(&uuid).expect("opens");
-    let left: i64 = db
-        .query_row(
-            "SELECT count(*) FROM sqlite_master WHERE name = 'sample'",
-            [],
-            |r| r.get(0),
-        )
-        .expect("counted");
-    assert_eq!(left, 0);
+    let pid = raw.pid();
+    // It works until it has borrowed above its 20 %, has been held back by its 50 %, and the driver has said its SMs.
+    let view = until("it works", SOON, || {
+        assert!(raw.ask("launch 5").starts_with("ok"));
+        let snapshot = station.snapshot().ok()?;
+        let claim = claim_of(&snapshot, pid)?;
+        let part = claim.gpus.first()?;
+        let enough = began.elapsed().as_secs() >= 3
+            && claim.identity.notebook.is_some()
+            && part.sm_active.is_some()
+            && part.sm_occupancy.is_some();
+        enough.then(|| claim.clone())
+    });
+    let model = station.snapshot().expect("served").gpus[0].model.clone();
+    assert_eq!(raw.finish(), Some(0));
+    recorded(&station, 1);
+    let took = began.elapsed().as_secs_f64();
+    let r = &records(&station)[0];
+    for (field, value) in [
+        ("uid", json!(nix::unistd::Uid::effective().as_raw())),
+        ("project", json!(view.project)),
+        ("class", json!("batch")),
+        ("program", json!("raw_client")),
+        ("script", json!("raw_client")),
+        ("numbers", json!([["batch-size", 32.0]])),
+        ("notebook", json!("/home/ada/vit/vit.ipynb")),
+        ("gpu_model", json!(model)),
+        ("gpus", json!(1)),
+        ("asked_mem", json!(8 * GIB)),
+        ("asked_sm", json!(0.2)),
+        ("end", json!("command exited")),
+        ("exit_code", json!(0)),
+        ("refusals", json!(1)),
+    ] {
+        assert_eq!(r[field], value, "{field}: {r}");
+    }
+    // Arguments are compared, and their words are not kept.
+    let words = r["words"].as_str().expect("words");
+    let hex = |c: char| c.is_ascii_hexdigit();
+    assert!(words.len() == 16 && words.chars().all(hex), "{r}");
+    let gib = |value: &Value| value.as_f64().expect("bytes") / GIB as f64;
+    assert!((6.0..7.0).contains(&gib(&r["peak"])), "{r}");
+    let quantiles: Vec<f64> = r["mem"]
+        .as_array()
+        .expect("three")
+        .iter()
+        .map(gib)
+        .collect();
+    assert!(
+        quantiles.is_sorted() && quantiles[2] <= gib(&r["peak"]),
+        "{r}"
+    );
+    assert!(quantiles[0] >= 2.0 && quantiles[2] >= 6.0, "{r}");
+    let course: Vec<f64> = r["parts"]
+        .as_array()
+        .expect("parts")
+        .iter()
+        .map(gib)
+        .collect();
+    // The last look may find the program ending, its memory freed.
+    assert!(
+        course.len() == 32 && course[0] < 4.0 && course[30] >= 6.0,
+        "{r}"
+    );
+    // One block at a time: hardly any SMs, but of the GPU's time what it was let have.
+    for field in ["sm_active", "occupancy"] {
+        let part = number(r, field);
+        assert!(part > 0.0 && part < 0.5, "{field}: {r}");
+    }
+    let [gpu, burst, throttled, seconds] =
+        ["gpu_s", "burst_gpu_s", "throttled_s", "seconds"].map(|f| number(r, f));
+    assert!(seconds > 2.5 && seconds <= took, "{seconds} of {took}: {r}");
+    assert!(gpu > 0.3 && gpu < seconds, "{r}");
+    assert!(burst > 0.0 && burst < gpu, "{r}");
+    assert!(throttled > 0.0 && throttled < seconds, "{r}");
+    let busy: f64 = r["busy"]
+        .as_array()
+        .expect("twentieths")
+        .iter()
+        .filter_map(Value::as_f64)
+        .sum();
+    assert!(busy > 0.5 * seconds && busy <= seconds * 1.1, "{r}");
+}
+
+#[test]
+fn a_record_says_how_the_run_ended() {
+    let station = sized("");
+    let mut failing = station.command();
+    failing
+        .args("claim -q -g 0.1 -- sh -c".split(' '))
+        .arg("read line; exit 3");
+    let mut failing = Raw::spawn(&mut failing);
+    let mut killed = Raw::claim(&station, &["-q", "-g", "0.1"]);
+    let released = Raw::claim(&station, &["-q", "-g", "0.1", "--name", "mine"]);
+    until("all are there", SOON, || {
+        (station.snapshot().ok()?.claims.len() == 3).then_some(())
+    });
+    looked(&station, 4);
+    failing.tell("go");
+    assert_eq!(failing.finish(), Some(3));
+    killed.kill();
+    ok(&station, &["release", "mine"]);
+    recorded(&station, 3);
+    let all = records(&station);
+    let found = |test: &dyn Fn(&Value) -> bool| {
+        let found = all.iter().filter(|r| test(r)).count();
+        assert_eq!(found, 1, "{all:?}");
+    };
+    found(&|r| r["program"] == "sh" && r["exit_code"] == 3 && r["exit_signal"].is_null());
+    found(&|r| r["end"] == "command exited" && r["exit_signal"] == 9 && r["exit_code"].is_null());
+    found(&|r| r["end"] == "released");
+    drop(released);
+}
+
+#[test]
+fn queue_and_why_say_when_a_waiting_claim_starts_by_how_long_runs_took() {
+    let station = sized("");
+    // Each takes about eight seconds.
+    runs(
+        &station,
+        &["-q", "--gpu-mem", "6G", "--sm", "20%"],
+        1,
+        3,
+        80,
+    );
+    let mut took: Vec<f64> = records(&station)
+        .iter()
+        .map(|r| number(r, "seconds"))
+        .collect();
+    took.sort_by(f64::total_cmp);
+    let held = Raw::claim(&station, &["-q", "-g", "0.9"]);
+    let mut waits = Raw::asks(&station, &["-q", "-g", "0.5"]);
+    let (view, queue, why) = until("its start is expected", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        let view = snapshot
+            .queue
+            .first()
+            .filter(|w| w.expected.is_some())?
+            .clone();
+        let queue = ok(&station, &["queue"]);
+        let why = ok(&station, &["why", &view.id]);
+        Some((view, queue, why))
+    });
+    let expected = view.expected.expect("known");
+    assert!(!expected.certain, "nobody has set an end: {expected:?}");
+    let high = expected.high_s.expect("runs end") as f64;
+    assert!(
+        high <= 1.3 * took[2] + 11.0,
+        "{expected:?}, runs took {took:?}"
+    );
+    assert!(queue.contains(&expected.when()), "{expected:?} {queue}");
+    let told = format!("it starts {} (earlier runs such as ", expected.when());
+    assert!(why.contains(&told), "{told} {why}");
+    assert_eq!(held.finish(), Some(0));
+    assert_eq!(waits.line(), "ok ready");
+    assert_eq!(waits.finish(), Some(0));
+    // A program that waits for its GPU with its first call is told the same. Once more if this took longer than the runs
+    // did: from then on nobody knows.
+    until("it is told as well", 3 * SOON, || told_later(&station));
+}
+
+/// What a program is told that waits for its GPU with its first call, if that says when by earlier runs.
+fn told_later(station: &Station) -> Option<()> {
+    let held = Raw::claim(station, &["-q", "-g", "0.9"]);
+    let lazy = |told: &str| {
+        let mut command = station.command();
+        command
+            .args(["claim", "-q", "--lazy", "-g", "0.25", "--"])
+            .arg(example("raw_client"))
+            .stderr(std::fs::File::create(station.dir().join(told)).expect("made"));
+        Raw::spawn(&mut command)
+    };
+    let _first = lazy("first");
+    until(
+        "it is known how long it takes, or that it takes longer",
+        SOON,
+        || {
+            let snapshot = station.snapshot().ok()?;
+            let since = claim_of(&snapshot, held.pid())?.since_ms;
+            let held_for = snapshot.taken_ms.saturating_sub(since);
+            let known = snapshot.queue.first()?.expected.is_some();
+            (known || held_for > 15_000).then_some(())
+        },
+    );
+    let _second = lazy("second");
+    // First that it waits, then when it starts.
+    let words = ["waits for its GPU", "starts ", "earlier runs such as "];
+    let told = until(
+        "it is told that it waits, and when that ends or that it has started",
+        SOON,
+        || {
+            let text = std::fs::read_to_string(station.dir().join("second")).ok()?;
+            let told = words.iter().all(|w| text.contains(w));
+            (told || station.snapshot().ok()?.queue.is_empty()).then_some(told)
+        },
+    );
+    told.then_some(())
+}
+
+// Sizes from experience: what is suggested after some runs, what `-g auto` claims, and requests that follow need.
+
+/// A run that needs so much, and its end.
+fn run(station: &Station, flags: &[&str], gib: u64) {
+    let mut raw = Raw::claim(station, flags);
+    let _ = alloc(&mut raw, gib);
+    looked(station, 4);
+    assert_eq!(raw.finish(), Some(0));
+}
+
+#[test]
+fn what_is_suggested_is_what_runs_needed_and_auto_claims_it() {
+    let station = sized("");
+    let client = example("raw_client").display().to_string();
+    let guess = &suggestion(&station, &["--", &client]).suggestions[0];
+    assert_eq!(
+        (guess.level.as_str(), guess.confidence.as_str()),
+        ("prior", "guess")
+    );
+    assert!(
+        guess.reasons[0].starts_with("a guess: no earlier run of raw_client used a GPU"),
+        "{guess:?}"
+    );
+    for n in 0..3 {
+        run(&station, &["-q", "-g", "0.5"], 5);
+        recorded(&station, n + 1);
+    }
+    let all = records(&station);
+    assert!(
+        all.iter()
+            .all(|r| r["script"] == "raw_client" && r["end"] == "command exited"),
+        "{all:?}"
+    );
+    assert!(
+        all.iter().all(|r| r["peak"]
+            .as_u64()
+            .is_some_and(|p| (5 * GIB..6 * GIB).contains(&p))),
+        "{all:?}"
+    );
+    let said = &suggestion(&station, &["--", &client]).suggestions[0];
+    assert_eq!(
+        (said.level.as_str(), said.confidence.as_str()),
+        ("repeats", "good"),
+        "{said:?}"
+    );
+    assert!((5 * GIB..8 * GIB).contains(&said.mem), "{said:?}");
+    assert!(said.frees_mem.is_some_and(|b| b > 3 << 30), "{said:?}");
+    let peak = all[0]["peak"].as_f64().expect("a peak") / GIB as f64;
+    assert!(
+        said.reasons[0].starts_with(&format!("3 earlier runs of raw_client: peak {peak:.1}")),
+        "{said:?}"
+    );
+    let text = ok(&station, &["suggest", "--", &client]);
+    assert!(
+        text.contains("confidence: good") && text.contains("frees "),
+        "{text}"
+    );
+    assert!(
+        ok(&station, &["suggest"]).contains("raw_client"),
+        "what was run last"
+    );
+
+    // The records as a list: the same runs with other sizes.
+    let dir = tempfile::tempdir().expect("a directory");
+    let list = dir.path().join("runs.jsonl");
+    std::fs::write(&list, ok(&station, &["suggest", "--records"])).expect("written");
+    let replayed = ok(
+        &station,
+        &[
+            "replay",
+            "--json",
+            "--gpus",
+            "1",
+            &list.display().to_string(),
+        ],
+    );
+    let replayed: Value = serde_json::from_str(&replayed).expect("JSON");
+    let used = |row: usize| {
+        replayed["sizes"][row]["used_of_allocated"]
+            .as_f64()
+            .expect("a part")
+    };
+    assert_eq!(
+        (&replayed["runs"], &replayed["sizes"][1]["sizes"]),
+        (&3.into(), &"learnt".into())
+    );
+    assert!(used(0) < 0.6 && used(2) > 0.8, "{replayed}");
+
+    let raw = Raw::claim(&station, &["-q", "-g", "auto"]);
+    let view = claim_of(&station.snapshot().expect("served"), raw.pid())
+        .expect("listed")
+        .clone();
+    assert_eq!(
+        view.gpus[0].mem_request, said.mem,
+        "what was suggested is claimed"
+    );
+    assert!(
+        view.gpus[0].mem_limit > 20 * GIB && (view.gpus[0].sm_limit - 1.0).abs() < 1e-9,
+        "{view:?}"
+    );
+    assert_eq!(raw.finish(), Some(0));
+}
+
+#[test]
+fn running_claims_get_the_size_that_they_need_when_asked() {
+    let station = sized("");
+    let mut raw = Raw::claim(&station, &["-q", "-g", "0.9"]);
+    let _ = alloc(&mut raw, 3);
+    let view = until("its first second is over", SOON, || {
+        let said = suggestion(&station, &["--running"]).suggestions.pop()?;
+        said.reasons[0]
+            .starts_with("a guess: it has run for")
+            .then_some(said)
+    });
+    assert!((3 * GIB..5 * GIB).contains(&view.mem), "{view:?}");
+    assert!(view.next_mem.is_some_and(|n| n >= 3 * GIB), "{view:?}");
+    let text = ok(&station, &["suggest", "--running", "--apply"]);
+    assert!(text.contains("was"), "{text}");
+    let now = claim_of(&station.snapshot().expect("served"), raw.pid())
+        .expect("listed")
+        .clone();
+    assert!(
+        (3 * GIB..5 * GIB).contains(&now.gpus[0].mem_request),
+        "{now:?}"
+    );
+    assert_eq!(raw.finish(), Some(0));
+}
+
+/// Load, train, evaluate: each kept for so many looks. Gives the blocks that it still has.
+fn load_and_train(station: &Station, raw: &mut Raw, kept: u64) -> (String, String) {
+    let load = alloc(raw, 2);
+    looked(station, kept);
+    let (rest, train) = (alloc(raw, 4), alloc(raw, 8));
+    looked(station, kept);
+    let _ = rest;
+    (load, train)
+}
+
+#[test]
+fn a_run_in_phases_is_tracked_and_a_queued_claim_starts_in_the_gap() {
+    let station = sized("auto-shrink = \"request\"\n");
+    let auto = ["-q", "-g", "auto"];
+    for n in 0..1 {
+        let mut raw = Raw::claim(&station, &auto);
+        let (_, train) = load_and_train(&station, &mut raw, 20);
+        free(&mut raw, &train);
+        looked(&station, 20);
+        assert_eq!(raw.finish(), Some(0));
+        recorded(&station, n + 1);
+    }
+    let mut raw = Raw::claim(&station, &auto);
+    let pid = raw.pid();
+    let request = || {
+        let snapshot = station.snapshot().expect("served");
+        claim_of(&snapshot, pid).expect("listed").gpus[0].mem_request
+    };
+    assert!(
+        request() >= 14 * GIB,
+        "its training is known before it begins"
+    );
+    let (_, train) = load_and_train(&station, &mut raw, 20);
+    assert!(request() >= 14 * GIB, "{}", request());
+    let mut other = Raw::asks(&station, &["-q", "--gpu-mem", "12G", "--sm", "20%"]);
+    until("it waits", SOON, || {
+        (station.snapshot().ok()?.queue.len() == 1).then_some(())
+    });
+    looked(&station, 5);
+    assert_eq!(
+        station.snapshot().expect("served").queue.len(),
+        1,
+        "there is no room beside the training"
+    );
+    free(&mut raw, &train);
+    let freed = Instant::now();
+    until("the request follows", SOON, || {
+        (request() < 9 * GIB).then_some(())
+    });
+    // 30 s at twenty times the speed, and what a busy machine takes for its looks.
+    println!(
+        "tracked after {:.2} s, 1.5 s are 30 s",
+        freed.elapsed().as_secs_f64()
+    );
+    assert!(request() >= 6 * GIB, "never below what it uses");
+    assert_eq!(
+        other.line(),
+        "ok ready",
+        "the queued claim starts in the gap"
+    );
+    let _ = alloc(&mut other, 11);
+    looked(&station, 10);
+    let snapshot = station.snapshot().expect("served");
+    assert!(
+        snapshot.claims.iter().all(|c| c.refusals == 0),
+        "no allocation was refused"
+    );
+    assert_eq!((raw.finish(), other.finish()), (Some(0), Some(0)));
+}
+
+/// The claim's part of its GPU.
+fn part(station: &Station, pid: u32) -> ClaimGpu {
+    let snapshot = station.snapshot().expect("served");
+    claim_of(&snapshot, pid).expect("listed").gpus[0].clone()
+}
+
+#[test]
+fn with_burst_the_limit_falls_to_what_runs_needed_and_never_below_the_request() {
+    let station = sized("auto-shrink = \"burst\"\n");
+    let flags = |mem: &'static str| {
+        [
+            "-q",
+            "--gpu-mem",
+            mem,
+            "--gpu-mem-limit",
+            "20G",
+            "--sm",
+            "20%",
+        ]
+    };
+    runs(&station, &flags("6G"), 5, 3, 4);
+    let mut raw = Raw::claim(&station, &flags("6G"));
+    let lowered = until("the limit falls", SOON, || {
+        let now = part(&station, raw.pid());
+        (now.mem_limit < 19 * GIB).then_some(now)
+    });
+    assert!(
+        (6 * GIB..9 * GIB).contains(&lowered.mem_limit),
+        "{lowered:?}"
+    );
+    assert_eq!(lowered.mem_request, 6 * GIB, "a request of its own stays");
+    let _ = alloc(&mut raw, 5);
+    assert!(
+        raw.ask(&format!("alloc {}", 5 * GIB)).starts_with("error"),
+        "above the limit"
+    );
+    // Others are above what it needed: their limit is their request.
+    let other = Raw::claim(&station, &flags("12G"));
+    let lowered = until("the limit falls", SOON, || {
+        let now = part(&station, other.pid());
+        (now.mem_limit < 19 * GIB).then_some(now)
+    });
+    assert_eq!(
+        (lowered.mem_request, lowered.mem_limit),
+        (12 * GIB, 12 * GIB)
+    );
+    assert_eq!((raw.finish(), other.finish()), (Some(0), Some(0)));
+}
+
+#[test]
+fn advise_only_says_it_and_off_not_even_that() {
+    let words = "it used at most";
+    let mut took = 0;
+    for policy in ["advise", "off"] {
+        let more = format!("auto-shrink = {policy:?}\n[advice]\nover-asked-after = \"1s\"\n");
+        let station = sized(&more);
+        runs(&station, &["-q", "--gpu-mem", "6G", "--sm", "20%"], 1, 3, 4);
+        let flags = [
+            "-q",
+            "--gpu-mem",
+            "16G",
+            "--gpu-mem-limit",
+            "20G",
+            "--sm",
+            "80%",
+        ];
+        let mut raw = Raw::claim(&station, &flags);
+        let before = part(&station, raw.pid());
+        let _ = alloc(&mut raw, 1);
+        let from = looks(&station);
+        let mut works = || {
+            assert!(raw.ask("launch 1").starts_with("ok"));
+            let said = station.snapshot().expect("served").advice;
+            (
+                said.iter().any(|a| a.text.contains(words)),
+                looks(&station) - from,
+            )
+        };
+        if policy == "advise" {
+            took = until("it is said", SOON, || {
+                let (said, looks) = works();
+                said.then_some(looks)
+            });
+        } else {
+            until("twice as many looks", SOON * 3, || {
+                let (said, looks) = works();
+                assert!(!said, "nothing is said");
+                (looks > 2 * took + 10).then_some(())
+            });
+        }
+        let after = part(&station, raw.pid());
+        let sizes = |p: &ClaimGpu| (p.mem_request, p.mem_limit, p.sm_request, p.sm_limit);
+        assert_eq!(sizes(&before), sizes(&after), "{policy} changes nothing");
+        let said = suggestion(&station, &["--running"]).suggestions.pop();
+        assert_eq!(said.expect("asked, it answers").level, "repeats");
+        assert_eq!(raw.finish(), Some(0));
+    }
+}
+
+#[test]
+fn the_request_for_sms_follows_need_in_both_directions() {
+    let station = sized_on("rtx4090", "add_one 20ms\n", "auto-shrink = \"request\"\n");
+    let mut raw = Raw::claim(&station, &["-q", "-g", "auto"]);
+    let _ = alloc(&mut raw, 2);
+    let pid = raw.pid();
+    let falls = || {
+        until("the part of the SMs falls", SOON, || {
+            (part(&station, pid).sm_request <= 0.2).then_some(())
+        });
+    };
+    falls();
+    until("it rises when it works", SOON, || {
+        assert!(raw.ask("launch 4").starts_with("ok"));
+        (part(&station, pid).sm_request >= 0.6).then_some(())
+    });
+    let memory = part(&station, pid).mem_request;
+    falls();
+    assert_eq!(
+        part(&station, pid).mem_request,
+        memory,
+        "memory did not change with it"
+    );
+    assert_eq!(raw.finish(), Some(0));
 }

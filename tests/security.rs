@@ -1,29 +1,32 @@
-//! What a hostile user of the machine tries, as real accounts: each test is one attack that worked once.
+//! What a hostile user of the machine tries, as real accounts, and what one user's claims, files and messages mean for others.
 //! SECURITY.md says what is promised; docs/security.md has the list.
 
 use crate::support;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use gshare::station::Station;
+use gshare_abi::wire::{Register, Request};
 use gshare_enforcer::cgroup::{Mount, v2_path};
 use gshare_proto::Grade;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::{Value, json};
 use support::others::Others;
-use support::users::{Users, account, as_user, reachable};
-use support::{Raw, claim_of, root, station, station_with, until};
+use support::terminal::Terminal;
+use support::users::{Users, account, as_user, group_of, reachable};
+use support::{
+    DENIED, OPEN, Raw, SOON, all_ended, claim_of, root, station, station_with, text, until,
+};
 
-const SOON: Duration = Duration::from_secs(10);
-
-fn text(output: &Output) -> String {
-    let both = [output.stdout.as_slice(), output.stderr.as_slice()];
-    both.map(String::from_utf8_lossy).concat()
-}
+// What a hostile user of the machine tries, as real accounts: each test is one attack that worked once.
+// SECURITY.md says what is promised; docs/security.md has the list.
 
 fn end<const N: usize>(children: [&mut Child; N]) {
     for child in children {
@@ -86,7 +89,7 @@ fn root_works_in_no_directory_of_mps_that_a_user_can_write() {
         station.sim_dir().display()
     ));
     daemon.status().expect("runs");
-    until("the daemon is up again", Duration::from_secs(20), || {
+    until("the daemon is up again", SOON, || {
         let doctor = station.command().arg("doctor").output().ok()?;
         let up = text(&doctor).contains("0 servers, 0 clients");
         let written = std::fs::read_to_string(&precious).ok()? != "precious";
@@ -480,7 +483,7 @@ fn a_claim_is_no_way_out_of_a_job_or_a_container() {
         let mut outside = outside.stdout(Stdio::piped()).spawn().expect("starts");
         let mut line = String::new();
         let pipe = outside.stdout.take().expect("piped");
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(pipe), &mut line).expect("read");
+        BufRead::read_line(&mut BufReader::new(pipe), &mut line).expect("read");
         let child: u32 = line.trim().parse().expect("a number");
         std::fs::write(others.0.join("cgroup.procs"), child.to_string()).expect("moved");
         let mut adopt = station.command();
@@ -556,7 +559,7 @@ fn a_kernel_that_starts_again_takes_its_claim_and_leaves_no_job() {
     let mut in_job = in_job.stderr(Stdio::piped()).spawn().expect("starts");
     let mut said = String::new();
     let pipe = in_job.stderr.take().expect("piped");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(pipe), &mut said).expect("read");
+    BufRead::read_line(&mut BufReader::new(pipe), &mut said).expect("read");
     assert!(said.contains("a job of Slurm"), "{said}");
     assert!(others.has(in_job.id()), "it was taken out of its job");
     assert_eq!(command(), Some((id.clone(), first.id())));
@@ -665,9 +668,9 @@ fn hostile_texts_of_every_kind_are_shown_plain() {
     let mut perl = Command::new("perl");
     perl.args(["-e", relay]).arg(station.socket());
     let mut relay = Raw::spawn(&mut perl);
-    let mut ask = |call: &serde_json::Value| {
+    let mut ask = |call: &Value| {
         let line = relay.ask(&call.to_string());
-        serde_json::from_str::<serde_json::Value>(&line).expect("JSON")
+        serde_json::from_str::<Value>(&line).expect("JSON")
     };
     ask(&serde_json::json!({ "gshare": gshare_proto::PROTOCOL }));
     let mut held = 0;
@@ -817,4 +820,718 @@ fn a_state_directory_of_somebody_else_is_not_used() {
         let said = format!("{error:#}");
         assert!(said.contains("is world-writable"), "{name}: {said}");
     }
+}
+
+// Several Unix users on one machine, as root: devices, ownership, membership.
+
+fn run(command: &mut Command) -> Output {
+    command.output().expect("runs")
+}
+
+/// Opens each stand-in node in a claim and prints what the kernel says.
+fn open_nodes(station: &Station, uid: u32, gpu: &str) -> Vec<String> {
+    let script = "for n in 0 1 2 3 ctl; do (exec 3<$0/nvidia$n) 2>&1 | sed \"s/.*: /$n /\"; done";
+    let mut command = station.command();
+    command
+        .args("claim -q -g 0.1 --gpu-ids".split(' '))
+        .args([gpu, "--", "sh", "-c", script])
+        .arg(station.sim_dir().join("dev"));
+    let output = run(&mut as_user(command, uid));
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn a_member_opens_its_own_gpu_only_also_after_the_service_was_killed() {
+    if !root("a_member_opens_its_own_gpu_only_also_after_the_service_was_killed") {
+        return;
+    }
+    let users = Users::make();
+    let mut station = station();
+    let expect = |gpu: usize| -> Vec<String> {
+        let mut lines: Vec<String> = (0..4)
+            .map(|n| format!("{n} {}", if n == gpu { OPEN } else { DENIED }))
+            .collect();
+        lines.push(format!("ctl {OPEN}"));
+        lines
+    };
+    assert_eq!(open_nodes(&station, users.uid(0), "1"), expect(1));
+    assert_eq!(open_nodes(&station, users.uid(1), "3"), expect(3));
+
+    // A shell that lives through the death of the service tries before and after.
+    let mut command = station.command();
+    let script = "while read n; do (exec 3<$0/nvidia$n) 2>&1 | sed \"s/.*: //\"; done";
+    command
+        .args("claim -q -g 0.1 --gpu-ids 2 -- sh -c".split(' '))
+        .arg(script)
+        .arg(station.sim_dir().join("dev"));
+    let mut shell = Raw::spawn(&mut as_user(command, users.uid(2)));
+    for round in ["before", "after", "again"] {
+        assert_eq!(shell.ask("0"), DENIED, "{round}");
+        assert_eq!(shell.ask("2"), OPEN, "{round}");
+        match round {
+            "before" => station.stop_service(Signal::SIGKILL).expect("killed"),
+            "after" => station.start_service().expect("starts again"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_claim_is_its_owners_alone() {
+    if !root("a_claim_is_its_owners_alone") {
+        return;
+    }
+    let users = Users::make();
+    let station = station();
+    let mut owned = member_as(&station, users.uid(0), &["-g", "0.25", "--name", "mine"]);
+    let snapshot = station.snapshot().expect("served");
+    let id = claim_of(&snapshot, owned.pid()).expect("listed").id.clone();
+    assert_eq!(snapshot.claims[0].uid, users.uid(0));
+    assert_eq!(snapshot.claims[0].user, users.name(0));
+    for word in [id.as_str(), "mine"] {
+        for other in [1, 2] {
+            let mut release = station.command();
+            release.args(["release", word]);
+            let output = run(&mut as_user(release, users.uid(other)));
+            assert_eq!(output.status.code(), Some(77), "{}", text(&output));
+            assert!(
+                text(&output).contains(users.name(0)),
+                "it says whose it is: {}",
+                text(&output)
+            );
+            let mut join = station.command();
+            join.args(["join", word, "--", "true"]);
+            let output = run(&mut as_user(join, users.uid(other)));
+            assert_eq!(output.status.code(), Some(77), "{}", text(&output));
+        }
+    }
+    // `release --all` of another user touches nothing, and neither does a lie in the environment.
+    let mut all = station.command();
+    all.args(["release", "--all"])
+        .env("USER", users.name(0))
+        .env("GSHARE_CLAIM_ID", &id[1..]);
+    let output = run(&mut as_user(all, users.uid(1)));
+    assert!(!output.status.success(), "that user holds no claims");
+    // A process of another user that names the claim in its environment is no member.
+    let mut liar = Command::new(reachable(&station));
+    liar.env(
+        "LD_LIBRARY_PATH",
+        format!(
+            "{}:{}",
+            station.dir().join("run/lib").display(),
+            station.sim_dir().join("lib").display()
+        ),
+    )
+    .env("GSHARE_CLAIM_ID", &id[1..]);
+    let mut liar = Raw::start(as_user(liar, users.uid(1)));
+    assert!(liar.info().1 > 0);
+    let snapshot = until("it is seen outside", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        claim_of(&snapshot, liar.pid())
+            .is_some_and(|c| c.adopted && c.uid == users.uid(1))
+            .then_some(snapshot)
+    });
+    assert!(
+        !claim_of(&snapshot, owned.pid())
+            .expect("listed")
+            .members
+            .contains(&liar.pid())
+    );
+    // The owner may; the owner's process that holds the GPU is ended.
+    let mut release = station.command();
+    release.args(["release", &id]);
+    let output = run(&mut as_user(release, users.uid(0)));
+    assert!(output.status.success(), "{}", text(&output));
+    let status = until("the member ends", SOON, || {
+        owned.child.try_wait().ok().flatten()
+    });
+    assert!(!status.success());
+    until("the claim is gone", SOON, || {
+        let claims = station.snapshot().ok()?.claims;
+        (!claims.iter().any(|c| c.id == id)).then_some(())
+    });
+}
+
+/// As after `su`: the terminal belongs to who logged in, the programs on it to another.
+#[test]
+fn who_came_by_su_reads_it_on_the_terminal_that_he_came_by_if_his_programs_write_there() {
+    let name =
+        "who_came_by_su_reads_it_on_the_terminal_that_he_came_by_if_his_programs_write_there";
+    if !root(name) {
+        return;
+    }
+    let users = Users::make();
+    let station = station();
+    let start = |by: &str, gpu: &str, streams: &str| {
+        let gshare = station.command();
+        let mut command = Command::new("setpriv");
+        let uid = users.uid(0).to_string();
+        let gid = group_of(users.uid(0)).to_string();
+        command.args(["--reuid", &uid, "--regid", &gid, "--clear-groups"]);
+        command.args(["sh", "-c"]);
+        command.arg(format!("exec {by} \"$0\" \"$@\" {streams}"));
+        command.arg(gshare.get_program()).arg("claim");
+        command.args(["-q", "-g", "0.25", "--gpu-ids", gpu, "--", "sh", "-c"]);
+        command.arg("trap : TERM; while :; do sleep 1; done");
+        for (name, value) in gshare.get_envs() {
+            command.env(name, value.unwrap_or_default());
+        }
+        Terminal::start(&command, 24, 160)
+    };
+    let own = start("", "0", "");
+    let apart = start("", "1", "< /dev/null > /dev/null 2>&1");
+    // As `su -c` does it: a session of its own, without a terminal but for its streams.
+    let session = start("setsid --wait", "1", "2> /dev/null");
+    until("all run", Duration::from_secs(60), || {
+        (station.snapshot().ok()?.claims.len() == 3).then_some(())
+    });
+    let mut kill = station.command();
+    kill.args(["admin", "kill", "--user", users.name(0), "--grace", "1s"]);
+    let killed = run(kill.args(["--reason", "the power goes off"]));
+    assert!(killed.status.success(), "{}", text(&killed));
+    for told in [&own, &session] {
+        told.shows(
+            &["killed by ", "the power goes off"],
+            Duration::from_secs(60),
+        );
+    }
+    all_ended(&station);
+    assert!(!apart.text().contains("killed"), "{}", apart.text());
+}
+
+/// On a file server that maps root to nobody (NFS with root_squash) root reads nothing in users' homes.
+#[test]
+fn a_home_that_root_cannot_read_is_no_hindrance() {
+    if !root("a_home_that_root_cannot_read_is_no_hindrance") {
+        return;
+    }
+    let users = Users::make();
+    let mut station = station();
+    let home = tempfile::tempdir().expect("a directory");
+    std::fs::write(home.path().join(".gshare.toml"), "gpus = 0.2\n").expect("written");
+    std::fs::write(
+        home.path().join("job"),
+        "#!/bin/sh\necho \"$PWD $GSHARE_CLAIM_ID\"\n",
+    )
+    .expect("written");
+    for (name, mode) in [("", "0700"), ("job", "0700"), (".gshare.toml", "0600")] {
+        let path = home.path().join(name);
+        let own = format!(
+            "chown {} {path:?} && chmod {mode} {path:?}",
+            users.uid(0),
+            path = path.display().to_string()
+        );
+        assert!(
+            run(Command::new("sh").args(["-c", &own])).status.success(),
+            "{own}"
+        );
+    }
+    // Root without the right to pass over permissions.
+    let squashed = |program: &Path| {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--bounding-set=-dac_override,-dac_read_search", "--"])
+            .arg(program);
+        command
+    };
+    let tried = run(squashed("/bin/cat".as_ref()).arg(home.path().join(".gshare.toml")));
+    assert!(!tried.status.success(), "root can read it here");
+    station.stop_service(Signal::SIGTERM).expect("stopped");
+    let mut service = squashed(station.program());
+    service
+        .arg("daemon")
+        .arg("--config")
+        .arg(station.dir().join("gshare.toml"));
+    let mut service = service.stderr(Stdio::null()).spawn().expect("starts");
+    until("it serves", SOON, || station.snapshot().ok().map(|_| ()));
+
+    let mut claim = station.command();
+    claim.args(["claim", "--", "./job"]);
+    let mut claim = as_user(claim, users.uid(0));
+    let done = run(claim.current_dir(home.path()));
+    let stderr = text(&done);
+    assert!(done.status.success(), "{stderr}");
+    assert!(
+        stderr.contains("0.2"),
+        "the project's file counts: {stderr}"
+    );
+    let stdout = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(
+        stdout.starts_with(&home.path().display().to_string()),
+        "{stdout}"
+    );
+    service.kill().expect("killed");
+    service.wait().expect("reaped");
+}
+
+// One user against the others: what they send is bounded when it comes in, and what is kept of it is bounded too.
+
+/// A user without an account, who floods.
+const FLOODER: u32 = 60_601;
+
+/// A connection that speaks the wire as text.
+struct Wire(BufReader<UnixStream>);
+
+impl Wire {
+    fn open(station: &Station) -> Self {
+        let mut stream = UnixStream::connect(station.socket()).expect("connects");
+        let timeout = Some(Duration::from_secs(60));
+        stream.set_read_timeout(timeout).expect("set");
+        stream.write_all(b"{\"gshare\":1}\n").expect("greets");
+        let mut wire = Self(BufReader::new(stream));
+        assert_eq!(wire.hear()["reply"], "hello");
+        wire
+    }
+
+    fn say(&mut self, call: &Value) {
+        let line = format!("{call}\n");
+        self.0.get_mut().write_all(line.as_bytes()).expect("says");
+    }
+
+    fn hear(&mut self) -> Value {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("an answer");
+        serde_json::from_str(&line).expect("JSON")
+    }
+
+    fn ask(&mut self, call: &Value) -> Value {
+        self.say(call);
+        self.hear()
+    }
+}
+
+/// The flood of that name in `gshare bench abuse`, by another user where this is root.
+fn flood(station: &Station, kind: &str, seconds: u32) -> Child {
+    let mut command = Command::new(station.program());
+    command.args(["__bench-abuse", kind]).arg(station.socket());
+    command.arg(seconds.to_string()).current_dir("/");
+    if nix::unistd::Uid::effective().is_root() {
+        command.uid(FLOODER).gid(FLOODER);
+    }
+    command.spawn().expect("starts")
+}
+
+fn flooded(station: &Station, kind: &str, seconds: u32) {
+    let status = flood(station, kind, seconds).wait().expect("ends");
+    assert!(status.success(), "{kind}: {status}");
+}
+
+fn resident_mib(station: &Station) -> u64 {
+    let pid = station.service_pid().expect("runs");
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("read");
+    let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+    let kib = line.expect("a line").trim().trim_end_matches(" kB");
+    kib.parse::<u64>().expect("a number") >> 10
+}
+
+#[test]
+fn what_one_user_claims_and_ends_does_not_fill_the_journal() {
+    let station = station();
+    flooded(&station, "claims", 4);
+    let journal = station.dir().join("state/gshare.db");
+    let mib = journal.metadata().expect("is there").len() >> 20;
+    assert!(mib < 4, "the journal has {mib} MiB");
+}
+
+#[test]
+fn texts_of_clients_are_bounded_when_they_come_in() {
+    let station = station();
+    let mut wire = Wire::open(&station);
+    let claim = |more: Value| {
+        let mut claim = json!({"op": "claim", "gpus_milli": 100, "hold": true, "wait": "no"});
+        let fields = claim.as_object_mut().expect("an object");
+        fields.extend(more.as_object().expect("an object").clone());
+        claim
+    };
+    for (more, word) in [
+        (
+            json!({"kernel": {"id": "k".repeat(65), "connection": "/k"}}),
+            "bad_request",
+        ),
+        (
+            json!({"kernel": {"id": "k", "connection": "/k".repeat(3000)}}),
+            "bad_request",
+        ),
+        (json!({"models": vec![""; 10_000]}), "bad_request"),
+        (json!({"gpu_ids": ["0".repeat(300)]}), "bad_request"),
+        (json!({"class": "x".repeat(10_000)}), "bad_request"),
+        (json!({"lease_s": 0}), "usage"),
+        (json!({"lease_s": u64::MAX}), "usage"),
+        (json!({"mem": 1}), "usage"),
+    ] {
+        let answer = wire.ask(&claim(more.clone()));
+        let text: String = more.to_string().chars().take(60).collect();
+        assert_eq!(answer["code"], word, "{text}: {answer}");
+        let message = answer["message"].as_str().unwrap_or_default();
+        assert!(message.len() < 300, "{message}");
+    }
+    // Long command lines are cut, not refused: they are for the screen.
+    let granted = wire.ask(&claim(json!({"mem_limit": u64::MAX})));
+    assert_eq!(granted["reply"], "granted", "{granted}");
+    let whole = wire.ask(&claim(json!({"gpus_milli": 2000})));
+    assert_eq!(whole["reply"], "granted", "{whole}");
+    let long =
+        json!({"gpus_milli": 2000, "wait": "forever", "command": vec!["x".repeat(1000); 200]});
+    let queued = wire.ask(&claim(long));
+    assert_eq!(queued["reply"], "queued", "{queued}");
+    let snapshot = station.snapshot().expect("answers");
+    let text = serde_json::to_string(&snapshot.queue).expect("JSON");
+    assert!(text.len() < 8192, "{text}");
+    let part = &snapshot.claims[0].gpus[0];
+    let gpu = &snapshot.gpus[part.gpu as usize];
+    assert!(part.mem_limit <= gpu.mem_total.expect("known"), "{part:?}");
+}
+
+/// Claims that wait at once; a user may have 512.
+const WAITING: usize = 480;
+
+/// Bytes that the service has written, to files and connections.
+fn written(station: &Station) -> u64 {
+    let pid = station.service_pid().expect("runs");
+    let text = std::fs::read_to_string(format!("/proc/{pid}/io")).expect("read");
+    let line = text.lines().find_map(|l| l.strip_prefix("wchar: "));
+    line.expect("a line").parse().expect("a number")
+}
+
+#[test]
+fn claims_that_wait_go_in_one_step_when_their_connection_does() {
+    let station = station();
+    let mut wire = Wire::open(&station);
+    let held = json!({"op": "claim", "gpus_milli": 2000, "hold": true});
+    for _ in 0..2 {
+        assert_eq!(wire.ask(&held)["reply"], "granted");
+    }
+    // A client that does not read is not read either.
+    let mut answers = wire.0.get_ref().try_clone().expect("cloned");
+    std::thread::spawn(move || std::io::copy(&mut answers, &mut std::io::sink()));
+    for n in 0..WAITING {
+        wire.say(
+            &json!({"op": "claim", "gpus_milli": 2000, "wait": "forever",
+            "name": format!("w{n}"), "command": vec!["x".repeat(255); 64]}),
+        );
+    }
+    until("all wait", Duration::from_secs(120), || {
+        let queue = station.snapshot().expect("answers").queue.len();
+        (queue == WAITING).then_some(())
+    });
+    let mut other = Wire::open(&station);
+    let before = written(&station);
+    let gone = wire.0.get_ref().shutdown(std::net::Shutdown::Both);
+    gone.expect("closed");
+    let begun = Instant::now();
+    let mut longest = Duration::ZERO;
+    while begun.elapsed() < Duration::from_secs(30) {
+        let asked = Instant::now();
+        let answer = other.ask(&json!({"op": "lease", "pid": 1, "start_ticks": 1}));
+        longest = longest.max(asked.elapsed());
+        assert_eq!(answer["reply"], "lease", "{answer}");
+        if station.snapshot().expect("answers").queue.is_empty() {
+            break;
+        }
+    }
+    assert!(longest < Duration::from_millis(500), "stood {longest:?}");
+    assert!(station.snapshot().expect("answers").queue.is_empty());
+    // Each is 16 KiB in the journal: to write all that still wait for each that goes are gigabytes.
+    let mib = (written(&station) - before) >> 20;
+    assert!(mib < 64, "{mib} MiB were written");
+}
+
+#[test]
+fn half_lines_on_thousands_of_connections_cost_little() {
+    let station = station();
+    let before = resident_mib(&station);
+    let mut child = flood(&station, "half lines", 6);
+    let mut most = 0;
+    while child.try_wait().expect("looked").is_none() {
+        most = most.max(resident_mib(&station));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(most < before + 48, "{before} -> {most} MiB");
+}
+
+#[test]
+fn others_see_the_program_and_its_script_but_no_further_arguments() {
+    if !root("others_see_the_program_and_its_script_but_no_further_arguments") {
+        return;
+    }
+    // Without `names = "all"` not even these: `others_see_program_and_script_and_owners_all` in src/daemon/viewer.rs.
+    let station = station_with(|o| o.config = "[privacy]\nnames = \"all\"\n".to_owned());
+    let mut command = station.command();
+    command
+        .args("claim -q -g 0.1 -- sh -c".split(' '))
+        .args(["sleep 60", "t.py"]);
+    command.args(["--api-key=SECRET123", "private-rate"]);
+    let mut child = command.spawn().expect("starts");
+    until("it runs", SOON, || {
+        let claims = station.snapshot().expect("answers").claims;
+        (!claims.is_empty()).then_some(())
+    });
+    let own = serde_json::to_string(&station.snapshot().expect("answers")).expect("JSON");
+    assert!(
+        own.contains("private-rate") && !own.contains("SECRET123"),
+        "{own}"
+    );
+    let mut command = station.command();
+    command.args(["ps", "--json"]).uid(FLOODER).gid(FLOODER);
+    let seen = command.output().expect("runs");
+    let seen = String::from_utf8_lossy(&seen.stdout);
+    let _ = child.kill();
+    let _ = child.wait();
+    assert!(seen.contains("\"sh\""), "{seen}");
+    for word in ["SECRET123", "private-rate", "\"cwd\": \"/"] {
+        assert!(!seen.contains(word), "{word}: {seen}");
+    }
+}
+
+#[test]
+fn the_log_of_a_claim_is_for_its_owner_and_root() {
+    if !root("the_log_of_a_claim_is_for_its_owner_and_root") {
+        return;
+    }
+    let station = station();
+    let log = |uid: u32| {
+        let mut command = station.command();
+        command.args(["log", "c1"]).uid(uid).gid(uid);
+        command.output().expect("runs")
+    };
+    let mut command = station.command();
+    command.args(["claim", "-q", "-g", "0.1", "--", "true"]);
+    let ended = command.uid(FLOODER).gid(FLOODER).status();
+    assert!(ended.expect("runs").success());
+    for uid in [0, FLOODER] {
+        assert!(log(uid).status.success(), "{:?}", log(uid));
+    }
+    let other = log(FLOODER + 1);
+    let text = String::from_utf8_lossy(&other.stderr);
+    assert_eq!(other.status.code(), Some(77), "{text}");
+    assert_eq!(
+        text.lines().next(),
+        Some("gshare: c1 belongs to another user")
+    );
+}
+
+#[test]
+fn answers_come_in_the_order_of_the_questions() {
+    let station = station();
+    let mut wire = Wire::open(&station);
+    for _ in 0..20 {
+        wire.say(&json!({"op": "report", "from_ms": 0}));
+        wire.say(&json!({"op": "lease", "pid": 1, "start_ticks": 1}));
+    }
+    for n in 0..20 {
+        let kinds = [wire.hear(), wire.hear()].map(|a| a["reply"].clone());
+        assert_eq!(kinds, ["report", "lease"], "pair {n}");
+    }
+    // A claim whose size the history says is answered before the next one is read, too.
+    for _ in 0..2 {
+        wire.say(&json!({"op": "claim", "auto": true, "hold": true, "wait": "no"}));
+        wire.say(&json!({"op": "lease", "pid": 1, "start_ticks": 1}));
+    }
+    for n in 0..2 {
+        let kinds = [wire.hear(), wire.hear()].map(|a| a["reply"].clone());
+        assert_eq!(kinds, ["granted", "lease"], "pair {n}");
+    }
+}
+
+#[test]
+fn notices_of_one_user_leave_room_for_those_of_others() {
+    if !root("notices_of_one_user_leave_room_for_those_of_others") {
+        return;
+    }
+    let station = station();
+    let mut wire = Wire::open(&station);
+    let granted = wire.ask(&json!({"op": "claim", "gpus_milli": 100, "hold": true}));
+    let id = granted["id"].as_str().expect("granted").to_owned();
+    wire.ask(&json!({"op": "release", "id": id}));
+    flooded(&station, "resizes", 2);
+    let notices = station.snapshot().expect("answers").notices;
+    let own = notices.iter().any(|n| n.claim.as_deref() == Some(&id));
+    assert!(own, "{} notices, none of {id}", notices.len());
+}
+
+#[test]
+fn a_process_waits_for_its_claim_a_few_times_only() {
+    let station = station();
+    let mut wire = Wire::open(&station);
+    let held = json!({"op": "claim", "gpus_milli": 2000, "hold": true});
+    let held = [wire.ask(&held), wire.ask(&held)].map(|granted| granted["id"].clone());
+    let script = r#"use IO::Socket::UNIX; use IO::Select; $| = 1; my ($path, $abi) = @ARGV;
+        sub line { my $s = IO::Socket::UNIX->new($path) or die; $s->autoflush(1); $s }
+        my $own = line(); print $own qq({"gshare":1}\n); <$own>;
+        print $own qq({"op":"claim","lazy":true,"gpus_milli":2000,"command":["x"],"wait":"forever"}\n);
+        my $answer = <$own>; die $answer unless $answer =~ /granted/;
+        my @lines = map { line() } 1..60;
+        for (1..100) {
+            for my $s (@lines) { print $s qq({"op":"register","abi":$abi,"pid":$$,"hint":null}\n); }
+        }
+        for my $s (@lines) { print $s qq({"op":"lease","pid":1,"start_ticks":1}\n); }
+        for my $s (@lines) { while (<$s>) { last if /"reply":"lease"/ } }
+        print "ready\n"; <STDIN>; my ($told, $all) = (0, IO::Select->new(@lines));
+        while (my @ready = $all->can_read(3)) {
+            for my $s (@ready) {
+                my $n = sysread($s, my $text, 65536);
+                if (!$n) { $all->remove($s); next }
+                $told += () = $text =~ /"gpus"/g;
+            }
+        }
+        print "$told\n"; <STDIN>"#;
+    let mut perl = Command::new("perl");
+    perl.args(["-e", script]).arg(station.socket());
+    perl.arg(gshare_abi::ABI_VERSION.to_string());
+    let mut process = Raw::spawn(&mut perl);
+    assert_eq!(process.line(), "ready");
+    // The GPUs become free, and all that wait are answered.
+    let mut other = Wire::open(&station);
+    let asked = Instant::now();
+    for id in held {
+        assert_ne!(
+            wire.ask(&json!({"op": "release", "id": id}))["reply"],
+            "error"
+        );
+    }
+    other.ask(&json!({"op": "lease", "pid": 1, "start_ticks": 1}));
+    let stood = asked.elapsed();
+    process.tell("go");
+    let answers: usize = process.line().parse().expect("a number");
+    assert!((1..=16).contains(&answers), "{answers} answers");
+    assert!(stood < Duration::from_millis(1000), "stood {stood:?}");
+}
+
+// The socket under strange clients: garbage, long lines, half lines, many idle connections, another
+// protocol. Each gets an error or a clean close, and others are served meanwhile.
+
+fn connect(station: &Station) -> UnixStream {
+    let stream = UnixStream::connect(station.socket()).expect("connects");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(15)))
+        .expect("set");
+    stream
+}
+
+/// Sends bytes, closes the sending side, and returns all that comes back.
+fn say(station: &Station, bytes: &[u8]) -> String {
+    let mut stream = connect(station);
+    // The service may close before it has read all.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn served(station: &Station) {
+    let started = Instant::now();
+    assert_eq!(station.snapshot().expect("others are served").gpus.len(), 4);
+    assert!(
+        started.elapsed() < Duration::from_secs(2),
+        "others are served in time"
+    );
+}
+
+#[test]
+fn garbage_gets_an_error_and_others_are_served() {
+    let station = station();
+    let check = |bytes: &[u8], expect: &str| {
+        let answer = say(&station, bytes);
+        assert!(
+            answer.contains(expect),
+            "{:?} -> {answer:?}",
+            String::from_utf8_lossy(&bytes[..bytes.len().min(60)])
+        );
+        served(&station);
+    };
+    let hello = b"{\"gshare\":1}\n".to_vec();
+    let after = |line: &[u8]| [hello.as_slice(), line].concat();
+    check(b"\x00\xff\xfe garbage\n", "bad_request");
+    check(b"GET / HTTP/1.1\r\n\r\n", "bad_request");
+    check(b"{\"gshare\":0}\n", "\"code\":\"protocol\"");
+    check(b"{\"gshare\":999}\n", "\"code\":\"protocol\"");
+    check(&after(b"{\"op\":\"no such thing\"}\n"), "bad_request");
+    check(
+        &after(b"{\"op\":\"claim\",\"gpus_milli\":\"half\"}\n"),
+        "bad_request",
+    );
+    check(
+        &after(b"{\"op\":\"claim\",\"gpus_milli\":0}\n"),
+        "\"code\":\"usage\"",
+    );
+    check(
+        &after(b"{\"op\":\"claim\",\"gpus_milli\":4294967295}\n"),
+        "\"code\":\"usage\"",
+    );
+    check(
+        &after(b"{\"op\":\"release\",\"id\":\"c18446744073709551615\"}\n"),
+        "no_claim",
+    );
+    check(&after(b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\n"), "bad_request");
+    // Members, also those of 0.1, which spoke JSON.
+    let register = |abi: u32| {
+        let asked = Register {
+            abi,
+            pid: 1,
+            hint: Some(1),
+            looks: false,
+        };
+        Request::Register(asked).bytes()
+    };
+    check(&register(gshare_abi::ABI_VERSION), "no_claim");
+    check(&register(1), "versions differ: the service has 3");
+    check(&register(3)[..20], "");
+    let changed = |at: usize, to: u8| {
+        let mut bytes = register(3);
+        bytes[at] = to;
+        bytes
+    };
+    check(&changed(3, b'x'), "does not start with a message header");
+    check(
+        &changed(4, 9),
+        "it has version 9, but this program knows only version 2",
+    );
+    check(&changed(6, 99), "unknown request kind 99");
+    check(&changed(9, 5), "longer than");
+    check(b"{\"op\":\"register\",\"abi\":2}\n", "bad_request");
+    check(
+        b"{\"op\":\"register\",\"abi\":1,\"pid\":1,\"hint\":1}\n",
+        "\"code\":\"abi\"",
+    );
+    check(
+        b"{\"op\":\"register\",\"abi\":3,\"pid\":1,\"hint\":1}\n",
+        "no_claim",
+    );
+}
+
+#[test]
+fn a_long_line_is_refused() {
+    let station = station();
+    let mut line = vec![b'x'; 1 << 20];
+    line.push(b'\n');
+    let answer = say(&station, &line);
+    assert!(
+        answer.is_empty() || answer.contains("longer than"),
+        "{answer:?}"
+    );
+    let padded = format!("{{\"gshare\":1,\"client\":\"{}\"}}\n", "y".repeat(1 << 20));
+    let answer = say(&station, padded.as_bytes());
+    assert!(
+        answer.is_empty() || answer.contains("longer than"),
+        "{answer:?}"
+    );
+    served(&station);
+}
+
+#[test]
+fn a_client_that_sends_byte_by_byte_is_understood() {
+    let station = station();
+    let mut stream = connect(&station);
+    for byte in b"{\"gshare\":1}\n{\"op\":\"snapshot\"}\n" {
+        stream.write_all(&[*byte]).expect("sent");
+    }
+    stream.shutdown(std::net::Shutdown::Write).expect("shut");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("answered");
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(text.contains("\"reply\":\"snapshot\""));
 }

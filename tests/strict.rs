@@ -1,6 +1,15 @@
 //! Strict caps on real users, cgroups and mount namespaces: what holds against somebody who tries to get
 //! around them, what does not, and that an honest program sees nothing of it. Needs root.
 
+use crate::support;
+
+use std::process::{Command, Output};
+
+use gshare::station::Station;
+use gshare_proto::Caps;
+use support::users::{Users, as_user, reachable};
+use support::{FULL, Raw, claim_of, station_with};
+
 mod bypass;
 mod detected;
 mod driver;
@@ -8,15 +17,7 @@ mod environment;
 mod hostile;
 mod kernel;
 mod launch;
-use crate::support;
 mod table;
-
-use std::process::{Command, Output};
-
-use gshare::station::Station;
-use gshare_proto::Caps;
-use support::users::{Users, as_user, reachable};
-use support::{Raw, claim_of, station_with};
 
 /// What a claim of `-g 0.1` on the first GPU may use, as its programs are told, in bytes.
 pub(crate) fn cap(station: &Station, pid: u32) -> u64 {
@@ -60,7 +61,7 @@ pub(crate) fn held(station: &Station, command: Command) -> Raw {
     let cap = cap(station, raw.pid());
     assert_eq!(raw.info().1, cap);
     let more = format!("alloc {}", cap + 1);
-    assert_eq!(raw.ask(&more), "error 2 CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(raw.ask(&more), FULL);
     raw
 }
 

@@ -1,15 +1,25 @@
-//! gshare on machines with a real systemd: set up, restarted, in units, taken away again.
+//! gshare as it is installed: on machines with a real systemd, with logind, cron and at, as a user's own service, and from what
+//! can be downloaded.
 
 use crate::support;
 
-use std::path::Path;
-use std::process::Command;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use gshare_enforcer::nodes::{Majors, make_stand_ins};
+use gshare_proto::{Call, ClaimState, Client, Reply, Snapshot};
+use gshare_sim_board::{Board, BoardSpec};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use support::machine::Machine;
-use support::{GSHARE, Raw, example, until};
+use support::users::{account, group_of};
+use support::{DENIED, FULL, GSHARE, MIB, OPEN, Raw, SOON, claim_of, example, root, until, words};
 
-const MIB: u64 = 1 << 20;
+// gshare on machines with a real systemd: set up, restarted, in units, taken away again.
 
 /// A machine with two simulated GPUs, the program in `/root` and a client in `/opt`.
 fn machine(test: &str, hybrid: bool) -> Option<Machine> {
@@ -106,14 +116,10 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
     assert!(user.contains("MemoryMax=314572800"), "{user}");
     assert_eq!(caps(&machine, "gshare-claims-1000.slice"), user);
     machine.ok("systemctl set-property --runtime user-1000.slice MemoryMax=200M && systemctl reload gshared");
-    until(
-        "the changed limit is copied",
-        Duration::from_secs(10),
-        || {
-            let now = caps(&machine, "gshare-claims-1000.slice");
-            now.contains("MemoryMax=209715200").then_some(())
-        },
-    );
+    until("the changed limit is copied", SOON, || {
+        let now = caps(&machine, "gshare-claims-1000.slice");
+        now.contains("MemoryMax=209715200").then_some(())
+    });
 
     // The memory controller of this machine may be on cgroup v1; then that limit cannot bind, and it is said.
     let bound = machine
@@ -156,7 +162,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
     machine.ok(&format!(
         "cp /etc/gshare/gshare.toml /run/shipped && {edit} && systemctl reload gshared"
     ));
-    let log = until("the log says what changed", Duration::from_secs(10), || {
+    let log = until("the log says what changed", SOON, || {
         let log = machine.ok("journalctl -u gshared -o cat -n 20 --no-pager");
         log.contains("changed: memory.reserve").then_some(log)
     });
@@ -187,7 +193,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
         let found = machine.run("grep -ls nvidia-cuda-mps /proc/[0-9]*/comm | wc -l");
         String::from_utf8_lossy(&found.stdout).trim().to_owned()
     };
-    until("MPS is up", Duration::from_secs(20), || {
+    until("MPS is up", SOON, || {
         (daemons(&machine) != "0").then_some(())
     });
 
@@ -259,7 +265,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
     std::fs::write(machine.path("/etc/systemd/system/vllm.service"), unit).expect("written");
     machine.ok("/root/gshare setup && gshare admin stage 3");
     let granted = |machine: &Machine| {
-        until("the service has its claim", Duration::from_secs(20), || {
+        until("the service has its claim", SOON, || {
             let found = claims(machine);
             let main = show(machine, "vllm", "MainPID");
             let held = found.first()?["gpus"][0]["mem_charge"].as_u64()?;
@@ -276,7 +282,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
 
     // Started without its service, it waits and says so.
     machine.ok("systemctl stop gshared && systemctl start --job-mode=ignore-dependencies vllm");
-    until("it says that it waits", Duration::from_secs(10), || {
+    until("it says that it waits", SOON, || {
         journal(&machine)
             .contains("no service yet; waiting up to")
             .then_some(())
@@ -291,7 +297,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
         "{cgroup}"
     );
     // Its output is in its own log, also what it said after the grant.
-    until("its output is its own", Duration::from_secs(10), || {
+    until("its output is its own", SOON, || {
         journal(&machine).contains("ok 0").then_some(())
     });
 
@@ -299,7 +305,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
     machine.ok("systemctl restart gshared");
     assert_eq!(granted(&machine).0, main);
     machine.ok("systemctl kill -s KILL --kill-who=main vllm");
-    let again = until("it was restarted", Duration::from_secs(20), || {
+    let again = until("it was restarted", SOON, || {
         let (again, _) = granted(&machine);
         (again != main).then_some(again)
     });
@@ -317,7 +323,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
             "{pid} lives"
         );
     }
-    until("its claim has ended", Duration::from_secs(10), || {
+    until("its claim has ended", SOON, || {
         claims(&machine).is_empty().then_some(())
     });
 
@@ -421,7 +427,7 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
         let (free, cap) = raw.info();
         assert_eq!(cap, total);
         let refused = raw.ask(&format!("alloc {}", free + 1));
-        assert_eq!(refused, "error 2 CUDA_ERROR_OUT_OF_MEMORY");
+        assert_eq!(refused, FULL);
         assert!(raw.ask("alloc 104857600").starts_with("ok"));
         // Longer than all processes on the GPUs are looked up anew.
         std::thread::sleep(Duration::from_secs(12));
@@ -432,7 +438,7 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
         assert!(!log.contains("outside claims"), "{start}: {log}");
     }
     machine.ok("runuser -u ada -- gshare release c1");
-    until("it ends with its claim", Duration::from_secs(20), || {
+    until("it ends with its claim", SOON, || {
         let lives = machine.ok(&format!("ls /proc | grep -cx {member} || true"));
         (lives.trim() == "0" && claims(&machine).is_empty()).then_some(())
     });
@@ -440,7 +446,7 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
 }
 
 /// The package of this build; says why where it cannot be made.
-fn package(test: &str) -> Option<std::path::PathBuf> {
+fn package(test: &str) -> Option<PathBuf> {
     // The tree that `packaging/build` makes of another profile.
     let installed = Path::new(GSHARE).with_file_name("installed");
     let program = installed.join("bin/gshare");
@@ -454,15 +460,7 @@ fn package(test: &str) -> Option<std::path::PathBuf> {
     assert!(wrote.expect("gshare").success());
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gshare.deb");
     let made = Command::new("cargo")
-        .args([
-            "deb",
-            "--no-build",
-            "--no-strip",
-            "--fast",
-            "--profile",
-            "dev",
-            "--output",
-        ])
+        .args("deb --no-build --no-strip --fast --profile dev --output".split(' '))
         .arg(&to)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output();
@@ -549,7 +547,7 @@ fn the_package_installs_upgrades_and_goes() {
         "echo precious > /root/precious && cd /var/lib/gshare && rm -f history.db* && \
          for name in history.db gshare.db-journal; do ln -sf /root/precious $name; done && dpkg -i /root/gshare.deb",
     );
-    until("it says what is wrong", Duration::from_secs(10), || {
+    until("it says what is wrong", SOON, || {
         let log = machine.ok("journalctl -u gshared -o cat -n 12 --no-pager");
         log.contains("cannot open the journal").then_some(())
     });
@@ -569,4 +567,685 @@ fn the_package_installs_upgrades_and_goes() {
         .filter(|line| !line.contains("var/lib/dpkg") && !line.contains("ld.so.cache"))
         .collect();
     assert_eq!(left, [""; 0]);
+}
+
+// A user's own service: `gshare daemon --user` by an ordinary account, without cgroups, without a runtime
+// directory from a login, found by its clients at the usual place.
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// An account with a home, a simulated driver and a configuration that names it.
+struct Account {
+    dir: tempfile::TempDir,
+    name: String,
+    uid: u32,
+    service: Option<Child>,
+}
+
+fn open_dir(path: &Path) {
+    std::fs::create_dir_all(path).expect("made");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("set");
+}
+
+impl Account {
+    fn make() -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("gshare-user-")
+            .permissions(std::fs::Permissions::from_mode(0o755))
+            .tempdir()
+            .expect("made");
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("gsu{}x{number}", std::process::id());
+        let home = dir.path().join("home");
+        let home = home.to_str().expect("text");
+        account(
+            "useradd",
+            &[
+                "--create-home",
+                "--home-dir",
+                home,
+                "--shell",
+                "/bin/sh",
+                &name,
+            ],
+        );
+        let id = Command::new("id")
+            .args(["-u", &name])
+            .output()
+            .expect("id runs");
+        let uid = String::from_utf8_lossy(&id.stdout).trim().parse();
+        let account = Self {
+            uid: uid.expect("a number"),
+            dir,
+            name,
+            service: None,
+        };
+        account.furnish();
+        account
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn furnish(&self) {
+        let sim = self.path("sim");
+        open_dir(&sim);
+        let board = Board::create(&sim.join("board"), &BoardSpec::new(&["rtx4090", "h100"]));
+        drop(board.expect("made"));
+        gshare_artifacts::stage_sim(&sim).expect("staged");
+        let bin = self.path("bin");
+        open_dir(&bin);
+        support::copy_program(GSHARE, bin.join("gshare"));
+        support::copy_program(example("raw_client"), bin.join("raw_client"));
+        let config = self.path("home/.config/gshare");
+        open_dir(&config);
+        let text = format!(
+            "[service]\ntick = \"1s\"\n[claims]\nleftover-grace = \"1s\"\n[driver]\nlibcuda = {:?}\nlibnvidia-ml = {:?}\n",
+            sim.join("lib/libcuda.so.1"),
+            sim.join("lib/libnvidia-ml.so.1"),
+        );
+        std::fs::write(config.join("gshare.toml"), text).expect("written");
+    }
+
+    /// The environment of somebody who came by `su`: no XDG_RUNTIME_DIR, a strict umask.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "umask 077; exec \"$0\" \"$@\""])
+            .arg(program)
+            .env_clear()
+            .env("HOME", self.path("home"))
+            .env("PATH", "/usr/bin:/bin")
+            .env("LD_LIBRARY_PATH", self.path("sim/lib"))
+            .current_dir(self.path("home"))
+            .uid(self.uid)
+            .gid(group_of(self.uid));
+        command
+    }
+
+    fn gshare(&self, args: &[&str]) -> Command {
+        let mut command = self.command(&self.path("bin/gshare"));
+        command.args(args);
+        command
+    }
+
+    fn socket(&self) -> PathBuf {
+        PathBuf::from(format!("/tmp/gshare-{}/gshared.sock", self.uid))
+    }
+
+    fn start(&mut self) {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.path("log"))
+            .expect("opened");
+        let child = self
+            .gshare(&["daemon", "--user"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn();
+        self.service = Some(child.expect("starts"));
+        let end = Instant::now() + Duration::from_secs(20);
+        while self.snapshot().is_none() {
+            let log = std::fs::read_to_string(self.path("log")).unwrap_or_default();
+            assert!(Instant::now() < end, "the service does not answer:\n{log}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn stop(&mut self, signal: Signal) {
+        if let Some(mut child) = self.service.take() {
+            kill(Pid::from_raw(child.id().cast_signed()), signal).expect("signalled");
+            child.wait().expect("reaped");
+        }
+    }
+
+    fn snapshot(&self) -> Option<Snapshot> {
+        match Client::connect(&self.socket())
+            .ok()?
+            .call(&Call::Snapshot)
+            .ok()?
+        {
+            Reply::Snapshot(snapshot) => Some(*snapshot),
+            _ => None,
+        }
+    }
+
+    fn claim(&self, flags: &[&str]) -> Raw {
+        let mut command = self.gshare(&["claim", "-q"]);
+        command
+            .args(flags)
+            .arg("--")
+            .arg(self.path("bin/raw_client"));
+        Raw::start(command)
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        let _ = Command::new("pkill")
+            .args(["-KILL", "-u", &self.uid.to_string()])
+            .status();
+        if let Some(mut child) = self.service.take() {
+            let _ = child.wait();
+        }
+        if let Some(dir) = self.socket().parent() {
+            let _ = std::fs::remove_dir_all(dir);
+        }
+        account("userdel", &[&self.name]);
+    }
+}
+
+#[test]
+fn a_users_own_service_holds_caps_and_finds_claims_again_without_cgroups() {
+    if !root("a_users_own_service_holds_caps_and_finds_claims_again_without_cgroups") {
+        return;
+    }
+    let mut account = Account::make();
+    account.start();
+    let service = account.snapshot().and_then(|s| s.service).expect("served");
+    assert_eq!((service.mode.as_str(), service.uid), ("user", account.uid));
+    assert!(service.shim);
+
+    // A cap, and a release that is the owner's own signal.
+    let mut raw = account.claim(&["-g", "0.25", "--gpu-ids", "0"]);
+    let (room, cap) = raw.info();
+    let refused = raw.ask(&format!("alloc {}", room + 1));
+    assert_eq!(refused, FULL);
+    assert_eq!(raw.ask("alloc 1048576"), "ok 0");
+
+    // A claim made inside a claimed shell is its own: the nearest ancestor counts.
+    let mut shell = account.gshare(&words("claim -q -g 0.5 --gpu-ids 0 -- sh -c"));
+    shell
+        .arg("\"$0\" claim -q -g 0.1 --gpu-ids 1 -- \"$1\"; exit 7")
+        .arg(account.path("bin/gshare"))
+        .arg(account.path("bin/raw_client"));
+    let mut inner = Raw::start(shell);
+    let snapshot = account.snapshot().expect("served");
+    assert_eq!(snapshot.claims.len(), 3);
+    let small = snapshot.claims.iter().find(|c| c.gpus[0].gpu == 1);
+    assert_eq!(inner.info().1, small.expect("listed").gpus[0].mem_limit);
+
+    // Found again after SIGKILL, with the same ledger.
+    account.stop(Signal::SIGKILL);
+    assert_eq!(raw.ask("alloc 1048576"), "ok 1");
+    account.start();
+    let snapshot = account.snapshot().expect("served");
+    assert_eq!(snapshot.claims.len(), 3);
+    let part = &claim_of(&snapshot, raw.pid()).expect("found again").gpus[0];
+    let (free, total) = raw.info();
+    assert_eq!((total, Some(total - free)), (cap, part.mem_charge));
+    assert_eq!(inner.finish(), Some(7));
+    let pid = raw.pid();
+    until("only one claim is left", SOON, || {
+        let claims = account.snapshot()?.claims;
+        (claims.len() == 1 && claims[0].pid == Some(pid)).then_some(())
+    });
+
+    // Other users cannot even connect, and a second service is refused.
+    let mut other = Command::new(account.path("bin/gshare"));
+    let socket = account.socket();
+    let other = other
+        .arg("--socket")
+        .arg(&socket)
+        .arg("ps")
+        .uid(65534)
+        .gid(65534);
+    assert!(!other.output().expect("runs").status.success());
+    let second = account
+        .gshare(&["daemon", "--user"])
+        .output()
+        .expect("runs");
+    let text = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(
+        !second.status.success() && text.contains("another gshare service"),
+        "{text}"
+    );
+    let released = account
+        .gshare(&["release", "--all"])
+        .output()
+        .expect("runs");
+    assert!(released.status.success());
+    until("the member ends", SOON, || {
+        raw.child.try_wait().ok().flatten()
+    });
+}
+
+/// A daemonized child has no ancestor in the claim: its registration says whose it is, and the claim goes on
+/// until it has given the GPU back.
+#[test]
+fn a_daemonized_member_keeps_its_claim_without_cgroups() {
+    if !root("a_daemonized_member_keeps_its_claim_without_cgroups") {
+        return;
+    }
+    let mut account = Account::make();
+    account.start();
+    let fifo = account.path("home/stop");
+    let script = "mkfifo stop out; setsid sh -c '\"$0\" < stop > out & exec true' \"$0\"; exec 3> stop; read line < out; echo \"$line\"";
+    let mut command = account.gshare(&["claim", "-q", "-g", "0.25", "--", "sh", "-c", script]);
+    command.arg(account.path("bin/raw_client"));
+    // Keeps the daemon's input open when the command has exited.
+    let mut raw = Raw::spawn(command.stderr(Stdio::null()));
+    let hold = until("the pipe is there", SOON, || {
+        std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(&fifo)
+            .ok()
+    });
+    assert_eq!(raw.line(), "ok ready");
+    assert_eq!(raw.child.wait().expect("reaped").code(), Some(0));
+    let ending = || {
+        let snapshot = account.snapshot()?;
+        let claim = snapshot.claims.first()?;
+        let charged = claim.gpus[0].mem_charge? > 0 && claim.gpus[0].mem_used? > 0;
+        (claim.state == ClaimState::Ending && charged).then_some(())
+    };
+    until(
+        "the claim waits for the leftover",
+        Duration::from_secs(5),
+        ending,
+    );
+    drop(hold);
+    until("it ends with the leftover", SOON, || {
+        account.snapshot()?.claims.is_empty().then_some(())
+    });
+    let _ = raw;
+}
+
+// `unclaimed = "deny"` on a machine with a real systemd: logind's own sessions, a real cron, a real atd.
+
+/// Sessions as a display manager, a login at the console, and ssh make them: through PAM and logind.
+const PAM: &str = "account required pam_permit.so\nauth required pam_permit.so\n\
+                   session required pam_permit.so\nsession required pam_systemd.so\n";
+
+/// A session of a user: its service's environment is what a display manager or sshd tells logind.
+fn session(machine: &Machine, name: &str, user: &str, told: &str, script: &str) {
+    let unit = format!(
+        "[Service]\nUser={user}\nPAMName=test-session\nEnvironment=GSHARE_SIM_BOARD=/opt/sim/board {told}\n\
+         ExecStart=/bin/bash -c '{script}'\n"
+    );
+    let path = format!("/etc/systemd/system/{name}.service");
+    std::fs::write(machine.path(&path), unit).expect("written");
+}
+
+/// What the kernel says to whoever opens both GPUs, and from which cgroup; with an argument, once it says that
+/// of the first GPU, or after ten seconds. A program that all users can run.
+const OPENING: &str = r#"#!/bin/bash
+look() { for n in nvidia0 nvidia1; do { true <"/opt/sim/dev/$n"; } 2>&1 | sed 's/.*: //'; done; }
+for i in {1..200}; do
+    said=$(look)
+    [ "${said%%$'\n'*}" = "${1-${said%%$'\n'*}}" ] && break
+    sleep 0.05
+done
+echo "$said"
+grep '^0::' /proc/self/cgroup
+"#;
+
+fn with_sessions(test: &str) -> Option<Machine> {
+    let machine = Machine::boot(test, false)?;
+    machine.simulate(&["rtx4090", "h100"]);
+    machine.copy(Path::new(GSHARE), "/root/gshare");
+    for name in ["raw_client", "Xorg"] {
+        machine.copy(&example("raw_client"), &format!("/opt/{name}"));
+    }
+    let majors = Majors::free_on_this_machine().expect("free ones");
+    make_stand_ins(&machine.path("/opt/sim/dev"), &majors, &[0, 1]).expect("made");
+    std::fs::write(machine.path("/opt/opening"), OPENING).expect("written");
+    std::fs::write(machine.path("/etc/pam.d/test-session"), PAM).expect("written");
+    machine.ok("chmod 755 /opt/opening /opt/sim/dev && useradd -m -u 1001 -s /bin/bash bob && mkdir -m 1777 /run/told");
+    let uvm = majors
+        .uvm
+        .map_or_else(String::new, |m| format!("uvm-major = {m}\n"));
+    let config = format!(
+        "[devices]\ndir = \"/opt/sim/dev\"\nnvidia-major = {}\n{uvm}[service]\ntick = \"0.2s\"\n[policy]\nunclaimed = \"adopt\"\n",
+        majors.nvidia
+    );
+    std::fs::create_dir_all(machine.path("/etc/gshare")).expect("made");
+    std::fs::write(machine.path("/etc/gshare/gshare.toml"), config).expect("written");
+    machine.ok("/root/gshare setup >/dev/null && gshare admin stage 3");
+    Some(machine)
+}
+
+/// What somebody wrote to a file in `/run/told`, once it has that many lines.
+fn told(machine: &Machine, name: &str, lines: usize) -> Vec<String> {
+    let path = machine.path(&format!("/run/told/{name}"));
+    until(&format!("{name} has told"), Duration::from_secs(30), || {
+        let text = std::fs::read_to_string(&path).ok()?;
+        let found: Vec<String> = text.lines().map(str::to_owned).collect();
+        (found.len() >= lines).then_some(found)
+    })
+}
+
+fn unclaimed_row(machine: &Machine) -> String {
+    // A service that hangs is a failure, not a wait.
+    let text = machine.ok("timeout 10 gshare doctor --json || true");
+    let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let rows = value["checks"].as_array().expect("rows");
+    let row = rows.iter().find(|r| r["name"] == "unclaimed use");
+    row.expect("a row")["detail"]
+        .as_str()
+        .expect("text")
+        .to_owned()
+}
+
+#[test]
+fn the_desktop_survives_deny_and_cron_at_and_ssh_are_stopped() {
+    let test = "the_desktop_survives_deny_and_cron_at_and_ssh_are_stopped";
+    let Some(machine) = with_sessions(test) else {
+        return;
+    };
+    // A desktop at the screen and a login over ssh, both running a GPU program before deny is switched on.
+    machine.ok("mkfifo -m 666 /run/told/desk.in /run/told/ssh.in");
+    let run = |name: &str, program: &str| {
+        format!("exec {program} <> /run/told/{name}.in > /run/told/{name}")
+    };
+    session(
+        &machine,
+        "desk",
+        "bob",
+        "XDG_SESSION_TYPE=x11 XDG_SESSION_CLASS=user XDG_SEAT=seat0",
+        &run("desk", "/opt/Xorg"),
+    );
+    session(
+        &machine,
+        "ssh",
+        "ada",
+        "XDG_SESSION_TYPE=tty XDG_SESSION_CLASS=user",
+        &run("ssh", "/opt/raw_client"),
+    );
+    machine.ok("systemctl daemon-reload && systemctl start desk ssh");
+    assert_eq!(told(&machine, "desk", 1), ["ok ready"]);
+    assert_eq!(told(&machine, "ssh", 1), ["ok ready"]);
+    let cgroup = |unit: &str| {
+        let pid = machine.ok(&format!("systemctl show {unit} -p MainPID --value"));
+        machine.ok(&format!("grep ^0:: /proc/{pid}/cgroup"))
+    };
+    // These are logind's words and systemd's cgroups.
+    let (desk, ssh) = (cgroup("desk"), cgroup("ssh"));
+    assert!(
+        desk.starts_with("0::/user.slice/user-1001.slice/session-"),
+        "{desk}"
+    );
+    assert!(
+        ssh.starts_with("0::/user.slice/user-1000.slice/session-"),
+        "{ssh}"
+    );
+    let row = until("both are seen", SOON, || {
+        let row = unclaimed_row(&machine);
+        row.contains("deny would stop now").then_some(row)
+    });
+    assert!(
+        row.contains("raw_client of ada") && !row.contains("Xorg"),
+        "{row}"
+    );
+
+    // From now on it looks at the driver once a minute: what comes in between must be noticed by itself.
+    machine.ok(
+        "sed -i 's/\"adopt\"/\"deny\"/; s/tick = .*/tick = \"60s\"/' /etc/gshare/gshare.toml && systemctl restart gshared",
+    );
+    let row = until("deny is in force", SOON, || {
+        let row = unclaimed_row(&machine);
+        row.contains("cannot open GPUs in").then_some(row)
+    });
+    let scope = desk.rsplit('/').next().expect("a scope");
+    for place in ["user.slice", "cron.service", "atd.service"] {
+        assert!(row.contains(place), "{place}: {row}");
+    }
+    assert!(
+        row.contains(&format!("exempt: {scope}, user@1001.service")),
+        "{row}"
+    );
+
+    // The desktop's program and its session live on, and what the session starts anew has the GPUs too.
+    let ask = |name: &str, line: &str, lines: usize| {
+        machine.ok(&format!("echo {line} > /run/told/{name}.in"));
+        told(&machine, name, lines).last().cloned().expect("a line")
+    };
+    assert_eq!(ask("desk", "alloc 4194304", 2), "ok 0");
+    assert_eq!(ask("desk", "launch 1", 3), "ok 1");
+    let id = scope
+        .trim_start_matches("session-")
+        .trim_end_matches(".scope");
+    let state = machine.ok(&format!(
+        "loginctl show-session {id} -p State -p Type -p Seat"
+    ));
+    assert!(
+        state.contains("Type=x11") && state.contains("Seat=seat0") && !state.contains("closing"),
+        "{state}"
+    );
+    // Desktops start programs as services of the user's manager.
+    machine.ok(
+        "install -d -o bob ~bob/.config ~bob/.config/systemd ~bob/.config/systemd/user && \
+         printf '[Service]\nExecStart=/bin/bash -c \"/opt/opening > /run/told/managed\"\n' > ~bob/.config/systemd/user/opening.service && \
+         runuser -u bob -- env XDG_RUNTIME_DIR=/run/user/1001 systemctl --user start opening",
+    );
+    let managed = told(&machine, "managed", 3);
+    assert_eq!(managed[..2], [OPEN; 2], "{managed:?}");
+    assert!(managed[2].contains("/user@1001.service/"), "{managed:?}");
+
+    // Over ssh, what runs keeps what it has open and nothing else.
+    assert_eq!(ask("ssh", "launch 1", 2), "ok 1");
+    session(
+        &machine,
+        "ssh2",
+        "ada",
+        "XDG_SESSION_TYPE=tty XDG_SESSION_CLASS=user",
+        "/opt/opening > /run/told/ssh2; /opt/raw_client > /run/told/ssh2-cuda </dev/null 2>&1; exec sleep 1000",
+    );
+    machine.ok("systemctl daemon-reload && systemctl start ssh2");
+    stopped(
+        &told(&machine, "ssh2", 3),
+        "/user.slice/user-1000.slice/session-",
+    );
+    let cuda = told(&machine, "ssh2-cuda", 1);
+    assert!(cuda[0].starts_with("error "), "{cuda:?}");
+
+    // A desktop that comes while deny is in force opens its GPU as it starts.
+    machine.ok("useradd -m -u 1002 carl");
+    session(
+        &machine,
+        "desk2",
+        "carl",
+        "XDG_SESSION_TYPE=wayland XDG_SESSION_CLASS=user XDG_SEAT=seat0",
+        &format!("/opt/opening \"{OPEN}\" > /run/told/desk2; exec sleep 1000"),
+    );
+    machine.ok("systemctl daemon-reload && systemctl start desk2");
+    let opened = told(&machine, "desk2", 3);
+    assert_eq!(opened[..2], [OPEN; 2], "{opened:?}");
+    machine.ok("systemctl stop desk2");
+
+    // Real cron: a user's table, whose jobs for the boot run when it starts, in a cgroup that is new then.
+    machine.ok(&format!(
+        "echo 'PATH=/usr/local/bin:/usr/bin:/bin
+@reboot /opt/opening \"{DENIED}\" > /run/told/cron 2>&1; /opt/raw_client > /run/told/cron-cuda 2>&1
+@reboot gshare claim -q -g 0.1 --gpu-ids 1 -- /opt/opening > /run/told/cron-claim 2>&1' | crontab -u ada - && \
+         rm -f /run/crond.reboot && systemctl restart cron"
+    ));
+    stopped(&told(&machine, "cron", 3), "/system.slice/cron.service");
+    assert_eq!(told(&machine, "cron-cuda", 1), cuda);
+    claimed(&told(&machine, "cron-claim", 3));
+    // Real atd; on Debian its jobs are sessions of logind.
+    machine.ok("systemctl restart atd");
+    for job in [
+        format!("/opt/opening '{DENIED}' > /run/told/at 2>&1"),
+        "gshare claim -q -g 0.1 --gpu-ids 1 -- /opt/opening > /run/told/at-claim 2>&1".to_owned(),
+    ] {
+        std::fs::write(machine.path("/run/job"), job).expect("written");
+        machine.ok("cd / && runuser -u ada -- at now < /run/job 2>&1");
+    }
+    stopped(&told(&machine, "at", 3), "");
+    claimed(&told(&machine, "at-claim", 3));
+}
+
+/// No GPU could be opened, from a cgroup that begins so.
+fn stopped(told: &[String], place: &str) {
+    assert_eq!(told[..2], [DENIED; 2], "{told:?}");
+    assert!(told[2].starts_with(&format!("0::{place}")), "{told:?}");
+}
+
+/// The second GPU could be opened: the command ran in a claim.
+fn claimed(told: &[String]) {
+    assert_eq!(told[..2], [DENIED, OPEN], "{told:?}");
+    assert!(told[2].contains("/claim-"), "{told:?}");
+}
+
+// What can be downloaded, on fresh machines without Rust: the tarball, the packages and the wheels of `packaging/build
+// --packages`. `.ci/long packages` builds them and runs this.
+
+/// Allocates 1 GiB, then 20 GiB, and prints what the driver said: 2 is "out of memory".
+const TRIES: &str = r#"
+import ctypes as c
+cuda, device, context, at = c.CDLL("libcuda.so.1"), c.c_int(), c.c_void_p(), c.c_uint64()
+said = [cuda.cuInit(0), cuda.cuDeviceGet(c.byref(device), 0), cuda.cuCtxCreate_v2(c.byref(context), 0, device)]
+print(said + [cuda.cuMemAlloc_v2(c.byref(at), c.c_size_t(gib << 30)) for gib in (1, 20)])
+"#;
+
+const UNLIMITED: &str = "[0, 0, 0, 0, 0]";
+
+const LIMITED: &str = "[0, 0, 0, 0, 2]";
+
+/// A line for the shell, as the user ada.
+fn ada(line: &str) -> String {
+    format!(
+        "cd /home/ada && runuser -u ada -- env HOME=/home/ada GSHARE_SIM_BOARD=/opt/sim/board sh -c '{line}'"
+    )
+}
+
+/// What `apt` and `dpkg` remember of packages that are gone is not gshare's.
+fn left(before: &str, machine: &Machine) -> Vec<String> {
+    let own = [
+        "var/lib/dpkg",
+        "var/lib/apt",
+        "var/cache/apt",
+        "var/cache/debconf",
+        "ld.so.cache",
+    ];
+    let lines = difference(before, &tree(machine)).into_iter();
+    lines
+        .filter(|line| !own.iter().any(|own| line.contains(own)))
+        .collect()
+}
+
+fn within(what: &str, since: Instant, seconds: u64) -> String {
+    let took = since.elapsed();
+    assert!(
+        took <= Duration::from_secs(seconds),
+        "{what}: {took:?}, not {seconds} s"
+    );
+    format!("{what} {:.1} s", took.as_secs_f64())
+}
+
+#[test]
+#[ignore = "needs what packaging/build --packages makes: .ci/long packages"]
+fn downloads_run_on_each_debian_and_leave_nothing() {
+    let packages = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("dist/packages");
+    for release in ["trixie", "bookworm", "bullseye"] {
+        let machine = Machine::boot_debian(release, "downloads_run_on_each_debian", false);
+        let machine = machine.expect("a machine of this release");
+        machine.simulate(&["rtx4090"]);
+        std::fs::create_dir(machine.path("/opt/get")).expect("made");
+        for file in std::fs::read_dir(&packages).expect("packages").flatten() {
+            let name = file.file_name().into_string().expect("text");
+            machine.copy(&file.path(), &format!("/opt/get/{name}"));
+        }
+        machine.ok("! command -v cargo rustc gshare && cd /opt/get && chmod 755 . && sha256sum --check SHA256SUMS");
+        std::fs::write(machine.path("/opt/tries.py"), TRIES).expect("written");
+
+        let said = [
+            the_demo(&machine),
+            the_package(&machine),
+            the_tarball(&machine),
+            the_wheel(&machine),
+        ];
+        println!("result: {release}: {}", said.join(", "));
+    }
+}
+
+/// From the file to the screen. The simulated driver of this machine then is the demo's, which runs with its older glibc.
+fn the_demo(machine: &Machine) -> String {
+    let start = Instant::now();
+    let line = "tar xzf /opt/get/gshare-*.tar.gz && stty rows 40 cols 120 && exec gshare-*/bin/gshare-demo";
+    let demo = format!("script -qfc \"{line}\" /tmp/screen");
+    let mut demo = machine.command(&ada(&demo));
+    let mut demo = demo.stdin(Stdio::piped()).spawn().expect("nsenter runs");
+    until("the demo's screen", Duration::from_secs(60), || {
+        let screen = std::fs::read(machine.path("/tmp/screen")).unwrap_or_default();
+        String::from_utf8_lossy(&screen)
+            .contains("FREE NOW")
+            .then_some(())
+    });
+    let said = within("demo", start, 30);
+    machine.ok("cp -f /tmp/gshare-*/sim/lib/* /opt/sim/lib/ && ldconfig");
+    machine.run(&ada("kill -TERM -1"));
+    let _ = demo.wait();
+    machine.ok("rm -rf /home/ada/gshare-* /tmp/screen");
+    assert_eq!(machine.ok(&ada("python3 /opt/tries.py")), UNLIMITED);
+    said
+}
+
+/// What a program of ada's meets in a quarter of a GPU.
+fn in_a_quarter(machine: &Machine) -> String {
+    machine.ok(&ada("gshare claim -q -g 0.25 -- python3 /opt/tries.py"))
+}
+
+fn the_package(machine: &Machine) -> String {
+    let before = tree(machine);
+    let start = Instant::now();
+    let stage =
+        machine.ok("apt-get install -qq -y /opt/get/gshare_*.deb >&2 && gshare admin stage");
+    assert_eq!(stage.lines().last(), Some("stage 1 (observe)"));
+    let installed = within("stage 1 after apt install", start, 10);
+    assert_eq!(in_a_quarter(machine), UNLIMITED);
+    let claimed = within("first claim", start, 60);
+    machine.ok("gshare admin stage 3 && apt-get install -qq -y /opt/get/gshare-demo_*.deb && gshare bench --help");
+    assert_eq!(in_a_quarter(machine), LIMITED);
+    machine.ok("ls /usr/share/doc/gshare/licences.txt /usr/share/doc/gshare/CHANGELOG.md*");
+    machine.ok("apt-get purge -qq -y gshare gshare-demo");
+    assert_eq!(left(&before, machine), [""; 0]);
+    format!("{installed}, {claimed}")
+}
+
+fn the_tarball(machine: &Machine) -> String {
+    let before = tree(machine);
+    machine
+        .ok("mkdir /opt/tar && tar -C /opt/tar --strip-components 1 -xzf /opt/get/gshare-*.tar.gz");
+    let start = Instant::now();
+    machine.ok("/opt/tar/bin/gshare setup && gshare admin stage | grep -x \"stage 1 (observe)\"");
+    let said = within("setup of the tarball", start, 30);
+    machine.ok("gshare admin stage 3");
+    assert_eq!(in_a_quarter(machine), LIMITED);
+    machine.ok("gshare setup --undo");
+    assert_eq!(left(&before, machine), [""; 0]);
+    said
+}
+
+/// Cooperative limits for a user without root.
+fn the_wheel(machine: &Machine) -> String {
+    let start = Instant::now();
+    machine.ok(&ada(
+        "python3 -m venv venv && venv/bin/pip install -q --no-index --find-links /opt/get \"gshare[demo]\" >&2",
+    ));
+    let said = within("pip install", start, 60);
+    let service = "venv/bin/gshare daemon --user";
+    let mut service = machine
+        .command(&ada(&format!("exec {service}")))
+        .spawn()
+        .expect("nsenter runs");
+    until("the service answers", SOON, || {
+        machine
+            .run(&ada("venv/bin/gshare status"))
+            .status
+            .success()
+            .then_some(())
+    });
+    let claim = "venv/bin/gshare claim -q -g 0.25 -- python3 /opt/tries.py";
+    assert_eq!(machine.ok(&ada(claim)), LIMITED);
+    assert_eq!(machine.ok(&ada("python3 /opt/tries.py")), UNLIMITED);
+    machine.ok(&ada("venv/bin/gshare demo --help"));
+    machine.run(&ada("kill -TERM -1"));
+    let _ = service.wait();
+    said
 }

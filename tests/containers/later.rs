@@ -1,9 +1,8 @@
 //! Containers in claims that get their GPU later: nothing can be added to a container that runs.
 
-use gshare::station::Station;
-
 use super::support::{Raw, root, station_with, until};
-use super::{Image, SOON, Tidied, name, run};
+use super::{Image, SOON, Tidied, name, podman_run};
+use gshare::station::Station;
 
 fn two_gpus(config: &str) -> Tidied {
     Tidied(station_with(|o| {
@@ -17,18 +16,9 @@ fn two_gpus(config: &str) -> Tidied {
 fn got_its_gpu(station: &Station, image: &Image, name: &str) -> Raw {
     let hog = Raw::claim(station, &["-q", "-g", "1", "--gpu-ids", "1"]);
     let mut command = station.command();
-    command.args([
-        "claim",
-        "-q",
-        "--lazy",
-        "-g",
-        "0.25",
-        "--gpu-ids",
-        "1",
-        "--",
-    ]);
+    command.args("claim -q --lazy -g 0.25 --gpu-ids 1 --".split(' '));
     command
-        .args(run(name, image, &["--pid=host"]))
+        .args(podman_run(name, image, &["--pid=host"]))
         .arg("/raw_client");
     let mut raw = Raw::spawn(&mut command);
     until("it waits", SOON, || {
@@ -62,7 +52,7 @@ fn a_container_has_the_node_of_the_gpu_that_its_claim_gets_later() {
     // Before it has one, all are there and none can be opened.
     let mut command = station.command();
     command.args(["claim", "-q", "--lazy", "-g", "0.25", "--"]);
-    command.args(run(&name, &image, &[]));
+    command.args(podman_run(&name, &image, &[]));
     command.args(["/cat", "/dev/nvidia0", "/dev/nvidia1"]);
     let output = command.output().expect("runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

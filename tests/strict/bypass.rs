@@ -3,13 +3,12 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
-
-use gshare::station::Station;
 
 use super::support::users::as_user;
 use super::support::{Raw, claim_of, until};
 use super::{claim, client, desk, held, said};
+use crate::support::{FULL, SOON};
+use gshare::station::Station;
 
 /// Compiles a C program into the station's directory; `None` without a compiler.
 pub(crate) fn compile(
@@ -367,9 +366,9 @@ fn pages_cannot_be_forged() {
     }
     assert_eq!(raw.info().1, cap);
     let more = format!("alloc {}", cap + 1);
-    assert_eq!(raw.ask(&more), "error 2 CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(raw.ask(&more), FULL);
     // A page of one's own is nobody's: the library asks the service alone, at a place that is fixed in it.
-    until("the claim is listed still", Duration::from_secs(5), || {
+    until("the claim is listed still", SOON, || {
         station.snapshot().ok()?.claims.len().eq(&1).then_some(())
     });
 }

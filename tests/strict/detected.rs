@@ -3,17 +3,13 @@
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
-
-use gshare::station::Station;
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use super::support::users::{Users, as_user};
 use super::support::{Raw, accused_at, looks, next_look, root, station_with, until};
 use super::{claim, client};
-
-/// Two looks at the driver here, and much for a busy machine.
-const SOON: Duration = Duration::from_secs(10);
+use crate::support::SOON;
+use gshare::station::Station;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 /// Starts the command, which reaches the driver itself; takes twice its cap; is seen; is ended.
 fn seen_and_ended(station: &Station, command: Command, what: &str) {

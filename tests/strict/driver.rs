@@ -3,13 +3,12 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
-
-use gshare::station::Station;
-use nix::sys::signal::Signal;
 
 use super::support::{Raw, claim_of, until};
 use super::{cap, claim, client, desk, held};
+use crate::support::SOON;
+use gshare::station::Station;
+use nix::sys::signal::Signal;
 
 /// What a package manager does: the new file under another name, then renamed over the old one.
 fn replace(path: &Path) {
@@ -20,7 +19,7 @@ fn replace(path: &Path) {
 }
 
 fn told(station: &Station, text: &str) {
-    until(text, Duration::from_secs(10), || {
+    until(text, SOON, || {
         let notices = station.snapshot().ok()?.notices;
         notices.iter().any(|n| n.text.contains(text)).then_some(())
     });
@@ -70,16 +69,12 @@ fn a_driver_that_is_renamed_over_leaves_no_member_without_its_cap() {
         told(&station, "the NVIDIA driver was replaced while");
         told(&station, "now apply with the new driver");
         // At every moment a new program is held or gets no GPU.
-        until(
-            "new programs get their GPU again",
-            Duration::from_secs(10),
-            || {
-                let text = format!("{} ", answer(&mut shell));
-                let none = text.starts_with("error 100 CUDA_ERROR_NO_DEVICE");
-                assert!(none || is_held(&text), "{name}: {text}");
-                (!none).then_some(())
-            },
-        );
+        until("new programs get their GPU again", SOON, || {
+            let text = format!("{} ", answer(&mut shell));
+            let none = text.starts_with("error 100 CUDA_ERROR_NO_DEVICE");
+            assert!(none || is_held(&text), "{name}: {text}");
+            (!none).then_some(())
+        });
         // What ran goes on, and new commands are held as before.
         assert_eq!(long.info().1, cap(&station, long.pid()));
         held(
@@ -128,14 +123,14 @@ fn a_driver_that_is_gone_is_waited_for_by_new_commands() {
     let away = station.sim_dir().join("away");
     std::fs::rename(&file, &away).expect("moved");
     let uid = users.uid(0);
-    let refused = until("commands are refused", Duration::from_secs(10), || {
+    let refused = until("commands are refused", SOON, || {
         let output = claim(&station, uid, &["true"]).output().expect("runs");
         (output.status.code() == Some(77)).then_some(output)
     });
     let why = super::said(&refused).1;
     assert!(why.contains("libcuda.so.1"), "{why}");
     std::fs::rename(&away, &file).expect("moved");
-    until("commands run again", Duration::from_secs(10), || {
+    until("commands run again", SOON, || {
         let output = claim(&station, uid, &["true"]).output().expect("runs");
         output.status.success().then_some(())
     });

@@ -4,11 +4,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::process::Command;
 
-use gshare::station::Station;
-
-use super::support::root;
-use super::support::station_with;
+use super::support::{root, station_with};
 use super::{said, station};
+use gshare::station::Station;
 
 /// Variables that gshare sets; `LD_LIBRARY_PATH` only where caps are held by it.
 const OWN: [&str; 6] = [

@@ -7,15 +7,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use super::support::users::as_user;
+use super::support::{Raw, claim_of};
+use super::{claim, client, desk, held, said};
 use gshare::station::Station;
 use gshare_abi::Handover;
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::Mode;
-
-use super::support::users::as_user;
-use super::support::{Raw, claim_of};
-use super::{claim, client, desk, held, said};
 
 fn launcher(station: &Station) -> PathBuf {
     station.dir().join("lib/gshare/gshare-exec")

@@ -3,15 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use gshare::station::Station;
-use gshare_proto::{Caps, ClaimView};
-use serde_json::json;
-
 use super::desk;
 use super::support::notebook::{Notebook, may_run};
 use super::support::{python, until};
-
-const SOON: Duration = Duration::from_secs(20);
+use crate::support::SOON;
+use gshare::station::Station;
+use gshare_proto::{Caps, ClaimView};
+use serde_json::json;
 
 fn claim(station: &Station) -> Option<ClaimView> {
     let claims = station.snapshot().ok()?.claims;

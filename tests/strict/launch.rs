@@ -3,13 +3,13 @@
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use gshare::station::Station;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
 use super::support::users::{Users, as_user};
 use super::support::{Random, Raw, claim_of, until};
 use super::{client, desk, said, station};
+use crate::support::{SOON, all_ended};
+use gshare::station::Station;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// Says where it is: its claim's number, its cgroup, whether the proxy lies over the driver, and what the kernel
 /// answers when it opens a GPU that it was not granted. Builtins only.
@@ -23,19 +23,8 @@ echo "$GSHARE_CLAIM_ID $at $over ${denied##*: }"
 fn look(station: &Station, uid: u32) -> std::process::Command {
     let mut command = station.command();
     command
-        .args([
-            "claim",
-            "-q",
-            "-g",
-            "0.01",
-            "--gpu-ids",
-            "0",
-            "--",
-            "sh",
-            "-c",
-            LOOK,
-            "look",
-        ])
+        .args("claim -q -g 0.01 --gpu-ids 0 -- sh -c".split(' '))
+        .args([LOOK, "look"])
         .arg(station.sim_dir().join("lib/libcuda.so.1"))
         .arg(station.dir().join("run/lib/strict/libcuda.so.1"))
         .arg(station.sim_dir().join("dev/nvidia1"))
@@ -79,9 +68,7 @@ fn a_thousand_launches_by_four_users_are_all_where_they_belong() {
             }
         }
     });
-    until("all claims end", Duration::from_secs(20), || {
-        station.snapshot().ok()?.claims.is_empty().then_some(())
-    });
+    all_ended(&station);
 }
 
 #[test]
@@ -155,7 +142,7 @@ fn a_launch_waits_for_a_service_that_is_being_restarted() {
         .arg(&driver);
     let mut raw = Raw::spawn(&mut as_user(direct, users.uid(0)));
     let pid = raw.pid();
-    until("it has connected", Duration::from_secs(5), || {
+    until("it has connected", SOON, || {
         let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
         let mut targets = fds
             .flatten()

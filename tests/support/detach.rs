@@ -1,17 +1,14 @@
 //! What the tests of claims that leave the GPU share: a station on which memory moves fast, members whose bytes are
 //! known, faults of the driver, and where everything is by the board.
 
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use gshare::station::{Options, Station};
 use gshare_proto::ClaimView;
 use gshare_sim_board::{CheckpointFault, CheckpointHow, CheckpointStep};
 
-use super::{Raw, board, board_bytes, claim_of, example, station_with, until};
-
-pub const GIB: u64 = 1 << 30;
-pub const SOON: Duration = Duration::from_secs(20);
+use super::{GIB, Raw, SOON, board, board_bytes, claim_of, example, station_with, until};
 
 const LEFTOVERS: &str = "[claims]\nleftover-grace = \"1s\"\n";
 /// Room is made by who has run for no time.
@@ -49,28 +46,6 @@ pub fn station_of_sharers(gpus: usize, more: &str) -> Station {
 /// So many RTX 4090.
 pub fn station_of(gpus: usize, more: &str) -> Station {
     station_that(more, |o| o.gpus = vec!["rtx4090".to_owned(); gpus])
-}
-
-pub fn run(station: &Station, words: &[&str]) -> Output {
-    let output = station.command().args(words).stdin(Stdio::null()).output();
-    output.expect("gshare runs")
-}
-
-/// Runs it and gives what it printed.
-pub fn ok(station: &Station, words: &[&str]) -> String {
-    let output = run(station, words);
-    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{words:?}: {said} {errors}");
-    said
-}
-
-/// Runs it, expects that it is not available now (75), and gives what was said.
-pub fn refused(station: &Station, words: &[&str]) -> String {
-    let output = run(station, words);
-    let errors = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    assert_eq!(output.status.code(), Some(75), "{words:?}: {errors}");
-    errors
 }
 
 pub fn claim(station: &Station, pid: u32) -> ClaimView {

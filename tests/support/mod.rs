@@ -18,7 +18,7 @@ pub mod users;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,16 @@ use gshare_sim_board::{Board, BoardSnapshot};
 
 /// The program under test.
 pub const GSHARE: &str = env!("CARGO_BIN_EXE_gshare");
+
+pub const MIB: u64 = 1 << 20;
+pub const GIB: u64 = 1 << 30;
+/// How long something is waited for that takes no time on a machine that is not busy.
+pub const SOON: Duration = Duration::from_secs(20);
+/// What the raw client answers when memory is over a limit.
+pub const FULL: &str = "error 2 CUDA_ERROR_OUT_OF_MEMORY";
+/// What the kernel answers when a GPU is opened that a filter denies, and one that has no driver behind its node.
+pub const DENIED: &str = "Operation not permitted";
+pub const OPEN: &str = "No such device or address";
 
 /// What stations run: the program under test, or one that is installed, named by `GSHARE_PROGRAM`, so that the same stories
 /// are told with what people get.
@@ -75,6 +85,55 @@ pub fn station_with(change: impl FnOnce(&mut Options)) -> Station {
 /// Two RTX 4090 and two H100, looked at ten times a second.
 pub fn station() -> Station {
     station_with(|o| o.config = "[claims]\nleftover-grace = \"1s\"\n".to_owned())
+}
+
+/// The same with more configuration.
+pub fn quick(config: &str) -> Station {
+    station_with(|o| {
+        o.tick = "0.1s".to_owned();
+        o.config = format!("[claims]\nleftover-grace = \"1s\"\n{config}");
+    })
+}
+
+/// The words of a command line.
+pub fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
+/// Runs gshare with these words.
+pub fn run(station: &Station, words: &[&str]) -> Output {
+    let mut command = station.command();
+    let output = command.args(words).stdin(Stdio::null()).output();
+    output.expect("gshare runs")
+}
+
+/// What was printed: standard output, then standard error.
+pub fn text(output: &Output) -> String {
+    [&output.stdout, &output.stderr]
+        .map(|bytes| String::from_utf8_lossy(bytes))
+        .concat()
+}
+
+/// Runs it and gives what it printed; it has to succeed.
+pub fn ok(station: &Station, words: &[&str]) -> String {
+    let output = run(station, words);
+    assert!(output.status.success(), "{words:?}: {}", text(&output));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// Runs it, expects that it is not available now (75), and gives what was said.
+pub fn refused(station: &Station, words: &[&str]) -> String {
+    let output = run(station, words);
+    let errors = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    assert_eq!(output.status.code(), Some(75), "{words:?}: {errors}");
+    errors
+}
+
+/// Waits until no claim is left.
+pub fn all_ended(station: &Station) {
+    until("the claim has ended", SOON, || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
 }
 
 /// The truth: the simulation's board.
@@ -148,14 +207,36 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Starts the raw client with `gshare claim FLAGS --`.
-    pub fn claim(station: &Station, flags: &[&str]) -> Self {
+    /// `gshare claim FLAGS -- CLIENT`.
+    pub fn command(station: &Station, flags: &[&str]) -> Command {
         let mut command = station.command();
+        command.arg("claim").args(flags).arg("--");
+        command.arg(example("raw_client"));
         command
-            .arg("claim")
-            .args(flags)
-            .arg("--")
-            .arg(example("raw_client"));
+    }
+
+    /// Starts the raw client in a claim.
+    pub fn claim(station: &Station, flags: &[&str]) -> Self {
+        Self::start(Self::command(station, flags))
+    }
+
+    /// The same, which may have to wait: its first line is `ok ready`.
+    pub fn asks(station: &Station, flags: &[&str]) -> Self {
+        Self::spawn(&mut Self::command(station, flags))
+    }
+
+    /// One more process of a claim.
+    pub fn join(station: &Station, id: &str) -> Self {
+        let mut command = station.command();
+        command.args(["join", "-q", id, "--"]);
+        command.arg(example("raw_client"));
+        Self::start(command)
+    }
+
+    /// A program that knows nothing of gshare.
+    pub fn outside(station: &Station) -> Self {
+        let mut command = Command::new(example("raw_client"));
+        command.env("LD_LIBRARY_PATH", station.sim_dir().join("lib"));
         Self::start(command)
     }
 

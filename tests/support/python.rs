@@ -134,13 +134,7 @@ fn make(of: &Environment, venv: &Path, bin: &Path) -> Result<(), String> {
         .arg(venv))?;
     run(Command::new(bin.join("python"))
         .args(["-m", "pip", "install", "--quiet", "--no-input", "--no-deps"])
-        .args([
-            "--disable-pip-version-check",
-            "--retries",
-            "1",
-            "--timeout",
-            "20",
-        ])
+        .args("--disable-pip-version-check --retries 1 --timeout 20".split(' '))
         .args(["--requirement"])
         .arg(requirements))
 }

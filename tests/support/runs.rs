@@ -1,17 +1,9 @@
 //! What the tests of sizes share: a station whose time runs fast for them, its records and suggestions.
 
-use std::process::Stdio;
-use std::time::Duration;
-
 use gshare::station::{Options, Station};
 use gshare_proto::SuggestView;
 
-use super::{Raw, looks, station_with, until};
-
-/// Bytes.
-pub const GIB: u64 = 1 << 30;
-/// Long enough for anything.
-pub const SOON: Duration = Duration::from_secs(20);
+use super::{GIB, Raw, SOON, looks, ok, station_with, until};
 
 /// One RTX 4090; time runs twenty times as fast for sizes: 30 s are 1.5 s.
 pub fn sized(more: &str) -> Station {
@@ -28,19 +20,6 @@ pub fn sized_on(gpu: &str, costs: &str, more: &str) -> Station {
             "[claims]\nleftover-grace = \"1s\"\n[sizes]\nfirst-look = \"1s\"\nhorizon = \"3s\"\nfollow = \"1s\"\n{more}"
         );
     })
-}
-
-/// What a command prints; it has to succeed.
-pub fn ok(station: &Station, words: &[&str]) -> String {
-    let output = station
-        .command()
-        .args(words)
-        .stdin(Stdio::null())
-        .output()
-        .expect("runs");
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{words:?}: {errors}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Until the service has looked at the driver so often.

@@ -1,24 +1,254 @@
-//! MPS end to end on the simulated driver: claims of several users side by side, faults, a dead server, modes
-//! changed by command.
+//! How claims share a GPU: one at a time, in turns, or side by side through MPS, with its control program.
 
 use crate::support;
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Output, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use gshare::station::Station;
+use gshare_enforcer::mps::{Control, MpsError, PROGRAM};
 use gshare_proto::{Snapshot, Source};
-use gshare_sim_board::ProcessSnapshot;
+use gshare_sim_board::{Fault, ProcessSnapshot};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::{Raw, board, claim_of, root, station_with, until};
+use support::{
+    GSHARE, Raw, SOON, all_ended, board, claim_of, ok, root, run, station_with, text, until,
+};
+
+// How GPUs are shared: one claim at a time, side by side, in instances.
+
+#[test]
+fn an_exclusive_gpu_takes_one_claim_and_gives_it_all() {
+    let station = station_with(|o| {
+        o.gpus = vec!["h100".to_owned(), "h100".to_owned()];
+        o.config = "[gpu.0]\nmode = \"exclusive\"\n".to_owned();
+    });
+    // A part goes to the GPU that can be shared, a whole one to the exclusive one.
+    let part = Raw::claim(&station, &["-q", "-g", "0.2"]);
+    let whole = Raw::claim(&station, &["-q", "-g", "1"]);
+    let snapshot = station.snapshot().expect("served");
+    let gpu_of = |raw: &Raw| claim_of(&snapshot, raw.pid()).expect("its claim").gpus[0].gpu;
+    assert_eq!((gpu_of(&part), gpu_of(&whole)), (1, 0));
+    assert_eq!(snapshot.gpus[0].mode, "exclusive");
+    assert_eq!(snapshot.gpus[0].claimable, 0.0);
+    // A claim of a part of it waits until it is free, and then has all of it.
+    let mut third = Raw::asks(&station, &["-q", "-g", "0.1", "--gpu-ids", "0"]);
+    let reason = until("it waits", SOON, || {
+        let queue = station.snapshot().ok()?.queue;
+        queue.first().map(|q| q.reason.clone())
+    });
+    assert!(
+        reason.contains("GPU 0 is for one claim at a time"),
+        "{reason}"
+    );
+    drop(whole);
+    assert_eq!(third.line(), "ok ready");
+    let snapshot = station.snapshot().expect("served");
+    let part = &claim_of(&snapshot, third.pid()).expect("its claim").gpus[0];
+    assert_eq!(part.sm_request, 1.0);
+    assert_eq!(Some(part.mem_request), snapshot.gpus[0].mem_allocatable);
+}
+
+// Turns on a shared GPU with real processes: who is stopped, frozen or dead is in nobody's way, one claim at work
+// costs the arbiter nothing, another size counts soon. What each had is the board's account.
+
+fn taking_turns() -> Station {
+    station_with(|o| {
+        o.gpus = vec!["h100".to_owned()];
+        o.costs = "spin_1ms 1000000ns\n".to_owned();
+        o.config = "[claims]\nleftover-grace = \"1s\"\n".to_owned();
+    })
+}
+
+/// A program that launches kernels of 1 ms without end; it dies with the test.
+pub(crate) struct Flood(pub(crate) Child);
+
+impl Flood {
+    /// On the first GPU, with such a share, and other flags after that.
+    pub(crate) fn claim(station: &Station, share: &str) -> Self {
+        let mut command: Command = station.command();
+        command.args(["claim", "-q", "-g"]).args(share.split(' '));
+        command.args(["--", GSHARE]);
+        command.args(["__bench-gate", "flood", "spin_1ms"]);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let flood = Self(child.expect("starts"));
+        until("it launches", SOON, || {
+            (flood.busy(station) > 0).then_some(())
+        });
+        flood
+    }
+
+    /// GPU time so far in nanoseconds.
+    pub(crate) fn busy(&self, station: &Station) -> u64 {
+        let seen = board(station).snapshot();
+        let mut all = seen.gpus[0].processes.iter();
+        all.find(|p| p.pid == self.0.id()).map_or(0, |p| p.busy_ns)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id().cast_signed()), signal).expect("signalled");
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Parts of the GPU's time that programs had in the next `length`.
+fn parts(station: &Station, floods: &[&Flood], length: Duration) -> Vec<f64> {
+    let at = || {
+        (
+            board(station).snapshot().now_ns,
+            floods.iter().map(|f| f.busy(station)).collect::<Vec<_>>(),
+        )
+    };
+    let (began, before) = at();
+    std::thread::sleep(length);
+    let (ended, after) = at();
+    let passed = (ended - began).max(1) as f64;
+    before
+        .iter()
+        .zip(after)
+        // The board forgets a program that has died between the two looks.
+        .map(|(b, a)| a.saturating_sub(*b) as f64 / passed)
+        .collect()
+}
+
+/// Waits for a stretch in which the first of these has about such a part of what all had together.
+fn comes_to(station: &Station, floods: &[&Flood], what: &str, wanted: f64) {
+    until(what, SOON, || {
+        let got = parts(station, floods, Duration::from_millis(400));
+        let all: f64 = got.iter().sum();
+        println!("{what}: {got:.3?}");
+        ((got[0] / all.max(0.01) - wanted).abs() < 0.06).then_some(())
+    });
+}
+
+#[test]
+fn the_stopped_the_frozen_and_the_dead_are_in_nobodys_way() {
+    let station = taking_turns();
+    let (a, mut b) = (Flood::claim(&station, "0.5"), Flood::claim(&station, "0.5"));
+    comes_to(&station, &[&a, &b], "halves", 0.5);
+    b.signal(Signal::SIGSTOP);
+    comes_to(&station, &[&a, &b], "beside one that is stopped", 1.0);
+    b.signal(Signal::SIGCONT);
+    comes_to(&station, &[&a, &b], "it goes on", 0.5);
+    if root("a frozen cgroup") {
+        let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", b.0.id())).expect("there");
+        let own = groups
+            .lines()
+            .find_map(|l| l.strip_prefix("0::"))
+            .expect("in version 2");
+        let mounts = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
+        let freezer = mounts.iter().map(|m| format!("{m}{own}/cgroup.freeze"));
+        match freezer.into_iter().find(|p| Path::new(p).exists()) {
+            Some(freezer) if own.contains(station.cgroup_root()) => {
+                std::fs::write(&freezer, "1").expect("frozen");
+                comes_to(&station, &[&a, &b], "beside one that is frozen", 1.0);
+                std::fs::write(&freezer, "0").expect("thawed");
+                comes_to(&station, &[&a, &b], "it is thawed", 0.5);
+            }
+            _ => println!("skipped: claims have no cgroups here"),
+        }
+    }
+    b.0.kill().expect("killed");
+    comes_to(&station, &[&a, &b], "beside one that is dead", 1.0);
+}
+
+#[test]
+fn one_claim_at_work_costs_the_arbiter_nothing() {
+    let station = taking_turns();
+    let (a, b) = (Flood::claim(&station, "0.5"), Flood::claim(&station, "0.5"));
+    let spent = || {
+        let pid = station.service_pid().expect("it runs");
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
+        let mut arbiter = tasks.flatten().filter(|t| {
+            std::fs::read_to_string(t.path().join("comm")).is_ok_and(|c| c.trim() == "arbiter")
+        });
+        let task = arbiter.next().expect("an arbiter").path().join("schedstat");
+        let text = std::fs::read_to_string(task).expect("counted");
+        text.split(' ')
+            .next()
+            .and_then(|n| n.parse::<u64>().ok())
+            .expect("nanoseconds")
+    };
+    let before = spent();
+    comes_to(&station, &[&a, &b], "halves", 0.5);
+    assert!(spent() > before, "two at work need it");
+    // The other one holds its half and does nothing.
+    b.signal(Signal::SIGSTOP);
+    comes_to(&station, &[&a, &b], "one at work", 1.0);
+    until("it sleeps", SOON, || {
+        let before = spent();
+        std::thread::sleep(Duration::from_millis(700));
+        (spent() == before).then_some(())
+    });
+    let got = parts(&station, &[&a, &b], Duration::from_millis(300));
+    println!("{got:.3?}");
+}
+
+#[test]
+fn another_size_counts_for_gpu_time_within_200_ms() {
+    let station = taking_turns();
+    let (a, b) = (Flood::claim(&station, "0.5"), Flood::claim(&station, "0.2"));
+    let snapshot = station.snapshot().expect("served");
+    let id = claim_of(&snapshot, a.0.id()).expect("its claim").id.clone();
+    for (size, part) in [("0.2", 0.5), ("0.8", 0.8), ("0.5", 0.714)] {
+        // A machine with other work on it may be late at one try, not at each of them.
+        let mut last = Vec::new();
+        let counted = (0..8).any(|_| {
+            let back = station
+                .command()
+                .args(["resize", &id, "-g", "0.4"])
+                .output();
+            assert!(back.expect("runs").status.success());
+            let resized = station.command().args(["resize", &id, "-g", size]).output();
+            assert!(resized.expect("runs").status.success());
+            std::thread::sleep(Duration::from_millis(200));
+            last = parts(&station, &[&a, &b], Duration::from_millis(500));
+            (last[0] / (last[0] + last[1]).max(0.01) - part).abs() < 0.06
+        });
+        println!("-g {size}: {last:.3?} for {part}");
+        assert!(counted, "-g {size}: {last:.3?} for {part}");
+    }
+}
+
+#[test]
+fn doctor_says_that_shares_are_not_kept_where_events_have_no_times() {
+    let station = taking_turns();
+    let row = || {
+        let output = station.command().args(["doctor", "--json"]).output();
+        let rows: serde_json::Value =
+            serde_json::from_slice(&output.expect("runs").stdout).expect("JSON");
+        let mut rows = rows["checks"].as_array().expect("rows").clone().into_iter();
+        let row = rows.find(|row| row["name"] == "compute limit GPU 0");
+        let row = row.expect("a row");
+        (row["state"] == "ok", row["detail"].to_string())
+    };
+    let _one = Flood::claim(&station, "0.5");
+    assert!(row().0, "{row:?}", row = row());
+    let fault = board(&station).set_fault(Fault::NoEventTimes, true);
+    fault.expect("set");
+    let _other = Flood::claim(&station, "0.5");
+    until("doctor says it", SOON, || {
+        let (well, detail) = row();
+        (!well && detail.contains("events have no times")).then_some(())
+    });
+}
+
+// MPS end to end on the simulated driver: claims of several users side by side, faults, a dead server, modes
+// changed by command.
 
 const ADA: u32 = 61_001;
+
 const BOB: u32 = 61_002;
-const SOON: Duration = Duration::from_secs(20);
 
 /// One H100 that is shared through MPS, by several users if `multi`.
 fn workstation(more: &str) -> Station {
@@ -140,7 +370,7 @@ fn what_a_context_costs_through_mps_is_learnt_from_its_clients() {
     let learnt = format!("a CUDA context takes {}", gshare_core::Bytes(cost));
     let through = format!("{} through MPS", gshare_core::Bytes(bytes));
     let doctor = |station: &Station| {
-        let output = station.command().arg("doctor").output().expect("runs");
+        let output = run(station, &["doctor"]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     until("it is learnt", SOON, || {
@@ -205,16 +435,9 @@ fn admin_kill_ends_the_work_through_mps_before_it_signals() {
     }
     let station = workstation("multi-user = \"accept\"");
     let mut command = station.command();
-    command.args([
-        "claim",
-        "-q",
-        "-g",
-        "0.25",
-        "--",
-        "sh",
-        "-c",
-        "trap '' TERM; exec \"$0\"",
-    ]);
+    command
+        .args("claim -q -g 0.25 -- sh -c".split(' '))
+        .arg("trap '' TERM; exec \"$0\"");
     command.arg(support::users::reachable(&station));
     let mut stubborn = Raw::start(support::users::as_user(command, ADA));
     let mut bob = client(&station, BOB, &["-g", "0.5"]);
@@ -253,7 +476,7 @@ fn a_dead_server_is_noticed_and_its_claims_are_kept_by_policy() {
     let mut ada = client(&station, ADA, &["-g", "0.25", "--name", "run"]);
     assert_eq!(ada.ask("sms"), "ok 32");
     until("the supervisor knows of the client", SOON, || {
-        let doctor = station.command().arg("doctor").output().ok()?;
+        let doctor = run(&station, &["doctor"]);
         let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
         text.contains("1 server, 1 client;").then_some(())
     });
@@ -285,44 +508,6 @@ fn a_dead_server_is_noticed_and_its_claims_are_kept_by_policy() {
 }
 
 #[test]
-fn what_was_given_is_read_back_and_a_resize_counts_for_the_next_program() {
-    let station = workstation("");
-    let program = support::example("raw_client");
-    let mut command = station.command();
-    // One after the other from a shell whose environment is that of the grant.
-    let script = "\"$0\"; \"$0\"";
-    command.args([
-        "claim", "-q", "-g", "0.25", "--name", "run", "--", "sh", "-c", script,
-    ]);
-    command.arg(program);
-    let mut shell = Raw::start(command);
-    assert_eq!(shell.ask("sms"), "ok 32");
-    let given = |what: f64| {
-        until("the SMs that the driver showed", SOON, || {
-            let snapshot = station.snapshot().ok()?;
-            let figure = snapshot.claims.first()?.gpus[0].mps_sms?;
-            (figure.value == what && figure.source == Source::Shim && !figure.estimate)
-                .then_some(())
-        });
-    };
-    given(32.0);
-    let resized = station
-        .command()
-        .args(["resize", "run", "-g", "0.5"])
-        .output();
-    assert!(resized.expect("runs").status.success());
-    assert_eq!(
-        shell.ask("sms"),
-        "ok 32",
-        "a program that runs keeps its part"
-    );
-    shell.tell("quit");
-    assert_eq!(shell.line(), "ok ready");
-    assert_eq!(shell.ask("sms"), "ok 66");
-    given(66.0);
-}
-
-#[test]
 fn one_user_at_a_time_without_multi_user_and_a_program_beside_mps_is_noticed() {
     if !root("claims of two users") {
         return;
@@ -339,16 +524,7 @@ fn one_user_at_a_time_without_multi_user_and_a_program_beside_mps_is_noticed() {
     // A program that unsets the variable has all SMs, which is seen.
     let mut stray = station.command();
     stray
-        .args([
-            "claim",
-            "-q",
-            "-g",
-            "0.25",
-            "--",
-            "env",
-            "-u",
-            "CUDA_MPS_PIPE_DIRECTORY",
-        ])
+        .args("claim -q -g 0.25 -- env -u CUDA_MPS_PIPE_DIRECTORY".split(' '))
         .arg(station.dir().join("bin/raw_client"));
     stray.uid(ADA).gid(ADA);
     let mut stray = Raw::start(stray);
@@ -358,6 +534,9 @@ fn one_user_at_a_time_without_multi_user_and_a_program_beside_mps_is_noticed() {
     );
     let words = said(&station, "runs on GPU 0 outside MPS");
     assert!(words.starts_with("c3: process"), "{words}");
+    let line = format!("pid {} runs on GPU 0 outside MPS", stray.pid());
+    let listed = ok(&station, &["ps"]);
+    assert!(listed.contains(&line), "{listed}");
     drop(stray);
     // When the last client of one user is gone the other user's turn comes, with a server of its own.
     let first = servers(&station).remove(0);
@@ -465,7 +644,16 @@ fn auto_runs_batch_of_one_owner_side_by_side_and_interactive_claims_in_turns() {
         o.config =
             "[gpu.0]\nmode = \"auto\"\n[claims]\nleftover-grace = \"1s\"\n[mps]\n".to_owned();
     });
+    let doctor = |what: &str| {
+        until(what, SOON, || {
+            let told = text(&run(&station, &["doctor"]));
+            let flat = told.split_whitespace().collect::<Vec<_>>().join(" ");
+            flat.contains(what).then_some(flat)
+        })
+    };
     said(&station, "MPS on GPU 0 is up");
+    let told = doctor("auto, no claims now: mps, one user at a time: 0 servers, 0 clients");
+    assert!(told.contains("other claims take turns"), "{told}");
     let batch = ["-g", "0.25", "--class", "batch"];
     let mut first = client(&station, 0, &batch);
     let mut second = client(&station, 0, &["-g", "0.25", "--class", "inference"]);
@@ -475,10 +663,11 @@ fn auto_runs_batch_of_one_owner_side_by_side_and_interactive_claims_in_turns() {
     );
     assert_eq!(second.ask("mps"), "ok 1");
     assert_eq!(station.snapshot().expect("served").gpus[0].mode, "auto");
+    let told = doctor("auto, now mps, one user at a time: 1 server, 2 clients;");
+    let fix = "fix: to run several users side by side: [mps] multi-user = \"accept\"";
+    assert!(told.contains(fix), "{told}");
     drop((first, second));
-    until("the GPU is empty", SOON, || {
-        station.snapshot().ok()?.claims.is_empty().then_some(())
-    });
+    all_ended(&station);
     // One that has to stay offloadable is not run through MPS, nor is one beside it.
     let mut notebook = client(&station, 0, &["-g", "0.25", "--class", "interactive"]);
     let mut beside = client(&station, 0, &batch);
@@ -487,6 +676,7 @@ fn auto_runs_batch_of_one_owner_side_by_side_and_interactive_claims_in_turns() {
         ("ok 0".into(), "ok 132".into())
     );
     assert_eq!(beside.ask("mps"), "ok 0");
+    doctor("auto, now timeslice: claims take turns");
 }
 
 #[test]
@@ -557,6 +747,15 @@ fn a_resize_says_what_it_means_for_programs_that_run_and_sets_the_next_ones_memo
         assert!(resized.status.success(), "{resized:?}");
         String::from_utf8_lossy(&resized.stdout).into_owned()
     };
+    let given = |what: f64| {
+        until("the SMs that the driver showed", SOON, || {
+            let snapshot = station.snapshot().ok()?;
+            let figure = snapshot.claims.first()?.gpus[0].mps_sms?;
+            (figure.value == what && figure.source == Source::Shim && !figure.estimate)
+                .then_some(())
+        });
+    };
+    given(32.0);
     // What the program has is what the driver showed it, however often its claim has changed since.
     let text = resize(&["--sm", "40"]);
     assert!(
@@ -564,7 +763,7 @@ fn a_resize_says_what_it_means_for_programs_that_run_and_sets_the_next_ones_memo
         "{text}"
     );
     let listed = || {
-        let listed = station.command().arg("ps").output().expect("runs");
+        let listed = run(&station, &["ps"]);
         String::from_utf8_lossy(&listed.stdout).into_owned()
     };
     let ps = listed();
@@ -585,35 +784,15 @@ fn a_resize_says_what_it_means_for_programs_that_run_and_sets_the_next_ones_memo
         text.contains("running ones keep 32 SMs, programs started from now on get 66"),
         "{text}"
     );
+    assert_eq!(
+        shell.ask("sms"),
+        "ok 32",
+        "a program that runs keeps its part"
+    );
     shell.tell("quit");
     assert_eq!(shell.line(), "ok ready");
     assert_eq!((shell.ask("sms"), pinned()), ("ok 66".into(), Some(12)));
-}
-
-#[test]
-fn one_client_more_than_a_server_takes_is_refused() {
-    let station = workstation("");
-    said(&station, "MPS on GPU 0 is up");
-    let start = || {
-        let mut command = station.client_environment(Command::new(support::example("raw_client")));
-        command.env(
-            "CUDA_MPS_PIPE_DIRECTORY",
-            station.dir().join("run/mps/0/pipe"),
-        );
-        Raw::spawn(&mut command)
-    };
-    // Up to CUDA 13.0 the driver takes 48.
-    let mut clients: Vec<Raw> = (0..48).map(|_| start()).collect();
-    for raw in &mut clients {
-        assert_eq!(raw.line(), "ok ready");
-    }
-    let refused = start().line();
-    assert!(refused.starts_with("error 808"), "{refused}");
-    // When one has left there is room again.
-    drop(clients.pop());
-    until("there is room", SOON, || {
-        (start().line() == "ok ready").then_some(())
-    });
+    given(66.0);
 }
 
 #[test]
@@ -635,7 +814,7 @@ fn after_a_dead_server_a_command_is_started_again_by_policy() {
         ("ok 32".into(), "ok 32".into())
     );
     until("the supervisor knows of both", SOON, || {
-        let doctor = station.command().arg("doctor").output().ok()?;
+        let doctor = run(&station, &["doctor"]);
         let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
         text.contains("1 server, 2 clients").then_some(())
     });
@@ -664,26 +843,269 @@ fn after_a_dead_server_a_command_is_started_again_by_policy() {
     assert_ne!(servers(&station).remove(0).id, server.id);
 }
 
+// The simulated control program of MPS against NVIDIA's own, and gshare's driver of it against the latter.
+// NVIDIA's program runs without a GPU; `.ci/drivers` fetches it into the target directory.
+
+/// NVIDIA's program where CI puts it, or as it is installed.
+fn real(test: &str) -> Option<PathBuf> {
+    let target = Path::new(GSHARE).ancestors().nth(2)?;
+    let fetched = target.join("nvidia-mps/usr/bin").join(PROGRAM);
+    let installed = Path::new("/usr/bin").join(PROGRAM);
+    let found = [fetched, installed].into_iter().find(|p| p.is_file());
+    if found.is_none() {
+        println!("skipped: {test} needs NVIDIA's {PROGRAM} (.ci/drivers fetches it)");
+    }
+    found
+}
+
+/// The simulated one: the program itself under another name.
+fn simulated(dir: &Path) -> PathBuf {
+    let program = dir.join(PROGRAM);
+    if std::fs::hard_link(GSHARE, &program).is_err() {
+        support::copy_program(GSHARE, &program);
+    }
+    program
+}
+
+fn directory() -> tempfile::TempDir {
+    let open = std::fs::Permissions::from_mode(0o755);
+    let made = tempfile::Builder::new()
+        .prefix("gsm")
+        .permissions(open)
+        .tempdir();
+    made.expect("a directory")
+}
+
+struct Daemon {
+    program: PathBuf,
+    dir: PathBuf,
+}
+
+impl Daemon {
+    fn start(program: &Path, dir: &Path) -> Self {
+        for name in ["pipe", "log"] {
+            std::fs::create_dir_all(dir.join(name)).expect("made");
+        }
+        let daemon = Self {
+            program: program.to_owned(),
+            dir: dir.to_owned(),
+        };
+        let mut start = daemon.command();
+        start.stdout(Stdio::null()).stderr(Stdio::null());
+        let status = start.arg("-d").status().expect("runs");
+        assert!(status.success(), "{program:?} -d");
+        let second = daemon.command().arg("-d").output().expect("runs");
+        assert_eq!(
+            second.status.code(),
+            Some(1),
+            "only one daemon in a directory"
+        );
+        daemon
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.dir.join("pipe"))
+            .env("CUDA_MPS_LOG_DIRECTORY", self.dir.join("log"))
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// What is printed for some commands by a user, with the exit status.
+    fn say(&self, input: &str, uid: u32) -> String {
+        let mut command = self.command();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        if uid != 0 {
+            command.uid(uid).gid(uid);
+        }
+        let mut child = command.spawn().expect("runs");
+        let mut stdin = child.stdin.take().expect("piped");
+        let _ = writeln!(stdin, "{input}");
+        drop(stdin);
+        let output = child.wait_with_output().expect("ends");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let code = output.status.code().unwrap_or(-1);
+        format!("{}{}[{code}]", text(&output.stderr), text(&output.stdout))
+    }
+}
+
+/// Every command that needs no GPU, in an order in which some see what others set.
+const COMMANDS: &str = "get_server_list
+get_server_list x
+get_server_status
+get_server_status 1
+get_server_status abc
+get_client_list
+get_client_list 1
+get_device_client_list
+get_device_client_list 1
+ps
+ps -p 1
+get_default_active_thread_percentage
+set_default_active_thread_percentage 50
+get_default_active_thread_percentage
+set_default_active_thread_percentage 0
+set_default_active_thread_percentage 100.5
+set_default_active_thread_percentage -3
+set_default_active_thread_percentage 33.333
+set_default_active_thread_percentage abc
+set_default_active_thread_percentage
+set_default_active_thread_percentage 12x
+set_default_active_thread_percentage 1e1
+set_default_active_thread_percentage 25 70
+get_active_thread_percentage 1
+set_active_thread_percentage 1 50
+set_active_thread_percentage
+get_default_device_pinned_mem_limit 0
+set_default_device_pinned_mem_limit 0 2G
+get_default_device_pinned_mem_limit 0
+set_default_device_pinned_mem_limit 0 512M
+get_default_device_pinned_mem_limit 0
+set_default_device_pinned_mem_limit 0 1500M
+get_default_device_pinned_mem_limit 0
+set_default_device_pinned_mem_limit 0 12
+get_default_device_pinned_mem_limit 0
+set_default_device_pinned_mem_limit 0 2g
+get_default_device_pinned_mem_limit 0
+set_default_device_pinned_mem_limit 0 abc
+get_default_device_pinned_mem_limit 0
+set_default_device_pinned_mem_limit GPU-x 1G
+get_default_device_pinned_mem_limit GPU-x
+set_default_device_pinned_mem_limit 99 1G
+get_default_device_pinned_mem_limit 99
+get_default_device_pinned_mem_limit
+set_default_device_pinned_mem_limit 0
+get_device_pinned_mem_limit 1 0
+set_device_pinned_mem_limit 1 0 1G
+get_default_client_priority
+set_default_client_priority 1
+get_default_client_priority
+set_default_client_priority 2
+set_default_client_priority x
+get_default_client_priority
+terminate_client 1 1
+terminate_client
+shutdown_server
+shutdown_server 1
+shutdown_server 1 -f
+start_server
+start_server -uid
+start_server -uid x
+nonsense
+GET_SERVER_LIST
+sm_partition add x 1
+lspart
+device_query
+ get_default_client_priority";
+
 #[test]
-fn a_program_that_misses_the_pipe_is_told_and_listed_as_what_it_is() {
-    let station = workstation("");
-    said(&station, "MPS on GPU 0 is up");
-    let mut command = station.command();
-    command.args(["claim", "-q", "-g", "0.25", "--", "env", "-u"]);
-    command.arg("CUDA_MPS_PIPE_DIRECTORY");
-    command.arg(support::example("raw_client"));
-    let mut raw = Raw::start(command);
-    assert_eq!(
-        (raw.ask("mps"), raw.ask("sms")),
-        ("ok 0".into(), "ok 132".into())
+fn the_simulated_program_answers_as_the_real_one() {
+    let Some(real) = real("the comparison of control programs") else {
+        return;
+    };
+    let (a, b) = (directory(), directory());
+    let program = simulated(b.path());
+    let (real, sim) = (
+        Daemon::start(&real, a.path()),
+        Daemon::start(&program, b.path()),
     );
-    let words = said(&station, "outside MPS, so nothing limits its SMs");
-    assert!(words.contains(&format!("process {}", raw.pid())), "{words}");
-    let snapshot = station.snapshot().expect("served");
-    let part = &claim_of(&snapshot, raw.pid()).expect("its claim").gpus[0];
-    assert_eq!((part.mps_sms, &part.beside_mps), (None, &vec![raw.pid()]));
-    let listed = station.command().arg("ps").output().expect("runs");
-    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
-    let line = format!("pid {} runs on GPU 0 outside MPS", raw.pid());
-    assert!(text.contains(&line), "{text}");
+    for command in COMMANDS.lines() {
+        assert_eq!(sim.say(command, 0), real.say(command, 0), "{command:?}");
+    }
+    let together = "get_default_active_thread_percentage\nnonsense\nget_server_list";
+    assert_eq!(sim.say(together, 0), real.say(together, 0));
+    // The socket takes everybody; changing anything is for the owner.
+    if nix::unistd::Uid::effective().is_root() {
+        let stranger = 61_003;
+        for command in COMMANDS
+            .lines()
+            .filter(|c| !c.starts_with("start_server -uid"))
+        {
+            let (of_sim, of_real) = (sim.say(command, stranger), real.say(command, stranger));
+            assert_eq!(of_sim, of_real, "{command:?} by a stranger");
+        }
+        for command in ["start_server -uid 0", "quit", "quit -t 1"] {
+            let (of_sim, of_real) = (sim.say(command, stranger), real.say(command, stranger));
+            assert_eq!(of_sim, of_real, "{command:?} by a stranger");
+        }
+    }
+    assert_eq!(sim.say("quit", 0), real.say("quit", 0));
+    for daemon in [&sim, &real] {
+        until("the daemon has ended", SOON, || {
+            let answer = daemon.say("get_server_list", 0);
+            answer
+                .starts_with("Cannot find MPS control daemon process")
+                .then_some(())
+        });
+    }
+}
+
+/// Drives a control program as the service does.
+fn drive(program: &Path) {
+    let dir = directory();
+    let control = Control::new(program, &dir.path().join("0")).expect("directories");
+    assert!(matches!(control.percentage(), Err(MpsError::Silent { .. })));
+    let pid = control.start("GPU-x", false).expect("starts");
+    assert!(gshare_enforcer::proc::stat(pid).is_some());
+    // A release whose own words are newer speaks those that are understood here.
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("readable");
+    let mut settings = environment.split(|byte| *byte == 0);
+    assert!(settings.any(|s| s == b"CUDA_MPS_PROTOCOL_VERSION=2"));
+    assert_eq!(control.percentage().expect("answers"), 100.0);
+    assert_eq!(control.set_percentage(25.0).expect("set"), 25.0);
+    assert_eq!(control.servers().expect("answers"), Vec::<i32>::new());
+    assert_eq!(control.state(1).expect("answers"), None);
+    assert!(control.clients(1).expect("answers").is_empty());
+    assert!(!control.terminate(1, 1).expect("answers"));
+    // A second daemon does not get into the way of the first.
+    let again = control.start("GPU-x", false);
+    assert!(again.is_ok() || matches!(again, Err(MpsError::NotStarted { .. })));
+    control.quit(1).expect("ends");
+    // What is left of it, sockets and all, does not hinder the next.
+    control.start("GPU-x", false).expect("starts again");
+    control.quit(1).expect("ends");
+    // One that hangs is not waited for and is gone all the same.
+    let hung = control.start("GPU-x", false).expect("starts once more");
+    hang(hung);
+    control.quit(60).expect("ends");
+    gone(hung);
+}
+
+fn hang(pid: i32) {
+    let stop = Signal::SIGSTOP;
+    kill(Pid::from_raw(pid), stop).expect("stopped");
+}
+
+fn gone(pid: i32) {
+    let state = gshare_enforcer::proc::stat(pid).map(|s| s.state);
+    assert!(matches!(state, None | Some('Z')), "{state:?}");
+}
+
+/// As by an upgrade of the driver: the kernel then calls the program of the daemon that runs deleted.
+#[test]
+fn a_daemon_is_ended_after_its_program_was_replaced() {
+    let dir = directory();
+    let program = simulated(dir.path());
+    let control = Control::new(&program, &dir.path().join("0")).expect("directories");
+    let daemon = control.start("GPU-x", false).expect("starts");
+    std::fs::remove_file(&program).expect("removed");
+    std::fs::write(&program, "#!/bin/sh\necho other words\n").expect("written");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("set");
+    hang(daemon);
+    control.quit(60).expect("ends");
+    gone(daemon);
+}
+
+#[test]
+fn the_driver_of_the_control_program_works_with_the_real_one() {
+    if let Some(real) = real("driving the real control program") {
+        drive(&real);
+    }
+}
+
+#[test]
+fn and_with_the_simulated_one() {
+    let dir = directory();
+    drive(&simulated(dir.path()));
 }
