@@ -37,7 +37,7 @@ fn a_drained_gpu_starts_nothing_until_it_is_opened_again() {
         text.contains("GPU 1 is drained: no new claims start there; c1 ("),
         "{text}"
     );
-    assert!(text.ends_with("undo: gshare admin undrain 1\n"), "{text}");
+    assert!(text.ends_with("undo: gshare admin undrain 1"), "{text}");
     assert!(!text.contains('\x1b'), "{text:?}");
 
     // A claim that wants it waits, and says why.
@@ -249,7 +249,7 @@ fn the_most_that_a_quota_allows_holds_over_claims_and_restarts() {
         text.starts_with(&format!("{party}: weight 2, at most 0.5\n")),
         "{text}"
     );
-    let undo = format!("undo: gshare admin quota remove {party}\n");
+    let undo = format!("undo: gshare admin quota remove {party}");
     assert!(text.ends_with(&undo), "{text}");
 
     let first = Raw::claim(&station, &["-q", "-g", "0.4"]);

@@ -17,7 +17,7 @@ use gshare_proto::{ClaimState, Grade, HealthView};
 use gshare_sim_board::Health;
 use nix::sys::signal::Signal;
 use support::{
-    MIB, Raw, SOON, all_ended, board, claim_of, quick, root, station, station_with, until,
+    MIB, Raw, SOON, all_ended, board, claim_of, quick, root, station, tried, until, words,
 };
 
 // What breaks around the service: a full disk, a lost GPU, a driver that hangs, a second service, a restart
@@ -577,26 +577,9 @@ fn graded(station: &Station, gpu: usize, grade: Grade) -> HealthView {
     })
 }
 
-fn run(station: &Station, words: &[&str]) -> (Option<i32>, String) {
-    let output = station.command().args(words).output().expect("runs");
-    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.push_str(&String::from_utf8_lossy(&output.stderr));
-    (output.status.code(), text)
-}
-
 fn claim_on(station: &Station, gpu: &str) -> Option<i32> {
-    let words = [
-        "claim",
-        "-q",
-        "-g",
-        "0.25",
-        "--gpu-ids",
-        gpu,
-        "--nonblock",
-        "--",
-        "true",
-    ];
-    run(station, &words).0
+    let line = format!("claim -q -g 0.25 --gpu-ids {gpu} --nonblock -- true");
+    tried(station, &words(&line)).0
 }
 
 #[test]
@@ -624,13 +607,13 @@ fn an_error_that_needs_a_reset_keeps_new_claims_off_until_it_is_mended() {
     // Its holder is told, and can read it later.
     let snapshot = station.snapshot().expect("served");
     let claim = claim_of(&snapshot, held.pid()).expect("runs on").id.clone();
-    let log = run(&station, &["log", &claim]).1;
+    let log = tried(&station, &["log", &claim]).1;
     assert!(
         log.contains("Xid 95") && log.contains("--gpu-reset"),
         "{log}"
     );
     assert_eq!(log.matches("--gpu-reset").count(), 1, "told once: {log}");
-    let doctor = run(&station, &["doctor"]).1;
+    let doctor = tried(&station, &["doctor"]).1;
     assert!(
         doctor.contains("health GPU 1") && doctor.contains("Xid 95"),
         "{doctor}"
@@ -641,7 +624,7 @@ fn an_error_that_needs_a_reset_keeps_new_claims_off_until_it_is_mended() {
     station.start_service().expect("starts");
     assert_eq!(graded(&station, 1, Grade::Sick).xids.len(), 1);
     assert_eq!(claim_on(&station, "1"), Some(75));
-    let (code, text) = run(&station, &["admin", "undrain", "1"]);
+    let (code, text) = tried(&station, &["admin", "undrain", "1"]);
     if code == Some(0) {
         assert!(text.contains("takes claims again"), "{text}");
         assert_eq!(graded(&station, 1, Grade::Good).xids, []);
@@ -737,72 +720,6 @@ fn memory_errors_repairs_and_clocks_are_graded_and_absent_where_a_gpu_has_none()
 }
 
 #[test]
-fn the_kernels_log_names_the_process_and_one_error_is_told_once() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let log = dir.path().join("kmsg");
-    nix::unistd::mkfifo(
-        &log,
-        nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR,
-    )
-    .expect("a pipe");
-    // The station's own [driver] section is written before these lines.
-    let station = station_with(|o| {
-        o.tick = "0.1s".to_owned();
-        o.driver_config = format!("kernel-log = {log:?}\n");
-    });
-    let one = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "0"]);
-    let other = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "0"]);
-    let board = board(&station);
-    let bus = board.snapshot().gpus[0].pci_bus;
-    board.raise_xid(0, 31).expect("raised");
-    until("NVML has told it", SOON, || {
-        health(&station, 0).filter(|h| !h.xids.is_empty())
-    });
-    let mut pipe = std::fs::File::options()
-        .write(true)
-        .open(&log)
-        .expect("opens");
-    let line = |code: u32, pid: u32| {
-        format!(
-            "3,1,2,-;NVRM: Xid (PCI:0000:{bus:02x}:00): {code}, pid={pid}, name=raw_client, Ch 1\n"
-        )
-    };
-    pipe.write_all(line(31, one.pid()).as_bytes())
-        .expect("written");
-    let seen = until("the process is named", SOON, || {
-        health(&station, 0).filter(|h| h.xids[0].pid == Some(one.pid()))
-    });
-    assert_eq!(seen.xids.len(), 1, "the same error: {seen:?}");
-    // One that the log alone has: its owner is told, nobody else.
-    pipe.write_all(line(13, one.pid()).as_bytes())
-        .expect("written");
-    until("it is seen", SOON, || {
-        health(&station, 0).filter(|h| h.xids.len() == 2)
-    });
-    let snapshot = station.snapshot().expect("served");
-    let told = |pid: u32| {
-        let id = claim_of(&snapshot, pid).expect("runs on").id.clone();
-        run(&station, &["log", &id]).1.contains("Xid 13")
-    };
-    assert!(told(one.pid()) && !told(other.pid()));
-    // That a GPU is gone is believed when NVML does not find it either.
-    pipe.write_all(line(79, 0).as_bytes()).expect("written");
-    let warned = graded(&station, 0, Grade::Warned);
-    assert!(
-        warned.reasons[0].contains("reported only by the kernel log"),
-        "{warned:?}"
-    );
-    board.set_lost(0, true).expect("lost");
-    let gone = graded(&station, 0, Grade::Sick);
-    assert!(
-        gone.tell.is_some_and(|t| t.contains("restart")),
-        "{:?}",
-        gone.reasons
-    );
-    drop((one, other));
-}
-
-#[test]
 fn a_reset_behind_the_services_back_is_seen_told_and_new_claims_get_the_gpu() {
     let station = quick("");
     let mut held = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "2"]);
@@ -824,11 +741,11 @@ fn a_reset_behind_the_services_back_is_seen_told_and_new_claims_get_the_gpu() {
     let well = graded(&station, 2, Grade::Good);
     assert_eq!(well.xids, []);
     let told = until("its holder is told", SOON, || {
-        let log = run(&station, &["log", &id]).1;
+        let log = tried(&station, &["log", &id]).1;
         log.contains("GPU 2 was reset").then_some(log)
     });
     assert!(told.contains("restart them"), "{told}");
-    assert!(!run(&station, &["log", &other]).1.contains("was reset"));
+    assert!(!tried(&station, &["log", &other]).1.contains("was reset"));
     // Its program has lost what it had, its neighbour on another GPU has not.
     assert!(
         held.ask("alloc 1048576").starts_with("error 709"),
@@ -860,7 +777,7 @@ fn a_reset_behind_the_services_back_is_seen_told_and_new_claims_get_the_gpu() {
             "--",
             "true",
         ];
-        (run(&station, &words).0 == Some(0)).then_some(())
+        (tried(&station, &words).0 == Some(0)).then_some(())
     });
     drop(beside);
 }

@@ -20,7 +20,7 @@ use support::terminal::Terminal;
 use support::users::{Users, account, as_user, reachable};
 use support::{
     DENIED, FULL, MIB, OPEN, Raw, SOON, all_ended, board, board_bytes, claim_of, example, root,
-    run, station, station_with, text, until, words,
+    run, station, station_with, text, tried, until, words,
 };
 
 // GPU processes outside claims: shown, accounted to their owners, or kept from the GPUs.
@@ -32,29 +32,15 @@ fn with_policy(policy: &str) -> Station {
     })
 }
 
-/// A program that knows nothing of gshare, as somebody starts it on a real machine.
-fn outside(station: &Station) -> Raw {
-    let mut command = Command::new(example("raw_client"));
-    command.env("LD_LIBRARY_PATH", station.sim_dir().join("lib"));
-    Raw::start(command)
-}
-
 fn auto(station: &Station, pid: u32) -> Option<ClaimView> {
     let snapshot = station.snapshot().ok()?;
     claim_of(&snapshot, pid).filter(|c| c.adopted).cloned()
 }
 
-fn gshare(station: &Station, words: &[&str]) -> (Option<i32>, String) {
-    let output = station.command().args(words).output().expect("runs");
-    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.push_str(&String::from_utf8_lossy(&output.stderr));
-    (output.status.code(), text)
-}
-
 #[test]
 fn what_runs_outside_claims_is_its_owners_claim_without_a_cap() {
     let station = with_policy("");
-    let mut program = outside(&station);
+    let mut program = Raw::outside(&station);
     assert_eq!(program.ask(&format!("alloc {}", 4096 * MIB)), "ok 0");
     let pid = program.pid();
     let truth = board_bytes(&board(&station).snapshot(), 0, &[pid]);
@@ -82,7 +68,7 @@ fn what_runs_outside_claims_is_its_owners_claim_without_a_cap() {
         .find(|u| u.uid == claim.uid)
         .expect("listed");
     assert_eq!((user.claims, user.mem_used), (0, Some(truth)));
-    let (code, list) = gshare(&station, &["ps"]);
+    let (code, list) = tried(&station, &["ps"]);
     let row = list
         .lines()
         .find(|l| l.starts_with(&claim.id))
@@ -93,7 +79,7 @@ fn what_runs_outside_claims_is_its_owners_claim_without_a_cap() {
     );
 
     // The waiting user is told which programs are in the way.
-    let (code, why) = gshare(
+    let (code, why) = tried(
         &station,
         &words("claim --nonblock -g 1 --gpu-mem 22G --gpu-ids 0 -- true"),
     );
@@ -105,7 +91,7 @@ fn what_runs_outside_claims_is_its_owners_claim_without_a_cap() {
     );
 
     // It cannot be given back by a word: it ends with the process, at once.
-    let (code, why) = gshare(&station, &["release", &claim.id]);
+    let (code, why) = tried(&station, &["release", &claim.id]);
     assert_eq!(code, Some(75), "{why}");
     assert!(
         why.contains(&format!("process {pid}")) && why.contains("gshare adopt"),
@@ -118,7 +104,7 @@ fn what_runs_outside_claims_is_its_owners_claim_without_a_cap() {
 #[test]
 fn an_auto_claim_keeps_its_number_over_a_restart_and_ends_when_its_process_joins() {
     let mut station = with_policy("");
-    let program = outside(&station);
+    let program = Raw::outside(&station);
     let pid = program.pid();
     let first = until("it is counted", SOON, || auto(&station, pid));
     station.stop_service(Signal::SIGKILL).expect("killed");
@@ -133,7 +119,7 @@ fn an_auto_claim_keeps_its_number_over_a_restart_and_ends_when_its_process_joins
     assert_eq!(program.finish(), Some(0));
     station.start_service().expect("starts again");
     assert_eq!(station.snapshot().expect("served").claims, []);
-    let next = outside(&station);
+    let next = Raw::outside(&station);
     let claim = until("the next is counted", SOON, || auto(&station, next.pid()));
     assert_ne!(claim.id, first.id, "a number is never given twice");
 }
@@ -141,7 +127,7 @@ fn an_auto_claim_keeps_its_number_over_a_restart_and_ends_when_its_process_joins
 #[test]
 fn observe_only_shows() {
     let station = with_policy("unclaimed = \"observe\"\n");
-    let program = outside(&station);
+    let program = Raw::outside(&station);
     let snapshot = until("it is shown", SOON, || {
         let snapshot = station.snapshot().ok()?;
         (snapshot.unclaimed.len() == 1).then_some(snapshot)
@@ -167,7 +153,7 @@ fn the_services_own_measurement_is_nobodys_use() {
 #[test]
 fn a_running_process_becomes_a_claim_and_is_told_what_that_means() {
     let station = with_policy("");
-    let mut program = outside(&station);
+    let mut program = Raw::outside(&station);
     assert_eq!(program.ask(&format!("alloc {}", 4096 * MIB)), "ok 0");
     let pid = program.pid();
     let truth = board_bytes(&board(&station).snapshot(), 0, &[pid]);
@@ -190,12 +176,12 @@ fn a_running_process_becomes_a_claim_and_is_told_what_that_means() {
             "0",
         ],
     );
-    let (code, text) = gshare(&station, &["adopt", &pid.to_string(), "--gpu-mem", "1G"]);
+    let (code, text) = tried(&station, &["adopt", &pid.to_string(), "--gpu-mem", "1G"]);
     assert!(
         code == Some(64) && text.contains("more than is claimed for it"),
         "{text}"
     );
-    let (code, text) = gshare(&station, &["adopt", &pid.to_string(), "--name", "mine"]);
+    let (code, text) = tried(&station, &["adopt", &pid.to_string(), "--name", "mine"]);
     assert_eq!(code, Some(0), "{text}");
     for part in [
         "has a claim now",
@@ -216,7 +202,7 @@ fn a_running_process_becomes_a_claim_and_is_told_what_that_means() {
     );
     assert_eq!(snapshot.claims.len(), 2, "its auto-claim is over");
     assert_eq!(snapshot.gpus[0].mem_unclaimed, Some(0));
-    let (code, text) = gshare(&station, &["adopt", &pid.to_string()]);
+    let (code, text) = tried(&station, &["adopt", &pid.to_string()]);
     assert!(code == Some(64) && text.contains("already"), "{text}");
     // It works on with what it has, and what it takes beyond its claim is over-use.
     assert!(program.ask("launch 3").starts_with("ok"));
@@ -243,11 +229,11 @@ fn a_process_on_a_gpu_that_others_have_in_full_is_adopted_and_over_its_limit() {
     // All of its memory and SMs, and all of its SMs.
     for size in [&["-g", "1"][..], &["-g", "1", "--gpu-mem", "2G"]] {
         let neighbour = Raw::claim(&station, &[&["-q", "--gpu-ids", "0"], size].concat());
-        let mut program = outside(&station);
+        let mut program = Raw::outside(&station);
         assert_eq!(program.ask(&format!("alloc {}", 4096 * MIB)), "ok 0");
         let pid = program.pid();
         until("it is counted", SOON, || auto(&station, pid));
-        let (code, text) = gshare(&station, &["adopt", &pid.to_string()]);
+        let (code, text) = tried(&station, &["adopt", &pid.to_string()]);
         assert!(
             code == Some(0) && text.contains("is over its limit: other claims have all of GPU 0"),
             "{text}"
@@ -259,13 +245,13 @@ fn a_process_on_a_gpu_that_others_have_in_full_is_adopted_and_over_its_limit() {
         };
         let (id, state) = view();
         assert_eq!(state, "over its limit");
-        let (_, list) = gshare(&station, &["ps"]);
+        let (_, list) = tried(&station, &["ps"]);
         let row = list.lines().find(|l| l.starts_with(&format!("{id} ")));
         assert!(
             row.is_some_and(|row| row.contains("over its limit")),
             "{list}"
         );
-        let (_, why) = gshare(&station, &["why", &id]);
+        let (_, why) = tried(&station, &["why", &id]);
         assert!(
             why.contains("keeps what it has there and is guaranteed nothing"),
             "{why}"
@@ -303,12 +289,12 @@ fn adopts_and_restricts(station: &Station) {
     let mut shell = Raw::spawn(&mut command);
     assert_eq!(shell.ask("1"), "No such device or address");
     let pid = shell.pid().to_string();
-    let (code, text) = gshare(station, &["adopt", &pid]);
+    let (code, text) = tried(station, &["adopt", &pid]);
     assert!(
         code == Some(64) && text.contains("does not use a GPU yet"),
         "{text}"
     );
-    let (code, text) = gshare(station, &["adopt", &pid, "-g", "0.25", "--json"]);
+    let (code, text) = tried(station, &["adopt", &pid, "-g", "0.25", "--json"]);
     assert_eq!(code, Some(0), "{text}");
     let snapshot = station.snapshot().expect("served");
     let claim = claim_of(&snapshot, shell.pid()).expect("listed");
@@ -322,7 +308,7 @@ fn adopts_and_restricts(station: &Station) {
         };
         assert_eq!(shell.ask(&other.to_string()), wanted);
     }
-    let (code, text) = gshare(station, &["release", &claim.id]);
+    let (code, text) = tried(station, &["release", &claim.id]);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(shell.ask(&gpu.to_string()), "Operation not permitted");
     shell.kill();

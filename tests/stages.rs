@@ -22,7 +22,7 @@ use support::terminal::Terminal;
 use support::users::{Users, as_user, reachable};
 use support::{
     DENIED, FULL, GSHARE, OPEN, Random, Raw, SOON, all_ended, claim_of, detach, ok, python, quick,
-    root, run, station_with, text, until, words,
+    root, run, station_with, text, tried, until, words,
 };
 
 // `gshare admin stage`: what gshare does in each stage, and that a change of stage touches no program that runs.
@@ -36,11 +36,6 @@ fn said(station: &Station, words: &[&str]) -> String {
     let output = run(station, words);
     assert!(output.status.success(), "{words:?}: {}", text(&output));
     text(&output)
-}
-
-fn refused(station: &Station, words: &[&str]) -> (Option<i32>, String) {
-    let output = run(station, words);
-    (output.status.code(), text(&output))
 }
 
 /// A quarter of a GPU for a program that has taken nothing yet.
@@ -105,7 +100,7 @@ fn in_stage_1_claims_start_at_once_and_nothing_of_gshare_is_in_their_programs() 
     said(&station, &["admin", "stage", "3"]);
     assert!(first.ask(&format!("alloc {}", total / 4)).starts_with("ok"));
     assert_eq!(first.ask("launch 1"), "ok 1");
-    let limited = refused(
+    let limited = tried(
         &station,
         &words("claim --nonblock --gpu-mem 12G --gpu-ids 0 -- true"),
     );
@@ -178,7 +173,7 @@ fn in_stage_2_claims_have_limits_and_a_queue_and_nothing_is_taken() {
         &["-q", "-g", "1", "--class", "interactive", "--gpu-ids", "0"],
     );
     let held = detach::on_gpus(&station, idle.pid());
-    let waits = refused(&station, &words("claim --wait 5s -g 1 --gpu-ids 0 -- true"));
+    let waits = tried(&station, &words("claim --wait 5s -g 1 --gpu-ids 0 -- true"));
     assert_eq!(waits.0, Some(75), "{}", waits.1);
     assert_eq!(
         detach::on_gpus(&station, idle.pid()),
@@ -347,7 +342,7 @@ fn stages_3_and_4_are_experimental_until_the_checks_of_the_driver_have_passed() 
 #[test]
 fn a_stage_for_later_is_announced_survives_a_restart_and_is_cancelled_by_another_command() {
     let mut station = quick("");
-    let (code, text) = refused(&station, &["admin", "stage", "2", "--from", "soon"]);
+    let (code, text) = tried(&station, &["admin", "stage", "2", "--from", "soon"]);
     assert_eq!(code, Some(64), "{text}");
     assert!(text.contains("such as \"Mon 08:00\""), "{text}");
     let order = ["admin", "stage", "2", "--from", "Mon 08:00"];
@@ -396,20 +391,20 @@ fn what_the_configuration_says_of_the_stage_is_not_changed_by_the_command() {
         shown,
         "stage 2 (opt-in) (set by machine in [stage] in gshare.toml)\n"
     );
-    let (code, text) = refused(&station, &["admin", "stage", "3"]);
+    let (code, text) = tried(&station, &["admin", "stage", "3"]);
     assert_eq!(code, Some(75), "{text}");
     assert!(
         text.contains("machine in [stage] in gshare.toml sets stage 2"),
         "{text}"
     );
-    let (code, text) = refused(&station, &["admin", "stage", "5"]);
+    let (code, text) = tried(&station, &["admin", "stage", "5"]);
     assert_eq!(code, Some(64), "{text}");
 
     let station = quick("[policy]\nunclaimed = \"observe\"\n");
-    let (code, text) = refused(&station, &["admin", "stage", "4"]);
+    let (code, text) = tried(&station, &["admin", "stage", "4"]);
     assert_eq!(code, Some(75), "{text}");
     assert!(text.contains("contradicts stage 4"), "{text}");
-    let (code, _) = refused(
+    let (code, _) = tried(
         &station,
         &["admin", "stage", "2", "--group", "no-such-group"],
     );
@@ -457,7 +452,7 @@ fn a_dry_run_names_whom_a_stage_would_affect_and_its_plan_holds_only_while_that_
     // Another program has run since.
     said(&station, &["claim", "-q", "-g", "0.1", "--", "true"]);
     all_ended(&station);
-    let (code, text) = refused(&station, &["admin", "stage", "2", "--plan", &plan]);
+    let (code, text) = tried(&station, &["admin", "stage", "2", "--plan", &plan]);
     assert_eq!(code, Some(75), "{text}");
     assert!(text.contains("the plan is out of date"), "{text}");
     let plan = dry("2").1;

@@ -114,6 +114,12 @@ pub fn text(output: &Output) -> String {
         .concat()
 }
 
+/// Runs it: how it ended, and what was printed.
+pub fn tried(station: &Station, words: &[&str]) -> (Option<i32>, String) {
+    let output = run(station, words);
+    (output.status.code(), text(&output))
+}
+
 /// Runs it and gives what it printed; it has to succeed.
 pub fn ok(station: &Station, words: &[&str]) -> String {
     let output = run(station, words);
