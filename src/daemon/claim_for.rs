@@ -7,14 +7,13 @@ use gshare_core::ClaimId;
 use gshare_core::machine::Event;
 use gshare_proto::{ClaimFor, ClaimSpec, ErrorCode, Reply, Wait, WireError, messages};
 
-use super::claims::Claims;
+use super::claims::{Asked, Claims};
 use super::connection::Sender;
 use super::effects::Effects;
 use super::fact::Found;
 use super::journal::BehalfRecord;
 use super::order::Order;
 use super::peer::Peer;
-use super::service::Asked;
 use super::world::World;
 use super::{convert, die, ending, gpus, grant, members, policy, slurm};
 use crate::daemon::command::{ClaimCommand, Command, GpuCommand, LimitCommand};

@@ -18,6 +18,7 @@ use gshare_enforcer::device::DeviceError;
 use gshare_enforcer::proc::{self, PidFd};
 use gshare_proto::{ErrorCode, Granted, Reply, WireError, messages};
 
+use super::claims::Asked;
 use super::command::{Command, LimitCommand};
 use super::effects::Effects;
 use super::fact::Fact;
@@ -26,10 +27,10 @@ use super::host::Host;
 use super::journal::{ClaimRecord, HoldingRecord, JournalError, SliceRecord};
 use super::lazy::places;
 use super::levers::{facts, place};
+use super::live::{Live, Seat};
 use super::mps::doctor;
 use super::peer::Peer;
 use super::policy::adopt;
-use super::service::{Asked, Live, Seat};
 use super::world::World;
 use super::{
     bound, claim_for, convert, die, ending, gpus, lazy, members, mps, off, policy, service, stage,

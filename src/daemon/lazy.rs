@@ -14,15 +14,14 @@ use gshare_core::{ClaimId, Reason, Slice};
 use gshare_proto::{ClaimSpec, ErrorCode, Reply, WireError, messages};
 
 use super::act::UNREAD_PLACES;
-use super::claims::Claims;
+use super::claims::{Asked, Claims};
 use super::connection::{ConnId, Sender};
 use super::effects::Effects;
 use super::fact::Fact;
 use super::features::Features;
 use super::journal::ClaimRecord;
-use super::live::Wanting;
+use super::live::{Live, Wanting};
 use super::peer::Peer;
-use super::service::{Asked, Live};
 use super::tracks::Sizes;
 use super::world::World;
 use super::{convert, ending, grant, members, policy, reclaim, stage};

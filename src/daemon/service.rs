@@ -9,7 +9,6 @@ use gshare_core::machine::Event;
 use gshare_enforcer::gpu::GpuSample;
 use gshare_proto::{AdminCall, Call, ErrorCode, Notice, Reply, WireError, messages};
 
-pub(crate) use super::claims::Asked;
 use super::command::{Command, GpuCommand, LeverCommand, LimitCommand, RuleCommand};
 use super::connection::{ConnId, Sender, Turn};
 use super::effects::Effects;
@@ -21,7 +20,6 @@ use super::history::worker::Told;
 use super::history::{Ask, History};
 use super::journal::ClaimRecord;
 use super::levers::{facts, wishes};
-pub(crate) use super::live::{Ending, Live, Seat};
 use super::msg::{LeverMsg, Msg};
 use super::order::Order;
 use super::peer::Peer;

@@ -3,8 +3,8 @@
 use gshare_core::{Admission, GpuFacts, Request, Share};
 use gshare_proto::{ErrorCode, SLURM_JOB, WireError};
 
+use super::claims::Asked;
 use super::journal::ClaimRecord;
-use super::service::Asked;
 use super::world::World;
 
 /// The job that a claim is for. Only root names claims on behalf.

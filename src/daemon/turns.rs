@@ -9,8 +9,8 @@ use gshare_core::{ClaimId, Held};
 use gshare_proto::{StuckView, TurnsView, messages};
 
 use super::arbiter::{Entry, Table, Turning};
+use super::live::{Live, Seat};
 use super::off;
-use super::service::{Live, Seat};
 use super::world::World;
 
 /// Whose turn the time above all requests is first, and with which weight.

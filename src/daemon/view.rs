@@ -21,9 +21,10 @@ use super::features::Features;
 use super::gpu::DriverUse;
 use super::journal::SliceRecord;
 use super::levers::facts;
+use super::live::Live;
 use super::metrics::About;
 use super::policy::{adopt, auto, overuse};
-use super::service::{Live, Service};
+use super::service::Service;
 use super::tracks::Sizes;
 use super::world::World;
 use super::{

@@ -7,11 +7,10 @@ use std::time::Duration;
 use gshare_core::machine::{Event, Kept, Memory, Now};
 use gshare_core::{ClaimId, Machine, Request};
 
-use super::claims::Claims;
+use super::claims::{Asked, Claims};
 use super::core::Core;
 use super::gpu::Gpus;
 use super::journal::{ClaimRecord, Journal, JournalError, QueueChanges};
-use super::service::Asked;
 use super::world::{Now as Moment, World};
 use super::{slurm, stage};
 use crate::clock::unix_ms;

@@ -143,7 +143,7 @@ impl Claims {
         }
         proc::ancestors(pid).iter().find_map(|ancestor| {
             let key = ancestor.key();
-            let has = |live: &super::service::Live| {
+            let has = |live: &super::live::Live| {
                 let roots = live.record.process.iter().chain(&live.record.runs.joined);
                 let is_root = roots.map(|r| convert::key(*r)).any(|r| r == key);
                 of(&live.record) && (is_root || live.members.contains_key(&key))

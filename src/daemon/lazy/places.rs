@@ -5,7 +5,7 @@ use gshare_core::ClaimId;
 use gshare_proto::ClaimSpec;
 
 use super::super::levers::facts::hides_without_variable;
-use super::super::service::Live;
+use super::super::live::Live;
 use crate::daemon::mps;
 use crate::daemon::world::World;
 

@@ -9,10 +9,10 @@ use gshare_core::{Bytes, ClaimId, GpuFacts, Ledger, Request};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{ClaimSpec, ErrorCode, WireError};
 
+use super::super::claims::Asked;
 use super::super::convert;
 use super::super::journal::{ClaimRecord, SliceRecord};
 use super::super::peer::Peer;
-use super::super::service::Asked;
 use crate::clock::unix_ms;
 use crate::daemon::command::{ClaimCommand, Command, GpuCommand, LimitCommand};
 use crate::daemon::connection::Sender;

@@ -10,8 +10,8 @@ use gshare_proto::Check;
 
 use super::super::doctor::check;
 use super::super::journal::SliceRecord;
+use super::super::live::Live;
 use super::super::outside::{Limit, PATIENCE};
-use super::super::service::Live;
 use crate::daemon::off;
 use crate::daemon::world::World;
 

@@ -12,7 +12,7 @@ use gshare_core::{Bytes, ClaimId, Held, Slice};
 use gshare_enforcer::gpu::GpuProcess;
 use gshare_enforcer::proc::{self, ProcessKey};
 
-use super::super::service::Live;
+use super::super::live::Live;
 use super::super::whose::Whose;
 use crate::daemon::command::{Command, EndCommand, GpuCommand, LimitCommand};
 use crate::daemon::outside::{Counted, Policy};
