@@ -230,7 +230,7 @@ fn every_link_in_the_documents_leads_somewhere() {
 fn the_first_pages_are_short() {
     for (page, most) in [
         ("README.md", 100),
-        ("ARCHITECTURE.md", 190),
+        ("ARCHITECTURE.md", 210),
         ("docs/users.md", 70),
     ] {
         let lines = text(Path::new(page)).lines().count();
