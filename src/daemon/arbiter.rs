@@ -265,7 +265,7 @@ fn regroup(mut old: BTreeMap<usize, Set>, table: Table) -> BTreeMap<usize, Set> 
     let entries = old.values().flat_map(|set| &set.claims);
     for gone in entries.filter(|e| !kept.contains(&e.address())) {
         let limits = &gone.turning.limits;
-        limits.set_turn(Word(limits.turn_word()).next(Mode::Free).0, 0, 0, 0);
+        limits.set_turn(Word(limits.turn_word()).next(Mode::Free).0, 0, 0, 0, true);
     }
     let mut sets = BTreeMap::new();
     let all: Vec<Entry> = table.values().flatten().cloned().collect();
@@ -322,7 +322,7 @@ fn agree(claims: &[Entry]) {
     let newest = |claim: u64| claims.iter().filter(move |e| e.claim == claim).map(word);
     for entry in claims {
         let word = newest(entry.claim).max().unwrap_or(0);
-        entry.turning.limits.set_turn(word, 0, 0, 0);
+        entry.turning.limits.set_turn(word, 0, 0, 0, true);
     }
 }
 
@@ -464,6 +464,7 @@ impl Set {
                     order.turn_ends_ns,
                     order.ahead_ns,
                     order.flags.0,
+                    order.word.mode() != Mode::Closed,
                 );
             }
         }
@@ -604,9 +605,9 @@ mod tests {
         // The older of the two decisions is the other page's.
         let closed = Word::default().next(Mode::Closed);
         let turn = closed.next(Mode::Turn);
-        a.turning.limits.set_turn(closed.0, 0, 0, 0);
-        b.turning.limits.set_turn(turn.0, 9, 9, 3);
-        gone.turning.limits.set_turn(closed.0, 0, 0, 0);
+        a.turning.limits.set_turn(closed.0, 0, 0, 0, true);
+        b.turning.limits.set_turn(turn.0, 9, 9, 3, true);
+        gone.turning.limits.set_turn(closed.0, 0, 0, 0, true);
         let second = of(2, 1);
         sets = regroup(sets, together(table(&[&a, &b, &other, &second])));
         assert_eq!(sets.keys().copied().collect::<Vec<_>>(), [0]);

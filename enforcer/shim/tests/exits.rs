@@ -40,7 +40,7 @@ fn exits(way: &str, code: Option<i32>, signal: Option<i32>) {
         beat();
         desk.held.lock().unwrap()[0]
             .limits
-            .set_turn(word.0, 0, 0, 0);
+            .set_turn(word.0, 0, 0, 0, true);
         let mut client = desk.client();
         client.begin(0);
         let (kernel, stream) = (client.must("kernel"), client.must("stream"));

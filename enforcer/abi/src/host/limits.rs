@@ -18,9 +18,6 @@ use crate::{
     sys::{Mapping, Reach, file_bytes, futex_wake, monotonic_ns},
 };
 
-/// The mode in the lowest bits of [`crate::Turn`]'s word in which nobody launches.
-const CLOSED: u32 = 3;
-
 /// What a new limits page says.
 #[derive(Debug, Clone)]
 pub struct LimitsInit {
@@ -242,15 +239,15 @@ impl LimitsFile {
         self.page().gpu_index.store(word, Ordering::Relaxed);
     }
 
-    /// Tells the members whose turn it is on the GPU (see [`crate::Turn`]) and wakes those who wait, if the decision is new and
-    /// may let one of them launch. `ends_ns` is CLOCK_MONOTONIC.
-    pub fn set_turn(&self, word: u32, ends_ns: u64, ahead_ns: u64, flags: u32) {
+    /// Tells the members whose turn it is on the GPU (see [`crate::Turn`]). If the decision is new and one of them `may_go`,
+    /// wakes those who wait. `ends_ns` is CLOCK_MONOTONIC.
+    pub fn set_turn(&self, word: u32, ends_ns: u64, ahead_ns: u64, flags: u32, may_go: bool) {
         let turn = &self.page().turn;
         turn.ahead_ns.store(ahead_ns, Ordering::Relaxed);
         turn.flags.store(flags, Ordering::Relaxed);
         turn.ends_ns.store(ends_ns, Ordering::Relaxed);
         let before = turn.word.swap(word, Ordering::SeqCst);
-        if before != word && word & CLOSED != CLOSED {
+        if before != word && may_go {
             futex_wake(&turn.word, Reach::Machine);
         }
     }
