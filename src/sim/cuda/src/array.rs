@@ -38,18 +38,9 @@ const CUBEMAP: u32 = 4;
 /// Layered, surface load and store, cube map, texture gather, depth texture, colour attachment.
 const FLAGS: u32 = 0x3f;
 
-/// `CUDA_ARRAY_MEMORY_REQUIREMENTS`.
-#[repr(C)]
-struct Requirements {
-    size: usize,
-    alignment: usize,
-    reserved: [u32; 4],
-}
-
 #[derive(Debug)]
 pub(crate) struct Array {
     context: u64,
-    device: usize,
     shape: Descriptor3D,
     pub addr: u64,
     /// It is a level of a mipmapped array, which owns the memory.
@@ -156,12 +147,10 @@ impl Driver {
         let mut t = self.tables();
         let context = self.current(&t)?;
         shape.check()?;
-        let device = t.context(context)?.device;
         let addr = self.owned_alloc(&mut t, context, shape.bytes()? as u64, Kind::Array)?;
         let handle = t.handle();
         let array = Array {
             context,
-            device,
             shape,
             addr,
             is_level: false,
@@ -199,22 +188,6 @@ export! {
     cuArray3DGetDescriptor_v2(out: Out<Descriptor3D>, array: u64) |d| {
         out.set(d.tables().arrays.get(&array).ok_or(INVALID_HANDLE)?.shape)
     };
-    cuArrayGetMemoryRequirements(out: Out<Requirements>, array: u64, device: i32) |d| {
-        d.device(device)?;
-        let t = d.tables();
-        let a = t.arrays.get(&array).ok_or(INVALID_HANDLE)?;
-        if a.device != device as usize {
-            return Err(INVALID_VALUE);
-        }
-        // Only arrays whose memory the program maps itself have requirements.
-        out.check()?;
-        Err(INVALID_VALUE)
-    };
-    cuArrayGetPlane(_out: Out<u64>, array: u64, _plane: u32) |d| {
-        d.tables().arrays.get(&array).ok_or(INVALID_HANDLE)?;
-        // Only the formats of video have planes.
-        Err(INVALID_VALUE)
-    };
     cuArrayDestroy(array: u64) |d| {
         d.unsafe_call()?;
         let tickets = {
@@ -237,7 +210,6 @@ export! {
         let mut t = d.tables();
         let context = d.current(&t)?;
         shape.check()?;
-        let device = t.context(context)?.device;
         let longest = shape.width.max(shape.height).max(shape.depth);
         // More levels than halvings are cut.
         let count = levels.min(longest.ilog2() + 1);
@@ -255,7 +227,7 @@ export! {
         for shape in shapes {
             let handle = t.handle();
             let bytes = shape.bytes()?.next_multiple_of(512);
-            t.arrays.insert(handle, Array { context, device, shape, addr: at, is_level: true });
+            t.arrays.insert(handle, Array { context, shape, addr: at, is_level: true });
             at += bytes as u64;
             list.push(handle);
         }

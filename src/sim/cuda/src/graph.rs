@@ -1,7 +1,6 @@
 //! Graphs: operations and the order between them, to be launched again and again.
 
 mod exec;
-mod ids;
 mod memory;
 mod node;
 mod params;
@@ -14,7 +13,6 @@ use crate::driver::Tables;
 use crate::op::Op;
 
 pub(crate) use exec::GraphExec;
-pub(crate) use ids::UserObject;
 pub(crate) use memory::{GraphMemory, GraphVa};
 
 /// `CUgraphEdgeData`.
@@ -33,15 +31,12 @@ pub(crate) struct Graphs {
     pub graphs: HashMap<u64, Graph>,
     pub nodes: HashMap<u64, Node>,
     pub execs: HashMap<u64, GraphExec>,
-    pub objects: HashMap<u64, UserObject>,
     /// Memory of graph nodes, by device.
     pub memory: BTreeMap<usize, GraphMemory>,
-    pub last_id: u32,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
-    pub id: u32,
     /// In the order in which they were added.
     pub nodes: Vec<u64>,
     /// From, to, and what the edge says.
@@ -50,9 +45,6 @@ pub(crate) struct Graph {
     pub is_child: bool,
     /// Instantiated while it has memory nodes, which allows only one instance.
     pub instances: u32,
-    /// References to user objects.
-    pub objects: Vec<(u64, u32)>,
-    last_local: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -61,7 +53,6 @@ pub(crate) struct Node {
     pub op: Op,
     /// The node that this one was cloned from.
     pub origin: u64,
-    pub local: u32,
 }
 
 impl Graph {
@@ -96,13 +87,7 @@ impl Graph {
 impl Tables {
     pub(crate) fn new_graph(&mut self) -> u64 {
         let handle = self.handle();
-        self.graphs.last_id += 1;
-        let id = self.graphs.last_id;
-        let graph = Graph {
-            id,
-            ..Graph::default()
-        };
-        self.graphs.graphs.insert(handle, graph);
+        self.graphs.graphs.insert(handle, Graph::default());
         handle
     }
 
@@ -144,8 +129,6 @@ impl Tables {
         self.check_nodes(graph, deps)?;
         let handle = self.handle();
         let g = self.graph_mut(graph)?;
-        let local = g.last_local;
-        g.last_local += 1;
         g.nodes.push(handle);
         g.edges
             .extend(deps.iter().map(|d| (*d, handle, Edge::default())));
@@ -153,7 +136,6 @@ impl Tables {
             graph,
             op,
             origin: 0,
-            local,
         };
         self.graphs.nodes.insert(handle, node);
         Ok(handle)
@@ -196,9 +178,6 @@ impl Tables {
             {
                 self.destroy_graph(inner);
             }
-        }
-        for (object, count) in g.objects {
-            self.release_object(object, count);
         }
     }
 

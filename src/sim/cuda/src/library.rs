@@ -153,10 +153,6 @@ export! {
         size.set_if(n as usize);
         Ok(())
     };
-    cuLibraryGetUnifiedFunction(_out: Out<u64>, library: u64, _name: In<c_char>) |d| {
-        d.tables().libraries.get(&library).ok_or(INVALID_HANDLE)?;
-        Err(NOT_FOUND)
-    };
     cuKernelGetFunction(out: Out<u64>, kernel: u64) |d| {
         out.check()?;
         let mut t = d.tables();

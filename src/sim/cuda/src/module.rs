@@ -221,11 +221,6 @@ export! {
         let t = d.tables();
         out.set(t.modules.get(&module).ok_or(INVALID_HANDLE)?.functions.len() as u32)
     };
-    cuModuleEnumerateFunctions(out: Out<u64>, room: u32, module: u64) |d| {
-        let t = d.tables();
-        let m = t.modules.get(&module).ok_or(INVALID_HANDLE)?;
-        out.set_all(m.functions.iter().map(|f| f.1), room as usize)
-    };
     cuModuleGetGlobal_v2(addr: Out<u64>, size: Out<usize>, module: u64, name: In<c_char>) |d| {
         let name = name.string()?;
         let t = d.tables();

@@ -4,7 +4,7 @@ use gshare_sim_board::{Fault, Model, Shape, resident_blocks};
 
 use crate::code::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, R};
 use crate::driver::Driver;
-use crate::ffi::{In, Out, export};
+use crate::ffi::{Out, export};
 use crate::function::Function;
 
 type SharedForBlock = extern "C" fn(i32) -> usize;
@@ -121,13 +121,5 @@ export! {
         let each = model.shared_per_sm / blocks / 128 * 128;
         let most = each.saturating_sub(1024 + f.facts.shared).min(model.shared_optin);
         out.set(most as usize)
-    };
-    cuOccupancyMaxActiveClusters(_out: Out<i32>, function: u64, _config: In<u64>) |d| {
-        d.facts(function)?;
-        Err(NOT_SUPPORTED)
-    };
-    cuOccupancyMaxPotentialClusterSize(_out: Out<i32>, function: u64, _config: In<u64>) |d| {
-        d.facts(function)?;
-        Err(NOT_SUPPORTED)
     };
 }

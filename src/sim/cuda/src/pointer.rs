@@ -1,6 +1,6 @@
 //! Questions about pointers, and hints about managed memory.
 
-use crate::code::{INVALID_VALUE, NOT_SUPPORTED, R};
+use crate::code::{INVALID_VALUE, R};
 use crate::driver::{Driver, Tables};
 use crate::ffi::{In, Out, export, export_stream};
 use crate::memory::{Alloc, Kind};
@@ -78,9 +78,6 @@ export! {
     cuMemAdvise_v2(addr: u64, _len: usize, advice: u32, _location: Location) |d| {
         managed(d, addr)?;
         if (1..=6).contains(&advice) { Ok(()) } else { Err(INVALID_VALUE) }
-    };
-    cuMemGetHandleForAddressRange(_out: Out<u64>, _addr: u64, _len: usize, _kind: u32, _flags: u64) |_d| {
-        Err(NOT_SUPPORTED)
     };
 }
 

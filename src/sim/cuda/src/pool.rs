@@ -250,11 +250,6 @@ export! {
         }
         Ok(())
     };
-    cuMemPoolGetAccess(out: Out<u32>, pool: u64, location: In<Location>) |d| {
-        let own = d.tables().pools.get(&pool).ok_or(INVALID_HANDLE)?.device;
-        let l = location.get()?;
-        out.set(if l.kind == ON_DEVICE && l.id as usize == own { 3 } else { 0 })
-    };
 }
 
 export_stream! {

@@ -106,14 +106,14 @@ table! {
     8000: cuMemAdvise cuMemPrefetchAsync cuMemPrefetchAsync_ptsz;
     9000: cuFuncSetAttribute cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz;
     9020: cuDeviceGetUuid cuStreamGetCtx cuStreamGetCtx_ptsz;
-    10000: cuDestroyExternalMemory cuImportExternalMemory cuGraphAddChildGraphNode cuGraphAddDependencies cuGraphAddEmptyNode cuGraphAddHostNode cuGraphAddKernelNode
-        cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphCreate
-        cuGraphDestroy cuGraphDestroyNode cuGraphExecDestroy cuGraphGetEdges cuGraphGetNodes cuGraphGetRootNodes
-        cuGraphHostNodeGetParams cuGraphInstantiate cuGraphKernelNodeGetParams cuGraphLaunch cuGraphLaunch_ptsz
-        cuGraphMemcpyNodeGetParams cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone
-        cuGraphNodeGetDependencies cuGraphNodeGetDependentNodes cuGraphNodeGetType cuGraphRemoveDependencies
-        cuLaunchHostFunc cuLaunchHostFunc_ptsz cuStreamBeginCapture cuStreamBeginCapture_ptsz cuStreamEndCapture
-        cuStreamEndCapture_ptsz cuStreamIsCapturing cuStreamIsCapturing_ptsz;
+    10000: cuDestroyExternalMemory cuImportExternalMemory cuGraphAddChildGraphNode cuGraphAddDependencies
+        cuGraphAddEmptyNode cuGraphAddHostNode cuGraphAddKernelNode cuGraphAddMemcpyNode cuGraphAddMemsetNode
+        cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphCreate cuGraphDestroy cuGraphDestroyNode cuGraphExecDestroy
+        cuGraphGetEdges cuGraphGetNodes cuGraphGetRootNodes cuGraphInstantiate cuGraphKernelNodeGetParams
+        cuGraphLaunch cuGraphLaunch_ptsz cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone
+        cuGraphNodeGetDependencies cuGraphNodeGetType cuGraphRemoveDependencies cuLaunchHostFunc cuLaunchHostFunc_ptsz
+        cuStreamBeginCapture cuStreamBeginCapture_ptsz cuStreamEndCapture cuStreamEndCapture_ptsz cuStreamIsCapturing
+        cuStreamIsCapturing_ptsz;
     10010: cuGraphExecKernelNodeSetParams cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz cuStreamGetCaptureInfo
         cuStreamGetCaptureInfo_ptsz cuThreadExchangeStreamCaptureMode;
     10020:
@@ -121,45 +121,36 @@ table! {
         cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle cuMemImportFromShareableHandle cuMemMap
         cuMemRelease cuMemSetAccess cuMemUnmap cuOccupancyAvailableDynamicSMemPerBlock;
     11000: cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxSetFlags_v2 cuFuncGetModule
-        cuGraphInstantiate_v2 cuGraphKernelNodeGetAttribute cuIpcOpenMemHandle_v2 cuMemRetainAllocationHandle;
+        cuGraphInstantiate_v2 cuIpcOpenMemHandle_v2 cuMemRetainAllocationHandle;
     11010: cuEventRecordWithFlags cuEventRecordWithFlags_ptsz cuGraphAddEventRecordNode cuGraphAddEventWaitNode
-        cuGraphEventRecordNodeGetEvent cuGraphEventWaitNodeGetEvent cuGraphExecChildGraphNodeSetParams cuGraphUpload
-        cuGraphUpload_ptsz;
-    11020: cuArrayGetPlane cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuDeviceSetMemPool cuMemAllocAsync
-        cuMemAllocAsync_ptsz cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync_ptsz cuMemFreeAsync cuMemFreeAsync_ptsz
-        cuMemPoolCreate cuMemPoolDestroy cuMemPoolGetAccess cuMemPoolGetAttribute cuMemPoolSetAccess
-        cuMemPoolSetAttribute cuMemPoolTrimTo;
-    11030:
-        cuGetProcAddress cuGraphDebugDotPrint cuGraphReleaseUserObject cuGraphRetainUserObject cuStreamGetCaptureInfo_v2
-        cuStreamGetCaptureInfo_v2_ptsz cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_ptsz
-        cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain;
-    11040:
-        cuCtxCreate_v3 cuDeviceGetGraphMemAttribute cuDeviceGetUuid_v2 cuDeviceGraphMemTrim cuDeviceSetGraphMemAttribute
-        cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphInstantiateWithFlags cuGraphMemAllocNodeGetParams
-        cuGraphMemFreeNodeGetParams;
-    11060:
-        cuArrayGetMemoryRequirements cuGraphNodeGetEnabled cuGraphNodeSetEnabled cuLaunchKernelEx cuLaunchKernelEx_ptsz;
-    11070: cuMemGetHandleForAddressRange cuModuleGetLoadingMode cuOccupancyMaxActiveClusters
-        cuOccupancyMaxPotentialClusterSize;
-    12000: cuCtxGetId cuGetProcAddress_v2 cuGraphAddKernelNode_v2 cuGraphExecGetFlags cuGraphExecKernelNodeSetParams_v2
-        cuGraphExecUpdate_v2 cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz
-        cuGraphKernelNodeGetParams_v2 cuKernelGetAttribute cuKernelGetFunction cuKernelSetAttribute
-        cuKernelSetCacheConfig cuLibraryGetGlobal cuLibraryGetKernel cuLibraryGetManaged cuLibraryGetModule
-        cuLibraryGetUnifiedFunction cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload cuStreamGetId
-        cuStreamGetId_ptsz;
+        cuGraphEventRecordNodeGetEvent cuGraphExecChildGraphNodeSetParams cuGraphUpload cuGraphUpload_ptsz;
+    11020: cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuDeviceSetMemPool cuMemAllocAsync cuMemAllocAsync_ptsz
+        cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync_ptsz cuMemFreeAsync cuMemFreeAsync_ptsz cuMemPoolCreate
+        cuMemPoolDestroy cuMemPoolGetAttribute cuMemPoolSetAccess cuMemPoolSetAttribute cuMemPoolTrimTo;
+    11030: cuGetProcAddress cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz cuStreamUpdateCaptureDependencies
+        cuStreamUpdateCaptureDependencies_ptsz;
+    11040: cuCtxCreate_v3 cuDeviceGetGraphMemAttribute cuDeviceGetUuid_v2 cuDeviceGraphMemTrim cuGraphAddMemAllocNode
+        cuGraphAddMemFreeNode cuGraphInstantiateWithFlags cuGraphMemAllocNodeGetParams;
+    11060: cuGraphNodeGetEnabled cuGraphNodeSetEnabled cuLaunchKernelEx cuLaunchKernelEx_ptsz;
+    11070: cuModuleGetLoadingMode;
+    12000: cuCtxGetId cuGetProcAddress_v2 cuGraphAddKernelNode_v2 cuGraphExecGetFlags
+        cuGraphExecKernelNodeSetParams_v2 cuGraphExecUpdate_v2 cuGraphInstantiateWithParams
+        cuGraphInstantiateWithParams_ptsz cuGraphKernelNodeGetParams_v2 cuKernelGetAttribute cuKernelGetFunction
+        cuKernelSetAttribute cuKernelSetCacheConfig cuLibraryGetGlobal cuLibraryGetKernel cuLibraryGetManaged
+        cuLibraryGetModule cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload cuStreamGetId cuStreamGetId_ptsz;
     12010: cuCtxSetFlags cuMulticastCreate cuMulticastGetGranularity;
     12020: cuGraphAddNode cuGraphExecNodeSetParams cuGraphNodeSetParams cuMemAdvise_v2 cuMemPrefetchAsync_v2
         cuMemPrefetchAsync_v2_ptsz;
     12030: cuFuncGetName cuGraphAddDependencies_v2 cuGraphAddNode_v2 cuGraphGetEdges_v2 cuGraphNodeGetDependencies_v2
-        cuGraphNodeGetDependentNodes_v2 cuGraphRemoveDependencies_v2 cuKernelGetName cuStreamBeginCaptureToGraph
-        cuStreamBeginCaptureToGraph_ptsz cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz
-        cuStreamUpdateCaptureDependencies_v2 cuStreamUpdateCaptureDependencies_v2_ptsz;
+        cuGraphRemoveDependencies_v2 cuKernelGetName cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz
+        cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz cuStreamUpdateCaptureDependencies_v2
+        cuStreamUpdateCaptureDependencies_v2_ptsz;
     12040: cuFuncGetParamInfo cuFuncIsLoaded cuFuncLoad cuKernelGetParamInfo cuLibraryEnumerateKernels
-        cuLibraryGetKernelCount cuModuleEnumerateFunctions cuModuleGetFunctionCount;
+        cuLibraryGetKernelCount cuModuleGetFunctionCount;
     12050: cuCtxCreate_v4 cuKernelGetLibrary cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz;
     12080: cuCheckpointProcessCheckpoint cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState
         cuCheckpointProcessLock cuCheckpointProcessRestore cuCheckpointProcessUnlock cuEventElapsedTime_v2
         cuStreamGetDevice cuStreamGetDevice_ptsz;
     13000: cuCtxGetDevice_v2 cuCtxSynchronize_v2 cuMemGetDefaultMemPool cuMemGetMemPool;
-    13020: cuFuncGetParamCount cuGraphNodeGetParams cuKernelGetParamCount;
+    13020: cuFuncGetParamCount cuKernelGetParamCount;
 }

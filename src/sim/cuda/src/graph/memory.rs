@@ -8,7 +8,7 @@ use gshare_sim_board::{GRANULARITY, MemoryKind};
 
 use crate::code::{INVALID_VALUE, OUT_OF_MEMORY, R};
 use crate::driver::{self, Driver, Tables, code_of};
-use crate::ffi::{In, Out, export};
+use crate::ffi::{Out, export};
 use crate::memory::{Kind, map_anonymous, unmap};
 use crate::op::Op;
 
@@ -155,17 +155,5 @@ export! {
             3 => m.reserved_high,
             _ => return Err(INVALID_VALUE),
         })
-    };
-    cuDeviceSetGraphMemAttribute(device: i32, which: u32, value: In<u64>) |d| {
-        d.device(device)?;
-        let mut t = d.tables();
-        let m = t.graphs.memory.entry(device as usize).or_default();
-        // The high-water marks can be reset to what is used now.
-        match which {
-            1 if value.get()? == 0 => m.used_high = m.used,
-            3 if value.get()? == 0 => m.reserved_high = m.reserved,
-            _ => return Err(INVALID_VALUE),
-        }
-        Ok(())
     };
 }

@@ -1,8 +1,7 @@
 //! Adding nodes, and their parameters.
 
 use super::params::{AllocParams, HostParams, KernelParams, KernelParams2, NodeParams, host_op};
-use crate::callback::Host;
-use crate::code::{INVALID_VALUE, NOT_SUPPORTED, R};
+use crate::code::{INVALID_VALUE, R};
 use crate::copy::{Copy3D, Fill};
 use crate::driver::Driver;
 use crate::ffi::{In, Out, export};
@@ -55,53 +54,10 @@ fn replace(d: &Driver, node: u64, op: R<Op>) -> R {
     Ok(())
 }
 
-impl Driver {
-    /// Writes what a node of any type was made of.
-    fn get_any(&self, node: u64, params: Out<NodeParams>) -> R {
-        params.check()?;
-        let t = self.tables();
-        let op = &t.node(node)?.op;
-        let at = params.addr() + 16;
-        Out::<u32>::from_addr(params.addr()).set(op.node_type())?;
-        match op {
-            Op::Kernel(k) => Out::from_addr(at).set(k.node_params()),
-            Op::Copy(c, _) => {
-                Out::<[u64; 2]>::from_addr(at).set([0; 2])?;
-                Out::from_addr(at + 16).set(*c)
-            }
-            Op::Fill(f) => Out::from_addr(at).set(*f),
-            Op::Host(Host::Function { f, data }) => Out::from_addr(at).set(HostParams {
-                f: Some(*f),
-                data: *data,
-            }),
-            Op::Child(inner) => Out::from_addr(at).set([*inner, 0]),
-            Op::Record(e) | Op::Wait(e) => Out::from_addr(at).set([*e, 0]),
-            Op::Alloc(va) => Out::from_addr(at).set(va.node_params()),
-            Op::Free(addr) => Out::from_addr(at).set(*addr),
-            Op::Empty => Ok(()),
-            Op::Host(_) | Op::Timed(_) => Err(NOT_SUPPORTED),
-        }
-    }
-}
-
 fn kernel_of(op: &Op) -> Option<KernelParams2> {
     match op {
         Op::Kernel(k) => Some(k.node_params()),
         _ => None,
-    }
-}
-
-fn attribute(d: &Driver, node: u64, which: u32, out: Out<u64>) -> R {
-    out.check()?;
-    let t = d.tables();
-    let Op::Kernel(k) = &t.node(node)?.op else {
-        return Err(INVALID_VALUE);
-    };
-    out.set_all([0; 8], 8)?;
-    match which {
-        2 => out.cast::<u32>().set(u32::from(k.cooperative)),
-        1 | 3..=16 => Ok(()),
-        _ => Err(INVALID_VALUE),
     }
 }
 
@@ -192,18 +148,11 @@ export! {
         Place { out, graph, deps, count }.add(d, op)
     };
     cuGraphNodeSetParams(node: u64, p: Out<NodeParams>) |d| replace(d, node, d.any_op(p));
-    cuGraphNodeGetParams(node: u64, p: Out<NodeParams>) |d| d.get_any(node, p);
     cuGraphKernelNodeGetParams(node: u64, out: Out<KernelParams>) |d| {
         ask(d, node, out, |op| kernel_of(op).map(|k| k.first))
     };
     cuGraphKernelNodeGetParams_v2(node: u64, out: Out<KernelParams2>) |d| {
         ask(d, node, out, kernel_of)
-    };
-    cuGraphKernelNodeGetAttribute(node: u64, which: u32, out: Out<u64>) |d| {
-        attribute(d, node, which, out)
-    };
-    cuGraphMemcpyNodeGetParams(node: u64, out: Out<Copy3D>) |d| {
-        ask(d, node, out, |op| if let Op::Copy(c, _) = op { Some(*c) } else { None })
     };
     cuGraphMemsetNodeGetParams(node: u64, out: Out<Fill>) |d| {
         ask(d, node, out, |op| if let Op::Fill(f) = op { Some(*f) } else { None })
@@ -211,25 +160,13 @@ export! {
     cuGraphMemsetNodeSetParams(node: u64, f: In<Fill>) |d| {
         replace(d, node, f.get().and_then(|f| d.fill_op(f)))
     };
-    cuGraphHostNodeGetParams(node: u64, out: Out<HostParams>) |d| {
-        ask(d, node, out, |op| match op {
-            Op::Host(Host::Function { f, data }) => Some(HostParams { f: Some(*f), data: *data }),
-            _ => None,
-        })
-    };
     cuGraphChildGraphNodeGetGraph(node: u64, out: Out<u64>) |d| {
         ask(d, node, out, |op| if let Op::Child(g) = op { Some(*g) } else { None })
     };
     cuGraphEventRecordNodeGetEvent(node: u64, out: Out<u64>) |d| {
         ask(d, node, out, |op| if let Op::Record(e) = op { Some(*e) } else { None })
     };
-    cuGraphEventWaitNodeGetEvent(node: u64, out: Out<u64>) |d| {
-        ask(d, node, out, |op| if let Op::Wait(e) = op { Some(*e) } else { None })
-    };
     cuGraphMemAllocNodeGetParams(node: u64, out: Out<AllocParams>) |d| {
         ask(d, node, out, |op| if let Op::Alloc(va) = op { Some(va.node_params()) } else { None })
-    };
-    cuGraphMemFreeNodeGetParams(node: u64, out: Out<u64>) |d| {
-        ask(d, node, out, |op| if let Op::Free(addr) = op { Some(*addr) } else { None })
     };
 }

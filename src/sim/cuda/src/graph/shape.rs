@@ -62,22 +62,11 @@ fn get_edges(
     fill_list(from, count, &heads).map(drop)
 }
 
-fn neighbours(
-    d: &Driver,
-    node: u64,
-    before: bool,
-    out: Out<u64>,
-    data: Out<Edge>,
-    count: Out<usize>,
-) -> R {
+fn dependencies(d: &Driver, node: u64, out: Out<u64>, data: Out<Edge>, count: Out<usize>) -> R {
     let t = d.tables();
     let g = t.graph(t.node(node)?.graph)?;
-    let mine = |e: &&(u64, u64, Edge)| if before { e.1 == node } else { e.0 == node };
-    let edges: EdgeList = g.edges.iter().filter(mine).copied().collect();
-    let far: Vec<u64> = edges
-        .iter()
-        .map(|e| if before { e.0 } else { e.1 })
-        .collect();
+    let edges: EdgeList = g.edges.iter().filter(|e| e.1 == node).copied().collect();
+    let far: Vec<u64> = edges.iter().map(|e| e.0).collect();
     if !out.is_null() {
         edge_data(&edges, data, In::<usize>::from_addr(count.addr()).get()?)?;
     }
@@ -159,8 +148,6 @@ export! {
             return Err(INVALID_VALUE);
         }
         t.destroy_graph(graph);
-        drop(t);
-        d.run_destructors();
         Ok(())
     };
     cuGraphClone(out: Out<u64>, graph: u64) |d| {
@@ -200,17 +187,11 @@ export! {
         graph: u64, from: Out<u64>, to: Out<u64>, data: Out<Edge>, count: Out<usize>,
     ) |d| get_edges(d, graph, from, to, data, count);
     cuGraphNodeGetDependencies(node: u64, out: Out<u64>, count: Out<usize>) |d| {
-        neighbours(d, node, true, out, Out::NULL, count)
+        dependencies(d, node, out, Out::NULL, count)
     };
     cuGraphNodeGetDependencies_v2(
         node: u64, out: Out<u64>, data: Out<Edge>, count: Out<usize>,
-    ) |d| neighbours(d, node, true, out, data, count);
-    cuGraphNodeGetDependentNodes(node: u64, out: Out<u64>, count: Out<usize>) |d| {
-        neighbours(d, node, false, out, Out::NULL, count)
-    };
-    cuGraphNodeGetDependentNodes_v2(
-        node: u64, out: Out<u64>, data: Out<Edge>, count: Out<usize>,
-    ) |d| neighbours(d, node, false, out, data, count);
+    ) |d| dependencies(d, node, out, data, count);
     cuGraphAddDependencies(graph: u64, from: In<u64>, to: In<u64>, count: usize) |d| {
         Pairs { from, to, data: In::NULL, count }.add(&mut d.tables(), graph)
     };
@@ -236,21 +217,5 @@ export! {
             t.destroy_graph(inner);
         }
         Ok(())
-    };
-    cuGraphDebugDotPrint(graph: u64, path: In<std::ffi::c_char>, _flags: u32) |d| {
-        use std::fmt::Write as _;
-        let path = path.string()?;
-        let t = d.tables();
-        let g = t.graph(graph)?;
-        let mut text = format!("digraph \"graph_{}\" {{\n", g.id);
-        for n in &g.nodes {
-            let n = t.node(*n)?;
-            let _ = writeln!(text, "n{} [label=\"type {}\"];", n.local, n.op.node_type());
-        }
-        for (a, b, _) in &g.edges {
-            let _ = writeln!(text, "n{} -> n{};", t.node(*a)?.local, t.node(*b)?.local);
-        }
-        text.push_str("}\n");
-        std::fs::write(path, text).map_err(|_| crate::code::OPERATING_SYSTEM)
     };
 }
