@@ -451,10 +451,8 @@ impl Set {
         self.stuck = (0..gpus.len())
             .map(|gpu| Arbiter::stuck(now, &claims, gpu).filter(|_| shares))
             .collect();
-        if self.arbiter.is_contended() {
-            for entry in &self.claims {
-                entry.turning.limits.turn_beat(now);
-            }
+        for entry in &self.claims {
+            entry.turning.limits.turn_beat(now);
         }
         for order in orders {
             for entry in self.claims.iter().filter(|e| e.claim == order.id) {

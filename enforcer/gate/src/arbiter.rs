@@ -18,7 +18,7 @@ use long::Usual;
 use pause::Pauses;
 use shares::divide;
 
-use crate::{Flags, Mode, PERIOD_NS, Word};
+use crate::{Flags, Mode, PERIOD_NS, QUEUED_NS, Word};
 
 /// Length of a cycle of turns, per claim that takes part.
 const CYCLE_NS: u64 = 14_000_000;
@@ -52,10 +52,9 @@ const TORN_AHEAD_NS: f64 = 100e6;
 const DEBT_NS: f64 = 10e9;
 /// A claim that has said nothing for so long has no work.
 const ACTIVE_NS: u64 = 500_000_000;
-/// How far a claim may be ahead of the GPU: while all launch at once; in its turn; and in its turn where light claims
+/// How far a claim may be ahead of the GPU while all launch at once; and in its turn where light claims
 /// may want the GPU at any moment, just enough to launch the next kernel before the last one is over.
 const AHEAD_OPEN_NS: u64 = 4_000_000;
-const AHEAD_TURN_NS: u64 = 2_000_000;
 const AHEAD_LIGHT_NS: u64 = 150_000;
 /// How late the arbiter is taken to hear of things, as long as it does not know.
 const LATE_AT_FIRST_NS: u64 = 50_000;
@@ -876,7 +875,8 @@ impl Arbiter {
                 since_ns: u64::MAX,
             };
         }
-        if !self.is_scarce {
+        let spared = self.spared(now, &contenders);
+        if !self.is_scarce || spared.is_some() {
             self.phase = Phase::Plenty;
             let there = |id: u64| contenders.iter().any(|(c, _)| c.id == id);
             self.level(&there);
@@ -886,7 +886,18 @@ impl Arbiter {
                 record.ahead_ns = middle;
             }
             for claim in claims.iter().filter(|c| c.is_gated) {
-                self.order(claim.id, Says::OPEN, orders);
+                let says = match spared {
+                    None => Says::OPEN,
+                    Some(id) if claim.id == id => Says {
+                        ahead_ns: QUEUED_NS,
+                        ..Says::OPEN
+                    },
+                    Some(_) => Says {
+                        flags: Says::LIGHT.flags.and(Flags::LONG),
+                        ..Says::LIGHT
+                    },
+                };
+                self.order(claim.id, says, orders);
             }
             return Some(self.next_look_ns(claims));
         }
@@ -911,6 +922,20 @@ impl Arbiter {
         }
         self.shorten(now, &wanting);
         self.announce(now, claims, orders)
+    }
+
+    /// The only heavy claim, where it has several GPUs: a pause for a light one here is one on all of them. So bursts of light
+    /// ones that are over within the time that it may have queued go between its slices.
+    fn spared(&self, now: u64, contenders: &[(&Claim<'_>, State)]) -> Option<u64> {
+        let mut heavy = contenders.iter().filter(|(c, _)| self.is_heavy(c.id));
+        let (claim, _) = heavy.next()?;
+        let is_one = heavy.next().is_none() && claim.limit_permille >= 1000;
+        let has_many = claim.is_spread || claim.processes.iter().any(|p| p.gpu > 0);
+        let long = |(c, s): &(&Claim<'_>, State)| {
+            c.id != claim.id && s.busy && s.expected_ns > now + QUEUED_NS
+        };
+        let is_spared = is_one && has_many && !contenders.iter().any(long);
+        is_spared.then_some(claim.id)
     }
 
     /// At most one claim works: it need not ask, and the others say so when they begin.
@@ -999,11 +1024,7 @@ impl Arbiter {
             let crowd = if crowded { Flags::CROWD } else { Flags::NONE };
             let says = Says {
                 turn_ends_ns: due.unwrap_or(ends_ns),
-                ahead_ns: if has_light {
-                    AHEAD_LIGHT_NS
-                } else {
-                    AHEAD_TURN_NS
-                },
+                ahead_ns: if has_light { AHEAD_LIGHT_NS } else { QUEUED_NS },
                 flags: match due {
                     Some(_) => crowd.and(Flags::DUE),
                     None => crowd,

@@ -38,3 +38,5 @@ pub const PERIOD_NS: u64 = 10_000_000;
 pub const SILENCE_NS: u64 = 5 * PERIOD_NS;
 /// Predicted GPU time that a stream may use between two looks at the gate.
 pub const CHUNK_NS: u64 = 1_000_000;
+/// How far the holder of a turn may be ahead of the GPU.
+const QUEUED_NS: u64 = 2_000_000;

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{CHUNK_NS, Expected, Flags, Frame, Key, Mode, SILENCE_NS, Word};
+use crate::{CHUNK_NS, Expected, Flags, Frame, Key, Mode, QUEUED_NS, SILENCE_NS, Word};
 
 /// Most events in flight that one process is measured by.
 pub const MARKERS: usize = 64;
@@ -214,6 +214,8 @@ pub struct Member {
     /// The first ring that nothing came back to; 0 for none.
     rung_ns: u64,
     told: (bool, bool),
+    /// Whether the arbiter heard of long work.
+    told_long: bool,
     /// The decision under which the arbiter was called because a launch is held back while all launch.
     full_word: Option<Word>,
     /// By when the arbiter was told that all work is over.
@@ -259,6 +261,7 @@ impl Default for Member {
             fallback: None,
             rung_ns: 0,
             told: (false, false),
+            told_long: false,
             full_word: None,
             told_end_ns: 0,
         }
@@ -827,7 +830,14 @@ impl Member {
             && waiting == was_waiting
             && now.saturating_add(LATER_NS) >= self.told_end_ns;
         let changed = (waiting, self.busy) != self.told;
-        let knock = rings && (changed && !as_told || later)
+        let long = self.busy && expected_ns > self.busy_since_ns + QUEUED_NS;
+        let news = if self.flags.has(Flags::LONG) {
+            long != self.told_long
+        } else {
+            changed && !as_told || later
+        };
+        self.told_long = long;
+        let knock = rings && news
             || full
             || turns
                 && ((waiting && !was_waiting && (closed || !self.busy))

@@ -58,6 +58,8 @@ impl Flags {
     pub const RINGS: Flags = Flags(2);
     /// A light claim is due when the turn ends.
     pub const DUE: Flags = Flags(4);
+    /// Of [`Flags::RINGS`], only of work that lasts longer than what others may have queued.
+    pub const LONG: Flags = Flags(8);
 
     /// Both.
     #[must_use]

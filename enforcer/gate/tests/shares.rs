@@ -745,8 +745,10 @@ fn claims_that_copy_beside_their_kernels_lose_little_by_taking_turns() {
     }
 }
 
-/// Of each of two GPUs the others' requests and kernels.
-type Others<'a> = [&'a [(u32, u64)]; 2];
+/// Of each of two GPUs the others' requests and what they do.
+type Others<'a> = [&'a [(u32, Program)]; 2];
+
+const FLOOD: Program = Program::Flood { kernel: MS };
 
 /// A claim on two GPUs beside others on each of them.
 struct Pair {
@@ -763,14 +765,12 @@ impl Pair {
     /// How often the GPUs look at each other.
     const STEP: u64 = 20 * US;
 
-    /// What the claim does on each GPU, its request, and the others' with their kernels.
+    /// What the claim does on each GPU, its request, and the others.
     fn new(programs: [Program; 2], request: u32, others: Others<'_>, seed: u64) -> Pair {
         let made = [0, 1].map(|gpu| {
             let mut sim = Sim::new(1 + others[gpu].len(), seed + gpu as u64);
-            let floods = others[gpu]
-                .iter()
-                .map(|(_, kernel)| Program::Flood { kernel: *kernel });
-            for (claim, program) in std::iter::once(programs[gpu]).chain(floods).enumerate() {
+            let there = others[gpu].iter().map(|(_, program)| *program);
+            for (claim, program) in std::iter::once(programs[gpu]).chain(there).enumerate() {
                 let p = sim.process(claim);
                 sim.thread(p, program, 1.0);
                 sim.act((1 + 3 * (gpu + claim) as u64) * MS, Act::Start(p));
@@ -837,15 +837,21 @@ impl Pair {
 /// each other they come to a tenth of what they come to now, and a kernel waits for its twin for 90 ms.
 #[test]
 fn turns_of_a_claim_on_two_gpus_meet() {
-    let half: &[_] = &[(500, MS)];
+    let half: &[_] = &[(500, FLOOD)];
     // Kernel, request, the others, the least that comes of it, the longest wait in milliseconds.
     let cases: &[(u64, u32, Others<'_>, f64, u64)] = &[
         (100 * US, 500, [half; 2], 0.3, 20),
         (MS, 500, [half; 2], 0.4, 20),
         (5 * MS, 500, [half; 2], 0.4, 20),
-        (MS, 300, [&[(700, MS)]; 2], 0.2, 20),
-        (MS, 500, [half, &[(250, MS), (250, MS)]], 0.3, 80),
-        (MS, 500, [&[(500, 20 * MS)], half], 0.1, 80),
+        (MS, 300, [&[(700, FLOOD)]; 2], 0.2, 20),
+        (MS, 500, [half, &[(250, FLOOD); 2]], 0.3, 80),
+        (
+            MS,
+            500,
+            [&[(500, Program::Flood { kernel: 20 * MS })], half],
+            0.1,
+            80,
+        ),
     ];
     for (kernel, request, others, least, most) in cases {
         let meet = Program::Meet { kernel: *kernel };
@@ -878,11 +884,11 @@ fn turns_of_a_claim_on_two_gpus_meet() {
 fn a_claim_on_two_gpus_takes_no_share_of_others() {
     let flood = |kernel| Program::Flood { kernel };
     for programs in [
-        [flood(MS); 2],
-        [flood(900 * MS), flood(MS)],
+        [FLOOD; 2],
+        [flood(900 * MS), FLOOD],
         [flood(900 * MS), flood(50 * MS)],
     ] {
-        let mut pair = Pair::new(programs, 500, [&[(500, MS)]; 2], seed());
+        let mut pair = Pair::new(programs, 500, [&[(500, FLOOD)]; 2], seed());
         let (_, used) = pair.watch(MS);
         println!("{programs:?}: {used:.3?}");
         for used in used {
@@ -898,9 +904,39 @@ fn a_claim_on_two_gpus_takes_no_share_of_others() {
 fn a_gpu_with_a_flood_beside_kernels_that_wait_is_scarce() {
     for seed in 1..=SEEDS {
         let meet = Program::Meet { kernel: MS };
-        let mut pair = Pair::new([meet; 2], 300, [&[(700, MS)]; 2], seed);
+        let mut pair = Pair::new([meet; 2], 300, [&[(700, FLOOD)]; 2], seed);
         let (met, used) = pair.watch(MS);
         println!("seed {seed}: {met:.3} {used:.3?}");
         assert!(used.iter().all(|used| used[1] > 0.65), "{used:?}");
+    }
+}
+
+/// Collectives beside a light claim on each of their GPUs take little longer than alone, and the light ones wait for no more than
+/// a holder may have queued: also where their work is as long as that, of which the arbiter hears.
+#[test]
+fn light_claims_do_not_tear_the_work_of_two_gpus() {
+    let collective = Program::Collective {
+        kernel: MS,
+        meet: 100 * US,
+    };
+    let cases = [(100 * US, 900 * US), (2100 * US, 20 * MS)];
+    for (seed, (kernel, think)) in (1..=SEEDS).flat_map(|seed| cases.map(|case| (seed, case))) {
+        let light = Program::Sync { kernel, think };
+        let watch = |others| {
+            let mut pair = Pair::new([collective; 2], 500, others, seed);
+            let (met, _) = pair.watch(1100 * US / 2);
+            (met, pair)
+        };
+        let (alone, _) = watch([&[]; 2]);
+        let (with, pair) = watch([&[(250, light)]; 2]);
+        let slower = alone / with;
+        let waits = pair.sims.each_ref().map(|sim| {
+            let mut waits = sim.threads[1].waits.clone();
+            waits.sort_unstable();
+            waits[waits.len() * 99 / 100] / US
+        });
+        println!("seed {seed}: {slower:.2} times as long, light ones wait for {waits:?} us");
+        assert!(slower <= 1.3 && (kernel > MS || slower <= 1.2), "{slower}");
+        assert!(waits.iter().all(|us| *us <= 2300), "{waits:?}");
     }
 }

@@ -226,7 +226,7 @@ impl Arbiter {
             }
         };
         for claim in claims.iter().filter(|c| c.is_gated) {
-            let is_scarce = self.is_scarce;
+            let takes_turns = self.is_scarce && !matches!(self.phase, Phase::Plenty);
             let Some(record) = self.record(claim.id) else {
                 continue;
             };
@@ -248,7 +248,7 @@ impl Arbiter {
             let mut needs: Vec<f64> = demand.ran.iter().enumerate().map(mean).collect();
             let part = most(needs.iter().copied());
             let own = f64::from(claim.request_permille) / 1000.0;
-            if is_scarce {
+            if takes_turns {
                 // One that is held back below its guarantee by what others have on the GPU is not light.
                 demand.heavy = demand.heavy && used > own * HEAVY || alone > own * HEAVY;
             } else {

@@ -379,9 +379,7 @@ impl Gate for Turns {
         let mut alive = |_: u64, p: usize| !sim.processes[p].stopped && !sim.processes[p].dead;
         let next = self.arbiter.step(sim.now, &claims, &mut alive, &mut orders);
         self.stuck = Arbiter::stuck(sim.now, &claims, 0);
-        if self.arbiter.is_contended() {
-            self.beat_ns = sim.now;
-        }
+        self.beat_ns = sim.now;
         for order in orders {
             let claim = order.id as usize;
             self.pages[claim] = order;

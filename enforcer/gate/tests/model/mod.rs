@@ -84,6 +84,8 @@ pub(crate) enum Program {
     Two { kernel: u64 },
     /// The same as a flood with kernels of which each waits for its twin on another GPU.
     Meet { kernel: u64 },
+    /// The same with a kernel that waits for nothing before each of these.
+    Collective { kernel: u64, meet: u64 },
     /// Launches, waits for it, computes for a while.
     Sync { kernel: u64, think: u64 },
     /// `count` launches, then nothing for a while.
@@ -488,10 +490,17 @@ impl Sim {
             Program::Burst { kernel, count, .. } | Program::Beat { kernel, count, .. } => {
                 (kernel, count)
             }
-            Program::Copies { copy, .. } if self.threads[t].launched.is_multiple_of(2) => {
-                (copy, u32::MAX)
+            Program::Copies {
+                copy: first,
+                kernel: second,
             }
-            Program::Copies { kernel, .. } => (kernel, u32::MAX),
+            | Program::Collective {
+                kernel: first,
+                meet: second,
+            } => {
+                let is_first = self.threads[t].launched.is_multiple_of(2);
+                (if is_first { first } else { second }, u32::MAX)
+            }
         };
         let copies =
             matches!(self.threads[t].program, Program::Copies { copy, .. } if copy == kernel);
@@ -511,7 +520,8 @@ impl Sim {
         if self.threads[t].step >= count || self.threads[t].syncing {
             let idle = self.threads[t].queue.is_empty();
             let (wait, pause) = match self.threads[t].program {
-                Program::Flood { .. } | Program::Two { .. } | Program::Meet { .. } => (false, 0),
+                Program::Flood { .. } | Program::Two { .. } => (false, 0),
+                Program::Meet { .. } | Program::Collective { .. } => (false, 0),
                 Program::Sync { think, .. } => (true, think),
                 Program::Held { .. } => (true, 0),
                 Program::Burst { pause, .. } => (true, pause),
@@ -567,7 +577,7 @@ impl Sim {
                 });
                 // Durations vary a little; those that meet end together.
                 let length = match self.threads[t].program {
-                    Program::Meet { .. } => kernel,
+                    Program::Meet { .. } | Program::Collective { .. } => kernel,
                     _ if self.is_exact => kernel,
                     _ => kernel - kernel / 10 + self.rng.below(kernel / 5 + 1),
                 };
@@ -688,7 +698,12 @@ impl Sim {
                     t.waits.push(at.saturating_sub(head.asked));
                 }
                 t.first_run.get_or_insert(at);
-                let waits = matches!(t.program, Program::Meet { .. })
+                let meets = match t.program {
+                    Program::Meet { .. } => true,
+                    Program::Collective { .. } => t.finished % 2 == 1,
+                    _ => false,
+                };
+                let waits = meets
                     && (twin.finished < t.finished || twin.finished == t.finished && !twin.runs);
                 if !waits {
                     head.left -= span as f64 * rate;
