@@ -17,7 +17,7 @@ use super::{Ask, Machine, Now, Waiting};
 use crate::claim::{ClaimId, Class, Request};
 use crate::class::Rules;
 use crate::ledger::{Admission, GpuFacts, Ledger, Slice};
-use crate::sched::fair::{History, LEVELS, Party, guarantees, level};
+use crate::sched::fair::{History, LEVELS, guarantees, level};
 use crate::units::{Bytes, Share};
 use crate::{place, reason};
 
@@ -246,28 +246,19 @@ impl Machine {
     /// GPUs that each owner is guaranteed now: what an administrator has said, and equal parts of the rest for
     /// the others who hold or wait. What is guaranteed to somebody who wants nothing now is not kept free.
     fn guaranteed(&self, asks: &[Asks]) -> BTreeMap<Owner, f64> {
-        let mut demand = self.held_by(|id, uid| self.owner(id, uid));
-        for ask in asks {
-            *demand.entry(ask.owner).or_default() += ask.size;
-        }
+        let held = self.held_by(|id, uid| self.owner(id, uid));
+        let waits = asks.iter().map(|ask| ask.owner);
+        let owners: BTreeSet<Owner> = held.into_keys().chain(waits).collect();
         let quota = |owner: &Owner| match owner {
             Owner::User(_) => None,
             Owner::Entry(entry) => self.quotas.guaranteed(*entry).map(Share::as_f64),
         };
-        let parties: Vec<Party> = demand
-            .iter()
-            .map(|(owner, demand)| Party {
-                quota: quota(owner),
-                weight: 1.0,
-                max: None,
-                demand: *demand,
-            })
-            .collect();
+        let quotas: Vec<Option<f64>> = owners.iter().map(quota).collect();
         let queued = |g: usize| self.ledger.admission(g) == Admission::Queue;
         let all = self.ledger.gpus().iter().enumerate();
         let able = all.filter(|(g, f)| f.healthy && f.allocatable().is_some() && queued(*g));
         let gpus = able.map(|(_, facts)| facts.of_a_gpu().as_f64()).sum();
-        demand.into_keys().zip(guarantees(gpus, &parties)).collect()
+        owners.into_iter().zip(guarantees(gpus, &quotas)).collect()
     }
 
     /// Divides what each owner is guaranteed among the claims of theirs that hold and those that wait: whoever has had
@@ -397,7 +388,7 @@ impl Machine {
     }
 
     /// Whether a claim runs in its turn. What else spares a claim spares it from being offloaded as well.
-    fn has_slot(&self, now: Now, id: ClaimId) -> bool {
+    pub(super) fn has_slot(&self, now: Now, id: ClaimId) -> bool {
         self.spared(now, id, Lever::Suspend) && !self.spared(now, id, Lever::Offload)
     }
 

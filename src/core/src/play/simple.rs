@@ -4,7 +4,6 @@
 use super::figures::{Outcome, Played};
 use super::list::Entry;
 use super::{Setup, carry_s};
-use crate::sched::fair;
 use crate::sched::solve::{Answer, Board, Budget, Fit, Item, Mask, Need, Prefer};
 
 /// Which claim goes first.
@@ -324,23 +323,14 @@ impl Simple<'_> {
         if self.order != Order::Quota {
             return order;
         }
-        let parties = vec![
-            fair::Party {
-                quota: None,
-                weight: 1.0,
-                max: None,
-                demand: 0.0,
-            };
-            self.users
-        ];
-        let sure = fair::guarantees(self.setup.gpus as f64, &parties);
+        let sure = self.setup.gpus as f64 / self.users as f64;
         let mut held = vec![0.0; self.users];
         for job in &self.running {
             held[self.list[job.index].user] += self.list[job.index].size();
         }
         let within = |job: &Job| {
             let e = &self.list[job.index];
-            let within = held[e.user] + e.size() <= sure[e.user] + 1e-9;
+            let within = held[e.user] + e.size() <= sure + 1e-9;
             if within {
                 held[e.user] += e.size();
             }

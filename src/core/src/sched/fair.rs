@@ -1,4 +1,4 @@
-//! How much each party is entitled to: guaranteed quota first, then weighted max-min over real numbers.
+//! How much each party is guaranteed, what it had before, and whether guarantees can be had at the same time.
 //!
 //! Shares are parts of GPUs, never floored to whole ones: flooring starves the newest user, since a share of
 //! nothing can reclaim nothing.
@@ -8,68 +8,16 @@ use std::time::Duration;
 use super::solve::{Answer, Board, Budget, Item, Mask, Need, Prefer};
 use crate::units::Share;
 
-/// A user, group or project among which a machine is divided. All in GPUs.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Party {
-    /// Guaranteed part; `None` is an equal part of what no quota guarantees.
-    pub quota: Option<f64>,
-    /// Weight for what is left over the guarantees.
-    pub weight: f64,
-    /// Most it may hold; `None` is all.
-    pub max: Option<f64>,
-    /// What it holds and waits for.
-    pub demand: f64,
-}
-
-/// What each party is guaranteed of `total` GPUs: its quota, or an equal part of what the quotas leave for
-/// those who have none. Quotas that together exceed the machine shrink in proportion.
+/// What each party is guaranteed of `total` GPUs, by the parts that entries guarantee: its own, or an equal part of what
+/// entries leave for those who have none. Entries that together exceed the machine shrink in proportion.
 #[must_use]
-pub fn guarantees(total: f64, parties: &[Party]) -> Vec<f64> {
-    let named: f64 = parties.iter().filter_map(|p| p.quota).sum();
+pub fn guarantees(total: f64, quotas: &[Option<f64>]) -> Vec<f64> {
+    let named: f64 = quotas.iter().flatten().sum();
     let scale = if named > total { total / named } else { 1.0 };
-    let without = parties.iter().filter(|p| p.quota.is_none()).count();
+    let without = quotas.iter().filter(|q| q.is_none()).count();
     let equal = (total - named).max(0.0) / without.max(1) as f64;
-    parties
-        .iter()
-        .map(|p| {
-            let part = p.quota.map_or(equal, |q| q * scale);
-            part.min(p.max.unwrap_or(f64::INFINITY))
-        })
-        .collect()
-}
-
-/// What each party should hold of `total` GPUs: its guarantee as far as it wants it, and of the rest in
-/// proportion to the weights until it has all that it wants.
-#[must_use]
-pub fn shares(total: f64, parties: &[Party]) -> Vec<f64> {
-    let guaranteed = guarantees(total, parties);
-    let want = |p: &Party| p.demand.min(p.max.unwrap_or(f64::INFINITY)).max(0.0);
-    let mut share: Vec<f64> = parties
-        .iter()
-        .zip(&guaranteed)
-        .map(|(p, g)| want(p).min(*g))
-        .collect();
-    let mut left = (total - share.iter().sum::<f64>()).max(0.0);
-    // Each round satisfies somebody, or hands out all that is left.
-    for _ in 0..=parties.len() {
-        let open: Vec<usize> = (0..parties.len())
-            .filter(|&i| parties[i].weight > 0.0 && want(&parties[i]) > share[i] + 1e-12)
-            .collect();
-        let weights: f64 = open.iter().map(|&i| parties[i].weight).sum();
-        if open.is_empty() || left <= 1e-12 {
-            break;
-        }
-        let level = open
-            .iter()
-            .map(|&i| (want(&parties[i]) - share[i]) / parties[i].weight)
-            .fold(left / weights, f64::min);
-        for i in open {
-            let give = level * parties[i].weight;
-            share[i] += give;
-            left -= give;
-        }
-    }
-    share
+    let part = |quota: &Option<f64>| quota.map_or(equal, |q| q * scale);
+    quotas.iter().map(part).collect()
 }
 
 /// Bounds of the levels of attained service: less than 10 minutes, 1 hour, 4 hours.
@@ -145,7 +93,7 @@ impl History {
 /// Whether quotas can be had at the same time on `gpus` equal GPUs, each as whole GPUs and one fraction. If
 /// not, the first of them (by index) for which no room is left.
 #[must_use]
-pub fn unpackable(gpus: usize, quotas: &[Share]) -> Option<usize> {
+fn unpackable(gpus: usize, quotas: &[Share]) -> Option<usize> {
     let mut board = Board {
         kind: vec![0; gpus],
         model: vec![0; gpus],
@@ -260,43 +208,13 @@ pub fn unpackable_quotas(gpus: usize, quotas: &[crate::quota::Quota]) -> Option<
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
-    fn party(quota: Option<f64>, weight: f64, demand: f64) -> Party {
-        Party {
-            quota,
-            weight,
-            max: None,
-            demand,
-        }
-    }
-
     #[test]
-    fn three_who_ask_for_half_of_one_gpu_get_a_third_each() {
-        let all = vec![party(Some(0.0), 1.0, 0.5); 3];
-        for share in shares(1.0, &all) {
-            assert!((share - 1.0 / 3.0).abs() < 1e-9);
-        }
-    }
-
-    #[test]
-    fn guarantee_first_then_by_weight_up_to_the_demand_and_the_maximum() {
-        let parties = [
-            party(Some(2.0), 1.0, 8.0),
-            party(Some(2.0), 3.0, 8.0),
-            party(None, 1.0, 1.0),
-        ];
-        let got = shares(8.0, &parties);
-        assert!((got[2] - 1.0).abs() < 1e-9);
-        assert!((got[0] - (2.0 + 0.75)).abs() < 1e-9, "{got:?}");
-        assert!((got[1] - (2.0 + 2.25)).abs() < 1e-9, "{got:?}");
-        let mut capped = parties.to_vec();
-        capped[1].max = Some(3.0);
-        let got = shares(8.0, &capped);
-        assert!((got[1] - 3.0).abs() < 1e-9 && (got[0] - 4.0).abs() < 1e-9);
-        assert_eq!(guarantees(8.0, &parties), [2.0, 2.0, 4.0]);
+    fn entries_shrink_to_the_machine_and_the_others_divide_the_rest() {
+        let parts = [Some(2.0), Some(3.0), None, None];
+        assert_eq!(guarantees(8.0, &parts), [2.0, 3.0, 1.5, 1.5]);
+        assert_eq!(guarantees(2.5, &parts), [1.0, 1.5, 0.0, 0.0]);
     }
 
     #[test]
@@ -352,44 +270,5 @@ mod tests {
         let day = History::HALF_LIFE_S;
         assert!((History::of(1.0, day + 100.0, day) - 50.0).abs() < 0.1);
         assert_eq!([599.0, 600.0, 3600.0, 14_400.0].map(level), [0, 1, 2, 3]);
-    }
-
-    proptest! {
-        #[test]
-        fn nobody_gets_more_than_wanted_nothing_is_left_that_is_wanted_and_guarantees_hold(
-            total in 0.5f64..16.0,
-            parties in prop::collection::vec(
-                (prop::option::of(0.0f64..6.0), 0.1f64..4.0, prop::option::of(0.1f64..8.0), 0.0f64..12.0),
-                1..9,
-            ),
-        ) {
-            let parties: Vec<Party> = parties
-                .into_iter()
-                .map(|(quota, weight, max, demand)| Party { quota, weight, max, demand })
-                .collect();
-            let got = shares(total, &parties);
-            let sum: f64 = got.iter().sum();
-            prop_assert!(sum <= total + 1e-6);
-            let mut wanted = 0.0;
-            for ((p, share), sure) in parties.iter().zip(&got).zip(guarantees(total, &parties)) {
-                let want = p.demand.min(p.max.unwrap_or(f64::INFINITY));
-                wanted += want;
-                prop_assert!(*share <= want + 1e-6);
-                prop_assert!(*share >= want.min(sure) - 1e-6);
-            }
-            prop_assert!((sum - total.min(wanted)).abs() < 1e-6, "{} of {}", sum, total.min(wanted));
-            // Max-min: a party with more over its guarantee per weight than another could not give to that one.
-            let over = |i: usize| {
-                let want = parties[i].demand.min(parties[i].max.unwrap_or(f64::INFINITY));
-                let sure = want.min(guarantees(total, &parties)[i]);
-                ((got[i] - sure) / parties[i].weight, want - got[i] > 1e-6)
-            };
-            for i in 0..parties.len() {
-                for j in 0..parties.len() {
-                    let ((a, _), (b, unmet)) = (over(i), over(j));
-                    prop_assert!(!unmet || a <= b + 1e-6);
-                }
-            }
-        }
     }
 }
