@@ -18,7 +18,7 @@ mod search;
 mod serve;
 mod swap;
 
-pub use alone::{Alone, LeftAlone};
+pub use alone::{Alone, LeftAlone, Obstacle};
 pub use claimable::{Caller, Claimable, ModelRoom};
 pub use claims::{Illegal, Phase, PhaseKind, Run};
 pub use event::{Action, Event};

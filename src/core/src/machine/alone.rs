@@ -1,11 +1,14 @@
 //! Claims that would give way to somebody who waits and are left alone all the same, and why: `gshare why` says so.
 
-use super::board::Rank;
+use super::board::{Leaves, Problem, Rank};
+use super::claims::Claim;
 use super::lever::{Lever, Levers};
 use super::plan::Who;
 use super::{Machine, Now};
 use crate::claim::ClaimId;
+use crate::ledger::Slice;
 use crate::place;
+use crate::sched::solve::{Answer, Budget, Prefer};
 use crate::units::Bytes;
 
 /// Maximum number of claims left alone that a waiting user is shown.
@@ -30,6 +33,20 @@ pub enum Alone {
     NoHostRam(Bytes),
 }
 
+/// Why a claim within its owner's guarantee waits though others would make room for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Obstacle {
+    /// It has no place beside claims within guarantees, however all of these are placed: guarantees add up in GPUs, and
+    /// parts of GPUs may need more.
+    Guarantees,
+    /// It would have one but for claims that run in their turn.
+    Turns,
+    /// It would have one but for claims that have not run for long enough.
+    MinRuns,
+    /// No way to such a place was found yet, or it is being made.
+    Ways,
+}
+
 /// All claims that nothing can be taken from now, for all who wait.
 #[derive(Debug)]
 pub struct LeftAlone(Vec<(ClaimId, Rank, Alone)>);
@@ -47,13 +64,56 @@ impl Machine {
         !self.rules_of(granted.request.class).preemptible || (!able && known())
     }
 
+    /// What is in the way of a claim that waits within its owner's guarantee; `None` of any other.
+    #[must_use]
+    pub fn obstacle(&self, now: Now, id: ClaimId) -> Option<Obstacle> {
+        let waiting = self.queue.iter().find(|w| w.asks_for(id) && w.entitled)?;
+        let who = Who::of(waiting)?;
+        let turn = |id: ClaimId, _: &Claim| self.has_slot(now, id);
+        let young = |_: ClaimId, claim: &Claim| !self.settled(now, claim);
+        let fits = |stays: &dyn Fn(ClaimId, &Claim) -> bool| {
+            let mut ledger = self.ledger.clone();
+            for (id, claim) in self.claims.iter() {
+                if claim.borrower && !stays(id, claim) {
+                    ledger.remove(id);
+                }
+            }
+            let moves = |_, _: &[Slice]| Leaves {
+                moved: Some(1),
+                ..Leaves::default()
+            };
+            let mut problem = Problem::new(self, &ledger, moves);
+            problem.asked_by(&who, &[]);
+            let budget = Budget {
+                steps: 200_000,
+                moves: u32::MAX,
+                least: 0,
+                drops: 0,
+            };
+            let item = problem.item(&ledger, who.request, &[]);
+            item.is_some_and(|item| {
+                let answer = problem.board.place(&item, Prefer::Pack, |_| 0, budget);
+                !matches!(answer, Answer::No)
+            })
+        };
+        Some(if !fits(&|_, _| false) {
+            Obstacle::Guarantees
+        } else if !fits(&turn) {
+            Obstacle::Turns
+        } else if !fits(&|id, claim| turn(id, claim) || young(id, claim)) {
+            Obstacle::MinRuns
+        } else {
+            Obstacle::Ways
+        })
+    }
+
     /// See [`LeftAlone`].
     #[must_use]
     pub fn left_alone(&self, now: Now) -> LeftAlone {
         // With nobody who waits there is nobody to tell.
         let asked = self.reclaim.rules.enabled && !self.queue.is_empty();
         let held = self.ledger.held().filter(|_| asked);
-        let host = self.host_room();
+        let host = self.host_room_beside_plans();
         let alone = held.filter_map(|(id, slices)| {
             let granted = self.claims.get(id)?;
             let rank = self.rank(id, slices)?;

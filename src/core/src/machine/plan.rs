@@ -287,7 +287,7 @@ impl Machine {
             add(u64::from(granted.is_some_and(|c| c.borrower)));
         }
         add(self.claims.moving().count() as u64);
-        add(self.host_room().0 >> 26);
+        add(self.host_room_beside_plans().0 >> 26);
         let rules = &self.reclaim.rules;
         add(u64::from(rules.enabled) + 2 * u64::from(rules.requeue) + 4 * u64::from(rules.kill));
         add(self.reclaim.plans.len() as u64);
@@ -332,6 +332,9 @@ impl Machine {
         if !planned && (future.searched_enough() || !self.reclaim.rules.enabled) {
             return false;
         }
+        if !planned && self.ends_in_time(now, waiting, future) {
+            return false;
+        }
         let starts = now.saturating_add(self.reclaim.rules.countdown);
         let blocked = future.kept(who.request, self.gone(starts, who.id, who.request));
         let Some(plan) = self.plan_for(now, &who, &blocked, future, actions) else {
@@ -348,6 +351,14 @@ impl Machine {
         waiting.blocks.dedup();
         waiting.expected = Some(plan.due.max(now));
         true
+    }
+
+    /// Whether those who hold end, as far as that is known, before they could be asked to make room for it.
+    fn ends_in_time(&self, now: Now, waiting: &Waiting, future: &Future) -> bool {
+        let by = now.saturating_add(self.reclaim.rules.countdown);
+        let soon = future.ends.first().is_some_and(|(at, _)| *at <= by);
+        let reserved = || self.reserve(now, waiting, future);
+        soon && future.reserved.is_none() && reserved().is_some_and(|r| r.at <= by)
     }
 
     /// The plan that a claim has, or a new one.

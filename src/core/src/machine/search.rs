@@ -147,7 +147,7 @@ impl Machine {
 
     /// The machine as it will be, and those who may leave.
     pub(super) fn problem(&self, now: Now, future: &Future) -> Problem {
-        let room = self.host_room();
+        let room = self.host_room_beside_plans();
         let leaves = |id, slices: &[Slice]| self.leaves(now, id, slices, (future, room));
         Problem::new(self, &future.ledger, leaves)
     }
@@ -295,7 +295,7 @@ impl Machine {
             .fold(Bytes::ZERO, |sum, s| {
                 sum.saturating_add(self.bytes_of(s.id))
             });
-        if parked > self.host_room() {
+        if parked > self.host_room_beside_plans() {
             return None;
         }
         let moves = fit.moves.into_iter();

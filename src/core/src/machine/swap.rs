@@ -101,7 +101,7 @@ impl Machine {
     pub(super) fn can_be_ordered(&self, ledger: &Ledger, steps: &[Step], entitled: bool) -> bool {
         let waits = |id| self.may_wait_in_host(id, entitled);
         let mut later = ledger.clone();
-        let mut room = self.host_room();
+        let mut room = self.host_room_beside_plans();
         let mut left: Vec<&Step> = steps.iter().collect();
         let mut between: Vec<(&Step, Vec<Slice>)> = Vec::new();
         loop {
@@ -217,5 +217,15 @@ impl Machine {
     /// Host memory that is left for parked claims.
     pub(super) fn host_room(&self) -> Bytes {
         self.reclaim.host_ram.saturating_sub(self.host_taken())
+    }
+
+    /// The same beside what is announced to be parked: what another plan may count on.
+    pub(super) fn host_room_beside_plans(&self) -> Bytes {
+        let steps = self.reclaim.plans.iter().flat_map(|p| &p.steps);
+        let parks = |s: &&Step| matches!(s.lever, Lever::Offload | Lever::Suspend);
+        let announced = steps.filter(|s| s.stage == Stage::Announced).filter(parks);
+        announced.fold(self.host_room(), |room, s| {
+            room.saturating_sub(self.bytes_of(s.id))
+        })
     }
 }

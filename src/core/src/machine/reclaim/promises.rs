@@ -347,7 +347,10 @@ fn no_capacity_stays_idle(play: &Play) -> Checked {
         if !machine.rests(b.w.now, *id) {
             let found = place::best_fit(machine.ledger(), request, &kept);
             prop_assert!(found.is_none(), "{id} could start at {found:?}");
-            if place == 0 {
+            // What ends before others could make room is waited for.
+            let soon = b.w.now + machine.reclaim.rules.countdown;
+            let soon = waiting.expected.is_some_and(|at| at <= soon);
+            if place == 0 && !(soon && machine.is_reserved(*id)) {
                 let leaves = |id, slices: &[Slice]| movable(machine, b.w.now, id, slices);
                 let mut problem = Problem::new(machine, machine.ledger(), leaves);
                 problem.asked_by(&Who::last(request), &kept);

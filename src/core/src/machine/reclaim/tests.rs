@@ -494,6 +494,27 @@ fn the_host_bounds_what_is_parked_and_nobody_is_ended_without_leave() {
 }
 
 #[test]
+fn a_plan_counts_what_earlier_ones_take_of_the_host() {
+    let mut b = projects();
+    b.send(Event::HostRam(Bytes::gib(14)));
+    for id in 1..=4 {
+        b.claim(id, 1000, 1, Class::Batch, 10);
+    }
+    b.pass(s(100));
+    b.claim(11, 1000, 2, Class::Batch, 5);
+    b.claim(12, 1000, 2, Class::Batch, 5);
+    assert!(b.w.machine.plan_of(ClaimId(11)).is_some());
+    assert_eq!(b.w.machine.plan_of(ClaimId(12)), None);
+    assert_eq!(b.announced().len(), 1, "the host has room for one of them");
+    let alone = b.w.machine.left_alone(b.w.now);
+    let alone = alone.by(&b.w.machine, ClaimId(12));
+    let full = |(_, why): &(ClaimId, Alone)| *why == Alone::NoHostRam(Bytes::gib(10));
+    assert!(!alone.is_empty() && alone.iter().all(full), "{alone:?}");
+    b.pass(s(100));
+    assert!(b.at(11).is_some() && b.at(12).is_none());
+}
+
+#[test]
 fn an_owner_keeps_what_was_announced_once() {
     let mut b = Bench::new(2);
     b.claim(1, 500, 1, NOTEBOOK, 8);

@@ -5,6 +5,7 @@ use super::super::tests::World;
 use super::super::*;
 use super::tests::{Bench, projects, s};
 use crate::claim::Class;
+use crate::quota::{Party, Quota};
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
@@ -128,6 +129,95 @@ fn who_is_likely_to_have_ended_before_the_first_starts_is_let_past() {
         assert_eq!(w.granted(3).is_some(), known);
         assert_eq!(w.machine.expected_start(ClaimId(2)), Some(s(600)));
     }
+}
+
+/// Nothing is announced for room that a time limit gives sooner; where that is put off the choice is made again.
+#[test]
+fn what_ends_before_others_could_make_room_is_waited_for() {
+    for (limit, extended, starts) in [(20, false, 20), (20, true, 44), (60, false, 33)] {
+        let mut b = Bench::new(2);
+        let mut ends = claim("1", 1);
+        ends.lease = Some(s(100 + limit));
+        b.submit(1, ends, 8);
+        b.claim(2, 1000, 1, Class::Batch, 4);
+        b.pass(s(100));
+        b.claim(3, 1000, 2, Class::Batch, 8);
+        let announced = b.w.machine.plan_of(ClaimId(3)).is_some();
+        assert_eq!(announced, limit > 30, "of {limit} s");
+        if extended {
+            b.pass(s(10));
+            let ends = Some(s(1000));
+            b.send(Event::Lease {
+                id: ClaimId(1),
+                ends,
+            });
+        }
+        let waited = waits(&mut b, 3, 60) + if extended { 10 } else { 0 };
+        assert!((starts - 2..=starts).contains(&waited), "{waited} s");
+    }
+}
+
+#[test]
+fn the_moment_at_which_a_large_claim_starts_only_becomes_earlier() {
+    let mut b = Bench::new(2);
+    for (id, limit) in [(1, 600), (2, 300)] {
+        let mut ends = claim("1", 1);
+        ends.lease = Some(s(limit));
+        b.submit(id, ends, 8);
+        let id = ClaimId(id);
+        let levers = lever::Levers::default();
+        b.send(Event::Levers { id, levers });
+    }
+    let all = Party::User("all".to_owned());
+    b.send(Event::Quotas(vec![Quota {
+        party: all.clone(),
+        gpus: Some(Share::from_milli(2000)),
+        weight_milli: None,
+        max: None,
+    }]));
+    let (id, parties) = (ClaimId(3), vec![all]);
+    b.send(Event::Parties { id, parties });
+    b.claim(3, 2000, 2, Class::Batch, 8);
+    let expected = |b: &Bench| b.w.machine.expected_start(ClaimId(3)).expect("known");
+    assert_eq!(expected(&b), s(600), "when both have ended");
+    let mut earliest = expected(&b);
+    for second in 1..=420u64 {
+        b.pass(s(1));
+        match second {
+            // Of a class that goes first, and small enough for what is free from 300 s on.
+            50 => b.claim(4, 500, 3, Class::Interactive, 4),
+            310 => {
+                assert_eq!(
+                    b.at(4),
+                    None,
+                    "it may run on when the large one is to start"
+                );
+                let mut short = claim("0.5", 4);
+                short.lease = Some(s(60));
+                b.submit(5, short, 4);
+                assert!(
+                    b.at(5).is_some(),
+                    "nothing is kept idle that a short one can use"
+                );
+            }
+            // What was not known of the first before: it can be offloaded.
+            400 => {
+                let levers = lever::Levers {
+                    park: Ok(()),
+                    ..lever::Levers::default()
+                };
+                b.send(Event::Levers {
+                    id: ClaimId(1),
+                    levers,
+                });
+                assert_eq!(expected(&b), s(430), "after a countdown");
+            }
+            _ => {}
+        }
+        assert!(expected(&b) <= earliest, "at {second} s");
+        earliest = expected(&b);
+    }
+    assert!(waits(&mut b, 3, 14) > 0);
 }
 
 #[test]
