@@ -243,12 +243,12 @@ impl Machine {
         let decided = still
             .and_then(|()| resize::target(&self.ledger, id, change))
             .and_then(|t| {
-                // A claim that came first is in the way only where room is promised to it that this would take.
-                let fits = |l: &Ledger| {
-                    l.slices(id).is_none() || resize::check(l, id, &t, change, |_| None).is_ok()
-                };
+                // A claim that came first is in the way only where room is promised to it that this would take. One that
+                // is to make room for another is still there for plans that come before that.
+                let fits = |l: &Ledger| resize::check(l, id, &t, change, |_| None).is_ok();
+                let ends = |l: &Ledger| l.slices(id).is_none();
                 let reserved = future.reserved.as_ref().map(|r| &r.ledger);
-                let beside = fits(&future.ledger) && reserved.is_none_or(fits);
+                let beside = fits(&future.ledger) && reserved.is_none_or(|l| ends(l) || fits(l));
                 let first = |gpu| {
                     let mut ahead = ahead.iter().filter(|_| !beside);
                     ahead.find(|w| w.blocks.contains(&gpu)).map(|w| w.id())

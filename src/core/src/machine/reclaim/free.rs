@@ -30,6 +30,8 @@ fn callers() -> impl Strategy<Value = Caller> {
 }
 
 const NEW: ClaimId = BESIDE;
+/// Histories in which it was wrong once.
+const KNOWN: [u64; 6] = [336, 651, 1319, 2606, 4624, 7257];
 
 /// Whether a claim is granted at once.
 fn granted(p: &Play, caller: &Caller, of: &[usize], share: Share, count: u32) -> bool {
@@ -135,7 +137,11 @@ fn what_is_told_to_be_claimable_is_granted_at_once_and_no_more() {
     let first = number("GSHARE_SEED", 1);
     let many = number("GSHARE_HISTORIES", 200);
     let mut looked = 0;
+    let known = KNOWN
+        .into_iter()
+        .filter(|seed| !(first..first + many).contains(seed));
     let faults: Vec<String> = (first..first + many)
+        .chain(known)
         .filter_map(|seed| play(seed).map(|n| looked += n).err())
         .collect();
     println!("histories {first} to {}: {looked} states", first + many - 1);
