@@ -594,7 +594,7 @@ fn bench_schedule_measures_a_step_of_the_core_alone() {
     for count in ["running", "waiting", "parked", "announced", "pulled"] {
         assert!(row[count].as_f64() > Some(0.0), "{count}: {row}");
     }
-    for kind in ["steps", "decisions"] {
+    for kind in ["steps", "decisions", "claimable_now", "expected_starts"] {
         let at = |q: &str| row[kind][q].as_f64().expect("a figure");
         assert!(0.0 < at("p50_us") && at("p50_us") <= at("p99_us") && at("p99_us") <= at("max_us"));
     }

@@ -161,7 +161,7 @@ fn play_cases(
         ));
         say(&cases::head());
         let mut rows: BTreeMap<String, Sums> = BTreeMap::new();
-        for case in cases::cases(quick) {
+        for case in cases::cases(&list.trace, quick) {
             let case = Case { claims, ..case };
             let began = Instant::now();
             let seeds = u64::from(from)..u64::from(to);
@@ -172,6 +172,9 @@ fn play_cases(
                 sums.line(&case.name),
                 began.elapsed().as_secs_f64()
             ));
+            if let Some(told) = &sums.foreseen {
+                say(&told.line("  expected starts"));
+            }
             rows.insert(case.name, sums);
         }
         let name = format!("{}, blocks {from}-{}", list.name, to - 1);
@@ -198,6 +201,7 @@ fn figures(sums: &Sums) -> Value {
         "kept_idle": sums.kept / 100.0,
         "whole_max_h": sums.whole_h,
         "in_time": sums.in_time / 100.0,
+        "late_p99_min": sums.late_p99_min,
         "short_loss_p95_min": sums.short_loss_p95_min,
         "unfinished": sums.unfinished,
     })

@@ -51,8 +51,10 @@ fn history(size: Size, rounds: usize) -> (Value, Vec<Goal>) {
     } = size;
     let mut desk = Desk::new(size, SEED, super::cpu_ns);
     let began = (desk.steps_us.len(), desk.decisions_us.len());
-    for _ in 0..rounds {
+    let mut looks: Vec<[f64; 2]> = Vec::new();
+    for round in 0..rounds {
         desk.round();
+        looks.extend((round % 3 == 0).then(|| desk.look()));
     }
     // The first moment, in which all claims come at once, is none of the history.
     let steps = desk.steps_us.split_off(began.0);
@@ -73,6 +75,9 @@ fn history(size: Size, rounds: usize) -> (Value, Vec<Goal>) {
     ));
     say(&line(&format!("every step ({count})"), &steps));
     say(&line(&format!("decisions alone ({decided})"), &decisions));
+    let looks = [0, 1].map(|i| Times::new(looks.iter().map(|l| l[i]).collect()));
+    say(&line("what a user could claim now", &looks[0]));
+    say(&line("when the first start", &looks[1]));
     let goals = vec![
         Goal::most(
             format!("B6 {gpus} GPUs, {claims} claims: core step p99, us of processor time"),
@@ -99,6 +104,8 @@ fn history(size: Size, rounds: usize) -> (Value, Vec<Goal>) {
             "pulled": desk.pulled,
             "steps": figures(&steps, count),
             "decisions": figures(&decisions, decided),
+            "claimable_now": figures(&looks[0], looks[0].len()),
+            "expected_starts": figures(&looks[1], looks[1].len()),
     });
     (measured, goals)
 }

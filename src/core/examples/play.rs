@@ -1,17 +1,15 @@
 //! The rows of `gshare bench schedule` that the live machine is judged by, without the rest of gshare: builds in seconds.
 //!
-//! `cargo run --release -p gshare-core --example play -- DIR [--blocks N] [--from N] [--row TEXT] [--list TEXT] [--full] [--gaming] [--steps] [--asks] [--bounds] [--blind] [--policy NAME ...]`
+//! `cargo run --release -p gshare-core --example play -- DIR [--blocks N] [--from N] [--row TEXT] [--list TEXT] [--full] [--gaming] [--bounds] [--late] [--policy NAME ...]`
 #![allow(clippy::print_stdout, reason = "it prints rows")]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use gshare_core::play::desk::{Desk, SIZES, Size};
+use gshare_core::machine::Obstacle;
 use gshare_core::play::figures::{Outcome, Played, jain, mean};
 use gshare_core::play::{Entry, Policy, Setup, cases, gaming, list};
 use gshare_core::sched::fair::level;
-use nix::time::{ClockId, clock_gettime};
 
 struct Args {
     dir: PathBuf,
@@ -22,10 +20,8 @@ struct Args {
     policies: Vec<Policy>,
     full: bool,
     gaming: bool,
-    steps: bool,
-    asks: bool,
     bounds: bool,
-    blind: bool,
+    late: bool,
 }
 
 fn args() -> Args {
@@ -38,10 +34,8 @@ fn args() -> Args {
         policies: Vec::new(),
         full: false,
         gaming: false,
-        steps: false,
-        asks: false,
         bounds: false,
-        blind: false,
+        late: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -57,10 +51,8 @@ fn args() -> Args {
             }
             "--full" => found.full = true,
             "--gaming" => found.gaming = true,
-            "--steps" => found.steps = true,
-            "--asks" => found.asks = true,
             "--bounds" => found.bounds = true,
-            "--blind" => found.blind = true,
+            "--late" => found.late = true,
             dir => found.dir = PathBuf::from(dir),
         }
     }
@@ -79,11 +71,6 @@ fn two_at_a_time<T: Send>(seeds: std::ops::Range<u64>, one: impl Fn(u64) -> T + 
         all.extend(odd.join().expect("played"));
         all
     })
-}
-
-fn cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a clock");
-    u64::try_from(Duration::from(time).as_nanos()).expect("less than centuries")
 }
 
 /// What the order of an ideal scheduler goes by.
@@ -288,7 +275,10 @@ fn idle(name: &str, blocks: &[cases::Block]) {
     );
 }
 
-/// The mean wait, Jain's index of users' speeds, the speed of the slowest, and each block's longest time away, for the
+/// A block's claims, and what came of them.
+type Of<'b> = (&'b [Entry], Played);
+
+/// The mean wait, the mean completion, Jain's index of users' speeds, the speed of the slowest, and each block's longest time away, for the
 /// played blocks and for ideal schedulers: with claims that run on any part of what they ask for, and with claims that run on
 /// all of it or not at all.
 fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
@@ -298,27 +288,26 @@ fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
         whole: false,
     };
     let told = |what: &str, of: &dyn Fn(&cases::Block) -> Played| {
-        let speeds: Vec<Vec<f64>> = blocks.iter().map(|b| of(b).speeds(&b.list)).collect();
-        let over =
-            |f: &dyn Fn(&[f64]) -> f64| mean(&speeds.iter().map(|s| f(s)).collect::<Vec<_>>());
-        let least = over(&|s| s.iter().copied().fold(1.0, f64::min));
-        let second = over(&|s| {
-            let mut s = s.to_vec();
-            s.sort_by(f64::total_cmp);
-            s.get(1).copied().unwrap_or(1.0)
-        });
-        let waits = |b: &cases::Block| mean(&of(b).waits().collect::<Vec<_>>()) / 60.0;
-        let waits: Vec<f64> = blocks.iter().map(waits).collect();
+        let played: Vec<Of<'_>> = blocks.iter().map(|b| (&*b.list, of(b))).collect();
+        let over = |f: &dyn Fn(&Of<'_>) -> f64| mean(&played.iter().map(f).collect::<Vec<_>>());
+        let slowest = |(list, p): &Of<'_>, nth: usize| {
+            let mut speeds = p.speeds(list);
+            speeds.sort_by(f64::total_cmp);
+            speeds.get(nth).copied().unwrap_or(1.0)
+        };
         println!(
-            "{name}: {what:<60} mean wait {:.1} min, Jain {:.3}, slowest user {least:.3}, next {second:.3}",
-            mean(&waits),
-            over(&jain)
+            "{name}: {what:<60} mean wait {:.1} min, done {:.2} h, Jain {:.3}, slowest user {:.3}, next {:.3}",
+            over(&|(_, p)| mean(&p.waits().collect::<Vec<_>>()) / 60.0),
+            over(&|(list, p)| p.figures(list).jct_mean_s / 3600.0),
+            over(&|(list, p)| jain(&p.speeds(list))),
+            over(&|p| slowest(p, 0)),
+            over(&|p| slowest(p, 1)),
         );
-        let longest = |b: &cases::Block| {
-            let away = of(b).claims.into_iter().map(|c| c.away_s);
+        let longest = |(_, p): &Of<'_>| {
+            let away = p.claims.iter().map(|c| c.away_s);
             format!(" {:.1}", away.fold(0.0, f64::max) / 3600.0)
         };
-        let longest: String = blocks.iter().map(longest).collect();
+        let longest: String = played.iter().map(longest).collect();
         println!("{name}: {what:<60} longest away, h, by block:{longest}");
     };
     told("as played", &|b| b.played.clone());
@@ -344,47 +333,37 @@ fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
     }
 }
 
-/// How long a step of the machine takes, and a look at it.
-fn steps(size: Size) {
-    let mut desk = Desk::new(size, 1, cpu_ns);
-    let began = desk.steps_us.len();
-    let mut looks: Vec<[f64; 2]> = Vec::new();
-    for round in 0..size.rounds {
-        desk.round();
-        looks.extend((round % 3 == 0).then(|| desk.look()));
+/// What was in the way of claims that started late within their owner's guarantee, with the sizes that this met most.
+fn late(name: &str, blocks: &[cases::Block]) {
+    let all = || {
+        blocks
+            .iter()
+            .flat_map(|b| b.list.iter().zip(&b.played.claims))
+    };
+    let within = all().filter(|(_, c)| c.guaranteed_wait_s.is_some()).count();
+    let mut late: BTreeMap<Obstacle, BTreeMap<(u32, u32), usize>> = BTreeMap::new();
+    for (e, claim) in all() {
+        if let (Some(obstacle), Some(_)) = (claim.obstacle, claim.guaranteed_wait_s) {
+            let sizes = late.entry(obstacle).or_default();
+            *sizes.entry((e.gpus, e.milli)).or_default() += 1;
+        }
     }
-    println!(
-        "{} GPUs, {} claims: processor time in us, p50, p90, p99, at most",
-        size.gpus, size.claims
-    );
-    let steps = desk.steps_us.split_off(began);
-    let of = |i: usize| looks.iter().map(|l| l[i]).collect();
-    let rows: [(&str, Vec<f64>); 3] = [
-        ("a step", steps),
-        ("claimable now", of(0)),
-        ("expected starts", of(1)),
-    ];
-    for (name, mut us) in rows {
-        us.sort_by(f64::total_cmp);
-        let at = |q: f64| us[(q * (us.len() - 1) as f64).round() as usize];
+    for (obstacle, sizes) in late {
+        let count: usize = sizes.values().sum();
+        let mut sizes: Vec<_> = sizes.into_iter().map(|(size, n)| (n, size)).collect();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        let most = sizes.iter().take(8);
+        let most = most.map(|(n, (gpus, milli))| format!(" {n} of {gpus}x{milli}"));
         println!(
-            "  {name:<16}{:>8.0}{:>8.0}{:>8.0}{:>8.0}",
-            at(0.5),
-            at(0.9),
-            at(0.99),
-            at(1.0)
+            "{name}: late by {obstacle:?}: {count} of {within}, {:.2} %;{}",
+            count as f64 / within.max(1) as f64 * 100.0,
+            most.collect::<String>()
         );
     }
-    println!("  {} announced, {} done", desk.announced, desk.pulled);
 }
 
 fn main() {
     let args = args();
-    if args.steps {
-        let named = |size: &Size| size.gpus.to_string().contains(&args.row);
-        SIZES.into_iter().filter(named).for_each(steps);
-        return;
-    }
     println!("{}", cases::head());
     let lists = [
         ("default", "openb_gpu_claims.csv"),
@@ -396,12 +375,10 @@ fn main() {
         let mut rows = BTreeMap::new();
         let seeds = args.from..args.from + args.blocks;
         let rows_of = |full: bool| match args.policies.as_slice() {
-            [] => cases::cases(!full),
+            [] => cases::cases(&trace, !full),
             named => named.iter().map(|p| cases::Case::of(*p)).collect(),
         };
-        for mut case in rows_of(args.full) {
-            case.setup.asks = args.asks;
-            case.setup.predicts = !args.blind;
+        for case in rows_of(args.full) {
             if !case.name.contains(&args.row) {
                 continue;
             }
@@ -409,8 +386,11 @@ fn main() {
             let sums = cases::sums(&case, &blocks);
             let name = format!("{name}: {}", case.name);
             println!("{}", sums.line(&name));
-            if args.asks {
-                println!("{}", cases::Foreseen::of(&blocks).line(&name));
+            if let Some(told) = &sums.foreseen {
+                println!("{}", told.line(&name));
+            }
+            if args.late {
+                late(&name, &blocks);
             }
             if args.bounds {
                 bounds(&name, &blocks, &case.setup);

@@ -152,32 +152,6 @@ fn nobody_is_overtaken_on_a_gpu_he_waits_for() {
 }
 
 #[test]
-fn nothing_is_claimable_where_room_is_promised() {
-    let mut w = World::new(&[24, 24]);
-    w.submit_request(1, ends(500, 600), None);
-    let caller = Caller {
-        request: Request::anybody(Share::ONE, 0),
-        parties: Vec::new(),
-    };
-    let room = |w: &World| w.machine.claimable_now(w.now, &caller, &[]);
-    assert_eq!(room(&w).by_gpu, [Share::from_milli(500), Share::ONE]);
-    let mut pinned = Request::from_gpus(Share::ONE, Share::ONE, Class::Batch).unwrap();
-    pinned.only_gpus = vec![0];
-    w.submit_request(2, pinned, None);
-    let told = room(&w);
-    assert_eq!(
-        told.by_gpu,
-        [Share::ZERO, Share::ONE],
-        "the one who waits comes first"
-    );
-    assert_eq!(told.planned, [Some(ClaimId(2)), None]);
-    assert_eq!(
-        (told.models[0].largest, told.models[0].whole),
-        (Share::ONE, 1)
-    );
-}
-
-#[test]
 fn a_waiting_claim_on_one_gpu_does_not_block_the_others() {
     let mut w = World::new(&[24, 24]);
     w.submit(1, 1000);

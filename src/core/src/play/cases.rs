@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::Setup;
 use super::figures::{Outcome, Played, mean, quantile};
 use super::list::{self, Cut, Entry};
 use super::policy::{EASY, GSHARE, NO_MOVE, NO_OFFLOAD, Policy};
-use super::{Setup, carry_s};
 use crate::units::Bytes;
 
 /// What becomes of the claims of the whole machine in a list.
@@ -102,9 +102,10 @@ impl Case {
     }
 }
 
-/// All rows, in the order in which they are played. `quick` leaves out what takes long.
+/// All rows of a list, in the order in which they are played. `quick` leaves out what takes long. Rows with the claims of
+/// the whole machine need a list that has some.
 #[must_use]
-pub fn cases(quick: bool) -> Vec<Case> {
+pub fn cases(trace: &[Entry], quick: bool) -> Vec<Case> {
     let shipped = Setup::default();
     let equal = Setup {
         guaranteed: 4,
@@ -115,9 +116,14 @@ pub fn cases(quick: bool) -> Vec<Case> {
         ..setup.clone()
     };
     let fixed = Policy::named("static").copied().unwrap_or(EASY);
+    // Claims are told when they will start, which decides nothing.
+    let told = Setup {
+        asks: true,
+        ..Setup::default()
+    };
     let mut rows = vec![
         Case::new("equal guarantees", GSHARE, equal.clone()),
-        Case::new("as shipped", GSHARE, shipped.clone()),
+        Case::new("as shipped", GSHARE, told),
         Case::new("easy", EASY, shipped.clone()),
         Case::new("fixed parts", fixed, shipped.clone()),
         Case::new("no offload, no move", NO_OFFLOAD, shipped.clone()),
@@ -150,6 +156,8 @@ pub fn cases(quick: bool) -> Vec<Case> {
             }
         }
     }
+    let whole = |gpus: usize| trace.iter().any(|e| e.gpus as usize >= gpus);
+    rows.retain(|row| row.whole != Whole::In || whole(row.setup.gpus));
     rows
 }
 
@@ -190,6 +198,8 @@ pub struct Sums {
     pub waits: Vec<f64>,
     /// Mean completion of each user, in hours.
     pub users_h: Vec<f64>,
+    /// How true the expected starts were, where claims were told of them.
+    pub foreseen: Option<Foreseen>,
 }
 
 /// Adds blocks up.
@@ -206,7 +216,7 @@ pub fn sums(case: &Case, blocks: &[Block]) -> Sums {
     let claims = all().count().max(1) as f64;
     let each = |of: fn(&Outcome) -> f64| all().map(|(_, c)| of(&c)).sum::<f64>();
     let setup = &case.setup;
-    let in_time = 60.0 + setup.rules.countdown.as_secs_f64() + 2.0 * carry_s(setup.mem);
+    let in_time = setup.in_time().as_secs_f64();
     let within: Vec<f64> = all().filter_map(|(_, c)| c.guaranteed_wait_s).collect();
     let mut late: Vec<f64> = within.iter().copied().filter(|w| *w > in_time).collect();
     let mut short: Vec<f64> = all()
@@ -243,6 +253,7 @@ pub fn sums(case: &Case, blocks: &[Block]) -> Sums {
             .map(|b| b.played.figures(&b.list).wait_mean_s / 60.0)
             .collect(),
         users_h: (0..users).map(user_h).collect(),
+        foreseen: setup.asks.then(|| Foreseen::of(blocks)),
     }
 }
 
@@ -268,8 +279,7 @@ pub struct Foreseen {
 
 impl Foreseen {
     /// Of blocks that were played with [`Setup::asks`].
-    #[must_use]
-    pub fn of(blocks: &[Block]) -> Self {
+    fn of(blocks: &[Block]) -> Self {
         let all = blocks.iter().flat_map(|b| &b.played.claims);
         let waited: Vec<(f64, Told)> = all
             .filter_map(|c| Some((c.granted_s.filter(|wait| *wait > 0.0)?, c.expected)))
@@ -479,6 +489,16 @@ pub fn goals(list: &str, shared: bool, rows: &BTreeMap<String, Sums>) -> Vec<Goa
             most("as shipped: longest time away, h", r.away_h, 24.0),
             least("as shipped: Jain of users' speed", r.jain, 0.97),
         ]);
+        if let Some(told) = &r.foreseen {
+            let name = |what| format!("expected starts: {what}");
+            let close = least(&name("certain ones within 10 s, %"), told.close, 99.0);
+            goals.extend((told.certain > 0).then_some(close));
+            goals.extend([
+                least(&name("the others within the span, %"), told.holds, 80.0),
+                most(&name("width of the span over the wait"), told.width, 2.0),
+                most(&name("waits over 2 min without, %"), told.silent, 25.0),
+            ]);
+        }
     }
     if let (Some(none), Some(easy)) = (row("no offload, no move"), row("easy")) {
         let blocks = none.waits.iter().zip(&easy.waits);

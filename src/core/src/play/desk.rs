@@ -220,8 +220,8 @@ impl Desk {
     }
 
     /// Microseconds that it takes to say what one of the users could claim now, and when the first in the queue start.
-    pub fn look(&mut self) -> [f64; 2] {
-        let uid = self.dice.below(USERS);
+    pub fn look(&self) -> [f64; 2] {
+        let uid = self.seen.len() % USERS;
         let mut request = Request::of_size(
             crate::size::Size {
                 gpus: 1,

@@ -1,5 +1,7 @@
 //! What came of a list that was played.
 
+use crate::machine::Obstacle;
+
 /// What came of one claim. Times in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
@@ -27,6 +29,8 @@ pub struct Outcome {
     pub granted_s: Option<f64>,
     /// From the moment at which it was within its owner's guarantee until it began to run; none if it never waited so.
     pub guaranteed_wait_s: Option<f64>,
+    /// What was in its way then, where that took longer than a minimum run, a countdown and two offloads.
+    pub obstacle: Option<Obstacle>,
 }
 
 /// A list that was played.
@@ -42,8 +46,6 @@ pub struct Played {
     pub unfit: f64,
     /// Suspensions and moves that did not work.
     pub failed: u32,
-    /// Steps of the machine.
-    pub steps: u64,
 }
 
 /// The figures of a policy.

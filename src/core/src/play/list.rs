@@ -157,6 +157,9 @@ impl Dice {
     }
 }
 
+/// Part of a block's claims by user, where the list has none.
+const USERS: [f64; 4] = [0.59, 0.21, 0.12, 0.08];
+
 /// How a block is cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
@@ -168,21 +171,6 @@ pub struct Cut {
     pub load: f64,
     /// Run times are brought into this range, in seconds.
     pub run_s: (f64, f64),
-    /// Part of the claims by user.
-    pub users: [f64; 4],
-    /// Where a block's claims and times come from.
-    pub draw: Draw,
-}
-
-/// Where a block's claims and times come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Draw {
-    /// Consecutive claims with the list's own times.
-    List,
-    /// Consecutive claims; times between requests from an exponential distribution.
-    Poisson,
-    /// Claims drawn one by one from the whole list; exponential times.
-    Mixed,
 }
 
 impl Default for Cut {
@@ -192,14 +180,12 @@ impl Default for Cut {
             gpus: 8,
             load: 0.9,
             run_s: (30.0, 6.0 * 3600.0),
-            users: [0.59, 0.21, 0.12, 0.08],
-            draw: Draw::Poisson,
         }
     }
 }
 
-/// A block of consecutive claims from a place that the seed chooses, with users drawn at random where the list
-/// has none, and the times between requests stretched so that the load is as asked.
+/// A block of consecutive claims from a place that the seed chooses, with users drawn at random where the list has none,
+/// and times between requests from an exponential distribution, stretched so that the load is as asked.
 #[must_use]
 pub fn block(trace: &[Entry], cut: &Cut, seed: u64) -> Vec<Entry> {
     let mut dice = Dice::new(seed);
@@ -208,30 +194,18 @@ pub fn block(trace: &[Entry], cut: &Cut, seed: u64) -> Vec<Entry> {
     let mut clock = 0.0;
     let mut out: Vec<Entry> = (0..cut.claims)
         .map(|i| {
-            let (round, at) = ((from + i) / trace.len(), (from + i) % trace.len());
-            let mut e = trace[at];
-            if cut.draw == Draw::Mixed {
-                e = trace[dice.below(trace.len())];
-            }
-            if cut.draw != Draw::List {
-                clock -= (1.0 - dice.unit()).ln();
-                e.arrival_s = clock;
-            } else {
-                let span = trace[trace.len() - 1].arrival_s - trace[0].arrival_s;
-                e.arrival_s += round as f64 * span - trace[from].arrival_s;
-            }
+            let mut e = trace[(from + i) % trace.len()];
+            clock -= (1.0 - dice.unit()).ln();
+            e.arrival_s = clock;
             e.run_s = e.run_s.clamp(cut.run_s.0, cut.run_s.1);
             e.gpus = e.gpus.min(cut.gpus as u32);
             if !named {
                 let mut draw = dice.unit();
-                e.user = cut
-                    .users
-                    .iter()
-                    .position(|p| {
-                        draw -= p;
-                        draw < 0.0
-                    })
-                    .unwrap_or(0);
+                let user = USERS.iter().position(|p| {
+                    draw -= p;
+                    draw < 0.0
+                });
+                e.user = user.unwrap_or(0);
             }
             e
         })
@@ -325,20 +299,17 @@ mod tests {
             claims: 300,
             ..Cut::default()
         };
-        for draw in [Draw::List, Draw::Poisson, Draw::Mixed] {
-            let cut = Cut { draw, ..cut };
-            let list = block(&trace, &cut, 7);
-            assert_eq!(list, block(&trace, &cut, 7));
-            assert_ne!(list, block(&trace, &cut, 8));
-            let work: f64 = list.iter().map(|e| e.size() * e.run_s).sum();
-            let load = work / (8.0 * list[299].arrival_s);
-            assert!((load - 0.9).abs() < 1e-9, "{load}");
-            assert!(list.windows(2).all(|w| w[0].arrival_s <= w[1].arrival_s));
-            let first = list.iter().filter(|e| e.user == 0).count();
-            assert!(
-                (150..210).contains(&first),
-                "{first} of 300 are the first user's"
-            );
-        }
+        let list = block(&trace, &cut, 7);
+        assert_eq!(list, block(&trace, &cut, 7));
+        assert_ne!(list, block(&trace, &cut, 8));
+        let work: f64 = list.iter().map(|e| e.size() * e.run_s).sum();
+        let load = work / (8.0 * list[299].arrival_s);
+        assert!((load - 0.9).abs() < 1e-9, "{load}");
+        assert!(list.windows(2).all(|w| w[0].arrival_s <= w[1].arrival_s));
+        let first = list.iter().filter(|e| e.user == 0).count();
+        assert!(
+            (150..210).contains(&first),
+            "{first} of 300 are the first user's"
+        );
     }
 }

@@ -47,8 +47,6 @@ pub struct Setup {
     pub tick: Duration,
     /// It is asked when those who wait will start.
     pub asks: bool,
-    /// The machine is told how long earlier runs took.
-    pub predicts: bool,
 }
 
 impl Default for Setup {
@@ -71,8 +69,14 @@ impl Default for Setup {
             warning: Duration::from_secs(600),
             tick: Duration::ZERO,
             asks: false,
-            predicts: true,
         }
+    }
+}
+
+impl Setup {
+    /// A claim within its owner's guarantee starts within a minimum run, a countdown and two offloads.
+    pub(super) fn in_time(&self) -> Duration {
+        Duration::from_secs(60) + self.rules.countdown + secs(2.0 * carry_s(self.mem))
     }
 }
 
@@ -156,7 +160,6 @@ struct Player<'a> {
     kept_s: f64,
     unfit_s: f64,
     failed: u32,
-    steps: u64,
 }
 
 /// How far behind a claim the one may be that is asked for when it has ended.
@@ -209,7 +212,6 @@ impl<'a> Player<'a> {
             kept_s: 0.0,
             unfit_s: 0.0,
             failed: 0,
-            steps: 0,
         }
     }
 
@@ -392,9 +394,6 @@ impl<'a> Player<'a> {
 
     /// How long earlier claims of the list took that were as this one.
     fn run_time(&self, index: usize) -> Option<Span> {
-        if !self.setup.predicts {
-            return None;
-        }
         let Entry {
             user, gpus, milli, ..
         } = self.list[index];
@@ -427,7 +426,6 @@ impl<'a> Player<'a> {
     fn send(&mut self, event: Event) {
         let mut todo = VecDeque::from([event]);
         while let Some(event) = todo.pop_front() {
-            self.steps += 1;
             let shown = event.clone();
             let actions = self.machine.step(self.now, event);
             (self.see)(self.now, &shown, &actions);
@@ -655,9 +653,17 @@ impl<'a> Player<'a> {
             .collect();
         for (id, entitled) in entitled {
             let run = &mut self.runs[index_of(id)];
-            if !run.began {
-                run.guaranteed_since = entitled.then(|| run.guaranteed_since.unwrap_or(self.now));
+            if run.began {
+                continue;
             }
+            let since = run.guaranteed_since.unwrap_or(self.now);
+            run.guaranteed_since = entitled.then_some(since);
+            let late = entitled && self.now > since + self.setup.in_time();
+            let known = run.outcome.obstacle.filter(|_| late);
+            run.outcome.obstacle = match (late, known) {
+                (true, None) => self.machine.obstacle(self.now, id),
+                _ => known,
+            };
         }
     }
 
@@ -669,7 +675,6 @@ impl<'a> Player<'a> {
             kept_idle: self.kept_s / whole,
             unfit: self.unfit_s / whole,
             failed: self.failed,
-            steps: self.steps,
         }
     }
 }

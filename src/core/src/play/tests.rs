@@ -3,8 +3,8 @@
 use super::list::{self, Cut, Entry};
 use super::player::watched;
 use super::policy::EASY;
-use super::{Played, Policy, Setup, carry_s, play};
-use crate::machine::{Action, Event, Now};
+use super::{Policy, Setup, carry_s, play};
+use crate::machine::Event;
 use crate::units::Bytes;
 use std::time::Duration;
 
@@ -15,7 +15,6 @@ fn busy(seed: u64) -> (Vec<Entry>, Setup) {
         gpus: 2,
         load: 1.2,
         run_s: (30.0, 1800.0),
-        ..Cut::default()
     };
     let setup = Setup {
         gpus: 2,
@@ -34,27 +33,6 @@ fn entry(arrival_s: f64, run_s: f64, milli: u32, user: usize) -> Entry {
         user,
         ..Entry::default()
     }
-}
-
-/// What is decided: who starts, stops, moves and comes back, and when.
-fn decisions(list: &[Entry], setup: &Setup) -> (Vec<(Now, Action)>, Played) {
-    let mut seen = Vec::new();
-    let played = watched(list, setup, &mut |now, _, actions: &[Action]| {
-        let decides = |a: &&Action| {
-            matches!(
-                a,
-                Action::Grant { .. }
-                    | Action::Announce { .. }
-                    | Action::Park { .. }
-                    | Action::Unpark { .. }
-                    | Action::Move { .. }
-                    | Action::LeaseOver { .. }
-            )
-        };
-        let at = Duration::from_millis(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
-        seen.extend(actions.iter().filter(decides).map(|a| (at, a.clone())));
-    });
-    (seen, played)
 }
 
 #[test]
@@ -187,27 +165,6 @@ fn no_room_is_kept_where_nobody_waits_for_it() {
     assert!((played.unfit - 0.3 * 890.0 / 900.0).abs() < 1e-9);
     let easy = EASY.play(&list, &setup);
     assert!((easy.unfit - played.unfit).abs() < 1e-9);
-}
-
-/// The machine says itself when it wants to be called: looking at it every second changes nothing.
-#[test]
-fn ticks_between_the_moments_that_the_machine_asks_for_decide_nothing() {
-    for seed in 0..4 {
-        let (list, setup) = busy(seed);
-        let often = Setup {
-            tick: Duration::from_secs(1),
-            ..setup.clone()
-        };
-        let ((a, _), (b, _)) = (decisions(&list, &setup), decisions(&list, &often));
-        // What rests on sums that change all the time is looked at once a minute only, and one such decision moves all
-        // that come after it; countdowns, shortest runs and levels are met to the moment.
-        let same = a.iter().zip(&b).take_while(|(a, b)| a == b).count();
-        assert!(same >= 10, "seed {seed}: {same} of {}", a.len());
-        let next = (a.get(same), b.get(same));
-        if let (Some((a, _)), Some((b, _))) = next {
-            assert!(a.abs_diff(*b) <= Duration::from_secs(60), "seed {seed}");
-        }
-    }
 }
 
 #[test]
