@@ -10,7 +10,7 @@ use gshare_sim_board::BoardError;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{
-    Raw, SOON, board, claim_of, ok, quick, refused, root, run, station, station_with, until,
+    Raw, SOON, board, claim, ok, quick, refused, root, run, station, station_with, until,
 };
 
 // `gshare admin`: drain, kill and their record, on real processes.
@@ -297,7 +297,7 @@ fn the_most_that_a_quota_allows_holds_over_claims_and_restarts() {
     }
     let text = ok(&station, &["admin", "quota", "remove", &party]);
     assert!(
-        text.contains(&format!("quota set {party} --weight 2 --max 0.5\n")),
+        text.contains(&format!("quota set {party} --weight 2 --max 0.5")),
         "{text}"
     );
     assert_eq!(refused(&station, "0.2").0, Some(0));
@@ -405,11 +405,7 @@ fn a_release_for_a_time_ends_by_itself_and_outlives_the_service() {
 fn a_gpu_that_a_claim_holds_is_not_released() {
     let station = quick("");
     let held = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "1"]);
-    let snapshot = station.snapshot().expect("served");
-    let id = claim_of(&snapshot, held.pid())
-        .expect("its claim")
-        .id
-        .clone();
+    let id = claim(&station, held.pid()).id;
     let text = refused(&station, &["admin", "release", "1"]);
     assert!(text.contains(&format!("GPU 1 is held by {id}")), "{text}");
     assert!(text.contains("gshare admin drain 1 --wait"), "{text}");

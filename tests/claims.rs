@@ -12,21 +12,14 @@ use std::time::{Duration, Instant};
 
 use gshare::station::Station;
 use gshare_abi::host::LimitsFile;
-use gshare_proto::{Call, ClaimState, ClaimView, Reply, ResizeSpec, Wait};
+use gshare_proto::{Call, ClaimState, Reply, ResizeSpec, Wait};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::terminal::Terminal;
 use support::{
-    FULL, MIB, Raw, SOON, all_ended, board, board_bytes, claim_of, example, root, run, station,
-    station_with, text, until, words,
+    FULL, MIB, Raw, SOON, all_ended, board, board_bytes, example, root, run, station, station_with,
+    text, until, words,
 };
-
-// What a claim can ask for: parts of several GPUs, models and modes, hours of its class, a lease.
-
-fn view(station: &Station, raw: &Raw) -> ClaimView {
-    let snapshot = station.snapshot().expect("served");
-    claim_of(&snapshot, raw.pid()).expect("listed").clone()
-}
 
 /// The limits pages of a claim: guaranteed SMs in thousandths, and the cap in bytes.
 fn pages(station: &Station, id: &str) -> Vec<(u32, u64)> {
@@ -57,7 +50,7 @@ fn parts_of_several_gpus_of_one_model_have_a_page_a_cap_and_figures_on_each() {
     // One RTX 4090 is half taken, so that only the two H100 have three quarters each.
     let other = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
     let mut both = Raw::claim(&station, &["-q", "-g", "2x0.75"]);
-    let claim = view(&station, &both);
+    let claim = support::claim(&station, both.pid());
     let gpus: Vec<u32> = claim.gpus.iter().map(|g| g.gpu).collect();
     assert_eq!(gpus, [2, 3], "of one model");
     assert_eq!(both.ask("count"), "ok 2", "it sees its two and no other");
@@ -73,7 +66,7 @@ fn parts_of_several_gpus_of_one_model_have_a_page_a_cap_and_figures_on_each() {
         assert_eq!(both.ask(&format!("alloc {}", 8192 * MIB)), FULL, "{device}");
     }
     let charged = until("both are charged", SOON, || {
-        let claim = view(&station, &both);
+        let claim = support::claim(&station, both.pid());
         let charges: Vec<u64> = claim.gpus.iter().filter_map(|g| g.mem_charge).collect();
         (charges.len() == 2 && charges.iter().all(|c| *c > caps[0] / 2)).then_some(charges)
     });
@@ -113,7 +106,7 @@ fn parts_of_several_gpus_of_one_model_have_a_page_a_cap_and_figures_on_each() {
     let resized = run(&station, &["resize", &claim.id, "-g", "2x0.25"]);
     assert_eq!(resized.status.code(), Some(0), "{}", text(&resized));
     assert!(
-        view(&station, &both)
+        support::claim(&station, both.pid())
             .gpus
             .iter()
             .all(|g| (g.sm_request - 0.25).abs() < 1e-9)
@@ -138,7 +131,11 @@ fn models_and_modes_bind_a_claim_and_what_is_not_here_is_refused_with_what_is() 
     let station = station_with(|o| o.config = "[gpu]\n3 = { mode = \"exclusive\" }\n".to_owned());
     let place = |args: &[&str]| {
         let claim = Raw::claim(&station, args);
-        let gpus: Vec<u32> = view(&station, &claim).gpus.iter().map(|g| g.gpu).collect();
+        let gpus: Vec<u32> = support::claim(&station, claim.pid())
+            .gpus
+            .iter()
+            .map(|g| g.gpu)
+            .collect();
         gpus
     };
     assert_eq!(place(&["-q", "-g", "0.1", "--model", "h100"]), [2]);
@@ -259,11 +256,11 @@ fn a_job_that_was_stopped_is_shown_as_stopped_until_it_goes_on() {
     let job = Pid::from_raw(raw.pid().cast_signed());
     kill(job, Signal::SIGSTOP).expect("stopped");
     until("it is shown as stopped", SOON, || {
-        (view(&station, &raw).state_text == "stopped").then_some(())
+        (support::claim(&station, raw.pid()).state_text == "stopped").then_some(())
     });
     kill(job, Signal::SIGCONT).expect("goes on");
     until("it runs", SOON, || {
-        (view(&station, &raw).state_text != "stopped").then_some(())
+        (support::claim(&station, raw.pid()).state_text != "stopped").then_some(())
     });
     assert_eq!(raw.finish(), Some(0));
 }
@@ -549,7 +546,7 @@ fn a_claim_under_load_has_its_new_size_within_200_ms_and_is_never_over_it() {
     let station = station();
     let board = board(&station);
     let mut first = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
-    let id = view(&station, &first).id;
+    let id = support::claim(&station, first.pid()).id;
     let mut second = Raw::join(&station, &id);
     let pids = [first.pid(), second.pid()];
     let (_, start) = first.info();
@@ -642,11 +639,11 @@ fn a_claim_under_load_has_its_new_size_within_200_ms_and_is_never_over_it() {
 fn what_does_not_fit_is_refused_with_what_would_and_a_patient_one_waits() {
     let station = station();
     let mut raw = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "1"]);
-    let id = view(&station, &raw).id;
+    let id = support::claim(&station, raw.pid()).id;
     let other = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "1"]);
     let refused = resize(&station, &[&id, "-g", "0.75"]);
     assert_eq!(refused.status.code(), Some(75), "{}", text(&refused));
-    let other_id = view(&station, &other).id;
+    let other_id = support::claim(&station, other.pid()).id;
     assert!(
         text(&refused).contains("is possible") && text(&refused).contains(&other_id),
         "{}",
@@ -685,7 +682,7 @@ fn what_does_not_fit_is_refused_with_what_would_and_a_patient_one_waits() {
         text(&only)
     );
     until("its state says so", SOON, || {
-        let state = view(&station, &raw).state_text;
+        let state = support::claim(&station, raw.pid()).state_text;
         state.contains("over its request").then_some(())
     });
 
@@ -700,24 +697,24 @@ fn what_does_not_fit_is_refused_with_what_would_and_a_patient_one_waits() {
     assert_eq!(other.finish(), Some(0));
     let mut patient = patient;
     assert_eq!(patient.wait().expect("reaped").code(), Some(0));
-    assert_eq!(view(&station, &raw).gpus[0].sm_request, 1.0);
+    assert_eq!(support::claim(&station, raw.pid()).gpus[0].sm_request, 1.0);
 }
 
 #[test]
 fn a_new_size_survives_the_service() {
     let mut station = station();
     let mut raw = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
-    let id = view(&station, &raw).id;
+    let id = support::claim(&station, raw.pid()).id;
     let done = resize(
         &station,
         &[&id, "-g", "0.25", "--gpu-mem-limit", "9G", "--limit", "0.6"],
     );
     assert!(done.status.success(), "{}", text(&done));
-    let before = view(&station, &raw);
+    let before = support::claim(&station, raw.pid());
     station.stop_service(Signal::SIGKILL).expect("killed");
     assert_eq!(raw.info().1, 9 << 30, "the page stays");
     station.start_service().expect("starts again");
-    let after = view(&station, &raw);
+    let after = support::claim(&station, raw.pid());
     assert_eq!(after.gpus[0].mem_request, before.gpus[0].mem_request);
     assert_eq!(after.gpus[0].mem_limit, 9 << 30);
     assert_eq!(

@@ -17,7 +17,7 @@ use gshare_proto::{ClaimState, Grade, HealthView};
 use gshare_sim_board::Health;
 use nix::sys::signal::Signal;
 use support::{
-    MIB, Raw, SOON, all_ended, board, claim_of, quick, root, station, tried, until, words,
+    MIB, Raw, SOON, all_ended, board, claim, claim_of, quick, root, station, tried, until, words,
 };
 
 // What breaks around the service: a full disk, a lost GPU, a driver that hangs, a second service, a restart
@@ -291,8 +291,7 @@ fn a_forged_page_turns_the_service_against_nobody() {
         &["-q", "-g", "0.25", "--gpu-ids", "0", "--name", "liar"],
     );
     let mut victim = Command::new("sleep").arg("600").spawn().expect("starts");
-    let snapshot = station.snapshot().expect("served");
-    let claim = claim_of(&snapshot, raw.pid()).expect("listed");
+    let claim = claim(&station, raw.pid());
     let number: u64 = claim.id[1..].parse().expect("a number");
     let uuid = &claim.gpus[0].uuid;
     let limits = station
@@ -605,8 +604,7 @@ fn an_error_that_needs_a_reset_keeps_new_claims_off_until_it_is_mended() {
     assert_eq!(claim_on(&station, "0"), Some(0), "the others go on");
 
     // Its holder is told, and can read it later.
-    let snapshot = station.snapshot().expect("served");
-    let claim = claim_of(&snapshot, held.pid()).expect("runs on").id.clone();
+    let claim = claim(&station, held.pid()).id;
     let log = tried(&station, &["log", &claim]).1;
     assert!(
         log.contains("Xid 95") && log.contains("--gpu-reset"),

@@ -20,7 +20,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use support::{
-    GSHARE, MIB, Raw, SOON, board, claim_of, looks, ok, patience, python, run, station_with, until,
+    GSHARE, MIB, Raw, SOON, board, claim, claim_of, looks, ok, patience, python, run, station_with,
+    until,
 };
 
 // Whose SMs are busy: what the screen says of claims against the simulation's own record of each process.
@@ -417,8 +418,7 @@ fn an_idle_claim_with_memory_leaves_its_gpu_and_its_programs_live_on() {
     });
     follow(&station, &found);
     goes(&station, words);
-    let snapshot = station.snapshot().expect("served");
-    let claim = claim_of(&snapshot, raw.pid()).expect("its program lives");
+    let claim = claim(&station, raw.pid());
     assert!(
         matches!(
             claim.place.word.as_deref(),

@@ -7,8 +7,8 @@ use gshare::station::Station;
 use gshare_proto::ReportView;
 use nix::sys::signal::Signal;
 use support::{
-    FULL, GIB, Raw, SOON, board, claim_of, looks, next_look, ok, python, root, run, station_with,
-    until,
+    FULL, GIB, Raw, SOON, board, claim, claim_of, looks, next_look, ok, python, root, run,
+    station_with, until,
 };
 
 // MIG on the simulated driver: instances that are there are found, placed and closed to others.
@@ -55,8 +55,7 @@ fn a_quarter_gets_the_smallest_instance_that_is_large_enough() {
     let tried: serde_json::Value = serde_json::from_slice(&alone.stdout).expect("JSON");
     assert_eq!(tried["gpus"][0]["gpu"], 5, "{tried}");
     let mut quarter = Raw::claim(&station, &["-q", "-g", "0.25"]);
-    let snapshot = station.snapshot().expect("served");
-    let part = &claim_of(&snapshot, quarter.pid()).expect("its claim").gpus[0];
+    let part = &claim(&station, quarter.pid()).gpus[0];
     assert_eq!((part.gpu, part.sm_request), (4, 1.0));
     // The cap is all of the instance, less the reserve, and holds.
     let (_, total) = quarter.info();

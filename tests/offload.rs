@@ -17,10 +17,11 @@ use gshare_sim_board::{CheckpointHow, CheckpointStep};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::detach::{
-    by_gpu, claim, fault, fill, holder, join, met, on_gpus, ready, settles, station_of,
-    station_that, word,
+    by_gpu, fault, fill, holder, met, on_gpus, ready, settles, station_of, station_that, word,
 };
-use support::{GIB, Raw, SOON, all_ended, board, board_bytes, claim_of, ok, refused, run, until};
+use support::{
+    GIB, Raw, SOON, all_ended, board, board_bytes, claim, claim_of, ok, refused, run, until,
+};
 
 // GPU memory of claims that run goes to the host and comes back: contents equal, processes alive, bytes on one side.
 
@@ -384,7 +385,7 @@ impl Three {
         let first = Raw::claim(station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
         let pid = first.pid();
         let id = claim(station, pid).id;
-        let mut raws = vec![first, join(station, &id), join(station, &id)];
+        let mut raws = vec![first, Raw::join(station, &id), Raw::join(station, &id)];
         let sums = raws.iter_mut().map(|raw| fill(raw, 0)).collect();
         for raw in &mut raws {
             assert_eq!(raw.ask("launch 2"), "ok 2");
@@ -566,7 +567,7 @@ fn a_process_that_joins_a_detached_claim_brings_all_of_it_back() {
     let id = three.id.clone();
     ok(&station, &["offload", &id]);
     assert_eq!(three.on(&station), [0, 0, 0]);
-    let mut fourth = join(&station, &id);
+    let mut fourth = Raw::join(&station, &id);
     let sum = fill(&mut fourth, 0);
     settles(&station, three.pid(), None);
     three.whole(&station, "somebody joined");
@@ -583,7 +584,7 @@ fn a_claim_of_several_gpus_is_the_same_on_each_wherever_it_goes() {
     let mut first = Raw::claim(&station, &["-q", "-g", "2x0.5"]);
     let pid = first.pid();
     let id = claim(&station, pid).id;
-    let mut second = join(&station, &id);
+    let mut second = Raw::join(&station, &id);
     // What each process has on each of the two GPUs.
     let mut sums = Vec::new();
     for raw in [&mut first, &mut second] {
@@ -694,7 +695,7 @@ fn ipc_says_so_from_when_it_is_used() {
     let (mut raw, sum) = holder(&station, &["-q", "-g", "0.5"]);
     let id = claim(&station, raw.pid()).id;
     // Of any of its processes.
-    let mut other = join(&station, &id);
+    let mut other = Raw::join(&station, &id);
     let _ = fill(&mut other, 0);
     ready(&station, raw.pid());
     assert_eq!(other.ask("share 0"), "ok");
@@ -1008,7 +1009,7 @@ fn a_process_that_the_driver_loses_is_told_and_keeps_nobody_from_coming_back() {
     for step in [Lock, Checkpoint, Restore, Unlock] {
         let (mut first, sum) = holder(&station, &ON_GPU_0);
         let id = claim(&station, first.pid()).id;
-        let mut second = join(&station, &id);
+        let mut second = Raw::join(&station, &id);
         let _ = fill(&mut second, 0);
         ready(&station, first.pid());
         let held = on_gpus(&station, first.pid());
@@ -1063,7 +1064,7 @@ fn processes_that_wait_for_each_other_are_given_up_and_all_run_on() {
     let station = station_of(2, "");
     let (mut first, sum) = holder(&station, &ON_GPU_0);
     let id = claim(&station, first.pid()).id;
-    let mut others = [join(&station, &id), join(&station, &id)];
+    let mut others = [Raw::join(&station, &id), Raw::join(&station, &id)];
     let sums = others.each_mut().map(|other| fill(other, 0));
     ready(&station, first.pid());
     let held = on_gpus(&station, first.pid());
@@ -1165,7 +1166,7 @@ fn a_thread_that_is_stuck_in_the_driver_keeps_its_claim_where_it_is() {
     slow_kernels(&station);
     let (mut raw, _) = holder(&station, &ON_GPU_0);
     let id = claim(&station, raw.pid()).id;
-    let mut other = join(&station, &id);
+    let mut other = Raw::join(&station, &id);
     let sum = fill(&mut other, 0);
     raw.tell("launch 1");
     until("the kernel runs", SOON, || {
@@ -1335,7 +1336,7 @@ impl Two {
         let station = station_of(2, "");
         let mut first = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
         let id = claim(&station, first.pid()).id;
-        let mut second = join(&station, &id);
+        let mut second = Raw::join(&station, &id);
         let sums = [fill(&mut first, 0), fill(&mut second, 0)];
         ready(&station, first.pid());
         let held = [&first, &second].map(|raw| by_gpu(&station, raw.pid())[0]);

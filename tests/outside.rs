@@ -19,8 +19,8 @@ use support::others::Others;
 use support::terminal::Terminal;
 use support::users::{Users, account, as_user, reachable};
 use support::{
-    DENIED, FULL, MIB, OPEN, Raw, SOON, all_ended, board, board_bytes, claim_of, example, root,
-    run, station, station_with, text, tried, until, words,
+    DENIED, FULL, MIB, OPEN, Raw, SOON, all_ended, board, board_bytes, claim, claim_of, example,
+    root, run, station, station_with, text, tried, until, words,
 };
 
 // GPU processes outside claims: shown, accounted to their owners, or kept from the GPUs.
@@ -239,8 +239,7 @@ fn a_process_on_a_gpu_that_others_have_in_full_is_adopted_and_over_its_limit() {
             "{text}"
         );
         let view = || {
-            let snapshot = station.snapshot().expect("served");
-            let claim = claim_of(&snapshot, pid).expect("listed");
+            let claim = claim(&station, pid);
             (claim.id.clone(), claim.state_text.clone())
         };
         let (id, state) = view();
@@ -296,8 +295,7 @@ fn adopts_and_restricts(station: &Station) {
     );
     let (code, text) = tried(station, &["adopt", &pid, "-g", "0.25", "--json"]);
     assert_eq!(code, Some(0), "{text}");
-    let snapshot = station.snapshot().expect("served");
-    let claim = claim_of(&snapshot, shell.pid()).expect("listed");
+    let claim = claim(station, shell.pid());
     let gpu = claim.gpus[0].gpu;
     assert_eq!(claim.members.len(), 2, "its child is moved too");
     for other in 0..4 {

@@ -18,7 +18,7 @@ use support::detach::fast;
 use support::terminal::Terminal;
 use support::users::{Users, as_user};
 use support::{
-    FULL, GIB, MIB, Random, Raw, SOON, accused_at, all_ended, board, claim_of, copy_program,
+    FULL, GIB, MIB, Random, Raw, SOON, accused_at, all_ended, board, claim, claim_of, copy_program,
     example, looks, next_look, ok, root, run, station_with, until,
 };
 
@@ -55,10 +55,7 @@ fn accused(station: &Station, pid: u32) -> Option<ClaimView> {
 fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
     let station = station("");
     let mut bypass = Raw::start(around(&station, &["-g", "0.5", "--gpu-ids", "0"]));
-    let id = claim_of(&station.snapshot().expect("served"), bypass.pid())
-        .expect("listed")
-        .id
-        .clone();
+    let id = claim(&station, bypass.pid()).id;
     let mut honest = Raw::join(&station, &id);
     assert_eq!(honest.ask(&format!("alloc {}", 256 * MIB)), "ok 0");
 
@@ -130,22 +127,21 @@ fn a_program_with_the_set_user_id_bit_has_no_library_and_is_seen_by_what_it_uses
     copy_program(example("raw_client"), &program);
     std::fs::set_permissions(&program, Permissions::from_mode(0o4755)).expect("set");
     let driver = station.sim_dir().join("lib/libcuda.so.1");
-    let claim = |driver: &[&Path]| {
+    let start = |driver: &[&Path]| {
         let mut command = station.command();
         command.args(["claim", "-q", "-g", "0.5", "--gpu-ids", "0", "--"]);
         command.arg(&program).args(driver);
         as_user(command, users.uid(0))
     };
-    let mut by_name = claim(&[]);
+    let mut by_name = start(&[]);
     let output = by_name.stdin(Stdio::null()).output().expect("runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
         said.starts_with("error -1 cannot load libcuda"),
         "{output:?}"
     );
-    let mut around = Raw::start(claim(&[&driver]));
-    let snapshot = station.snapshot().expect("served");
-    let view = claim_of(&snapshot, around.pid()).expect("listed");
+    let mut around = Raw::start(start(&[&driver]));
+    let view = claim(&station, around.pid());
     assert_eq!(view.uid, users.uid(0));
     assert!(view.members.contains(&around.pid()), "{view:?}");
     assert_eq!(around.ask(&format!("alloc {}", 3072 * MIB)), "ok 0");
@@ -235,10 +231,7 @@ fn what_a_claim_takes_beyond_its_own_is_not_given_to_others() {
 fn by_policy_the_offender_is_ended_after_the_grace_time_and_his_siblings_live() {
     let station = station("overuse = \"stop\"\noveruse-grace = \"1s\"\n");
     let mut honest = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "1"]);
-    let id = claim_of(&station.snapshot().expect("served"), honest.pid())
-        .expect("listed")
-        .id
-        .clone();
+    let id = claim(&station, honest.pid()).id;
     let mut member = station.command();
     member.args(["join", "-q", &id, "--", "env"]);
     member.arg(format!(
@@ -442,8 +435,7 @@ fn where_launches_cannot_be_counted_ps_says_that_it_cannot_tell() {
         next_look(&station);
         assert_eq!(accused(&station, raw.pid()), None);
     }
-    let snapshot = station.snapshot().expect("served");
-    let part = &claim_of(&snapshot, raw.pid()).expect("listed").gpus[0];
+    let part = &claim(&station, raw.pid()).gpus[0];
     assert_eq!(part.cannot_tell, [raw.pid()]);
     assert_eq!(raw.line(), "ok 3000");
 }
@@ -859,11 +851,7 @@ fn honest_programs_at_their_limits_are_not_accused_and_not_lost() {
             for index in std::mem::take(&mut program.held) {
                 program.must(&format!("free {index}"));
             }
-            let snapshot = station.snapshot().expect("served");
-            let id = claim_of(&snapshot, program.raw.pid())
-                .expect("there")
-                .id
-                .clone();
+            let id = claim(&station, program.raw.pid()).id;
             let output = run(&station, &["offload", &id]);
             // Other tests may have taken the host's memory.
             let no_room = String::from_utf8_lossy(&output.stderr).contains("the host has ");

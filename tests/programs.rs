@@ -18,8 +18,8 @@ use gshare_enforcer::nodes::{Majors, make_cap_stand_ins, make_stand_ins};
 use gshare_proto::Source;
 use gshare_sim_board::{Board, BoardSpec};
 use support::{
-    FULL, GSHARE, MIB, Raw, SOON, board, board_bytes, claim_of, example, ok, program, python, root,
-    run, station, station_with, until,
+    FULL, GSHARE, MIB, Raw, SOON, board, board_bytes, claim, claim_of, example, ok, program,
+    python, root, run, station, station_with, until,
 };
 
 // Members are held to their claim's memory: to the byte, together, and until they are gone.
@@ -142,8 +142,7 @@ fn eight_processes_at_once_never_exceed_the_cap_together() {
     let station = station();
     let board = board(&station);
     let mut first = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "0"]);
-    let snapshot = station.snapshot().expect("served");
-    let claim = claim_of(&snapshot, first.pid()).expect("listed").clone();
+    let claim = claim(&station, first.pid());
     let cap = claim.gpus[0].mem_limit;
     let mut members: Vec<Raw> = Vec::new();
     for _ in 0..7 {
@@ -369,8 +368,7 @@ fn quarter(station: &Station, client: &[&Path], uncharged: u64) {
     let pid = client.pid();
     let board = board(station);
     let ledger = || {
-        let snapshot = station.snapshot().expect("served");
-        let claim = claim_of(&snapshot, pid).expect("listed");
+        let claim = claim(station, pid);
         // What its modules take is nothing that anybody holds against it.
         assert_eq!(claim.overuse, None);
         let truth = board_bytes(&board.snapshot(), GPU, &[pid]);
@@ -477,10 +475,7 @@ fn smi_shows_the_share_that_the_claim_sees() {
     );
     assert_eq!(raw.ask(&format!("alloc {}", 512 << 20)), "ok 0");
     let (free, total) = raw.info();
-    let id = claim_of(&station.snapshot().expect("served"), raw.pid())
-        .expect("listed")
-        .id
-        .clone();
+    let id = claim(&station, raw.pid()).id;
     let text = until("the driver lists the process", SOON, || {
         let output = run(&station, &["smi", &id]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -718,8 +713,7 @@ fn a_mig_instance_is_chosen_when_it_is_granted() {
             o.cgroups = cgroups;
         });
         let mut lazy = Raw::start(lazily(&station, &["-g", "0.25"]));
-        let snapshot = station.snapshot().expect("served");
-        let part = claim_of(&snapshot, lazy.pid()).expect("its claim").gpus[0].clone();
+        let part = claim(&station, lazy.pid()).gpus[0].clone();
         assert!(part.uuid.starts_with("MIG-"), "{part:?}");
         assert_eq!(
             (lazy.ask("count"), lazy.ask("sms")),
@@ -1101,11 +1095,7 @@ fn filters_follow_a_reload_of_the_drivers_modules() {
         return;
     }
     let held = Raw::claim(&station, &["-q", "-g", "0.25"]);
-    let snapshot = station.snapshot().expect("served");
-    let id = claim_of(&snapshot, held.pid())
-        .expect("its claim")
-        .id
-        .clone();
+    let id = claim(&station, held.pid()).id;
     let own = ["nvidia-cap21", "nvidia-cap22"];
     let joined = || {
         let mut command = station.command();

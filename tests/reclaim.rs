@@ -3,7 +3,6 @@
 
 use crate::support;
 
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 use gshare::station::Station;
@@ -12,14 +11,14 @@ use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use serde_json::json;
 use support::detach::{
-    ANYBODY, SOON_OVER, claim, end, fast, holder, on_gpus, settles, station_of, station_of_sharers,
-    station_that, waiter,
+    ANYBODY, SOON_OVER, fast, holder, on_gpus, settles, station_of, station_of_sharers,
+    station_that,
 };
 use support::notebook::Notebook;
 use support::terminal::Terminal;
 use support::{
-    GIB, Raw, SOON, alone, board, claim_of, example, ok, python, refused, root, run, station_with,
-    until, words,
+    GIB, Raw, SOON, alone, board, claim, claim_of, example, ok, python, refused, root, run,
+    station_with, until, words,
 };
 
 // Each lever is a tested action with its reverse, on real processes: what is taken was announced on the owner's
@@ -57,12 +56,12 @@ fn burst_limits_shrink_for_who_waits_and_grow_again() {
         &words("-q -g 0.25 --limit 0.8 --gpu-mem-limit 18G"),
     );
     assert_eq!(raw.ask(&format!("alloc {}", 12 * GIB)), "ok 0", "lent");
-    let other = waiter(&station, &["-g", "0.75"]);
+    let other = Raw::asks(&station, &["-q", "-g", "0.75"]);
     waits(&station);
     // What it borrows stays its own until it frees it; it gets no more.
     assert!(raw.ask(&format!("alloc {GIB}")).starts_with("error 2"));
     assert_eq!(raw.ask("free 0"), "ok");
-    starts(&station, other.id());
+    starts(&station, other.pid());
     assert!(
         raw.ask(&format!("alloc {}", 12 * GIB))
             .starts_with("error 2")
@@ -72,7 +71,7 @@ fn burst_limits_shrink_for_who_waits_and_grow_again() {
         "ok 1",
         "its own is its own"
     );
-    end(other);
+    drop(other);
     until("the limit is what it was", SOON, || {
         (raw.ask(&format!("alloc {}", 12 * GIB)) == "ok 2").then_some(())
     });
@@ -87,14 +86,14 @@ fn a_share_that_was_lowered_is_given_back() {
         &["-q", "--gpu-mem", "4G", "--sm", "80%", "--project", "p1"],
     );
     assert!((sm(raw.pid()) - 0.8).abs() < 1e-9);
-    let other = waiter(
+    let other = Raw::asks(
         &station,
-        &["--gpu-mem", "4G", "--sm", "50%", "--project", "p2"],
+        &["-q", "--gpu-mem", "4G", "--sm", "50%", "--project", "p2"],
     );
-    starts(&station, other.id());
+    starts(&station, other.pid());
     assert!((sm(raw.pid()) - 0.5).abs() < 1e-9, "{}", sm(raw.pid()));
     assert_eq!(claim(&station, raw.pid()).place.word, None, "it runs on");
-    end(other);
+    drop(other);
     until("it has its share back", SOON, || {
         ((sm(raw.pid()) - 0.8).abs() < 1e-9).then_some(())
     });
@@ -124,8 +123,8 @@ fn an_idle_claim_is_detached_for_who_waits_and_its_next_call_brings_it_back() {
     let id = claim(&station, pid).id;
     let held = on_gpus(&station, pid);
     // Idle alone takes nothing from it: somebody has to wait.
-    let other = waiter(&station, &["-g", "1", "--project", "p1"]);
-    starts(&station, other.id());
+    let other = Raw::asks(&station, &["-q", "-g", "1", "--project", "p1"]);
+    starts(&station, other.pid());
     assert_eq!(on_gpus(&station, pid), 0);
     let view = claim(&station, pid);
     assert_eq!(view.place.word.as_deref(), Some("offloaded"));
@@ -139,7 +138,7 @@ fn an_idle_claim_is_detached_for_who_waits_and_its_next_call_brings_it_back() {
     });
     let why = ok(&station, &["why", &id]);
     assert!(why.contains("it comes back when there is room: "), "{why}");
-    end(other);
+    drop(other);
     assert_eq!(raw.line(), sum);
     assert_eq!(on_gpus(&station, pid), held);
     let log = ok(&station, &["log", &id]);
@@ -224,8 +223,8 @@ fn a_requeued_command_is_asked_to_end_and_starts_anew_when_there_is_room() {
             .clone();
         levers.not_detachable.filter(|w| w.contains("managed"))
     });
-    let other = waiter(&station, &["-g", "0.9", "--project", "p2"]);
-    starts(&station, other.id());
+    let other = Raw::asks(&station, &["-q", "-g", "0.9", "--project", "p2"]);
+    starts(&station, other.pid());
     assert_eq!(notes(&path), ["start", "saved"], "it had its time to save");
     let log = ok(&station, &["log", &id]);
     for said in [
@@ -237,7 +236,7 @@ fn a_requeued_command_is_asked_to_end_and_starts_anew_when_there_is_room() {
     }
     let queued = waits(&station);
     assert_ne!(queued, id, "it waits again");
-    end(other);
+    drop(other);
     // The same program, on the same terminal, from its beginning.
     assert_eq!(raw.line(), "ok ready");
     assert_eq!(notes(&path), ["start", "saved", "start"]);
@@ -269,13 +268,13 @@ fn a_command_that_saves_at_its_signal_and_ends_is_started_anew() {
     let mut raw = Raw::start(command);
     assert_eq!(raw.ask("managed 4096"), "ok");
     assert_eq!(raw.ask("launch 1"), "ok 1");
-    let other = waiter(&station, &["-g", "0.9", "--project", "p2"]);
+    let other = Raw::asks(&station, &["-q", "-g", "0.9", "--project", "p2"]);
     // Two seconds after the announcement, and not a minute.
-    starts(&station, other.id());
+    starts(&station, other.pid());
     assert_eq!(notes(&path), ["start", "saved"]);
     let log = ok(&station, &["log", "c1"]);
     assert!(log.contains("its programs got SIGUSR1 (--signal)"), "{log}");
-    end(other);
+    drop(other);
     assert_eq!(raw.line(), "ok ready");
     assert_eq!(notes(&path), ["start", "saved", "start"]);
     assert_eq!(raw.finish(), Some(0));
@@ -293,16 +292,16 @@ fn what_was_not_claimed_with_requeue_is_ended_last_and_only_where_that_is_allowe
             let levers = claim(&station, raw.pid()).place.levers;
             levers.not_detachable.filter(|w| w.contains("managed"))
         });
-        let other = waiter(&station, &["-g", "0.9", "--project", "p2"]);
+        let other = Raw::asks(&station, &["-q", "-g", "0.9", "--project", "p2"]);
         let waiting = waits(&station);
         if kill {
-            starts(&station, other.id());
+            starts(&station, other.pid());
             assert_eq!(notes(&path), ["start", "saved"]);
             let log = ok(&station, &["log", &id]);
             assert!(log.contains("is ended in 1s"), "{log}");
             let code = raw.child.wait().expect("ends").code();
             assert_eq!(code, Some(7), "and nobody starts it again");
-            end(other);
+            drop(other);
             until("all is over", SOON, || {
                 let snapshot = station.snapshot().ok()?;
                 (snapshot.claims.is_empty() && snapshot.queue.is_empty()).then_some(())
@@ -319,7 +318,7 @@ fn what_was_not_claimed_with_requeue_is_ended_last_and_only_where_that_is_allowe
             let why = ok(&station, &["why", &waiting]);
             assert!(why.contains("start time unknown"), "{why}");
             assert_eq!(raw.ask("launch 1"), "ok 2", "it runs on");
-            end(other);
+            drop(other);
             assert_eq!(notes(&path), ["start"]);
         }
     }
@@ -346,7 +345,7 @@ fn people_are_told_on_their_terminal_before_anything_is_taken() {
     });
     let id = claim(&station, pid).id;
     let held = on_gpus(&station, pid);
-    let other = waiter(&station, &["-g", "0.9", "--project", "p2"]);
+    let other = Raw::asks(&station, &["-q", "-g", "0.9", "--project", "p2"]);
     let whom = waits(&station);
     // The user who wants it, what, when, what is done, what becomes of the contents, and how to keep it.
     let announced = format!(
@@ -375,14 +374,14 @@ fn people_are_told_on_their_terminal_before_anything_is_taken() {
     let reminder = format!("for {whom}; to postpone: gshare keep {id}");
     terminal.wait("a reminder", SOON, |text| on_screen(text, &reminder));
     assert_eq!(on_gpus(&station, pid), held, "still nothing has been taken");
-    starts(&station, other.id());
+    starts(&station, other.pid());
     assert_eq!(on_gpus(&station, pid), 0);
     terminal.wait("what was done", SOON, |text| {
         on_screen(text, &format!("gshare: {id} suspended, "))
     });
     let why = ok(&station, &["why", &id]);
     assert!(why.contains("is not on a GPU: suspended, "), "{why}");
-    end(other);
+    drop(other);
     terminal.wait("it is back", SOON, |text| {
         on_screen(text, &format!("gshare: {id} resumed"))
     });
@@ -404,7 +403,7 @@ fn keep_puts_off_what_was_announced_once() {
     let (pid, id) = (raw.pid(), claim(&station, raw.pid()).id);
     let said = refused(&station, &["keep", &id]);
     assert!(said.contains("nothing is announced"), "{said}");
-    let other = waiter(&station, &["-g", "0.9", "--project", "p2"]);
+    let other = Raw::asks(&station, &["-q", "-g", "0.9", "--project", "p2"]);
     let announced = || until("it is announced", SOON, || claim(&station, pid).announced);
     announced();
     let kept = ok(&station, &["keep", &id]);
@@ -420,9 +419,9 @@ fn keep_puts_off_what_was_announced_once() {
     announced();
     let said = refused(&station, &["keep", &id]);
     assert!(said.contains("was already postponed once"), "{said}");
-    starts(&station, other.id());
+    starts(&station, other.pid());
     settles(&station, pid, Some("suspended"));
-    end(other);
+    drop(other);
     settles(&station, pid, None);
     assert_eq!(raw.ask("sum 0"), sum);
 }
@@ -481,7 +480,7 @@ fn two_notebooks_burst_and_one_moves_beside_the_other_when_a_gpu_is_claimed() {
     }
     both_burst_and_a_full_gpu_is_claimable(&station, &mut first, &mut second);
     for size in ["1", "0.6"] {
-        let waits = waiter(&station, &["-g", size]);
+        let waits = Raw::asks(&station, &["-q", "-g", size]);
         let plan = until("it is said how room is made", SOON, || {
             station.snapshot().ok()?.queue.first()?.plan.clone()
         });
@@ -492,10 +491,10 @@ fn two_notebooks_burst_and_one_moves_beside_the_other_when_a_gpu_is_claimed() {
             why.contains("room is made for it") && why.contains("it starts in"),
             "{why}"
         );
-        until("the claim starts", SOON, || gpu_of(&station, waits.id()));
+        until("the claim starts", SOON, || gpu_of(&station, waits.pid()));
         let beside = (gpu_of(&station, a), gpu_of(&station, b));
         assert_eq!(beside.0, beside.1, "the notebooks share a GPU");
-        assert_ne!(gpu_of(&station, waits.id()), beside.0);
+        assert_ne!(gpu_of(&station, waits.pid()), beside.0);
         assert_eq!(
             (first.ask("sum-all"), second.ask("sum-all")),
             (first_sum.clone(), second_sum.clone())
@@ -505,7 +504,7 @@ fn two_notebooks_burst_and_one_moves_beside_the_other_when_a_gpu_is_claimed() {
             ok(&station, &["log", &id]).contains("gshare keep")
         });
         assert!(told, "it was announced");
-        end(waits);
+        drop(waits);
         until("its claim is over", SOON, || {
             (station.snapshot().ok()?.claims.len() == 2).then_some(())
         });
@@ -572,11 +571,11 @@ fn a_service_that_dies_in_the_countdown_goes_on_where_it_was() {
     let (mut first, first_sum) = bursting(&station, &notebook, 64);
     let (mut second, second_sum) = bursting(&station, &notebook, 32);
     let (a, b) = (first.pid(), second.pid());
-    let waits = waiter(&station, &["-g", "1"]);
+    let waits = Raw::asks(&station, &["-q", "-g", "1"]);
     until("the first waits", SOON, || {
         (station.snapshot().ok()?.queue.len() == 1).then_some(())
     });
-    let later = waiter(&station, &["-g", "0.9"]);
+    let later = Raw::asks(&station, &["-q", "-g", "0.9"]);
     let queue = |station: &Station| -> Option<Vec<String>> {
         let queue = station.snapshot().ok()?.queue;
         let plan = queue.first()?.plan.is_some();
@@ -590,13 +589,13 @@ fn a_service_that_dies_in_the_countdown_goes_on_where_it_was() {
     station.start_service().expect("starts again");
     // The countdown may be over by now: then the first runs, with the number that it had.
     let number = until("the first has its place, or its GPU", SOON, || {
-        let held = seen(&station, waits.id()).map(|c| c.id);
+        let held = seen(&station, waits.pid()).map(|c| c.id);
         let queued = || queue(&station).filter(|q| *q == before);
         held.or_else(|| Some(queued()?[0].clone()))
     });
     assert_eq!(number, before[0]);
     until("the first claim starts", SOON, || {
-        gpu_of(&station, waits.id())
+        gpu_of(&station, waits.pid())
     });
     assert_eq!(gpu_of(&station, a), gpu_of(&station, b));
     assert_eq!(
@@ -610,12 +609,12 @@ fn a_service_that_dies_in_the_countdown_goes_on_where_it_was() {
     let told = told(a) + &told(b);
     let times = told.matches("gshare keep").count();
     assert_eq!(times, 1, "told once: {told}");
-    end(waits);
+    drop(waits);
     until("the second claim starts", SOON, || {
-        gpu_of(&station, later.id())
+        gpu_of(&station, later.pid())
     });
-    assert_eq!(seen(&station, later.id()).expect("listed").id, before[1]);
-    end(later);
+    assert_eq!(seen(&station, later.pid()).expect("listed").id, before[1]);
+    drop(later);
 }
 
 #[test]
@@ -629,9 +628,9 @@ fn borrowed_gpus_go_back_to_the_project_that_is_guaranteed_them_and_its_jobs_res
     let job = |project: &'static str| ["-q", "-g", "1", "--project", project];
     let mut jobs: Vec<(Raw, String)> = (0..4).map(|_| bursting(&station, &job("p1"), 32)).collect();
     let pids: Vec<u32> = jobs.iter().map(|(raw, _)| raw.pid()).collect();
-    let others = [(), ()].map(|()| waiter(&station, &["-g", "1", "--project", "p2"]));
+    let others = [(), ()].map(|()| Raw::asks(&station, &["-q", "-g", "1", "--project", "p2"]));
     until("the other project runs on its two GPUs", SOON, || {
-        let on = |child: &Child| gpu_of(&station, child.id());
+        let on = |raw: &Raw| gpu_of(&station, raw.pid());
         Some((on(&others[0])?, on(&others[1])?))
     });
     let parked = || -> Vec<u32> {
@@ -643,7 +642,7 @@ fn borrowed_gpus_go_back_to_the_project_that_is_guaranteed_them_and_its_jobs_res
         let place = seen(&station, pid).expect("listed").place;
         assert_eq!(place.word.as_deref(), Some("suspended"));
     }
-    others.into_iter().for_each(end);
+    drop(others);
     until("all of the first run again", SOON, || {
         parked().is_empty().then_some(())
     });
@@ -931,11 +930,11 @@ fn who_is_only_warned_keeps_everything_while_others_wait() {
     let first = says(&station, &id, "cannot be offloaded: it uses managed memory");
     assert!(first.contains("gshare only warns you"), "{first}");
     let _hog = hog(&station);
-    let waits = waiter(&station, &["-g", "0.5"]);
+    let waits = Raw::asks(&station, &["-q", "-g", "0.5"]);
     says(&station, &id, "please release what you do not need");
     stays(&station, idle.pid(), Duration::from_secs(4));
     assert_eq!(idle.ask("launch 1"), "ok 2");
-    end(waits);
+    drop(waits);
 }
 
 #[test]
@@ -990,7 +989,7 @@ fn a_claim_is_ended_only_where_that_lets_somebody_start_and_after_a_countdown() 
     let hog = hog(&station);
     says(&station, &id, "launched nothing for");
     // Half a GPU is of no use to who wants a whole one.
-    let useless = waiter(&station, &["-g", "1"]);
+    let useless = Raw::asks(&station, &["-q", "-g", "1"]);
     stays(&station, idle.pid(), Duration::from_secs(4));
     assert!(
         told(&station, &id)
@@ -1002,7 +1001,7 @@ fn a_claim_is_ended_only_where_that_lets_somebody_start_and_after_a_countdown() 
         "ok 2",
         "it works again, and idles again"
     );
-    end(useless);
+    drop(useless);
 
     let mut third = Raw::asks(&station, &["-q", "-g", "0.5"]);
     let announced = says(&station, &id, &format!("{id} is released in 1s"));

@@ -14,13 +14,11 @@ use gshare::station::Station;
 use gshare_proto::{ClaimView, GpuView};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::detach::{
-    ANYBODY, SOON_OVER, claim, end, fill, holder, ready, settles, station_of, waiter,
-};
+use support::detach::{ANYBODY, SOON_OVER, fill, holder, ready, settles, station_of};
 use support::terminal::Terminal;
 use support::{
-    GSHARE, MIB, Raw, SOON, board, board_bytes, claim_of, ok, python, run, station, station_with,
-    until,
+    GSHARE, MIB, Raw, SOON, board, board_bytes, claim, claim_of, ok, python, run, station,
+    station_with, until,
 };
 
 // The screen of the real program on a real terminal, before a real service with real claims.
@@ -394,7 +392,7 @@ fn what_is_announced_is_put_off_by_a_key() {
     screen.send("p");
     screen.shows(&["nothing is announced for your claims"], SOON);
 
-    let other = waiter(&station, &["-g", "0.9", "--project", "p2"]);
+    let other = Raw::asks(&station, &["-q", "-g", "0.9", "--project", "p2"]);
     let announced = until("it is announced", SOON, || claim(&station, pid).announced);
     // The screen says what was announced before it is pressed away.
     let first: String = announced
@@ -411,7 +409,7 @@ fn what_is_announced_is_put_off_by_a_key() {
     screen.shows(&["keeps what it has"], SOON);
     assert_eq!(claim(&station, pid).place.word, None);
     assert_eq!(raw.ask("sum 0"), sum);
-    end(other);
+    drop(other);
 }
 
 #[test]

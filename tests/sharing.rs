@@ -16,7 +16,7 @@ use gshare_sim_board::{Fault, ProcessSnapshot};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::{
-    GSHARE, Raw, SOON, all_ended, board, claim_of, ok, root, run, station_with, text, until,
+    GSHARE, Raw, SOON, all_ended, board, claim, claim_of, ok, root, run, station_with, text, until,
 };
 
 // How GPUs are shared: one claim at a time, side by side, in instances.
@@ -198,8 +198,7 @@ fn one_claim_at_work_costs_the_arbiter_nothing() {
 fn another_size_counts_for_gpu_time_within_200_ms() {
     let station = taking_turns();
     let (a, b) = (Flood::claim(&station, "0.5"), Flood::claim(&station, "0.2"));
-    let snapshot = station.snapshot().expect("served");
-    let id = claim_of(&snapshot, a.0.id()).expect("its claim").id.clone();
+    let id = claim(&station, a.0.id()).id;
     for (size, part) in [("0.2", 0.5), ("0.8", 0.8), ("0.5", 0.714)] {
         // A machine with other work on it may be late at one try, not at each of them.
         let mut last = Vec::new();

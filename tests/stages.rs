@@ -21,8 +21,8 @@ use support::notebook::{ADD, ADDED, BARE};
 use support::terminal::Terminal;
 use support::users::{Users, as_user, reachable};
 use support::{
-    DENIED, FULL, GSHARE, OPEN, Random, Raw, SOON, all_ended, claim_of, detach, ok, python, quick,
-    root, run, station_with, text, tried, until, words,
+    DENIED, FULL, GSHARE, OPEN, Random, Raw, SOON, all_ended, claim, claim_of, detach, ok, python,
+    quick, root, run, station_with, text, tried, until, words,
 };
 
 // `gshare admin stage`: what gshare does in each stage, and that a change of stage touches no program that runs.
@@ -108,7 +108,7 @@ fn in_stage_1_claims_start_at_once_and_nothing_of_gshare_is_in_their_programs() 
     let mut limited = quarter(&station, "1");
     assert_eq!(limited.ask(HALF), FULL);
     // Its owner's release ends the count, not the program.
-    let id = detach::claim(&station, second.pid()).id;
+    let id = claim(&station, second.pid()).id;
     said(&station, &["release", &id]);
     assert_eq!([first.finish(), second.finish()], [Some(0); 2]);
     until("they are gone", SOON, || {
@@ -696,7 +696,7 @@ fn what_was_taken_comes_back_where_it_fits() {
     let (mut second, other) = detach::holder(&station, &["-q", "-g", "0.25", "--gpu-ids", "1"]);
     let held = [&first, &second].map(|raw| detach::on_gpus(&station, raw.pid()));
     for (raw, how) in [(&first, "offload"), (&second, "suspend")] {
-        let id = detach::claim(&station, raw.pid()).id;
+        let id = claim(&station, raw.pid()).id;
         ok(&station, &[how, &id]);
         assert_eq!(detach::on_gpus(&station, raw.pid()), 0, "{how}");
     }

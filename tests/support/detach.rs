@@ -1,14 +1,13 @@
 //! What the tests of claims that leave the GPU share: a station on which memory moves fast, members whose bytes are
 //! known, faults of the driver, and where everything is by the board.
 
-use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use gshare::station::{Options, Station};
 use gshare_proto::ClaimView;
 use gshare_sim_board::{CheckpointFault, CheckpointHow, CheckpointStep};
 
-use super::{GIB, Raw, SOON, board, board_bytes, claim_of, example, station_with, until};
+use super::{GIB, Raw, SOON, board, board_bytes, claim, claim_of, station_with, until};
 
 const LEFTOVERS: &str = "[claims]\nleftover-grace = \"1s\"\n";
 /// Room is made by who has run for no time.
@@ -46,11 +45,6 @@ pub fn station_of_sharers(gpus: usize, more: &str) -> Station {
 /// So many RTX 4090.
 pub fn station_of(gpus: usize, more: &str) -> Station {
     station_that(more, |o| o.gpus = vec!["rtx4090".to_owned(); gpus])
-}
-
-pub fn claim(station: &Station, pid: u32) -> ClaimView {
-    let snapshot = station.snapshot().expect("served");
-    claim_of(&snapshot, pid).expect("its claim").clone()
 }
 
 /// `offloaded`, `moving`, ...; none on the GPU.
@@ -103,28 +97,6 @@ pub fn holder(station: &Station, flags: &[&str]) -> (Raw, String) {
     let sum = fill(&mut raw, 0);
     ready(station, raw.pid());
     (raw, sum)
-}
-
-/// A claim that waits for its turn, and then holds what it got.
-pub fn waiter(station: &Station, flags: &[&str]) -> Child {
-    let mut command = station.command();
-    command.args(["claim", "-q"]).args(flags).arg("--");
-    command.arg(example("raw_client"));
-    command.stdin(Stdio::piped()).stdout(Stdio::null());
-    command.spawn().expect("it starts")
-}
-
-/// Ends it, whether it got something or not.
-pub fn end(mut child: Child) {
-    let _ = child.kill();
-    child.wait().expect("reaped");
-}
-
-/// One more process of a claim.
-pub fn join(station: &Station, id: &str) -> Raw {
-    let mut command = station.command();
-    command.args(["join", id, "--"]).arg(example("raw_client"));
-    Raw::start(command)
 }
 
 /// Waits until a process has come to the step that goes wrong.

@@ -337,6 +337,12 @@ pub fn claim_of(snapshot: &Snapshot, pid: u32) -> Option<&ClaimView> {
     snapshot.claims.iter().find(|c| c.pid == Some(pid))
 }
 
+/// The claim of a process, which has one.
+pub fn claim(station: &Station, pid: u32) -> ClaimView {
+    let snapshot = station.snapshot().expect("served");
+    claim_of(&snapshot, pid).expect("its claim").clone()
+}
+
 /// Bytes on a GPU of the board that belong to these processes.
 pub fn board_bytes(board: &BoardSnapshot, gpu: usize, pids: &[u32]) -> u64 {
     board.gpus[gpu]
