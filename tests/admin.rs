@@ -5,7 +5,7 @@ use crate::support;
 use std::process::{Command, Output, Stdio};
 
 use gshare::station::Station;
-use gshare_proto::{GpuState, Grade};
+use gshare_proto::{GpuState, Grade, messages};
 use gshare_sim_board::BoardError;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -84,7 +84,7 @@ fn a_drained_gpu_starts_nothing_until_it_is_opened_again() {
     );
 
     let text = ok(&station, &["admin", "undrain", "1"]);
-    assert!(text.contains("GPU 1 takes claims again"), "{text}");
+    assert!(text.contains(&messages::gpu_takes_claims(1)), "{text}");
     assert_eq!(waits.line(), "ok ready", "who waited starts now");
     let acts: Vec<String> = log(&station)
         .iter()

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use gshare::station::Station;
 use gshare_abi::host::LimitsFile;
-use gshare_proto::{Call, ClaimState, Reply, ResizeSpec, Wait};
+use gshare_proto::{Call, ClaimState, Reply, ResizeSpec, Wait, messages};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::terminal::Terminal;
@@ -464,7 +464,7 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
         "wants",
         &held_id,
         "guarantee of",
-        "with -g 0.25 it would start now",
+        &messages::starts_now("-g 0.25"),
         "time limit of",
     ] {
         assert!(text(&why).contains(words), "{words}: {}", text(&why));
