@@ -16,7 +16,7 @@ const LEGACY: Handle = 1;
 const PER_THREAD: Handle = 2;
 
 /// Two events of one context.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Pair {
     pub(crate) context: Handle,
     start: Handle,
