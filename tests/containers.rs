@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use gshare::station::Station;
 use gshare_proto::{Call, Reply};
 use support::users::{Users, as_user};
-use support::{FULL, Raw, SOON, all_ended, root, run, station, until};
+use support::{FULL, Raw, SOON, all_ended, ok, root, run, station, until};
 
 mod later;
+mod slices;
 
 /// What a container needs on a machine whose shells may not raise limits, and no network.
 const PLAIN: [&str; 3] = [
@@ -104,6 +105,14 @@ impl Image {
     }
 }
 
+impl Image {
+    /// Writes it to a file.
+    fn save(&self, to: &Path) {
+        let saved = podman(&["save", "-q", "-o", &to.to_string_lossy(), &self.0]);
+        assert!(saved.status.success(), "{saved:?}");
+    }
+}
+
 impl Drop for Image {
     fn drop(&mut self) {
         podman(&["rmi", "-f", &self.0]);
@@ -134,6 +143,13 @@ pub(crate) fn podman_run<'a>(name: &'a str, image: &'a Image, more: &[&'a str]) 
     words.extend(more);
     words.push(&image.0);
     words
+}
+
+/// A quarter of GPU 1 for the command that follows.
+fn in_claim(station: &Station) -> Command {
+    let mut command = station.command();
+    command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
+    command
 }
 
 /// A station in whose cgroups podman has left directories on the old hierarchies, where a machine has them.
@@ -206,8 +222,7 @@ fn cap_filter_and_screen_see_a_container() {
     // The simulated driver knows processes by the numbers that they know themselves; a real one by this machine's.
     let more = ["--pid=host"];
     let words = podman_run(&name, &image, &more);
-    let mut command = station.command();
-    command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
+    let mut command = in_claim(&station);
     command.args(&words).arg("/raw_client");
     let mut raw = Raw::start(command);
     let claim = station.snapshot().expect("served").claims[0].clone();
@@ -252,8 +267,7 @@ fn a_container_is_held_where_caps_are_strict() {
     let station = Tidied(support::station_with(|o| o.strict = true));
     let name = name("strict");
     let words = podman_run(&name, &image, &[]);
-    let mut command = station.command();
-    command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
+    let mut command = in_claim(&station);
     command.args(&words).arg("/raw_client");
     let mut raw = Raw::start(command);
     let claim = station.snapshot().expect("served").claims[0].clone();
@@ -325,8 +339,8 @@ fn a_user_runs_a_container_by_sudo() {
     let name = name("sudo");
     let more = ["--pid=host"];
     let words = podman_run(&name, &image, &more);
-    let mut command = station.command();
-    command.args("claim -q -g 0.25 --gpu-ids 1 -- sudo -n".split(' '));
+    let mut command = in_claim(&station);
+    command.args(["sudo", "-n"]);
     command.args(&words).arg("/raw_client").current_dir("/");
     let mut raw = Raw::start(as_user(command, users.uid(0)));
     held(&station, &mut raw, &name);
@@ -369,11 +383,7 @@ fn a_user_runs_a_container_without_root() {
     let station = Tidied(support::station_with(|o| o.strict = true));
     let home = Home::new(&users);
     let saved = home.0.path().join("image.tar");
-    assert!(
-        podman(&["save", "-q", "-o", &saved.to_string_lossy(), &image.0])
-            .status
-            .success()
-    );
+    image.save(&saved);
     let own = |mut command: Command| {
         command
             .env("HOME", home.0.path())
@@ -396,8 +406,7 @@ fn a_user_runs_a_container_without_root() {
         let name = format!("{}-{n}", name("rootless"));
         let more = ["--pid=host"];
         let words = podman_run(&name, &image, &more);
-        let mut command = station.command();
-        command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
+        let mut command = in_claim(&station);
         command.args(&words).arg("/raw_client");
         let mut raw = Raw::start(own(command));
         held(&station, &mut raw, &name);
@@ -451,8 +460,7 @@ fn docker_puts_a_container_into_a_claim() {
     for strict in [false, true] {
         let station = Tidied(support::station_with(|o| o.strict = strict));
         let name = format!("{}-{strict}", name("docker"));
-        let mut command = station.command();
-        command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
+        let mut command = in_claim(&station);
         command.args(docker.run(&name, &image)).arg("/raw_client");
         let mut raw = Raw::start(command);
         let claim = until("the container is seen", SOON, || {
@@ -502,9 +510,9 @@ fn docker_puts_a_container_into_a_claim() {
     }
 }
 
-/// Where docker's daemon would put it outside, it is refused before anything runs.
+/// Where docker's daemon knows slices only and systemd keeps no claims, it is refused before anything runs.
 #[test]
-fn docker_is_refused_where_its_daemon_only_knows_slices() {
+fn docker_is_refused_where_there_can_be_no_slice() {
     let station = station();
     let dir = tempfile::tempdir().expect("a directory");
     let docker = dir.path().join("docker");
@@ -606,12 +614,8 @@ impl Docker {
     fn image(&self) -> Option<String> {
         let image = Image::make("docker")?;
         let saved = self.dir.path().join("image.tar");
+        image.save(&saved);
         let saved = saved.to_string_lossy();
-        assert!(
-            podman(&["save", "-q", "-o", &saved, &image.0])
-                .status
-                .success()
-        );
         let loaded = self
             .command(&["load", "-q", "-i", &saved])
             .output()
@@ -672,8 +676,7 @@ fn a_container_opens_the_claims_gpu_and_no_other() {
     let rule = format!("--device-cgroup-rule=c {major}:* rwm");
     let more = [all.as_str(), rule.as_str()];
     let words = podman_run(&name, &image, &more);
-    let mut command = station.command();
-    command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
+    let mut command = in_claim(&station);
     command.args(&words);
     command.args("/cat /all/nvidia0 /all/nvidia1 /dev/nvidia1 /dev/nvidiactl".split(' '));
     let output = command.output().expect("runs");
@@ -767,7 +770,10 @@ fn a_users_claim_holds_a_container_that_root_starts() {
     });
     let mut client = station.client().expect("served");
     let id = "c1".to_owned();
-    let Ok(Reply::Container(place)) = client.call(&Call::Container { id: id.into() }) else {
+    let Ok(Reply::Container(place)) = client.call(&Call::Container {
+        id: id.into(),
+        slice: false,
+    }) else {
         panic!("no place for containers");
     };
     let (device, parent) = (
@@ -814,6 +820,44 @@ fn a_users_claim_holds_a_container_that_root_starts() {
     all_ended(&station);
 }
 
+/// What `podman-compose up` starts is in the claim that it was started in.
+#[test]
+fn a_composed_service_is_held_in_a_claim() {
+    let Some(image) = Image::make("compose") else {
+        return;
+    };
+    if !Path::new("/usr/bin/podman-compose").exists() {
+        println!("skipped: podman-compose is not installed");
+        return;
+    }
+    let station = Tidied(station());
+    let dir = tempfile::tempdir().expect("a directory");
+    let (name, file) = (name("compose"), dir.path().join("compose.yml"));
+    let text = format!(
+        "version: \"3\"\nservices:\n  one:\n    image: {}\n    container_name: {name}\n    command: [\"/raw_client\"]\n    \
+         stdin_open: true\n    ulimits: {{nofile: 1024, nproc: 1024}}\n",
+        image.0
+    );
+    std::fs::write(&file, text).expect("written");
+    let compose = |words: &[&str]| {
+        let mut command = Command::new("podman-compose");
+        command.arg("-f").arg(&file).args(words);
+        command.output().expect("podman-compose runs")
+    };
+    let mut command = in_claim(&station);
+    command.args(["podman-compose", "-f"]).arg(&file).arg("up");
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut up = command.spawn().expect("runs");
+    let claim = until("the claim has the service", SOON, || {
+        let claim = station.snapshot().ok()?.claims.into_iter().next()?;
+        (claim.containers == [name.as_str()]).then_some(claim)
+    });
+    assert!(claim.members.len() > 1, "{claim:?}");
+    compose(&["down", "-t", "0"]);
+    up.wait().expect("ends");
+    all_ended(&station);
+}
+
 /// An image may name libraries, a socket and GPUs of its own, and have links where files of the claim are put.
 #[test]
 fn a_hostile_image_is_held_like_any_other() {
@@ -841,8 +885,7 @@ fn a_hostile_image_is_held_like_any_other() {
     for strict in [false, true] {
         let station = Tidied(support::station_with(|o| o.strict = strict));
         let name = format!("{}-{strict}", name("hostile"));
-        let mut command = station.command();
-        command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
+        let mut command = in_claim(&station);
         command.args(podman_run(&name, &image, &["--pid=host"]));
         command.arg("/raw_client");
         let mut raw = Raw::start(command);
@@ -955,6 +998,15 @@ fn a_container_without_a_claim_is_counted_and_named() {
     assert!(String::from_utf8_lossy(&listed.stdout).contains(&what));
     assert_eq!(raw.finish(), Some(0));
     all_ended(&station);
+    // In stage 1 it is the same in a claim, which has no limits.
+    ok(&station, &["admin", "stage", "1"]);
+    let mut observed = station.command();
+    observed.args(["claim", "-q", "-g", "0.25", "--"]);
+    observed
+        .args(podman_run(&name, &image, &[]))
+        .args(["/cat", "/dev/null"]);
+    let output = observed.output().expect("runs");
+    assert!(output.status.success(), "{output:?}");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let spec = gshare_proto::HistorySpec {
         from_ms: now.expect("after 1970").as_secs() * 1000 - 600_000,

@@ -188,6 +188,15 @@ impl Systemd {
         let _ = self.jobs.send(Box::new(job));
     }
 
+    /// Stops a unit, in the background.
+    pub fn stop(&self, name: String) {
+        let job = move |bus: &mut Bus| {
+            // One that cannot be stopped is empty, and in nobody's way.
+            let _ = bus.call(MANAGER_PATH, MANAGER, "StopUnit", &(name, "fail"));
+        };
+        let _ = self.jobs.send(Box::new(job));
+    }
+
     /// The service that `pid` is the main process of.
     ///
     /// # Errors

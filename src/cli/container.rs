@@ -9,17 +9,20 @@ use std::path::Path;
 use gshare_proto::{Call, ContainerPlace, Granted, Reply};
 
 use super::claim::unexpected;
-use super::failure::{self, Failure};
+use super::env::quoted;
+use super::failure::Failure;
 use super::{connect, out};
 
 /// Where the parts of a command are that starts a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Start {
-    /// Index of `podman` or `docker`.
+    /// Index of `podman`, `docker` or `podman-compose`.
     program: usize,
-    /// Index of `run` or `create`.
+    /// Index of `run`, `create` or `up`.
     verb: usize,
     podman: bool,
+    /// By `podman-compose`, which hands flags on.
+    compose: bool,
     /// With the rights of root: by `sudo`, or as root.
     root: bool,
 }
@@ -40,14 +43,13 @@ pub(crate) fn placed(
     };
     let call = Call::Container {
         id: granted.id.clone().into(),
+        slice: !start.podman && knows_slices_only(&command[..start.verb]),
     };
     let place = match connect::connect(socket)?.call(&call)? {
+        Reply::Container(place) if place.device.is_empty() => return Ok(command.to_vec()),
         Reply::Container(place) => place,
         other => return Err(unexpected(&other)),
     };
-    if !start.podman {
-        docker_can(&command[..start.verb])?;
-    }
     let (global, own) = flags(start, &place);
     if !quiet {
         let short = |f: &&String| !place.flags.contains(f);
@@ -66,6 +68,10 @@ pub(crate) fn placed(
         }
         out::note(&format!("added for the container: {}", added.join(" ")));
     }
+    let (global, own) = match start.compose {
+        true => (handed_on(&global, &own), Vec::new()),
+        false => (global, own),
+    };
     let mut whole = command.to_vec();
     let after = start.verb + 1;
     whole.splice(after..after, own.into_iter().map(OsString::from));
@@ -74,9 +80,9 @@ pub(crate) fn placed(
     Ok(whole)
 }
 
-/// Docker's daemon puts containers where it is told only with the driver `cgroupfs`. One that does not answer has
-/// words of its own.
-fn docker_can(words: &[OsString]) -> Result<(), Failure> {
+/// Whether docker's daemon puts containers into slices of systemd only: by its driver. One that does not answer has words of
+/// its own.
+fn knows_slices_only(words: &[OsString]) -> bool {
     let asked = words.split_first().and_then(|(program, rest)| {
         std::process::Command::new(program)
             .args(rest.iter().filter(|w| *w != "container"))
@@ -85,17 +91,19 @@ fn docker_can(words: &[OsString]) -> Result<(), Failure> {
             .output()
             .ok()
     });
-    let driver = asked.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned());
-    if driver.as_deref() != Some("systemd") {
-        return Ok(());
-    }
-    Err(Failure::new(
-        failure::NOT_AVAILABLE,
-        "docker puts containers into systemd slices only, so this container would be outside the claim",
-    )
-    .with_hint(
-        "an administrator can change that: \"exec-opts\": [\"native.cgroupdriver=cgroupfs\"] in /etc/docker/daemon.json; or use podman",
-    ))
+    asked.is_some_and(|o| o.stdout.trim_ascii() == b"systemd")
+}
+
+/// The flags of `podman-compose` for flags of podman and of its `run`.
+fn handed_on(global: &[String], own: &[String]) -> Vec<String> {
+    let words = |flags: &[String]| {
+        let quoted: Vec<String> = flags.iter().map(|f| quoted(f)).collect();
+        quoted.join(" ")
+    };
+    vec![
+        format!("--podman-args={}", words(global)),
+        format!("--podman-run-args={}", words(own)),
+    ]
 }
 
 /// Flags of the program, and flags of `run`.
@@ -141,18 +149,22 @@ fn find(command: &[OsString], root: bool) -> Option<Start> {
         program = 1 + words[1..].iter().position(|w| !w.starts_with('-'))?;
     }
     let name = base(words.get(program)?);
-    if name != "podman" && name != "docker" {
-        return None;
-    }
+    let compose = name == "podman-compose";
+    let verbs = match name.as_str() {
+        "podman" | "docker" => ["run", "create"],
+        "podman-compose" => ["run", "up"],
+        _ => return None,
+    };
     // Global flags may have values of their own.
     let mut value = false;
     for (at, word) in words.iter().enumerate().skip(program + 1) {
         match *word {
-            "run" | "create" => {
+            verb if verbs.contains(&verb) => {
                 return Some(Start {
                     program,
                     verb: at,
-                    podman: name == "podman",
+                    podman: name != "docker",
+                    compose,
                     root: root || sudo,
                 });
             }
@@ -183,6 +195,10 @@ mod tests {
             Some((0, 5, true, false))
         );
         assert_eq!(at("sudo -n docker create img"), Some((2, 3, false, true)));
+        assert_eq!(
+            at("sudo podman-compose -f a.yml up -d"),
+            Some((1, 4, true, true))
+        );
         assert_eq!(start("podman run img", true).map(|s| s.root), Some(true));
         for other in [
             "python run",
@@ -191,6 +207,8 @@ mod tests {
             "podman",
             "sudo -n",
             "podman run --device gshare.dev/claim=c3 img",
+            "podman-compose down",
+            "podman up",
             "sh -c podman",
         ] {
             assert_eq!(at(other), None, "{other}");
@@ -221,6 +239,16 @@ mod tests {
         assert_eq!(own, ["--pids-limit=-1", "--env=A=b"]);
         let (global, own) = flags(start("docker run img"), &place);
         assert!(global.is_empty());
+        assert_eq!(
+            handed_on(
+                &["--a".to_owned()],
+                &["--env=A=b c".to_owned(), own[0].clone()]
+            ),
+            [
+                "--podman-args='--a'",
+                "--podman-run-args='--env=A=b c' '--cgroup-parent=/gshare/user-7/claim-3'"
+            ]
+        );
         assert_eq!(own, ["--cgroup-parent=/gshare/user-7/claim-3", "--env=A=b"]);
     }
 }

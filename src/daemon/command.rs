@@ -326,6 +326,8 @@ pub(crate) enum ClaimCommand {
     Shrunk(Box<Shrink>),
     /// Use the cgroup of a claim on behalf that has appeared.
     Enter(ClaimId),
+    /// Move a claim into a slice of systemd's.
+    IntoSlice(ClaimId),
 }
 
 /// Commands about claims that leave their GPUs and come back.

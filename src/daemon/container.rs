@@ -10,17 +10,22 @@ mod spec;
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use gshare_artifacts::Mode as Library;
 use gshare_config::Config;
 use gshare_core::{ClaimId, Held};
+use gshare_enforcer::cgroup::{CgroupError, ClaimCgroup, ClaimPlace};
 use gshare_proto::{ContainerPlace, ErrorCode, Reply, WireError, messages};
 
+use super::command::{ClaimCommand, Command, LimitCommand};
 use super::driver::Driver;
+use super::effects::Effects;
 use super::fences::Fences;
+use super::order::Order;
 use super::peer::Peer;
 use super::settings::Settings;
 use super::world::World;
-use super::{grant, service};
+use super::{gpus, grant, levers, service};
 use spec::{Mount, Node, Spec};
 
 /// Whose kind of device this is.
@@ -31,10 +36,18 @@ const USUAL: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
 const CUDA_NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 const NVML_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
-/// Writes the spec of a claim and tells where its containers belong.
-pub(crate) fn place(world: &World<'_>, peer: &Peer, word: &str) -> Result<Reply, WireError> {
+fn not_now(text: String) -> WireError {
+    WireError::new(ErrorCode::NotAvailable, text)
+}
+
+/// Writes the spec of a claim and tells where its containers belong: with `slice`, in a slice of systemd's.
+pub(crate) fn order(
+    world: &World<'_>,
+    peer: &Peer,
+    word: &str,
+    slice: bool,
+) -> Result<Order, WireError> {
     let id = service::find(world, peer, word)?;
-    let not_now = |text: String| WireError::new(ErrorCode::NotAvailable, text);
     let Some(live) = world.claims.get(&id) else {
         return Err(not_now(format!("{id} still waits")));
     };
@@ -55,11 +68,87 @@ pub(crate) fn place(world: &World<'_>, peer: &Peer, word: &str) -> Result<Reply,
             format!("{id} was claimed with --no-library, but containers would load the library");
         return Err(not_now(text).with_hint("to run containers, claim without --no-library"));
     }
-    let Some(cgroup) = &live.cgroup else {
+    // As without a claim: such a container is counted by its own name.
+    if live.record.runs.plain {
+        let nothing = Reply::Container(ContainerPlace::default());
+        return Ok(Order::then(Vec::new(), |_, _| Ok(nothing)));
+    }
+    if live.cgroup.is_none() {
         return Err(not_now(messages::containers_need_cgroups())
             .with_hint("containers need the system service, which runs as root"));
+    }
+    let dir = dir.clone();
+    let mut then = Vec::new();
+    if slice {
+        then.push(Command::Claims(ClaimCommand::IntoSlice(id)));
+        then.push(Command::Limits(LimitCommand::LimitMemory(id)));
+    }
+    Ok(Order::then(then, move |world, _| {
+        place(world, &dir, id, slice)
+    }))
+}
+
+/// Moves a claim into a slice of systemd's, with all its programs.
+pub(crate) fn into_slice(with: &mut Effects, id: ClaimId) -> anyhow::Result<()> {
+    let (tree, live) = (with.host.fences.tree.as_ref(), with.claims.get(&id));
+    let (Some(tree), Some(live)) = (tree, live) else {
+        return Ok(());
     };
-    let cgroup_parent = cgroup.kernel_path().display().to_string();
+    let mut record = live.record.clone();
+    if live.cgroup.as_ref().is_some_and(ClaimCgroup::has_slice) {
+        return Ok(());
+    }
+    anyhow::ensure!(
+        record.runs.lodging.is_none(),
+        "it is a service of systemd's"
+    );
+    let units = tree.units().context("gshare's cgroups are not systemd's")?;
+    record.runs.lodging = Some(units.make_slice(ClaimPlace {
+        uid: record.uid,
+        claim: record.id,
+    })?);
+    let slice = grant::claim_cgroup(tree, &record)?.context("it has no cgroup")?;
+    let open = match live.uncovered {
+        true => Vec::new(),
+        false => levers::place::gpus_of(&with.gpus, &record),
+    };
+    let rules = gpus::rules(&with.world(), Some(&record), open);
+    with.host.fences.set(Some(&slice), &rules)?;
+    with.journal.put(&record)?;
+    let Some(live) = with.claims.get_mut(&id) else {
+        return Ok(());
+    };
+    live.record = record;
+    let before = live.cgroup.replace(slice);
+    let (Some(slice), Some(before)) = (&live.cgroup, before) else {
+        return Ok(());
+    };
+    // What they start meanwhile is found in the next round.
+    for _ in 0..10 {
+        for pid in before.procs()? {
+            match slice.move_process(pid, None) {
+                Err(CgroupError::Vanished { .. }) => {}
+                moved => moved?,
+            }
+        }
+    }
+    Ok(before.remove()?)
+}
+
+fn place(world: &World<'_>, dir: &Path, id: ClaimId, slice: bool) -> Result<Reply, WireError> {
+    let cgroup = world.claims.get(&id).and_then(|live| live.cgroup.as_ref());
+    let cgroup = cgroup.filter(|cgroup| !slice || cgroup.has_slice());
+    let Some(cgroup) = cgroup else {
+        let text = "docker puts containers into systemd slices only, and this claim cannot have one, so this container would be outside the claim";
+        return Err(not_now(text.to_owned()).with_hint(
+            "an administrator can change that: \"exec-opts\": [\"native.cgroupdriver=cgroupfs\"] in /etc/docker/daemon.json; or use podman",
+        ));
+    };
+    let parent = match slice {
+        true => cgroup.dir().file_name().map(Path::new),
+        false => Some(cgroup.kernel_path()),
+    };
+    let cgroup_parent = parent.unwrap_or(cgroup.dir()).display().to_string();
     let written = write_spec(world, dir, id);
     let flags = written.map_err(|e| {
         WireError::new(

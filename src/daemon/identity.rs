@@ -208,7 +208,8 @@ impl Identity {
 
 /// The containers that run in a claim, or the service that it lives in. Its own cgroup names nothing.
 fn unit_of(live: &Live, containers: &[String]) -> Option<Named> {
-    if let Some(lodging) = &live.record.runs.lodging {
+    let lodging = live.record.runs.lodging.as_ref();
+    if let Some(lodging) = lodging.filter(|unit| unit.extension().is_none_or(|e| e != "slice")) {
         let name = lodging.file_name()?.to_string_lossy();
         return Some(Named {
             value: figures::printable(&name).collect(),

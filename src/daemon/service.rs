@@ -650,7 +650,7 @@ impl Service {
                 let order = admin::order(&self.world(), &self.features, &peer, call);
                 return self.ordered(&peer, order, out);
             }
-            Call::Container { id } => {
+            Call::Container { id, slice } => {
                 if self
                     .effects
                     .host
@@ -659,7 +659,8 @@ impl Service {
                 {
                     self.carry_out(Command::Limits(LimitCommand::FiltersAnew));
                 }
-                container::place(&self.world(), &peer, &id)
+                let order = container::order(&self.world(), &peer, &id, slice);
+                return self.ordered(&peer, order, out);
             }
         };
         out.answer(answer);

@@ -12,7 +12,8 @@ use super::features::Features;
 use super::peer::Peer;
 use super::world::{World, world_of};
 use super::{
-    act, admin, claim_for, convert, grant, lazy, members, reclaim, resize, stage, story, waiting,
+    act, admin, claim_for, container, convert, grant, lazy, members, reclaim, resize, stage, story,
+    waiting,
 };
 
 /// Carries out a command about what is asked for.
@@ -101,6 +102,11 @@ pub(crate) fn carry_out(
                 tracing::error!(%id, "cannot set up the cgroup of a claim-for claim yet: {error:#}");
                 Vec::new()
             });
+        }
+        ClaimCommand::IntoSlice(id) => {
+            if let Err(error) = container::into_slice(with, id) {
+                tracing::warn!(%id, "it cannot have containers in a slice of systemd: {error:#}");
+            }
         }
         ClaimCommand::WatchExit(id, process, fd) => with.host.watch_exit(id, process, fd),
         ClaimCommand::Resize(asked) => {

@@ -11,6 +11,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
 use super::bound::Ground;
+use super::tree::make_dir;
 use super::{CgroupError, CgroupEvents, ClaimPlace, EventsWatch, path_of_pid, v2_path};
 use crate::proc::PidFd;
 
@@ -28,6 +29,9 @@ pub struct ClaimCgroup {
     keeper: Keeper,
 }
 
+/// The cgroup of a slice's own processes: systemd has controllers in slices, and the kernel no processes beside them.
+const INSIDE: &str = "claim";
+
 /// To whom the cgroup of a claim belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keeper {
@@ -35,6 +39,8 @@ enum Keeper {
     Own,
     /// That of a service of its own: left to systemd when the claim ends.
     Unit,
+    /// A slice of systemd's, made for the claim: processes are in [`INSIDE`] and in units that others make in it.
+    Slice,
     /// Belongs to another party altogether: nothing is moved, frozen, killed or removed.
     Other,
 }
@@ -74,6 +80,15 @@ impl ClaimCgroup {
         }
     }
 
+    /// The same in a slice that systemd made for the claim alone.
+    pub(super) fn sliced(self) -> Result<Self, CgroupError> {
+        make_dir(&self.dir.join(INSIDE))?;
+        Ok(Self {
+            keeper: Keeper::Slice,
+            ..self
+        })
+    }
+
     /// The same in a cgroup that is somebody else's altogether: its members are those below it, and no call moves,
     /// freezes, kills or removes anything there.
     pub(super) fn foreign(self) -> Self {
@@ -87,6 +102,12 @@ impl ClaimCgroup {
     #[must_use]
     pub fn is_there(&self) -> bool {
         fs::metadata(&self.dir).is_ok_and(|meta| meta.ino() == self.id)
+    }
+
+    /// Whether systemd made a slice for it.
+    #[must_use]
+    pub fn has_slice(&self) -> bool {
+        self.keeper == Keeper::Slice
     }
 
     /// Whether the claim lives in a cgroup that is not gshare's.
@@ -163,7 +184,11 @@ impl ClaimCgroup {
             pid,
             cgroup: self.dir.clone(),
         };
-        match self.write("cgroup.procs", &pid.to_string()) {
+        let procs = match self.keeper {
+            Keeper::Slice => format!("{INSIDE}/cgroup.procs"),
+            _ => "cgroup.procs".to_owned(),
+        };
+        match self.write(&procs, &pid.to_string()) {
             Err(CgroupError::Io { source, .. }) if source.raw_os_error() == Some(libc::ESRCH) => {
                 return Err(vanished());
             }
@@ -286,7 +311,7 @@ impl ClaimCgroup {
         if self.keeper == Keeper::Other {
             return Ok(());
         }
-        if self.keeper == Keeper::Unit {
+        if matches!(self.keeper, Keeper::Unit | Keeper::Slice) {
             let members = self.procs().map_or(0, |pids| pids.len());
             return match members {
                 0 => Ok(()),

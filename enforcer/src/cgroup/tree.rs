@@ -283,7 +283,7 @@ fn check_writable(parent: &Path) -> Result<(), CgroupError> {
         .map_err(|e| refuse(format!("cgroup.procs cannot be written ({e})")))
 }
 
-fn make_dir(dir: &Path) -> Result<(), CgroupError> {
+pub(super) fn make_dir(dir: &Path) -> Result<(), CgroupError> {
     match fs::create_dir(dir) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
             Err(CgroupError::io("create", dir, e))

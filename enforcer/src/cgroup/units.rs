@@ -5,6 +5,9 @@
 //!   gshare-claims-1000.slice                        caps of user-1000.slice
 //!     gshare-claims-1000.service                    delegated: gshare's to divide
 //!       claim-7
+//!     gshare-claims-1000-8.slice                    claim 8, with a container that systemd keeps
+//!       claim
+//!       docker-<id>.scope
 //! ```
 //!
 //! Nothing of it belongs to gshare's own service, so restarting that touches no member. A claim whose command
@@ -19,7 +22,7 @@ use std::path::{Path, PathBuf};
 use super::bound::{Bound, Ground};
 use super::tree::{number, warm_up};
 use super::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Mount, OwnTree, Parent, path_of_pid};
-use crate::systemd::{MainOf, Patience, Systemd};
+use crate::systemd::{MainOf, Patience, Systemd, SystemdError};
 
 /// A tree of units.
 #[derive(Debug, Clone)]
@@ -61,6 +64,11 @@ impl Names {
 
     fn slice(&self, uid: u32) -> String {
         format!("{}-{uid}.slice", self.base)
+    }
+
+    /// The slice of a claim that has one, in its user's.
+    fn slice_of(&self, place: ClaimPlace) -> String {
+        format!("{}-{}-{}.slice", self.base, place.uid, place.claim)
     }
 
     fn service(&self, uid: u32) -> String {
@@ -252,6 +260,21 @@ impl UnitTree {
         self.make_home(uid, Patience::Long)
     }
 
+    /// Has systemd make a slice for a claim that has the limits of its user, for programs that put what they start into
+    /// units; its cgroup, in the kernel's words.
+    ///
+    /// # Errors
+    /// [`CgroupError::Systemd`].
+    pub fn make_slice(&self, place: ClaimPlace) -> Result<PathBuf, CgroupError> {
+        let Some(systemd) = &self.systemd else {
+            let why = "it did not answer when gshare's service started";
+            return Err(SystemdError::NoBus(why.to_owned()).into());
+        };
+        let description = format!("Containers of GPU claim {}", place.claim);
+        let name = self.names.slice_of(place);
+        Ok(systemd.slice(name, description, None, Patience::Short)?)
+    }
+
     /// Has systemd make the user's units.
     fn make_home(&self, uid: u32, patience: Patience) -> Result<(), CgroupError> {
         let Some(systemd) = &self.systemd else {
@@ -366,7 +389,11 @@ impl ClaimTree for UnitTree {
     }
 
     fn remove(&self, cgroup: &ClaimCgroup) -> Result<(), CgroupError> {
-        cgroup.remove()
+        cgroup.remove()?;
+        if let (Some(systemd), true) = (&self.systemd, cgroup.has_slice()) {
+            systemd.stop(self.names.slice_of(cgroup.place()));
+        }
+        Ok(())
     }
 }
 

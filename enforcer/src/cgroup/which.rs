@@ -62,13 +62,17 @@ impl Tree {
         }
     }
 
-    /// Lets a claim live in the cgroup of a service, `cgroup` in the kernel's words; a claim that lodged there
-    /// before is over.
+    /// Lets a claim live in the cgroup of a service or in a slice of its own, `cgroup` in the kernel's words; a claim that
+    /// lodged there before is over.
     ///
     /// # Errors
     /// [`CgroupError::Io`], with `is_gone()` if there is no such cgroup.
     pub fn lodge(&self, place: ClaimPlace, cgroup: &Path) -> Result<ClaimCgroup, CgroupError> {
-        let opened = self.open(place, cgroup)?.lodged();
+        let opened = self.open(place, cgroup)?;
+        let opened = match cgroup.extension().is_some_and(|e| e == "slice") {
+            true => opened.sliced()?,
+            false => opened.lodged(),
+        };
         self.elsewhere().insert(cgroup.to_owned(), place);
         Ok(opened)
     }

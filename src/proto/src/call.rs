@@ -302,6 +302,9 @@ pub enum Call {
     Container {
         /// The claim, `c3` or its name.
         id: Text<256>,
+        /// The container program puts containers into slices of systemd only.
+        #[serde(default)]
+        slice: bool,
     },
 }
 
@@ -574,9 +577,9 @@ pub struct Check {
 /// Where the containers of a claim belong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerPlace {
-    /// Name for `--device` (CDI): `gshare.dev/claim=c3`.
+    /// Name for `--device` (CDI): `gshare.dev/claim=c3`; empty if the claim is only counted, and its containers are as any.
     pub device: String,
-    /// Cgroup for `--cgroup-parent`, by the kernel's name.
+    /// For `--cgroup-parent`: a cgroup by the kernel's name, or a slice.
     pub cgroup_parent: String,
     /// The same device in flags that every container program knows (`--device`, `--mount`, `--env`): for those
     /// without CDI, and for rootless ones, which cannot make device nodes.
