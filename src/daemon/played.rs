@@ -66,6 +66,8 @@ pub(crate) struct Run {
     used: Option<f64>,
     /// Thousandths of each GPU that it asked for; none without a claim.
     asked: Option<u32>,
+    /// Only its owner and administrators may see it.
+    private: bool,
 }
 
 impl Run {
@@ -87,7 +89,13 @@ impl Run {
             peak,
             used: None,
             asked: record.slices.iter().map(asked).max(),
+            private: record.is_private(),
         }
+    }
+
+    /// Whether this user may see it, who sees only their own of what is private; `None` sees all.
+    pub(crate) fn is_seen_by(&self, only: Option<u32>) -> bool {
+        !self.private || only.is_none_or(|uid| uid == self.uid)
     }
 
     /// Adds what the history knows: its GPUs, and the mean part of each that it used.
@@ -201,20 +209,22 @@ fn ways<'r>(runs: &'r [Run], machine: Machine) -> [Vec<u32>; 2] {
     [runs.iter().map(|r| r.own(machine)).collect(), careful]
 }
 
-/// What sharing would have made of these runs; `user` alone is shown where one is asked for.
+/// What sharing would have made of these runs, of which some are shown.
 pub(crate) fn sharing(
     runs: &mut [Run],
     machine: Machine,
-    user: Option<u32>,
+    shown: impl Fn(&Run) -> bool,
     name: impl Fn(u32) -> String,
 ) -> SharingView {
     runs.sort_by_key(|r| r.begun_ms);
+    let (older, runs) = runs.split_at(runs.len().saturating_sub(MOST));
+    let older = older.iter().filter(|r| shown(r)).count();
     let mut total = Fared::default();
     let mut users: BTreeMap<u32, Fared> = BTreeMap::new();
     for (way, sizes) in ways(runs, machine).into_iter().enumerate() {
         let came = play(runs, &sizes, machine, false);
         for ((run, size), came) in runs.iter().zip(sizes).zip(came) {
-            if user.is_some_and(|user| user != run.uid) {
+            if !shown(run) {
                 continue;
             }
             let part = f64::from(size) / f64::from(WHOLE);
@@ -233,15 +243,16 @@ pub(crate) fn sharing(
             }
         }
     }
-    let shown = |(uid, fared): (u32, Fared)| UserFared {
+    let named = |(uid, fared): (u32, Fared)| UserFared {
         uid,
         user: name(uid),
         fared: fared.sorted(),
     };
-    let mut users: Vec<UserFared> = users.into_iter().map(shown).collect();
+    let mut users: Vec<UserFared> = users.into_iter().map(named).collect();
     users.sort_by_key(|u| std::cmp::Reverse((u.fared.harmed(), u.fared.runs)));
     SharingView {
-        occupied_gpu_s: occupied(runs.iter().filter(|r| user.is_none_or(|u| u == r.uid))),
+        occupied_gpu_s: occupied(runs.iter().filter(|r| shown(r))),
+        left_out: u32::try_from(older).unwrap_or(u32::MAX),
         total: total.sorted(),
         users,
     }
@@ -289,9 +300,8 @@ mod tests {
     }
 
     fn shared(runs: &[Run], machine: Machine) -> SharingView {
-        sharing(&mut runs.to_vec(), machine, None, |uid| {
-            format!("user {uid}")
-        })
+        let name = |uid| format!("user {uid}");
+        sharing(&mut runs.to_vec(), machine, |_| true, name)
     }
 
     /// By hand: 10 of 20 GiB and a tenth are 0.55 of the GPU, so the second waits for the first to end, 9 h; 8 GiB are
@@ -343,7 +353,28 @@ mod tests {
         assert_eq!((of(2).waited, of(3).waited), ([0, 1], [1, 1]));
         assert_eq!((of(4).limited, of(5).refused), ([1, 1], [1, 1]));
         assert_eq!(said.users.iter().map(|u| u.fared.runs).sum::<u32>(), 6);
-        let alone = sharing(&mut runs.to_vec(), ONE, Some(3), |_| String::new());
+        let alone =
+            |of: &dyn Fn(&Run) -> bool| sharing(&mut runs.to_vec(), ONE, of, |_| String::new());
+        let mut private = runs.to_vec();
+        private[2].private = true;
+        let users = |only| {
+            let said = sharing(
+                &mut private.clone(),
+                ONE,
+                |r| r.is_seen_by(only),
+                |_| String::new(),
+            );
+            assert_eq!(
+                said.total.runs,
+                said.users.iter().map(|u| u.fared.runs).sum::<u32>()
+            );
+            said.users.iter().any(|u| u.uid == 3)
+        };
+        assert_eq!(
+            [users(None), users(Some(3)), users(Some(1))],
+            [true, true, false]
+        );
+        let alone = alone(&|r| r.uid == 3);
         assert_eq!(
             (alone.total.runs, alone.total.waited),
             (1, [1, 1]),
@@ -371,6 +402,14 @@ mod tests {
         let busy = |from| run(1, "b.py", (from, from + 2.0), 2.0).with(BTreeSet::new(), Some(0.8));
         let total = shared(&[busy(0.0), busy(0.5)], ONE).total;
         assert_eq!((total.waited, total.longest_s), ([0, 1], [0.0, 1.5 * HOUR]));
+    }
+
+    #[test]
+    fn of_very_many_runs_the_newest_are_played() {
+        let begin = |n: usize| run(1, "x", (n as f64 * 0.1, n as f64 * 0.1 + 0.1), 1.0);
+        let runs: Vec<Run> = (0..MOST + 7).map(begin).collect();
+        let said = shared(&runs, ONE);
+        assert_eq!((said.left_out, said.total.runs), (7, MOST as u32));
     }
 
     #[test]

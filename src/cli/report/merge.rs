@@ -120,6 +120,7 @@ fn in_steps(points: &[HistoryPoint], from_ms: u64, step_ms: u64) -> Vec<HistoryP
 /// Users by name are the same.
 fn add_sharing(all: &mut SharingView, more: SharingView) {
     all.occupied_gpu_s += more.occupied_gpu_s;
+    all.left_out += more.left_out;
     all.total.add(&more.total);
     for user in more.users {
         match all.users.iter_mut().find(|known| known.user == user.user) {

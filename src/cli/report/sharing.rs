@@ -34,6 +34,10 @@ pub(super) fn sentences(report: &ReportView) -> Vec<String> {
         0 => String::new(),
         _ => format!(", the longest for {longest}"),
     };
+    let older = match sharing.left_out {
+        0 => "",
+        n => &format!(" {n} older runs were too many to be played."),
+    };
     vec![
         format!(
             "Had each program asked for its own peak plus 10 %, {runs} run{s} would have held {held} GPU h instead of {}; \
@@ -42,9 +46,10 @@ pub(super) fn sentences(report: &ReportView) -> Vec<String> {
             hours(sharing.occupied_gpu_s),
             range(waited, |n| n.to_string()),
         ),
-        "Least: runs share compute freely. Most: each also keeps the GPU time that it used, and asks for the peak of its \
-         program's earlier runs plus 10 %."
-            .to_owned(),
+        format!(
+            "Least: runs share compute freely. Most: each also keeps the GPU time that it used, and asks for the peak of its \
+             program's earlier runs plus 10 %.{older}"
+        ),
     ]
 }
 
@@ -105,6 +110,7 @@ pub(super) fn example() -> gshare_proto::SharingView {
     };
     gshare_proto::SharingView {
         occupied_gpu_s: 36_000.0,
+        left_out: 0,
         total,
         users: vec![
             user(0, "ada", ada),
@@ -144,6 +150,10 @@ mod tests {
                 ["9", "1.0 to 2.5", "0 to 2", "0 to 1h 30m", "0", "0 to 1"].map(str::to_owned)
             )]
         );
+        if let Some(sharing) = &mut report.sharing {
+            sharing.left_out = 7;
+        }
+        assert!(sentences(&report)[1].ends_with(" 7 older runs were too many to be played."));
         report.not_played = Some("there is less than a day of records".to_owned());
         assert_eq!(
             sentences(&report),

@@ -32,7 +32,7 @@ fn used(sum: &Sum) -> Option<f64> {
 pub(crate) fn answer(
     mut view: ReportView,
     (mut runs, machine): (Vec<Run>, Machine),
-    user: Option<u32>,
+    shown: impl Fn(&Run) -> bool + Send + 'static,
     names: Names,
     out: &Sender,
     turn: Turn,
@@ -42,9 +42,8 @@ pub(crate) fn answer(
     let play = move || {
         gshare_abi::host::Priority::Background.take();
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        view.sharing = Some(played::sharing(&mut runs, machine, user, |uid| {
-            names.user(uid)
-        }));
+        let name = |uid| names.user(uid);
+        view.sharing = Some(played::sharing(&mut runs, machine, shown, name));
         drop(one);
         reply.reply(&Reply::Report(Box::new(view)));
         drop(turn);
@@ -89,8 +88,6 @@ impl Store {
             view.not_played = Some("instances of GPUs (MIG) are not alike".to_owned());
             return Ok(None);
         };
-        records.sort_by_key(|(record, ..)| std::cmp::Reverse(record.granted_ms));
-        records.truncate(played::MOST);
         let (mut uses, mut gpus) = (self.of_claims(from_ms, to_ms)?, self.gpus_of_claims()?);
         let run = |(record, ended_ms, peak): (ClaimRecord, u64, u64)| {
             let run = Run::new(&record, (from_ms, ended_ms.min(to_ms)), peak, machine);

@@ -556,7 +556,7 @@ fn a_report_plays_recorded_runs_once_there_is_a_day_of_records() {
         let journal = journal::reader(&dir.path().join("gshare.db")).unwrap();
         let runs = store.to_be_played(&journal, &place, &mut view).unwrap();
         let play = |(mut runs, machine): (Vec<Run>, Machine)| {
-            played::sharing(&mut runs, machine, None, |uid| names.user(uid))
+            played::sharing(&mut runs, machine, |_| true, |uid| names.user(uid))
         };
         (runs.map(play), view.not_played)
     };

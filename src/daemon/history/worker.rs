@@ -22,6 +22,7 @@ use crate::daemon::connection::{Sender, Turn};
 use crate::daemon::journal;
 use crate::daemon::names::Names;
 use crate::daemon::peer::Peer;
+use crate::daemon::played::Run;
 
 /// Steps that wait for a disk that takes none: an hour. The oldest go first.
 const MOST_WAITING: usize = 360;
@@ -245,8 +246,11 @@ impl Desk {
                     });
                     match answer {
                         Ok((report, Some(runs), user)) => {
-                            let names = self.names.clone();
-                            sharing::answer(report, runs, user, names, &out, turn);
+                            let (names, only) = (self.names.clone(), place.viewer.only());
+                            let shown = move |run: &Run| {
+                                user.is_none_or(|u| u == run.uid) && run.is_seen_by(only)
+                            };
+                            sharing::answer(report, runs, shown, names, &out, turn);
                         }
                         answer => {
                             out.answer(answer.map(|(view, ..)| Reply::Report(Box::new(view))));

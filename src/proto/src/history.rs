@@ -398,6 +398,9 @@ pub struct UserFared {
 pub struct SharingView {
     /// GPU seconds in which GPUs had a program, as recorded.
     pub occupied_gpu_s: f64,
+    /// Older runs that were too many to be played.
+    #[serde(default)]
+    pub left_out: u32,
     /// All runs, or those of the user that was asked for.
     pub total: Fared,
     /// By user, those with most runs that would have waited, been refused or reached a limit first.
