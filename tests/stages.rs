@@ -159,6 +159,87 @@ fn stages_hold_by_gpu_and_by_group_and_a_lower_one_opens_limits_for_good() {
     assert!(log.contains("stage") && log.contains("group"), "{log}");
 }
 
+/// A program that runs through all changes of stages.
+struct Through {
+    raw: Raw,
+    launches: u32,
+    /// Of a claim with limits.
+    limited: bool,
+}
+
+impl Through {
+    fn new(mut raw: Raw, limited: bool) -> Self {
+        assert_eq!(raw.ask("alloc 1048576"), "ok 0");
+        Self {
+            raw,
+            launches: 0,
+            limited,
+        }
+    }
+
+    /// It launches, keeps its memory, and has no limit that it did not have.
+    fn goes_on(&mut self, after: &str) {
+        self.launches += 1;
+        let told = self.raw.ask("launch 1");
+        assert_eq!(told, format!("ok {}", self.launches), "{after}");
+        let more = self.raw.ask("alloc 4294967296");
+        if more == FULL && self.limited {
+            return;
+        }
+        let buffer = more.strip_prefix("ok ").expect(&more);
+        assert_eq!(self.raw.ask(&format!("free {buffer}")), "ok", "{after}");
+    }
+}
+
+#[test]
+fn stages_up_and_down_touch_none_of_fifty_programs() {
+    let mut random = Random::new("stages with fifty programs");
+    let station = station_with(|o| {
+        o.gpus = vec!["h100".to_owned(); 4];
+        o.tick = "0.1s".to_owned();
+        o.config = "[claims]\nleftover-grace = \"1s\"\n".to_owned();
+    });
+    let claim = |n: u32| {
+        let gpu = (n % 4).to_string();
+        Raw::claim(&station, &["-q", "-g", "0.04", "--gpu-ids", &gpu])
+    };
+    let bare = || {
+        let mut command = Command::new(support::example("raw_client"));
+        command.env("LD_LIBRARY_PATH", station.sim_dir().join("lib"));
+        Raw::start(command)
+    };
+    said(&station, &["admin", "stage", "1"]);
+    let mut all: Vec<Through> = (0..18).map(|_| Through::new(bare(), false)).collect();
+    all.extend((0..16).map(|n| Through::new(claim(n), false)));
+    said(&station, &["admin", "stage", "3"]);
+    all.extend((0..16).map(|n| Through::new(claim(n), true)));
+    let group = nix::unistd::Group::from_gid(nix::unistd::Gid::effective());
+    let group = group.ok().flatten().map(|g| g.name);
+    for _ in 0..10 {
+        let stage = (1 + random.below(4)).to_string();
+        let mut words = vec!["admin", "stage", &stage];
+        match random.below(4) {
+            0 => words.extend(["--gpus", "1,3"]),
+            1 => words.extend(["--gpus", "0"]),
+            2 => words.extend(group.iter().flat_map(|g| ["--group", g])),
+            _ => {}
+        }
+        let dry = said(&station, &[&words[..], &["--dry-run"]].concat());
+        assert!(dry.contains("no run would be treated differently"), "{dry}");
+        said(&station, &words);
+        for program in &mut all {
+            program.goes_on(&words.join(" "));
+        }
+    }
+    // The lowest stage opens limits for good.
+    said(&station, &["admin", "stage", "1"]);
+    for mut program in all {
+        program.limited = false;
+        program.goes_on("stage 1 at last");
+        assert_eq!(program.raw.finish(), Some(0));
+    }
+}
+
 #[test]
 fn in_stage_2_claims_have_limits_and_a_queue_and_nothing_is_taken() {
     let station = detach::station_that(IDLE_SOON, |_| ());

@@ -516,9 +516,13 @@ fn the_package_installs_upgrades_and_goes() {
     let refused = machine.run("gshare setup --undo");
     assert_eq!(refused.status.code(), Some(64));
 
-    // It comes back with the machine, before anybody can log in.
+    // It comes back with the machine, before anybody can log in; and off if it was off.
+    machine.ok("gshare admin off");
     machine.power_off();
     machine.start().expect("starts again");
+    let status = machine.ok("gshare status");
+    assert!(status.starts_with("gshare is OFF"), "{status}");
+    machine.ok("gshare admin on");
     let since = |unit: &str| -> u64 {
         show(&machine, unit, "ActiveEnterTimestampMonotonic")
             .parse()
