@@ -12,7 +12,9 @@ mod install;
 mod job;
 mod queue;
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -123,6 +125,38 @@ fn soon<T: Send + 'static>(find: impl FnOnce() -> T + Send + 'static) -> Option<
         let _ = tell.send(find());
     });
     hear.recv_timeout(PATIENCE).ok()
+}
+
+/// What one of Slurm's commands prints, if it succeeds within [`PATIENCE`]: while slurmctld is down, it would itself try for
+/// longer.
+fn slurm(program: &str, words: &[&str]) -> Result<String, Failure> {
+    let mut command = Command::new(program);
+    command
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let failed = |e: std::io::Error| Failure::new(failure::NOT_FOUND, format!("{program}: {e}"));
+    let not = |text: String| Failure::new(failure::NOT_AVAILABLE, text);
+    let mut child = command.spawn().map_err(failed)?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let said = soon(move || {
+        let mut said = [Vec::new(), Vec::new()];
+        out.expect("piped").read_to_end(&mut said[0])?;
+        err.expect("piped").read_to_end(&mut said[1])?;
+        Ok(said.map(|text| String::from_utf8_lossy(&text).into_owned()))
+    });
+    if said.is_none() {
+        // It may just have ended.
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(failed)?;
+    let said = said.ok_or_else(|| not("Slurm does not answer within 2 s".to_owned()))?;
+    let [text, error] = said.map_err(failed)?;
+    match status.success() {
+        true => Ok(text),
+        false => Err(not(format!("{program}: {}", error.trim()))),
+    }
 }
 
 /// The job that slurmd runs a prolog or epilog for.

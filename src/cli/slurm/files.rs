@@ -7,8 +7,8 @@ use std::path::Path;
 use gshare_proto::{Call, Reply};
 
 use super::super::args::slurm::{ConfigArgs, FILES, SiteArgs};
-use super::health::{drained, node, scontrol};
-use super::{Not, Outcome, Site, gres};
+use super::health::{drained, node};
+use super::{Not, Outcome, Site, gres, slurm};
 use crate::command::failure::Failure;
 use crate::command::out;
 
@@ -206,7 +206,7 @@ pub(super) fn compile(plugin: impl Display) -> String {
 }
 
 /// The release for which a plugin was compiled, `22.05`.
-fn built_for(plugin: &[u8]) -> Option<String> {
+pub(super) fn built_for(plugin: &[u8]) -> Option<String> {
     const MARK: &[u8] = b"gshare-built-for";
     let at = plugin.windows(MARK.len()).position(|w| w == MARK)? + MARK.len();
     match plugin.get(at..at + 4)? {
@@ -273,8 +273,12 @@ pub(super) fn check(site: &Site) -> Outcome {
             site.socket.display()
         )),
     }
-    let asked = scontrol(&["show", "config"])
-        .and_then(|config| Ok((config, scontrol(&["show", "node", &node(), "--oneliner"])?)));
+    let asked = slurm("scontrol", &["show", "config"]).and_then(|config| {
+        Ok((
+            config,
+            slurm("scontrol", &["show", "node", &node(), "--oneliner"])?,
+        ))
+    });
     match asked {
         Ok((config, node)) => {
             missing.extend(lacks(&config, &node));

@@ -1,12 +1,9 @@
 //! `gshare slurm health`, for HealthCheckProgram. Unlike prolog and epilog it calls Slurm.
 
-use std::process::Command;
-
 use gshare_config::Silent;
 use gshare_proto::Call;
 
-use super::{Not, Outcome, Site, job};
-use crate::command::failure::{self, Failure};
+use super::{Not, Outcome, Site, job, slurm};
 
 /// The reason for draining a node, by which gshare recognizes its own drains.
 const SILENT: &str = "gshare: service not answering";
@@ -24,14 +21,17 @@ pub(super) fn run(site: &Site) -> Outcome {
     };
     let node = node();
     let name = format!("NodeName={node}");
-    let shown = scontrol(&["show", "node", &node, "--oneliner"])?;
+    let shown = slurm("scontrol", &["show", "node", &node, "--oneliner"])?;
     match next(&shown, why) {
         None => {}
         Some(Next::Drain(why)) => {
-            scontrol(&["update", &name, "State=DRAIN", &format!("Reason={why}")])?;
+            slurm(
+                "scontrol",
+                &["update", &name, "State=DRAIN", &format!("Reason={why}")],
+            )?;
         }
         Some(Next::Resume) => {
-            scontrol(&["update", &name, "State=RESUME"])?;
+            slurm("scontrol", &["update", &name, "State=RESUME"])?;
         }
     }
     if why == Some(NO_PLUGIN) {
@@ -84,19 +84,6 @@ pub(super) fn node() -> String {
         let host = crate::figures::host();
         host.split('.').next().unwrap_or_default().to_owned()
     })
-}
-
-pub(super) fn scontrol(words: &[&str]) -> Result<String, Failure> {
-    let done = Command::new("scontrol").args(words).output();
-    let done = done.map_err(|e| Failure::new(failure::NOT_FOUND, format!("scontrol: {e}")))?;
-    if !done.status.success() {
-        let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-        return Err(Failure::new(
-            failure::NOT_AVAILABLE,
-            format!("scontrol: {said}"),
-        ));
-    }
-    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
 #[cfg(test)]

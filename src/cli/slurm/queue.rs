@@ -1,13 +1,10 @@
 //! Why a Slurm job waits: what squeue says, asked as the user, so that Slurm's own rules of privacy hold.
 
-use std::io::Read as _;
-use std::process::{Command, Stdio};
-
 use gshare_proto::printable;
 use serde::Serialize;
 
-use super::soon;
-use crate::command::failure::{self, Failure};
+use super::slurm;
+use crate::command::failure::Failure;
 
 /// A job as squeue shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -68,37 +65,13 @@ fn parsed(line: &str) -> Option<SlurmJob> {
     })
 }
 
-/// Asks for two seconds at most: while slurmctld is down, squeue itself asks for longer.
 fn squeue(words: &[&str]) -> Result<Vec<SlurmJob>, Failure> {
-    let mut squeue = Command::new("squeue");
-    squeue
-        .args(["--noheader", "--format=%i|%T|%r|%S|%j"])
-        .args(words);
-    squeue
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
-    let failed = |e: std::io::Error| Failure::new(failure::NOT_FOUND, format!("squeue: {e}"));
-    let mut child = squeue.spawn().map_err(failed)?;
-    let mut stdout = child.stdout.take().expect("piped");
-    let said = soon(move || {
-        let mut text = Vec::new();
-        stdout.read_to_end(&mut text).map(|_| text)
-    });
-    if said.is_none() {
-        let _ = child.kill();
-    }
-    child.wait().map_err(failed)?;
-    match said {
-        // Of a job that it does not know squeue prints nothing here.
-        Some(Ok(text)) => {
-            let text = String::from_utf8_lossy(&text);
-            Ok(text.lines().filter_map(parsed).collect())
-        }
-        _ => {
-            let text = "Slurm does not answer within 2 s";
-            Err(Failure::new(failure::NOT_AVAILABLE, text).with_hint("squeue --me --start"))
-        }
+    let asked = [&["--noheader", "--format=%i|%T|%r|%S|%j"], words].concat();
+    match slurm("squeue", &asked) {
+        Ok(text) => Ok(text.lines().filter_map(parsed).collect()),
+        // That it knows no such job is an answer.
+        Err(failure) if failure.message.contains("Invalid job id") => Ok(Vec::new()),
+        Err(failure) => Err(failure.with_hint("squeue --me --start")),
     }
 }
 
