@@ -33,8 +33,8 @@ use super::peer::Peer;
 use super::policy::adopt;
 use super::world::World;
 use super::{
-    bound, claim_for, convert, die, ending, gpus, lazy, members, mps, off, policy, service, stage,
-    turns,
+    bound, claim_for, convert, die, ending, gpus, lazy, members, mps, off, policy, service, slurm,
+    stage, turns,
 };
 use crate::clock::{millis, unix_ms};
 
@@ -117,6 +117,8 @@ fn grant_asked(
             let waited = unix_ms().saturating_sub(asked.since_ms);
             let waited = Duration::from_millis(waited);
             done.push(Command::Tell(Fact::Granted { waited }));
+            let twice = slurm::given_twice(&with.world(), id);
+            done.extend(twice.map(|text| Command::NoticeOf { id, text }));
             let mut reply = granted(&with.world(), id);
             if let Reply::Granted(granted) = &mut reply {
                 granted.phases_us = phases;

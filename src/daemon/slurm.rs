@@ -1,6 +1,6 @@
 //! GPUs that Slurm gives out: jobs get claims on behalf there, and nobody else does.
 
-use gshare_core::{Admission, GpuFacts, Request, Share};
+use gshare_core::{Admission, ClaimId, GpuFacts, Request, Share};
 use gshare_proto::{ErrorCode, SLURM_JOB, WireError};
 
 use super::claims::Asked;
@@ -63,6 +63,33 @@ pub(crate) fn stays_in_its_part(world: &World<'_>, request: &Request) -> Result<
         }
     }
     Ok(())
+}
+
+/// That Slurm has given this claim a GPU of which other jobs have so much that together they have more than it has.
+pub(crate) fn given_twice(world: &World<'_>, id: ClaimId) -> Option<String> {
+    let own = &world.claims.get(&id)?.record;
+    own.origin.behalf.as_ref()?;
+    let of = |record: &ClaimRecord, uuid: &str| {
+        let slice = record.slices.iter().find(|s| s.uuid == uuid);
+        slice.map(|s| Share::from_milli(s.sm_milli))
+    };
+    own.slices.iter().find_map(|slice| {
+        let gpu = world.gpus.gpu_index(&slice.uuid)?;
+        let others = world.claims.iter().filter(|(other, _)| **other != id);
+        let others = others.filter_map(|(other, l)| Some((*other, of(&l.record, &slice.uuid)?)));
+        let others: Vec<(ClaimId, Share)> = others.collect();
+        let sum: u32 = others.iter().map(|(_, share)| share.milli()).sum();
+        if !is_foreign(world, u32::try_from(gpu).ok()?) || sum + slice.sm_milli <= 1000 {
+            return None;
+        }
+        let others = others.iter().map(|(other, share)| format!("{other} has {}", share.short()));
+        let others = others.collect::<Vec<_>>().join(", ");
+        Some(format!(
+            "{id}: Slurm has given out GPU {gpu} twice: this job has {} of it and {others}. Both keep their limits, but may \
+             run out of its memory",
+            Share::from_milli(slice.sm_milli).short()
+        ))
+    })
 }
 
 /// What to type in place of a claim on GPUs that Slurm gives out.
