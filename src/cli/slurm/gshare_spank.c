@@ -9,6 +9,7 @@
 #include <slurm/slurm.h>
 #include <slurm/spank.h>
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -62,6 +63,33 @@ static int take_limit(int val, const char *text, int remote)
 	return 0;
 }
 
+static const char *argument(int ac, char **av, const char *name, const char *otherwise)
+{
+	size_t n = strlen(name);
+	for (int i = 0; i < ac; i++)
+		if (!strncmp(av[i], name, n) && av[i][n] == '=')
+			return av[i] + n + 1;
+	return otherwise;
+}
+
+/* For the prolog: says in DIR/plugin that slurmd has loaded the plugin, from which file, and for which release. A callback
+ * for each job would make slurmd start one more program for it. */
+static void say_loaded(const char *dir)
+{
+	char path[4096];
+	Dl_info own;
+	for (size_t i = 1; i < strlen(dir); i++)
+		if (dir[i] == '/')
+			mkdir(strndupa(dir, i), 0755);
+	mkdir(dir, 0700);
+	snprintf(path, sizeof(path), "%s/plugin", dir);
+	FILE *file = dladdr(&built, &own) ? fopen(path, "we") : NULL;
+	if (file) {
+		fprintf(file, "%u.%02u %s", built.version >> 16, built.version >> 8 & 0xff, own.dli_fname);
+		fclose(file);
+	}
+}
+
 /* A table would give the options to srun alone. */
 int slurm_spank_init(spank_t sp, int ac, char **av)
 {
@@ -71,9 +99,10 @@ int slurm_spank_init(spank_t sp, int ac, char **av)
 		{ "gshare-limit", "PART", "most compute while others leave it free, where the site allows it (0.8)", 1, 0,
 		  take_limit },
 	};
-	(void)ac, (void)av;
 	for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++)
 		spank_option_register(sp, &options[i]);
+	if (spank_context() == S_CTX_SLURMD)
+		say_loaded(argument(ac, av, "dir", DIR));
 	return 0;
 }
 
@@ -86,15 +115,6 @@ int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 	if (limit)
 		spank_job_control_setenv(sp, "GSHARE_LIMIT", limit, 1);
 	return 0;
-}
-
-static const char *argument(int ac, char **av, const char *name, const char *otherwise)
-{
-	size_t n = strlen(name);
-	for (int i = 0; i < ac; i++)
-		if (!strncmp(av[i], name, n) && av[i][n] == '=')
-			return av[i] + n + 1;
-	return otherwise;
 }
 
 /* All that can be read, with a 0 at its end; NULL without memory. */
@@ -247,22 +267,12 @@ static void apply(spank_t sp, char *text)
 	}
 }
 
-/* slurmd calls this before the prolog, which thus knows that the plugin is loaded. */
-int slurm_spank_job_prolog(spank_t sp, int ac, char **av)
+int slurm_spank_slurmd_exit(spank_t sp, int ac, char **av)
 {
 	char path[4096];
-	uint32_t job = 0;
-	if (spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS)
-		return 0;
-	const char *dir = argument(ac, av, "dir", DIR);
-	for (size_t i = 1; i < strlen(dir); i++)
-		if (dir[i] == '/')
-			mkdir(strndupa(dir, i), 0755);
-	mkdir(dir, 0700);
-	snprintf(path, sizeof(path), "%s/%u.plugin", dir, job);
-	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-	if (fd >= 0)
-		close(fd);
+	(void)sp;
+	snprintf(path, sizeof(path), "%s/plugin", argument(ac, av, "dir", DIR));
+	unlink(path);
 	return 0;
 }
 

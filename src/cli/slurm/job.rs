@@ -1,6 +1,6 @@
 //! What is known of a job on this node: files below the service's runtime directory, and the job's cgroup.
 //!
-//! `N.plugin` exists if Slurm has loaded the plugin, `N.job` is the prolog's record, `N` what is done to each task.
+//! `plugin` exists if slurmd has loaded the plugin, `N.job` is the prolog's record, `N` what is done to each task.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,6 +14,7 @@ use gshare_enforcer::cgroup::{Mount, path_of_pid};
 use gshare_proto::Granted;
 
 use super::conf::Conf;
+use super::files::built_for;
 use super::gres;
 use crate::command::failure::{self, Failure};
 
@@ -98,11 +99,21 @@ pub(super) fn record(
         let _ = writeln!(text, "{PRIVATE}");
     }
     put(jobs, &format!("{number}.job"), &text)?;
-    let loaded = jobs.join(format!("{number}.plugin")).exists();
+    let loaded = is_loaded(jobs);
     if !loaded {
         fs::write(jobs.join(NO_PLUGIN), "")?;
     }
     Ok(loaded)
+}
+
+/// Whether slurmd has loaded the plugin, and steps, which load it anew, still can.
+fn is_loaded(jobs: &Path) -> bool {
+    let mark = fs::read_to_string(jobs.join("plugin")).unwrap_or_default();
+    let Some((release, plugin)) = mark.split_once(' ') else {
+        return false;
+    };
+    let now = fs::read(plugin).ok().and_then(|bytes| built_for(&bytes));
+    now.as_deref() == Some(release)
 }
 
 /// The directory of Slurm's configuration.
@@ -132,11 +143,7 @@ pub(super) fn claim_of(jobs: &Path, number: u32) -> Option<String> {
 
 /// Removes all files of a job.
 pub(super) fn forget(jobs: &Path, number: u32) {
-    for name in [
-        format!("{number}"),
-        format!("{number}.job"),
-        format!("{number}.plugin"),
-    ] {
+    for name in [format!("{number}"), format!("{number}.job")] {
         // It may never have been there.
         let _ = fs::remove_file(jobs.join(name));
     }
@@ -267,12 +274,18 @@ mod tests {
             private: true,
         };
         assert_eq!(Job::read(&jobs, 7).unwrap(), job);
-        fs::write(jobs.join("7.plugin"), "").unwrap();
-        assert!(record(&jobs, 7, variable).unwrap());
+        let plugin = dir.path().join("gshare_spank.so");
+        let mark = format!("22.05 {}", plugin.display());
+        fs::write(jobs.join("plugin"), mark).unwrap();
+        for (minor, loaded) in [(5, true), (11, false)] {
+            let bytes = [&b"gshare-built-for"[..], &[8, minor, 22, 0]].concat();
+            fs::write(&plugin, bytes).unwrap();
+            assert_eq!(record(&jobs, 7, variable).unwrap(), loaded);
+        }
         keep(&jobs, 7, "claim c5\nset A=b\n").unwrap();
         assert_eq!(claim_of(&jobs, 7).as_deref(), Some("c5"));
         forget(&jobs, 7);
-        assert_eq!(fs::read_dir(&jobs).unwrap().count(), 1, "the mark stays");
+        assert_eq!(fs::read_dir(&jobs).unwrap().count(), 2, "the marks stay");
         assert!(Job::read(&jobs, 7).is_err());
         record(&jobs, 8, |_| "NoDevFiles".to_owned()).unwrap();
         assert!(Job::read(&jobs, 8).is_err(), "its tasks are refused");
