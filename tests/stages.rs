@@ -662,6 +662,25 @@ fn off_lifts_limits_and_filters_says_so_everywhere_and_on_ends_nothing() {
         &["claim", "-g", "0.1", "--gpu-ids", "1", "--", "true"],
     );
     assert!(text.contains("gshare is off"), "{text}");
+    // Nothing is free for anybody where nothing is kept.
+    assert!(json["claimable_now"].is_null(), "{json}");
+    assert_eq!(json["gpus"][0]["claimable"], 0.0, "{json}");
+    let text = both_said(&station, &["claim", "-g", "0.1", "--dry-run"]);
+    let wanted = "; gshare is off: nothing limits or protects this claim\n";
+    assert!(
+        text.starts_with("would start now on GPU ") && text.ends_with(wanted),
+        "{text}"
+    );
+    for words in [&["ps"][..], &["queue"]] {
+        let text = both_said(&station, words);
+        assert!(text.starts_with("gshare is OFF"), "{text}");
+    }
+    for screen in ["overview", "queue"] {
+        let words = ["top", "--once", "--screen", screen, "--size", "120x40"];
+        let text = both_said(&station, &words);
+        let promised = text.contains("┃free") || text.contains("free for you");
+        assert!(text.contains("OFF") && !promised, "{text}");
+    }
     // It lasts over a death of the service, and so does what it lets through.
     station.stop_service(Signal::SIGKILL).expect("killed");
     station.start_service().expect("starts again");

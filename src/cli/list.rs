@@ -26,7 +26,8 @@ pub(crate) fn ps(socket: Option<&Path>, args: &PsArgs) -> Outcome {
         let table = rows::claims(snapshot, args.all);
         let text = table.text(out::columns(), out::colour());
         out::print(
-            &(text
+            &(off_text(snapshot)
+                + &text
                 + &by_driver(snapshot)
                 + &uncounted(snapshot)
                 + &through_mps(snapshot)
@@ -195,15 +196,17 @@ pub(crate) fn queue(socket: Option<&Path>, args: &ListArgs) -> Outcome {
         if args.json {
             return out::json(&json!({ "queue": snapshot.queue }));
         }
+        let back = come_back(snapshot);
+        let mut text = off_text(snapshot);
         if snapshot.queue.is_empty() {
-            let back = come_back(snapshot);
-            return out::print(if back.is_empty() {
+            text += if back.is_empty() {
                 "nothing waits\n"
             } else {
                 &back
-            });
+            };
+            return out::print(&text);
         }
-        let mut text = rows::queue(snapshot).text(out::columns(), out::colour());
+        text += &rows::queue(snapshot).text(out::columns(), out::colour());
         for waiting in &snapshot.queue {
             text.push_str(&format!("{}: {}", waiting.id, plain(&waiting.reason)));
             if let Some(plan) = &waiting.plan {
@@ -214,7 +217,7 @@ pub(crate) fn queue(socket: Option<&Path>, args: &ListArgs) -> Outcome {
             }
             text.push('\n');
         }
-        out::print(&(text + &come_back(snapshot)))
+        out::print(&(text + &back))
     })
 }
 

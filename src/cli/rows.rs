@@ -301,7 +301,10 @@ pub(super) fn gpu_row(gpu: &GpuView, snapshot: &Snapshot) -> Vec<String> {
         ),
         percent(gpu.sm_occupancy),
         percent(gpu.time_busy),
-        format!("{:.2}", gpu.claimable),
+        match snapshot.claimable_now {
+            Some(_) => format!("{:.2}", gpu.claimable),
+            None => unknown(),
+        },
         gpu.temperature_c.map_or_else(unknown, |c| format!("{c} C")),
         gpu.power_w.map_or_else(unknown, |w| format!("{w:.0} W")),
         gpu_state(gpu),

@@ -4,7 +4,7 @@
 #[path = "../../ui/tests/support/canned.rs"]
 mod canned;
 
-use gshare_proto::{ClaimView, Snapshot, TakingView, Tried};
+use gshare_proto::{ClaimView, OffView, Snapshot, TakingView, Tried};
 use gshare_ui::{Depth, Frame, Look, Options, Page, Viewer, frame_text};
 
 use self::canned::states::{Random, any_state};
@@ -94,6 +94,13 @@ fn screens_tables_json_and_a_dry_run_say_the_same_in_any_state() {
     let mut random = Random(7);
     for _ in 0..states {
         let mut snapshot = any_state(&mut random);
+        let off = random.below(8) == 0;
+        if off {
+            // As the service answers while it keeps nothing for anybody.
+            snapshot.service.get_or_insert_default().off = Some(OffView::default());
+            snapshot.claimable_now = None;
+            snapshot.gpus.iter_mut().for_each(|g| g.claimable = 0.0);
+        }
         snapshot.users = crate::daemon::users(
             &snapshot.claims,
             &snapshot.queue,
@@ -165,6 +172,13 @@ fn screens_tables_json_and_a_dry_run_say_the_same_in_any_state() {
             );
             compared += 8;
         }
+        let promised = snapshot
+            .gpus
+            .iter()
+            .any(|gpu| rows::gpu_row(gpu, &snapshot)[6] != "—")
+            || overview.contains("┃free")
+            || queue.contains("free for you");
+        assert!(!(off && promised), "{overview}{queue}");
         for one in &snapshot.claims {
             claim(&snapshot, one, &overview, &tree);
             compared += 9;

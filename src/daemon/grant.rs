@@ -664,9 +664,10 @@ pub(crate) fn granted(world: &World<'_>, id: ClaimId) -> Reply {
 fn granted_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
     let record = &live.record;
     let over = adopt::over_limit(world, id);
+    let off = messages::off_holds_nothing();
     let but = match (world.config.is_off(), record.runs.stage) {
         _ if over.is_some() => over.as_deref().unwrap_or_default(),
-        (true, _) => "gshare is off: nothing limits or protects this claim",
+        (true, _) => &off,
         (_, Stage::Observe) if record.runs.plain => {
             "stage 1 (observe): gshare only counts this claim; its programs see all GPUs, without limits, protection \
              or variables set by gshare"

@@ -7,7 +7,9 @@ use gshare_core::machine::{Caller, Event, Rehearsal, Taking};
 use gshare_core::place::candidates;
 use gshare_core::sched::fair::History;
 use gshare_core::{ClaimId, Party, Reason, Request, Share, Slice};
-use gshare_proto::{ClaimSpec, ErrorCode, Notice, Reply, TakingView, Tried, TriedGpu, WireError};
+use gshare_proto::{
+    ClaimSpec, ErrorCode, Notice, Reply, TakingView, Tried, TriedGpu, WireError, messages,
+};
 
 use super::admin::drain;
 use super::admin::quota;
@@ -141,7 +143,7 @@ pub(crate) fn uid_of(world: &World<'_>, id: ClaimId) -> Option<u32> {
         .or_else(auto)
 }
 
-fn would_start(slices: &[Slice], entitled: bool) -> Tried {
+fn would_start(world: &World<'_>, slices: &[Slice], entitled: bool) -> Tried {
     let parts: Vec<String> = slices
         .iter()
         .map(|s| {
@@ -159,9 +161,17 @@ fn would_start(slices: &[Slice], entitled: bool) -> Tried {
         sm: s.sm.as_f64(),
         sm_limit: s.sm_limit.as_f64(),
     });
+    let message = match world.config.is_off() {
+        true => {
+            let of: Vec<String> = slices.iter().map(|s| s.gpu.to_string()).collect();
+            let off = messages::off_holds_nothing();
+            format!("would start now on GPU {}; {off}", of.join(", "))
+        }
+        false => format!("would start now: {}", parts.join(", ")),
+    };
     Tried {
         starts: true,
-        message: format!("would start now: {}", parts.join(", ")),
+        message,
         gpus: gpus.collect(),
         entitled,
         ..Tried::default()
@@ -230,7 +240,7 @@ pub(crate) fn try_claim(
         &act::measure(world),
     );
     Ok(Reply::Tried(match told {
-        Rehearsal::Starts { slices, entitled } => would_start(&slices, entitled),
+        Rehearsal::Starts { slices, entitled } => would_start(world, &slices, entitled),
         Rehearsal::Refused(reason) => Tried {
             never: true,
             message: format!("cannot run here: {}", reason_text(world, &reason)),

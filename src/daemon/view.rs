@@ -716,6 +716,10 @@ pub(crate) fn with_room(
     uid: u32,
     mut snapshot: Snapshot,
 ) -> Snapshot {
+    if world.config.is_off() {
+        // Nothing is kept for a claim.
+        return snapshot;
+    }
     let room = sizes::room_of(world, sizes, uid);
     for (g, gpu) in snapshot.gpus.iter_mut().enumerate() {
         let part = room.by_gpu.get(g).copied();

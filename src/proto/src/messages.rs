@@ -47,6 +47,7 @@ catalogue! {
     // Claims that wait.
     start_unknown() "start time unknown: gshare cannot tell when room will be free"
     starts_now(arguments = "-g 0.25") "with {arguments} it would start now"
+    off_holds_nothing() "gshare is off: nothing limits or protects this claim"
     too_late(id = "c48") "too late: what was announced for {id} has begun"
 
     // What could not be done.

@@ -34,7 +34,7 @@ fn off_means(view: &View<'_>, off: &OffView, cols: usize) -> Vec<Line<'static>> 
     let clock = view.model.clock;
     let (since, by) = (clock.short_time(off.since_ms), &off.by);
     let claims = many(view.snapshot.claims.len(), "claim");
-    let kept = format!("{claims} stay; sizes are not enforced, time limits are paused");
+    let kept = format!("{claims} kept; sizes are not enforced, time limits are paused");
     let queue = match view.snapshot.queue.len() {
         0 => "nobody waits: claims start at once".to_owned(),
         n => format!("claims start at once where memory is free; waiting: {n}"),

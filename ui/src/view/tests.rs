@@ -77,6 +77,9 @@ fn off() -> gshare_proto::Snapshot {
         by: "bob".to_owned(),
         ..OffView::default()
     });
+    // As the service answers then.
+    base.claimable_now = None;
+    base.gpus.iter_mut().for_each(|g| g.claimable = 0.0);
     base
 }
 
@@ -830,7 +833,7 @@ fn off_is_said_in_the_first_row_and_nothing_is_promised() {
     let means = [
         "WHAT OFF MEANS",
         "limits    none",
-        "5 claims stay; sizes are not enforced",
+        "5 claims kept; sizes are not enforced",
     ];
     for said in means
         .into_iter()

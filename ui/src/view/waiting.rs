@@ -230,7 +230,7 @@ fn until(view: &View<'_>, area: Rect, each: u16, scene: &mut Scene<'_>) {
     };
     let legend = format!("  {hours}  {held} held  {planned} planned  {wall} time limit  ");
     let mut head = line!(view; heading "HELD UNTIL", dim legend);
-    if view.model.ahead_ms == 0 {
+    if view.model.ahead_ms == 0 && view.snapshot.claimable_now.is_some() {
         head.extend(line!(view; good "0.25", dim " free for you now"));
     }
     scene.line(head, area, 0);
@@ -269,7 +269,7 @@ fn free_when(
     segments: &[Segment],
     cols: u16,
 ) -> Line<'static> {
-    if closed(gpu).is_some() {
+    if closed(gpu).is_some() || view.model.off().is_some() {
         return Line::default();
     }
     let after = |at| left_after(gpu, view.snapshot, at);
@@ -314,8 +314,7 @@ fn left_after(gpu: &GpuView, snapshot: &Snapshot, at: u64) -> f64 {
 /// The largest part and whole GPUs, now by the service's word, later by what ends and is not planned for others.
 fn future(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
     let (model, snapshot) = (view.model, view.snapshot);
-    let now = snapshot.claimable_now.as_ref();
-    let Some(now) = now.filter(|_| model.off().is_none()) else {
+    let Some(now) = &snapshot.claimable_now else {
         return Vec::new();
     };
     let mut times: Vec<u64> = snapshot.claims.iter().filter_map(|c| c.ends_ms).collect();

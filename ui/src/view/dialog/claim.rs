@@ -70,7 +70,8 @@ pub(super) fn lines(tried: &Tried, view: &View<'_>, cols: usize) -> Vec<Line<'st
     let mut out = Facts::new(view.look, cols, (2, LABEL - 2));
     let first = tried.gpus.first();
     let gpu = first.and_then(|first| view.model.gpu(first.gpu));
-    if let Some(text) = gpu.and_then(|gpu| part(tried, gpu)) {
+    let off = view.model.off().is_some();
+    if let Some(text) = gpu.filter(|_| !off).and_then(|gpu| part(tried, gpu)) {
         out.tell("you get", &text, theme.text, 2);
     }
     let style = if tried.starts { theme.good } else { theme.text };
@@ -84,6 +85,7 @@ pub(super) fn lines(tried: &Tried, view: &View<'_>, cols: usize) -> Vec<Line<'st
         );
     }
     let keeps = match tried.entitled {
+        _ if off => "nothing: gshare is off, so any program may use any GPU",
         true => "yours: within your guarantee",
         false => "on loan: above your guarantee, so it may be taken back",
     };
@@ -92,7 +94,7 @@ pub(super) fn lines(tried: &Tried, view: &View<'_>, cols: usize) -> Vec<Line<'st
     }
     let then = "gshare join ID -- CMD; released with x";
     out.tell("then", then, theme.dim, 1);
-    if let Some((gpu, first)) = gpu.zip(first) {
+    if let Some((gpu, first)) = gpu.zip(first).filter(|_| !off) {
         // The GPU with the part that would be the viewer's.
         let slices = overview::slices_with(view, gpu, first.sm);
         let map = SliceMap {

@@ -433,8 +433,10 @@ impl Page<'_> {
             let of = view.gib(gpu.mem_allocatable);
             let (held, sms) = (gib(gpu.mem_claimed), percent(gpu.sm_claimed * 100.0));
             self.tell("claimed", format!("{held} of {of} GiB, {sms}% of compute"));
-            let free = share(gpu.claimable);
-            self.tell("free for you", format!("{free} of the GPU"));
+            if view.snapshot.claimable_now.is_some() {
+                let free = share(gpu.claimable);
+                self.tell("free for you", format!("{free} of the GPU"));
+            }
             self.tell("shared by", &gpu.mode);
             if let Some(drain) = &gpu.drain {
                 let why = drain.reason.as_ref().map(|r| format!(": {r}"));

@@ -73,8 +73,7 @@ pub(in crate::view) fn keeps(tried: &Tried) -> &'static str {
 
 /// By model, most first; none where nobody says, nor while any program may use any GPU.
 fn answers(view: &View<'_>) -> Option<Vec<Answer>> {
-    let now = view.snapshot.claimable_now.as_ref();
-    let now = now.filter(|_| view.model.off().is_none())?;
+    let now = view.snapshot.claimable_now.as_ref()?;
     let mut all: Vec<Answer> = now.models.iter().map(|m| answer(view, m)).collect();
     all.sort_by(|a, b| b.size.total_cmp(&a.size));
     Some(all)
