@@ -213,6 +213,25 @@ fn a_short_claim_has_its_owner_and_its_start_in_the_report() {
 }
 
 #[test]
+fn use_counts_against_the_size_that_the_claim_had_then() {
+    let station = station_with(|o| o.tick = "2s".to_owned());
+    let raw = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "2"]);
+    let claimed = || {
+        let snapshot = station.snapshot().ok()?;
+        Some(claim_of(&snapshot, raw.pid())?.usage?.claimed_gpu_s)
+    };
+    let first = until("its sums", SOON, claimed);
+    let before = until("a look", SOON, || claimed().filter(|sum| *sum > first));
+    let looked = Instant::now();
+    std::thread::sleep(Duration::from_millis(2900));
+    ok(&station, &["resize", "c1", "-g", "0.1"]);
+    let held = looked.elapsed().as_secs_f64();
+    let sum = claimed().expect("sums") - before;
+    assert!((sum - 0.5 * held).abs() < 0.2, "{sum} of {held} s");
+    assert_eq!(raw.finish(), Some(0));
+}
+
+#[test]
 fn what_is_in_host_memory_is_not_claimed() {
     let station = quick();
     let start = Instant::now();

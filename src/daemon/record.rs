@@ -311,7 +311,12 @@ impl History {
     /// What a claim claimed and used so far.
     pub(crate) fn usage_of(&self, id: ClaimId) -> Option<Usage> {
         let kept = self.claims.get(&id)?;
-        (kept.sum.looked > 0.0).then(|| kept.sum.usage())
+        let mut sum = kept.sum;
+        for mut row in self.collector.rows_of(id.0) {
+            row.because(kept.cause);
+            sum.add(&row);
+        }
+        (sum.looked > 0.0).then(|| sum.usage())
     }
 }
 

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use gshare_config::{Config, ConfigError};
 use gshare_core::ClaimId;
-use gshare_core::machine::Event;
+use gshare_core::machine::{Action, Event};
 use gshare_enforcer::gpu::GpuSample;
 use gshare_proto::{AdminCall, Call, ErrorCode, Notice, Reply, WireError, messages};
 
-use super::command::{Command, GpuCommand, LeverCommand, LimitCommand, RuleCommand};
+use super::command::{ClaimCommand, Command, GpuCommand, LeverCommand, LimitCommand, RuleCommand};
 use super::connection::{ConnId, Sender, Turn};
 use super::effects::Effects;
 use super::engine::LeverState;
@@ -148,7 +148,13 @@ impl Service {
             Command::Gpus(command) => gpus::carry_out(effects, command),
             Command::Rules(command) => rules::carry_out(effects, &self.features, command),
             Command::Ends(command) => ending::carry_out(effects, command),
-            Command::Claims(command) => submit::carry_out(effects, &self.features, command),
+            Command::Claims(command) => {
+                if let ClaimCommand::Resized(Action::Resize { .. }) = command {
+                    // What a claim used until now is of the size that it had.
+                    (self.history).look(&world_of!(effects), &self.features, &mut self.sizes);
+                }
+                submit::carry_out(effects, &self.features, command)
+            }
             Command::Levers(command) => levers::carry_out(effects, &self.features, command),
             Command::Limits(command) => policy::carry_out(effects, command),
         };

@@ -241,6 +241,15 @@ impl Collector {
         }
     }
 
+    /// What the step that is being made has of a claim.
+    pub(crate) fn rows_of(&self, id: u64) -> impl Iterator<Item = Sum> {
+        let rows = self.step.rows.iter();
+        rows.filter_map(move |(key, sum)| match key {
+            Key::Claim { claim, .. } if *claim == id => Some(*sum),
+            _ => None,
+        })
+    }
+
     /// Ends the step that is being made.
     pub(crate) fn take(&mut self) -> Option<Step> {
         let step = std::mem::take(&mut self.step);
