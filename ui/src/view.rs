@@ -392,7 +392,14 @@ impl<'a> Facts<'a> {
         for (i, row) in rows.into_iter().enumerate() {
             let name = text::left(if i == 0 { label.0 } else { "" }, cols, dots);
             let name = span(format!("{}{name}", " ".repeat(indent)), label.1);
-            self.lines.push(Line::from(vec![name, span(row, style)]));
+            let sign = self.look.glyphs.sign;
+            let (sign, row) = match row.strip_prefix(sign) {
+                Some(rest) => (sign, rest.to_owned()),
+                None => ("", row),
+            };
+            let sign = span(sign, self.look.theme.warn);
+            self.lines
+                .push(Line::from(vec![name, sign, span(row, style)]));
         }
     }
 }

@@ -113,6 +113,7 @@ fn nothing(model: &Model) -> Vec<String> {
     let lines = match model.service() {
         _ if !filter.is_empty() => return vec![format!("no row has `{filter}`; Esc shows all")],
         Err(_) => return vec!["no GPU processes".to_owned()],
+        Ok(()) if model.mine => return vec!["no claims of yours; m shows all".to_owned()],
         Ok(()) => [
             "no claims. Press n, or run:",
             "gshare claim -g 0.5 -- python train.py   half a GPU for one program",
@@ -224,6 +225,13 @@ impl<'a> Claims<'a> {
             _ => String::new(),
         };
         let style = if focus { theme.focus } else { theme.heading };
+        let names = columns.iter().filter(|(col, _)| col.is_name());
+        let room: usize = names.map(|(_, cols)| cols + 1).sum();
+        // `1-3/6` where `1-3 of 6` would be cut.
+        let place = match width("CLAIMS ") + width(&by) + width(place) < room {
+            true => place.to_owned(),
+            false => place.replace(" of ", "/"),
+        };
         let head = vec![
             span("CLAIMS", style),
             span(format!(" {by}{place}"), theme.dim),

@@ -1000,30 +1000,6 @@ fn colours_by_meaning_in_every_depth() {
     );
 }
 
-/// Amber is the sign's alone, and red is for what is broken.
-#[test]
-fn amber_and_red_are_for_signs_alone() {
-    let look = Look::new(Depth::Rgb, true);
-    for snapshot in [
-        canned::lab(),
-        canned::crowd(),
-        canned::eventful(),
-        canned::mig(),
-    ] {
-        for size in [(60, 15), (80, 24), (120, 40), (200, 50)] {
-            let buf = buffer(&model(NLP, size, snapshot.clone()), &look);
-            let is =
-                |style: ratatui::style::Style, c: &ratatui::buffer::Cell| Some(c.fg) == style.fg;
-            for cell in &buf.content {
-                let amber = is(look.theme.warn, cell) && cell.symbol() != " ";
-                assert!(!amber || cell.symbol() == "▲", "{}", cell.symbol());
-                let red = is(look.theme.error, cell) && cell.symbol() != " ";
-                assert!(!red || cell.symbol() == "✗", "{}", cell.symbol());
-            }
-        }
-    }
-}
-
 #[test]
 fn without_utf8_every_character_is_ascii() {
     for snapshot in [

@@ -128,10 +128,10 @@ fn group_line(
                 let Some((id, words)) = worst() else {
                     return Line::default();
                 };
-                let id = format!(" {} {id}", glyphs.sign);
-                let text = format!("{id} {}", words.text);
-                let fits = Some(view.brief(&text, state)).filter(|t| !t.ends_with(glyphs.ellipsis));
-                return line!(view; text fits.unwrap_or(id));
+                let text = view.brief(&format!("{id} {}", words.text), state.saturating_sub(3));
+                let fits = Some(text).filter(|t| !t.ends_with(glyphs.ellipsis));
+                let text = fits.unwrap_or_else(|| id.clone());
+                return line!(view; text " ", warn glyphs.sign, text format!(" {text}"));
             }
             _ => String::new(),
         };

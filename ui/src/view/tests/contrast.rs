@@ -87,6 +87,30 @@ fn screens() -> Vec<(String, Model)> {
     out
 }
 
+/// Amber and red are the signs' alone, but for the words that say that gshare is off.
+#[test]
+fn every_sign_has_its_colour_and_no_word_has_it() {
+    let look = Look::new(Depth::Rgb, true);
+    let signs = [("▲", look.theme.warn), ("✗", look.theme.error)];
+    for (name, mut m) in screens() {
+        for keys in ["", "<left>", "<enter>"] {
+            press(&mut m, keys);
+            let alone = m.page == Page::Overview && m.dialog.is_none() && m.off().is_none();
+            let behind = m.dialog.as_ref().and(look.theme.free.fg);
+            let is_free = |c: &&Cell| Some(c.bg) != look.theme.selected.bg && Some(c.fg) != behind;
+            let buf = buffer(&m, &look);
+            for cell in buf.content.iter().filter(is_free) {
+                for (sign, style) in &signs {
+                    let (is_sign, coloured) = (cell.symbol() == *sign, Some(cell.fg) == style.fg);
+                    let blank = cell.symbol() == " ";
+                    let wrong = is_sign && !coloured || alone && coloured && !is_sign && !blank;
+                    assert!(!wrong, "{} {name} {keys}\n{}", cell.symbol(), screen(&m));
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn what_is_drawn_has_contrast() {
     let dark = ((0x1e, 0x1e, 0x1e), (0xd0, 0xd0, 0xd0), Background::Dark);
