@@ -7,7 +7,7 @@ use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::queue;
 use crossterm::terminal::{BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate};
 use ratatui::backend::{Backend, CrosstermBackend};
-use ratatui::buffer::Buffer;
+use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
 
 use crate::view::Cursor;
@@ -15,6 +15,8 @@ use crate::view::Cursor;
 #[derive(Debug, Default)]
 pub(crate) struct Canvas {
     shown: Buffer,
+    /// For the next frame.
+    spare: Buffer,
     cursor: Cursor,
     /// Whether that is what the terminal shows.
     known: bool,
@@ -38,17 +40,22 @@ impl Canvas {
         &mut self,
         draw: impl FnOnce(Rect, &mut Buffer) -> Cursor,
     ) -> io::Result<Vec<u8>> {
-        let mut now = Buffer::empty(self.shown.area);
+        let mut now = std::mem::take(&mut self.spare);
+        match now.area == self.shown.area {
+            true => now.reset(),
+            false => now = Buffer::empty(self.shown.area),
+        }
         let cursor = draw(now.area, &mut now);
         let mut out = Vec::new();
         queue!(out, BeginSynchronizedUpdate)?;
         if !self.known {
             queue!(out, Hide, Clear(ClearType::All))?;
         }
-        let mut news = self.shown.diff_iter(&now).peekable();
-        let is_news = news.peek().is_some() || !self.known || cursor != self.cursor;
-        if news.peek().is_some() {
-            CrosstermBackend::new(&mut out).draw(news)?;
+        let news = changed(&self.shown, &now);
+        let is_news = !news.is_empty() || !self.known || cursor != self.cursor;
+        if !news.is_empty() {
+            let cells = news.iter().flat_map(|(was, is)| was.diff_iter(is));
+            CrosstermBackend::new(&mut out).draw(cells)?;
         }
         match cursor {
             Some((x, y)) => queue!(out, Show, MoveTo(x, y))?,
@@ -59,9 +66,25 @@ impl Canvas {
         if !is_news {
             out.clear();
         }
-        (self.shown, self.cursor, self.known) = (now, cursor, true);
+        self.spare = std::mem::replace(&mut self.shown, now);
+        (self.cursor, self.known) = (cursor, true);
         Ok(out)
     }
+}
+
+/// The rows that differ, before and now: mostly few, and to tell a row from itself costs less than the difference.
+fn changed(was: &Buffer, is: &Buffer) -> Vec<(Buffer, Buffer)> {
+    let rows = was.area.rows().filter_map(|area| {
+        let (y, width) = (usize::from(area.y), usize::from(area.width));
+        let cells = y * width..(y + 1) * width;
+        let [a, b] = [was, is].map(|buf| &buf.content[cells.clone()]);
+        let row = |cells: &[Cell]| Buffer {
+            area,
+            content: cells.to_vec(),
+        };
+        (a != b).then(|| (row(a), row(b)))
+    });
+    rows.collect()
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, FixedOffset};
 use gshare_proto::figures;
 use gshare_proto::units::show_duration;
 
@@ -41,6 +40,9 @@ const BRIEF: usize = 16;
 /// A time that ended longer ago is over, in milliseconds: the last week is asked for every five minutes.
 const OVER_MS: u64 = 600_000;
 
+/// The first day of 1970 was a Thursday.
+const DAYS: [&str; 7] = ["Thu ", "Fri ", "Sat ", "Sun ", "Mon ", "Tue ", "Wed "];
+
 /// The wall clock in the user's time zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock {
@@ -51,26 +53,26 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    fn local(self, ms: u64) -> Option<DateTime<FixedOffset>> {
-        let at = DateTime::from_timestamp_millis(i64::try_from(ms).ok()?)?;
-        Some(at.with_timezone(&FixedOffset::east_opt(self.offset_s)?))
+    /// The day since 1970, and the second of that day.
+    fn local(self, ms: u64) -> (u64, u64) {
+        let s = (ms / 1000).saturating_add_signed(self.offset_s.into());
+        (s / 86_400, s % 86_400)
     }
 
     /// `14:32:07`.
     pub(crate) fn time(self, ms: u64) -> String {
-        let at = self.local(ms).map(|at| at.format("%H:%M:%S").to_string());
-        at.unwrap_or_else(|| "--:--:--".to_owned())
+        let (_, s) = self.local(ms);
+        format!("{:02}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
     }
 
     /// `16:05`, and `Mon 16:05` when it is not today.
     pub(crate) fn short_time(self, ms: u64) -> String {
-        let day = |ms| self.local(ms).map(|at| at.date_naive());
-        let form = match day(ms) == day(self.now_ms) {
-            true => "%H:%M",
-            false => "%a %H:%M",
+        let ((day, s), (today, _)) = (self.local(ms), self.local(self.now_ms));
+        let name = match day == today {
+            true => "",
+            false => DAYS[(day % 7) as usize],
         };
-        let at = self.local(ms).map(|at| at.format(form).to_string());
-        at.unwrap_or_else(|| "--:--".to_owned())
+        format!("{name}{:02}:{:02}", s / 3600, s / 60 % 60)
     }
 
     /// Times at round hours (or days) in so many columns; now is at one of its ends.

@@ -21,7 +21,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, StatefulWidget, Table, TableState, Widget};
+use ratatui::widgets::{StatefulWidget, Table, TableState, Widget};
 
 pub(crate) use claims::what;
 pub(crate) use overview::SIDE;
@@ -183,13 +183,11 @@ impl<'b> Scene<'b> {
         if !has || area.is_empty() {
             return area;
         }
-        let block = Block::new().borders(Borders::TOP);
-        block.border_style(look.theme.free).render(area, self.buf);
-        if !look.glyphs.lines {
-            let line = look.glyphs.rule.repeat(area.width.into());
-            self.line(Line::styled(line, look.theme.free), area, 0);
+        for place in row_of(area, 0).intersection(self.buf.area).positions() {
+            let cell = &mut self.buf[place];
+            cell.set_symbol(look.glyphs.rule).set_style(look.theme.free);
         }
-        Block::new().borders(Borders::TOP).inner(area)
+        below(area, 1)
     }
 }
 

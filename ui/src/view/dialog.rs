@@ -159,7 +159,6 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) -> Option
     let block = self::frame(look, &content.title, frame.width).title_bottom(foot);
     let inside = block.inner(frame);
     block.render(frame, scene.buf);
-    scene.buf.set_style(inside, Style::reset());
     let lines = content.lines.into_iter().skip(scroll).take(shown);
     scene.rows(lines, inside);
     for (line, target) in content.hits {
@@ -193,7 +192,8 @@ pub(super) fn frame(look: &Look, title: &str, cols: u16) -> Block<'static> {
     );
     Block::bordered()
         .border_set(signs)
-        .style(look.theme.heading)
+        .border_style(look.theme.heading)
+        .title_style(look.theme.heading)
         .padding(Padding::horizontal(1))
         .title_top(title)
 }

@@ -5,7 +5,6 @@ mod free;
 mod gpus;
 
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::widgets::{Block, Borders, Padding, Widget};
 
 use super::{Scene, View, claims, line, notes, queue, tree};
 use crate::model::{Model, RowKey, Section};
@@ -190,11 +189,10 @@ pub(super) fn last(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
 
 /// What large screens show more: the whole queue, the chosen claim since it began, what happened last.
 fn beside(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
-    let look = view.look;
-    let inner = Block::new().padding(Padding::left(2)).inner(area);
-    if look.glyphs.lines {
-        let block = Block::new().borders(Borders::LEFT);
-        block.border_style(look.theme.free).render(area, scene.buf);
+    let inner = super::columns(area, 2, u16::MAX);
+    if view.glyphs.lines {
+        let wall = vec![line!(view; free "│"); area.height.into()];
+        scene.rows(wall, super::columns(area, 0, 1));
     }
     let claim = match view.model.chosen(Section::Claims) {
         Some(RowKey::Claim(id)) => view.model.claim(id).filter(|_| area.height >= 20),

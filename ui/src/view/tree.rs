@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use gshare_proto::counts::many;
 use gshare_proto::{ClaimView, HistoryPoint, ProcessView, Usage, messages};
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::Style;
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row as Cells, Widget};
 
@@ -196,7 +195,6 @@ pub(super) fn sheet(view: &View<'_>, claim: &ClaimView, area: Rect, scene: &mut 
     let block = block.title_top(Line::from(since).right_aligned());
     let inner = block.inner(area);
     block.render(area, scene.buf);
-    scene.buf.set_style(inner, Style::reset());
     let facts = facts(view, claim, (inner.width.into(), 9));
     // The plots have what the facts leave, five rows at least where there are as many.
     let plots = inner.height.saturating_sub(super::cells(facts.len() + 1));
