@@ -34,7 +34,7 @@ pub use page::Page;
 pub(crate) use past::{Past, Span, young};
 pub(crate) use sort::Sort;
 pub(crate) use tree::{Group, Grouping, TreeRow};
-pub(crate) use words::{Words, bursts, slowed_by, throttled, words};
+pub(crate) use words::{Words, words};
 
 /// The user at the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::iter::once;
 
 use crate::figures::{measured, parts, percent, share};
-use crate::{ClaimGpu, ClaimView, Figure, GpuView, Snapshot, Source};
+use crate::{ClaimGpu, ClaimState, ClaimView, Figure, GpuView, Snapshot, Source};
 
 /// Bytes used: as the driver says, else as charged.
 #[must_use]
@@ -239,6 +239,56 @@ pub fn throttled(claim: &ClaimView) -> Option<f64> {
     let figures = claim.gpus.iter().filter_map(|g| g.throttled);
     let most = figures.map(|f| f.value).fold(0.0, f64::max);
     (most >= THROTTLED).then_some(most)
+}
+
+/// Use above the size counts as burst from here on, in percent of a GPU.
+const BURST: f64 = 3.0;
+
+/// Whether a claim uses more than its size.
+#[must_use]
+pub fn bursts(claim: &ClaimView, snapshot: &Snapshot) -> bool {
+    let used = compute_of(claim, snapshot);
+    !claim.adopted && used.is_some_and(|u| u.value > claimed(claim) + BURST)
+}
+
+/// The claim that slows a throttled one: on the GPU where it is throttled most, the one that uses most above its size;
+/// none where all others keep to theirs, and what it lacks is its own size.
+#[must_use]
+pub fn slowed_by<'a>(claim: &ClaimView, snapshot: &'a Snapshot) -> Option<&'a ClaimView> {
+    let held = |g: &&ClaimGpu| g.throttled.map_or(0.0, |f| f.value);
+    let gpus = claim.gpus.iter();
+    let gpu = gpus.max_by(|a, b| held(a).total_cmp(&held(b)))?.gpu;
+    let above = |c: &ClaimView| {
+        let part = c.gpus.iter().find(|g| g.gpu == gpu)?;
+        let used = compute(part, snapshot)?.value;
+        Some(used - part.sm_request * 100.0).filter(|above| *above > BURST)
+    };
+    let others = snapshot.claims.iter().filter(|c| c.id != claim.id);
+    let others = others.filter(|c| !c.place.in_host());
+    let others = others.filter_map(|c| Some((above(c)?, c)));
+    let most = others.max_by(|a, b| a.0.total_cmp(&b.0));
+    most.map(|(_, claim)| claim)
+}
+
+/// Of a user's claims the one that is throttled most, and the claim behind it.
+#[must_use]
+pub fn slows(snapshot: &Snapshot, uid: u32) -> String {
+    let mine = || snapshot.claims.iter().filter(|c| c.uid == uid);
+    let slowed = mine().filter(|c| !bursts(c, snapshot));
+    let slowed = slowed.filter_map(|c| Some((throttled(c)?, c)));
+    let Some((most, claim)) = slowed.max_by(|a, b| a.0.total_cmp(&b.0)) else {
+        let counted = |c: &ClaimView| c.gpus.iter().any(|g| g.throttled.is_some());
+        let runs = |c: &&ClaimView| c.state == ClaimState::Running && !c.place.in_host();
+        return match mine().filter(runs).all(counted) {
+            true => "nobody".to_owned(),
+            false => "not known".to_owned(),
+        };
+    };
+    let by = slowed_by(claim, snapshot);
+    let by = by.map_or("its own size".to_owned(), |by| {
+        format!("{} {}", by.id, by.user)
+    });
+    format!("{by}: {} throttled {} %", claim.id, percent(most))
 }
 
 /// The claim of whose size most is unused; one that is throttled wants more, not less. Where nobody claims: the GPU of whose time its programs use least.

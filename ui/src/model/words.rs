@@ -1,45 +1,17 @@
 //! What is to be said of a claim in a few words.
 
 use gshare_proto::counts::many;
-use gshare_proto::{Caps, ClaimGpu, ClaimState, ClaimView, Snapshot};
-
-pub(crate) use gshare_proto::totals::throttled;
-use gshare_proto::totals::{self, compute, compute_of};
+use gshare_proto::totals::{bursts, slowed_by, throttled};
+use gshare_proto::{Caps, ClaimState, ClaimView, Snapshot};
 
 use super::Viewer;
 use crate::text::{Clock, percent};
-
-/// Use above the size counts as burst from here on, in percent of a GPU.
-const BURST: f64 = 3.0;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Words {
     pub(crate) sign: bool,
     /// In a few words; none where it simply runs.
     pub(crate) text: String,
-}
-
-/// The claim that slows a throttled one: on the GPU where it is throttled most, the one that uses most above its size;
-/// none where all others keep to theirs, and what it lacks is its own size.
-pub(crate) fn slowed_by<'a>(claim: &ClaimView, snapshot: &'a Snapshot) -> Option<&'a ClaimView> {
-    let held = |g: &&ClaimGpu| g.throttled.map_or(0.0, |f| f.value);
-    let gpus = claim.gpus.iter();
-    let gpu = gpus.max_by(|a, b| held(a).total_cmp(&held(b)))?.gpu;
-    let above = |c: &ClaimView| {
-        let part = c.gpus.iter().find(|g| g.gpu == gpu)?;
-        let used = compute(part, snapshot)?.value;
-        Some(used - part.sm_request * 100.0).filter(|above| *above > BURST)
-    };
-    let others = snapshot.claims.iter().filter(|c| c.id != claim.id);
-    let others = others.filter(|c| !c.place.in_host());
-    let others = others.filter_map(|c| Some((above(c)?, c)));
-    let most = others.max_by(|a, b| a.0.total_cmp(&b.0));
-    most.map(|(_, claim)| claim)
-}
-
-pub(crate) fn bursts(claim: &ClaimView, snapshot: &Snapshot) -> bool {
-    let used = compute_of(claim, snapshot);
-    !claim.adopted && used.is_some_and(|u| u.value > totals::claimed(claim) + BURST)
 }
 
 pub(crate) fn words(claim: &ClaimView, snapshot: &Snapshot, clock: Clock, arrow: &str) -> Words {

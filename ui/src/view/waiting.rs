@@ -249,14 +249,8 @@ fn until(view: &View<'_>, area: Rect, each: u16, scene: &mut Scene<'_>) {
         scene.hit(at, Target::Row(Section::Gpus, RowKey::Gpu(gpu.index)));
         if each > 1 && at.bottom() < area.bottom() {
             let line = free_when(view, gpu, begin, &segments, axis.width);
-            scene.line(
-                line,
-                Rect {
-                    y: axis.y + 1,
-                    ..axis
-                },
-                0,
-            );
+            let y = axis.y + 1;
+            scene.line(line, Rect { y, ..axis }, 0);
         }
     }
 }

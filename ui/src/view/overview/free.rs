@@ -1,13 +1,13 @@
 //! FREE NOW: what the viewer could claim at this moment, by model.
 
 use gshare_proto::counts::many;
-use gshare_proto::totals::wasted;
-use gshare_proto::{ClaimState, ClaimView, GpuView, ModelRoomView, Tried};
+use gshare_proto::totals::{slows, wasted};
+use gshare_proto::{GpuView, ModelRoomView, Tried};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 
-use crate::model::{Model, bursts, slowed_by, split, throttled};
-use crate::text::{gib, parts, percent, seconds, share, width};
+use crate::model::{Model, split};
+use crate::text::{gib, parts, seconds, share, width};
 use crate::view::{Scene, View, line, span};
 
 struct Answer {
@@ -209,32 +209,10 @@ fn others_line(view: &View<'_>, cols: u16) -> Line<'static> {
     line.unwrap_or_else(|| joined(0))
 }
 
-/// Of the viewer's claims the one that is throttled most, and the claim behind it.
-fn slows(view: &View<'_>) -> String {
-    let claims = view.snapshot.claims.iter();
-    let mine = || claims.clone().filter(|c| c.uid == view.model.viewer.uid);
-    let lacks = |c: &&ClaimView| !bursts(c, view.snapshot);
-    let slowed = mine().filter(lacks);
-    let slowed = slowed.filter_map(|c| Some((throttled(c)?, c)));
-    let Some((most, claim)) = slowed.max_by(|a, b| a.0.total_cmp(&b.0)) else {
-        let counted = |c: &ClaimView| c.gpus.iter().any(|g| g.throttled.is_some());
-        let runs = |c: &&ClaimView| c.state == ClaimState::Running && !c.place.in_host();
-        return match mine().filter(runs).all(counted) {
-            true => "nobody".to_owned(),
-            false => "not known".to_owned(),
-        };
-    };
-    let by = slowed_by(claim, view.snapshot);
-    let by = by.map_or("its own size".to_owned(), |by| {
-        format!("{} {}", by.id, by.user)
-    });
-    format!("{by}: {} throttled {} %", claim.id, percent(most))
-}
-
 /// A line each; one that is wider than this has no names of users.
 fn others(view: &View<'_>, most: usize) -> [Line<'static>; 2] {
     let said = [
-        ("SLOWS YOU ", slows(view)),
+        ("SLOWS YOU ", slows(view.snapshot, view.model.viewer.uid)),
         ("MOST WASTED ", wasted(view.snapshot)),
     ];
     said.map(|(label, text)| {
