@@ -5,7 +5,7 @@ use gshare_proto::{Caps, ExpectedView, LaterView, OffView, StageView};
 
 use crate::keymap;
 use crate::model::{Model, Page, RowKey, Viewer};
-use crate::testing::{NLP, ROOT, buffer, canned, check_screen, model, open, press, screen, show};
+use crate::testing::{NLP, ROOT, buffer, canned, check_screen, model, open, press, screen};
 use crate::theme::{Depth, Look};
 
 #[test]
@@ -782,6 +782,15 @@ fn the_stage_is_said_in_the_first_row() {
         let text = screen(&m);
         assert!(text.lines().next().unwrap().contains(said), "{text}");
     }
+    // At 80 columns beside the simulated driver, too.
+    m.size.0 = 80;
+    m.snapshot.as_mut().unwrap().simulated = true;
+    let text = screen(&m);
+    let first = text.lines().next().unwrap();
+    assert!(
+        first.contains("stage 3: ") && first.contains("SIM"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -1015,16 +1024,6 @@ fn without_utf8_every_character_is_ascii() {
             assert!(text.is_ascii(), "{text}");
         }
     }
-}
-
-#[test]
-fn a_new_snapshot_redraws_the_figures() {
-    let mut m = model(NLP, (80, 24), canned::workstation());
-    assert!(screen(&m).contains(" 15.3  17.7 of 23.5"));
-    let mut next = canned::workstation();
-    next.gpus[0].mem_used = Some(canned::gib(1.5));
-    show(&mut m, next);
-    assert!(screen(&m).contains("  1.5  17.7 of 23.5"));
 }
 
 mod contrast;

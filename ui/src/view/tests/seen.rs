@@ -1,6 +1,6 @@
 //! What was untrue, cut off or missing when the screen was looked at beside the demo.
 
-use gshare_proto::{Call, Check, HistoryPoint, Reply, StageView};
+use gshare_proto::{Call, Check, HistoryPoint, Reply};
 
 use super::*;
 use crate::feed::{Request, Update};
@@ -147,23 +147,6 @@ fn of_a_young_service_only_the_time_that_it_knows_is_asked_for() {
     let clock = m.clock;
     let again = asked(update(&mut m, Msg::Tick(clock)));
     assert_eq!(again.unwrap().1, canned::NOW_MS - 150_000);
-}
-
-#[test]
-fn the_stage_is_said_at_80_columns() {
-    let mut snapshot = canned::workstation();
-    snapshot.simulated = true;
-    let stage = StageView {
-        machine: 3,
-        ..StageView::default()
-    };
-    snapshot.service.as_mut().unwrap().stage = Some(stage);
-    let text = screen(&model(NLP, (80, 24), snapshot));
-    let first = text.lines().next().unwrap();
-    assert!(
-        first.contains("stage 3: ") && first.contains("SIM"),
-        "{text}"
-    );
 }
 
 #[test]

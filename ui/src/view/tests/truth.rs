@@ -264,15 +264,7 @@ fn written(figure: Option<Figure>) -> String {
     gshare_proto::figures::measured(figure, "—")
 }
 
-/// The words of a row behind the last wall of its map.
-fn behind_map(line: &str) -> Vec<String> {
-    let behind = line.rsplit('┃').next().unwrap_or(line);
-    // Dots are what is in no instance.
-    let words = behind.trim_start_matches('·').split_whitespace();
-    words.map(str::to_owned).collect()
-}
-
-/// What is drawn is what the snapshot has: each figure of each GPU and each claim is read back from the screen and
+/// What is drawn is what the snapshot has: each figure of each claim is read back from the screen and
 /// compared with the sum of the snapshot's own figures.
 #[test]
 fn what_is_drawn_is_what_the_snapshot_has_in_any_state() {
@@ -301,32 +293,6 @@ fn what_is_drawn_is_what_the_snapshot_has_in_any_state() {
                 head.contains(&format!("  {size} ")),
                 "{state}: {size}: {head}"
             );
-        }
-        let mut lines = text.lines().skip_while(|l| !l.starts_with("GPUS")).skip(1);
-        for gpu in snapshot
-            .gpus
-            .iter()
-            .filter(|g| g.state == gshare_proto::GpuState::Ok)
-        {
-            let start = format!("{} ", gpu.index);
-            let line = lines
-                .find(|l| l.trim_start().starts_with(&start))
-                .unwrap_or_else(|| panic!("{state}: {text}"));
-            let compute = if by_sms(gpu.index) {
-                gpu.sm_active
-            } else {
-                gpu.time_busy
-            };
-            let words = behind_map(line);
-            let at = if wide { 2 } else { 1 };
-            let figures = [&words[0], &words[at], &words[at + 1]];
-            let wanted = [written(compute), known(gpu.mem_used), gib(gpu.mem_claimed)];
-            assert_eq!(
-                figures.map(String::as_str),
-                wanted.each_ref().map(String::as_str),
-                "{state}: {line}"
-            );
-            rows += 1;
         }
         let table = text.split("\nCLAIMS ").nth(1).unwrap_or_default();
         for claim in &snapshot.claims {
@@ -391,7 +357,7 @@ fn what_is_drawn_is_what_the_snapshot_has_in_any_state() {
             }
         }
     }
-    assert!(rows as u64 > states * 5, "{rows}");
+    assert!(rows as u64 > states * 3, "{rows}");
     println!("{rows} rows of {states} states");
 }
 
