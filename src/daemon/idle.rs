@@ -5,7 +5,7 @@ mod fixed;
 mod release;
 mod warn;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use gshare_config::{IdleRule, Stage};
@@ -24,6 +24,9 @@ use crate::clock::nanos;
 const WORKS: f64 = 0.1;
 /// Between two looks at what its processes do, at least and at most.
 const PACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// What is done of its own accord with a claim that idles, once in a pause: offloading it, or shrinking it instead.
+const INSTEAD: &str = "offloaded or shrunk";
 
 /// Looks at one claim whose rule says something, and says what is to be done.
 type Rule = fn(&World<'_>, &mut Idling, &mut Vec<Command>);
@@ -47,14 +50,20 @@ pub(crate) struct Idling {
     /// It had its GPU from here on.
     since_ns: u64,
     programs: Programs,
-    /// Its owner was told in this pause that it idles.
-    warned_ns: Option<u64>,
-    /// What was done in the place of offloading it in this pause.
-    done: bool,
+    pause: Pause,
     /// Its owner was told that it ends soon.
     announced_ns: Option<u64>,
     /// Its owner keeps it until then.
     kept_ns: u64,
+}
+
+/// What was done since the claim last did something; forgotten when it does something again.
+#[derive(Clone, Debug, Default)]
+struct Pause {
+    /// Its owner was told that it idles.
+    warned_ns: Option<u64>,
+    /// What rules did once.
+    done: BTreeSet<&'static str>,
 }
 
 /// What its processes do on processors.
@@ -84,8 +93,7 @@ impl Idling {
                 worked_ns: now_ns,
                 work: true,
             },
-            warned_ns: None,
-            done: false,
+            pause: Pause::default(),
             announced_ns: None,
             kept_ns: 0,
         }
@@ -109,9 +117,16 @@ impl Idling {
         limit.is_some_and(|limit| self.idle() >= limit)
     }
 
+    /// Whether this is the first time in this pause, which is noted; `what` is the rule's name for it.
+    fn once(&mut self, what: &'static str) -> bool {
+        self.pause.done.insert(what)
+    }
+
     /// Its owner was warned, and has had this long to say something.
     fn was_warned_for(&self, patience: Duration) -> bool {
-        self.warned_ns.is_some_and(|at| self.ago(at) >= patience)
+        self.pause
+            .warned_ns
+            .is_some_and(|at| self.ago(at) >= patience)
     }
 
     /// Takes in what is known now.
@@ -142,7 +157,7 @@ impl Idling {
             }),
         };
         if self.idle() < rule.first().unwrap_or(Duration::MAX) {
-            (self.warned_ns, self.done) = (None, false);
+            self.pause = Pause::default();
         }
     }
 
@@ -175,9 +190,9 @@ impl Idling {
 /// It is offloaded although nobody waits.
 fn detach_always(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>) {
     let patience = world.config.reclaim.countdown;
-    let may = claim.fixed.is_none() && !claim.done && !claim.is_kept();
-    if may && claim.was_warned_for(patience) && claim.over(claim.rule.always) {
-        claim.done = true;
+    let may = claim.fixed.is_none() && !claim.is_kept();
+    let due = may && claim.was_warned_for(patience) && claim.over(claim.rule.always);
+    if due && claim.once(INSTEAD) {
         out.push(Command::Levers(LeverCommand::Offload(claim.id)));
     }
 }
@@ -214,7 +229,7 @@ impl Idle {
                 if let Some(claim) = self.claims.get_mut(claim) {
                     let keep = nanos(world.config.reclaim.keep);
                     claim.kept_ns = world.now.mono_ns.saturating_add(keep);
-                    claim.warned_ns = None;
+                    claim.pause.warned_ns = None;
                 }
             }
             _ => {}
@@ -234,7 +249,7 @@ impl Idle {
                 record.has_no_library() || record.origin.behalf.is_some() || !watched(live);
             if !has_its_gpu(live) || spared {
                 if let Some(claim) = self.claims.get_mut(id) {
-                    (claim.warned_ns, claim.done) = (None, false);
+                    claim.pause = Pause::default();
                 }
                 continue;
             }
@@ -268,7 +283,9 @@ impl Idle {
 
     /// Whether the owner of a claim was warned, and can keep it.
     pub(crate) fn is_warned(&self, id: ClaimId) -> bool {
-        self.claims.get(&id).is_some_and(|c| c.warned_ns.is_some())
+        self.claims
+            .get(&id)
+            .is_some_and(|c| c.pause.warned_ns.is_some())
     }
 
     /// For the screen.
@@ -284,7 +301,7 @@ impl Idle {
             kernel: claim.kernel.as_ref().map(|k| k.0.clone()),
             kernel_s: claim.kernel.as_ref().map(|k| k.1.as_secs()),
             source: claim.kernel.as_ref().map(|k| k.2.to_owned()),
-            warned: claim.warned_ns.is_some(),
+            warned: claim.pause.warned_ns.is_some(),
             kept: claim.is_kept(),
             detach_in_s: left(claim.rule.detach),
             always_in_s: left(claim.rule.always),
@@ -322,8 +339,14 @@ mod tests {
     use crate::daemon::names::{Account, Names};
     use crate::daemon::world::scene::Scene;
 
-    /// An interactive claim of which its Jupyter server says for how long it idles; time passes with it.
-    fn idles(idle: &mut Idle, scene: &mut Scene, seconds: u64, fixed: bool) -> Vec<Command> {
+    /// An interactive claim of which its Jupyter server says for how long it idles; time passes with it. The commands
+    /// of all rules.
+    pub(super) fn idles(
+        idle: &mut Idle,
+        scene: &mut Scene,
+        seconds: u64,
+        fixed: bool,
+    ) -> Vec<Command> {
         let live = scene.claim(1, 0);
         live.record.class = "interactive".to_owned();
         let (id, mut out) = (ClaimId(1), Vec::new());

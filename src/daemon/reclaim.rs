@@ -278,9 +278,7 @@ pub(crate) fn announced_text(world: &World<'_>, id: ClaimId) -> Option<String> {
 }
 
 fn owner_of(world: &World<'_>, id: ClaimId) -> String {
-    let waiting = world.claims.waiting.get(&id).map(|a| a.record.uid);
-    let held = world.claims.get(&id).map(|l| l.record.uid);
-    let uid = waiting.or(held);
+    let uid = world.uid_of(id);
     uid.map_or_else(|| "somebody".to_owned(), |uid| world.host.names.user(uid))
 }
 

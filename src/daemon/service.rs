@@ -140,7 +140,7 @@ impl Service {
             }
             Command::Notice(text) => return self.notice(None, None, text),
             Command::NoticeOf { id, text } => {
-                let owner = story::uid_of(&effects.world(), id);
+                let owner = effects.world().uid_of(id);
                 return self.notice(owner, Some(id), text);
             }
             Command::TellUser(uid, id, text) => return self.notice(Some(uid), id, text),

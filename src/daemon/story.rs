@@ -33,7 +33,7 @@ fn before(span: Duration) -> u64 {
 
 /// Writes down what happened to a claim.
 pub(crate) fn write_down(world: &World<'_>, journal: &mut Journal, id: ClaimId, text: &str) {
-    journal.note(uid_of(world, id).unwrap_or(0), id, text);
+    journal.note(world.uid_of(id).unwrap_or(0), id, text);
 }
 
 /// For the core: what users held before this service was started.
@@ -127,20 +127,6 @@ fn taking_view(world: &World<'_>, taking: &Taking) -> TakingView {
         to: taking.to.iter().map(index).collect(),
         at_ms: world.now.unix_at(taking.at),
     }
-}
-
-/// Whose a claim is, also of one that waits.
-pub(crate) fn uid_of(world: &World<'_>, id: ClaimId) -> Option<u32> {
-    let held = world.claims.get(&id).map(|live| live.record.uid);
-    let auto = || {
-        world
-            .policy
-            .auto
-            .get(&id)
-            .map(super::outside::AutoClaim::uid)
-    };
-    held.or_else(|| world.claims.waiting.get(&id).map(|asked| asked.record.uid))
-        .or_else(auto)
 }
 
 fn would_start(world: &World<'_>, slices: &[Slice], entitled: bool) -> Tried {

@@ -725,7 +725,7 @@ pub(crate) fn with_room(
         let part = room.by_gpu.get(g).copied();
         gpu.claimable = part.unwrap_or_default().as_f64();
         let planned = room.planned.get(g).copied().flatten();
-        let planned = planned.map(|id| (id, story::uid_of(world, id)));
+        let planned = planned.map(|id| (id, world.uid_of(id)));
         gpu.planned_for = planned.map(|(id, uid)| match uid {
             Some(uid) => format!("{id} {}", world.host.names.user(uid)),
             None => id.to_string(),

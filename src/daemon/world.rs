@@ -99,6 +99,14 @@ impl<'a> World<'a> {
         holding.map(|(id, _)| *id).collect()
     }
 
+    /// Whose a claim is: of one that is granted, that waits (`claims.waiting`), or that counts a program without a claim.
+    pub(crate) fn uid_of(&self, id: ClaimId) -> Option<u32> {
+        let held = self.claims.get(&id).map(|live| live.record.uid);
+        let waits = || Some(self.claims.waiting.get(&id)?.record.uid);
+        let auto = || Some(self.policy.auto.get(&id)?.uid());
+        held.or_else(waits).or_else(auto)
+    }
+
     /// Whose a process of the newest sample is.
     pub(crate) fn whose(&self, pid: i32) -> Whose {
         self.gpus

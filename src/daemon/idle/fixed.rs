@@ -45,12 +45,10 @@ pub(super) fn tell(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>
 /// It keeps what it uses, and others get the rest.
 pub(super) fn shrink(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>) {
     let waits = world.machine.queue().next().is_some();
-    let may = claim.fixed.is_some() && !claim.done && !claim.is_kept();
+    let may = claim.fixed.is_some() && !claim.is_kept();
     let patience = world.config.reclaim.countdown;
-    if may && waits && claim.over(claim.rule.detach) && claim.was_warned_for(patience) {
-        claim.done = true;
-        if claim.rule.no_detach == NoDetach::Shrink {
-            out.push(Command::Claims(ClaimCommand::Shrink(claim.id)));
-        }
+    let due = may && waits && claim.over(claim.rule.detach) && claim.was_warned_for(patience);
+    if due && claim.once(super::INSTEAD) && claim.rule.no_detach == NoDetach::Shrink {
+        out.push(Command::Claims(ClaimCommand::Shrink(claim.id)));
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn choose(
         let live = world.claims.get(&claim.id);
         claim.rule.no_detach == NoDetach::Release
             && claim.over(claim.rule.detach)
-            && claim.warned_ns.is_some()
+            && claim.pause.warned_ns.is_some()
             && !claim.is_kept()
             && claim.fixed.is_some()
             && live.is_some_and(has_its_gpu)

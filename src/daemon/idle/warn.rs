@@ -15,9 +15,9 @@ pub(super) fn warn(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>
     let instead = claim.fixed.is_some() && world.machine.queue().next().is_some();
     let over = claim.over(rule.warn)
         || claim.over(rule.always)
-        || instead && !claim.done && claim.over(rule.detach);
-    if over && claim.warned_ns.is_none() && !claim.is_kept() {
-        claim.warned_ns = Some(claim.now_ns);
+        || instead && !claim.pause.done.contains(super::INSTEAD) && claim.over(rule.detach);
+    if over && claim.pause.warned_ns.is_none() && !claim.is_kept() {
+        claim.pause.warned_ns = Some(claim.now_ns);
         let (id, text) = (claim.id, text(claim));
         out.push(Command::TellOwner { id, text });
     }
