@@ -16,12 +16,15 @@ fn the_overview_at_the_usual_sizes() {
         ((200, 50), "200x50"),
         ((60, 15), "60x15"),
     ] {
-        check_screen(
-            &format!("workstation-{name}"),
-            &model(NLP, size, canned::workstation()),
-        );
-        check_screen(&format!("demo-{name}"), &model(NLP, size, canned::demo()));
-        check_screen(&format!("crowd-{name}"), &model(NLP, size, canned::crowd()));
+        for (state, snapshot) in [
+            ("workstation", canned::workstation()),
+            ("demo", canned::demo()),
+            ("crowd", canned::crowd()),
+        ] {
+            let mut m = model(NLP, size, snapshot);
+            rehearse(&mut m);
+            check_screen(&format!("{state}-{name}"), &m);
+        }
     }
     check_screen("monitor-80x24", &model(NLP, (80, 24), canned::monitor()));
 }
@@ -107,8 +110,36 @@ fn laboratory() -> [(&'static str, gshare_proto::Snapshot); 5] {
 fn the_overview_in_the_states_of_a_laboratory() {
     for (name, snapshot) in laboratory().into_iter().chain(more_states()) {
         for (size, cols) in [((80, 24), "80x24"), ((120, 40), "120x40")] {
-            let m = model(NLP, size, snapshot.clone());
+            let mut m = model(NLP, size, snapshot.clone());
+            rehearse(&mut m);
             check_screen(&format!("{name}-{cols}"), &m);
+        }
+    }
+}
+
+/// Has the service answer what the Overview asks: half a GPU is the viewer's own, more is on loan, and where nothing is
+/// free others make room for a quarter in half a minute.
+fn rehearse(m: &mut Model) {
+    let free = m.snapshot.as_ref().and_then(|s| s.claimable_now.as_ref());
+    let free = free.is_some_and(|now| now.models.iter().any(|r| r.whole > 0 || r.largest > 0.0));
+    let takings = (!free).then(gshare_proto::TakingView::default);
+    // What is asked for after an answer, too.
+    for _ in 0..2 {
+        for cmd in crate::update::update(m, crate::msg::Msg::Tick(m.clock)) {
+            if let crate::msg::Cmd::Ask(crate::feed::Request::Call { seq, call }) = cmd
+                && let gshare_proto::Call::Try(spec) = call.as_ref()
+            {
+                let tried = gshare_proto::Tried {
+                    starts: free,
+                    // An instance is less than half of a GPU.
+                    entitled: spec.gpus_milli <= Some(500)
+                        || spec.models.iter().any(|m| m.contains("g.")),
+                    takings: takings.iter().cloned().collect(),
+                    expected_ms: (!free).then_some(canned::NOW_MS + 30_000),
+                    ..Default::default()
+                };
+                m.tried(seq, tried);
+            }
         }
     }
 }

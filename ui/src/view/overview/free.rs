@@ -10,11 +10,14 @@ use crate::model::{Model, split};
 use crate::text::{gib, parts, seconds, share, width};
 use crate::view::{Scene, View, line, span};
 
+#[derive(Clone)]
 struct Answer {
     /// The large figure: `0.40`, `3`.
     amount: String,
     /// What it is of: `RTX 4090, 9.3 GiB, GPU 6`.
     of: String,
+    /// Whether the viewer keeps it: `yours`.
+    lasts: Option<String>,
     /// Parts of a GPU.
     size: f64,
 }
@@ -48,13 +51,17 @@ fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
     };
     let lasts = match view.model.dry_run(room) {
         Some((_, tried)) if tried.starts => match view.model.has_half(room) {
-            true => ": 0.50 yours, the rest on loan".to_owned(),
-            false => format!(": {}", keeps(tried)),
+            true => Some("0.50 yours, the rest on loan".to_owned()),
+            false => Some(keeps(tried).to_owned()),
         },
-        _ => String::new(),
+        _ => None,
     };
-    let of = format!("{words}{}{place}{lasts}", short(view, room));
-    Answer { amount, of, size }
+    Answer {
+        amount,
+        of: format!("{words}{}{place}", short(view, room)),
+        lasts,
+        size,
+    }
 }
 
 /// The model as it is called beside its GPUs.
@@ -99,10 +106,22 @@ fn whose(model: &Model) -> String {
     }
 }
 
+fn of(answer: &Answer) -> String {
+    let lasts = answer.lasts.as_ref();
+    lasts.map_or(answer.of.clone(), |lasts| format!("{}: {lasts}", answer.of))
+}
+
+/// An answer that is too wide for one row: what there is, and whether the viewer keeps it.
+fn apart(answer: &Answer) -> (Answer, Option<String>) {
+    let mut short = answer.clone();
+    let lasts = short.lasts.take();
+    (short, lasts)
+}
+
 /// `none now`, or what there is.
 fn said(view: &View<'_>, answer: &Answer) -> Line<'static> {
     match answer.size > 0.0 {
-        true => line!(view; good answer.amount.clone(), text format!(" {}", answer.of)),
+        true => line!(view; good answer.amount.clone(), text format!(" {}", of(answer))),
         false => line!(view; text format!("{} ", answer.of), strong "none now"),
     }
 }
@@ -178,7 +197,13 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     // The best in the first row, the others and what comes in the second.
     let mut rest: Vec<Line<'static>> = Vec::new();
     if has {
-        head.extend(said(view, &all[0]));
+        let mut best = said(view, &all[0]);
+        if head.width() + best.width() > cols {
+            let (short, lasts) = apart(&all[0]);
+            best = said(view, &short);
+            rest.extend(lasts.map(|text| line!(view; text text)));
+        }
+        head.extend(best);
         rest.extend(all[1..].iter().map(|a| said(view, a)));
     } else {
         head.push_span(span("none now", view.theme.strong));
@@ -264,7 +289,12 @@ fn large(
     ];
     let [digits, words_at, you] = Layout::horizontal(sizes).spacing(1).areas(area);
     let style = |row| Line::styled(big(row), view.theme.good);
-    let mut lines = vec![line!(view; strong all[0].of.clone())];
+    let mut lines = vec![line!(view; strong of(&all[0]))];
+    if lines[0].width() > words_at.width.into() {
+        let (short, lasts) = apart(&all[0]);
+        let both = [Some(short.of), lasts].into_iter().flatten();
+        lines = both.map(|text| line!(view; strong text)).collect();
+    }
     lines.extend(all[1..].iter().map(|a| said(view, a)).chain(later));
     let mut sums = yours(view);
     sums.extend(others(view, OTHERS.into()));
