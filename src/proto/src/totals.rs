@@ -227,6 +227,12 @@ pub fn split<'a>(
     Some(all)
 }
 
+/// What claims hold that are on their GPUs, in parts of GPUs.
+pub fn size_of<'a>(claims: impl Iterator<Item = &'a ClaimView>, snapshot: &Snapshot) -> f64 {
+    let here = claims.filter(|c| !c.place.in_host()).flat_map(|c| &c.gpus);
+    here.map(|g| g.sm_request * weight(g, snapshot)).sum()
+}
+
 /// Less than this part of a GPU is no waste.
 const WASTE: f64 = 0.05;
 
@@ -304,8 +310,7 @@ pub fn wasted(snapshot: &Snapshot) -> String {
         if unused < WASTE {
             return "nothing".to_owned();
         }
-        let size: f64 = claim.gpus.iter().map(|g| g.sm_request).sum();
-        let (unused, size) = (parts(unused), parts(size));
+        let (unused, size) = (parts(unused), parts(size_of(once(claim), snapshot)));
         return format!("{} {}: {unused} of {size} unused", claim.id, claim.user);
     }
     let programs = |gpu: &GpuView| {

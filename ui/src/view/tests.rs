@@ -50,6 +50,9 @@ fn eight_on_one() -> gshare_proto::Snapshot {
     base.unclaimed.clear();
     base.gpus[0].sm_claimed = 1.0;
     base.gpus[0].claimable = 0.0;
+    if let Some(now) = &mut base.claimable_now {
+        (now.models[0].largest, now.models[0].whole) = (0.0, 0);
+    }
     base
 }
 

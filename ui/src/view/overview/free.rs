@@ -1,7 +1,7 @@
 //! FREE NOW: what the viewer could claim at this moment, by model.
 
 use gshare_proto::counts::many;
-use gshare_proto::totals::{slows, wasted};
+use gshare_proto::totals::{size_of, slows, wasted};
 use gshare_proto::{GpuView, ModelRoomView, Tried};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
@@ -18,18 +18,22 @@ struct Answer {
     of: String,
     /// Whether the viewer keeps it: `yours`.
     lasts: Option<String>,
-    /// Parts of a GPU.
+    /// Parts of a GPU, or of an instance.
     size: f64,
+    of_instance: bool,
 }
 
 fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
     let gpus = view.snapshot.gpus.iter();
     let gpus = gpus.filter(|g| g.model == room.model || g.short == room.model);
+    let of_instance = gpus.clone().any(GpuView::is_instance);
     let (amount, words, size) = match room.whole {
         0 => (share(room.largest), String::new(), room.largest),
         n => {
-            let part = gpus.clone().any(GpuView::is_instance);
-            let words = many(n as usize, if part { "instance" } else { "whole GPU" });
+            let words = many(
+                n as usize,
+                if of_instance { "instance" } else { "whole GPU" },
+            );
             let words = words.trim_start_matches(char::is_numeric).trim_start();
             (n.to_string(), format!("{words} "), f64::from(n))
         }
@@ -61,6 +65,7 @@ fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
         of: format!("{words}{}{place}", short(view, room)),
         lasts,
         size,
+        of_instance,
     }
 }
 
@@ -78,11 +83,16 @@ pub(in crate::view) fn keeps(tried: &Tried) -> &'static str {
     }
 }
 
-/// By model, most first; none where nobody says, nor while any program may use any GPU.
+/// By model, most first, and what is of an instance after what is of a GPU; none where nobody says, nor while any program may use any GPU.
 fn answers(view: &View<'_>) -> Option<Vec<Answer>> {
     let now = view.snapshot.claimable_now.as_ref()?;
     let mut all: Vec<Answer> = now.models.iter().map(|m| answer(view, m)).collect();
-    all.sort_by(|a, b| b.size.total_cmp(&a.size));
+    let is_nothing = |a: &Answer| a.size == 0.0;
+    let order = |a: &Answer, b: &Answer| {
+        let kinds = (is_nothing(a), a.of_instance).cmp(&(is_nothing(b), b.of_instance));
+        kinds.then(b.size.total_cmp(&a.size))
+    };
+    all.sort_by(order);
     Some(all)
 }
 
@@ -313,11 +323,10 @@ fn yours(view: &View<'_>) -> Vec<Line<'static>> {
     if mine().next().is_none() {
         return Vec::new();
     }
-    let on_gpus = mine().filter(|c| !c.place.in_host()).flat_map(|c| &c.gpus);
     let gpus = |sum: f64| parts(sum);
     // Each as it is written: used and unused are what is claimed, to the last digit.
     let written = |sum: f64| (sum * 100.0).round() / 100.0;
-    let claimed = written(on_gpus.map(|g| g.sm_request).sum());
+    let claimed = written(size_of(mine(), view.snapshot));
     let mut text = format!("claimed {}", gpus(claimed));
     if let Some(sum) = split(mine(), view.snapshot) {
         let used = written(sum.used);

@@ -283,9 +283,19 @@ fn what_is_drawn_is_what_the_snapshot_has_in_any_state() {
             let gpu = snapshot.gpus.iter().find(|g| g.index == gpu);
             gpu.is_some_and(|g| g.is_instance() || g.mode == "mps" || g.mode == "mig")
         };
-        // FREE NOW is what the service says of this viewer, and the largest of it.
+        // FREE NOW is what the service says of this viewer, and the largest of it; of instances, where no GPU has any.
         let now = snapshot.claimable_now.as_ref().unwrap();
-        let largest = now.models.iter().map(|m| m.largest).fold(0.0, f64::max);
+        let largest_of = |instances: bool| {
+            let gpus = &snapshot.gpus;
+            let is_one = |m: &&gshare_proto::ModelRoomView| {
+                let known = |g: &gshare_proto::GpuView| g.model == m.model || g.short == m.model;
+                gpus.iter().any(|g| known(g) && g.is_instance()) == instances
+            };
+            let sizes = now.models.iter().filter(is_one).map(|m| m.largest);
+            sizes.fold(0.0, f64::max)
+        };
+        let largest = Some(largest_of(false)).filter(|size| *size > 0.0);
+        let largest = largest.unwrap_or_else(|| largest_of(true));
         if now.models.iter().all(|m| m.whole == 0) && largest > 0.0 && !wide {
             let size = gshare_proto::figures::share(largest);
             let head = row(&text, "FREE NOW");
@@ -467,4 +477,17 @@ fn an_instance_counts_for_its_part_of_a_gpu_in_sums() {
     );
     let group = row(&on(Page::Claims, snapshot), "▾ ada");
     assert!(group.contains(" 43 "), "{group}");
+}
+
+#[test]
+fn an_instance_counts_for_its_part_of_a_gpu_where_use_is_added_up() {
+    let text = screen(&model(NLP, (120, 40), canned::mig()));
+    assert!(
+        text.contains("YOU claimed 0.43: used 0.27, unused 0.16"),
+        "{text}"
+    );
+    assert!(
+        text.contains("MOST WASTED c1 ada: 0.16 of 0.43 unused"),
+        "{text}"
+    );
 }
