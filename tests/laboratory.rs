@@ -931,16 +931,16 @@ fn bench_abuse_ends_with_its_figures() {
 /// Whole-program tests in which there are countdowns, an offload that fails, a move that is refused, claims that end on
 /// their way, services that are started again, time limits and wishes of people.
 const SCENES: [&str; 10] = [
-    "levers::keep_puts_off_what_was_announced_once",
-    "levers::people_are_told_on_their_terminal_before_anything_is_taken",
-    "levers::a_requeued_command_is_asked_to_end_and_starts_anew_when_there_is_room",
-    "levers::an_idle_claim_is_detached_for_who_waits_and_its_next_call_brings_it_back",
-    "detach::a_moved_claim_has_its_memory_on_the_other_gpu_and_sees_no_difference",
-    "detach::what_cannot_be_detached_says_so_before_anybody_asks",
-    "detach_faults::whatever_the_driver_refuses_leaves_a_claim_whole_on_one_side",
-    "detach_faults::a_process_that_ends_while_its_memory_is_on_the_way_frees_its_place",
-    "restart::members_run_on_under_their_cap_while_no_service_runs",
-    "queue::a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest",
+    "reclaim::keep_puts_off_what_was_announced_once",
+    "reclaim::people_are_told_on_their_terminal_before_anything_is_taken",
+    "reclaim::a_requeued_command_is_asked_to_end_and_starts_anew_when_there_is_room",
+    "reclaim::an_idle_claim_is_detached_for_who_waits_and_its_next_call_brings_it_back",
+    "offload::a_moved_claim_has_its_memory_on_the_other_gpu_and_sees_no_difference",
+    "offload::what_cannot_be_detached_says_so_before_anybody_asks",
+    "offload::whatever_the_driver_refuses_leaves_a_claim_whole_on_one_side",
+    "offload::a_process_that_ends_while_its_memory_is_on_the_way_frees_its_place",
+    "deaths::members_run_on_under_their_cap_while_no_service_runs",
+    "claims::a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest",
 ];
 
 #[test]
