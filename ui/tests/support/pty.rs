@@ -78,6 +78,8 @@ impl Canned {
         command.env("TERM", "xterm-256color");
         command.env("LC_ALL", "C.UTF-8");
         command.env("TZ", "UTC");
+        // A backtrace is longer than the smallest screen.
+        command.env_remove("RUST_BACKTRACE");
         command.env_remove("NO_COLOR");
         for name in ["COLORTERM", "COLORFGBG", "SSH_CONNECTION"] {
             command.env_remove(name);
