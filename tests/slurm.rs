@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use gshare::station::Station;
 use gshare_enforcer::cgroup::{Mount, path_of_pid};
@@ -42,9 +42,18 @@ struct Slurm {
     how: How,
     /// The files before `gshare slurm install`, where that was used.
     before: BTreeMap<String, Vec<u8>>,
+    /// munged, slurmctld, and slurmd of each node.
     daemons: Vec<Child>,
     users: Users,
     station: Station,
+    /// Another node, with a service of its own.
+    second: Option<Second>,
+}
+
+struct Second {
+    station: Station,
+    dir: PathBuf,
+    node: String,
 }
 
 fn write(path: &Path, text: impl AsRef<[u8]>) {
@@ -61,15 +70,66 @@ fn free_port() -> u16 {
     listener.local_addr().expect("bound").port()
 }
 
+static ONE: Mutex<()> = Mutex::new(());
+
+fn workstation() -> Station {
+    station_with(|o| {
+        o.config = "[claims]\nleftover-grace = \"1s\"\n\n[slurm]\ngpus = [2, 3]\n".to_owned();
+        o.costs = "spin_1ms 1000000ns\n".to_owned();
+    })
+}
+
 impl Slurm {
     /// None, and why on stdout, where there is no Slurm. One at a time: their ports are chosen before they are taken.
     fn start(test: &str, how: How) -> Option<(MutexGuard<'static, ()>, Self)> {
-        static ONE: Mutex<()> = Mutex::new(());
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         Some((one, Self::beside(test, how)?))
     }
 
     fn beside(test: &str, how: How) -> Option<Self> {
+        let mut slurm = Self::make(test, how)?;
+        slurm.run();
+        Some(slurm)
+    }
+
+    /// With a second node, whose files lie in its own workstation as those of the first in its.
+    fn two(test: &str) -> Option<(MutexGuard<'static, ()>, Self)> {
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slurm = Self::make(test, How::Cgroups)?;
+        let (station, node) = (workstation(), format!("{}b", slurm.node));
+        let (first, dir) = (
+            slurm.station.dir().display().to_string(),
+            station.dir().join("slurm"),
+        );
+        let file = slurm.dir.join("slurm.conf");
+        let conf = std::fs::read_to_string(&file).expect("UTF-8");
+        let line = conf
+            .lines()
+            .find(|l| l.starts_with("NodeName="))
+            .expect("its line");
+        let line = line.replace(&slurm.node, &node);
+        write(&file, format!("{conf}\n{line} Port={}\n", free_port()));
+        support::users::account(
+            "cp",
+            &[
+                "-a",
+                &slurm.dir.display().to_string(),
+                &dir.display().to_string(),
+            ],
+        );
+        let munge = format!("{first}/slurm/munge");
+        for (name, text) in slurm.files() {
+            let text = String::from_utf8(text).expect("UTF-8");
+            let text = text.replace(&munge, "MUNGE");
+            let text = text.replace(&first, &station.dir().display().to_string());
+            write(&dir.join(name), text.replace("MUNGE", &munge));
+        }
+        slurm.second = Some(Second { station, dir, node });
+        slurm.run();
+        Some((one, slurm))
+    }
+
+    fn make(test: &str, how: How) -> Option<Self> {
         if !root(test) {
             return None;
         }
@@ -80,10 +140,7 @@ impl Slurm {
             println!("skipped: {test} needs Slurm: {missing} is not installed");
             return None;
         }
-        let station = station_with(|o| {
-            o.config = "[claims]\nleftover-grace = \"1s\"\n\n[slurm]\ngpus = [2, 3]\n".to_owned();
-            o.costs = "spin_1ms 1000000ns\n".to_owned();
-        });
+        let station = workstation();
         let dir = station.dir().join("slurm");
         for part in ["", "state", "spool", "munge"] {
             std::fs::create_dir(dir.join(part)).expect("made");
@@ -98,9 +155,9 @@ impl Slurm {
             daemons: Vec::new(),
             users: Users::some(2),
             station,
+            second: None,
         };
         slurm.configure();
-        slurm.run();
         Some(slurm)
     }
 
@@ -316,26 +373,60 @@ impl Slurm {
         let socket = munge("socket");
         self.daemon(munged);
         until("munged listens", SOON, || socket.exists().then_some(()));
-        for program in ["slurmctld", "slurmd"] {
-            self.start_daemon(program);
+        for daemon in 1..3 + usize::from(self.second.is_some()) {
+            self.start_daemon(daemon);
         }
-        until("the node is idle", SOON, || {
-            self.node().contains("State=IDLE ").then_some(())
-        });
+        until("all nodes are idle", SOON, || self.is_idle().then_some(()));
     }
 
-    /// Starts slurmctld or slurmd.
-    fn start_daemon(&mut self, program: &str) {
-        let mut command = Command::new(program);
-        command.arg("-D").arg("-f").arg(self.dir.join("slurm.conf"));
-        command.env("SLURM_CONF", self.dir.join("slurm.conf"));
-        if program == "slurmd" {
-            command.args(["-N", &self.node]);
+    /// Whether no node has a job.
+    fn is_idle(&self) -> bool {
+        self.node().matches("State=IDLE ").count() == 1 + usize::from(self.second.is_some())
+    }
+
+    /// The directory and node of a daemon.
+    fn place(&self, daemon: usize) -> (&Path, &str) {
+        match &self.second {
+            Some(second) if daemon == 3 => (&second.dir, &second.node),
+            _ => (&self.dir, &self.node),
+        }
+    }
+
+    /// Starts slurmctld or a slurmd.
+    fn start_daemon(&mut self, daemon: usize) {
+        let (dir, node) = self.place(daemon);
+        let mut command = Command::new(if daemon == 1 { "slurmctld" } else { "slurmd" });
+        command.arg("-D").arg("-f").arg(dir.join("slurm.conf"));
+        command.env("SLURM_CONF", dir.join("slurm.conf"));
+        if daemon > 1 {
+            command.args(["-N", node]);
         }
         if self.cgroups() {
             command.env("LD_PRELOAD", self.dir.join("hybrid.so"));
         }
         self.daemon(command);
+    }
+
+    /// Kills one as a crash does, and starts it again after `meanwhile`.
+    fn crash(&mut self, daemon: usize, meanwhile: impl FnOnce()) {
+        let mut child = self.daemons.remove(daemon);
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        meanwhile();
+        self.start_daemon(daemon);
+        let child = self.daemons.pop().expect("started");
+        let pid = child.id().to_string();
+        self.daemons.insert(daemon, child);
+        let file = if daemon == 1 {
+            "ctld.pid"
+        } else {
+            "slurmd.pid"
+        };
+        let file = self.place(daemon).0.join(file);
+        until("it listens", SOON, || {
+            let said = std::fs::read_to_string(&file).unwrap_or_default();
+            (said.trim() == pid).then_some(())
+        });
     }
 
     fn daemon(&mut self, mut command: Command) {
@@ -344,6 +435,27 @@ impl Slurm {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         self.daemons.push(command.spawn().expect("starts"));
+    }
+
+    /// The claims of each node: Slurm's job and the claim's id.
+    fn held(&self) -> Vec<Vec<(Option<u32>, String)>> {
+        let held = |s: &Station| {
+            let claims = s.snapshot().expect("served").claims;
+            claims.into_iter().map(|c| (c.slurm_job, c.id)).collect()
+        };
+        self.stations().map(held).collect()
+    }
+
+    fn is_over(&self) {
+        until("no job and no claim is left", SOON, || {
+            let none = self.held().iter().all(Vec::is_empty);
+            (none && self.is_idle()).then_some(())
+        });
+    }
+
+    /// The services of all nodes.
+    fn stations(&self) -> impl Iterator<Item = &Station> {
+        std::iter::once(&self.station).chain(self.second.iter().map(|s| &s.station))
     }
 
     /// One of Slurm's commands, by a user of a machine with this driver.
@@ -478,7 +590,10 @@ impl Drop for Slurm {
         let point = Mount::find().expect("mounted").point;
         let system = point.join("system.slice");
         remove(&point.join(format!("{}-slurm", self.station.cgroup_root())));
-        remove(&system.join(format!("{}_slurmstepd.scope", self.node)));
+        let second = self.second.iter().map(|s| &s.node);
+        for node in second.chain([&self.node]) {
+            remove(&system.join(format!("{node}_slurmstepd.scope")));
+        }
         // Only where no systemd has it.
         let _ = std::fs::remove_dir(system);
     }
@@ -919,7 +1034,7 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     let slurmd = slurm.daemons.last_mut().expect("runs");
     kill(Pid::from_raw(slurmd.id().cast_signed()), Signal::SIGTERM).expect("ended");
     slurmd.wait().expect("ended");
-    slurm.start_daemon("slurmd");
+    slurm.start_daemon(2);
     let id = slurm.claim("slurm-1").id;
     until("slurmd answers", SOON, || {
         let node = slurm.node();
@@ -1166,6 +1281,81 @@ fn one_limit_for_all(slurm: &Slurm) {
         "{said:?}"
     );
     assert!(said[2].contains("error 2"), "{said:?}");
+}
+
+/// Two nodes with a service each, of which everything is lost once while a job runs on both.
+#[test]
+fn jobs_of_two_nodes_are_limited_on_each_and_outlive_every_daemon() {
+    let Some((_one, mut slurm)) = Slurm::two("jobs of two nodes") else {
+        return;
+    };
+    let (ada, _) = slurm.uids();
+    let client = slurm.client();
+    let both = ["srun", "-N2", "--gres=gshare:0.25"];
+    let script = format!("echo alloc $((GSHARE_GPU_MEM + 1)) | {client}");
+    let said = slurm.says(ada, &[&both[..], &["sh", "-c", &script]].concat());
+    assert_eq!(
+        said.matches("error 2 CUDA_ERROR_OUT_OF_MEMORY").count(),
+        2,
+        "{said}"
+    );
+    slurm.is_over();
+    let (state, old) = (slurm.dir.join("state"), slurm.dir.join("old"));
+    let [from, to] = [&state, &old].map(|dir| dir.display().to_string());
+    support::users::account("cp", &["-a", &from, &to]);
+
+    let mut job = slurm.command(ada, &[&both[..], &["sleep", "1000"]].concat());
+    let mut job = job.stdin(Stdio::null()).spawn().expect("starts");
+    let has = until("both nodes have its claim", SOON, || {
+        let held = slurm.held();
+        held.iter().all(|claims| claims.len() == 1).then_some(held)
+    });
+    assert!(
+        has[0][0].0.is_some() && has[0][0].0 == has[1][0].0,
+        "{has:?}"
+    );
+    let begun = SystemTime::now();
+    let node = slurm.second.as_ref().expect("there").node.clone();
+
+    // The service of one node.
+    let second = slurm.second.as_mut().expect("there");
+    second
+        .station
+        .stop_service(Signal::SIGKILL)
+        .expect("killed");
+    let refused = slurm.output(ada, &[&both[..], &["true"]].concat());
+    let said = text(&refused);
+    let why = format!("the service on {node} does not answer. Nothing would limit");
+    assert!(!refused.status.success() && said.contains(&why), "{said}");
+    let second = slurm.second.as_mut().expect("there");
+    second.station.start_service().expect("starts again");
+    // A slurmd, and slurmctld. Slurm ends jobs that slurmctld has not saved, which takes it up to 5 s.
+    until("slurmctld has saved the job", SOON, || {
+        let file = std::fs::metadata(state.join("job_state")).ok()?;
+        (file.modified().expect("known") > begun).then_some(())
+    });
+    for daemon in [3, 1] {
+        slurm.crash(daemon, || ());
+        until("both nodes run jobs", SOON, || {
+            let ran = slurm.output(ada, &[&both[..], &["true"]].concat());
+            ran.status.success().then_some(())
+        });
+        until("the first job has its claims", SOON, || {
+            (slurm.held() == has).then_some(())
+        });
+        assert!(job.try_wait().expect("known").is_none());
+    }
+
+    // slurmctld with an old state: Slurm ends the job, and the claims end with it. One that is over may run by that state.
+    slurm.crash(1, || {
+        std::fs::remove_dir_all(&state).expect("removed");
+        std::fs::rename(&old, &state).expect("renamed");
+    });
+    let ended = until("srun ends", SOON, || job.try_wait().expect("known"));
+    assert!(!ended.success());
+    slurm.says(0, &["scancel", "--state=running", "--partition=main"]);
+    slurm.is_over();
+    assert!(!slurm.node().contains("DRAIN"), "{}", slurm.node());
 }
 
 /// What a job costs more than under plain Slurm, in pairs that take turns; `GSHARE_PAIRS` of them.
