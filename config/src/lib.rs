@@ -28,9 +28,7 @@ pub use keys::{
     History, Launch, Memory, Metrics, Mps, Policy, Project, Reclaim, Service, Sizes, Slurm,
     StageKeys,
 };
-pub use paths::{
-    Mode, Paths, SYSTEM_FILE, SYSTEM_SOCKET, find_socket, home, user_file, user_socket,
-};
+pub use paths::{Mode, Paths, SYSTEM_FILE, SYSTEM_SOCKET, find_socket, user_file, user_socket};
 pub use problem::Problem;
 pub use project::{IgnoredFile, PROJECT_FILE, ProjectDefaults, ProjectFile};
 pub use quotas::unpackable;

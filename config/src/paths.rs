@@ -4,6 +4,7 @@ use std::env;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use directories::BaseDirs;
 use nix::unistd::Uid;
 
 use crate::keys::Config;
@@ -52,23 +53,10 @@ impl Mode {
     }
 }
 
-/// The home directory of the user of this process.
-#[must_use]
-pub fn home() -> Option<PathBuf> {
-    env::home_dir().filter(|home| home.is_absolute())
-}
-
-/// A directory that a variable names, else one in the home directory.
-fn user_dir(variable: &str, in_home: &str) -> Option<PathBuf> {
-    let named = env::var_os(variable).map(PathBuf::from);
-    let named = named.filter(|path| path.is_absolute());
-    named.or_else(|| Some(home()?.join(in_home)))
-}
-
 /// `$XDG_CONFIG_HOME/gshare/gshare.toml`; `None` without a home directory.
 #[must_use]
 pub fn user_file() -> Option<PathBuf> {
-    Some(user_dir("XDG_CONFIG_HOME", ".config")?.join("gshare/gshare.toml"))
+    Some(BaseDirs::new()?.config_dir().join("gshare/gshare.toml"))
 }
 
 /// `$XDG_RUNTIME_DIR/gshare`, else `/tmp/gshare-<uid>`. The service must check that the latter is its own.
@@ -110,8 +98,9 @@ impl Config {
         });
         let state_dir = service.state_dir.clone().unwrap_or_else(|| match mode {
             Mode::System => PathBuf::from("/var/lib/gshare"),
-            Mode::User => user_dir("XDG_STATE_HOME", ".local/state")
-                .map_or_else(|| runtime_dir.join("state"), |dir| dir.join("gshare")),
+            Mode::User => BaseDirs::new()
+                .and_then(|b| b.state_dir().map(|d| d.join("gshare")))
+                .unwrap_or_else(|| runtime_dir.join("state")),
         });
         Paths {
             socket: service

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use directories::BaseDirs;
 use gshare_core::{Bytes, Class, Share, Size};
 use nix::unistd::Uid;
 use serde::Deserialize;
@@ -86,7 +87,7 @@ impl ProjectFile {
     /// # Errors
     /// When that file cannot be read or is not valid.
     pub fn find(start: &Path) -> Result<Self, ConfigError> {
-        let home = crate::paths::home();
+        let home = BaseDirs::new().map(|b| b.home_dir().to_owned());
         Self::find_below(start, home.as_deref(), Uid::effective().as_raw())
     }
 

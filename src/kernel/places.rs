@@ -36,7 +36,7 @@ impl Surroundings {
                 .map(PathBuf::from)
         };
         Self {
-            home: gshare_config::home(),
+            home: directories::BaseDirs::new().map(|dirs| dirs.home_dir().to_owned()),
             jupyter_path: env::var_os("JUPYTER_PATH"),
             data_dir: dir("JUPYTER_DATA_DIR"),
             data_home: dir("XDG_DATA_HOME"),
