@@ -16,7 +16,7 @@ use gshare_proto::ClaimView;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::users::{Users, as_user, reachable};
-use support::{FULL, Raw, SOON, board, root, station_with, text, until};
+use support::{FULL, Random, Raw, SOON, board, root, station_with, text, until};
 
 const HEADER: &str = "/usr/include/slurm/spank.h";
 
@@ -108,6 +108,8 @@ impl Slurm {
             .find(|l| l.starts_with("NodeName="))
             .expect("its line");
         let line = line.replace(&slurm.node, &node);
+        // Requeued jobs wait for as long: 120 s otherwise.
+        let conf = conf.replace("munge/socket", "munge/socket,cred_expire=10");
         write(&file, format!("{conf}\n{line} Port={}\n", free_port()));
         support::users::account(
             "cp",
@@ -153,7 +155,7 @@ impl Slurm {
             how,
             before: BTreeMap::new(),
             daemons: Vec::new(),
-            users: Users::some(2),
+            users: Users::some(3),
             station,
             second: None,
         };
@@ -1356,6 +1358,72 @@ fn jobs_of_two_nodes_are_limited_on_each_and_outlive_every_daemon() {
     slurm.says(0, &["scancel", "--state=running", "--partition=main"]);
     slurm.is_over();
     assert!(!slurm.node().contains("DRAIN"), "{}", slurm.node());
+    if let Ok(jobs) = std::env::var("GSHARE_JOBS") {
+        many(&slurm, jobs.parse().expect("a number"));
+    }
+}
+
+/// So many jobs of three users, some ended, some started anew: no GPU is given out more than once, and nothing is left.
+fn many(slurm: &Slurm, jobs: u64) {
+    let mut random = Random::new("many jobs of Slurm");
+    let mut most = 0;
+    let mut look = || {
+        let mut claims = 0;
+        for station in slurm.stations() {
+            let snapshot = station.snapshot().expect("served");
+            claims += snapshot.claims.len();
+            let mut given = BTreeMap::new();
+            for part in snapshot.claims.iter().flat_map(|c| &c.gpus) {
+                *given.entry(part.gpu).or_insert(0.0) += part.sm_request;
+            }
+            assert!(given.values().all(|sum| *sum < 1.001), "{given:?}");
+        }
+        most = most.max(claims);
+    };
+    let begun = Instant::now();
+    let mut submitted = 0;
+    while submitted < jobs {
+        let uid = slurm.users.uid(random.below(3) as usize);
+        let gres = format!("--gres=shard:{}", 1 + random.below(60));
+        let wrap = format!("--wrap=srun --overlap sleep 0.{}", random.below(10));
+        let mut words = vec![
+            "sbatch",
+            "--parsable",
+            "--requeue",
+            "--output=/dev/null",
+            &gres,
+            &wrap,
+        ];
+        let array = format!("--array=1-{}", jobs * 2 / 5);
+        match random.below(6) {
+            _ if submitted == 0 => words.push(&array),
+            0 => words.push("-N2"),
+            _ => {}
+        }
+        let number = slurm.says(uid, &words);
+        submitted += if submitted == 0 { jobs * 2 / 5 } else { 1 };
+        look();
+        // It may be over, and one that has not started cannot be started anew.
+        match random.below(6) {
+            0 => drop(slurm.output(0, &["scancel", &number])),
+            1 => drop(slurm.output(0, &["scontrol", "requeue", &number])),
+            _ => {}
+        }
+    }
+    until("all jobs are over", Duration::from_secs(60 + jobs), || {
+        look();
+        slurm
+            .says(0, &["squeue", "--noheader"])
+            .is_empty()
+            .then_some(())
+    });
+    slurm.is_over();
+    assert!(!slurm.node().contains("DRAIN"), "{}", slurm.node());
+    assert!(most > 1);
+    println!(
+        "result: {jobs} jobs in {:.0?}, up to {most} claims at once",
+        begun.elapsed()
+    );
 }
 
 /// What a job costs more than under plain Slurm, in pairs that take turns; `GSHARE_PAIRS` of them.
