@@ -135,7 +135,7 @@ fn the_object_is_named_and_bound_like_the_real_one() {
         .expect("dynamic");
     let (entries, _) = dynamic.expect("dynamic section");
     let symbolic = entries.iter().any(|e| {
-        let (tag, value) = (e.d_tag.get(endian).0, e.d_val.get(endian));
+        let (tag, value) = (e.d_tag.get(endian), e.d_val.get(endian));
         tag == 16 || (tag == 30 && value & 2 != 0)
     });
     assert!(symbolic, "not linked with -Bsymbolic");
