@@ -10,7 +10,6 @@ use crate::model::{Model, split};
 use crate::text::{gib, parts, seconds, share, width};
 use crate::view::{Scene, View, line, span};
 
-#[derive(Clone)]
 struct Answer {
     /// The large figure: `0.40`, `3`.
     amount: String,
@@ -83,16 +82,13 @@ pub(in crate::view) fn keeps(tried: &Tried) -> &'static str {
     }
 }
 
-/// By model, most first, and what is of an instance after what is of a GPU; none where nobody says, nor while any program may use any GPU.
+/// By model, most first, and what is of an instance after what is of a GPU; none where nobody says, nor while any program
+/// may use any GPU.
 fn answers(view: &View<'_>) -> Option<Vec<Answer>> {
     let now = view.snapshot.claimable_now.as_ref()?;
     let mut all: Vec<Answer> = now.models.iter().map(|m| answer(view, m)).collect();
-    let is_nothing = |a: &Answer| a.size == 0.0;
-    let order = |a: &Answer, b: &Answer| {
-        let kinds = (is_nothing(a), a.of_instance).cmp(&(is_nothing(b), b.of_instance));
-        kinds.then(b.size.total_cmp(&a.size))
-    };
-    all.sort_by(order);
+    all.sort_by(|a, b| b.size.total_cmp(&a.size));
+    all.sort_by_key(|a| (a.size == 0.0, a.of_instance));
     Some(all)
 }
 
@@ -116,22 +112,20 @@ fn whose(model: &Model) -> String {
     }
 }
 
-fn of(answer: &Answer) -> String {
-    let lasts = answer.lasts.as_ref();
-    lasts.map_or(answer.of.clone(), |lasts| format!("{}: {lasts}", answer.of))
-}
-
-/// An answer that is too wide for one row: what there is, and whether the viewer keeps it.
-fn apart(answer: &Answer) -> (Answer, Option<String>) {
-    let mut short = answer.clone();
-    let lasts = short.lasts.take();
-    (short, lasts)
+impl Answer {
+    /// What it is of; `whole` with whether the viewer keeps it, which is else left for another row.
+    fn text(&self, whole: bool) -> String {
+        match self.lasts.as_ref().filter(|_| whole) {
+            Some(lasts) => format!("{}: {lasts}", self.of),
+            None => self.of.clone(),
+        }
+    }
 }
 
 /// `none now`, or what there is.
-fn said(view: &View<'_>, answer: &Answer) -> Line<'static> {
+fn said(view: &View<'_>, answer: &Answer, whole: bool) -> Line<'static> {
     match answer.size > 0.0 {
-        true => line!(view; good answer.amount.clone(), text format!(" {}", of(answer))),
+        true => line!(view; good answer.amount.clone(), text format!(" {}", answer.text(whole))),
         false => line!(view; text format!("{} ", answer.of), strong "none now"),
     }
 }
@@ -141,7 +135,10 @@ pub(in crate::view) fn free_now(view: &View<'_>) -> String {
     let Some(all) = answers(view) else {
         return String::new();
     };
-    let said: Vec<String> = all.iter().map(|a| said(view, a).to_string()).collect();
+    let said: Vec<String> = all
+        .iter()
+        .map(|a| said(view, a, true).to_string())
+        .collect();
     format!("FREE NOW{}: {}", whose(view.model), said.join("; "))
 }
 
@@ -207,14 +204,11 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     // The best in the first row, the others and what comes in the second.
     let mut rest: Vec<Line<'static>> = Vec::new();
     if has {
-        let mut best = said(view, &all[0]);
-        if head.width() + best.width() > cols {
-            let (short, lasts) = apart(&all[0]);
-            best = said(view, &short);
-            rest.extend(lasts.map(|text| line!(view; text text)));
-        }
-        head.extend(best);
-        rest.extend(all[1..].iter().map(|a| said(view, a)));
+        let whole = head.width() + said(view, &all[0], true).width() <= cols;
+        head.extend(said(view, &all[0], whole));
+        let lasts = all[0].lasts.clone().filter(|_| !whole);
+        rest.extend(lasts.map(|text| line!(view; text text)));
+        rest.extend(all[1..].iter().map(|a| said(view, a, true)));
     } else {
         head.push_span(span("none now", view.theme.strong));
     }
@@ -299,13 +293,11 @@ fn large(
     ];
     let [digits, words_at, you] = Layout::horizontal(sizes).spacing(1).areas(area);
     let style = |row| Line::styled(big(row), view.theme.good);
-    let mut lines = vec![line!(view; strong of(&all[0]))];
-    if lines[0].width() > words_at.width.into() {
-        let (short, lasts) = apart(&all[0]);
-        let both = [Some(short.of), lasts].into_iter().flatten();
-        lines = both.map(|text| line!(view; strong text)).collect();
-    }
-    lines.extend(all[1..].iter().map(|a| said(view, a)).chain(later));
+    let whole = width(&all[0].text(true)) <= words_at.width.into();
+    let lasts = all[0].lasts.clone().filter(|_| !whole);
+    let best = [Some(all[0].text(whole)), lasts].into_iter().flatten();
+    let mut lines: Vec<_> = best.map(|text| line!(view; strong text)).collect();
+    lines.extend(all[1..].iter().map(|a| said(view, a, true)).chain(later));
     let mut sums = yours(view);
     sums.extend(others(view, OTHERS.into()));
     for (at, lines) in [
