@@ -10,7 +10,7 @@ use gshare_sim_board::BoardError;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{
-    Raw, SOON, board, claim, ok, quick, refused, root, run, station, station_with, until,
+    Raw, SOON, board, claim, ok, quick, refused, root, run, station, station_with, until, words,
 };
 
 // `gshare admin`: drain, kill and their record, on real processes.
@@ -419,16 +419,7 @@ fn a_gpu_that_a_claim_holds_is_not_released() {
 fn the_mps_daemon_lets_go_with_the_rest_and_is_started_again() {
     let station = quick("[gpu.1]\nmode = \"mps\"\n");
     let mps_claim = || {
-        let words = [
-            "claim",
-            "-q",
-            "-g",
-            "0.25",
-            "--gpu-ids",
-            "1",
-            "--nonblock",
-            "--",
-        ];
+        let words = words("claim -q -g 0.25 --gpu-ids 1 --nonblock --");
         let raw = support::example("raw_client");
         let mut command = station.command();
         command.args(words).arg(raw);

@@ -764,18 +764,8 @@ fn a_reset_behind_the_services_back_is_seen_told_and_new_claims_get_the_gpu() {
     held.kill();
     fresh.kill();
     until("all of it can be claimed", SOON, || {
-        let words = [
-            "claim",
-            "-q",
-            "-g",
-            "1",
-            "--gpu-ids",
-            "2",
-            "--nonblock",
-            "--",
-            "true",
-        ];
-        (tried(&station, &words).0 == Some(0)).then_some(())
+        let flags = ["-q", "-g", "1", "--gpu-ids", "2", "--nonblock"];
+        (claim_true(&station, &flags).0 == Some(0)).then_some(())
     });
     drop(beside);
 }

@@ -8,7 +8,7 @@ use gshare_proto::ReportView;
 use nix::sys::signal::Signal;
 use support::{
     FULL, GIB, Raw, SOON, board, claim, claim_of, looks, next_look, ok, python, root, run,
-    station_with, until,
+    station_with, until, words,
 };
 
 // MIG on the simulated driver: instances that are there are found, placed and closed to others.
@@ -462,17 +462,7 @@ fn a_layout_is_made_used_by_two_claims_refused_while_in_use_and_removed() {
     );
     let said = ok(&station, &["admin", "mig", "1", "off"]);
     assert_eq!(said.trim(), "GPU 1 is already whole");
-    let words = [
-        "claim",
-        "-q",
-        "-g",
-        "1",
-        "--gpu-ids",
-        "1",
-        "--nonblock",
-        "--",
-        "true",
-    ];
+    let words = words("claim -q -g 1 --gpu-ids 1 --nonblock -- true");
     ok(&station, &words);
     let log = ok(&station, &["admin", "log"]);
     assert!(log.contains("mig") && log.contains(CUT), "{log}");
@@ -578,18 +568,8 @@ fn a_boot_takes_the_instances_and_the_configuration_makes_them_anew_with_all_tha
         let claimed = of_it.map_or(0.0, |g| g.usage.claimed_gpu_s);
         assert!(claimed > 0.0 || end == Signal::SIGKILL, "{:?}", report.gpus);
         let drained = |g: &str| {
-            let words = [
-                "claim",
-                "-q",
-                "-g",
-                "0.1",
-                "--gpu-ids",
-                g,
-                "--nonblock",
-                "--",
-                "true",
-            ];
-            run(&station, &words)
+            let line = format!("claim -q -g 0.1 --gpu-ids {g} --nonblock -- true");
+            run(&station, &words(&line))
         };
         assert!(drained("2").status.success() && drained("4").status.success());
         let none = drained("3");

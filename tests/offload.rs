@@ -150,17 +150,23 @@ fn stands_still(pid: u32) -> u64 {
     ticks.sum()
 }
 
+/// A claim that is suspended, the sum of its memory, its id, and a program of it that counted until then.
+fn suspended(station: &Station) -> (Raw, String, String, Counter) {
+    let (raw, sum) = holder(station, &ON_GPU_0);
+    let id = claim(station, raw.pid()).id;
+    let counter = Counter::join(station, &id);
+    counter.goes_on();
+    ok(station, &["suspend", &id]);
+    (raw, sum, id, counter)
+}
+
 #[test]
 fn suspended_processes_stand_still_and_resume_where_they_stopped() {
     if !support::root("suspended_processes_stand_still_and_resume_where_they_stopped") {
         return;
     }
     let station = station();
-    let (mut raw, sum) = holder(&station, &ON_GPU_0);
-    let id = claim(&station, raw.pid()).id;
-    let counter = Counter::join(&station, &id);
-    counter.goes_on();
-    ok(&station, &["suspend", &id]);
+    let (mut raw, sum, id, counter) = suspended(&station);
     let view = claim(&station, raw.pid());
     assert_eq!(view.place.word.as_deref(), Some("suspended"));
     assert_eq!(on_gpus(&station, raw.pid()), 0);
@@ -195,11 +201,7 @@ fn a_suspended_claim_that_is_released_runs_again_to_end() {
         return;
     }
     let station = station();
-    let (mut raw, _) = holder(&station, &ON_GPU_0);
-    let id = claim(&station, raw.pid()).id;
-    let counter = Counter::join(&station, &id);
-    counter.goes_on();
-    ok(&station, &["suspend", &id]);
+    let (mut raw, _, id, counter) = suspended(&station);
     stands_still(raw.pid());
     ok(&station, &["release", &id]);
     let status = raw.child.wait().expect("it ends");
