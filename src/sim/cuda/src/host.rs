@@ -5,9 +5,7 @@ use crate::code::{
 };
 use crate::driver::{Driver, Tables};
 use crate::ffi::{Out, export};
-use crate::memory::{Kind, map_anonymous};
-
-const PAGE: u64 = 4096;
+use crate::memory::{Kind, PAGE, map_anonymous};
 
 impl Driver {
     fn host_alloc(&self, size: usize, flags: u32) -> R<u64> {

@@ -16,6 +16,9 @@ use crate::ffi::{Out, export};
 use crate::heap::{Heap, Source};
 pub(crate) use kernel::KernelMemory;
 
+/// A page of the host.
+pub(crate) const PAGE: u64 = 4096;
+
 /// Where an allocation comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -207,6 +210,22 @@ pub(crate) fn punch(file: i32, offset: u64, len: u64) {
             offset.cast_signed(),
             len.cast_signed(),
         );
+    }
+}
+
+/// Makes memory of a context all zeros: whole pages are given back, so that they cost the host nothing until they are touched.
+pub(crate) fn zero(addr: u64, len: u64) {
+    let end = addr + len;
+    let mut pages = (addr.next_multiple_of(PAGE), end / PAGE * PAGE);
+    match place_in_file(addr) {
+        Some((base, _, offset, file)) if pages.0 < pages.1 => {
+            punch(file, offset + pages.0 - base, pages.1 - pages.0);
+        }
+        _ => pages = (end, end),
+    }
+    for (from, to) in [(addr, pages.0), (pages.1, end)] {
+        // SAFETY: the caller has allocated this and nothing uses it yet.
+        unsafe { ptr::write_bytes(from as *mut u8, 0, (to - from) as usize) };
     }
 }
 

@@ -12,7 +12,7 @@ use crate::driver::{Driver, Tables};
 use crate::ffi::{In, Out, export};
 use crate::function::Function;
 use crate::image::{self, Image, Program};
-use crate::memory::Kind;
+use crate::memory::{Kind, zero};
 
 #[derive(Debug)]
 pub(crate) struct Module {
@@ -112,9 +112,10 @@ impl Driver {
                 }
                 for g in &infos {
                     let (addr, size) = globals[&g.name];
-                    let mut bytes = vec![0; size as usize];
-                    let n = g.init.len().min(bytes.len());
-                    bytes[..n].copy_from_slice(&g.init[..n]);
+                    let end = g.addresses.iter().map(|(at, _)| at + 8);
+                    let mut bytes = g.init.clone();
+                    bytes.resize(end.fold(bytes.len(), usize::max), 0);
+                    bytes.truncate(size as usize);
                     for (offset, name) in &g.addresses {
                         let target = globals.get(name).map_or(0, |t| t.0);
                         if let Some(word) = bytes.get_mut(*offset..*offset + 8) {
@@ -124,7 +125,10 @@ impl Driver {
                             word.copy_from_slice(&v.to_le_bytes());
                         }
                     }
-                    // SAFETY: `size` bytes were just allocated at `addr`.
+                    if !g.managed {
+                        zero(addr, size);
+                    }
+                    // SAFETY: `size` bytes were just allocated at `addr`, and there are no more of them.
                     unsafe {
                         ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len());
                     }

@@ -49,6 +49,44 @@ fn variables_of_a_module() {
     assert_eq!(launch(f, 1, 1, 0, &mut params), 400);
 }
 
+/// As all memory does.
+#[test]
+fn variables_cost_the_host_what_is_touched_of_them() {
+    let _c = Context::on(1);
+    // Memory that was used before.
+    let bytes = 1usize << 30;
+    let before = alloc(bytes);
+    ok!(cuMemsetD32_v2(before + bytes as u64 - 8, 1u32, 2usize));
+    ok!(cuMemFree_v2(before));
+    let resident = || {
+        let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+        let kib = status.lines().find_map(|l| l.strip_prefix("RssShmem:"));
+        let kib = kib.and_then(|l| l.trim().strip_suffix(" kB"));
+        kib.and_then(|n| n.parse::<usize>().ok()).expect("a number")
+    };
+    let (had, large) = (
+        resident(),
+        format!(".global .align 8 .b32 large[{}] = {{5, 6}};", bytes / 4),
+    );
+    let text = CString::new(PTX.replacen(".global", &format!("{large}\n.global"), 1));
+    let (mut module, mut addr, mut size) = (0u64, 0u64, 0usize);
+    ok!(cuModuleLoadData(
+        &raw mut module,
+        text.expect("ptx").as_ptr()
+    ));
+    ok!(cuModuleGetGlobal_v2(
+        &raw mut addr,
+        &raw mut size,
+        module,
+        c"large".as_ptr()
+    ));
+    assert!(resident() < had + (bytes >> 12), "{} KiB", resident() - had);
+    assert_eq!(size, bytes);
+    assert_eq!(download::<u32>(addr, 3), [5, 6, 0]);
+    assert_eq!(download::<u32>(addr + bytes as u64 - 8, 2), [0, 0]);
+    ok!(cuModuleUnload(module));
+}
+
 #[test]
 fn libraries_give_kernels_to_every_context() {
     let a = Context::on(1);
