@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use animals::{ANIMALS, Animal, Cheat};
@@ -312,7 +313,7 @@ fn gpu_time_without_a_counted_launch_is_seen() {
         for client in [&mut bypass, &mut honest] {
             let stop = &stop;
             scope.spawn(move || {
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                while !stop.load(Ordering::Relaxed) {
                     assert!(client.ask("launch 20").starts_with("ok"));
                 }
             });
@@ -327,7 +328,7 @@ fn gpu_time_without_a_counted_launch_is_seen() {
         });
         let why = seen.overuse.expect("accused");
         assert!(why.contains("than counted by gshare"), "{why}");
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
     });
     assert_eq!(accused(&station, honest.pid()), None);
 }
@@ -624,6 +625,9 @@ const FOUND: u64 = 10;
 /// Runs of each kind.
 const RUNS: usize = 8;
 
+/// Most stations at once: programs wait for the next look most of the time.
+const STATIONS: usize = 6;
+
 struct Program {
     animal: Animal,
     raw: Raw,
@@ -813,23 +817,41 @@ fn ends(station: &Station, gpus: Vec<Vec<Program>>) {
     all_ended(station);
 }
 
-fn runs() -> usize {
+/// Plays the runs, those of a station's GPUs at once, on several stations; what each time gave, and how many runs there were.
+/// Where a time fails the other stations go on.
+fn stations<T: Send>(each: impl Fn(&Station, &mut Random, usize) -> T + Sync) -> (usize, Vec<T>) {
     let asked = std::env::var("GSHARE_ZOO")
         .ok()
         .and_then(|n| n.parse().ok());
-    asked.unwrap_or(RUNS).next_multiple_of(GPUS)
+    let times = asked.unwrap_or(RUNS).div_ceil(GPUS);
+    let (seed, next) = (Random::new("zoo").seed(), AtomicUsize::new(0));
+    let play = || {
+        let (station, mut given) = (zoo(), Vec::new());
+        while let Some(time) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|t| *t < times) {
+            let mut dice = Random::seeded(seed.wrapping_add(time as u64 * 0x9e37_79b9));
+            given.push(each(&station, &mut dice, time));
+        }
+        given
+    };
+    let given = std::thread::scope(|scope| {
+        let all = 0..STATIONS.min(times / 2).max(1);
+        let all: Vec<_> = all.map(|_| scope.spawn(play)).collect();
+        let ended = all
+            .into_iter()
+            .map(|one| one.join().expect("plays to the end"));
+        ended.flatten().collect()
+    });
+    (times * GPUS, given)
 }
 
 #[test]
 fn honest_programs_at_their_limits_are_not_accused_and_not_lost() {
-    let mut dice = Random::new("zoo");
-    let (station, begun, runs) = (zoo(), Instant::now(), runs());
-    board(&station)
-        .set_fault(Fault::NvmlSamples, true)
-        .expect("set");
-    let mut offloaded = [0; 2];
-    for _ in 0..runs / GPUS {
-        let mut gpus = play(&station, &mut dice, |round, gpus, snapshot| {
+    let begun = Instant::now();
+    let (runs, offloaded) = stations(|station, dice, _| {
+        board(station)
+            .set_fault(Fault::NvmlSamples, true)
+            .expect("set");
+        let mut gpus = play(station, dice, |round, gpus, snapshot| {
             let seen = all_accused(snapshot);
             let kind = |pid| {
                 gpus.iter()
@@ -843,6 +865,7 @@ fn honest_programs_at_their_limits_are_not_accused_and_not_lost() {
             assert_eq!(moved.count(), 0, "nobody asked for that");
             round + 1 == ROUNDS
         });
+        let mut offloaded = [0; 2];
         for programs in &mut gpus {
             assert!(programs.iter().all(|p| p.full), "one is not at its limit");
             // One of each run goes to the host and back; what cannot is refused, and goes on.
@@ -851,8 +874,8 @@ fn honest_programs_at_their_limits_are_not_accused_and_not_lost() {
             for index in std::mem::take(&mut program.held) {
                 program.must(&format!("free {index}"));
             }
-            let id = claim(&station, program.raw.pid()).id;
-            let output = run(&station, &["offload", &id]);
+            let id = claim(station, program.raw.pid()).id;
+            let output = run(station, &["offload", &id]);
             // Other tests may have taken the host's memory.
             let no_room = String::from_utf8_lossy(&output.stderr).contains("the host has ");
             let stays = program.stays() || no_room;
@@ -865,12 +888,13 @@ fn honest_programs_at_their_limits_are_not_accused_and_not_lost() {
             );
             offloaded[usize::from(stays)] += 1;
             if !stays {
-                assert_eq!(run(&station, &["restore", &id]).status.code(), Some(0));
+                assert_eq!(run(station, &["restore", &id]).status.code(), Some(0));
             }
         }
-        ends(&station, gpus);
-    }
-    let [moved, refused] = offloaded;
+        ends(station, gpus);
+        offloaded
+    });
+    let [moved, refused] = [0, 1].map(|i| offloaded.iter().map(|o| o[i]).sum::<usize>());
     println!(
         "result: {runs} honest runs of {CLAIMS} programs, none accused, none lost; {moved} offloaded and restored, \
          {refused} refused that; {:?}",
@@ -880,21 +904,19 @@ fn honest_programs_at_their_limits_are_not_accused_and_not_lost() {
 
 #[test]
 fn one_cheat_among_four_programs_is_found() {
-    let mut dice = Random::new("zoo");
-    let (station, begun, runs) = (zoo(), Instant::now(), runs());
-    let (mut found, mut late) = (0, Vec::new());
-    for batch in 0..runs / GPUS {
-        let cheat = [Cheat::Stranger, Cheat::Member, Cheat::Time][batch % 3];
+    let begun = Instant::now();
+    let (runs, late) = stations(|station, dice, time| {
+        let cheat = [Cheat::Stranger, Cheat::Member, Cheat::Time][time % 3];
         // Samples that name one process are no shares, and a driver that has no others tells nothing of time.
         let unkind = !matches!(cheat, Cheat::Time);
-        board(&station)
+        board(station)
             .set_fault(Fault::NvmlSamples, unkind)
             .expect("set");
         let guilty: Vec<usize> = (0..GPUS).map(|_| dice.below(4) as usize).collect();
         let more = (1200 + dice.below(4096)) * MIB;
         let mut strangers: Vec<Raw> = Vec::new();
         let (mut since, mut soon) = (0, [false; GPUS]);
-        let gpus = play(&station, &mut dice, |round, gpus, snapshot| {
+        let gpus = play(station, dice, |round, gpus, snapshot| {
             let now = snapshot.service.as_ref().expect("told").looks;
             let seen = all_accused(snapshot);
             let pids: Vec<u32> = gpus
@@ -909,7 +931,7 @@ fn one_cheat_among_four_programs_is_found() {
             if round + 1 == FILLING {
                 for (all, at) in gpus.iter_mut().zip(&guilty) {
                     let raw = &mut all[*at].raw;
-                    let library = driver(&station);
+                    let library = driver(station);
                     let library = library.to_str().expect("a path");
                     match cheat {
                         Cheat::Member => {
@@ -920,31 +942,34 @@ fn one_cheat_among_four_programs_is_found() {
                             all[*at].held.clear();
                         }
                         Cheat::Stranger => {
-                            let mut stranger = join(&station, raw, library);
+                            let mut stranger = join(station, raw, library);
                             assert_eq!(stranger.ask(&format!("alloc {more}")), "ok 0");
                             strangers.push(stranger);
                         }
                         Cheat::Time => {
-                            let mut stranger = join(&station, raw, library);
+                            let mut stranger = join(station, raw, library);
                             stranger.tell("launch 1000000");
                             strangers.push(stranger);
                         }
                     }
                 }
-                since = looks(&station);
+                since = looks(station);
             }
             for (soon, pid) in soon.iter_mut().zip(&pids) {
                 *soon |= seen.iter().any(|(p, _)| *p == Some(*pid)) && now <= since + FOUND;
             }
             round >= FILLING && (now > since + FOUND || soon.iter().all(|s| *s))
         });
-        found += soon.iter().filter(|s| **s).count();
-        for ((all, at), _) in gpus.iter().zip(&guilty).zip(soon).filter(|(_, soon)| !soon) {
-            late.push((cheat, all[*at].animal));
-        }
+        let late = gpus.iter().zip(&guilty).zip(soon).filter(|(_, soon)| !soon);
+        let late: Vec<_> = late
+            .map(|((all, at), _)| (cheat, all[*at].animal))
+            .collect();
         drop(strangers);
-        ends(&station, gpus);
-    }
+        ends(station, gpus);
+        late
+    });
+    let late: Vec<_> = late.into_iter().flatten().collect();
+    let found = runs - late.len();
     println!(
         "result: {found} of {runs} cheats found within {FOUND} looks; not: {late:?}; {:?}",
         begun.elapsed()

@@ -1,4 +1,4 @@
-//! Programs of the honest zoo, and cheats: of its decisions here, and as whole programs in `tests/zoo.rs`.
+//! Programs of the honest zoo, and cheats: of its decisions here, and as whole programs in `tests/overuse.rs`.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Animal {
