@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use animals::{ANIMALS, Animal, Cheat};
-use gshare::station::Station;
+use gshare::station::{Options, Station};
 use gshare_proto::{ClaimView, Snapshot};
 use gshare_sim_board::Fault;
 use support::detach::fast;
@@ -24,24 +24,26 @@ use support::{
 };
 
 fn station(policy: &str) -> Station {
+    let config = format!("[claims]\nleftover-grace = \"1s\"\n[policy]\n{policy}");
+    ticking("0.1s", "add_one 2ms\n", |o| o.config = config)
+}
+
+fn ticking(tick: &str, costs: &str, more: impl FnOnce(&mut Options)) -> Station {
     station_with(|o| {
-        o.tick = "0.1s".to_owned();
-        o.costs = "add_one 2ms\n".to_owned();
-        o.config = format!("[claims]\nleftover-grace = \"1s\"\n[policy]\n{policy}");
+        (o.tick, o.costs) = (tick.to_owned(), costs.to_owned());
+        more(o);
     })
 }
 
 /// `gshare claim FLAGS -- env LD_LIBRARY_PATH=the driver's own directory PROGRAM`: a member without the proxy.
 fn around(station: &Station, flags: &[&str]) -> Command {
-    let mut command = station.command();
-    command
-        .args(["claim", "-q"])
-        .args(flags)
-        .args(["--", "env"]);
-    command.arg(format!(
-        "LD_LIBRARY_PATH={}",
-        station.sim_dir().join("lib").display()
-    ));
+    past(station, &[&["claim", "-q"], flags].concat())
+}
+
+fn past(station: &Station, how: &[&str]) -> Command {
+    let (mut command, driver) = (station.command(), station.sim_dir().join("lib"));
+    command.args(how).args(["--", "env"]);
+    command.arg(format!("LD_LIBRARY_PATH={}", driver.display()));
     command.arg(example("raw_client"));
     command
 }
@@ -50,6 +52,22 @@ fn accused(station: &Station, pid: u32) -> Option<ClaimView> {
     let snapshot = station.snapshot().ok()?;
     let claim = claim_of(&snapshot, pid)?;
     claim.overuse.is_some().then(|| claim.clone())
+}
+
+fn cured(station: &Station, pid: u32) {
+    until("it is cured", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        claim_of(&snapshot, pid)?.overuse.is_none().then_some(())
+    });
+}
+
+/// For so many looks nothing is held against its claim.
+fn is_trusted(station: &Station, pid: u32, for_looks: u64) {
+    let last = looks(station) + for_looks;
+    while looks(station) < last {
+        next_look(station);
+        assert_eq!(claim(station, pid).overuse, None);
+    }
 }
 
 #[test]
@@ -62,17 +80,7 @@ fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
 
     // A context and half a gibibyte could be modules: nothing is held against anybody.
     assert_eq!(bypass.ask(&format!("alloc {}", 512 * MIB)), "ok 0");
-    let clean = |looks: usize| {
-        let mut seen = 0;
-        until("some looks pass", SOON, || {
-            let snapshot = station.snapshot().ok()?;
-            let claim = claim_of(&snapshot, bypass.pid())?;
-            assert_eq!(claim.overuse, None);
-            seen += 1;
-            (seen > looks).then_some(())
-        });
-    };
-    clean(20);
+    is_trusted(&station, bypass.pid(), 20);
     let before = Instant::now();
     assert_eq!(bypass.ask(&format!("alloc {}", 3072 * MIB)), "ok 1");
     let claim = until("it is accused", SOON, || accused(&station, bypass.pid()));
@@ -105,13 +113,7 @@ fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
 
     // It gives the memory back: growth is allowed again.
     assert_eq!(bypass.ask("free 1"), "ok");
-    until("it is cured", SOON, || {
-        let snapshot = station.snapshot().ok()?;
-        claim_of(&snapshot, bypass.pid())?
-            .overuse
-            .is_none()
-            .then_some(())
-    });
+    cured(&station, bypass.pid());
     assert_eq!(honest.ask(&format!("alloc {}", 64 * MIB)), "ok 1");
     assert_eq!(bypass.finish(), Some(0), "a warning ends nobody");
 }
@@ -127,7 +129,7 @@ fn a_program_with_the_set_user_id_bit_has_no_library_and_is_seen_by_what_it_uses
     let program = station.dir().join("bin/set-root");
     copy_program(example("raw_client"), &program);
     std::fs::set_permissions(&program, Permissions::from_mode(0o4755)).expect("set");
-    let driver = station.sim_dir().join("lib/libcuda.so.1");
+    let driver = driver(&station);
     let start = |driver: &[&Path]| {
         let mut command = station.command();
         command.args(["claim", "-q", "-g", "0.5", "--gpu-ids", "0", "--"]);
@@ -187,10 +189,7 @@ fn what_the_driver_needs_for_an_honest_member_is_charged_to_its_claim() {
 /// In ticks, whatever the clock says: the first look that can see it is a glance, the second counts.
 #[test]
 fn what_goes_around_the_proxy_counts_at_the_second_look() {
-    let station = station_with(|o| {
-        o.tick = "1s".to_owned();
-        o.costs = "add_one 2ms\n".to_owned();
-    });
+    let station = ticking("1s", "add_one 2ms\n", |_| ());
     let mut memory = Raw::start(around(&station, &["-g", "0.25", "--gpu-ids", "0"]));
     let mut time = Raw::start(around(&station, &["-g", "0.25", "--gpu-ids", "1"]));
     let before = next_look(&station);
@@ -233,14 +232,7 @@ fn by_policy_the_offender_is_ended_after_the_grace_time_and_his_siblings_live() 
     let station = station("overuse = \"stop\"\noveruse-grace = \"1s\"\n");
     let mut honest = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "1"]);
     let id = claim(&station, honest.pid()).id;
-    let mut member = station.command();
-    member.args(["join", "-q", &id, "--", "env"]);
-    member.arg(format!(
-        "LD_LIBRARY_PATH={}",
-        station.sim_dir().join("lib").display()
-    ));
-    member.arg(example("raw_client"));
-    let mut bypass = Raw::start(member);
+    let mut bypass = Raw::start(past(&station, &["join", "-q", &id]));
     let started = Instant::now();
     assert_eq!(bypass.ask(&format!("alloc {}", 4096 * MIB)), "ok 0");
     let status = until("it is ended", SOON, || {
@@ -251,13 +243,7 @@ fn by_policy_the_offender_is_ended_after_the_grace_time_and_his_siblings_live() 
         started.elapsed() >= Duration::from_secs(1),
         "not before the grace time"
     );
-    until("the claim is cured", SOON, || {
-        let snapshot = station.snapshot().ok()?;
-        claim_of(&snapshot, honest.pid())?
-            .overuse
-            .is_none()
-            .then_some(())
-    });
+    cured(&station, honest.pid());
     assert_eq!(honest.ask(&format!("alloc {}", 64 * MIB)), "ok 0");
     let notices = station.snapshot().expect("served").notices;
     assert!(
@@ -301,46 +287,11 @@ fn in_stage_2_no_policy_ends_a_process_and_the_command_says_so() {
     assert_eq!(bypass.finish(), Some(0));
 }
 
-#[test]
-fn gpu_time_without_a_counted_launch_is_seen() {
-    let station = station("");
-    let mut bypass = Raw::start(around(&station, &["-g", "0.25", "--gpu-ids", "0"]));
-    let pid = bypass.pid();
-    // Beside it one that launches as much, counted.
-    let mut honest = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "1"]);
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for client in [&mut bypass, &mut honest] {
-            let stop = &stop;
-            scope.spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    assert!(client.ask("launch 20").starts_with("ok"));
-                }
-            });
-        }
-        let seen = until("it is accused", SOON, || {
-            accused(&station, pid).or_else(|| {
-                let snapshot = station.snapshot().ok()?;
-                let busy = claim_of(&snapshot, pid)?.gpus[0].time_busy?;
-                println!("{} % busy", busy.value);
-                None
-            })
-        });
-        let why = seen.overuse.expect("accused");
-        assert!(why.contains("than counted by gshare"), "{why}");
-        stop.store(true, Ordering::Relaxed);
-    });
-    assert_eq!(accused(&station, honest.pid()), None);
-}
-
 /// Members that do launch through the proxy are compared too: by the time that it counted.
 #[test]
 fn gpu_time_beyond_what_a_member_counted_is_seen_at_the_second_look() {
-    let station = station_with(|o| {
-        o.tick = "1s".to_owned();
-        o.costs = "add_one 2ms\n".to_owned();
-    });
-    let driver = station.sim_dir().join("lib/libcuda.so.1");
+    let station = ticking("1s", "add_one 2ms\n", |_| ());
+    let driver = driver(&station);
     let start = |gpu: &str| {
         let mut command = station.command();
         command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", gpu, "--"]);
@@ -364,20 +315,11 @@ fn gpu_time_beyond_what_a_member_counted_is_seen_at_the_second_look() {
     assert!(why.contains("time than counted by gshare"), "{why}");
     assert_eq!(sly.line(), "ok 2000");
     // It counts again: cured.
-    until("it is cured", SOON, || {
-        let snapshot = station.snapshot().ok()?;
-        for raw in &honest {
-            let claim = claim_of(&snapshot, raw.pid())?;
-            assert_eq!(claim.overuse, None, "an honest one, alone or beside others");
-        }
-        claim_of(&snapshot, sly.pid())?
-            .overuse
-            .is_none()
-            .then_some(())
-    });
+    cured(&station, sly.pid());
     for raw in &mut honest {
-        let busy = claim_of(&station.snapshot().expect("served"), raw.pid()).cloned();
-        let busy = busy.and_then(|c| c.gpus[0].time_busy).map(|f| f.value);
+        let honest = support::claim(&station, raw.pid());
+        assert_eq!(honest.overuse, None, "alone or beside others");
+        let busy = honest.gpus[0].time_busy.as_ref().map(|f| f.value);
         assert!(
             busy.is_some_and(|b| b > 20.0),
             "{busy:?}: it proves nothing"
@@ -392,6 +334,8 @@ fn programs_that_load_the_drivers_own_library_are_named() {
     let station = station("");
     let row = doctor(&station, "memory limit (");
     assert_ne!(row["state"], "limited", "{row}");
+    // The driver itself has no limits before release 615.
+    assert_eq!(doctor(&station, "memory limits")["state"], "missing");
     let honest = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
     let past = Raw::start(around(&station, &["-g", "0.5", "--gpu-ids", "0"]));
     let named = format!("pid {} uses GPU 0 without gshare's library", past.pid());
@@ -414,7 +358,7 @@ fn programs_that_load_the_drivers_own_library_are_named() {
 fn where_launches_cannot_be_counted_ps_says_that_it_cannot_tell() {
     let station = station("");
     let unseen = station.sim_dir().join("lib/libnvoptix.so.1");
-    std::fs::copy(station.sim_dir().join("lib/libcuda.so.1"), &unseen).expect("copied");
+    std::fs::copy(driver(&station), &unseen).expect("copied");
     let mut command = station.command();
     command.args(["claim", "-q", "-g", "0.5", "--gpu-ids", "0", "--"]);
     command
@@ -423,7 +367,6 @@ fn where_launches_cannot_be_counted_ps_says_that_it_cannot_tell() {
         .arg(&unseen);
     let mut raw = Raw::start(command);
     assert_eq!(raw.ask("launch 10"), "ok 10");
-    let last = looks(&station) + 20;
     raw.tell("around 3000");
     let named = format!(
         "gshare cannot count all that pid {} ran on GPU 0",
@@ -432,10 +375,7 @@ fn where_launches_cannot_be_counted_ps_says_that_it_cannot_tell() {
     until("ps says so", SOON, || {
         ok(&station, &["ps"]).contains(&named).then_some(())
     });
-    while looks(&station) < last {
-        next_look(&station);
-        assert_eq!(accused(&station, raw.pid()), None);
-    }
+    is_trusted(&station, raw.pid(), 20);
     let part = &claim(&station, raw.pid()).gpus[0];
     assert_eq!(part.cannot_tell, [raw.pid()]);
     assert_eq!(raw.line(), "ok 3000");
@@ -444,10 +384,7 @@ fn where_launches_cannot_be_counted_ps_says_that_it_cannot_tell() {
 /// Kernels that start kernels (dynamic parallelism). Here those outlive the events behind their parents.
 #[test]
 fn what_kernels_start_is_held_against_nobody() {
-    let station = station_with(|o| {
-        o.tick = "0.1s".to_owned();
-        o.costs = "parent 1ms starts 9ms\n".to_owned();
-    });
+    let station = ticking("0.1s", "parent 1ms starts 9ms\n", |_| ());
     let start = |gpu: &str, variable: &str| {
         let mut raw = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", gpu]);
         raw.tell(&format!("parents 2000 {variable}"));
@@ -469,11 +406,7 @@ fn what_kernels_start_is_held_against_nobody() {
             .overuse
             .is_some_and(|why| why.contains("time than counted by gshare"))
     );
-    let last = looks(&station) + 20;
-    while looks(&station) < last {
-        next_look(&station);
-        assert_eq!(accused(&station, honest.pid()), None);
-    }
+    is_trusted(&station, honest.pid(), 20);
     honest.kill();
     hidden.kill();
 }
@@ -578,13 +511,6 @@ fn a_driver_with_memory_limits_of_its_own_refuses_whatever_way_was_taken() {
     until("the limit goes with the claim", SOON, || {
         board(&station).memory_limits().is_empty().then_some(())
     });
-}
-
-#[test]
-fn a_driver_without_memory_limits_is_told_as_such() {
-    let station = station("");
-    let row = doctor(&station, "memory limits");
-    assert_eq!(row["state"], "missing", "{row}");
 }
 
 fn doctor(station: &Station, row: &str) -> serde_json::Value {
