@@ -1,8 +1,8 @@
 //! `gshare slurm`: what slurmd and the SPANK plugin start, and Slurm's configuration.
 //!
-//! The prolog records which GPUs slurmd gives to a job. In the job's first task on this node the plugin asks slurmctld how
-//! many shards those are, and `task` claims them on behalf of the job's cgroup. The prolog itself cannot: slurmd does not
-//! tell it of shards, and it calls no Slurm command. The epilog ends the claim.
+//! In the job's first step on this node the plugin asks slurmctld what the job was given, and `task` claims that on behalf of
+//! the job's cgroup. The epilog ends the claim. There is no prolog: slurmd tells it nothing of shards, and sleeps for 10 ms
+//! after each.
 
 mod conf;
 mod files;
@@ -19,7 +19,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use gshare_config::{Config, Mode, Silent, Slurm, SlurmGpus};
-use gshare_core::Share;
+use gshare_core::{Bytes, Share};
 use gshare_proto::{
     AdminCall, Call, ClaimFor, ClaimSpec, Client, ClientError, Reply, SLURM_JOB, Wait,
 };
@@ -28,8 +28,8 @@ use super::args::slurm::{SlurmArgs, SlurmCommand, TaskArgs};
 use super::claim::unexpected;
 use super::failure::{self, Failure};
 use super::{Outcome, out};
-use gres::Shards;
-use job::{Cgroup, Job};
+use gres::Given;
+use job::{Cgroup, Rules};
 pub(crate) use queue::SlurmJob;
 
 /// Longest wait for the service and for Slurm; slurmd or a user waits meanwhile.
@@ -42,9 +42,6 @@ pub(crate) fn run(args: &SlurmArgs) -> Outcome {
         SlurmCommand::Install(of) => install::install(&site()?, args.config.as_deref(), of),
         SlurmCommand::Uninstall(of) => install::uninstall(of),
         SlurmCommand::Check => files::check(&site()?),
-        // Of a job that is not recorded nobody would know that it has to be limited: then the prolog fails.
-        SlurmCommand::Prolog if variable("SLURM_JOB_GPUS").is_empty() => Ok(0),
-        SlurmCommand::Prolog => prolog(&site()?),
         SlurmCommand::Epilog => {
             // Slurm drains a node whose epilog fails, and what is left over here harms no other job.
             if let Err(failure) = site().and_then(|site| epilog(&site)) {
@@ -159,7 +156,7 @@ fn slurm(program: &str, words: &[&str]) -> Result<String, Failure> {
     }
 }
 
-/// The job that slurmd runs a prolog or epilog for.
+/// The job that slurmd runs an epilog for.
 fn number() -> Result<u32, Failure> {
     variable("SLURM_JOB_ID").parse().map_err(|_| {
         Failure::new(
@@ -168,14 +165,6 @@ fn number() -> Result<u32, Failure> {
         )
         .with_hint("gshare slurm config slurm.conf prints the lines for Slurm")
     })
-}
-
-fn prolog(site: &Site) -> Outcome {
-    if site.is_on() && !job::record(&site.jobs, number()?, variable)? {
-        let text = "Slurm did not load gshare's plugin on this node, so its jobs are not limited";
-        out::failure(&Failure::new(failure::NOT_AVAILABLE, text).with_hint("gshare slurm check"));
-    }
-    Ok(0)
 }
 
 fn epilog(site: &Site) -> Result<(), Failure> {
@@ -199,21 +188,30 @@ fn epilog(site: &Site) -> Result<(), Failure> {
 
 /// What the plugin does to each task of a job, one line for each thing.
 fn task(site: &Site, args: &TaskArgs) -> Result<String, Failure> {
-    let job = Job::read(&site.jobs, args.job)?;
-    let shards = gres::shards(&args.gres);
-    let whole = shards == Shards::Whole;
-    let spec = spec(&site.config.slurm, &job, shards, args)?;
+    if !site.is_on() {
+        return Ok(String::new());
+    }
+    let given = gres::given(&args.gres).ok_or_else(|| {
+        let text = format!(
+            "what Slurm gave job {} cannot be read: {}",
+            args.job, args.gres
+        );
+        Failure::new(failure::INTERNAL, text)
+    })?;
+    let whole = given.shards.is_none();
+    let rules = Rules::read(&variable("SLURM_CONF"));
+    let spec = spec(&site.config.slurm, &given, args)?;
     let cgroup = Cgroup::of(&site.config, args.job)?;
     let call = ClaimFor {
-        uid: job.uid,
+        uid: args.uid,
         name: format!("{SLURM_JOB}{}", args.job).into(),
         spec: Box::new(spec),
         cgroup: cgroup.name().into(),
-        private: job.private,
+        private: rules.private,
     };
     let why = match site.ask(Call::Admin(AdminCall::ClaimFor(Box::new(call)))) {
         Ok(Reply::Granted(granted)) => {
-            let text = job::lines(&granted, &cgroup, &job);
+            let text = job::lines(&granted, &cgroup, rules.constrained, args, &given.gpus);
             job::keep(&site.jobs, args.job, &text)?;
             return Ok(text);
         }
@@ -221,7 +219,7 @@ fn task(site: &Site, args: &TaskArgs) -> Result<String, Failure> {
         // Without gshare, Slurm itself still keeps a job to its whole GPUs.
         Err(_) if whole => return Ok(String::new()),
         Err(Not::Silent) if site.config.slurm.silent == Silent::Open => return Ok(String::new()),
-        Err(Not::Silent) => format!("the service on {} does not answer", job.node),
+        Err(Not::Silent) => format!("the service on {} does not answer", args.host),
         Err(Not::Refused(why)) => {
             let text = format!("{why}. The job was not started");
             return Err(Failure::new(failure::NOT_AVAILABLE, text));
@@ -233,16 +231,15 @@ fn task(site: &Site, args: &TaskArgs) -> Result<String, Failure> {
 }
 
 /// What is claimed for a job.
-fn spec(slurm: &Slurm, job: &Job, shards: Shards, args: &TaskArgs) -> Result<ClaimSpec, Failure> {
+fn spec(slurm: &Slurm, given: &Given, args: &TaskArgs) -> Result<ClaimSpec, Failure> {
     let usage = |text: &str| Failure::new(failure::USAGE, text);
-    let gpus = job.gpus.len();
-    let each = match shards {
-        Shards::Whole => None,
-        Shards::Of(shards) if gpus == 1 => Some(shards),
-        Shards::Each(each) if each.len() == gpus && each.windows(2).all(|w| w[0] == w[1]) => {
+    let gpus = given.gpus.len();
+    let each = match &given.shards {
+        None => None,
+        Some(each) if each.len() == gpus && each.windows(2).all(|w| w[0] == w[1]) => {
             each.first().copied()
         }
-        _ => {
+        Some(_) => {
             return Err(usage(
                 "the job has different numbers of shards on several GPUs, which gshare cannot limit",
             ));
@@ -259,7 +256,7 @@ fn spec(slurm: &Slurm, job: &Job, shards: Shards, args: &TaskArgs) -> Result<Cla
             ));
         }
     };
-    let names = job.gpus.iter().map(|g| slurm.gpus.name(*g));
+    let names = given.gpus.iter().map(|g| slurm.gpus.name(*g));
     let names: Option<Vec<String>> = names.collect();
     let names = names.ok_or_else(|| {
         usage("[slurm] gpus in gshare.toml must list as many GPUs as gres.conf, in the same order")
@@ -267,9 +264,19 @@ fn spec(slurm: &Slurm, job: &Job, shards: Shards, args: &TaskArgs) -> Result<Cla
     Ok(ClaimSpec {
         gpus_milli: Some(milli),
         gpu_count: u32::try_from(gpus).ok(),
-        mem: job.memory.map(|m| m.0),
+        mem: args
+            .mem
+            .as_deref()
+            .map(read::<Bytes>)
+            .transpose()?
+            .map(|m| m.0),
         sm_milli: Some(milli),
-        sm_limit_milli: sm_limit(slurm, job.limit, milli, &args.queue)?,
+        sm_limit_milli: sm_limit(
+            slurm,
+            args.limit.as_deref().map(read).transpose()?,
+            milli,
+            &args.queue,
+        )?,
         gpu_ids: names.into(),
         project: args
             .account
@@ -280,6 +287,12 @@ fn spec(slurm: &Slurm, job: &Job, shards: Shards, args: &TaskArgs) -> Result<Cla
         wait: Wait::No,
         ..ClaimSpec::default()
     })
+}
+
+/// An option of a job.
+fn read<T: std::str::FromStr<Err: ToString>>(text: &str) -> Result<T, Failure> {
+    let wrong = |e: T::Err| Failure::new(failure::USAGE, e.to_string());
+    text.parse().map_err(wrong)
 }
 
 /// The most compute that a job may have while others leave it free: its part, or more where the site allows it; `None`
@@ -345,14 +358,9 @@ mod tests {
     fn a_job_claims_what_its_shards_stand_for() {
         let node = "gpu:4(S:0-1),shard:32(S:0-1)";
         let of = |gpus: &[u32], shards| {
-            let job = Job {
-                uid: 1,
-                node: String::new(),
-                constrained: false,
+            let given = Given {
                 gpus: gpus.to_vec(),
-                memory: None,
-                limit: None,
-                private: false,
+                shards,
             };
             let names = ["4", "5", "6", "7"].map(str::to_owned).to_vec();
             let slurm = Slurm {
@@ -360,23 +368,21 @@ mod tests {
                 ..Config::default().slurm
             };
             let args = TaskArgs {
-                job: 1,
-                gres: String::new(),
                 node: node.to_owned(),
                 account: Some("vision".to_owned()),
-                queue: Vec::new(),
+                ..TaskArgs::default()
             };
-            let spec = spec(&slurm, &job, shards, &args).ok()?;
+            let spec = spec(&slurm, &given, &args).ok()?;
             assert_eq!(spec.gpus_milli, spec.sm_limit_milli);
             assert_eq!(spec.project.as_deref(), Some("vision"));
             assert_eq!(*spec.gpu_ids[0], (gpus[0] + 4).to_string());
             Some((spec.gpus_milli?, spec.gpu_count?))
         };
-        assert_eq!(of(&[3], Shards::Of(2)), Some((250, 1)));
-        assert_eq!(of(&[0, 3], Shards::Whole), Some((1000, 2)));
-        assert_eq!(of(&[0, 3], Shards::Each(vec![4, 4])), Some((500, 2)));
-        assert_eq!(of(&[0, 3], Shards::Each(vec![4, 2])), None);
-        assert_eq!(of(&[0, 3], Shards::Of(4)), None);
-        assert_eq!(of(&[4], Shards::Of(4)), None, "not listed");
+        assert_eq!(of(&[3], Some(vec![2])), Some((250, 1)));
+        assert_eq!(of(&[0, 3], None), Some((1000, 2)));
+        assert_eq!(of(&[0, 3], Some(vec![4, 4])), Some((500, 2)));
+        assert_eq!(of(&[0, 3], Some(vec![4, 2])), None);
+        assert_eq!(of(&[0, 3], Some(vec![4])), None);
+        assert_eq!(of(&[4], Some(vec![4])), None, "not listed");
     }
 }

@@ -14,12 +14,11 @@ use crate::command::out;
 
 /// Where each file goes, in the order of [`FILES`].
 const WHERE: [&str; FILES.len()] = [
-    "lines for DIR/slurm.conf; if Slurm already has a Prolog, Epilog or HealthCheckProgram, call gshare's script from it",
+    "lines for DIR/slurm.conf; if Slurm already has an Epilog or HealthCheckProgram, call gshare's script from it",
     "a line for DIR/gres.conf, if it has no shards yet",
     "a line for DIR/plugstack.conf",
     "a block for DIR/job_submit.lua, on the host of slurmctld",
     "a block for DIR/cli_filter.lua, on every host where users type srun, sbatch or salloc",
-    "DIR/gshare-prolog, executable",
     "DIR/gshare-epilog, executable",
     "DIR/gshare-health, executable",
     "the plugin's source; to compile it, append: | cc -shared -fPIC -O2 -x c - -o /usr/local/lib/slurm/gshare_spank.so",
@@ -68,7 +67,7 @@ pub(super) fn text(
     };
     Ok(match file {
         "slurm.conf" => format!(
-            "Prolog={dir}/gshare-prolog\nEpilog={dir}/gshare-epilog\n\
+            "Epilog={dir}/gshare-epilog\n\
              HealthCheckProgram={dir}/gshare-health\nHealthCheckInterval=60\n\
              JobSubmitPlugins=lua\nCliFilterPlugins=lua\nGresTypes=gpu,shard\n\
              # On each node with N GPUs: NodeName=... Gres=gpu:N,shard:{0} times N\n\
@@ -92,7 +91,6 @@ pub(super) fn text(
             rules(include_str!("job_submit.lua")).replace("@MEMORY@", &mib.to_string())
         }
         "cli_filter.lua" => rules(include_str!("cli_filter.lua")),
-        "gshare-prolog" => script("prolog"),
         "gshare-epilog" => script("epilog"),
         // slurmd starts it without PATH and SLURM_CONF, by which it finds scontrol and scontrol the cluster.
         "gshare-health" => {
@@ -133,11 +131,7 @@ fn lists(value: &str, word: &str) -> bool {
 /// What Slurm lacks, by what it says of its configuration and of this node.
 fn lacks(config: &str, node: &str) -> Vec<String> {
     let mut missing = Vec::new();
-    for (key, what) in [
-        ("Prolog", "prolog"),
-        ("Epilog", "epilog"),
-        ("HealthCheckProgram", "health"),
-    ] {
+    for (key, what) in [("Epilog", "epilog"), ("HealthCheckProgram", "health")] {
         let program = value(config, key);
         let text = fs::read_to_string(program).unwrap_or_default();
         if !text.contains(&format!("slurm {what}")) && !text.contains(&format!("gshare-{what}")) {
@@ -309,20 +303,19 @@ mod tests {
             dir.path().join(name).display().to_string()
         };
         let all = lacks(
-            "Prolog = (null)\nGresTypes = gpu\n",
+            "Epilog = (null)\nGresTypes = gpu\n",
             "NodeName=a Gres=gpu:2",
         );
-        assert_eq!(all.len(), 8, "{all:?}");
+        assert_eq!(all.len(), 7, "{all:?}");
         assert!(
-            all[0].contains("Prolog=(null) does not run gshare slurm prolog"),
+            all[0].contains("Epilog=(null) does not run gshare slurm epilog"),
             "{all:?}"
         );
         let plugin = file("gshare_spank.so", "");
         let config = format!(
-            "Prolog = {}\nEpilog = {}\nHealthCheckProgram = {}\nJobSubmitPlugins = lua\nCliFilterPlugins = lua\nGresTypes = gpu,shard\n\
+            "Epilog = {}\nHealthCheckProgram = {}\nJobSubmitPlugins = lua\nCliFilterPlugins = lua\nGresTypes = gpu,shard\n\
              PlugStackConfig = {}\n",
-            file("prolog", "#!/bin/sh\n/etc/slurm/gshare-prolog\n"),
-            file("epilog", "exec gshare slurm epilog\n"),
+            file("epilog", "#!/bin/sh\n/etc/slurm/gshare-epilog\n"),
             file("health", "exec gshare slurm health\n"),
             file(
                 "plugstack.conf",

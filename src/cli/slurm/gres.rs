@@ -1,30 +1,33 @@
 //! What Slurm writes about GPUs and their shards, without IO.
 
-/// The shards that a job was given on one node.
+/// What a job was given on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Shards {
-    /// None: it has whole GPUs.
-    Whole,
-    /// So many, of one GPU.
-    Of(u64),
-    /// So many on each of its GPUs.
-    Each(Vec<u64>),
+pub(super) struct Given {
+    /// Its GPUs as Slurm counts them: from 0 in the order of gres.conf.
+    pub(super) gpus: Vec<u32>,
+    /// Its shards of each, if it has not whole ones; one number without saying of which GPU if Slurm does not.
+    pub(super) shards: Option<Vec<u64>>,
 }
 
 /// Reads what Slurm gave a job: `gpu:2(IDX:0-1)`, `shard:30(IDX:0)`, in later versions `shard:30(30/100,0/100)`.
-pub(super) fn shards(detail: &str) -> Shards {
-    let found = entries(detail).find(|(name, ..)| *name == "shard");
-    let Some((_, count, inside)) = found else {
-        return Shards::Whole;
+pub(super) fn given(detail: &str) -> Option<Given> {
+    let of = |wanted: &'static str| entries(detail).filter(move |(name, ..)| *name == wanted);
+    let Some((_, count, inside)) = of("shard").next() else {
+        let gpus = of("gpu").map(|(.., inside)| numbers(inside.strip_prefix("IDX:")?));
+        let gpus = gpus.collect::<Option<Vec<_>>>()?.concat();
+        return (!gpus.is_empty()).then_some(Given { gpus, shards: None });
     };
-    let each = inside.split(',');
-    let each: Option<Vec<u64>> = each
-        .map(|of| of.split_once('/')?.0.trim().parse().ok())
-        .collect();
-    match each {
-        Some(each) => Shards::Each(each.into_iter().filter(|n| *n > 0).collect()),
-        None => Shards::Of(count),
+    if let Some(list) = inside.strip_prefix("IDX:") {
+        let (gpus, shards) = (numbers(list)?, Some(vec![count]));
+        return Some(Given { gpus, shards });
     }
+    let each = inside.split(',');
+    let each = each.map(|of| of.split_once('/')?.0.trim().parse().ok());
+    let each: Vec<u64> = each.collect::<Option<_>>()?;
+    let own = (0u32..).zip(each).filter(|(_, n)| *n > 0);
+    let (gpus, shards) = own.unzip();
+    let shards = Some(shards);
+    Some(Given { gpus, shards })
 }
 
 /// How much of a resource a node has: `gpu:a100:2(S:0),shard:200`.
@@ -82,13 +85,18 @@ mod tests {
 
     #[test]
     fn what_a_job_was_given_is_read() {
-        for whole in ["gpu:2(IDX:0-1)", "gpu:a100:1(IDX:3)", "craynetwork:1", ""] {
-            assert_eq!(shards(whole), Shards::Whole, "{whole}");
+        let of = |text: &str| given(text).map(|g| (g.gpus, g.shards));
+        assert_eq!(of("gpu:2(IDX:0-1)"), Some((vec![0, 1], None)));
+        let models = "gpu:a100:1(IDX:3),gpu:h100:1(IDX:5),tmp:5";
+        assert_eq!(of(models), Some((vec![3, 5], None)));
+        let one = Some((vec![2], Some(vec![30])));
+        assert_eq!(of("shard:30(IDX:2)"), one);
+        assert_eq!(of("tmp:5,shard:a100:30(0/100,0/100,30/100)"), one);
+        let counted = of("gpu:1(IDX:0,2),shard:30(20/100,0/100,10/100)");
+        assert_eq!(counted, Some((vec![0, 2], Some(vec![20, 10]))));
+        for none in ["craynetwork:1", "", "gpu:1", "shard:3(IDX:x)"] {
+            assert_eq!(of(none), None, "{none}");
         }
-        assert_eq!(shards("shard:30(IDX:0)"), Shards::Of(30));
-        assert_eq!(shards("tmp:5,shard:a100:30(IDX:0)"), Shards::Of(30));
-        let counted = shards("gpu:1(IDX:0,2),shard:30(20/100,0/100,10/100)");
-        assert_eq!(counted, Shards::Each(vec![20, 10]));
         assert_eq!(numbers("0,2-4"), Some(vec![0, 2, 3, 4]));
         for bad in ["4-2", "a", "", "0-99999999"] {
             assert_eq!(numbers(bad), None, "{bad}");

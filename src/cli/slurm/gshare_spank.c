@@ -2,8 +2,8 @@
  * gshare's SPANK plugin: puts the tasks of a job into the job's claim. It is compiled against the headers of the site,
  * since Slurm loads a plugin only into the release that it was compiled for.
  *
- * Arguments in plugstack.conf: gshare=PROGRAM dir=DIR [config=FILE]. The prolog writes DIR/JOB.job for jobs that have
- * GPUs; jobs without GPUs are not touched. DIR/JOB has what is done to each task, as `gshare slurm task` printed it.
+ * Arguments in plugstack.conf: gshare=PROGRAM dir=DIR [config=FILE]. DIR/JOB has what is done to each task, as `gshare slurm
+ * task` printed it, or nothing for a job without GPUs. There is no prolog: slurmd sleeps for 10 ms after each.
  */
 #define _GNU_SOURCE
 #include <slurm/slurm.h>
@@ -72,8 +72,8 @@ static const char *argument(int ac, char **av, const char *name, const char *oth
 	return otherwise;
 }
 
-/* For the prolog: says in DIR/plugin that slurmd has loaded the plugin, from which file, and for which release. A callback
- * for each job would make slurmd start one more program for it. */
+/* For `gshare slurm health`: says in DIR/plugin that slurmd has loaded the plugin, from which file, and for which release. What
+ * the node has may have changed since DIR/node was written. */
 static void say_loaded(const char *dir)
 {
 	char path[4096];
@@ -82,6 +82,8 @@ static void say_loaded(const char *dir)
 		if (dir[i] == '/')
 			mkdir(strndupa(dir, i), 0755);
 	mkdir(dir, 0700);
+	snprintf(path, sizeof(path), "%s/node", dir);
+	unlink(path);
 	snprintf(path, sizeof(path), "%s/plugin", dir);
 	FILE *file = dladdr(&built, &own) ? fopen(path, "we") : NULL;
 	if (file) {
@@ -103,17 +105,6 @@ int slurm_spank_init(spank_t sp, int ac, char **av)
 		spank_option_register(sp, &options[i]);
 	if (spank_context() == S_CTX_SLURMD)
 		say_loaded(argument(ac, av, "dir", DIR));
-	return 0;
-}
-
-/* In srun, sbatch and salloc: slurmctld's job_submit and the prolog, as SPANK_GSHARE_MEM, see these. */
-int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
-{
-	(void)ac, (void)av;
-	if (memory)
-		spank_job_control_setenv(sp, "GSHARE_MEM", memory, 1);
-	if (limit)
-		spank_job_control_setenv(sp, "GSHARE_LIMIT", limit, 1);
 	return 0;
 }
 
@@ -139,9 +130,22 @@ static char *file(const char *path)
 	return text;
 }
 
-/* slurmctld's books of a job on this node: what it was given, what the node has, and the rest by which it is limited. */
+/* A file is there as a whole or not at all. */
+static void keep(const char *path, const char *text)
+{
+	char own[4096];
+	snprintf(own, sizeof(own), "%s.%d", path, (int)getpid());
+	int fd = open(own, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	ssize_t n = fd < 0 ? -1 : write(fd, text, strlen(text));
+	if (fd >= 0)
+		close(fd);
+	if (n != (ssize_t)strlen(text) || rename(own, path))
+		unlink(own);
+}
+
+/* slurmctld's books of a job on this node: what it was given (nothing without GPUs), and the rest by which it is limited. */
 struct books {
-	char *gres, *has, *account, *partition, *qos;
+	char *gres, *account, *partition, *qos;
 };
 
 static char *copy(const char *text)
@@ -149,24 +153,18 @@ static char *copy(const char *text)
 	return strdup(text ? text : "");
 }
 
-/* Asked once for each job and node. */
+/* Local: without asking whether this is one of several clusters. */
 static int look_up(const char *node, uint32_t job, struct books *of)
 {
 	job_info_msg_t *jobs = NULL;
-	node_info_msg_t *nodes = NULL;
-	if (slurm_load_node_single(&nodes, (char *)node, SHOW_DETAIL) == SLURM_SUCCESS) {
-		if (nodes->record_count == 1 && nodes->node_array[0].gres)
-			of->has = strdup(nodes->node_array[0].gres);
-		slurm_free_node_info_msg(nodes);
-	}
-	if (slurm_load_job(&jobs, job, SHOW_DETAIL) == SLURM_SUCCESS) {
+	if (slurm_load_job(&jobs, job, SHOW_DETAIL | SHOW_LOCAL) == SLURM_SUCCESS) {
 		for (uint32_t i = 0; !of->gres && i < jobs->record_count; i++) {
 			job_info_t *one = &jobs->job_array[i];
 			/* Its type differs between releases. */
 			__typeof__(slurm_hostlist_create("")) names = slurm_hostlist_create(one->nodes);
 			int at = names ? slurm_hostlist_find(names, node) : -1;
-			if (one->job_id == job && at >= 0 && (uint32_t)at < one->gres_detail_cnt && one->gres_detail_str[at]) {
-				of->gres = strdup(one->gres_detail_str[at]);
+			if (one->job_id == job && at >= 0) {
+				of->gres = copy((uint32_t)at < one->gres_detail_cnt ? one->gres_detail_str[at] : NULL);
 				of->account = copy(one->account);
 				of->partition = copy(one->partition);
 				of->qos = copy(one->qos);
@@ -176,40 +174,155 @@ static int look_up(const char *node, uint32_t job, struct books *of)
 		}
 		slurm_free_job_info_msg(jobs);
 	}
-	return of->gres && of->has && of->account && of->partition && of->qos;
+	return of->gres && of->account && of->partition && of->qos;
 }
 
-/* Has gshare make the claim, or find it. Returns what it prints; NULL if it cannot be run. */
-static char *ask(int ac, char **av, uint32_t job, const struct books *of)
+/* What the node has. It is asked for once: a change needs another start of slurmd. */
+static char *resources(const char *dir, const char *node)
 {
-	char number[16], *text = NULL;
+	char path[4096];
+	node_info_msg_t *nodes = NULL;
+	snprintf(path, sizeof(path), "%s/node", dir);
+	char *has = file(path);
+	if (!has && slurm_load_node_single(&nodes, (char *)node, SHOW_DETAIL | SHOW_LOCAL) == SLURM_SUCCESS) {
+		if (nodes->record_count == 1)
+			keep(path, has = copy(nodes->node_array[0].gres));
+		slurm_free_node_info_msg(nodes);
+	}
+	return has;
+}
+
+/* What is done to each task of this step, and where it comes from while `gshare slurm task` runs. */
+static char *todo;
+static pid_t child;
+static int answer = -1, parts;
+
+/* Slurm itself keeps jobs without shards to their GPUs. */
+static void no_answer(void)
+{
+	todo = parts ? copy("refuse gshare: its program does not run on this node, so this job was not started") : NULL;
+}
+
+/* Has gshare make the claim, or find it. */
+static int ask(int ac, char **av, const char *node, const char *has, uint32_t job, uid_t uid, const struct books *of)
+{
+	char number[16], user[16];
 	const char *program = argument(ac, av, "gshare", "/usr/bin/gshare");
 	const char *config = argument(ac, av, "config", NULL);
-	char *words[] = { (char *)program, "slurm", "task", "--job", number, "--gres", of->gres, "--node", of->has,
-			  "--account", of->account, "--queue", of->partition, "--queue", of->qos, config ? "--config" : NULL, (char *)config, NULL };
-	int ends[2], status = 0;
-	pid_t child;
+	const char *words[32] = { program, "slurm", "task", "--job", number, "--uid", user, "--host", node,
+				  "--gres", of->gres, "--node", has, "--account", of->account,
+				  "--queue", of->partition, "--queue", of->qos };
+	const char *options[][2] = { { "--mem", memory }, { "--limit", limit }, { "--config", config } };
+	int ends[2];
+	size_t n = 19;
 	posix_spawn_file_actions_t actions;
 
+	for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++)
+		if (options[i][1]) {
+			words[n++] = options[i][0];
+			words[n++] = options[i][1];
+		}
 	snprintf(number, sizeof(number), "%u", job);
+	snprintf(user, sizeof(user), "%u", (unsigned)uid);
 	if (pipe2(ends, O_CLOEXEC))
-		return NULL;
+		return 0;
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
-	int failed = posix_spawn(&child, program, &actions, NULL, words, environ);
+	int failed = posix_spawn(&child, program, &actions, NULL, (char **)words, environ);
 	posix_spawn_file_actions_destroy(&actions);
 	close(ends[1]);
-	if (!failed) {
-		text = all_of(ends[0]);
-		while (waitpid(child, &status, 0) < 0 && errno == EINTR)
-			;
+	if (failed)
+		close(ends[0]);
+	else
+		answer = ends[0];
+	return !failed;
+}
+
+/* Whether Slurm shows this step a GPU. */
+static int shows_gpus(spank_t sp)
+{
+	char value[4096];
+	return spank_getenv(sp, "SLURM_JOB_GPUS", value, sizeof(value)) != ESPANK_ENV_NOEXIST ||
+	       spank_getenv(sp, "SLURM_STEP_GPUS", value, sizeof(value)) != ESPANK_ENV_NOEXIST;
+}
+
+/* Whether a step has no such option, or the one of its job. */
+static int is_the_jobs(const char *text, const char *key, const char *own)
+{
+	const char *at = strstr(text, key);
+	size_t n = own ? strlen(own) : 0;
+	return !own || (at && !strncmp(at += strlen(key), own, n) && at[n] == '\n');
+}
+
+/* In slurmstepd, as root and in the job's cgroup. */
+static void begin(spank_t sp, int ac, char **av)
+{
+	char path[4096];
+	const char *dir = argument(ac, av, "dir", DIR), *node = getenv("SLURMD_NODENAME");
+	struct books of = { 0 };
+	uint32_t job = 0;
+	uid_t uid = -1;
+	char *has = NULL;
+
+	if (spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS || spank_get_item(sp, S_JOB_UID, &uid) != ESPANK_SUCCESS)
+		return;
+	snprintf(path, sizeof(path), "%s/%u", dir, job);
+	todo = file(path);
+	if (todo) {
+		if (*todo && (!is_the_jobs(todo, "\nmem ", memory) || !is_the_jobs(todo, "\nlimit ", limit)))
+			todo = copy("refuse gshare: --gshare-mem and --gshare-limit are for the whole job: give them to sbatch, "
+				    "salloc or the srun that makes the job");
+		return;
 	}
-	close(ends[0]);
-	if (!failed && !(WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
-		free(text);
-		text = NULL;
+	has = node ? resources(dir, node) : NULL;
+	if (has && !strstr(has, "gpu"))
+		return;
+	if (!has || !look_up(node, job, &of)) {
+		if (shows_gpus(sp))
+			todo = copy("refuse gshare: slurmctld does not answer which GPUs this job has, so it was not started");
+	} else if (!strstr(of.gres, "gpu") && !strstr(of.gres, "shard")) {
+		keep(path, "");
+	} else {
+		parts = strstr(of.gres, "shard") != NULL;
+		if (!ask(ac, av, node, has, job, uid, &of))
+			no_answer();
 	}
-	return text;
+	free(has);
+	free(of.gres);
+	free(of.account);
+	free(of.partition);
+	free(of.qos);
+}
+
+/* In srun, sbatch and salloc: slurmctld's job_submit sees these as SPANK_GSHARE_MEM. */
+int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
+{
+	if (spank_remote(sp)) {
+		begin(sp, ac, av);
+		return 0;
+	}
+	if (memory)
+		spank_job_control_setenv(sp, "GSHARE_MEM", memory, 1);
+	if (limit)
+		spank_job_control_setenv(sp, "GSHARE_LIMIT", limit, 1);
+	return 0;
+}
+
+/* Before slurmstepd makes the tasks: slurmstepd has done other things meanwhile. */
+int slurm_spank_user_init(spank_t sp, int ac, char **av)
+{
+	int status = 0;
+	(void)sp, (void)ac, (void)av;
+	if (answer < 0)
+		return 0;
+	todo = all_of(answer);
+	close(answer);
+	answer = -1;
+	while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+		;
+	if (!(todo && WIFEXITED(status) && WEXITSTATUS(status) == 0))
+		no_answer();
+	return 0;
 }
 
 /* A plugin that is `optional` cannot fail a launch by its return value; this is the task's own process. */
@@ -276,53 +389,12 @@ int slurm_spank_slurmd_exit(spank_t sp, int ac, char **av)
 	return 0;
 }
 
-/* Whether a step has no such option, or the one of its job. */
-static int is_the_jobs(const char *record, const char *key, const char *own)
-{
-	const char *at = strstr(record, key);
-	size_t n = own ? strlen(own) : 0;
-	return !own || (at && !strncmp(at += strlen(key), own, n) && at[n] == '\n');
-}
-
 /* In each task, as root: before the task becomes its user. */
 int slurm_spank_task_init_privileged(spank_t sp, int ac, char **av)
 {
-	char path[4096];
-	const char *dir = argument(ac, av, "dir", DIR);
-	uint32_t job = 0;
-	char *text = NULL;
-
-	if (!spank_remote(sp) || spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS)
-		return 0;
-	snprintf(path, sizeof(path), "%s/%u.job", dir, job);
-	char *record = file(path);
-	if (!record)
-		return 0;
-	if (!is_the_jobs(record, "\nmem=", memory) || !is_the_jobs(record, "\nlimit=", limit))
-		refuse("gshare: --gshare-mem and --gshare-limit are for the whole job: give them to sbatch, salloc or the srun "
-		       "that makes the job");
-	snprintf(path, sizeof(path), "%s/%u", dir, job);
-	text = file(path);
-	if (!text) {
-		/* Its lines: user, node, ... */
-		char *rest = NULL, *node = strtok_r(record, "\n", &rest) ? strtok_r(NULL, "\n", &rest) : NULL;
-		struct books of = { 0 };
-		if (!node || !look_up(node, job, &of))
-			refuse("gshare: slurmctld does not answer which GPUs this job has, so it was not started");
-		text = ask(ac, av, job, &of);
-		/* Slurm itself keeps jobs without shards to their GPUs. */
-		if (!text && strstr(of.gres, "shard"))
-			refuse("gshare: its program does not run on this node, so this job was not started");
-		free(of.gres);
-		free(of.has);
-		free(of.account);
-		free(of.partition);
-		free(of.qos);
-	}
-	if (text)
-		apply(sp, text);
-	free(record);
-	free(text);
+	(void)ac, (void)av;
+	if (spank_remote(sp) && todo)
+		apply(sp, todo);
 	return 0;
 }
 

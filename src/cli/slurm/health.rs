@@ -1,4 +1,4 @@
-//! `gshare slurm health`, for HealthCheckProgram. Unlike prolog and epilog it calls Slurm.
+//! `gshare slurm health`, for HealthCheckProgram. Unlike the epilog it calls Slurm.
 
 use gshare_config::Silent;
 use gshare_proto::Call;
@@ -13,11 +13,10 @@ pub(super) fn run(site: &Site) -> Outcome {
     if !site.is_on() || site.config.slurm.silent == Silent::Open {
         return Ok(0);
     }
-    let mark = site.jobs.join(job::NO_PLUGIN);
     let why = match site.ask(Call::Env { id: "c0".into() }) {
         Err(Not::Silent) => Some(SILENT),
         // That there is no such claim is an answer.
-        _ => mark.exists().then_some(NO_PLUGIN),
+        _ => (!job::is_loaded(&site.jobs)).then_some(NO_PLUGIN),
     };
     let node = node();
     let name = format!("NodeName={node}");
@@ -33,10 +32,6 @@ pub(super) fn run(site: &Site) -> Outcome {
         Some(Next::Resume) => {
             slurm("scontrol", &["update", &name, "State=RESUME"])?;
         }
-    }
-    if why == Some(NO_PLUGIN) {
-        // Reported once: the next job without the plugin sets the mark again.
-        let _ = std::fs::remove_file(mark);
     }
     Ok(0)
 }

@@ -26,7 +26,7 @@ const WAS: &str = "was: ";
 const WAS_OPEN: &str = "was, open: ";
 
 /// The programs that slurmd starts.
-const PROGRAMS: [&str; 3] = ["gshare-prolog", "gshare-epilog", "gshare-health"];
+const PROGRAMS: [&str; 2] = ["gshare-epilog", "gshare-health"];
 /// The files with a block, and how a comment begins there.
 const EDITED: [(&str, &str); 5] = [
     ("slurm.conf", "#"),
@@ -259,8 +259,8 @@ fn own_lines(conf: &Conf, dir: &Path, printed: &str, left: &mut Vec<String>) -> 
         let has = conf.last(&key.to_ascii_lowercase());
         let value = match key {
             "HealthCheckInterval" if !has.is_empty() => continue,
-            "Prolog" | "Epilog" | "HealthCheckProgram" if has == value => continue,
-            "Prolog" | "Epilog" | "HealthCheckProgram" if !has.is_empty() => {
+            "Epilog" | "HealthCheckProgram" if has == value => continue,
+            "Epilog" | "HealthCheckProgram" if !has.is_empty() => {
                 if !fs::read_to_string(has).is_ok_and(|text| text.contains("gshare")) {
                     let own = Path::new(value).file_name().unwrap_or_default();
                     let own = dir.join(own);
@@ -563,19 +563,16 @@ mod tests {
 
     #[test]
     fn lists_get_a_word_and_programs_of_the_site_stay() {
-        let printed = "Prolog=/d/gshare-prolog\nEpilog=/d/gshare-epilog\nHealthCheckInterval=60\nGresTypes=gpu,shard\n\
+        let printed = "Epilog=/d/gshare-epilog\nHealthCheckInterval=60\nGresTypes=gpu,shard\n\
                        JobSubmitPlugins=lua\nCliFilterPlugins=lua\n# x=y\n";
-        let text = b"Prolog=/site/prolog\nGresTypes=gpu\nJobSubmitPlugins=throttle,lua\nHealthCheckInterval=300\n";
+        let text = b"Epilog=/site/epilog\nGresTypes=gpu\nJobSubmitPlugins=throttle,lua\nHealthCheckInterval=300\n";
         let conf = Conf::of(text, Path::new("/none"));
         let mut left = Vec::new();
         let block = own_lines(&conf, Path::new("/d"), printed, &mut left);
-        assert_eq!(
-            block,
-            "Epilog=/d/gshare-epilog\nGresTypes=gpu,shard\nCliFilterPlugins=lua\n"
-        );
+        assert_eq!(block, "GresTypes=gpu,shard\nCliFilterPlugins=lua\n");
         assert_eq!(
             left,
-            ["Prolog=/site/prolog stays: call /d/gshare-prolog from it"]
+            ["Epilog=/site/epilog stays: call /d/gshare-epilog from it"]
         );
     }
 

@@ -1,6 +1,6 @@
 //! What is known of a job on this node: files below the service's runtime directory, and the job's cgroup.
 //!
-//! `plugin` exists if slurmd has loaded the plugin, `N.job` is the prolog's record, `N` what is done to each task.
+//! `plugin` exists if slurmd has loaded the plugin, `N` is what is done to each task of a job.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,105 +9,36 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gshare_config::Config;
-use gshare_core::{Bytes, Share};
 use gshare_enforcer::cgroup::{Mount, path_of_pid};
 use gshare_proto::Granted;
 
+use super::super::args::slurm::TaskArgs;
 use super::conf::Conf;
 use super::files::built_for;
-use super::gres;
 use crate::command::failure::{self, Failure};
 
-/// Exists if a job with GPUs started here without the plugin: `gshare slurm health` reports it.
-pub(super) const NO_PLUGIN: &str = "no-plugin";
-
-/// Before the options of a job in its record; the plugin reads them too.
-const MEMORY: &str = "mem=";
-const LIMIT: &str = "limit=";
-/// A line of the record: slurm.conf keeps jobs private.
-const PRIVATE: &str = "private";
-
-/// What slurmd tells the prolog of a job.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Job {
-    pub(super) uid: u32,
-    pub(super) node: String,
+/// What Slurm's configuration here says of all jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rules {
     /// slurmd hides the GPUs of others, so Slurm counts a job's own from 0.
     pub(super) constrained: bool,
-    /// Its GPUs as Slurm counts them: from 0 in the order of gres.conf.
-    pub(super) gpus: Vec<u32>,
-    /// `--gshare-mem`: bytes on each GPU.
-    pub(super) memory: Option<Bytes>,
-    /// `--gshare-limit`: most compute.
-    pub(super) limit: Option<Share>,
-    /// Other users may not see it.
+    /// Other users may not see a job.
     pub(super) private: bool,
 }
 
-impl Job {
-    pub(super) fn read(jobs: &Path, number: u32) -> Result<Self, Failure> {
-        let text = fs::read_to_string(jobs.join(format!("{number}.job")))?;
-        let lines: Vec<&str> = text.lines().collect();
-        let parsed = match lines[..] {
-            [uid, node, constrained, gpus, ref options @ ..] => (|| {
-                let option = |key: &str| options.iter().find_map(|line| line.strip_prefix(key));
-                Some(Self {
-                    uid: uid.parse().ok()?,
-                    node: node.to_owned(),
-                    constrained: constrained.parse().ok()?,
-                    gpus: gres::numbers(gpus)?,
-                    memory: option(MEMORY).map(str::parse).transpose().ok()?,
-                    limit: option(LIMIT).map(str::parse).transpose().ok()?,
-                    private: options.contains(&PRIVATE),
-                })
-            })(),
-            _ => None,
-        };
-        parsed.ok_or_else(|| {
-            let text = format!("the prolog's record of job {number} cannot be read: {text:?}");
-            Failure::new(failure::INTERNAL, text)
-        })
-    }
-}
-
-/// Records what slurmd says of a job, for its tasks; false if Slurm has not loaded the plugin.
-pub(super) fn record(
-    jobs: &Path,
-    number: u32,
-    variable: impl Fn(&str) -> String,
-) -> std::io::Result<bool> {
-    let mut dir = fs::DirBuilder::new();
-    dir.recursive(true).mode(0o700).create(jobs)?;
-    // That of an earlier run of the same job.
-    let _ = fs::remove_file(jobs.join(number.to_string()));
-    let dir = slurm_dir(&variable("SLURM_CONF"));
-    let cgroups = Conf::read(&dir.join("cgroup.conf"));
-    let mut text = format!(
-        "{}\n{}\n{}\n{}\n",
-        variable("SLURM_JOB_UID"),
-        variable("SLURMD_NODENAME"),
-        cgroups.is_on("constraindevices"),
-        variable("SLURM_JOB_GPUS")
-    );
-    for (key, option) in [(MEMORY, "SPANK_GSHARE_MEM"), (LIMIT, "SPANK_GSHARE_LIMIT")] {
-        let given = variable(option);
-        if !given.is_empty() && !given.contains('\n') {
-            let _ = writeln!(text, "{key}{given}");
+impl Rules {
+    /// `conf` is the path of slurm.conf, if it is known.
+    pub(super) fn read(conf: &str) -> Self {
+        let dir = slurm_dir(conf);
+        Self {
+            constrained: Conf::read(&dir.join("cgroup.conf")).is_on("constraindevices"),
+            private: Conf::read(&dir.join("slurm.conf")).lists("privatedata", "jobs"),
         }
     }
-    if Conf::read(&dir.join("slurm.conf")).lists("privatedata", "jobs") {
-        let _ = writeln!(text, "{PRIVATE}");
-    }
-    put(jobs, &format!("{number}.job"), &text)?;
-    let loaded = is_loaded(jobs);
-    if !loaded {
-        fs::write(jobs.join(NO_PLUGIN), "")?;
-    }
-    Ok(loaded)
 }
 
 /// Whether slurmd has loaded the plugin, and steps, which load it anew, still can.
-fn is_loaded(jobs: &Path) -> bool {
+pub(super) fn is_loaded(jobs: &Path) -> bool {
     let mark = fs::read_to_string(jobs.join("plugin")).unwrap_or_default();
     let Some((release, plugin)) = mark.split_once(' ') else {
         return false;
@@ -122,16 +53,13 @@ fn slurm_dir(conf: &str) -> PathBuf {
     dir.unwrap_or(Path::new("/etc/slurm")).to_owned()
 }
 
-/// Writes a file as a whole or not at all.
-fn put(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
-    let new = dir.join(format!(".{name}.{}", std::process::id()));
-    fs::write(&new, text)?;
-    fs::rename(&new, dir.join(name))
-}
-
 /// Keeps what is done to each task, for those that follow.
 pub(super) fn keep(jobs: &Path, number: u32, text: &str) -> std::io::Result<()> {
-    put(jobs, &number.to_string(), text)
+    let mut dir = fs::DirBuilder::new();
+    dir.recursive(true).mode(0o700).create(jobs)?;
+    let new = jobs.join(format!(".{number}.{}", std::process::id()));
+    fs::write(&new, text)?;
+    fs::rename(&new, jobs.join(number.to_string()))
 }
 
 /// The claim of a job.
@@ -141,12 +69,10 @@ pub(super) fn claim_of(jobs: &Path, number: u32) -> Option<String> {
     id.map(str::to_owned)
 }
 
-/// Removes all files of a job.
+/// Removes the file of a job.
 pub(super) fn forget(jobs: &Path, number: u32) {
-    for name in [format!("{number}"), format!("{number}.job")] {
-        // It may never have been there.
-        let _ = fs::remove_file(jobs.join(name));
-    }
+    // It may never have been there.
+    let _ = fs::remove_file(jobs.join(number.to_string()));
 }
 
 /// The cgroup of a job.
@@ -214,8 +140,19 @@ pub(super) fn end(dir: &Path) -> bool {
 
 /// What the plugin does to each task. Slurm decides which of the job's GPUs a task sees: the plugin only replaces the
 /// numbers that Slurm puts into `CUDA_VISIBLE_DEVICES` by UUIDs, since gshare's device filter changes how CUDA counts.
-pub(super) fn lines(granted: &Granted, cgroup: &Cgroup, job: &Job) -> String {
+pub(super) fn lines(
+    granted: &Granted,
+    cgroup: &Cgroup,
+    constrained: bool,
+    args: &TaskArgs,
+    gpus: &[u32],
+) -> String {
     let mut text = format!("claim {}\n", granted.id);
+    for (key, given) in [("mem", &args.mem), ("limit", &args.limit)] {
+        if let Some(given) = given {
+            let _ = writeln!(text, "{key} {given}");
+        }
+    }
     if let Cgroup::Own(dir) = cgroup {
         let _ = writeln!(text, "join {}", dir.display());
     }
@@ -223,12 +160,12 @@ pub(super) fn lines(granted: &Granted, cgroup: &Cgroup, job: &Job) -> String {
     for (name, value) in granted.env.iter().filter(|(n, v)| plain(n) && plain(v)) {
         if name != "CUDA_VISIBLE_DEVICES" {
             let _ = writeln!(text, "set {name}={value}");
-        } else if !job.constrained {
+        } else if !constrained {
             // In whichever order: all of them are the job's.
-            for (number, uuid) in job.gpus.iter().zip(value.split(',')) {
+            for (number, uuid) in gpus.iter().zip(value.split(',')) {
                 let _ = writeln!(text, "gpu {number}={uuid}");
             }
-        } else if let [_] = job.gpus[..] {
+        } else if let [_] = gpus {
             let _ = writeln!(text, "gpu 0={value}");
         }
     }
@@ -243,52 +180,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_record_of_a_prolog_is_read_by_the_tasks() {
+    fn what_slurm_says_of_all_jobs_is_read_beside_its_configuration() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        put("cgroup.conf", "# x\nconstraindevices = Yes # y\n");
+        put("slurm.conf", "PrivateData=jobs,usage\n");
+        let conf = dir.path().join("slurm.conf").display().to_string();
+        let (constrained, private) = (true, true);
+        let rules = Rules {
+            constrained,
+            private,
+        };
+        assert_eq!(Rules::read(&conf), rules);
+        put("slurm.conf", "");
+        assert!(!Rules::read(&conf).private);
+    }
+
+    #[test]
+    fn a_plugin_that_slurmd_cannot_load_again_is_not_loaded() {
         let dir = tempfile::tempdir().unwrap();
         let jobs = dir.path().join("slurm");
-        fs::write(
-            dir.path().join("cgroup.conf"),
-            "# x\nconstraindevices = Yes # y\n",
-        )
-        .unwrap();
-        let conf = dir.path().join("slurm.conf");
-        fs::write(&conf, "PrivateData=jobs,usage\n").unwrap();
-        let conf = conf.display().to_string();
-        let variable = |name: &str| match name {
-            "SLURM_CONF" => conf.clone(),
-            "SLURM_JOB_UID" => "1000".to_owned(),
-            "SLURMD_NODENAME" => "n1".to_owned(),
-            "SLURM_JOB_GPUS" => "0,3".to_owned(),
-            "SPANK_GSHARE_MEM" => "12G".to_owned(),
-            _ => String::new(),
-        };
-        assert!(!record(&jobs, 7, variable).unwrap(), "no plugin");
-        assert!(jobs.join(NO_PLUGIN).exists());
-        let job = Job {
-            uid: 1000,
-            node: "n1".to_owned(),
-            constrained: true,
-            gpus: vec![0, 3],
-            memory: Some(Bytes::gib(12)),
-            limit: None,
-            private: true,
-        };
-        assert_eq!(Job::read(&jobs, 7).unwrap(), job);
+        assert!(!is_loaded(&jobs));
+        keep(&jobs, 7, "claim c5\nset A=b\n").unwrap();
         let plugin = dir.path().join("gshare_spank.so");
         let mark = format!("22.05 {}", plugin.display());
         fs::write(jobs.join("plugin"), mark).unwrap();
         for (minor, loaded) in [(5, true), (11, false)] {
             let bytes = [&b"gshare-built-for"[..], &[8, minor, 22, 0]].concat();
             fs::write(&plugin, bytes).unwrap();
-            assert_eq!(record(&jobs, 7, variable).unwrap(), loaded);
+            assert_eq!(is_loaded(&jobs), loaded);
         }
-        keep(&jobs, 7, "claim c5\nset A=b\n").unwrap();
         assert_eq!(claim_of(&jobs, 7).as_deref(), Some("c5"));
         forget(&jobs, 7);
-        assert_eq!(fs::read_dir(&jobs).unwrap().count(), 2, "the marks stay");
-        assert!(Job::read(&jobs, 7).is_err());
-        record(&jobs, 8, |_| "NoDevFiles".to_owned()).unwrap();
-        assert!(Job::read(&jobs, 8).is_err(), "its tasks are refused");
+        assert_eq!(fs::read_dir(&jobs).unwrap().count(), 1, "the mark stays");
     }
 
     #[test]
@@ -326,32 +250,32 @@ mod tests {
             env_prepend: vec![pair("LD_LIBRARY_PATH", "/lib")],
             ..Granted::default()
         };
-        let mut job = Job {
-            uid: 1,
-            node: String::new(),
-            constrained: false,
-            gpus: vec![2, 5],
-            memory: None,
-            limit: None,
-            private: false,
+        let args = TaskArgs {
+            mem: Some("1G".to_owned()),
+            ..TaskArgs::default()
+        };
+        let of = |cgroup: &Cgroup, constrained, gpus: &[u32]| {
+            lines(&granted, cgroup, constrained, &args, gpus)
         };
         let own = Cgroup::Own("/sys/fs/cgroup/x/job_1".into());
         assert_eq!(
-            lines(&granted, &own, &job),
-            "claim c1\njoin /sys/fs/cgroup/x/job_1\nset A=b c\ngpu 2=GPU-a\ngpu 5=GPU-b\nprepend LD_LIBRARY_PATH=/lib\n"
+            of(&own, false, &[2, 5]),
+            "claim c1\nmem 1G\njoin /sys/fs/cgroup/x/job_1\nset A=b c\ngpu 2=GPU-a\ngpu 5=GPU-b\nprepend LD_LIBRARY_PATH=/lib\n"
         );
-        job.constrained = true;
         let slurms = Cgroup::Slurms("/s/job_1".to_owned());
         assert_eq!(
-            lines(&granted, &slurms, &job),
-            "claim c1\nset A=b c\nprepend LD_LIBRARY_PATH=/lib\n"
+            of(&slurms, true, &[2, 5]),
+            "claim c1\nmem 1G\nset A=b c\nprepend LD_LIBRARY_PATH=/lib\n"
         );
         // There is no doubt which one it is.
-        job.gpus = vec![2];
         let one = Granted {
             env: vec![pair("CUDA_VISIBLE_DEVICES", "GPU-a")],
             ..Granted::default()
         };
-        assert_eq!(lines(&one, &slurms, &job), "claim \ngpu 0=GPU-a\n");
+        let args = TaskArgs::default();
+        assert_eq!(
+            lines(&one, &slurms, true, &args, &[2]),
+            "claim \ngpu 0=GPU-a\n"
+        );
     }
 }

@@ -28,8 +28,6 @@ pub enum SlurmCommand {
     Uninstall(UninstallArgs),
     /// Report what is missing on this node; exits 1 if anything is missing
     Check,
-    /// For Slurm's Prolog: record which GPUs a job has; fails only if they cannot be recorded
-    Prolog,
     /// For Slurm's Epilog: end the job's claim; always exits 0
     Epilog,
     /// For Slurm's HealthCheckProgram: drain this node while the service does not answer, and resume it afterwards
@@ -40,13 +38,12 @@ pub enum SlurmCommand {
 }
 
 /// The files that `gshare slurm config` prints.
-pub const FILES: [&str; 9] = [
+pub const FILES: [&str; 8] = [
     "slurm.conf",
     "gres.conf",
     "plugstack.conf",
     "job_submit.lua",
     "cli_filter.lua",
-    "gshare-prolog",
     "gshare-epilog",
     "gshare-health",
     "gshare_spank.c",
@@ -111,16 +108,22 @@ pub struct SiteArgs {
 }
 
 /// `gshare slurm task`.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct TaskArgs {
     /// Number of the job
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     pub job: u32,
+    /// Its user
+    #[arg(long, value_name = "N")]
+    pub uid: u32,
+    /// Slurm's name of this node
+    #[arg(long, default_value = "")]
+    pub host: String,
     /// What Slurm gave the job on this node: `gpu:2(IDX:0-1)`
-    #[arg(long)]
+    #[arg(long, value_name = "G")]
     pub gres: String,
     /// What this node has: `gpu:2,shard:200`
-    #[arg(long)]
+    #[arg(long, value_name = "G")]
     pub node: String,
     /// Slurm's account of the job
     #[arg(long)]
@@ -128,6 +131,12 @@ pub struct TaskArgs {
     /// The partition and the QOS in which it runs
     #[arg(long)]
     pub queue: Vec<String>,
+    /// `--gshare-mem`: memory on each GPU
+    #[arg(long)]
+    pub mem: Option<String>,
+    /// `--gshare-limit`: most compute
+    #[arg(long)]
+    pub limit: Option<String>,
 }
 
 /// What the manual says below the options.
