@@ -1,12 +1,13 @@
 //! `gshare replay`: a list of claims in virtual time, decided by the machine that the service decides with.
 
-use gshare_core::play::list::{self, Entry};
+use gshare_core::play::list::{self, Cut, Entry};
+use gshare_core::play::nodes::{self, Cluster, Parts};
 use gshare_core::play::{POLICIES, Policy, Setup};
 use serde_json::json;
 
 use super::args::sizes::ReplayArgs;
 use super::failure::{self, Failure};
-use super::table::{Align, Table};
+use super::table::{Align, Table, UNKNOWN};
 use super::{Outcome as Exit, out, replay_sizes};
 
 /// What is compared unless something else is asked.
@@ -27,6 +28,9 @@ pub(crate) fn run(args: &ReplayArgs) -> Exit {
             return Err(usage(text.to_owned()).with_hint(hint));
         }
         return replay_sizes::run(args, &text);
+    }
+    if let Some(nodes) = args.nodes {
+        return on_nodes(args, usize::from(nodes), &text);
     }
     let policies = policies(&args.policy)?;
     let list = entries(args, &text)?;
@@ -82,6 +86,83 @@ pub(crate) fn run(args: &ReplayArgs) -> Exit {
     Ok(0)
 }
 
+/// Longest run that is played on nodes: a few that last for months would have most of the GPU time.
+const LONGEST_S: f64 = 86_400.0;
+
+fn on_nodes(args: &ReplayArgs, nodes: usize, text: &str) -> Exit {
+    let gpus = usize::from(args.gpus);
+    let list = read(args, text)?;
+    let cut = Cut {
+        claims: args.claims.unwrap_or(list.len()),
+        gpus,
+        load: 1.0,
+        run_s: (1.0, LONGEST_S),
+    };
+    let mut list = list::block(&list, &cut, 1);
+    list::stretch(&mut list, nodes * gpus, args.load.unwrap_or(0.9));
+    let mut table = Table::new(&[
+        ("GPUS GIVEN OUT", Align::Left),
+        ("WAIT min", Align::Right),
+        ("P95", Align::Right),
+        ("DONE h", Align::Right),
+        ("USE %", Align::Right),
+        ("ROUNDED %", Align::Right),
+        ("UNFIT %", Align::Right),
+    ]);
+    let mut rows = Vec::new();
+    for (name, parts, burst) in [
+        ("any part of the sum", Parts::Pooled, false),
+        ("any part of one GPU", Parts::Exact, false),
+        ("100 shards", Parts::Shards(100), false),
+        ("8 shards", Parts::Shards(8), false),
+        ("4 shards", Parts::Shards(4), false),
+        ("whole", Parts::Shards(1), false),
+        ("100 shards, burst", Parts::Shards(100), true),
+        ("4 shards, burst", Parts::Shards(4), true),
+    ] {
+        let cluster = Cluster {
+            nodes,
+            gpus,
+            parts,
+            burst,
+        };
+        let (played, given) = nodes::play(&list, cluster);
+        let row = played.figures(&list);
+        // With burst, jobs end sooner than their parts pay for.
+        let rounded = (!burst).then_some(given - row.usage);
+        let cells = [
+            row.wait_mean_s / 60.0,
+            row.wait_p95_s / 60.0,
+            row.jct_mean_s / 3600.0,
+            row.usage * 100.0,
+        ];
+        let mut words = vec![name.to_owned()];
+        words.extend(cells.map(|cell| format!("{cell:.1}")));
+        words.push(
+            rounded.map_or_else(|| UNKNOWN.to_owned(), |part| format!("{:.1}", part * 100.0)),
+        );
+        words.push(format!("{:.1}", played.unfit * 100.0));
+        table.row(words);
+        rows.push(json!({
+            "given_out": name,
+            "wait_mean_s": row.wait_mean_s,
+            "wait_p95_s": row.wait_p95_s,
+            "jct_mean_s": row.jct_mean_s,
+            "use": row.usage,
+            "rounded": rounded,
+            "unfit": played.unfit,
+        }));
+    }
+    if args.json {
+        out::json(
+            &json!({ "claims": list.len(), "nodes": nodes, "gpus": args.gpus, "ways": rows }),
+        )?;
+    } else {
+        out::print(&table.text(None, false))?;
+    }
+    Ok(0)
+}
+
 fn usage(text: String) -> Failure {
     Failure::new(failure::USAGE, text)
 }
@@ -100,9 +181,13 @@ fn policies(names: &[String]) -> Result<Vec<&'static Policy>, Failure> {
     names.iter().map(|n| named(n)).collect()
 }
 
-fn entries(args: &ReplayArgs, text: &str) -> Result<Vec<Entry>, Failure> {
+fn read(args: &ReplayArgs, text: &str) -> Result<Vec<Entry>, Failure> {
     let path = args.trace.display();
-    let mut list = list::read(text).map_err(|e| usage(format!("{path}: {e}")))?;
+    list::read(text).map_err(|e| usage(format!("{path}: {e}")))
+}
+
+fn entries(args: &ReplayArgs, text: &str) -> Result<Vec<Entry>, Failure> {
+    let mut list = read(args, text)?;
     list.truncate(args.claims.unwrap_or(usize::MAX).max(1));
     let start = list.first().map_or(0.0, |e| e.arrival_s);
     for e in &mut list {

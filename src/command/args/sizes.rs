@@ -104,16 +104,19 @@ pub struct ReplayArgs {
     /// Policy (see below); repeat to compare several [default: gshare, gshare-no-offload and fgd]
     #[arg(long, value_name = "NAME")]
     pub policy: Vec<String>,
-    /// GPUs of the machine
+    /// GPUs of the machine, or of each node
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=32))]
     pub gpus: u8,
+    /// Compare ways to give out GPUs on so many nodes under Slurm
+    #[arg(long, value_name = "N", conflicts_with = "policy", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub nodes: Option<u16>,
     /// Memory of each GPU; sets how long moves and offloads take
     #[arg(long, value_name = "SIZE", default_value = "24G", value_parser = value::size)]
     pub mem: Bytes,
     /// Scale the times between requests so that the load is this fraction of the machine [default: as listed]
     #[arg(long, value_name = "PART")]
     pub load: Option<f64>,
-    /// Only the first N claims
+    /// Only the first N claims; with --nodes, N of them from the list over and over, at random times
     #[arg(long, value_name = "N")]
     pub claims: Option<usize>,
     /// Print JSON

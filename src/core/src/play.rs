@@ -9,6 +9,7 @@ pub mod desk;
 pub mod figures;
 pub mod gaming;
 pub mod list;
+pub mod nodes;
 pub mod player;
 pub mod policy;
 pub mod recording;
