@@ -260,6 +260,16 @@ fn a_process_on_a_gpu_that_others_have_in_full_is_adopted_and_over_its_limit() {
         until("there is room for it", SOON, || {
             (view().1 == "no cap yet").then_some(())
         });
+        // From then on its part is no other's: 2 GiB are free, but not all SMs.
+        let all = [
+            &["claim", "-q", "--nonblock", "--gpu-ids", "0"],
+            size,
+            &["--", "true"],
+        ]
+        .concat();
+        until("its part is its own", SOON, || {
+            (tried(&station, &all).0 == Some(75)).then_some(())
+        });
         assert_eq!(program.finish(), Some(0));
         all_ended(&station);
     }

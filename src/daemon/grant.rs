@@ -82,8 +82,10 @@ pub(crate) fn grant(
         false => HoldingRecord::Here,
     };
     let granted = if let Some(live) = with.claims.get_mut(&id) {
-        live.record.holding = holding;
-        lazy::grant(with, id, slices, ends)
+        match std::mem::replace(&mut live.record.holding, holding) {
+            HoldingRecord::Counted => Ok(booked(with, id)),
+            _ => lazy::grant(with, id, slices, ends),
+        }
     } else if let Some(mut asked) = with.claims.waiting.remove(&id) {
         asked.record.holding = holding;
         grant_asked(with, id, &asked, slices, ends)
@@ -98,6 +100,18 @@ pub(crate) fn grant(
         with.journal.note(live.record.uid, id, &text);
     }
     granted.unwrap_or_else(|commands| commands)
+}
+
+/// The books have room for a claim that was only counted.
+fn booked(with: &Effects, id: ClaimId) -> Vec<Command> {
+    if let Some(live) = with.claims.get(&id) {
+        with.journal.keep(&live.record, "that a claim is booked");
+    }
+    vec![
+        Command::Limits(LimitCommand::LimitsAnew(id)),
+        Command::Limits(LimitCommand::Account),
+        Command::Refresh,
+    ]
 }
 
 fn grant_asked(

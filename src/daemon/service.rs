@@ -481,6 +481,8 @@ impl Service {
         let due = stage::due(&self.world());
         self.execute(due);
         self.carry_out(Command::Rules(RuleCommand::Admission));
+        let booked = adopt::with_room(&self.world());
+        self.execute(booked);
         let back = release::take_in_time(&self.world());
         self.execute(back);
         self.execute(vec![

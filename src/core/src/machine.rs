@@ -404,10 +404,13 @@ impl Machine {
             }
             // Their bytes are part of the facts already; who holds them is for the reasons.
             Event::Adopt { id, request, held } => {
-                self.adopting.push(adopt::Adopting { id, request, held });
-                actions.extend(caps(self.ledger.freeze_caps()));
-                self.lower_to_wishes(&mut actions);
-                self.measure(&mut actions);
+                let adopting = adopt::Adopting { id, request, held };
+                if self.is_to_be_adopted(&adopting) {
+                    self.adopting.push(adopting);
+                    actions.extend(caps(self.ledger.freeze_caps()));
+                    self.lower_to_wishes(&mut actions);
+                    self.measure(&mut actions);
+                }
             }
             Event::Uncapped(held) => self.ledger.set_uncapped(held),
             Event::Tick => {

@@ -17,6 +17,7 @@ use crate::clock::unix_ms;
 use crate::daemon::command::{ClaimCommand, Command, GpuCommand, LimitCommand};
 use crate::daemon::connection::Sender;
 use crate::daemon::gpu::Gpus;
+use crate::daemon::live::Live;
 use crate::daemon::order::{Act, Order};
 use crate::daemon::world::World;
 use crate::daemon::{members, policy};
@@ -176,6 +177,29 @@ pub(crate) fn over_limit(world: &World<'_>, id: ClaimId) -> Option<String> {
     Some(format!(
         "{id} is over its limit: other claims have all of GPU {gpu}, so it keeps what it has there and is guaranteed nothing"
     ))
+}
+
+/// Has the core book claims that it had no room for when their processes were adopted, once it has.
+pub(crate) fn with_room(world: &World<'_>) -> Vec<Command> {
+    let event = |(&id, live): (&ClaimId, &Live)| {
+        let record = &live.record;
+        let unbooked = record.origin.adopted && world.claims.is_counted(id);
+        let acts = !world.config.is_off() && !record.is_observed() && live.ending.is_none();
+        if !unbooked || !acts || over_limit(world, id).is_some() {
+            return None;
+        }
+        let held = record.slices.iter().map(|s| {
+            let g = world.gpus.gpu_index(&s.uuid)?;
+            let queued = world.machine.ledger().admission(g) == Admission::Queue;
+            queued.then_some((g, Bytes(world.driver_use(g).get(&id)?.bytes?)))
+        });
+        let held = held.collect::<Option<Vec<_>>>()?;
+        let mut request = world.machine.request_of(id)?.clone();
+        let gpus = held.iter().map(|(g, _)| u32::try_from(*g));
+        request.only_gpus = gpus.collect::<Result<_, _>>().ok()?;
+        Some(Command::Core(Event::Adopt { id, request, held }))
+    };
+    world.claims.iter().filter_map(event).collect()
 }
 
 /// The process, if this user may make it a claim.

@@ -54,32 +54,57 @@ impl Adopting {
 }
 
 impl Machine {
+    /// The part that the books have for it, or else who comes before it.
+    fn room_for(
+        &self,
+        adopting: &Adopting,
+        ledger: &Ledger,
+    ) -> Result<Vec<Slice>, Option<ClaimId>> {
+        let ahead = self.queue().next().map(|(id, _)| id);
+        match ahead.filter(|_| adopting.grows(ledger)) {
+            Some(ahead) => Err(Some(ahead)),
+            None => place::best_fit(ledger, &adopting.request, &[]).ok_or(None),
+        }
+    }
+
+    /// Whether one that is to be adopted is to be decided on: one that is counted already stays so until there is room.
+    pub(super) fn is_to_be_adopted(&self, adopting: &Adopting) -> bool {
+        let ledger = adopting.without(&self.ledger);
+        self.claims.get(adopting.id).is_none() || self.room_for(adopting, &ledger).is_ok()
+    }
+
     /// Decides on those who are to be adopted, once the charges are sure. One that asks for more than it holds
     /// comes after those who wait. One that has no room beside what others are promised is only counted: it has what it
-    /// has, and nothing is promised to it.
+    /// has, and nothing is promised to it until there is room.
     pub(super) fn adopt(&mut self, now: Now, actions: &mut Vec<Action>) {
         for adopting in std::mem::take(&mut self.adopting) {
             let ledger = adopting.without(&self.ledger);
             let (id, request) = (adopting.id, &adopting.request);
-            let ahead = self.queue().next().map(|(id, _)| id);
-            let ahead = ahead.filter(|_| adopting.grows(&ledger));
-            let found = place::best_fit(&ledger, request, &[]);
             let there = adopting.where_it_is(&self.ledger);
-            self.next_seq += 1;
-            let claim = Claim::new(request.clone(), self.next_seq, now);
-            actions.push(match (found, ahead, there) {
-                (Some(slices), None, _) => {
+            let counted = self.claims.get(id).cloned();
+            actions.push(match (self.room_for(&adopting, &ledger), there) {
+                (Ok(slices), _) => {
                     // What it held outside claims it holds inside now.
                     self.ledger.set_gpus(ledger.gpus().to_vec());
+                    let claim = counted.unwrap_or_else(|| self.adopted(now, request));
                     self.grant(id, claim, slices)
                 }
-                (None, None, Some(slices)) => self.count(id, claim, slices),
-                (_, ahead, _) => Action::Refuse {
+                (Err(_), _) if counted.is_some() => continue,
+                (Err(None), Some(slices)) => {
+                    let claim = self.adopted(now, request);
+                    self.count(id, claim, slices)
+                }
+                (Err(ahead), _) => Action::Refuse {
                     id,
                     reason: reason::waits(&ledger, request, &[], ahead),
                     for_now: true,
                 },
             });
         }
+    }
+
+    fn adopted(&mut self, now: Now, request: &Request) -> Claim {
+        self.next_seq += 1;
+        Claim::new(request.clone(), self.next_seq, now)
     }
 }

@@ -110,9 +110,10 @@ pub enum Event {
         /// The GPUs, each once.
         gpus: Vec<usize>,
     },
-    /// A process that runs outside claims is to become one, now or not at all.
+    /// A process that runs outside claims is to become one, now or not at all. A claim that was adopted and is only counted,
+    /// because the books had no room, is to be booked.
     Adopt {
-        /// Its id, given by the caller, never used before.
+        /// Its id, given by the caller, never used before by another.
         id: ClaimId,
         /// What is claimed for it, on the GPUs that it uses.
         request: Request,

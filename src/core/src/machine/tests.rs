@@ -347,8 +347,8 @@ fn who_is_adopted_needs_no_room_for_what_he_holds_already() {
         world.machine.ledger().slices(ClaimId(9)).unwrap()[0].mem,
         Bytes::gib(8)
     );
-    // Where the SMs are others' it has what it has, outside the books.
-    let (world, log) = adopted(sized(8, 500), &[submit(1, 16, 600)]);
+    // Where the SMs are others' it has what it has, outside the books, until there is room.
+    let (mut world, log) = adopted(sized(8, 500), &[submit(1, 16, 600)]);
     let counted = |a: &Action| {
         matches!(
             a,
@@ -360,7 +360,20 @@ fn who_is_adopted_needs_no_room_for_what_he_holds_already() {
         )
     };
     assert!(log.iter().any(counted), "{log:?}");
+    let again = Event::Adopt {
+        id: ClaimId(9),
+        request: sized(8, 500),
+        held: vec![(0, Bytes::gib(8))],
+    };
+    world.send(again.clone());
     assert_eq!(world.machine.ledger().slices(ClaimId(9)), None);
+    world.send(Event::Gone { id: ClaimId(1) });
+    world.log.clear();
+    world.send(again);
+    assert!(granted(&world.log) && !world.log.iter().any(counted));
+    let ledger = world.machine.ledger();
+    assert_eq!(ledger.slices(ClaimId(9)).unwrap()[0].sm.milli(), 500);
+    assert_eq!(ledger.mem_free(0), Bytes::gib(16), "counted once");
     let (_, log) = adopted(sized(9, 500), &taken);
     let refused = |a: &Action| {
         matches!(
