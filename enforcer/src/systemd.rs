@@ -174,8 +174,13 @@ impl Systemd {
         self.ask(patience, move |bus| bus.home(&name, &slice, &description))
     }
 
-    /// Copies the caps of slice `like` to slice `name` again, in the background.
-    pub fn refresh_caps(&self, name: String, like: String) {
+    /// Copies the caps of slice `like` to slice `name` again, in the background; with this weight where `like` has none.
+    pub fn refresh_caps(
+        &self,
+        name: String,
+        like: String,
+        weight: impl FnOnce() -> Option<u32> + Send + 'static,
+    ) {
         if !asked_for(&self.refreshed).insert(name.clone()) {
             return;
         }
@@ -183,7 +188,7 @@ impl Systemd {
         let job = move |bus: &mut Bus| {
             asked_for(&slices).remove(&name);
             // What was copied before stays in force; the next refresh may succeed.
-            let _ = bus.copy_caps(&name, &like);
+            let _ = bus.copy_caps(&name, &like, weight());
         };
         let _ = self.jobs.send(Box::new(job));
     }
@@ -349,7 +354,7 @@ impl Bus {
         let properties = [("Description", Value::from(description))];
         self.start_transient(name, &properties)?;
         if let Some(like) = like {
-            self.copy_caps(name, like)?;
+            self.copy_caps(name, like, None)?;
         }
         self.started(name, "org.freedesktop.systemd1.Slice")
     }
@@ -376,18 +381,31 @@ impl Bus {
         self.started(name, "org.freedesktop.systemd1.Service")
     }
 
-    /// Sets on slice `name` those caps of slice `like` that differ.
-    fn copy_caps(&mut self, name: &str, like: &str) -> Result<(), SystemdError> {
+    /// Sets on slice `name` those caps of slice `like` that differ, with this weight where `like` has none.
+    fn copy_caps(
+        &mut self,
+        name: &str,
+        like: &str,
+        weight: Option<u32>,
+    ) -> Result<(), SystemdError> {
         let interface = "org.freedesktop.systemd1.Slice";
         let (from, to) = (self.unit(like)?, self.unit(name)?);
         let mut changed = Vec::new();
         for cap in CAPS {
             // What this systemd does not know cannot be set on either.
-            if let (Ok(wanted), Ok(now)) = (
+            let both = (
                 self.get(&from, interface, cap),
                 self.get(&to, interface, cap),
-            ) && wanted != now
+            );
+            let (Ok(mut wanted), Ok(now)) = both else {
+                continue;
+            };
+            if let ("CPUWeight", Some(weight)) = (cap, weight)
+                && wanted == OwnedValue::from(u64::MAX)
             {
+                wanted = OwnedValue::from(u64::from(weight));
+            }
+            if wanted != now {
                 changed.push((cap, Value::from(wanted)));
             }
         }

@@ -66,6 +66,7 @@ pub(crate) fn carry_out(with: &mut Effects, command: LimitCommand) -> Vec<Comman
             }
         }
         LimitCommand::LimitMemory(id) => {
+            limits::weigh(&with.world(), id);
             let limits = limits::of(&with.world(), id);
             let ask = limits::asking(&with.observer);
             return with.policy.limits.set(id, limits, ask);
@@ -80,6 +81,7 @@ pub(crate) fn carry_out(with: &mut Effects, command: LimitCommand) -> Vec<Comman
             act::write_caps(&with.world(), id);
             match with.claims.get(&id) {
                 Some(live) if off::is_unlimited(&with.world(), id) => {
+                    limits::weigh(&with.world(), id);
                     limits::unlimit_memory(&with.world(), &with.observer, live);
                 }
                 _ => return carry_out(with, LimitCommand::LimitMemory(id)),

@@ -11,7 +11,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
 use super::bound::Ground;
-use super::tree::make_dir;
+use super::tree::{make_dir, number};
 use super::{CgroupError, CgroupEvents, ClaimPlace, EventsWatch, path_of_pid, v2_path};
 use crate::proc::PidFd;
 
@@ -31,6 +31,9 @@ pub struct ClaimCgroup {
 
 /// The cgroup of a slice's own processes: systemd has controllers in slices, and the kernel no processes beside them.
 const INSIDE: &str = "claim";
+
+/// Where the process that holds a user's unit is, once claims in it have weights.
+const HOLDER: &str = "holder";
 
 /// To whom the cgroup of a claim belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +99,29 @@ impl ClaimCgroup {
             keeper: Keeper::Other,
             ..self
         }
+    }
+
+    /// Gives the programs this much of the processors beside other claims of their user, relative to them; false where the
+    /// kernel has no processor controller here. Controllers are enabled in gshare's own cgroups only.
+    pub(super) fn weigh(&self, weight: u32) -> Result<bool, CgroupError> {
+        let (Some(home), Keeper::Own) = (self.dir.parent(), self.keeper) else {
+            return Ok(false);
+        };
+        let above = home.parent().filter(|_| !has_cpu(home));
+        for dir in above.into_iter().chain([home]) {
+            if !has_cpu(dir) {
+                return Ok(false);
+            }
+            // The process that holds a unit of systemd's: the kernel enables nothing beside processes.
+            let holders = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+            for pid in parse_pids(&holders) {
+                make_dir(&dir.join(HOLDER))?;
+                write_in(&dir.join(HOLDER), "cgroup.procs", &pid.to_string())?;
+            }
+            write_in(dir, "cgroup.subtree_control", "+cpu")?;
+        }
+        self.write("cpu.weight", &weight.clamp(1, 10_000).to_string())?;
+        Ok(true)
     }
 
     /// Whether the directory still stands for this cgroup: it may have been removed, or made again.
@@ -373,6 +399,32 @@ impl AsFd for ClaimCgroup {
     }
 }
 
+/// Whether the processor controller can be enabled below a cgroup.
+fn has_cpu(dir: &Path) -> bool {
+    let controllers = fs::read_to_string(dir.join("cgroup.controllers")).unwrap_or_default();
+    controllers.split_whitespace().any(|c| c == "cpu")
+}
+
+/// The sum of the weights of the claims in a user's cgroup, for that; none where they have none.
+pub(super) fn weights_in(home: &Path) -> Option<u32> {
+    let claims = fs::read_dir(home).into_iter().flatten().flatten();
+    let weight = claims.filter_map(|claim| {
+        number(claim.file_name().to_str()?, "claim-")?;
+        let text = fs::read_to_string(claim.path().join("cpu.weight")).ok()?;
+        text.trim().parse::<u32>().ok()
+    });
+    weight
+        .reduce(u32::saturating_add)
+        .map(|sum| sum.clamp(1, 10_000))
+}
+
+pub(super) fn write_in(dir: &Path, name: &str, value: &str) -> Result<(), CgroupError> {
+    let path = dir.join(name);
+    let file = fs::OpenOptions::new().write(true).open(&path);
+    file.and_then(|mut file| file.write_all(value.as_bytes()))
+        .map_err(|e| CgroupError::io("write", path, e))
+}
+
 fn parse_pids(text: &str) -> Vec<i32> {
     // 0 stands for a process outside this pid namespace; there is no way to name it.
     text.lines()
@@ -430,6 +482,41 @@ mod tests {
             has_slices_limits: false,
         };
         ClaimCgroup::open(dir, kernel_path, place, ground).unwrap()
+    }
+
+    /// The kernel's interface as cgroup-v2.rst documents it, on plain files: what was written last stands in them.
+    #[test]
+    fn a_claim_has_processors_by_its_size_where_there_is_a_controller() {
+        let tree = "user-1000/claim-7";
+        let (root, _) = fake(&[
+            ("cgroup.controllers", "cpu memory\n"),
+            ("cgroup.subtree_control", ""),
+            ("cgroup.procs", ""),
+            ("user-1000/cgroup.controllers", "\n"),
+            ("user-1000/cgroup.subtree_control", ""),
+            ("user-1000/cgroup.procs", "7\n"),
+            ("user-1000/holder/cgroup.procs", ""),
+            ("user-1000/claim-7/cpu.weight", "100\n"),
+            ("user-1000/claim-8/cpu.weight", "250\n"),
+        ]);
+        let read = |name: &str| fs::read_to_string(root.path().join(name)).unwrap();
+        let place = ClaimPlace {
+            uid: 1000,
+            claim: 7,
+        };
+        let cgroup = opened(root.path().join(tree), "/x".into(), place);
+        assert!(!cgroup.weigh(500).unwrap(), "the kernel did not pass it on");
+        assert_eq!(read("cgroup.subtree_control"), "+cpu");
+        assert_eq!(read("user-1000/claim-7/cpu.weight"), "100\n");
+        // Now it does, as the kernel would have at once.
+        fs::write(root.path().join("user-1000/cgroup.controllers"), "cpu\n").unwrap();
+        assert!(cgroup.weigh(500).unwrap());
+        assert_eq!(read("user-1000/cgroup.subtree_control"), "+cpu");
+        assert_eq!(read("user-1000/holder/cgroup.procs"), "7");
+        assert_eq!(read("user-1000/claim-7/cpu.weight").trim_end(), "500");
+        assert_eq!(weights_in(&root.path().join("user-1000")), Some(750));
+        // Of a unit that is not gshare's the weight is its administrator's.
+        assert!(!cgroup.lodged().weigh(1000).unwrap());
     }
 
     #[test]

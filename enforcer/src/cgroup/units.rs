@@ -4,7 +4,8 @@
 //! gshare.slice/gshare-claims.slice                  caps of user.slice
 //!   gshare-claims-1000.slice                        caps of user-1000.slice
 //!     gshare-claims-1000.service                    delegated: gshare's to divide
-//!       claim-7
+//!       claim-7                                     its processor time: in proportion to its size
+//!       holder                                      the process that holds the service
 //!     gshare-claims-1000-8.slice                    claim 8, with a container that systemd keeps
 //!       claim
 //!       docker-<id>.scope
@@ -20,6 +21,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::bound::{Bound, Ground};
+use super::claim::weights_in;
 use super::tree::{number, warm_up};
 use super::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Mount, OwnTree, Parent, path_of_pid};
 use crate::systemd::{MainOf, Patience, Systemd, SystemdError};
@@ -168,6 +170,11 @@ impl UnitTree {
         });
         let claims = homes.flat_map(|home| fs::read_dir(home).into_iter().flatten().flatten());
         claims
+            .filter(|e| {
+                e.file_name()
+                    .to_str()
+                    .is_some_and(|n| number(n, "claim-").is_some())
+            })
             .filter_map(|e| fs::read_to_string(e.path().join("cgroup.procs")).ok())
             .map(|procs| procs.lines().count())
             .sum()
@@ -182,7 +189,7 @@ impl UnitTree {
     /// Copies the caps of the users' slices again, in the background: after the administrator changed them.
     pub fn refresh_caps(&self) {
         let Some(systemd) = &self.systemd else { return };
-        systemd.refresh_caps(self.names.top(), "user.slice".to_owned());
+        systemd.refresh_caps(self.names.top(), "user.slice".to_owned(), || None);
         for (uid, _) in self.users() {
             self.refresh_user(uid);
         }
@@ -196,9 +203,14 @@ impl UnitTree {
         }
     }
 
-    fn refresh_user(&self, uid: u32) {
+    /// Copies the caps of a user's slice; where the administrator has set no weight, that of the user's claims takes its place.
+    pub(super) fn refresh_user(&self, uid: u32) {
         if let Some(systemd) = &self.systemd {
-            systemd.refresh_caps(self.names.slice(uid), format!("user-{uid}.slice"));
+            let slice = self.names.slice(uid);
+            let home = self.dir.join(&slice).join(self.names.service(uid));
+            systemd.refresh_caps(slice, format!("user-{uid}.slice"), move || {
+                weights_in(&home)
+            });
         }
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::bound::Ground;
+use super::claim::{weights_in, write_in};
 use super::name;
 use super::units::dir_of;
 use super::{
@@ -51,6 +52,32 @@ impl Tree {
             Kind::Own(tree) => tree.warm_up(),
             Kind::Units(tree) => tree.warm_up(),
         }
+    }
+
+    /// Gives a claim processor time in proportion to this weight, beside all other claims: their users count with the sum of
+    /// theirs. False where the kernel has no processor controller there.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`]; the claim runs on as before then.
+    pub fn weigh(&self, cgroup: &ClaimCgroup, weight: u32) -> Result<bool, CgroupError> {
+        let weighed = cgroup.weigh(weight)?;
+        if weighed {
+            self.weigh_user(cgroup)?;
+        }
+        Ok(weighed)
+    }
+
+    fn weigh_user(&self, cgroup: &ClaimCgroup) -> Result<(), CgroupError> {
+        let home = cgroup.dir().parent().unwrap_or(self.dir());
+        match &self.kind {
+            Kind::Units(tree) => tree.refresh_user(cgroup.place().uid),
+            Kind::Own(_) => {
+                if let Some(sum) = weights_in(home) {
+                    write_in(home, "cpu.weight", &sum.to_string())?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// systemd's units, where they hold the claims.
@@ -234,6 +261,8 @@ impl ClaimTree for Tree {
 
     fn remove(&self, cgroup: &ClaimCgroup) -> Result<(), CgroupError> {
         self.kind().remove(cgroup)?;
+        // A user's cgroup that has gone with its last claim has no weight.
+        let _ = self.weigh_user(cgroup);
         self.leave(cgroup.place(), cgroup.kernel_path());
         Ok(())
     }

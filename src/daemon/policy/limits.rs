@@ -62,6 +62,25 @@ pub(crate) fn of(world: &World<'_>, id: ClaimId) -> Vec<Limit> {
     live.record.slices.iter().filter_map(limit).collect()
 }
 
+/// Gives a claim processor time in proportion to its size, where the kernel can; 100, as any cgroup has, where nothing limits it.
+pub(crate) fn weigh(world: &World<'_>, id: ClaimId) {
+    let cgroup = world
+        .claims
+        .get(&id)
+        .and_then(|live| Some((live, live.cgroup.as_ref()?)));
+    let (Some(tree), Some((live, cgroup))) = (&world.host.fences.tree, cgroup) else {
+        return;
+    };
+    let size = live.record.slices.iter().map(|s| s.sm_milli);
+    let weight = match off::is_unlimited(world, id) {
+        true => 100,
+        false => size.fold(0, u32::saturating_add),
+    };
+    if let Err(error) = tree.weigh(cgroup, weight) {
+        tracing::warn!(%id, %error, "its processor time is not in proportion to its size");
+    }
+}
+
 pub(super) fn limits_row(world: &World<'_>) -> Check {
     let name = "memory limits (driver)";
     let (there, not, why) = world.policy.limits.count();
