@@ -177,17 +177,18 @@ impl Through {
         }
     }
 
-    /// It launches, keeps its memory, and has no limit that it did not have.
-    fn goes_on(&mut self, after: &str) {
+    /// It launches, keeps its memory, and has no limit that it did not have. Whether it has one.
+    fn goes_on(&mut self, after: &str) -> bool {
         self.launches += 1;
         let told = self.raw.ask("launch 1");
         assert_eq!(told, format!("ok {}", self.launches), "{after}");
         let more = self.raw.ask("alloc 4294967296");
         if more == FULL && self.limited {
-            return;
+            return true;
         }
         let buffer = more.strip_prefix("ok ").expect(&more);
         assert_eq!(self.raw.ask(&format!("free {buffer}")), "ok", "{after}");
+        false
     }
 }
 
@@ -203,13 +204,9 @@ fn stages_up_and_down_touch_none_of_fifty_programs() {
         let gpu = (n % 4).to_string();
         Raw::claim(&station, &["-q", "-g", "0.04", "--gpu-ids", &gpu])
     };
-    let bare = || {
-        let mut command = Command::new(support::example("raw_client"));
-        command.env("LD_LIBRARY_PATH", station.sim_dir().join("lib"));
-        Raw::start(command)
-    };
+    let bare = |_| Through::new(Raw::outside(&station), false);
     said(&station, &["admin", "stage", "1"]);
-    let mut all: Vec<Through> = (0..18).map(|_| Through::new(bare(), false)).collect();
+    let mut all: Vec<Through> = (0..18).map(bare).collect();
     all.extend((0..16).map(|n| Through::new(claim(n), false)));
     said(&station, &["admin", "stage", "3"]);
     all.extend((0..16).map(|n| Through::new(claim(n), true)));
@@ -708,58 +705,6 @@ fn off_lifts_limits_and_filters_says_so_everywhere_and_on_ends_nothing() {
 }
 
 #[test]
-fn off_works_within_a_second_with_a_service_that_hangs_or_is_dead() {
-    if !root("off without the service") {
-        return;
-    }
-    let mut station = quick("");
-    let filtered = is_filtered(&station);
-    let config = station.dir().join("gshare.toml").display().to_string();
-    let off = |station: &Station| {
-        let begun = Instant::now();
-        let text = both_said(station, &["admin", "off", "--config", &config]);
-        let took = begun.elapsed();
-        assert!(text.contains("No service answers"), "{text}");
-        assert!(took < Duration::from_secs(1), "{took:?}");
-    };
-    let mut raw = half(&station);
-    assert_eq!(raw.ask(MORE), FULL);
-    let pid = station.service_pid().expect("it runs");
-    let pid = Pid::from_raw(pid.cast_signed());
-    nix::sys::signal::kill(pid, Signal::SIGSTOP).expect("stopped");
-    off(&station);
-    assert!(raw.ask(MORE).starts_with("ok"));
-    nix::sys::signal::kill(pid, Signal::SIGCONT).expect("goes on");
-    until("the service follows", SOON, || {
-        both_said(&station, &["status"])
-            .starts_with("gshare is OFF")
-            .then_some(())
-    });
-    if filtered {
-        assert_eq!(opens_other(&station, "c1"), OPEN);
-    }
-    both_said(&station, &["admin", "on"]);
-    assert_eq!(raw.ask("alloc 67108864"), FULL);
-    assert_eq!(raw.ask("free 0"), "ok");
-
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    assert_eq!(raw.ask(MORE), FULL, "limits outlive the service");
-    off(&station);
-    assert!(raw.ask(MORE).starts_with("ok"));
-    station.start_service().expect("starts again");
-    assert!(both_said(&station, &["status"]).starts_with("gshare is OFF"));
-    assert!(raw.ask("alloc 1073741824").starts_with("ok"));
-    assert_eq!(raw.ask("launch 1"), "ok 1");
-    // Without a service `on` holds from its next start.
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    both_said(&station, &["admin", "on", "--config", &config]);
-    station.start_service().expect("starts again");
-    assert!(!both_said(&station, &["status"]).contains("OFF"));
-    assert_eq!(raw.ask("alloc 67108864"), FULL);
-    assert_eq!(raw.ask("launch 1"), "ok 2");
-}
-
-#[test]
 fn off_for_a_time_ends_by_itself_and_a_time_limit_that_is_over_meanwhile_ends_nothing() {
     let station = quick("");
     let mut raw = Raw::claim(
@@ -959,12 +904,13 @@ fn no_turns(station: &Station) -> bool {
 }
 
 #[test]
-fn off_at_twenty_random_moments_opens_all_within_a_second_and_on_puts_it_back() {
+fn off_at_twenty_random_moments_opens_all_to_fifty_programs_and_on_puts_it_back() {
     if !root("off at twenty random moments") {
         return;
     }
     let mut random = Random::new("off at twenty random moments");
     let mut station = station_with(|o| {
+        o.gpus = vec!["h100".to_owned(); 4];
         o.tick = "0.1s".to_owned();
         o.costs = "spin_1ms 1000000ns\n".to_owned();
         o.config = "[claims]\nleftover-grace = \"1s\"\n".to_owned();
@@ -972,7 +918,11 @@ fn off_at_twenty_random_moments_opens_all_within_a_second_and_on_puts_it_back() 
     let filtered = is_filtered(&station);
     let config = station.dir().join("gshare.toml").display().to_string();
     let journal = station.dir().join("state/gshare.db");
-    let mut raw = half(&station);
+    let claim = |size: &str, gpu: &str| Raw::claim(&station, &["-q", "-g", size, "--gpu-ids", gpu]);
+    let mut raw = claim("0.1", "0");
+    let in_claims = (0..30).map(|n| Through::new(claim("0.02", ["1", "2", "3"][n % 3]), true));
+    let mut all: Vec<Through> = in_claims.collect();
+    all.extend((0..16).map(|_| Through::new(Raw::outside(&station), false)));
     let floods = [(); 2].map(|()| Flood::claim(&station, "0.25 --gpu-ids 0"));
     let node = station.sim_dir().join("dev/nvidia1").display().to_string();
     let opens = format!("(exec 3<{node}) 2>&1 | sed 's/.*: //'");
@@ -1020,7 +970,9 @@ fn off_at_twenty_random_moments_opens_all_within_a_second_and_on_puts_it_back() 
         }
         let busy = floods.each_ref().map(|f| f.busy(&station));
         let begun = Instant::now();
-        both_said(&station, &["admin", "off", "--config", &config]);
+        let text = both_said(&station, &["admin", "off", "--config", &config]);
+        let answers = kind == Service::Serves;
+        assert!(answers || text.contains("No service answers"), "{text}");
         let answer = raw.ask(MORE);
         assert!(answer.starts_with("ok"), "{moment}, {kind:?}: {answer}");
         assert!(!filtered || shell.ask(&opens) == OPEN, "{moment}, {kind:?}");
@@ -1035,28 +987,44 @@ fn off_at_twenty_random_moments_opens_all_within_a_second_and_on_puts_it_back() 
             let now = floods.each_ref().map(|f| f.busy(&station));
             (now[0] > busy[0] && now[1] > busy[1]).then_some(())
         });
+        for program in &mut all {
+            assert!(!program.goes_on("off"), "{moment}, {kind:?}");
+        }
 
         match kind {
             Service::Serves => {}
             Service::Hangs => nix::sys::signal::kill(pid, Signal::SIGCONT).expect("goes on"),
-            Service::Dead => station.start_service().expect("starts again"),
+            // Without a service `on` holds from its next start.
+            Service::Dead => {
+                both_said(&station, &["admin", "on", "--config", &config]);
+                station.start_service().expect("starts again");
+                assert!(!both_said(&station, &["status"]).contains("OFF"));
+            }
             Service::CannotStart => {
                 std::fs::remove_dir(&journal).expect("removed");
                 std::fs::rename(&kept, &journal).expect("moved back");
                 station.start_service().expect("starts again");
             }
         }
-        until("the service follows", SOON, || {
-            both_said(&station, &["status"])
-                .starts_with("gshare is OFF")
-                .then_some(())
-        });
-        both_said(&station, &["admin", "on"]);
+        if kind != Service::Dead {
+            until("the service follows", SOON, || {
+                both_said(&station, &["status"])
+                    .starts_with("gshare is OFF")
+                    .then_some(())
+            });
+            both_said(&station, &["admin", "on"]);
+        }
         assert_eq!(raw.ask(&answer.replace("ok", "free")), "ok");
         held(&mut raw, &mut shell, &station);
+        for program in &mut all {
+            assert_eq!(program.goes_on("on"), program.limited, "{moment}, {kind:?}");
+        }
         for other in &mut others {
             other.wait().expect("ends");
         }
+    }
+    for program in all {
+        assert_eq!(program.raw.finish(), Some(0));
     }
     for mut flood in floods {
         assert!(
