@@ -18,7 +18,9 @@ use nix::sys::signal::Signal;
 use rusqlite::Connection;
 use serde_json::{Value, json};
 use support::runs::{alloc, free, looked, recorded, records, runs, sized, sized_on, suggestion};
-use support::{GIB, Raw, SOON, claim_of, example, looks, ok, root, station_with, until, words};
+use support::{
+    GIB, Raw, SOON, claim_of, example, looks, ok, root, station_with, tried, until, words,
+};
 
 // What was claimed and used, over real processes: reports, restarts, kill -9 in the middle, a full disk.
 
@@ -196,20 +198,24 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
 fn a_short_claim_has_its_owner_and_its_start_in_the_report() {
     let station = quick();
     let start = hour_ago() + 3_600_000;
-    ok(
-        &station,
-        &words("claim -q -g 0.5 --name short -- sleep 0.7"),
-    );
-    let report = until("the report has it", LATER, || {
-        ask(&station).filter(|report| !report.worst.is_empty())
+    for name in ["short", "auto"] {
+        let size = if name == "auto" { "auto" } else { "0.5" };
+        let line = format!("claim -q -g {size} --name {name} -- sleep 0.7");
+        ok(&station, &words(&line));
+    }
+    let report = until("the report has both", LATER, || {
+        ask(&station).filter(|report| report.worst.len() == 2)
     });
-    let short = &report.worst[0];
-    assert_eq!(
-        (report.worst.len(), short.what.as_str()),
-        (1, "short"),
-        "{short:?}"
-    );
-    assert!(short.since_ms >= start, "{short:?}");
+    let me = report.users[0].user.clone();
+    for claim in &report.worst {
+        assert!(claim.since_ms >= start && claim.user == me, "{claim:?}");
+    }
+    let (_, text) = tried(&station, &["report"]);
+    let row = |name: &str| text.lines().find(|l| l.contains(name)).map(str::to_owned);
+    for row in ["short", "auto"].map(row) {
+        assert!(row.is_some_and(|row| row.contains(&*me)), "{text}");
+    }
+    assert!(!text.contains("1970"), "{text}");
 }
 
 #[test]

@@ -534,15 +534,22 @@ fn the_package_installs_upgrades_and_goes() {
     machine.ok("gshare admin stage 3");
     let mut raw = Raw::start(in_claim(&machine, "-g 0.25"));
     assert_eq!(raw.ask("launch 1"), "ok 1");
-    let pid = show(&machine, "gshared", "MainPID");
-    machine.ok("echo '# mine' >> /etc/gshare/gshare.toml && dpkg -i /root/gshare.deb");
-    assert_ne!(
-        show(&machine, "gshared", "MainPID"),
-        pid,
-        "an upgrade restarts"
+    machine.ok(
+        "cd /root && dpkg-deb -R gshare.deb tree && sed -i 's/^Version: .*/Version: 9.0-1/' tree/DEBIAN/control && \
+         dpkg-deb -Znone -b tree newer.deb && rm -r tree && echo '# mine' >> /etc/gshare/gshare.toml",
     );
-    assert_eq!(raw.ask("launch 1"), "ok 2");
-    assert_eq!(claims(&machine).len(), 1);
+    // To the newer release and back to the older one.
+    for (file, version, launches) in [("newer", "9.0-1", 2), ("gshare", "0.2.0-1", 3)] {
+        let pid = show(&machine, "gshared", "MainPID");
+        machine.ok(&format!("dpkg -i /root/{file}.deb"));
+        let installed = machine.ok("dpkg-query -W -f '${Version}' gshare");
+        assert_eq!(installed.trim(), version);
+        assert_ne!(show(&machine, "gshared", "MainPID"), pid, "it restarts");
+        assert_eq!(raw.ask("launch 1"), format!("ok {launches}"));
+        assert_eq!(raw.ask("alloc 21474836480"), FULL, "its limit stands");
+        assert_eq!(claims(&machine).len(), 1);
+    }
+    machine.ok("rm /root/newer.deb");
     machine.ok("grep -q '# mine' /etc/gshare/gshare.toml && systemctl restart gshared");
     assert_eq!(claims(&machine).len(), 1, "a restart kills no member");
 
@@ -563,7 +570,7 @@ fn the_package_installs_upgrades_and_goes() {
     assert_eq!(claims(&machine).len(), 1, "nothing is lost");
 
     machine.ok("dpkg --remove gshare");
-    assert_eq!(raw.ask("launch 1"), "ok 3", "a member outlives the package");
+    assert_eq!(raw.ask("launch 1"), "ok 4", "a member outlives the package");
     assert_eq!(raw.finish(), Some(0));
     machine.ok("dpkg --purge gshare");
     let left: Vec<String> = difference(&before, &tree(&machine))
