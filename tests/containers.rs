@@ -225,31 +225,20 @@ fn cap_filter_and_screen_see_a_container() {
     let mut command = in_claim(&station);
     command.args(&words).arg("/raw_client");
     let mut raw = Raw::start(command);
-    let claim = station.snapshot().expect("served").claims[0].clone();
-    let (_, total) = raw.info();
-    assert_eq!(
-        total, claim.gpus[0].mem_limit,
-        "the container sees the claim's share"
-    );
-    let refused = raw.ask(&format!("alloc {total}"));
-    assert_eq!(refused, FULL);
-    assert_eq!(raw.ask(&format!("alloc {}", 512 << 20)), "ok 0");
-
+    held(&station, &mut raw, &name);
     let claim = until("the screen shows what the container uses", SOON, || {
         let claim = station.snapshot().ok()?.claims.into_iter().next()?;
-        (claim.gpus[0].mem_used? > 512 << 20).then_some(claim)
+        let same = claim.gpus[0].mem_charge == claim.gpus[0].mem_used;
+        same.then_some(claim)
     });
-    assert_eq!(claim.containers, std::slice::from_ref(&name));
     assert!(
         claim.what.starts_with(&format!("[{name}] podman run")),
         "{}",
         claim.what
     );
-    assert_eq!(claim.gpus[0].mem_charge, claim.gpus[0].mem_used);
     let process = claim.processes.first().expect("by the driver's word");
     assert!(claim.members.contains(&process.pid), "{claim:?}");
     assert!(process.what.contains("raw_client"), "{}", process.what);
-    assert!(station.snapshot().expect("served").unclaimed.is_empty());
     let listed = run(&station, &["ps"]);
     assert!(String::from_utf8_lossy(&listed.stdout).contains(&format!("[{name}]")));
 

@@ -308,40 +308,6 @@ fn without_root_the_later_scenes_play_as_well() {
     assert_eq!(demo.0.wait().expect("ends").code(), Some(130));
 }
 
-#[test]
-fn ctrl_c_ends_the_demo_in_order() {
-    let _stage = alone();
-    let tmp = tempfile::tempdir().expect("a directory");
-    let mode = PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(tmp.path(), mode).expect("set");
-    let mut demo = Command::new(GSHARE)
-        .args(["demo", "--headless", "--for", "15m"])
-        .env("TMPDIR", tmp.path())
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("starts");
-    let dir = until("claims run", SOON, || {
-        let dir = directory(tmp.path())?;
-        (snapshot(&dir)?.claims.len() >= 4).then_some(dir)
-    });
-    let pids: Vec<u32> = snapshot(&dir)
-        .expect("served")
-        .claims
-        .into_iter()
-        .flat_map(|c| c.members)
-        .collect();
-    assert!(!pids.is_empty());
-    let pid = Pid::from_raw(demo.id().cast_signed());
-    kill(pid, Signal::SIGINT).expect("sent");
-    let status = until("the demo ends", SOON, || demo.try_wait().ok().flatten());
-    assert_eq!(status.code(), Some(130));
-    assert!(!dir.exists(), "its directory is gone");
-    let alive = |pid: &u32| Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok();
-    until("its jobs are gone", SOON, || {
-        (!pids.iter().any(alive)).then_some(())
-    });
-}
-
 /// A demo whose terminal window is closed, or that is told to end, leaves nothing behind.
 #[test]
 fn a_shell_on_the_simulated_workstation_ends_with_its_terminal() {

@@ -1,8 +1,9 @@
-//! The tests on simulated workstations, in one program: linked once, and while some wait others run.
+//! The tests of the program, most on simulated workstations, in one program: linked once, and while some wait others run.
 //! `cargo test --test workstation mig::` runs those of one file.
 
 mod admin;
 mod claims;
+mod cli;
 mod containers;
 mod deaths;
 mod faults;

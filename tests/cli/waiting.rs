@@ -1,12 +1,15 @@
 //! What a waiting claim shows and how it ends.
 
-use std::io::{BufReader, Read, Write};
+use std::io::BufReader;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
+use portable_pty::{CommandBuilder, PtyPair, PtySize};
 
 use super::fake::{Home, code, grant, line, pid, queued, run, serve_claim, start, stderr};
+use crate::support::terminal::Terminal;
+use crate::support::{GSHARE, SOON};
 
 #[test]
 fn a_wait_is_told_whenever_it_changes() {
@@ -44,7 +47,7 @@ fn ctrl_c_withdraws_a_waiting_claim() {
     let home = Home::new();
     let service = home.service(serve_claim(vec![queued(1, "x")]));
     // In the background of a script the tests have SIGINT ignored, and so would their children.
-    let mut command = std::process::Command::new("env");
+    let mut command = Command::new("env");
     home.prepare(&mut command)
         .args(["--default-signal=INT", env!("CARGO_BIN_EXE_gshare")])
         .args(["claim", "--", "true"]);
@@ -69,7 +72,7 @@ fn a_wait_under_nohup_survives_the_terminal() {
         conn.wait_closed();
         claim
     });
-    let mut command = std::process::Command::new("sh");
+    let mut command = Command::new("sh");
     let script = format!(
         "trap '' HUP; exec {} claim -- true",
         env!("CARGO_BIN_EXE_gshare")
@@ -89,7 +92,6 @@ fn a_wait_under_nohup_survives_the_terminal() {
 /// A terminal shows the progress of a wait and no trace of it afterwards; the command has the terminal.
 #[test]
 fn on_a_terminal_the_progress_line_goes_away() {
-    use portable_pty::{CommandBuilder, PtySize, native_pty_system};
     let home = Home::new();
     let (tx, rx) = std::sync::mpsc::channel::<()>();
     let service = home.service(move |mut conn| {
@@ -100,50 +102,13 @@ fn on_a_terminal_the_progress_line_goes_away() {
         conn.wait_closed();
         claim
     });
-    let size = PtySize {
-        rows: 24,
-        cols: 120,
-        pixel_width: 0,
-        pixel_height: 0,
-    };
-    let pty = native_pty_system().openpty(size).expect("pty");
-    let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_gshare"));
-    command.env("GSHARE_SOCKET", home.path("sock"));
-    command.env("HOME", home.path(""));
-    command.cwd(home.path(""));
-    command.args([
-        "claim",
-        "--",
-        "sh",
-        "-c",
-        "test -t 0 && test -t 1 && test -t 2 && echo has the terminal",
-    ]);
-    let mut child = pty.slave.spawn_command(command).expect("gshare");
-    drop(pty.slave);
-    let mut reader = pty.master.try_clone_reader().expect("reader");
-    let cells = |n: u16| std::num::NonZero::new(n).expect("not zero");
-    let mut screen = vt100::Parser::new(cells(24), cells(120), 0);
-    let mut bytes = [0u8; 4096];
-    let mut told = Some(tx);
-    // The end of the terminal is an error or an empty read.
-    while let Ok(n @ 1..) = reader.read(&mut bytes) {
-        screen.process(&bytes[..n]);
-        if screen
-            .screen()
-            .contents()
-            .contains("waits 0s (Ctrl-C withdraws)")
-            && let Some(tx) = told.take()
-        {
-            tx.send(()).expect("service");
-        }
-    }
-    assert!(
-        told.is_none(),
-        "no progress was drawn:\n{}",
-        screen.screen().contents()
-    );
-    assert!(child.wait().expect("wait").success());
-    let shown = screen.screen().contents();
+    let script = "test -t 0 && test -t 1 && test -t 2 && echo has the terminal";
+    let command = home.gshare(&["claim", "--", "sh", "-c", script]);
+    let mut terminal = Terminal::start(&command, 24, 120);
+    terminal.shows(&["waits 0s (Ctrl-C withdraws)"], SOON);
+    tx.send(()).expect("service");
+    assert_eq!(terminal.ended(SOON), 0);
+    let shown = terminal.text();
     let lines: Vec<&str> = shown.lines().collect();
     assert_eq!(lines.len(), 3, "{shown}");
     assert_eq!(
@@ -178,25 +143,13 @@ fn a_claim_waits_for_a_service_that_restarts() {
     assert_eq!(code(&output), Some(69), "{}", stderr(&output));
 }
 
-/// Starts a shell script that controls a terminal of its own; returns what it is written to when it ends.
-fn on_a_terminal(
-    home: &Home,
-    script: &str,
-) -> (
-    Box<dyn portable_pty::MasterPty + Send>,
-    Box<dyn portable_pty::Child + Send + Sync>,
-) {
-    use portable_pty::{CommandBuilder, PtySize, native_pty_system};
-    let pty = native_pty_system()
-        .openpty(PtySize::default())
-        .expect("pty");
-    let mut command = CommandBuilder::new("bash");
-    command.env("GSHARE_SOCKET", home.path("sock"));
-    command.env("GSHARE", env!("CARGO_BIN_EXE_gshare"));
-    command.cwd(home.path(""));
-    command.args(["-c", script]);
-    let child = pty.slave.spawn_command(command).expect("bash");
-    (pty.master, child)
+/// A shell script that controls a terminal of its own.
+fn on_a_terminal(home: &Home, script: &str) -> Terminal {
+    let mut command = Command::new("bash");
+    home.prepare(&mut command)
+        .env("GSHARE", GSHARE)
+        .args(["-c", script]);
+    Terminal::start(&command, 24, 120)
 }
 
 #[test]
@@ -211,21 +164,14 @@ fn a_job_in_the_background_draws_no_progress() {
         claim
     });
     // Job control puts the job into a group of its own, in the background.
-    let (master, mut child) =
-        on_a_terminal(&home, "set -m; $GSHARE claim -- true & wait; echo over");
-    let mut reader = master.try_clone_reader().expect("reader");
-    let mut seen = Vec::new();
-    let mut bytes = [0u8; 4096];
-    while let Ok(n @ 1..) = reader.read(&mut bytes) {
-        seen.extend_from_slice(&bytes[..n]);
-    }
-    let seen = String::from_utf8_lossy(&seen);
+    let mut terminal = on_a_terminal(&home, "set -m; $GSHARE claim -- true & wait; echo over");
+    assert_eq!(terminal.ended(SOON), 0);
+    let seen = terminal.written();
     assert!(
         seen.contains("c22 waits (1st)") && seen.contains("over"),
         "{seen}"
     );
     assert!(!seen.contains("Ctrl-C withdraws"), "{seen}");
-    assert!(child.wait().expect("wait").success());
     service.join();
 }
 
@@ -243,10 +189,16 @@ fn a_wait_ends_with_its_terminal_also_without_a_sighup() {
     });
     // The leader of the session ignores the signal and lives on; its child has the default action for it.
     let script = "trap '' HUP; env --default-signal=HUP $GSHARE claim -- true; sleep 30";
-    let (master, mut child) = on_a_terminal(&home, script);
+    let pty = portable_pty::native_pty_system().openpty(PtySize::default());
+    let PtyPair { master, slave } = pty.expect("pty");
+    let mut command = CommandBuilder::new("bash");
+    command.env("GSHARE_SOCKET", home.path("sock"));
+    command.env("GSHARE", GSHARE);
+    command.args(["-c", script]);
+    let mut child = slave.spawn_command(command).expect("bash");
     waits.recv().expect("it waits");
     std::thread::sleep(std::time::Duration::from_millis(300));
-    drop(master);
+    drop((slave, master));
     // The connection is closed: the claim is withdrawn.
     service.join();
     child.kill().expect("ended");
@@ -272,24 +224,16 @@ fn the_release_of_a_notebook_asks_first_and_names_what_keeps_the_variables() {
             conn.wait_closed();
             serde_json::Value::Null
         });
-        let (master, mut child) = on_a_terminal(&home, "$GSHARE release c3");
-        let mut reader = master.try_clone_reader().expect("reader");
-        let mut writer = master.take_writer().expect("writer");
-        let mut seen = String::new();
-        let mut bytes = [0u8; 4096];
-        while let Ok(n @ 1..) = reader.read(&mut bytes) {
-            let before = seen.contains("[y/N]");
-            seen.push_str(&String::from_utf8_lossy(&bytes[..n]));
-            if !before && seen.contains("[y/N]") {
-                writer.write_all(answer.as_bytes()).expect("typed");
-            }
-        }
+        let mut terminal = on_a_terminal(&home, "$GSHARE release c3");
+        terminal.shows(&["[y/N]"], SOON);
+        terminal.send(answer);
+        assert_eq!(terminal.ended(SOON), 0);
+        let seen = terminal.written();
         assert!(
             seen.contains("gshare offload c3 frees the GPU memory and keeps them"),
             "{seen}"
         );
         assert_eq!(seen.contains("nothing was released"), !released, "{seen}");
-        assert!(child.wait().expect("wait").success());
         let call = service.join();
         assert_eq!(
             call["op"],
