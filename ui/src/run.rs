@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getuid};
 use terminal_colorsaurus::{QueryOptions, background_color};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use crate::feed::Feed;
@@ -137,7 +140,10 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
     {
         options.look = options.look.on(found);
     }
-    let mut input = EventStream::new();
+    // It looks for keys when one comes; here it would at everything that happens. It ends with this function.
+    let (keys, mut input) = unbounded_channel();
+    let mut reader = JoinSet::new();
+    reader.spawn(read(EventStream::new(), keys));
     // From here on a new size is told; one from before was not.
     screen.fit()?;
     let mut model = Model::new(options.viewer, screen.size(), clock());
@@ -161,7 +167,7 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
                 }
                 number => return Ok(Exit::Signal(number as i32)),
             },
-            event = poll_fn(|cx| Pin::new(&mut input).poll_next(cx)) => match event {
+            event = input.recv() => match event {
                 Some(Ok(event)) => messages.extend(message(event)),
                 // The terminal is gone.
                 Some(Err(_)) | None => return Ok(Exit::Signal(Signal::SIGHUP as i32)),
@@ -212,6 +218,13 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
             dirty |= !quiet;
         }
     }
+}
+
+/// Hands on what the terminal sends.
+async fn read(mut events: EventStream, to: UnboundedSender<io::Result<Event>>) {
+    while let Some(event) = poll_fn(|cx| Pin::new(&mut events).poll_next(cx)).await
+        && to.send(event).is_ok()
+    {}
 }
 
 fn message(event: Event) -> Option<Msg> {

@@ -18,10 +18,10 @@ use std::sync::LazyLock;
 
 use gshare_proto::{ClaimView, Figure, Snapshot};
 use ratatui::buffer::Buffer;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{StatefulWidget, Table, TableState, Widget};
+use ratatui::widgets::{StatefulWidget, Table, TableState};
 
 pub(crate) use claims::what;
 pub(crate) use overview::SIDE;
@@ -146,7 +146,12 @@ impl<'b> Scene<'b> {
 
     fn line(&mut self, line: Line<'static>, area: Rect, y: u16) {
         let at = row_of(area, y).intersection(self.buf.area);
-        fit(line, at.width.into(), self.look).render(at, self.buf);
+        let line = fit(line, at.width.into(), self.look);
+        let indent = match line.alignment {
+            Some(Alignment::Right) => at.width.saturating_sub(cells(line.width())),
+            _ => 0,
+        };
+        self.buf.set_line(at.x + indent, at.y, &line, at.width - indent);
     }
 
     fn hit(&mut self, area: Rect, target: Target) {

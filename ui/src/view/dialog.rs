@@ -92,7 +92,7 @@ fn content(view: &View<'_>, cols: usize) -> Option<Content> {
             text(title, lines, *scroll)
         }
         Dialog::Log(scroll) => {
-            let news = super::notes::news(view, cols, usize::MAX);
+            let news = super::notes::news(view, (cols, usize::MAX), usize::MAX);
             text("What has happened".to_owned(), news, *scroll)
         }
         Dialog::Help(scroll) => text("Help".to_owned(), help::lines(view, cols), *scroll),

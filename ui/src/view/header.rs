@@ -83,7 +83,11 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let tabs = |short| Page::ALL.map(|page| (page, tab(model, page, short)));
     let wide = |tabs: &[(Page, String); 5]| tabs.iter().map(|(_, t)| width(t)).sum::<usize>();
     let mut shown = tabs(false);
-    let least = right(view, 6).width();
+    // The time while nothing else is known; then only that the driver is simulated has to be there.
+    let least = match &model.snapshot {
+        None => 8,
+        Some(snapshot) => 5 * usize::from(snapshot.simulated),
+    };
     if wide(&shown) + least + 1 > cols {
         shown = tabs(true);
     }

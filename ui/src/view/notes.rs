@@ -115,11 +115,15 @@ pub(super) fn warnings(view: &View<'_>) -> Vec<Note> {
 }
 
 /// Warnings in so many rows, the first one bold. Rows to spare go to the first that need more than one.
-pub(super) fn lines(view: &View<'_>, cols: usize, rows: usize) -> Vec<Line<'static>> {
-    let shown: Vec<Note> = warnings(view).into_iter().take(rows).collect();
-    let mut spare = rows - shown.len();
+pub(super) fn lines(
+    view: &View<'_>,
+    notes: &[Note],
+    cols: usize,
+    rows: usize,
+) -> Vec<Line<'static>> {
+    let mut spare = rows.saturating_sub(notes.len());
     let mut out = Vec::new();
-    for (i, note) in shown.into_iter().enumerate() {
+    for (i, note) in notes.iter().take(rows).enumerate() {
         let style = match i {
             0 => view.theme.strong,
             _ => view.theme.text,
@@ -132,18 +136,27 @@ pub(super) fn lines(view: &View<'_>, cols: usize, rows: usize) -> Vec<Line<'stat
 }
 
 /// Rows in which nothing of them is cut.
-pub(super) fn whole(view: &View<'_>, cols: usize, most: usize) -> usize {
-    let notes = warnings(view).into_iter().take(most);
-    let rows = notes.map(|note| note.lines(view, cols, MOST, Style::new()).len());
+pub(super) fn whole(view: &View<'_>, notes: &[Note], cols: usize) -> usize {
+    let rows = notes
+        .iter()
+        .map(|note| note.lines(view, cols, MOST, Style::new()).len());
     rows.sum()
 }
 
-/// What has just happened, the newest first, in at most `most` rows each.
-pub(super) fn news(view: &View<'_>, cols: usize, most: usize) -> Vec<Line<'static>> {
+/// What has just happened, the newest first, in at most `most` rows each and so many rows in all.
+pub(super) fn news(
+    view: &View<'_>,
+    (cols, rows): (usize, usize),
+    most: usize,
+) -> Vec<Line<'static>> {
     let mut out = Facts::new(view.look, cols, (0, 9));
     for notice in &view.snapshot.notices {
+        if out.lines.len() >= rows {
+            break;
+        }
         let at = view.model.clock.time(notice.at_ms);
         out.tell(&at, &told(notice), view.theme.text, most);
     }
+    out.lines.truncate(rows);
     out.lines
 }

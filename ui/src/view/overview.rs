@@ -17,6 +17,9 @@ const LEFT: u16 = 122;
 
 const WARNINGS: usize = 3;
 
+/// Rows of what happened last, at most.
+const NEWS_ROWS: usize = 6;
+
 /// Waiting claims at most, or rows on what off means.
 const QUEUE: usize = 6;
 
@@ -29,8 +32,10 @@ const WARN: usize = 4;
 const NEWS: usize = 5;
 const RULES: usize = 6;
 
-/// The rows of each part: of the GPUs, claims and the queue without their headings.
+/// What several parts of a frame ask for, and the rows of each part: of the GPUs, claims and the queue without their headings.
 struct Parts {
+    answers: Option<Vec<free::Answer>>,
+    notes: Vec<notes::Note>,
     rows: [usize; 7],
     /// Rows of one GPU: 1, 2 (names above the use), 3 (and a gap).
     each: usize,
@@ -45,14 +50,21 @@ impl Parts {
             (n, 0) => n + claims::hints(view).count(),
             (n, _) => n.max(1),
         };
-        let at_side = |n: usize| if side { 0 } else { n };
-        let warnings = notes::warnings(view).len().min(WARNINGS);
-        let free = free::rows(view, area.width);
-        let whole = notes::whole(view, area.width.min(LEFT).into(), WARNINGS);
+        let mut notes = notes::warnings(view);
+        notes.truncate(WARNINGS);
+        let warnings = notes.len();
+        let answers = free::answers(view);
+        let free = free::rows(view, answers.as_deref(), area.width);
+        let whole = notes::whole(view, &notes, area.width.min(LEFT).into());
         // What each could fill.
-        let queue = at_side(queue::wanted(view).min(QUEUE));
-        let events = notes::news(view, usize::from(area.width).saturating_sub(5), 3);
-        let news = at_side(events.len());
+        let (queue, news) = match side {
+            true => (0, 0),
+            false => {
+                let cols = usize::from(area.width).saturating_sub(5);
+                let news = notes::news(view, (cols, NEWS_ROWS), 3).len();
+                (queue::wanted(view).min(QUEUE), news)
+            }
+        };
         let wanted = [free, gpus, claims, queue, warnings, news, 4];
         let mut left = usize::from(area.height);
         let mut rows = [0; 7];
@@ -111,9 +123,14 @@ impl Parts {
         if each == 2 && left > gpus {
             (each, left) = (3, left - gpus);
         }
-        rows[NEWS] += news.min(6).saturating_sub(rows[NEWS]).min(left);
+        rows[NEWS] += news.saturating_sub(rows[NEWS]).min(left);
         rows[GPUS] *= each;
-        Self { rows, each }
+        Self {
+            answers,
+            notes,
+            rows,
+            each,
+        }
     }
 
     /// Whether there is a rule at this place; those that matter more come first.
@@ -158,7 +175,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let [left, right] = columns.areas(area);
     let [mut free, gpus, claims, queue, warnings, news] = parts.places(left);
     free.width = area.width.min(LEFT);
-    free::draw(view, free, scene);
+    free::draw(view, parts.answers.as_deref(), free, scene);
     let gpus = scene.ruled(gpus, parts.ruled(1));
     gpus::draw(view, gpus, parts.each, scene);
     let claims = scene.ruled(claims, parts.ruled(2));
@@ -168,7 +185,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let cols = usize::from(left.width);
     let warnings = scene.ruled(warnings, parts.ruled(0));
     let rows = usize::from(warnings.height);
-    scene.rows(notes::lines(view, cols, rows), warnings);
+    scene.rows(notes::lines(view, &parts.notes, cols, rows), warnings);
     last(view, news, scene);
     if side {
         beside(view, right, scene);
@@ -184,7 +201,8 @@ pub(super) fn last(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     scene.line(line!(view; heading "LAST"), area, 0);
     let at = super::columns(area, 5, u16::MAX);
     let most = if events < at.height.into() { 3 } else { 1 };
-    scene.rows(notes::news(view, at.width.into(), most), at);
+    let size = (at.width.into(), at.height.into());
+    scene.rows(notes::news(view, size, most), at);
 }
 
 /// What large screens show more: the whole queue, the chosen claim since it began, what happened last.
@@ -201,7 +219,7 @@ fn beside(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let waiting = queue::wanted(view).clamp(1, 12);
     let cols = usize::from(inner.width);
     // The claim has what the others leave.
-    let news = notes::news(view, cols.saturating_sub(5), 3).len().min(9);
+    let news = notes::news(view, (cols.saturating_sub(5), 9), 3).len();
     let sheet = if claim.is_some() { usize::MAX } else { 0 };
     let [queue, chosen, news] = super::parts(inner, [waiting + 1, sheet, news]);
     let height = queue.height.saturating_sub(1);

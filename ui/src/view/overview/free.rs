@@ -10,7 +10,7 @@ use crate::model::{Model, split};
 use crate::text::{gib, parts, seconds, share, width};
 use crate::view::{Scene, View, line, span};
 
-struct Answer {
+pub(super) struct Answer {
     /// The large figure: `0.40`, `3`.
     amount: String,
     /// What it is of: `RTX 4090, 9.3 GiB, GPU 6`.
@@ -84,7 +84,7 @@ pub(in crate::view) fn keeps(tried: &Tried) -> &'static str {
 
 /// By model, most first, and what is of an instance after what is of a GPU; none where nobody says, nor while any program
 /// may use any GPU.
-fn answers(view: &View<'_>) -> Option<Vec<Answer>> {
+pub(super) fn answers(view: &View<'_>) -> Option<Vec<Answer>> {
     let now = view.snapshot.claimable_now.as_ref()?;
     let mut all: Vec<Answer> = now.models.iter().map(|m| answer(view, m)).collect();
     all.sort_by(|a, b| b.size.total_cmp(&a.size));
@@ -92,8 +92,8 @@ fn answers(view: &View<'_>) -> Option<Vec<Answer>> {
     Some(all)
 }
 
-pub(super) fn rows(view: &View<'_>, cols: u16) -> usize {
-    let Some(all) = answers(view) else {
+pub(super) fn rows(view: &View<'_>, answers: Option<&[Answer]>, cols: u16) -> usize {
+    let Some(all) = answers else {
         return 2;
     };
     let best = all.first().map_or(0.0, |a| a.size);
@@ -178,12 +178,12 @@ pub(in crate::view) fn first(view: &View<'_>) -> Option<String> {
     }
 }
 
-pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
+pub(super) fn draw(view: &View<'_>, answers: Option<&[Answer]>, area: Rect, scene: &mut Scene<'_>) {
     let look = view.look;
     let mut head = line!(view; heading "FREE NOW", dim whose(view.model), text "  ");
     let indent = head.width();
     let cols = usize::from(area.width);
-    let Some(all) = answers(view) else {
+    let Some(all) = answers else {
         let why = match view.snapshot.service {
             None => "no gshare service to claim from",
             Some(_) if view.model.off().is_some() => "gshare is off: any program may use any GPU",
@@ -199,7 +199,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let has = all.first().is_some_and(|a| a.size > 0.0);
     if area.height >= 4 && look.glyphs.lines && has {
         scene.line(head, area, 0);
-        return large(view, &all, later, area, scene);
+        return large(view, all, later, area, scene);
     }
     // The best in the first row, the others and what comes in the second.
     let mut rest: Vec<Line<'static>> = Vec::new();
