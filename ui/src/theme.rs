@@ -60,6 +60,8 @@ glyphs! {
     arrow: &'static str = "→", "->";
     /// This much is known, the rest is not.
     at_least: &'static str = "≥", ">=";
+    /// Of heat.
+    degrees: &'static str = "°C", "C";
     /// Not known.
     dash: &'static str = "—", "-";
     /// Something was cut off.

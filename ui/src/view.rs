@@ -16,7 +16,7 @@ pub(crate) mod waiting;
 use std::ops::Range;
 use std::sync::LazyLock;
 
-use gshare_proto::{ClaimView, Figure, Snapshot};
+use gshare_proto::{ClaimView, Figure, GpuView, Snapshot};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::Style;
@@ -114,8 +114,15 @@ impl<'a> View<'a> {
     }
 
     fn percent(&self, figure: Option<Figure>) -> String {
-        let sign = if figure.is_some() { "%" } else { "" };
+        let sign = if figure.is_some() { " %" } else { "" };
         self.figure(figure) + sign
+    }
+
+    fn degrees(&self, gpu: &GpuView) -> String {
+        self.or_dash(
+            gpu.temperature_c
+                .map(|t| format!("{t} {}", self.glyphs.degrees)),
+        )
     }
 
     fn words(&self, claim: &ClaimView) -> Words {
@@ -151,7 +158,8 @@ impl<'b> Scene<'b> {
             Some(Alignment::Right) => at.width.saturating_sub(cells(line.width())),
             _ => 0,
         };
-        self.buf.set_line(at.x + indent, at.y, &line, at.width - indent);
+        self.buf
+            .set_line(at.x + indent, at.y, &line, at.width - indent);
     }
 
     fn hit(&mut self, area: Rect, target: Target) {

@@ -1,5 +1,7 @@
 //! The claims, and the processes that are in none: what each uses beside what it has claimed.
 
+use std::ops::Range;
+
 use gshare_proto::counts::many;
 use gshare_proto::gain::{self, Gain};
 use gshare_proto::{ClaimState, ClaimView, GpuView, Snapshot, UnclaimedView};
@@ -50,18 +52,13 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let columns = table.columns(&rows);
     let focus = model.section == Section::Claims;
     let at = model.chosen_index(Section::Claims).filter(|_| focus);
-    let is_claim = |r: &&ClaimRow<'_>| matches!(r, ClaimRow::Claim(_));
-    let held = rows.iter().filter(is_claim).count();
+    let held = held(&rows);
     // What to do where nobody has a claim yet; what it would gain is worth more than the last programs.
     let room = usize::from(area.height).saturating_sub(1);
     let gain = if room >= 8 { gain(view).len() } else { 0 };
     let gain = if held == 0 { gain } else { 0 };
     let shown = window(rows.len(), room - gain, at);
-    let place = match (shown.len() < rows.len(), rows.len() - held) {
-        (true, _) => place(&shown, rows.len()),
-        (false, 0) => held.to_string(),
-        (false, n) => format!("{held}, no claim {n}"),
-    };
+    let (word, place) = counted(&shown, &rows);
     let lines = rows[shown]
         .iter()
         .map(|row| (row.key(), table.row(row, &columns)));
@@ -69,8 +66,33 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     if held == 0 {
         scene.rows(hints(view), below(area, 1 + cells(keys.len())));
     }
-    let table = table.table(&columns, (&place, focus), lines, area, scene);
+    let table = table.table(&columns, (word, &place, focus), lines, area, scene);
     scene.table(view, table, area, (Section::Claims, 1, keys));
+}
+
+fn held(rows: &[ClaimRow<'_>]) -> usize {
+    let is_claim = |row: &&ClaimRow<'_>| matches!(row, ClaimRow::Claim(_));
+    rows.iter().filter(is_claim).count()
+}
+
+/// What stands above these rows, and how many there are or which are shown: claims, and behind them programs without one.
+pub(super) fn counted(shown: &Range<usize>, rows: &[ClaimRow<'_>]) -> (&'static str, String) {
+    let (held, all) = (held(rows), rows.len());
+    let part = |from: usize, to: usize| {
+        let shown = shown.start.clamp(from, to) - from..shown.end.clamp(from, to) - from;
+        match shown.len() {
+            n if n == 0 || n == to - from => (to - from).to_string(),
+            _ => place(&shown, to - from),
+        }
+    };
+    match (held, shown.end > held) {
+        (0, true) => ("NO CLAIM", part(0, all)),
+        (_, true) => (
+            "CLAIMS",
+            format!("{}, no claim {}", part(0, held), part(held, all)),
+        ),
+        (_, false) => ("CLAIMS", part(0, held)),
+    }
 }
 
 /// What claims would gain where there is none, and how to make one; a row for each line.
@@ -194,7 +216,7 @@ impl<'a> Claims<'a> {
     pub(super) fn table(
         &self,
         columns: &Columns,
-        (place, focus): (&str, bool),
+        head: (&'static str, &str, bool),
         rows: Vec<Cells<'static>>,
         area: Rect,
         scene: &mut Scene<'_>,
@@ -208,7 +230,7 @@ impl<'a> Claims<'a> {
             x += title.width + 1;
         }
         let widths = columns.iter().map(|c| Constraint::Length(cells(c.1)));
-        let head = self.heading(columns, place, focus);
+        let head = self.heading(columns, head);
         Table::new([head].into_iter().chain(rows), widths)
     }
 
@@ -216,7 +238,11 @@ impl<'a> Claims<'a> {
         self.view.glyphs.sorted[usize::from(self.view.model.reversed)]
     }
 
-    fn heading(&self, columns: &Columns, place: &str, focus: bool) -> Cells<'static> {
+    fn heading(
+        &self,
+        columns: &Columns,
+        (word, place, focus): (&'static str, &str, bool),
+    ) -> Cells<'static> {
         let theme = self.view.theme;
         let sort = self.view.model.sort;
         let by = match sort {
@@ -227,15 +253,12 @@ impl<'a> Claims<'a> {
         let style = if focus { theme.focus } else { theme.heading };
         let names = columns.iter().filter(|(col, _)| col.is_name());
         let room: usize = names.map(|(_, cols)| cols + 1).sum();
-        // `1-3/6` where `1-3 of 6` would be cut.
-        let place = match width("CLAIMS ") + width(&by) + width(place) < room {
-            true => place.to_owned(),
-            false => place.replace(" of ", "/"),
-        };
-        let head = vec![
-            span("CLAIMS", style),
-            span(format!(" {by}{place}"), theme.dim),
-        ];
+        // `1-3/6` where `1-3 of 6` would be cut, and claims alone where there is no room for both.
+        let short = place.replace(" of ", "/");
+        let alone = short.split(',').next().unwrap_or_default();
+        let fits = |p: &&str| width(word) + 1 + width(&by) + width(p) < room;
+        let place = [place, &short].into_iter().find(fits).unwrap_or(alone);
+        let head = vec![span(word, style), span(format!(" {by}{place}"), theme.dim)];
         joined(columns, &self.view, (Col::is_name, head.into()), |col| {
             let (title, order, _) = col.about();
             let mark = if order == Some(sort) {

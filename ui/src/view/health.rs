@@ -142,7 +142,7 @@ fn draw_gpus(view: &View<'_>, gpus: &[&GpuView], part: &str, area: Rect, scene: 
         let mode = gpu.mode_shown().unwrap_or_else(|| gpu.mode.clone());
         let (used, whole) = (view.gib(gpu.mem_used), view.gib(gpu.mem_whole()));
         let (power, most) = (watts(gpu.power_w), watts(gpu.power_limit_w));
-        let degrees = view.or_dash(gpu.temperature_c.map(|t| format!("{t}C")));
+        let degrees = view.degrees(gpu);
         let cells = [
             view.cut(&format!("{} {}", gpu.index, gpu.short), names)
                 .into(),

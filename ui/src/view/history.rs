@@ -345,7 +345,7 @@ fn draw_users(view: &View<'_>, users: &[&HistorySeries], area: Rect, scene: &mut
     let whole = users.iter().map(most).fold(1.0, f64::max);
     let line = |label: &str, usage: &Usage, bars: usize| {
         let hours_of = |s: f64| about(usage.estimate, hours(s));
-        let average = |p: f64| about(usage.estimate, percent(p) + "%");
+        let average = |p: f64| about(usage.estimate, percent(p) + " %");
         let bullet = Bullet {
             used: usage.used_gpu_s,
             claim: usage.claimed_gpu_s,

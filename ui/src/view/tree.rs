@@ -76,8 +76,9 @@ fn draw_tree(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
             Cells::new([Cell::from(line).column_span(super::cells(columns.len()))])
         }
     });
-    let (lines, n) = (lines.collect(), rows.len().to_string());
-    let table = table.table(&columns, (&n, true), lines, area, scene);
+    let lines = lines.collect();
+    let (word, n) = claims::counted(&(0..rows.len()), &rows);
+    let table = table.table(&columns, (word, &n, true), lines, area, scene);
     scene.table(view, table, area, (Section::Tree, 1, keys));
 }
 

@@ -86,10 +86,10 @@ fn source(source: Source) -> &'static str {
         Source::Gpm => "GPM",
         Source::Dcgm => "DCGM",
         Source::CuptiPm => "PM sampling",
-        Source::Shim => "shim",
+        Source::Shim => "gshare's library",
         Source::TimeBusy => "time busy",
         Source::Nvml => "NVML",
-        Source::Ledger => "ledger",
+        Source::Ledger => "gshare's count",
     }
 }
 
@@ -136,7 +136,7 @@ impl Page<'_> {
         let draw = |at, scene: &mut Scene<'_>| {
             let lines = rows.iter().map(|row| table.row(row, &columns)).collect();
             let n = rows.len().to_string();
-            let table = table.table(&columns, (&n, false), lines, at, scene);
+            let table = table.table(&columns, ("CLAIMS", &n, false), lines, at, scene);
             Widget::render(table, at, scene.buf);
         };
         self.facts.lines.push(Line::default());
@@ -214,7 +214,7 @@ impl Page<'_> {
             ""
         };
         let (size, limit) = (percent(g.sm_request * 100.0), percent(g.sm_limit * 100.0));
-        let text = format!("{was}{}: size {size}%, up to {limit}%", g.gpu);
+        let text = format!("{was}{}: size {size} %, up to {limit} %", g.gpu);
         self.tell("GPU", text);
         let whole = |f: Figure| about(f.estimate, format!("{:.0}", f.value));
         let fixed = |sms| format!("{} SMs, fixed when a program starts", whole(sms));
@@ -332,7 +332,7 @@ impl Page<'_> {
         let size = part.map_or(0, |g| g.mem_request);
         let whole = self.whole_memory(process.gpu);
         self.memory(process.mem_used, size, whole);
-        let busy = process.time_busy.map(|busy| format!("{}%", percent(busy)));
+        let busy = process.time_busy.map(|busy| format!("{} %", percent(busy)));
         self.tell("GPU time", self.view.or_dash(busy));
         self.tell("GPU", process.gpu.to_string());
         self.tell("command", &process.what);
@@ -432,7 +432,7 @@ impl Page<'_> {
         if view.snapshot.service.is_some() {
             let of = view.gib(gpu.mem_allocatable);
             let (held, sms) = (gib(gpu.mem_claimed), percent(gpu.sm_claimed * 100.0));
-            self.tell("claimed", format!("{held} of {of} GiB, {sms}% of compute"));
+            self.tell("claimed", format!("{held} of {of} GiB, {sms} % of compute"));
             if view.snapshot.claimable_now.is_some() {
                 let free = share(gpu.claimable);
                 self.tell("free for you", format!("{free} of the GPU"));
@@ -458,7 +458,7 @@ impl Page<'_> {
         self.tell("GiB/s in/out", text);
         let watts = |w: Option<f64>| view.or_dash(w.map(|w| format!("{w:.0} W")));
         let (power, most) = (watts(gpu.power_w), watts(gpu.power_limit_w));
-        let degrees = view.or_dash(gpu.temperature_c.map(|t| format!("{t} C")));
+        let degrees = view.degrees(gpu);
         self.tell("power, heat", format!("{power} of {most}, {degrees}"));
         if let Some(health) = &gpu.health {
             self.health(health);

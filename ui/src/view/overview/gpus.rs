@@ -332,7 +332,7 @@ impl<'a> Table<'a> {
         };
         Some(match gpu.condition() {
             "ok" if slowed => match gpu.temperature_c {
-                Some(t) => format!("{t} °C"),
+                Some(t) => format!("{t} {}", self.view.glyphs.degrees),
                 None => "slowed".to_owned(),
             },
             "ok" if programs(snapshot, gpu.index).next().is_some() => "no claim".to_owned(),
@@ -349,10 +349,7 @@ impl<'a> Table<'a> {
     /// The sign and the word, in the colours of both.
     fn signed(&self, gpu: &GpuView, word: &str) -> Line<'static> {
         let (theme, glyphs) = (self.view.theme, self.view.glyphs);
-        let word = match self.view.look.is_utf8() {
-            true => format!(" {word}"),
-            false => format!(" {}", word.replace('°', "")),
-        };
+        let word = format!(" {word}");
         match gpu.health.as_ref().map(|h| h.grade) == Some(Grade::Sick) {
             true => line!(self.view; error glyphs.broken, text word),
             false => Line::from(vec![span(glyphs.sign, theme.warn), span(word, theme.text)]),
@@ -396,11 +393,12 @@ impl<'a> Table<'a> {
             return;
         }
         let space = if self.sm { " " } else { "" };
-        let degrees = gpu.temperature_c.map(|t| format!("{t}{space}°C"));
+        let sign_of = view.glyphs.degrees;
+        let degrees = gpu.temperature_c.map(|t| format!("{t}{space}{sign_of}"));
         let watts = gpu.power_w.map(|w| format!("{w:.0} W"));
         let both = Vec::from_iter(degrees.into_iter().chain(watts.filter(|_| self.sm)));
         let state = match (&sign, gpu.condition()) {
-            (Some(word), "ok") if !word.contains('°') && self.name >= 10 => word.clone(),
+            (Some(word), "ok") if !word.ends_with(sign_of) && self.name >= 10 => word.clone(),
             (_, "ok") => both.join(" "),
             (_, word) => word.to_owned(),
         };

@@ -90,6 +90,29 @@ fn an_instance_is_a_whole_of_its_own() {
 }
 
 #[test]
+fn programs_without_a_claim_are_not_counted_as_claims() {
+    for (snapshot, page, wanted) in [
+        (canned::lab(), Page::Overview, "CLAIMS 1-8 of 20 "),
+        (canned::lab(), Page::Claims, "CLAIMS 20, no claim 1 "),
+        (canned::first_day(), Page::Overview, "NO CLAIM 1-9 of 14 "),
+        (canned::first_day(), Page::Claims, "NO CLAIM 14 "),
+        (
+            canned::workstation(),
+            Page::Overview,
+            "CLAIMS 5, no claim 1 ",
+        ),
+    ] {
+        let mut m = model(NLP, (120, 40), snapshot);
+        open(&mut m, page);
+        let text = screen(&m);
+        assert!(
+            text.lines().any(|l| l.starts_with(wanted)),
+            "{wanted}: {text}"
+        );
+    }
+}
+
+#[test]
 fn what_is_known_is_not_hidden_by_what_is_not() {
     let mut snapshot = canned::workstation();
     // A program that was adopted has no figures of its own, and without counters its GPU has none either.
@@ -451,8 +474,8 @@ fn pages_of_users_and_processes_say_what_their_rows_say() {
             let words: Vec<&str> = said.split_whitespace().collect();
             let bytes = words[words.iter().position(|w| *w == "GiB").unwrap() - 1];
             let said = row(&text, "GPU time");
-            let busy = said.split_whitespace().nth(2).unwrap();
-            let busy = busy.replace('%', " %");
+            let (_, busy) = said.split_once("GPU time").unwrap();
+            let busy = busy.trim_matches(['│', ' ']);
             assert!(
                 line.contains(&format!(" {bytes} GiB  {busy} of the time")),
                 "{bytes} {busy}: {line}\n{text}"
