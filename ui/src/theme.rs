@@ -304,7 +304,7 @@ impl Look {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Rgb, XTERM, contrast, rgb_of};
+    use crate::testing::{Rgb, XTERM, rgb_of};
 
     fn detect(vars: &[(&str, &str)]) -> Look {
         Look::detect(|name| {
@@ -358,48 +358,6 @@ mod tests {
         match colour {
             Some(colour @ (Color::Rgb(..) | Color::Indexed(16..))) => rgb_of(colour, &XTERM),
             other => panic!("{other:?} is as the terminal has it"),
-        }
-    }
-
-    #[test]
-    fn colours_are_readable_on_dark_and_on_light_terminals() {
-        let pages = [
-            (Background::Dark, (0x1e, 0x1e, 0x1e)),
-            (Background::Light, (0xff, 0xff, 0xff)),
-        ];
-        for depth in [Depth::Indexed, Depth::Rgb] {
-            for (background, page) in pages {
-                let t = Theme::new(depth, background);
-                for (name, style) in [
-                    ("heading", t.heading),
-                    ("dim", t.dim),
-                    ("good", t.good),
-                    ("warn", t.warn),
-                    ("error", t.error),
-                    ("key", t.key),
-                ] {
-                    assert_eq!(style.bg, None, "{name}");
-                    let seen = contrast(rgb(style.fg), page);
-                    assert!(seen >= 4.5, "{depth:?} {name} on {background:?}: {seen:.1}");
-                }
-                // Neighbours that carry a meaning.
-                let [used, burst, unused] = [t.used, t.burst, t.unused].map(|s| rgb(s.fg));
-                for (name, a, b) in [
-                    ("used and burst", used, burst),
-                    ("burst and unused", burst, unused),
-                    ("used and unused", used, unused),
-                    ("burst and page", burst, page),
-                ] {
-                    let seen = contrast(a, b);
-                    assert!(seen >= 3.0, "{depth:?} {name} on {background:?}: {seen:.1}");
-                }
-                // These bring their own background.
-                let letters = t.on.into_iter().chain([t.selected, t.caption]);
-                for (i, style) in letters.enumerate() {
-                    let seen = contrast(rgb(style.fg), rgb(style.bg));
-                    assert!(seen >= 4.5, "{depth:?} {background:?} {i}: {seen:.1}");
-                }
-            }
         }
     }
 

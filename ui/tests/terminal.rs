@@ -199,27 +199,6 @@ fn a_new_size_is_drawn_in_full() {
 }
 
 #[test]
-fn a_claim_is_released_and_another_made() {
-    let mut canned = Canned::start(&["workstation"]);
-    canned.until_text("vit.ipynb");
-    canned.press("x");
-    canned.until_text("Release c12");
-    canned.press("y");
-    canned.until_text("c12 released");
-    canned.until("claim gone", |c| !c.text().contains("vit.ipynb"));
-    canned.press("n\t\t\tprobe\r");
-    canned.until_text("c23 is yours");
-    canned.press("\r");
-    canned.until_text("probe");
-    canned.press("n");
-    canned.until_text("Claim a part of a GPU");
-    canned.press("\u{15}1\r");
-    canned.until_text("most free is 5.8 on GPU 0");
-    canned.press("\u{3}");
-    canned.end("left: quit");
-}
-
-#[test]
 fn while_nothing_changes_little_is_written() {
     let mut canned = Canned::start(&["workstation"]);
     canned.until_text("? help  q quit");

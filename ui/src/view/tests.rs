@@ -1,4 +1,4 @@
-use ratatui::style::{Color, Modifier};
+use ratatui::style::Color;
 use ratatui::text::{Line, Span};
 
 use gshare_proto::{Caps, ExpectedView, LaterView, OffView, StageView};
@@ -968,79 +968,6 @@ fn words_from_outside_cannot_move_the_cursor() {
             "{text:?}"
         );
     }
-}
-
-/// Foreground, background and modifiers of the first cell whose line starts with `line` and that shows
-/// `sign`.
-fn style_of(m: &Model, look: &Look, line: &str, sign: &str) -> (Color, Color, Modifier) {
-    let buf = buffer(m, look);
-    let (width, height) = m.size;
-    for y in 0..height {
-        let text: String = (0..width).map(|x| buf[(x, y)].symbol()).collect();
-        if !text.starts_with(line) {
-            continue;
-        }
-        let cell = (0..width)
-            .map(|x| &buf[(x, y)])
-            .find(|c| c.symbol() == sign);
-        let cell = cell.unwrap_or_else(|| panic!("no {sign} in {text}"));
-        return (cell.fg, cell.bg, cell.modifier);
-    }
-    panic!("no line {line}");
-}
-
-#[test]
-fn colours_by_meaning_in_every_depth() {
-    let mut m = model(NLP, (80, 24), canned::workstation());
-    // The second row of a GPU is its use: c14 of GPU 0 bursts over the idle c12.
-    let area = |colour| (colour, colour, Modifier::empty());
-    let ink = |colour| (colour, Color::Reset, Modifier::empty());
-    for (depth, used, burst, unused, sign) in [
-        (
-            Depth::Ansi,
-            ink(Color::LightBlue),
-            ink(Color::LightBlue),
-            ink(Color::DarkGray),
-            ink(Color::Yellow),
-        ),
-        (
-            Depth::Indexed,
-            ink(Color::Indexed(195)),
-            area(Color::Indexed(32)),
-            area(Color::Indexed(236)),
-            ink(Color::Indexed(214)),
-        ),
-        (
-            Depth::Rgb,
-            ink(Color::Rgb(0xb5, 0xdc, 0xff)),
-            area(Color::Rgb(0x35, 0x77, 0xba)),
-            area(Color::Rgb(0x1f, 0x27, 0x33)),
-            ink(Color::Rgb(0xe8, 0xb1, 0x24)),
-        ),
-        (
-            Depth::Mono,
-            ink(Color::Reset),
-            ink(Color::Reset),
-            ink(Color::Reset),
-            ink(Color::Reset),
-        ),
-    ] {
-        let look = Look::new(depth, true);
-        assert_eq!(style_of(&m, &look, "  61°C", "█"), used);
-        assert_eq!(style_of(&m, &look, "  61°C", "▒"), burst);
-        assert_eq!(style_of(&m, &look, "  61°C", "░"), unused);
-        assert_eq!(style_of(&m, &look, " c14", "▲"), sign);
-    }
-    press(&mut m, "<home>");
-    let chosen = style_of(&m, &Look::new(Depth::Mono, true), "▌c12", "c").2;
-    assert!(chosen.contains(Modifier::REVERSED));
-    // Without colour nothing is coloured.
-    let buf = buffer(&m, &Look::new(Depth::Mono, true));
-    assert!(
-        buf.content
-            .iter()
-            .all(|c| c.fg == Color::Reset && c.bg == Color::Reset)
-    );
 }
 
 #[test]
