@@ -123,7 +123,7 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
         let status = ok(&station, &["status"]);
         status.contains("last 24 h").then_some(status)
     });
-    assert!(status.contains("BORROWED"), "{status}");
+    assert!(status.contains("BURST"), "{status}");
 
     // Lines over time, of all, of the GPU and of the claim.
     let all = history(&station, HistoryBy::User, None);

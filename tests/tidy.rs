@@ -732,8 +732,11 @@ fn every_boundary_names_its_module_and_its_fuzz_target() {
     }
 }
 
-/// The texts of a source file that people may read: string literals of four words or more, outside comments and tests.
+/// The texts of a source file that people may read: string literals of two words or more, outside comments and tests.
 fn texts(source: &str) -> Vec<String> {
+    const SQL: [&str; 7] = [
+        "SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "PRAGMA", "ALTER",
+    ];
     let product = source.split("#[cfg(test)]").next().unwrap_or_default();
     let code = |l: &&str| !l.trim_start().starts_with("//");
     let lines: Vec<&str> = product.lines().filter(code).collect();
@@ -749,7 +752,8 @@ fn texts(source: &str) -> Vec<String> {
             '"' => {
                 inside = !inside;
                 let words: Vec<&str> = text.split_whitespace().collect();
-                if !inside && words.len() > 3 {
+                let is_sql = words.first().is_some_and(|w| SQL.contains(w));
+                if !inside && words.len() > 1 && !is_sql {
                     found.push(words.join(" "));
                 }
                 text.clear();
@@ -780,6 +784,8 @@ fn the_texts_are_in_the_words_of_users() {
         ["goes o", "n"],
         ["is to", "ld"],
         ["leas", "e"],
+        ["sh", "im"],
+        ["pro", "xy"],
     ]
     .map(|word| format!(" {} ", word.concat()))
     .into();
@@ -806,7 +812,7 @@ fn the_texts_are_in_the_words_of_users() {
     let all = files();
     for file in all.iter().filter(of_users) {
         let texts = texts(&text(file));
-        // SQL is no message, and the crates below the protocol cannot reach the catalogue.
+        // The crates below the protocol cannot reach the catalogue.
         let speaks = [
             "src/cli",
             "src/command",
@@ -816,8 +822,7 @@ fn the_texts_are_in_the_words_of_users() {
             "ui/src",
         ];
         let speaks = speaks.iter().any(|d| file.starts_with(d));
-        let sentence =
-            |t: &&String| speaks && t.split_whitespace().count() > 4 && !t.contains("?1");
+        let sentence = |t: &&String| speaks && t.split_whitespace().count() > 4;
         for text in texts.iter().filter(sentence) {
             if let Some(other) = said
                 .insert(text.clone(), file)
@@ -845,7 +850,10 @@ fn the_texts_are_in_the_words_of_users() {
                 })
                 .collect();
             let plain = format!(" {} ", plain.to_lowercase());
-            let word = private.iter().find(|w| plain.contains(w.as_str()));
+            // What older versions have stored stays.
+            let is_stored = text == "lease ended";
+            let mut words = private.iter().filter(|_| !is_stored);
+            let word = words.find(|w| plain.contains(w.as_str()));
             problems.extend(word.map(|w| format!("{}: `{}`: {text}", file.display(), w.trim())));
         }
     }

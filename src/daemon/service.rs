@@ -732,7 +732,7 @@ pub(crate) fn find(world: &World<'_>, peer: &Peer, word: &str) -> Result<ClaimId
 /// One line for the log.
 pub(crate) fn summary(world: &World<'_>) -> String {
     format!(
-        "{} GPUs, {} claims; cgroups {}, device filter {}, shim {}",
+        "{} GPUs, {} claims; cgroups {}, device filter {}, library {}",
         world.gpus.len(),
         world.claims.len(),
         if world.host.fences.tree.is_some() {

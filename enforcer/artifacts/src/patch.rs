@@ -36,7 +36,9 @@ pub(crate) fn patched(image: &[u8], real: &[u8], socket: &[u8]) -> io::Result<Ve
     let end = at + NEEDED.1;
     let whole = image.get(at + NEEDED.0.len()..end);
     if whole.is_none_or(|rest| rest.iter().any(|&byte| byte != b'/')) {
-        return Err(other("the proxy's placeholder is not as long as expected"));
+        return Err(other(
+            "the library's placeholder is not as long as expected",
+        ));
     }
     fill(&mut image[at..end], real);
     for (place, text) in [(REAL_PATH, real), (SOCKET_PATH, socket)] {
@@ -53,12 +55,12 @@ pub(crate) fn stamp(image: &mut [u8], mode: &[u8]) -> io::Result<()> {
 /// Takes the driver's functions that are not in `driver` out of a proxy: looking them up fails as it does without the
 /// proxy. Programs test for what a driver can do by looking for its names.
 pub(crate) fn leave_out(image: &mut [u8], driver: &BTreeSet<String>) -> io::Result<()> {
-    let odd = |error: object::Error| other(&format!("the proxy cannot be read: {error}"));
+    let odd = |error: object::Error| other(&format!("the library cannot be read: {error}"));
     let file = object::File::parse(&*image).map_err(odd)?;
     let table = file
         .section_by_name(".dynsym")
         .and_then(|section| section.file_range());
-    let (start, bytes) = table.ok_or_else(|| other("the proxy has no table of symbols"))?;
+    let (start, bytes) = table.ok_or_else(|| other("the library has no table of symbols"))?;
     let lacking: Vec<usize> = file
         .dynamic_symbols()
         .filter(|symbol| symbol.is_definition() && symbol.is_global())
@@ -71,9 +73,9 @@ pub(crate) fn leave_out(image: &mut [u8], driver: &BTreeSet<String>) -> io::Resu
         .collect();
     let table = image
         .get_mut(start as usize..(start + bytes) as usize)
-        .ok_or_else(|| other("the proxy's table of symbols is cut off"))?;
+        .ok_or_else(|| other("the library's table of symbols is cut off"))?;
     let symbols = object::slice_from_all_bytes_mut::<Sym64<object::LittleEndian>>(table)
-        .map_err(|()| other("the proxy's table of symbols has an odd length"))?;
+        .map_err(|()| other("the library's table of symbols has an odd length"))?;
     for at in lacking {
         // The loader passes over symbols without a value; nothing in the proxy refers to them by name.
         symbols[at].st_value.set(object::LittleEndian, 0);
@@ -86,7 +88,7 @@ fn write(image: &mut [u8], (mark, room): (&[u8], usize), text: &[u8]) -> io::Res
     let at = only(image, mark)? + mark.len();
     let place = image
         .get_mut(at..at + room)
-        .ok_or_else(|| other("the proxy ends inside a placeholder"))?;
+        .ok_or_else(|| other("the library ends inside a placeholder"))?;
     fill(place, text);
     Ok(())
 }
@@ -124,10 +126,10 @@ fn only(image: &[u8], mark: &[u8]) -> io::Result<usize> {
         rest.skip_until(mark[0])?;
         let at = image.len() - rest.len() - 1;
         if image[at..].starts_with(mark) && found.replace(at).is_some() {
-            return Err(other("the proxy has a placeholder twice"));
+            return Err(other("the library has a placeholder twice"));
         }
     }
-    found.ok_or_else(|| other("the proxy lacks a placeholder"))
+    found.ok_or_else(|| other("the library lacks a placeholder"))
 }
 
 fn other(what: &str) -> io::Error {

@@ -110,7 +110,7 @@ fn refuse_proxy(real: &Path, length: usize) -> io::Result<()> {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!(
-                "`{}` is gshare's own proxy, not the driver: name the driver's libcuda.so.1",
+                "`{}` is gshare's own library, not the driver: name the driver's libcuda.so.1",
                 real.display()
             ),
         ));
@@ -318,7 +318,7 @@ mod tests {
         let socket = Path::new("/run/x.sock");
         stage_shim(&one, Path::new("/opt/libcuda.so.1"), socket, Mode::Preload).unwrap();
         let error = stage_shim(&two, &one.join("libcuda.so"), socket, Mode::Preload).unwrap_err();
-        assert!(error.to_string().contains("own proxy"), "{error}");
+        assert!(error.to_string().contains("own library"), "{error}");
         assert!(!two.exists());
     }
 }
