@@ -19,11 +19,14 @@ use crate::demo::Job;
 use crate::station::{Options, Station};
 
 const CLAIMS: usize = 50;
-const COLUMNS: u16 = 110;
-const ROWS: u16 = 34;
+/// Columns and rows of the terminal beside them, and of those that nobody touches while two claims do nothing.
+const SIZE: (u16, u16) = (110, 34);
+const QUIET: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 50)];
 /// Percent of a core.
 const GOAL_SERVICE: f64 = 0.5;
 const GOAL_SCREEN: f64 = 0.12;
+/// Bytes a second of a screen on which nothing happens.
+const GOAL_BYTES: f64 = 600.0;
 const GOAL_RESIDENT: u64 = 20 << 20;
 /// Programs get this long before they are measured.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -54,6 +57,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     say(&format!(
         "  service, nothing claimed    {idle:>7.3} % of a core"
     ));
+    let quiet = quiet(&station, span.min(Duration::from_secs(20)))?;
     let mut cast = Cast::start(&station)?;
     let processes = cast.wait(&station)?;
     std::thread::sleep(SETTLE);
@@ -88,7 +92,10 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     cast.end();
     let ok = busy <= GOAL_SERVICE
         && resident <= GOAL_RESIDENT
-        && screen.is_some_and(|percent| percent <= GOAL_SCREEN);
+        && screen.is_some_and(|percent| percent <= GOAL_SCREEN)
+        && quiet
+            .iter()
+            .all(|(percent, bytes)| *percent <= GOAL_SCREEN && *bytes <= GOAL_BYTES);
     let line = json!({
         "bench": "cost",
         "device": "sim",
@@ -103,10 +110,39 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
         "measured_by": meter.how(),
         "monitors": rows,
         "goal_screen_percent": GOAL_SCREEN,
+        "quiet_screens": QUIET.iter().zip(&quiet).collect::<Vec<_>>(),
+        "goal_quiet_bytes_per_s": GOAL_BYTES,
         "judged": !args.quick,
         "ok": ok,
     });
     Ok(line)
+}
+
+/// Percent of a core, and bytes a second, of screens that nobody touches beside two claims that do nothing.
+fn quiet(station: &Station, span: Duration) -> anyhow::Result<Vec<(f64, f64)>> {
+    let claim = |size| {
+        let mut command = station.command();
+        // It ends with its input.
+        command.args(["claim", "-q", "-g", size, "--", "cat"]);
+        command
+            .stdin(Stdio::piped())
+            .spawn()
+            .context("cannot start a claim")
+    };
+    let mut cast = Cast(vec![claim("0.25")?, claim("0.5")?]);
+    let mut out = Vec::new();
+    for size in QUIET {
+        let [mut screen, ..] = monitors(station);
+        screen.size = size;
+        let (percent, bytes) = screen.measure(station, span)?;
+        let size = format!("{}x{}", size.0, size.1);
+        say(&format!(
+            "  gshare top, two idle claims, {size:<7} {percent:>7.3} % of a core (goal {GOAL_SCREEN}), {bytes:.0} bytes/s (goal {GOAL_BYTES})"
+        ));
+        out.push((percent, bytes));
+    }
+    cast.end();
+    Ok(out)
 }
 
 /// Claims and their processes.
@@ -296,6 +332,7 @@ struct Monitor {
     program: Option<PathBuf>,
     arguments: &'static [&'static str],
     get: &'static str,
+    size: (u16, u16),
 }
 
 fn on_path(name: &str) -> Option<PathBuf> {
@@ -312,32 +349,35 @@ fn monitors(station: &Station) -> [Monitor; 3] {
             program: Some(station.program().to_owned()),
             arguments: &["top", "--interval", "1s"],
             get: "",
+            size: SIZE,
         },
         Monitor {
             name: "nvitop",
             program: on_path("nvitop"),
             arguments: &["--monitor", "full", "--interval", "1"],
             get: "pip install nvitop",
+            size: SIZE,
         },
         Monitor {
             name: "nvtop",
             program: on_path("nvtop"),
             arguments: &["-d", "10"],
             get: "apt install nvtop",
+            size: SIZE,
         },
     ]
 }
 
 impl Monitor {
-    /// Percent of a core and bytes a second that it writes, in a terminal of 110x34.
+    /// Percent of a core and bytes a second that it writes.
     fn measure(&self, station: &Station, span: Duration) -> anyhow::Result<(f64, f64)> {
         let program = self
             .program
             .as_ref()
             .with_context(|| format!("it is not here ({})", self.get))?;
         let size = Winsize {
-            ws_row: ROWS,
-            ws_col: COLUMNS,
+            ws_row: self.size.1,
+            ws_col: self.size.0,
             ws_xpixel: 0,
             ws_ypixel: 0,
         };
