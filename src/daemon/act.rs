@@ -5,20 +5,19 @@ use std::time::Duration;
 use gshare_core::machine::Action;
 use gshare_core::machine::lever::Lever;
 use gshare_core::units::show_duration;
-use gshare_core::{Bytes, ClaimId, Reason, Slice};
+use gshare_core::{ClaimId, Reason};
 use gshare_proto::{ErrorCode, Queued, Reply, WireError, messages};
 
+use super::claims;
 use super::claims::Claims;
 use super::command::{ClaimCommand, Command, EndCommand, LeverCommand, LimitCommand};
+use super::connection::UNREAD_PLACES;
 use super::engine::LeverState;
 use super::features::Features;
-use super::policy::overuse;
+use super::reasons;
 use super::world::World;
-use super::{lazy, lease, reclaim, slurm, story};
+use super::{lease, reclaim, slurm};
 use crate::clock::unix_ms;
-
-/// A client that does not read is not told its place more often than this ahead.
-pub(crate) const UNREAD_PLACES: usize = 16;
 
 /// What is done for a decision of the core.
 pub(crate) fn commands(
@@ -123,7 +122,7 @@ fn refusal(
     for_now: bool,
 ) -> Option<WireError> {
     let asked = world.claims.waiting.get(&id)?;
-    let mut text = story::waits_text(world, features, id, reason);
+    let mut text = reasons::waits_text(world, features, id, reason);
     let waited = unix_ms().saturating_sub(asked.since_ms) / 1000;
     if for_now && waited > 0 {
         let waited = show_duration(Duration::from_secs(waited));
@@ -167,7 +166,7 @@ pub(crate) fn tell_place(
     if asked.out.unsent() > UNREAD_PLACES {
         return None;
     }
-    let text = story::waits_text(world, features, id, reason);
+    let text = reasons::waits_text(world, features, id, reason);
     asked.out.reply(&Reply::Queued(Queued {
         id: id.to_string(),
         position: u32::try_from(position).unwrap_or(u32::MAX),
@@ -186,46 +185,9 @@ pub(crate) fn refuse(claims: &mut Claims, id: ClaimId, error: WireError) {
         return;
     };
     if claims.contains_key(&id) {
-        lazy::refuse_wanting(claims, id, &error);
+        claims::refuse_wanting(claims, id, &error);
     } else {
         asked.out.error(error);
-    }
-}
-
-pub(crate) fn measure(world: &World<'_>) -> Vec<(ClaimId, usize, Bytes)> {
-    let mut charges = Vec::new();
-    for (id, live) in world.claims.iter() {
-        for seat in &live.seats {
-            // The cap holds what is charged below the limit; a member that writes more into its page
-            // must not keep others from what is free.
-            let uuid = &world.gpus[seat.gpu].uuid;
-            let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
-            let most = slice.map_or(world.gpus[seat.gpu].total, |s| s.mem_limit);
-            let charge = seat.usage.most_charged_bytes(most);
-            let charge = charge
-                .saturating_add(world.policy.driver_bytes(*id, seat.gpu))
-                .min(most);
-            charges.push((*id, seat.gpu, Bytes(charge)));
-        }
-    }
-    charges
-}
-
-/// Writes all caps of a claim into its pages.
-pub(crate) fn write_caps(world: &World<'_>, id: ClaimId) {
-    for slice in world.machine.ledger().slices(id).unwrap_or_default() {
-        write_cap(world, id, slice);
-    }
-}
-
-pub(crate) fn write_cap(world: &World<'_>, id: ClaimId, slice: &Slice) {
-    let seat = world
-        .claims
-        .get(&id)
-        .and_then(|live| live.seats.iter().find(|s| s.gpu == slice.gpu));
-    if let Some(seat) = seat {
-        seat.limits
-            .set_memory_cap(overuse::cap_in_force(world, id, slice));
     }
 }
 

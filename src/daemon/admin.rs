@@ -4,20 +4,20 @@ pub(crate) mod drain;
 pub(crate) mod kill;
 mod mode;
 pub(crate) mod quota;
+pub(crate) mod rights;
 
-use gshare_proto::{AdminCall, AuditEntry, ErrorCode, Reply, WireError, messages};
+use gshare_proto::{AdminCall, AuditEntry, ErrorCode, Reply, WireError};
 
+use self::rights::{may_administrate, unwritten};
 use super::features::Features;
-use super::journal::{Journal, JournalError, Store};
+use super::journal::{Journal, Store};
 use super::names::Names;
-pub(crate) use super::order::{Act, Order};
+use super::order::{Act, Order};
 use super::peer::Peer;
 use super::world::World;
-use super::{conformance, convert, off, release};
+use super::{conformance, off, release};
 use crate::clock::unix_ms;
 
-/// Longest text of a reason, in characters.
-const REASON: usize = 200;
 /// Most entries of the audit log in one answer.
 const ENTRIES: u32 = 10_000;
 
@@ -119,57 +119,4 @@ impl Journal {
         }
         Ok(())
     }
-}
-
-/// Root, the service's own user, and the groups of the config; by the kernel's word on the connection.
-pub(crate) fn may_administrate(world: &World<'_>, peer: &Peer) -> Result<(), WireError> {
-    if !peer.on_machine {
-        return Err(WireError::new(
-            ErrorCode::NotPermitted,
-            "gshare admin is not for programs in a container or in a user's claim, even as root"
-                .to_owned(),
-        )
-        .with_hint("run it on the machine itself: sudo gshare admin ..."));
-    }
-    let own = nix::unistd::Uid::effective().as_raw();
-    if peer.uid == 0 || peer.uid == own {
-        return Ok(());
-    }
-    let groups = &world.config.admin.groups;
-    let mut named = peer
-        .gids
-        .iter()
-        .filter_map(|gid| world.host.names.group(*gid));
-    if !groups.is_empty() && named.any(|name| groups.contains(&name)) {
-        return Ok(());
-    }
-    let user = world.host.names.user(peer.uid);
-    tracing::warn!("{user} tried to use gshare admin");
-    let who = if groups.is_empty() {
-        "root".to_owned()
-    } else {
-        messages::only_groups(groups.join(", "))
-    };
-    Err(WireError::new(
-        ErrorCode::NotPermitted,
-        format!("{user} may not use gshare admin on this machine; {who} may"),
-    )
-    .with_hint("sudo gshare admin ..., or ask to be listed: [admin] groups in gshare.toml"))
-}
-
-/// The reason that an administrator gave, fit for other people's terminals.
-fn reason_of(text: Option<&str>) -> Option<String> {
-    text.map(|t| convert::clean(t, REASON))
-        .filter(|t| !t.trim().is_empty())
-}
-
-/// ` (fan broken)`, or nothing.
-fn in_brackets(reason: Option<&str>) -> String {
-    reason.map_or_else(String::new, |r| format!(" ({r})"))
-}
-
-/// The error of a caller of whose wish nothing is done, because it cannot be written down.
-pub(super) fn unwritten(error: &JournalError) -> WireError {
-    WireError::new(ErrorCode::Internal, messages::nothing_changed(error))
-        .with_hint(messages::state_disk_room())
 }

@@ -4,19 +4,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use gshare_core::ClaimId;
-use gshare_core::machine::Event;
-use gshare_proto::{ClaimFor, ClaimSpec, ErrorCode, Reply, Wait, WireError, messages};
+use gshare_proto::{ClaimFor, ClaimSpec, ErrorCode, Reply, Wait, WireError};
 
 use super::claims::{Asked, Claims};
 use super::connection::Sender;
-use super::effects::Effects;
 use super::fact::Found;
 use super::journal::BehalfRecord;
 use super::order::Order;
 use super::peer::Peer;
 use super::world::World;
-use super::{convert, die, ending, gpus, grant, members, policy, slurm};
-use crate::daemon::command::{ClaimCommand, Command, GpuCommand, LimitCommand};
+use super::{convert, die, grant, slurm, whose};
+use crate::daemon::command::{ClaimCommand, Command, GpuCommand};
 
 /// What is kept of what was asked: whoever asks for the same again gets the same claim.
 fn plain(spec: ClaimSpec, name: &str) -> ClaimSpec {
@@ -110,84 +108,6 @@ pub(crate) fn order(
     })
 }
 
-/// Opens the cgroup of a claim on behalf if it is there, and closes it to GPUs that the claim does not have. Where
-/// the cgroup has a filter that bears no other, that one has to do.
-pub(crate) fn enter(with: &mut Effects, id: ClaimId) -> anyhow::Result<Vec<Command>> {
-    let mut done = Vec::new();
-    grant::make_cgroup(with, id)?;
-    let gpus = with.claims.get(&id).into_iter();
-    let gpus = gpus.flat_map(|live| live.record.slices.iter());
-    let gpus: Vec<usize> = gpus.filter_map(|s| with.gpus.gpu_index(&s.uuid)).collect();
-    let rules = gpus::rules(&with.world(), with.claims.get(&id).map(|l| &l.record), gpus);
-    let Some(live) = with.claims.get_mut(&id) else {
-        return Ok(done);
-    };
-    let (Some(cgroup), Some(behalf)) = (&live.cgroup, &mut live.record.origin.behalf) else {
-        return Ok(done);
-    };
-    let filtered = match &mut with.host.fences.filters {
-        Some(filters) => filters.set(cgroup, &rules).map_err(|error| {
-            let all = filters.attached(cgroup).unwrap_or_default();
-            (error, all.iter().any(|filter| !filter.ours))
-        }),
-        None => Ok(()),
-    };
-    die::at("behalf-filter");
-    if !std::mem::replace(&mut behalf.seen, true) {
-        with.journal.put(&live.record)?;
-    }
-    die::at("behalf-seen");
-    match filtered {
-        Ok(()) => {}
-        // As that of each Slurm job is with ConstrainDevices=yes.
-        Err((error, true)) => {
-            tracing::info!(%id, %error, "gshare cannot set its device filter for a claim-for claim; the other filter of its cgroup stays");
-        }
-        Err((error, false)) => {
-            let text = format!("{id}: its programs can still open other GPUs: {error}");
-            done.push(Command::NoticeOf { id, text });
-        }
-    }
-    // Outside the tree it is exempt from `deny` by its own id.
-    done.extend(policy::carry_out(with, LimitCommand::Deny));
-    done.extend(policy::carry_out(with, LimitCommand::LimitMemory(id)));
-    done.push(Command::Gpus(GpuCommand::DoubtOwners));
-    Ok(done)
-}
-
-/// Ends a claim on behalf. Its processes get no signal: what runs on runs without the claim.
-pub(crate) fn end_behalf(with: &mut Effects, id: ClaimId, cause: &str) -> Vec<Command> {
-    let Some(live) = with.claims.get(&id) else {
-        return Vec::new();
-    };
-    for seat in &live.seats {
-        seat.limits.set_state(gshare_abi::State::NotGranted);
-    }
-    // Before the journal forgets it: nobody would find a filter that is left.
-    if let (Some(filters), Some(cgroup)) = (&with.host.fences.filters, &live.cgroup)
-        && let Err(error) = filters.clear_dir(cgroup.dir())
-    {
-        tracing::warn!(%id, %error, "cannot remove the device filter from the cgroup of a claim-for claim");
-    }
-    die::at("behalf-open");
-    let mut done = ending::dismantle(with, id, cause);
-    die::at("behalf-ended");
-    done.extend([
-        Command::Gpus(GpuCommand::DoubtOwners),
-        // What its processes still hold is use without a claim before others get its part.
-        Command::Gpus(GpuCommand::LookUpOwners),
-        Command::Refresh,
-        Command::Core(Event::Gone { id }),
-        Command::Publish,
-    ]);
-    done
-}
-
-/// The claim on behalf that a process is a member of.
-pub(crate) fn behalf_of(world: &World<'_>, pid: i32) -> Option<ClaimId> {
-    members::claim_of(world, pid).filter(|id| world.claims.is_on_behalf(*id))
-}
-
 /// Which cgroups of claims on behalf are there.
 pub(crate) fn cgroups_of_others(world: &World<'_>) -> BTreeMap<ClaimId, Found> {
     let Some(tree) = &world.host.fences.tree else {
@@ -267,21 +187,10 @@ impl Claims {
     }
 }
 
-/// The refusal of a program that is not below the cgroup of a claim on behalf.
-pub(crate) fn not_below(claims: &Claims, id: ClaimId) -> WireError {
-    let record = claims.get(&id).map(|l| &l.record);
-    let cgroup = record
-        .and_then(|r| r.origin.behalf.as_ref())
-        .map(|b| &b.cgroup);
-    let cgroup = cgroup.map_or_else(String::new, |c| c.display().to_string());
-    let text = format!("{id} is for the programs below {cgroup}; no other can join it");
-    WireError::new(ErrorCode::NotPermitted, text).with_hint(messages::claim_your_own())
-}
-
 /// The answer to a process that asks for a claim where one on behalf stands for it: it is in that one, and stays
 /// where it is.
 pub(crate) fn joins_behalf(world: &World<'_>, peer: &Peer) -> Option<Result<Reply, WireError>> {
-    let id = behalf_of(world, peer.process?.pid)?;
+    let id = whose::behalf_of(world, peer.process?.pid)?;
     let owner = world.claims.get(&id)?.record.uid;
     if peer.uid == owner {
         return Some(Ok(grant::granted(world, id)));

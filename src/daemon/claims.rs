@@ -3,15 +3,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
-use gshare_core::machine::{Kept, Memory, Now};
-use gshare_core::{ClaimId, Request};
+use gshare_core::machine::{Event, Kept, Memory, Now};
+use gshare_core::{Bytes, Change, ClaimId, Request};
 use gshare_enforcer::cgroup::ClaimCgroup;
+use gshare_enforcer::proc::ProcessKey;
 
 use super::connection::{ConnId, Sender};
 use super::journal::ClaimRecord;
 use super::live::Live;
 use super::peer::Peer;
+use gshare_abi::wire::Answer;
+use gshare_proto::ErrorCode;
+use gshare_proto::WireError;
 
 /// All of them: as a map, those that are granted.
 #[derive(Debug, Default)]
@@ -89,4 +94,77 @@ pub(crate) struct Remembered {
     pub(super) found: bool,
     /// It has been read: only then is it written anew.
     pub(super) read: bool,
+}
+
+/// A process that is about to become a claim.
+#[derive(Debug)]
+pub(crate) struct Adoption {
+    pub(super) asked: Asked,
+    pub(super) process: ProcessKey,
+    pub(super) held: Vec<(usize, Bytes)>,
+    /// The name of the caller, if that is not its owner.
+    pub(super) by: Option<String>,
+}
+
+impl Adoption {
+    /// The claim with its number, and what the core hears.
+    pub(crate) fn numbered(&mut self, id: ClaimId) -> (Asked, Event) {
+        self.asked.record.id = id.0;
+        let request = self.asked.request.clone();
+        let held = std::mem::take(&mut self.held);
+        (self.asked.clone(), Event::Adopt { id, request, held })
+    }
+}
+
+/// A claim that is to be guaranteed no more than it uses.
+#[derive(Debug)]
+pub(crate) struct Shrink {
+    pub(super) id: ClaimId,
+    /// Bytes before.
+    pub(super) asked: u64,
+    pub(super) change: Change,
+    /// What undoes it.
+    pub(super) back: Change,
+    pub(super) before: String,
+}
+
+impl Shrink {
+    /// For the core.
+    pub(crate) fn event(&self, ticket: u64) -> Event {
+        Event::Resize {
+            ticket,
+            id: self.id,
+            change: self.change,
+            patience: Some(Duration::ZERO),
+        }
+    }
+}
+
+/// Those who wait for the GPU of a claim get nothing now, and may ask again.
+pub(crate) fn refuse_wanting(claims: &mut Claims, id: ClaimId, error: &WireError) {
+    let Some(live) = claims.get_mut(&id) else {
+        return;
+    };
+    live.told_wait = None;
+    let mut message = error.message.clone();
+    if let Some(hint) = &error.hint {
+        message = format!("{message}; {hint}");
+    }
+    if error.code == ErrorCode::NotAvailable {
+        message = format!(
+            "{id} gets no GPU now: {message}; this call fails with CUDA_ERROR_NO_DEVICE, the next one asks again"
+        );
+    }
+    if error.code == ErrorCode::Usage {
+        message = format!(
+            "{id} cannot get a GPU here: {message}; CUDA calls fail with CUDA_ERROR_NO_DEVICE"
+        );
+    }
+    let answer = Answer::Refused {
+        code: "not_available".to_owned(),
+        message,
+    };
+    for wanting in std::mem::take(&mut live.wanting) {
+        wanting.out.member(&answer);
+    }
 }

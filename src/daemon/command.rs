@@ -16,20 +16,17 @@ use gshare_enforcer::gpu::GpuSample;
 use gshare_enforcer::proc::{PidFd, ProcessKey, Terminal};
 use gshare_proto::{Reply, WireError};
 
-use super::claims::{Asked, Wish};
-use super::conformance::Conformance;
+use super::claims::{Adoption, Asked, Shrink, Wish};
 use super::connection::Sender;
 use super::fact::Fact;
 use super::gpu::ReleasedGpus;
 use super::journal::{ClaimRecord, DrainRecord, HoldingRecord, SliceRecord, Store};
-use super::levers::Prepared;
+use super::levers::job::Prepared;
 use super::live::{Ending, Live};
-use super::mig::Dividing;
+use super::mig::divide::Dividing;
 use super::msg::Outcome;
-use super::off::Which;
-use super::policy::adopt::Adoption;
-use super::release::LetGo;
-use super::resize::Shrink;
+use super::release::letting_go::LetGo;
+use super::settings::Conformance;
 use crate::stage::Stages;
 
 /// Something to do.
@@ -169,6 +166,15 @@ pub(crate) enum RuleCommand {
     LookAtLevers,
     /// Claims in the host come back where their memory fits.
     CallBack(Which),
+}
+
+/// Which claims come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// All of them.
+    All,
+    /// Those of stages 1 and 2.
+    Observed,
 }
 
 /// Commands about the end of claims.

@@ -2,38 +2,18 @@
 //! is installed, stages 3 and 4 are experimental.
 
 use gshare_proto::{AdminDone, Check, Conformance as Found, ErrorCode, WireError, messages};
-use serde::{Deserialize, Serialize};
 
-use super::admin::{Act, Order};
 use super::command::{Command, RuleCommand};
-use super::doctor::check;
+use super::doctor::row::check;
+use super::order::{Act, Order};
+use super::settings::Conformance;
 use super::world::World;
-use crate::clock::{local, unix_ms};
+use crate::clock::unix_ms;
 use crate::off;
 
 /// Name of the line in the state directory.
 const FILE: &str = "conformance";
 const COMMAND: &str = "sudo gshare doctor --conformance";
-
-/// When it ran on which GPU with which driver, and what it found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Conformance {
-    at_ms: u64,
-    gpu: String,
-    driver: String,
-    checks: u32,
-    different: u32,
-}
-
-impl Conformance {
-    fn text(&self) -> String {
-        let (gpu, driver, at) = (&self.gpu, &self.driver, local(self.at_ms));
-        format!(
-            "in {} of {} checks the driver differs from its documentation: {gpu}, driver {driver}, {at}",
-            self.different, self.checks
-        )
-    }
-}
 
 /// What was found before. A line that cannot be understood says nothing.
 pub(crate) fn read(world: &World<'_>) -> Option<Conformance> {

@@ -9,6 +9,9 @@ use gshare_abi::wire::{Answer, LaunchAnswer};
 use gshare_proto::{Reply, WireError};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+/// A client that does not read is not told its place more often than this ahead.
+pub(crate) const UNREAD_PLACES: usize = 16;
+
 /// Number of a connection.
 pub(crate) type ConnId = u64;
 

@@ -21,11 +21,12 @@ use super::command::{ClaimCommand, Command, LimitCommand};
 use super::driver::Driver;
 use super::effects::Effects;
 use super::fences::Fences;
+use super::find::find;
 use super::order::Order;
 use super::peer::Peer;
 use super::settings::Settings;
 use super::world::World;
-use super::{gpus, grant, levers, service};
+use super::{gpus, grant, levers};
 use spec::{Mount, Node, Spec};
 
 /// Whose kind of device this is.
@@ -47,7 +48,7 @@ pub(crate) fn order(
     word: &str,
     slice: bool,
 ) -> Result<Order, WireError> {
-    let id = service::find(world, peer, word)?;
+    let id = find(world, peer, word)?;
     let Some(live) = world.claims.get(&id) else {
         return Err(not_now(format!("{id} still waits")));
     };

@@ -5,12 +5,12 @@ use std::time::Duration;
 use gshare_config::Wait as DefaultWait;
 use gshare_core::{Bytes, Class, ModeWish, Request, Share, Size};
 use gshare_enforcer::proc::{self, ProcessKey};
-use gshare_proto::{ClaimSpec, CommandLine, ErrorCode, Wait, WireError, messages};
+use gshare_proto::{ClaimSpec, CommandLine, ErrorCode, SignalSpec, Wait, WireError, messages};
+use nix::sys::signal::Signal;
 
 use super::gpu::Gpus;
 use super::journal::{ClaimRecord, OriginRecord, ProcessRecord, TermsRecord};
 use super::peer::Peer;
-use super::signal;
 use super::world::World;
 use crate::figures;
 
@@ -39,6 +39,9 @@ const NODE: &str = "/dev/nvidia";
 /// The least memory that is worth a claim.
 const LEAST_MEM: u64 = 1 << 20;
 
+/// Longest time before the end, as Slurm has it.
+const LONGEST_S: u32 = 65_535;
+
 fn usage(message: impl Into<String>) -> WireError {
     WireError::new(ErrorCode::Usage, message)
 }
@@ -49,7 +52,7 @@ pub(crate) fn request(
     peer: &Peer,
     spec: &ClaimSpec,
 ) -> Result<(Request, Option<Duration>, ClaimRecord), WireError> {
-    spec.signal.map_or(Ok(()), signal::check)?;
+    spec.signal.map_or(Ok(()), check_signal)?;
     let defaults = &world.config.defaults;
     let class: Class = match &spec.class {
         Some(word) => word.parse().map_err(usage)?,
@@ -160,6 +163,20 @@ pub(crate) fn request(
     Ok((request, patience, record))
 }
 
+/// Why a signal cannot be asked for.
+fn check_signal(spec: SignalSpec) -> Result<(), WireError> {
+    let known = Signal::try_from(spec.number).is_ok();
+    (known && (1..=LONGEST_S).contains(&spec.before_s))
+        .then_some(())
+        .ok_or_else(|| {
+            let text = format!(
+                "--signal: signal {} cannot be sent {} s before the end (1 to {LONGEST_S} s)",
+                spec.number, spec.before_s
+            );
+            WireError::new(ErrorCode::Usage, text)
+        })
+}
+
 /// Binds a request to GPUs of a model and of a mode, and says whether it may be moved.
 fn bind(world: &World<'_>, spec: &ClaimSpec, request: &mut Request) -> Result<(), WireError> {
     request.movable = spec.movable.unwrap_or(true);
@@ -210,6 +227,16 @@ fn bind(world: &World<'_>, spec: &ClaimSpec, request: &mut Request) -> Result<()
 pub(crate) fn command_line(pid: i32) -> Vec<String> {
     let words = proc::cmdline(pid).unwrap_or_default();
     CommandLine::of(words.iter().map(|w| w.to_string_lossy())).into_words()
+}
+
+/// `[trainer] podman run ...` where containers run.
+pub(super) fn what_in(containers: &[String], name: Option<&str>, command: &[String]) -> String {
+    let what = figures::what(name, command);
+    if containers.is_empty() {
+        what
+    } else {
+        format!("[{}] {what}", containers.join(", "))
+    }
 }
 
 /// Text of a user that others will see on their terminals: bounded, nothing that steers the terminal.

@@ -26,7 +26,7 @@ use super::effects::Effects;
 use super::msg::Msg;
 use super::strict::{LibDirs, VIEW};
 use super::world::World;
-use super::{gpus, grant, tell};
+use super::{gpus, tell};
 
 /// Hidden first argument of the process that makes the mounts again in a member's view.
 pub const COVER_ARGUMENT: &str = "__cover";
@@ -79,12 +79,6 @@ pub(super) fn watch(
         .name("driver files".to_owned())
         .spawn(follow)
         .map(drop)
-}
-
-/// Puts the proxies where cooperative programs find them, with the names that the driver has now.
-pub(super) fn stage_preload(dirs: &LibDirs, libcuda: &Path, socket: &Path) -> std::io::Result<()> {
-    let mode = gshare_artifacts::Mode::Preload;
-    gshare_artifacts::stage_shim(&dirs.preload, libcuda, socket, mode)
 }
 
 /// The directories that the driver's files lie in, and links to them.
@@ -161,7 +155,7 @@ pub(crate) fn undo_uncover(with: &mut Effects, id: ClaimId) -> Vec<Command> {
     };
     live.uncovered = false;
     let ended = live.ending.as_ref().is_some_and(|e| e.kill_at.is_some());
-    if ended || !grant::open_again(with, id) {
+    if ended || !gpus::open_again(with, id) {
         return Vec::new();
     }
     let text = format!(

@@ -1,28 +1,25 @@
 //! What this machine and this service can do, a row per mechanism.
 
+pub(crate) mod row;
+
 use gshare_config::{LaunchCaps, Mode};
 use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::gpu::{Health, counters};
 use gshare_proto::{Check, Grade, HealthView, messages};
 
+use self::row::{GROUPS, check};
 use super::admin::drain;
+use super::effects::Effects;
 use super::features::Features;
 use super::gpu::Gpu;
 use super::history::History;
 use super::journal::Journal;
 use super::levers::facts;
 use super::policy::overuse;
-use super::service::Service;
 use super::viewer::Viewer;
 use super::world::World;
 use super::{conformance, mps, policy};
 use gshare_enforcer::gpu::Observer;
-
-/// Where a mechanism has been seen to work so far; docs/hardware.md has the same words.
-pub(super) const SIMULATION: &str = "simulation only";
-
-/// For what needs a kernel only.
-const KERNEL: &str = "no GPU involved (Linux 6.18)";
 
 /// The cgroup2 mount of a directory, where the first move after a pause waits for the kernel (no `favordynmods`).
 fn slow_mount(dir: &std::path::Path) -> Option<String> {
@@ -36,52 +33,6 @@ fn slow_mount(dir: &std::path::Path) -> Option<String> {
     (!favoured).then(|| mount[1].to_owned())
 }
 
-/// Headings in the order of the page, each with how the names of its rows begin.
-const GROUPS: &[(&str, &[&str])] = &[
-    (
-        "service",
-        &[
-            "service",
-            "journal",
-            "history",
-            "systemd",
-            "cgroups",
-            "administrators",
-        ],
-    ),
-    (
-        "driver and GPUs",
-        &["driver", "GPU ", "health", "conformance"],
-    ),
-    (
-        "GPU access",
-        &[
-            "device filter",
-            "strict",
-            "deny",
-            "unclaimed",
-            "over-use",
-            "adopt",
-        ],
-    ),
-    ("memory", &["memory"]),
-    (
-        "compute",
-        &[
-            "compute", "MPS", "mps", "MIG", "mig", "gate", "mode", "offload", "moving",
-        ],
-    ),
-    ("containers and metrics", &["containers", "metrics"]),
-];
-
-/// The status of a row that has none of its own.
-fn usual_status(name: &str) -> &'static str {
-    match name {
-        "service" | "journal" | "history" | "administrators" | "cgroups" | "systemd" => KERNEL,
-        _ => SIMULATION,
-    }
-}
-
 /// Why the memory limits of users' slices do not hold below a cgroup: that controller is not on this hierarchy.
 fn unbound_memory(dir: &std::path::Path) -> Option<String> {
     let mount = gshare_enforcer::cgroup::Mount::find().ok()?;
@@ -93,30 +44,11 @@ fn unbound_memory(dir: &std::path::Path) -> Option<String> {
     })
 }
 
-/// The heading of a row.
-fn group(name: &str) -> &'static str {
-    let group = GROUPS
-        .iter()
-        .find(|(_, names)| names.iter().any(|n| name.starts_with(n)));
-    group.map_or("more", |(heading, _)| heading)
-}
-
 /// Rows under their headings, in the order of [`GROUPS`].
 fn grouped(mut rows: Vec<Check>) -> Vec<Check> {
     let place = |c: &Check| GROUPS.iter().position(|(heading, _)| *heading == c.group);
     rows.sort_by_key(|c| place(c).unwrap_or(GROUPS.len()));
     rows
-}
-
-pub(super) fn check(name: &str, state: &str, detail: impl Into<String>) -> Check {
-    Check {
-        group: group(name).to_owned(),
-        name: name.to_owned(),
-        state: state.to_owned(),
-        detail: detail.into(),
-        status: usual_status(name).to_owned(),
-        fix: None,
-    }
 }
 
 /// The administrators, and what they have closed.
@@ -415,40 +347,45 @@ fn table_row(world: &World<'_>) -> Check {
 }
 
 /// All rows.
-pub(crate) fn doctor(service: &Service, viewer: Viewer) -> Vec<Check> {
+pub(crate) fn doctor(
+    effects: &Effects,
+    features: &Features,
+    history: &History,
+    viewer: Viewer,
+) -> Vec<Check> {
     let mut rows = vec![
-        driver_row(&service.world(), &service.effects.observer),
-        service_row(&service.world()),
+        driver_row(&effects.world(), &effects.observer),
+        service_row(&effects.world()),
     ];
-    let guests = super::guest::rows(service.effects.gpus.iter().map(|gpu| gpu.model.as_str()));
+    let guests = super::guest::rows(effects.gpus.iter().map(|gpu| gpu.model.as_str()));
     rows.extend(
         guests
             .into_iter()
             .map(|(name, detail)| check(name, "limited", detail)),
     );
-    rows.extend(gpu_rows(&service.world()));
-    rows.push(conformance::row(&service.world()));
-    rows.extend(health_rows(&service.world(), &service.features));
-    rows.push(shim_row(&service.world()));
-    rows.push(table_row(&service.world()));
-    rows.push(cgroup_row(&service.world()));
-    rows.push(journal_row(&service.world(), &service.effects.journal));
-    rows.push(history_row(&service.world(), &service.history));
-    rows.push(administrators_row(&service.world()));
-    rows.push(metrics_row(&service.features));
-    rows.push(containers_row(&service.world()));
-    rows.push(filter_row(&service.world()));
+    rows.extend(gpu_rows(&effects.world()));
+    rows.push(conformance::row(&effects.world()));
+    rows.extend(health_rows(&effects.world(), features));
+    rows.push(shim_row(&effects.world()));
+    rows.push(table_row(&effects.world()));
+    rows.push(cgroup_row(&effects.world()));
+    rows.push(journal_row(&effects.world(), &effects.journal));
+    rows.push(history_row(&effects.world(), history));
+    rows.push(administrators_row(&effects.world()));
+    rows.push(metrics_row(features));
+    rows.push(containers_row(&effects.world()));
+    rows.push(filter_row(&effects.world()));
     rows.extend(policy::doctor::policy_rows(
-        &service.world(),
-        &service.effects.journal,
+        &effects.world(),
+        &effects.journal,
         viewer,
     ));
-    rows.extend(mps::doctor::rung_rows(&service.world()));
-    rows.push(launcher_row(&service.world()));
+    rows.extend(mps::doctor::rung_rows(&effects.world()));
+    rows.push(launcher_row(&effects.world()));
     rows.extend(facts::lever_rows(
-        &service.world(),
-        &service.features,
-        &service.effects.levers,
+        &effects.world(),
+        features,
+        &effects.levers,
     ));
     grouped(rows)
 }

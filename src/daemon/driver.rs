@@ -6,7 +6,6 @@ use anyhow::Context;
 use gshare_config::{Config, Paths};
 use gshare_enforcer::driver::Library;
 
-use super::cover::stage_preload;
 use super::strict::{Found, LibDirs, Strict, search};
 
 /// What there is of it, and how commands are held to it.
@@ -68,4 +67,10 @@ impl Driver {
             });
         }
     }
+}
+
+/// Puts the proxies where cooperative programs find them, with the names that the driver has now.
+pub(super) fn stage_preload(dirs: &LibDirs, libcuda: &Path, socket: &Path) -> std::io::Result<()> {
+    let mode = gshare_artifacts::Mode::Preload;
+    gshare_artifacts::stage_shim(&dirs.preload, libcuda, socket, mode)
 }

@@ -3,7 +3,7 @@
 
 use gshare_enforcer::gpu::Observer;
 
-use super::admin;
+use super::admin::rights;
 use super::claims::Claims;
 use super::command::Command;
 use super::core::Core;
@@ -59,7 +59,7 @@ pub(crate) fn written(journal: &Journal, batch: Vec<Command>) -> Vec<Command> {
         return rest;
     }
     let told = |command| match command {
-        Command::Reply(out, _) => Some(Command::Reply(out, Err(admin::unwritten(&error)))),
+        Command::Reply(out, _) => Some(Command::Reply(out, Err(rights::unwritten(&error)))),
         _ => None,
     };
     rest.into_iter().filter_map(told).collect()

@@ -11,17 +11,26 @@ use gshare_enforcer::cgroup::{ClaimCgroup, ClaimPlace, ClaimTree};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
+use super::claims;
 use super::claims::Claims;
+use super::die;
 use super::effects::Effects;
 use super::fact::Fact;
+use super::find::find;
 use super::journal::{ClaimRecord, Ended, HoldingRecord, Journal};
 use super::live::{Ending, Live, TERM_GRACE};
 use super::order::Order;
 use super::peer::Peer;
 use super::policy::limits;
 use super::world::World;
-use super::{claim_for, gpus, lazy, members, mps, reclaim, service, signal, tell, whose};
+use super::{gpus, mps, signal, tell, whose};
 use crate::daemon::command::{Command, EndCommand, GpuCommand};
+use gshare_core::units::show_duration;
+
+/// Between SIGTERM and SIGKILL to a claim that is ended for others.
+pub(crate) const GRACE: Duration = Duration::from_secs(10);
+/// How the cause of the end of a claim begins whose command is to be started anew.
+pub(crate) const REQUEUED: &str = "requeued";
 
 /// A control program of MPS that has not answered by then is not waited for.
 const MPS_ANSWERS: Duration = Duration::from_secs(4);
@@ -67,15 +76,15 @@ pub(crate) fn carry_out(with: &mut Effects, command: EndCommand) -> Vec<Command>
         EndCommand::KillMembers(id, members) => kill_members(&with.world(), id, &members),
         EndCommand::Killed(id) => with.claims.killed(id),
         EndCommand::Dismantle { id, cause } => return dismantle(with, id, &cause),
-        EndCommand::EndBehalf { id, cause } => return claim_for::end_behalf(with, id, &cause),
+        EndCommand::EndBehalf { id, cause } => return end_behalf(with, id, &cause),
         EndCommand::RefuseWanting(id) => {
             let error = WireError::new(ErrorCode::Ended, format!("{id} was released"));
-            lazy::refuse_wanting(&mut with.claims, id, &error);
+            claims::refuse_wanting(&mut with.claims, id, &error);
             if with.claims.waiting.remove(&id).is_some() {
                 return gone(id);
             }
         }
-        EndCommand::Requeue { id, why } => return reclaim::requeue(&with.world(), id, &why),
+        EndCommand::Requeue { id, why } => return requeue(&with.world(), id, &why),
         EndCommand::Requeued(id) => {
             if let Some(live) = with.claims.get_mut(&id) {
                 live.record.end.requeued = true;
@@ -123,7 +132,7 @@ pub(crate) fn carry_out(with: &mut Effects, command: EndCommand) -> Vec<Command>
 
 /// `gshare release`.
 pub(crate) fn release(world: &World<'_>, peer: &Peer, word: &str) -> Result<Order, WireError> {
-    let id = service::find(world, peer, word)?;
+    let id = find(world, peer, word)?;
     may(world, peer, id, "release")?;
     Ok(let_go(world, peer, vec![id]))
 }
@@ -440,7 +449,7 @@ fn kill_members(world: &World<'_>, id: ClaimId, members: &[ProcessKey]) {
         return send(world, members, libc::SIGKILL);
     }
     let outside = members.iter().filter(|p| !inside.contains(&p.pid));
-    let moved = outside.filter(|p| members::claim_of(world, p.pid) == Some(id));
+    let moved = outside.filter(|p| whose::claim_of(world, p.pid) == Some(id));
     send(world, &moved.copied().collect::<Vec<_>>(), libc::SIGKILL);
 }
 
@@ -465,6 +474,57 @@ fn may_begin(world: &World<'_>, id: ClaimId) -> bool {
     let ending = world.claims.get(&id).and_then(|l| l.ending.as_ref());
     ending.is_some_and(|e| e.since.elapsed() < world.config.claims.leftover_grace)
         && !tell::members_now(world, id).is_empty()
+}
+
+/// Ends a claim so that its command can start anew later: SIGTERM, a grace time, SIGKILL. What started it does
+/// so when it sees that (`gshare claim --requeue`).
+pub(crate) fn requeue(world: &World<'_>, id: ClaimId, why: &str) -> Vec<Command> {
+    let text = format!(
+        "{id} is ended and queued again: {why}. Its programs have {} to save their work",
+        show_duration(GRACE)
+    );
+    let mut out = vec![
+        Command::Ends(EndCommand::Requeued(id)),
+        Command::TellOwner { id, text },
+    ];
+    out.extend(end_claim(world, id, &format!("{REQUEUED}: {why}")));
+    out
+}
+
+/// Ends a claim with all its processes: SIGTERM now, SIGKILL after a grace. Until then its programs keep the GPU, so
+/// that they can save what they have.
+pub(crate) fn end_claim(world: &World<'_>, id: ClaimId, cause: &str) -> Vec<Command> {
+    let mut out = end_all(world, id, cause, GRACE);
+    out.push(Command::Ends(EndCommand::KeepGpu(id)));
+    out
+}
+
+/// Ends a claim on behalf. Its processes get no signal: what runs on runs without the claim.
+fn end_behalf(with: &mut Effects, id: ClaimId, cause: &str) -> Vec<Command> {
+    let Some(live) = with.claims.get(&id) else {
+        return Vec::new();
+    };
+    for seat in &live.seats {
+        seat.limits.set_state(State::NotGranted);
+    }
+    // Before the journal forgets it: nobody would find a filter that is left.
+    if let (Some(filters), Some(cgroup)) = (&with.host.fences.filters, &live.cgroup)
+        && let Err(error) = filters.clear_dir(cgroup.dir())
+    {
+        tracing::warn!(%id, %error, "cannot remove the device filter from the cgroup of a claim-for claim");
+    }
+    die::at("behalf-open");
+    let mut done = dismantle(with, id, cause);
+    die::at("behalf-ended");
+    done.extend([
+        Command::Gpus(GpuCommand::DoubtOwners),
+        // What its processes still hold is use without a claim before others get its part.
+        Command::Gpus(GpuCommand::LookUpOwners),
+        Command::Refresh,
+        Command::Core(Event::Gone { id }),
+        Command::Publish,
+    ]);
+    done
 }
 
 pub(crate) fn may(
@@ -505,7 +565,7 @@ pub(crate) fn may(
 /// signal.
 fn send(world: &World<'_>, processes: &[ProcessKey], signal: i32) {
     for process in processes {
-        if claim_for::behalf_of(world, process.pid).is_some() {
+        if whose::behalf_of(world, process.pid).is_some() {
             continue;
         }
         let fd = PidFd::open(process.pid).ok().flatten();

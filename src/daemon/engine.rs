@@ -11,6 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::connection::Sender;
 use super::msg::{LeverMsg, Msg, Unable};
+use super::world::World;
 
 /// First argument of the process that talks to the driver.
 pub const ENGINE_ARGUMENT: &str = "__checkpoint-engine";
@@ -75,4 +76,36 @@ impl LeverState {
             wanted: BTreeMap::new(),
         }
     }
+}
+
+/// The engine opens no GPU that was let go. An engine that runs is ended; says when it has.
+pub(crate) fn restrict_engine(
+    world: &World<'_>,
+    levers: &LeverState,
+) -> Option<std::sync::mpsc::Receiver<()>> {
+    let engine = Arc::clone(levers.engine.as_ref()?);
+    let open = |g: &usize| {
+        let gpu = &world.gpus[*g];
+        gpu.parent.is_none()
+            && !world.gpus.is_released(*g)
+            && !world.gpus.dividing.contains(g)
+            && !world.gpus.is_divided(*g)
+    };
+    let gpus = (0..world.gpus.len()).filter(open);
+    let uuids: Vec<&str> = gpus.map(|g| world.gpus[g].uuid.as_str()).collect();
+    let all = world.gpus.released.is_empty() && world.gpus.dividing.is_empty();
+    let only = (!all).then(|| uuids.join(","));
+    let (ended_tx, ended_rx) = std::sync::mpsc::channel();
+    // It may be busy with its start.
+    let started = std::thread::Builder::new().name("engine".to_owned());
+    let ending = started.spawn(move || {
+        engine.restrict(only);
+        let _ = ended_tx.send(());
+        // So that nobody waits for `cuInit` later; that there is no GPU left for it is no news.
+        let _ = engine.start();
+    });
+    if let Err(error) = ending {
+        tracing::error!(%error, "cannot start the thread that ends the checkpoint engine: the engine keeps its GPUs open");
+    }
+    Some(ended_rx)
 }

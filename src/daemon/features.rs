@@ -9,12 +9,14 @@ use super::health::Health;
 use super::identity::Identity;
 use super::idle::Idle;
 use super::kernels::Kernels;
+use super::live::Live;
 use super::metrics::Metrics;
 use super::notebooks::Notebooks;
 use super::notices::Notices;
 use super::policy::takes::Takers;
 use super::reminders::Reminders;
 use super::world::World;
+use gshare_core::ClaimId;
 
 /// A round has at most so many turns: what comes of the commands of one turn is told in the next.
 const TURNS: usize = 64;
@@ -100,6 +102,17 @@ impl Round {
         }
         self.turns += 1;
         Some(facts)
+    }
+}
+
+impl Features {
+    /// What a claim is beside its command line. The environment has the name that a notebook had when its kernel was
+    /// started.
+    pub(crate) fn identity_of(&self, id: ClaimId, live: &Live) -> gshare_proto::Identity {
+        let mut found = self.identity.show(id, live);
+        let now = self.notebooks.notebook_of(id);
+        found.notebook = now.or(found.notebook);
+        found
     }
 }
 

@@ -231,6 +231,11 @@ pub(crate) struct Gpus {
 }
 
 impl Gpus {
+    /// Whether one is divided into instances.
+    pub(crate) fn have_instances(&self) -> bool {
+        self.iter().any(|g| g.parent.is_some())
+    }
+
     /// A reading that is fresh enough to speak of now.
     pub(crate) fn reading(&self, gpu: usize) -> Option<&GpuReading> {
         let fresh = |r: &&GpuReading| r.age().is_some_and(|age| age < STALE);

@@ -6,17 +6,20 @@ use gshare_enforcer::gpu::GpuState;
 
 use super::command::{Command, GpuCommand};
 use super::effects::Effects;
+use super::engine;
 use super::fact::Fact;
 use super::features::Features;
 use super::fences::Rules;
 use super::gpu::{FIRST_LOOK, Gpus, Modes};
 use super::journal::ClaimRecord;
+use super::levers::place;
 use super::policy::overuse;
-use super::release::Wait;
+use super::release::letting_go::Wait;
 use super::settings::Settings;
 use super::whose::Whose;
 use super::world::World;
-use super::{die, levers, modes, mps, whose};
+use super::{die, modes, mps, whose};
+use gshare_enforcer::device::DeviceError;
 
 /// Carries out a command about GPUs.
 pub(crate) fn carry_out(with: &mut Effects, command: GpuCommand) -> Vec<Command> {
@@ -52,7 +55,7 @@ pub(crate) fn carry_out(with: &mut Effects, command: GpuCommand) -> Vec<Command>
             with.gpus.released = next;
             // Not waited for: a GPU takes claims when it answers.
             drop(with.observer.release(with.gpus.released_indices()));
-            drop(levers::restrict_engine(&with.world(), &with.levers));
+            drop(engine::restrict_engine(&with.world(), &with.levers));
         }
         GpuCommand::Divide(dividing) => {
             die::at("mig-journaled");
@@ -66,7 +69,7 @@ pub(crate) fn carry_out(with: &mut Effects, command: GpuCommand) -> Vec<Command>
         }
         GpuCommand::Divided(g) => {
             with.gpus.dividing.remove(&g);
-            drop(levers::restrict_engine(&with.world(), &with.levers));
+            drop(engine::restrict_engine(&with.world(), &with.levers));
             let sample = with.observer.sample_now(FIRST_LOOK).ok();
             let sample = sample.map(|sample| Command::Sample(Box::new(sample)));
             let overheads = Command::Gpus(GpuCommand::Overheads);
@@ -99,9 +102,27 @@ pub(crate) fn carry_out(with: &mut Effects, command: GpuCommand) -> Vec<Command>
     Vec::new()
 }
 
+/// Has a claim's cgroup open its GPUs, also those that it comes to, and no other.
+pub(crate) fn open_gpus(with: &mut Effects, id: ClaimId) -> Result<(), DeviceError> {
+    let Some(live) = with.claims.get(&id).filter(|live| !live.uncovered) else {
+        return Ok(());
+    };
+    let gpus = place::gpus_of(&with.gpus, &live.record);
+    let rules = rules(&with.world(), Some(&live.record), gpus);
+    with.host.fences.set(live.cgroup.as_ref(), &rules)
+}
+
+/// The same of a claim that runs. False if that failed.
+pub(crate) fn open_again(with: &mut Effects, id: ClaimId) -> bool {
+    let opened = open_gpus(with, id);
+    opened
+        .inspect_err(|error| tracing::error!(%id, %error, "cannot change its device filter"))
+        .is_ok()
+}
+
 /// Ends what has a GPU open beside NVML's handle: its MPS daemon and the engine.
 fn close(with: &mut Effects, g: usize) -> Vec<Wait> {
-    let engine = levers::restrict_engine(&with.world(), &with.levers);
+    let engine = engine::restrict_engine(&with.world(), &with.levers);
     let ended = [
         ("the MPS control daemon", with.gpus.mps.end(g)),
         ("the process that offloads claims", engine),

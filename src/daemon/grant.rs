@@ -11,31 +11,31 @@ use std::time::{Duration, Instant};
 use gshare_abi::GpuUuid;
 use gshare_abi::host::{LimitsFile, LimitsInit, UsageMemfd};
 use gshare_config::Stage;
-use gshare_core::machine::{Event, Now};
+use gshare_core::machine::Now;
 use gshare_core::{Bytes, ClaimId, Held, Slice};
 use gshare_enforcer::cgroup::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Tree};
-use gshare_enforcer::device::DeviceError;
 use gshare_enforcer::proc::{self, PidFd};
 use gshare_proto::{ErrorCode, Granted, Reply, WireError, messages};
 
 use super::claims::Asked;
+use super::claims::Claims;
+use super::command::GpuCommand;
 use super::command::{Command, LimitCommand};
 use super::effects::Effects;
 use super::fact::Fact;
+use super::find::find;
 use super::gpu::Gpus;
 use super::host::Host;
-use super::journal::{ClaimRecord, HoldingRecord, JournalError, SliceRecord};
+use super::journal::{ClaimRecord, JournalError, SliceRecord};
 use super::lazy::places;
-use super::levers::{facts, place};
+use super::levers::facts;
 use super::live::{Live, Seat};
 use super::mps::doctor;
 use super::peer::Peer;
 use super::policy::adopt;
+use super::reasons;
 use super::world::World;
-use super::{
-    bound, claim_for, convert, die, ending, gpus, lazy, members, mps, off, policy, service, slurm,
-    stage, turns,
-};
+use super::{bound, convert, die, ending, gpus, mps, off, policy, slurm, stage, turns, whose};
 use crate::clock::{millis, unix_ms};
 
 /// Time spent by phase, in microseconds.
@@ -69,41 +69,8 @@ fn token() -> u64 {
     RandomState::new().hash_one(unix_ms())
 }
 
-/// Carries out a grant. If it fails the claim holds nothing.
-pub(crate) fn grant(
-    with: &mut Effects,
-    id: ClaimId,
-    slices: &[Slice],
-    ends: Option<Now>,
-    counted: bool,
-) -> Vec<Command> {
-    let holding = match counted {
-        true => HoldingRecord::Counted,
-        false => HoldingRecord::Here,
-    };
-    let granted = if let Some(live) = with.claims.get_mut(&id) {
-        match std::mem::replace(&mut live.record.holding, holding) {
-            HoldingRecord::Counted => Ok(booked(with, id)),
-            _ => lazy::grant(with, id, slices, ends),
-        }
-    } else if let Some(mut asked) = with.claims.waiting.remove(&id) {
-        asked.record.holding = holding;
-        grant_asked(with, id, &asked, slices, ends)
-    } else {
-        Err(Vec::new())
-    };
-    if granted.is_err() {
-        with.core.then(Event::Gone { id });
-    } else if let Some(live) = with.claims.get(&id) {
-        let size = size_text(&with.world(), &live.record).unwrap_or_default();
-        let text = format!("granted: {size}");
-        with.journal.note(live.record.uid, id, &text);
-    }
-    granted.unwrap_or_else(|commands| commands)
-}
-
 /// The books have room for a claim that was only counted.
-fn booked(with: &Effects, id: ClaimId) -> Vec<Command> {
+pub(crate) fn booked(with: &Effects, id: ClaimId) -> Vec<Command> {
     if let Some(live) = with.claims.get(&id) {
         with.journal.keep(&live.record, "that a claim is booked");
     }
@@ -114,7 +81,7 @@ fn booked(with: &Effects, id: ClaimId) -> Vec<Command> {
     ]
 }
 
-fn grant_asked(
+pub(crate) fn grant_asked(
     with: &mut Effects,
     id: ClaimId,
     asked: &Asked,
@@ -196,7 +163,7 @@ fn try_grant(
     with.claims.insert(id, Live::new(record));
 
     if behalf {
-        done.extend(claim_for::enter(with, id)?);
+        done.extend(enter(with, id)?);
     } else if !plain {
         make_cgroup(with, id)?;
     }
@@ -233,22 +200,60 @@ fn try_grant(
     Ok(phases.done)
 }
 
-/// Has a claim's cgroup open its GPUs, also those that it comes to, and no other.
-pub(crate) fn open_gpus(with: &mut Effects, id: ClaimId) -> Result<(), DeviceError> {
-    let Some(live) = with.claims.get(&id).filter(|live| !live.uncovered) else {
-        return Ok(());
+/// Opens the cgroup of a claim on behalf if it is there, and closes it to GPUs that the claim does not have. Where
+/// the cgroup has a filter that bears no other, that one has to do.
+pub(crate) fn enter(with: &mut Effects, id: ClaimId) -> anyhow::Result<Vec<Command>> {
+    let mut done = Vec::new();
+    make_cgroup(with, id)?;
+    let gpus = with.claims.get(&id).into_iter();
+    let gpus = gpus.flat_map(|live| live.record.slices.iter());
+    let gpus: Vec<usize> = gpus.filter_map(|s| with.gpus.gpu_index(&s.uuid)).collect();
+    let rules = gpus::rules(&with.world(), with.claims.get(&id).map(|l| &l.record), gpus);
+    let Some(live) = with.claims.get_mut(&id) else {
+        return Ok(done);
     };
-    let gpus = place::gpus_of(&with.gpus, &live.record);
-    let rules = gpus::rules(&with.world(), Some(&live.record), gpus);
-    with.host.fences.set(live.cgroup.as_ref(), &rules)
+    let (Some(cgroup), Some(behalf)) = (&live.cgroup, &mut live.record.origin.behalf) else {
+        return Ok(done);
+    };
+    let filtered = match &mut with.host.fences.filters {
+        Some(filters) => filters.set(cgroup, &rules).map_err(|error| {
+            let all = filters.attached(cgroup).unwrap_or_default();
+            (error, all.iter().any(|filter| !filter.ours))
+        }),
+        None => Ok(()),
+    };
+    die::at("behalf-filter");
+    if !std::mem::replace(&mut behalf.seen, true) {
+        with.journal.put(&live.record)?;
+    }
+    die::at("behalf-seen");
+    match filtered {
+        Ok(()) => {}
+        // As that of each Slurm job is with ConstrainDevices=yes.
+        Err((error, true)) => {
+            tracing::info!(%id, %error, "gshare cannot set its device filter for a claim-for claim; the other filter of its cgroup stays");
+        }
+        Err((error, false)) => {
+            let text = format!("{id}: its programs can still open other GPUs: {error}");
+            done.push(Command::NoticeOf { id, text });
+        }
+    }
+    // Outside the tree it is exempt from `deny` by its own id.
+    done.extend(policy::carry_out(with, LimitCommand::Deny));
+    done.extend(policy::carry_out(with, LimitCommand::LimitMemory(id)));
+    done.push(Command::Gpus(GpuCommand::DoubtOwners));
+    Ok(done)
 }
 
-/// The same of a claim that runs. False if that failed.
-pub(crate) fn open_again(with: &mut Effects, id: ClaimId) -> bool {
-    let opened = open_gpus(with, id);
-    opened
-        .inspect_err(|error| tracing::error!(%id, %error, "cannot change its device filter"))
-        .is_ok()
+/// The refusal of a program that is not below the cgroup of a claim on behalf.
+pub(crate) fn not_below(claims: &Claims, id: ClaimId) -> WireError {
+    let record = claims.get(&id).map(|l| &l.record);
+    let cgroup = record
+        .and_then(|r| r.origin.behalf.as_ref())
+        .map(|b| &b.cgroup);
+    let cgroup = cgroup.map_or_else(String::new, |c| c.display().to_string());
+    let text = format!("{id} is for the programs below {cgroup}; no other can join it");
+    WireError::new(ErrorCode::NotPermitted, text).with_hint(messages::claim_your_own())
 }
 
 /// Makes, or opens, the cgroup of a claim.
@@ -294,7 +299,7 @@ pub(crate) fn join(
     word: &str,
     parent: bool,
 ) -> Result<Reply, WireError> {
-    let id = service::find(&with.world(), peer, word)?;
+    let id = find(&with.world(), peer, word)?;
     let owner = with.claims.get(&id).map(|l| l.record.uid);
     let Some(owner) = owner else {
         return Err(WireError::new(
@@ -313,11 +318,11 @@ pub(crate) fn join(
     if with.claims.is_on_behalf(id) {
         let inside = peer
             .process
-            .and_then(|p| members::claim_of(&with.world(), p.pid))
+            .and_then(|p| whose::claim_of(&with.world(), p.pid))
             == Some(id);
         return match inside {
             true => Ok(granted(&with.world(), id)),
-            false => Err(claim_for::not_below(&with.claims, id)),
+            false => Err(not_below(&with.claims, id)),
         };
     }
     let record = with.claims.get(&id).map(|l| &l.record);
@@ -404,23 +409,6 @@ fn lodging(world: &World<'_>, record: &ClaimRecord) -> Option<PathBuf> {
     (!taken).then_some(found.cgroup)
 }
 
-/// What a slice is of its GPU: the larger of its part of the memory and of the SMs.
-pub(crate) fn share_of(world: &World<'_>, slice: &SliceRecord) -> f64 {
-    let sm = f64::from(slice.sm_milli) / 1000.0;
-    let whole = world
-        .gpus
-        .gpu_index(&slice.uuid)
-        .and_then(|g| world.machine.ledger().gpus().get(g)?.capacity());
-    match whole {
-        Some(Bytes(whole)) if whole > 0 => {
-            let mem = slice.mem as f64 / whole as f64;
-            // What one asks as 0.5 of the allocatable is a little less of the whole: show what was asked.
-            if mem > sm { mem } else { sm }
-        }
-        _ => sm,
-    }
-}
-
 /// `0.50 of GPU 1 (11.8 GiB, SMs >= 50 %, up to 100 %)`, through MPS `(11.8 GiB, 66 of 132 SMs)`, which are fixed;
 /// nothing for a claim without GPUs.
 pub(crate) fn size_text(world: &World<'_>, record: &ClaimRecord) -> Option<String> {
@@ -450,7 +438,7 @@ pub(crate) fn size_text(world: &World<'_>, record: &ClaimRecord) -> Option<Strin
         String::new()
     };
     // As it is asked for: `2x0.50`, and `2.00` of whole ones.
-    let share = match (share_of(world, first), gpus.len()) {
+    let share = match (reasons::share_of(world, first), gpus.len()) {
         (share, 1) => format!("{share:.2}"),
         (0.995.., count) => format!("{count}.00"),
         (share, count) => format!("{count}x{share:.2}"),
@@ -505,12 +493,6 @@ fn room_for_page(path: &std::path::Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The time until a moment in Unix milliseconds, to the nearest second.
-pub(super) fn show_until(unix: u64) -> String {
-    let left = Duration::from_millis(unix.saturating_sub(unix_ms()).saturating_add(500));
-    gshare_core::units::show_duration(left)
-}
-
 impl Gpus {
     /// Launches of the live members.
     pub(crate) fn launches(&self, live: &Live) -> u64 {
@@ -545,7 +527,7 @@ impl Gpus {
 
 /// The environment of a claim.
 pub(crate) fn env(world: &World<'_>, peer: &Peer, word: &str) -> Result<Reply, WireError> {
-    let id = service::find(world, peer, word)?;
+    let id = find(world, peer, word)?;
     if world.claims.waiting.contains_key(&id) {
         let message = format!("{id} still waits");
         return Err(WireError::new(ErrorCode::NotAvailable, message));
@@ -594,11 +576,11 @@ fn grant_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
             )
         }
         (Some(ends), true) if record.command.is_empty() => {
-            let left = show_until(ends);
+            let left = reasons::show_until(ends);
             format!("ends in {left}, or with gshare release {id}; longer: gshare extend {id}")
         }
         (Some(ends), _) => {
-            format!("ends in {}", show_until(ends))
+            format!("ends in {}", reasons::show_until(ends))
         }
         (None, true) => format!("held until gshare release {id}"),
         (None, false) => "ends with this command".to_owned(),

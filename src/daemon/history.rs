@@ -15,6 +15,9 @@ pub(crate) mod sum;
 pub(crate) mod vitals;
 pub(crate) mod worker;
 
+use gshare_proto::ClaimGpu;
+use gshare_proto::ErrorCode;
+use gshare_proto::WireError;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -58,4 +61,18 @@ pub(crate) enum Ask {
     Report(ReportSpec),
     /// What is stored about the one who asks, from a place on.
     Stored(Option<StoredPlace>),
+}
+
+/// A claim's parts of GPUs, as they are recorded.
+pub(super) struct Seen {
+    pub(super) id: ClaimId,
+    pub(super) uid: u32,
+    pub(super) parts: Vec<ClaimGpu>,
+    pub(super) idle_s: Option<u64>,
+    pub(super) held_back_ms: Option<u64>,
+}
+
+/// What is answered where the thread could not be started.
+pub(crate) fn no_history() -> WireError {
+    WireError::new(ErrorCode::NotAvailable, "this service keeps no history")
 }

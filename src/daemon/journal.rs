@@ -2,6 +2,7 @@
 //! claims. One SQLite file in WAL mode; a claim is written before anything is done for it.
 
 mod admin;
+mod file;
 mod health;
 mod holding;
 mod older;
@@ -9,7 +10,7 @@ mod past;
 mod records;
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use gshare_core::ClaimId;
@@ -17,6 +18,8 @@ use gshare_core::machine::Kept;
 use rusqlite::{Connection, OptionalExtension, params};
 
 pub(crate) use admin::{DrainRecord, QuotaRecord};
+use file::{DOCUMENT, FORMAT, put_meta, signed};
+pub(crate) use file::{Journal, JournalError};
 pub(crate) use health::{Store, XidRecord};
 pub(crate) use holding::{HoldingRecord, ParkedRecord};
 use past::Budget;
@@ -26,33 +29,6 @@ pub(crate) use records::RunsRecord;
 pub(crate) use records::{
     BehalfRecord, ClaimRecord, OriginRecord, ProcessRecord, SampleRecord, SliceRecord, TermsRecord,
 };
-
-/// Why the journal failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum JournalError {
-    /// It could not be opened.
-    #[error("cannot open the journal {}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// Cause.
-        #[source]
-        source: rusqlite::Error,
-    },
-    /// A statement failed: a full disk, a damaged file.
-    #[error("cannot use the journal: {0}")]
-    Sql(rusqlite::Error),
-    /// A record could not be turned into text or back.
-    #[error("a record of the journal is damaged")]
-    Record(#[from] serde_json::Error),
-}
-
-// Its cause stands in its own text, so that every line of the log has it; as a source it would be told twice.
-impl From<rusqlite::Error> for JournalError {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Sql(error)
-    }
-}
 
 /// Its name in the state directory.
 pub(crate) const FILE: &str = "gshare.db";
@@ -65,11 +41,6 @@ pub(crate) fn reader(path: &Path) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)
 }
 
-/// Of the file: 1 had the waiting claims in one text of `meta`, 2 has a row for each.
-const FORMAT: i64 = 2;
-/// Of the documents in it: [`ClaimRecord`] as JSON.
-const DOCUMENT: i64 = 1;
-
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS claim (
     id INTEGER PRIMARY KEY, waits INTEGER NOT NULL, format INTEGER NOT NULL, record TEXT NOT NULL) STRICT;
@@ -81,24 +52,6 @@ CREATE TABLE IF NOT EXISTS overhead (
     model TEXT NOT NULL, driver TEXT NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (model, driver)) STRICT;
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 ";
-
-/// The open journal.
-#[derive(Debug)]
-pub(crate) struct Journal {
-    db: Connection,
-    ended: Budget,
-    events: Budget,
-    /// The file has a newer format: nothing is written to it, and this is a copy in memory.
-    newer: Option<i64>,
-    /// How many services have used it.
-    starts: u64,
-    /// Above every id that was ever granted or told.
-    next_id: u64,
-    /// Ended claims that a full disk does not take.
-    unwritten: Vec<Ended>,
-    /// When it forgets what is old, Unix milliseconds.
-    forget_ms: u64,
-}
 
 /// A claim that waited when the last service stopped, or was held.
 #[derive(Debug, Default)]
@@ -431,15 +384,6 @@ fn has_samples(journal: &Journal) -> Result<bool, JournalError> {
     Ok(tables > 0)
 }
 
-/// The same as part of a transaction.
-pub(crate) fn put_meta(db: &Connection, key: &str, value: &str) -> Result<(), JournalError> {
-    db.execute(
-        "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)",
-        [key, value],
-    )?;
-    Ok(())
-}
-
 /// What has changed about those who wait.
 #[derive(Debug, Default)]
 pub(crate) struct QueueChanges {
@@ -469,11 +413,6 @@ fn write(db: &Connection, claim: &ClaimRecord, waits: bool) -> Result<(), Journa
     )?
     .execute(params![signed(claim.id), waits, DOCUMENT, text])?;
     Ok(())
-}
-
-/// SQLite integers are signed; no figure here comes near the top bit.
-fn signed(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -13,12 +13,14 @@ use gshare_core::machine::{Event, Now};
 use gshare_core::{ClaimId, Reason, Slice};
 use gshare_proto::{ClaimSpec, ErrorCode, Reply, WireError, messages};
 
-use super::act::UNREAD_PLACES;
+use super::claims;
 use super::claims::{Asked, Claims};
+use super::connection::UNREAD_PLACES;
 use super::connection::{ConnId, Sender};
 use super::effects::Effects;
 use super::fact::Fact;
 use super::features::Features;
+use super::gpus;
 use super::journal::ClaimRecord;
 use super::live::{Live, Wanting};
 use super::peer::Peer;
@@ -74,7 +76,7 @@ fn try_lay_by(
     with.journal.put(&record)?;
     with.claims.insert(id, Live::new(record));
     grant::make_cgroup(with, id)?;
-    grant::open_gpus(with, id)?;
+    gpus::open_gpus(with, id)?;
     grant::adopt_command(with, id, peer)
 }
 
@@ -149,7 +151,7 @@ pub(crate) fn want(
         Some(why) => Err(WireError::new(ErrorCode::NotAvailable, why)),
         None => asked_for(&with.world(), id, peer, out),
     };
-    let asked = asked.inspect_err(|error| refuse_wanting(&mut with.claims, id, error));
+    let asked = asked.inspect_err(|error| claims::refuse_wanting(&mut with.claims, id, error));
     asked.unwrap_or_default().into_iter().collect()
 }
 
@@ -168,7 +170,7 @@ pub(crate) fn grant(
         let text = messages::not_granted(id, format_args!("{error:#}"));
         empty_handed(with, id);
         let error = WireError::new(ErrorCode::Internal, text.clone());
-        refuse_wanting(&mut with.claims, id, &error);
+        claims::refuse_wanting(&mut with.claims, id, &error);
         vec![Command::NoticeOf { id, text }]
     })?;
     let waited = unix_ms().saturating_sub(asked.since_ms);
@@ -209,7 +211,7 @@ fn try_grant(
     live.record.terms.ends_ms = ends_ms;
     live.record.slices = slices_of;
     with.journal.put(&live.record)?;
-    grant::open_gpus(with, id)?;
+    gpus::open_gpus(with, id)?;
     grant::make_seats(with, id, slices)?;
     let mut done = vec![Command::Tell(Fact::Arrived { claim: id })];
     done.extend(policy::carry_out(with, LimitCommand::LimitMemory(id)));
@@ -230,7 +232,7 @@ fn empty_handed(with: &mut Effects, id: ClaimId) {
     }
     with.journal
         .keep(&live.record, "that a claim holds nothing");
-    if let Err(error) = grant::open_gpus(with, id) {
+    if let Err(error) = gpus::open_gpus(with, id) {
         tracing::error!(%id, "a claim got no GPU, but its programs may still open some: {error}");
     }
 }
@@ -319,35 +321,6 @@ pub(crate) fn tell_wanting(claims: &mut Claims, id: ClaimId, answer: Answer, kno
     }
     live.told_wait = Some(answer);
     live.told_no_start = (!knows).then(Instant::now);
-}
-
-/// They get nothing now, and may ask again.
-pub(crate) fn refuse_wanting(claims: &mut Claims, id: ClaimId, error: &WireError) {
-    let Some(live) = claims.get_mut(&id) else {
-        return;
-    };
-    live.told_wait = None;
-    let mut message = error.message.clone();
-    if let Some(hint) = &error.hint {
-        message = format!("{message}; {hint}");
-    }
-    if error.code == ErrorCode::NotAvailable {
-        message = format!(
-            "{id} gets no GPU now: {message}; this call fails with CUDA_ERROR_NO_DEVICE, the next one asks again"
-        );
-    }
-    if error.code == ErrorCode::Usage {
-        message = format!(
-            "{id} cannot get a GPU here: {message}; CUDA calls fail with CUDA_ERROR_NO_DEVICE"
-        );
-    }
-    let answer = Answer::Refused {
-        code: "not_available".to_owned(),
-        message,
-    };
-    for wanting in std::mem::take(&mut live.wanting) {
-        wanting.out.member(&answer);
-    }
 }
 
 impl Claims {

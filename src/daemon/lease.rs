@@ -11,13 +11,14 @@ use gshare_proto::{ErrorCode, LeaseView, Reply, WireError};
 use super::claims::Claims;
 use super::command::{Command, EndCommand};
 use super::convert::MOST_S;
+use super::find::find;
 use super::journal::{ClaimRecord, Journal, JournalError, ProcessRecord};
 use super::live::Ending;
 use super::order::Order;
 use super::peer::Peer;
 use super::settings::Settings;
 use super::world::World;
-use super::{ending, service, whose};
+use super::{ending, whose};
 use crate::clock::{millis, unix_ms};
 
 /// Cause of the end of a claim whose lease is over.
@@ -46,7 +47,7 @@ pub(crate) fn extended(
     word: &str,
     by_s: u64,
 ) -> Result<ClaimRecord, WireError> {
-    let id = service::find(world, peer, word)?;
+    let id = find(world, peer, word)?;
     ending::may(world, peer, id, "extend")?;
     if !(1..=MOST_S).contains(&by_s) {
         let text = "a time limit is extended by at least a second and at most a year";

@@ -4,14 +4,13 @@
 //! a service that is killed anywhere in between goes on where the last one ended ([`resumed`]).
 
 pub(crate) mod facts;
-mod job;
+pub(crate) mod job;
 mod lost;
 pub(crate) mod place;
 pub(crate) mod wishes;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use gshare_abi::State;
@@ -22,7 +21,7 @@ use gshare_core::{Bytes, ClaimId, Slice};
 use gshare_enforcer::proc;
 use gshare_proto::Reply;
 
-use job::{Job, Kind, Maps, Members, Patience};
+use job::{Job, Kind, Maps, Members, Patience, Prepared};
 
 use super::claims::Claims;
 use super::command::{Command, EndCommand, LeverCommand, LimitCommand};
@@ -31,11 +30,12 @@ use super::engine::LeverState;
 use super::fact::Fact;
 use super::features::Features;
 use super::gpu::Gpus;
+use super::gpus;
 use super::journal::{ClaimRecord, HoldingRecord, JournalError, ParkedRecord, SliceRecord};
 use super::live::Live;
 use super::msg::{LeverMsg, Msg, Outcome, Unable};
 use super::world::{World, world_of};
-use super::{die, grant, restore};
+use super::{die, whose};
 use crate::clock::unix_ms;
 
 impl LeverState {
@@ -62,7 +62,7 @@ pub(crate) fn carry_out(
         }
         LeverCommand::Resume(id) => return resumed(&with.world(), id),
         LeverCommand::StartLever(prepared) => {
-            let failed = prepared.start(&world_of!(with), &mut with.levers);
+            let failed = start(*prepared, &world_of!(with), &mut with.levers);
             return failed.into_iter().collect();
         }
         LeverCommand::LeverDone(id, outcome) => {
@@ -103,7 +103,7 @@ pub(crate) fn carry_out(
             }
         }
         LeverCommand::Relabel(id) => place::relabel(with, id),
-        LeverCommand::OpenAgain(id) => drop(grant::open_again(with, id)),
+        LeverCommand::OpenAgain(id) => drop(gpus::open_again(with, id)),
         LeverCommand::Freeze(id, frozen) => with.claims.set_frozen(id, frozen),
         // The calls of a claim that is on its GPU wait no longer.
         LeverCommand::EndWaits(id) => {
@@ -221,46 +221,34 @@ fn pulled(
     }
 }
 
-/// What is about to be done to a claim by the checkpoint engine.
-#[derive(Debug)]
-pub(crate) struct Prepared {
-    /// Which.
-    pub(crate) id: ClaimId,
-    /// It goes on where the service before died.
-    again: bool,
-    kind: Kind,
+/// What follows where it could not be begun.
+fn not_begun(id: ClaimId, again: bool, why: String) -> Command {
+    let failure = Failure::Refused;
+    match again {
+        true => Command::Levers(LeverCommand::LeverDone(id, Outcome::Failed(failure, why))),
+        false => Command::Levers(LeverCommand::LeverFailed { id, failure, why }),
+    }
 }
 
-impl Prepared {
-    /// What follows where it could not be begun.
-    pub(crate) fn failed(id: ClaimId, again: bool, why: String) -> Command {
-        let failure = Failure::Refused;
-        match again {
-            true => Command::Levers(LeverCommand::LeverDone(id, Outcome::Failed(failure, why))),
-            false => Command::Levers(LeverCommand::LeverFailed { id, failure, why }),
-        }
-    }
-
-    /// Starts it in a thread, which tells what comes of it.
-    fn start(self, world: &World<'_>, levers: &mut LeverState) -> Option<Command> {
-        let (id, again) = (self.id, self.again);
-        let job = job(world, levers, self)?;
-        let events = world.host.events.clone();
-        levers.begun(id);
-        let started = std::thread::Builder::new()
-            .name(format!("lever-{id}"))
-            .spawn(move || {
-                let (outcome, unable) = job.run();
-                die::at("lever-worked");
-                let _ = events.send(Msg::Lever(LeverMsg::Done {
-                    id,
-                    outcome,
-                    unable,
-                }));
-            });
-        let error = started.err()?;
-        Some(Self::failed(id, again, error.to_string()))
-    }
+/// Starts it in a thread, which tells what comes of it.
+fn start(prepared: Prepared, world: &World<'_>, levers: &mut LeverState) -> Option<Command> {
+    let (id, again) = (prepared.id, prepared.again);
+    let job = job(world, levers, prepared)?;
+    let events = world.host.events.clone();
+    levers.begun(id);
+    let started = std::thread::Builder::new()
+        .name(format!("lever-{id}"))
+        .spawn(move || {
+            let (outcome, unable) = job.run();
+            die::at("lever-worked");
+            let _ = events.send(Msg::Lever(LeverMsg::Done {
+                id,
+                outcome,
+                unable,
+            }));
+        });
+    let error = started.err()?;
+    Some(not_begun(id, again, error.to_string()))
 }
 
 /// Begins, or goes on with (`again`), what the journal says is under way.
@@ -273,11 +261,7 @@ fn begin(world: &World<'_>, levers: &LeverState, id: ClaimId, again: bool) -> Ve
         return Vec::new();
     };
     if levers.engine.is_none() {
-        return vec![Prepared::failed(
-            id,
-            again,
-            "no libcuda was found".to_owned(),
-        )];
+        return vec![not_begun(id, again, "no libcuda was found".to_owned())];
     }
     let parks = !matches!(kind, Kind::Unpark(_));
     let opens = !parks || matches!(kind, Kind::Move { .. });
@@ -347,7 +331,7 @@ fn job(world: &World<'_>, levers: &LeverState, prepared: Prepared) -> Option<Job
             Some(cgroup) => Members::Cgroup(cgroup.dir().to_owned()),
             None => {
                 let (socket, tree) = (&world.host.paths.socket, &world.host.fences.tree);
-                let members = restore::members_of(live, socket, tree.as_ref());
+                let members = whose::members_of(live, socket, tree.as_ref());
                 Members::Known(members.iter().map(|m| m.pid).collect())
             }
         },
@@ -566,38 +550,6 @@ fn gpus_text(all: &Gpus, slices: &[SliceRecord]) -> String {
         [one] => format!("GPU {one}"),
         several => format!("GPUs {}", several.join(",")),
     }
-}
-
-/// The engine opens no GPU that was let go. An engine that runs is ended; says when it has.
-pub(crate) fn restrict_engine(
-    world: &World<'_>,
-    levers: &LeverState,
-) -> Option<std::sync::mpsc::Receiver<()>> {
-    let engine = Arc::clone(levers.engine.as_ref()?);
-    let open = |g: &usize| {
-        let gpu = &world.gpus[*g];
-        gpu.parent.is_none()
-            && !world.gpus.is_released(*g)
-            && !world.gpus.dividing.contains(g)
-            && !world.gpus.is_divided(*g)
-    };
-    let gpus = (0..world.gpus.len()).filter(open);
-    let uuids: Vec<&str> = gpus.map(|g| world.gpus[g].uuid.as_str()).collect();
-    let all = world.gpus.released.is_empty() && world.gpus.dividing.is_empty();
-    let only = (!all).then(|| uuids.join(","));
-    let (ended_tx, ended_rx) = std::sync::mpsc::channel();
-    // It may be busy with its start.
-    let started = std::thread::Builder::new().name("engine".to_owned());
-    let ending = started.spawn(move || {
-        engine.restrict(only);
-        let _ = ended_tx.send(());
-        // So that nobody waits for `cuInit` later; that there is no GPU left for it is no news.
-        let _ = engine.start();
-    });
-    if let Err(error) = ending {
-        tracing::error!(%error, "cannot start the thread that ends the checkpoint engine: the engine keeps its GPUs open");
-    }
-    Some(ended_rx)
 }
 
 #[cfg(test)]

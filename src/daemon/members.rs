@@ -10,7 +10,6 @@ use gshare_abi::wire::{Answer, Register, Seat as WireSeat};
 use gshare_core::machine::Event;
 use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Ledger};
-use gshare_enforcer::cgroup::ClaimTree;
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::WireError;
 
@@ -27,7 +26,7 @@ use super::live::{Ending, Live};
 use super::msg::Msg;
 use super::peer::Peer;
 use super::world::World;
-use super::{bound, convert, die, lazy, mps};
+use super::{bound, convert, die, lazy, mps, whose};
 use crate::clock::unix_ms;
 
 /// Between two looks at a process whose end cannot be waited for.
@@ -88,7 +87,7 @@ fn seat(
     let gone = || ("gone", "the process is gone".to_owned());
     let process = peer.process.ok_or_else(gone)?;
     let pidfd = peer.pidfd.clone().ok_or_else(gone)?;
-    let id = claim_of(&with.world(), process.pid)
+    let id = whose::claim_of(&with.world(), process.pid)
         .or_else(|| claim_by_hint(&with.world(), peer, register.hint))
         .ok_or_else(|| {
             (
@@ -207,27 +206,10 @@ pub(crate) fn claim_by_hint(world: &World<'_>, peer: &Peer, hint: Option<u64>) -
         .map(|_| id)
 }
 
-/// The claim that a process belongs to: by its cgroup, or without cgroups by descent from a claim's
-/// command. A member that somebody moved out of the claim's cgroup, as users may have systemd do, stays one.
-pub(crate) fn claim_of(world: &World<'_>, pid: i32) -> Option<ClaimId> {
-    let Some(tree) = &world.host.fences.tree else {
-        return world.claims.claim_by_descent(pid, |_| true);
-    };
-    let place = tree.claim_of_pid(pid).map(|place| ClaimId(place.claim));
-    place
-        .filter(|id| world.claims.contains_key(id))
-        .or_else(|| world.claims.claim_by_registration(pid))
-        .or_else(|| {
-            world
-                .claims
-                .claim_by_descent(pid, |record| record.runs.plain)
-        })
-}
-
 /// The claim of a process that registers, if it has no GPU yet.
 fn lacking(world: &World<'_>, peer: &Peer, register: &Register) -> Option<ClaimId> {
-    let id =
-        claim_of(world, peer.process?.pid).or_else(|| claim_by_hint(world, peer, register.hint))?;
+    let id = whose::claim_of(world, peer.process?.pid)
+        .or_else(|| claim_by_hint(world, peer, register.hint))?;
     (register.abi == gshare_abi::ABI_VERSION && world.claims.is_without(id)).then_some(id)
 }
 
@@ -344,7 +326,7 @@ impl Claims {
         ))
     }
 
-    fn claim_by_registration(&self, pid: i32) -> Option<ClaimId> {
+    pub(super) fn claim_by_registration(&self, pid: i32) -> Option<ClaimId> {
         let key = proc::key(pid)?;
         let found = self.iter().rev();
         let mut found = found.filter(|(_, live)| live.members.contains_key(&key));

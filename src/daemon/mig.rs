@@ -2,9 +2,8 @@
 //! the GPU that it is a part of then offers nothing itself. An instance has a new UUID whenever it is made, so what lasts
 //! (drains, history, the GPUs that a claim named) is kept under its place: see [`Gpus::lasting_name`].
 
-mod divide;
-
-pub(crate) use divide::{Dividing, divided, order, restore};
+pub(crate) mod divide;
+pub(crate) mod order;
 
 use std::collections::VecDeque;
 

@@ -4,14 +4,13 @@
 pub(crate) mod doctor;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use gshare_abi::host::{LimitsFile, SlotView};
 use gshare_config::{GpuMode, MpsShare, OnFault};
 use gshare_core::{ClaimId, Held};
 use gshare_enforcer::gpu::GpuProcess;
 use gshare_enforcer::mps::{self, Access, Control, MpsEvent, Server};
-use gshare_enforcer::proc;
 use gshare_proto::{Figure, Source};
 
 use super::command::{Command, EndCommand, GpuCommand};
@@ -21,9 +20,9 @@ use super::journal::{ClaimRecord, SliceRecord};
 use super::mps_daemon::{Change, OnGpu, Order, Worker};
 use super::msg::MpsReport as Report;
 use super::settings::Settings;
+use super::whose;
 use super::whose::Whose;
 use super::world::World;
-use super::{members, whose};
 
 /// What is to become of the daemons: those that GPUs want are started or found, and those of others let go.
 pub(crate) fn changes(world: &World<'_>) -> Vec<Change> {
@@ -148,7 +147,7 @@ fn lost(world: &World<'_>, g: usize, clients: &[i32], what: &str, out: &mut Vec<
     // A claim with nothing on the GPU has lost nothing.
     let had = |id: ClaimId| {
         let mut clients = clients.iter();
-        clients.any(|p| members::claim_of(world, *p) == Some(id))
+        clients.any(|p| whose::claim_of(world, *p) == Some(id))
             || !whose::holders(world, id).is_empty()
     };
     for (&id, live) in world.claims.iter() {
@@ -214,28 +213,6 @@ pub(crate) fn stray_text(g: usize, (pid, id): (i32, ClaimId)) -> Command {
         "{id}: process {pid} runs on GPU {g} outside MPS, so nothing limits its SMs (does CUDA_MPS_PIPE_DIRECTORY have the value that gshare env prints?)"
     );
     Command::TellOwner { id, text }
-}
-
-/// Whether a process is a server of ours: one that was seen, or the child of a daemon of this user.
-pub(crate) fn is_mps_server(world: &World<'_>, pid: i32) -> bool {
-    let seen = |on: &OnGpu| on.servers.iter().any(|s| s.pid == pid);
-    if world.gpus.mps.values().any(seen) {
-        return true;
-    }
-    if world.gpus.mps.is_empty() {
-        return false;
-    }
-    let program = world.config.mps_program();
-    program.is_ok_and(|program| is_child_of(pid, &program))
-}
-
-/// Whether the parent of a process runs this program as this user, also where that file was replaced meanwhile.
-fn is_child_of(pid: i32, program: &Path) -> bool {
-    let own = nix::unistd::Uid::effective().as_raw();
-    let parent = proc::stat(pid).map(|s| s.ppid);
-    let parent = parent.filter(|p| proc::uids(*p).is_some_and(|u| u.real == own));
-    let program = program.canonicalize().ok();
-    program.is_some() && parent.and_then(proc::exe) == program
 }
 
 /// Lets the user of a claim through to the daemon of a GPU: without multi-user it has one user's clients only, and
@@ -371,7 +348,7 @@ pub(crate) fn terminate_clients(world: &World<'_>, id: ClaimId) -> bool {
 fn who(world: &World<'_>, clients: &[i32]) -> String {
     let claims: BTreeSet<ClaimId> = clients
         .iter()
-        .filter_map(|p| members::claim_of(world, *p))
+        .filter_map(|p| whose::claim_of(world, *p))
         .collect();
     let named = claims.iter().map(|id| {
         let uid = world.claims.get(id).map(|l| l.record.uid);
@@ -492,10 +469,14 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
+    use std::path::Path;
     use std::process::Stdio;
+
+    use gshare_enforcer::proc;
 
     use super::*;
     use crate::daemon::mps_daemon::Daemons;
+    use crate::daemon::whose::{is_child_of, is_mps_server};
     use crate::daemon::world::scene::Scene;
 
     #[test]

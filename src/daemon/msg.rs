@@ -7,7 +7,7 @@ use gshare_core::ClaimId;
 use gshare_core::machine::lever::Failure;
 use gshare_enforcer::gpu::GpuSample;
 use gshare_enforcer::mps::{MpsEvent, Server};
-use gshare_enforcer::proc::ProcessKey;
+use gshare_enforcer::proc::{ProcessKey, Terminal};
 use gshare_proto::{AdminCall, AdminDone, Call, WireError};
 use tokio::sync::oneshot;
 
@@ -15,8 +15,7 @@ use super::connection::{ConnId, Sender, Turn};
 use super::fact::{Fact, KernelXid};
 use super::history::worker::Told;
 use super::peer::Peer;
-use super::policy::Refused;
-use super::stage::Past;
+use super::stage::past::Past;
 
 /// What the task that owns the state is told. Closed: nothing else can change the state.
 #[derive(Debug)]
@@ -152,6 +151,16 @@ impl Msg {
             _ => false,
         }
     }
+}
+
+/// A program that was kept from a GPU.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) pid: i32,
+    pub(crate) uid: u32,
+    pub(crate) minor: Option<u32>,
+    pub(crate) command: Vec<String>,
+    pub(crate) terminal: Option<Terminal>,
 }
 
 /// What the task that owns the state is told about levers.

@@ -2,14 +2,12 @@
 //! and the task that owns the state reads what is known. Callers are looked up before their request is handled.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gshare_enforcer::proc;
-use tokio::sync::mpsc::UnboundedSender;
-
-use super::msg::Msg;
 
 /// After this a user is looked up again.
 const FRESH: Duration = Duration::from_secs(60);
@@ -71,7 +69,9 @@ struct Known {
 #[derive(Clone, Debug)]
 pub(crate) struct Names(Arc<Inner>);
 
-#[derive(Debug)]
+/// Called when a directory that was slow has told of a user.
+type Changed = Box<dyn Fn() + Send + Sync>;
+
 struct Inner {
     known: Mutex<HashMap<u32, Known>>,
     /// Names of groups that somebody has connected with.
@@ -79,7 +79,13 @@ struct Inner {
     /// Names of users that have no account.
     given: HashMap<u32, String>,
     read: fn(u32) -> Account,
-    events: Option<UnboundedSender<Msg>>,
+    changed: Option<Changed>,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.known.fmt(f)
+    }
 }
 
 impl Default for Names {
@@ -95,26 +101,26 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Names {
     /// Names of users that have no account come from `GSHARE_USER_NAMES` (`60001=ada,60002=bob`), which the
     /// demo sets for its service. An account's own name always wins.
-    pub(crate) fn new(events: Option<UnboundedSender<Msg>>) -> Self {
+    pub(crate) fn new(changed: Option<Changed>) -> Self {
         let given = std::env::var("GSHARE_USER_NAMES").unwrap_or_default();
         let pairs = given.split(',').filter_map(|pair| {
             let (uid, name) = pair.split_once('=')?;
             Some((uid.parse().ok()?, name.to_owned()))
         });
-        Self::over(pairs.collect(), Account::read, events)
+        Self::over(pairs.collect(), Account::read, changed)
     }
 
     fn over(
         given: HashMap<u32, String>,
         read: fn(u32) -> Account,
-        events: Option<UnboundedSender<Msg>>,
+        changed: Option<Changed>,
     ) -> Self {
         Self(Arc::new(Inner {
             known: Mutex::default(),
             groups: Mutex::default(),
             given,
             read,
-            events,
+            changed,
         }))
     }
 
@@ -212,9 +218,9 @@ impl Names {
             let _ = answered_tx.send(());
             if changed
                 && begun.elapsed() > A_MOMENT
-                && let Some(events) = &names.0.events
+                && let Some(tell) = &names.0.changed
             {
-                let _ = events.send(Msg::Accounts);
+                tell();
             }
         });
         if let Err(error) = looking {
@@ -254,6 +260,7 @@ mod tests {
 
     use super::*;
     use crate::daemon::metrics::Answers;
+    use crate::daemon::msg::Msg;
     use crate::daemon::server;
 
     /// A directory that never answers for one user.

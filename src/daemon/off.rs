@@ -12,11 +12,11 @@ use gshare_core::machine::lever::Wish;
 use gshare_core::units::show_duration;
 use gshare_proto::{AdminDone, OffView, WireError, messages};
 
-use super::admin::{Act, Order};
 use super::claims::Claims;
-use super::command::{Command, LimitCommand, RuleCommand};
+use super::command::{Command, LimitCommand, RuleCommand, Which};
 use super::journal::HoldingRecord;
 use super::live::Live;
+use super::order::{Act, Order};
 use super::peer::Peer;
 use super::settings::Settings;
 use super::world::World;
@@ -160,21 +160,6 @@ pub(crate) fn is_unlimited(world: &World<'_>, id: ClaimId) -> bool {
         || live.is_some_and(|l| l.record.is_observed())
 }
 
-/// Which claims come back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
-    /// All of them.
-    All,
-    /// Those of stages 1 and 2.
-    Observed,
-}
-
-impl Which {
-    fn has(self, live: &Live) -> bool {
-        self == Self::All || live.record.runs.stage < Stage::Reclaim
-    }
-}
-
 fn unwritten(error: &std::io::Error) -> WireError {
     let text = messages::nothing_changed(error);
     WireError::new(gshare_proto::ErrorCode::Internal, text)
@@ -260,7 +245,9 @@ impl Settings {
             }),
             _ => None,
         };
-        let claims = claims.iter().filter(|(_, live)| which.has(live));
+        let claims = claims
+            .iter()
+            .filter(|(_, live)| which == Which::All || live.record.runs.stage < Stage::Reclaim);
         let away = claims.filter_map(|(id, live)| Some((*id, away(live)?)));
         let called = &mut self.off.called;
         let event = |(id, wish)| called.insert(id).then_some(Event::Wish { id, wish });

@@ -8,7 +8,6 @@ use gshare_core::{Bytes, Class, GpuFacts};
 use gshare_proto::history::{Fared, SharingView, UserFared};
 
 use super::journal::ClaimRecord;
-use super::world::World;
 use crate::figures;
 
 /// What a program asks for, in parts of its peak.
@@ -29,9 +28,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// The machine's GPUs, each with the memory of the smallest; none where one is divided into MIG instances.
-    pub(crate) fn of(world: &World<'_>) -> Option<Self> {
-        let divided = world.gpus.iter().any(|g| g.parent.is_some());
-        let gpus = world.machine.ledger().gpus();
+    pub(crate) fn of(divided: bool, gpus: &[GpuFacts]) -> Option<Self> {
         let mem = gpus.iter().filter_map(GpuFacts::capacity).min()?;
         (!divided && mem > Bytes::ZERO).then_some(Self {
             gpus: gpus.len(),

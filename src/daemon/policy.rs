@@ -10,19 +10,15 @@ pub(crate) mod places;
 mod refusals;
 pub(crate) mod takes;
 
-use gshare_config::{Mode, Unclaimed};
 use gshare_core::ClaimId;
 use gshare_core::machine::Event;
-use gshare_enforcer::proc;
-use gshare_proto::{ErrorCode, WireError};
 
 use super::command::{Command, LimitCommand};
 use super::effects::Effects;
 use super::outside::AutoClaim;
-use super::world::World;
-use super::{act, cover, gpus, mps, off, stage};
+use super::{cover, gpus, off};
 
-pub(crate) use refusals::{Refused, follow};
+pub(crate) use refusals::{follow, told};
 
 /// Carries out a command about filters and limits.
 pub(crate) fn carry_out(with: &mut Effects, command: LimitCommand) -> Vec<Command> {
@@ -72,13 +68,13 @@ pub(crate) fn carry_out(with: &mut Effects, command: LimitCommand) -> Vec<Comman
             return with.policy.limits.set(id, limits, ask);
         }
         LimitCommand::WriteCaps(id, gpu) => overuse::write_caps_of(&with.world(), id, gpu),
-        LimitCommand::WriteCap(id, slice) => act::write_cap(&with.world(), id, &slice),
+        LimitCommand::WriteCap(id, slice) => overuse::write_cap(&with.world(), id, &slice),
         LimitCommand::Measure => {
-            let measured = act::measure(&with.world());
+            let measured = with.world().charges();
             with.core.then(Event::Measured(measured));
         }
         LimitCommand::LimitsAnew(id) => {
-            act::write_caps(&with.world(), id);
+            overuse::write_caps(&with.world(), id);
             match with.claims.get(&id) {
                 Some(live) if off::is_unlimited(&with.world(), id) => {
                     limits::weigh(&with.world(), id);
@@ -115,34 +111,4 @@ pub(crate) fn after_a_sample() -> Vec<Command> {
         Command::Limits(LimitCommand::Account),
         Command::Limits(LimitCommand::Reconcile),
     ]
-}
-
-/// The refusal of what cannot be done with an auto-claim.
-pub(crate) fn is_auto(world: &World<'_>, word: &str, auto: &AutoClaim) -> WireError {
-    let (pid, user) = (auto.pid(), world.host.names.user(auto.uid()));
-    WireError::new(
-        ErrorCode::NotAvailable,
-        format!("{word} stands for process {pid} of {user}, which has no claim and no limit; {word} disappears when \
-                 the process exits"),
-    )
-    .with_hint(format!("to give the process a claim: gshare adopt {pid}; to end the process: kill {pid}"))
-}
-
-/// A process that gshare itself runs: a probe, a server of its own.
-pub(crate) fn is_own_process(world: &World<'_>, pid: i32) -> bool {
-    let service = std::process::id().cast_signed();
-    let own = |pid: i32| pid == service || world.policy.own.contains(&pid);
-    mps::is_mps_server(world, pid) || proc::ancestors(pid).iter().any(|a| own(a.pid))
-}
-
-/// What is done about processes outside claims. A user's own service is nobody's accountant: others'
-/// claims look like use outside claims to it.
-pub(crate) fn unclaimed_policy(world: &World<'_>) -> Unclaimed {
-    match world.host.mode {
-        Mode::System => {
-            let set = world.config.policy.unclaimed;
-            set.unwrap_or_else(|| stage::unclaimed_by_stage(world))
-        }
-        Mode::User => Unclaimed::Observe,
-    }
 }

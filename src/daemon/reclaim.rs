@@ -9,23 +9,21 @@ use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Party, Reason, Slice};
 use gshare_proto::{ErrorCode, Reply, WireError, messages};
 
-use super::command::{Command, EndCommand, LeverCommand, RuleCommand};
+use super::command::{Command, LeverCommand, RuleCommand};
 use super::effects::Effects;
 use super::engine::LeverState;
 use super::fact::Fact;
 use super::features::Features;
+use super::find::find;
 use super::levers::facts;
 use super::order::Order;
 use super::peer::Peer;
+use super::reasons;
+use super::reminders::{step_text, whole};
 use super::tracks::Sizes;
 use super::world::World;
-use super::{ending, service, sizes, story};
+use super::{ending, sizes};
 use crate::clock::unix_ms;
-
-/// Between SIGTERM and SIGKILL to a claim that is ended for others.
-const GRACE: Duration = Duration::from_secs(10);
-/// How the cause of the end of a claim begins whose command is to be started anew.
-pub(crate) const REQUEUED: &str = "requeued";
 
 /// The host's memory, where the kernel says.
 fn host_memory() -> Option<Bytes> {
@@ -52,21 +50,6 @@ pub(crate) fn rules(world: &World<'_>, levers: &LeverState) -> [Event; 2] {
     [Event::HostRam(Bytes(most)), Event::Reclaim(rules)]
 }
 
-/// Ends a claim so that its command can start anew later: SIGTERM, a grace time, SIGKILL. What started it does
-/// so when it sees that (`gshare claim --requeue`).
-pub(crate) fn requeue(world: &World<'_>, id: ClaimId, why: &str) -> Vec<Command> {
-    let text = format!(
-        "{id} is ended and queued again: {why}. Its programs have {} to save their work",
-        show_duration(GRACE)
-    );
-    let mut out = vec![
-        Command::Ends(EndCommand::Requeued(id)),
-        Command::TellOwner { id, text },
-    ];
-    out.extend(end_claim(world, id, &format!("{REQUEUED}: {why}")));
-    out
-}
-
 /// A claim is ended, or ended and queued again, because others come first.
 pub(crate) fn end_for(
     world: &World<'_>,
@@ -91,22 +74,14 @@ pub(crate) fn end_for(
         })];
     }
     if lever == Lever::Requeue {
-        return requeue(world, id, &why);
+        return ending::requeue(world, id, &why);
     }
     let text = format!(
         "{id} is ended: {why}. Its programs have {} to save their work",
-        show_duration(GRACE)
+        show_duration(ending::GRACE)
     );
     let mut out = vec![Command::TellOwner { id, text }];
-    out.extend(end_claim(world, id, &format!("ended for {whom}")));
-    out
-}
-
-/// Ends a claim with all its processes: SIGTERM now, SIGKILL after a grace. Until then its programs keep the GPU, so
-/// that they can save what they have.
-fn end_claim(world: &World<'_>, id: ClaimId, cause: &str) -> Vec<Command> {
-    let mut out = ending::end_all(world, id, cause, GRACE);
-    out.push(Command::Ends(EndCommand::KeepGpu(id)));
+    out.extend(ending::end_claim(world, id, &format!("ended for {whom}")));
     out
 }
 
@@ -117,7 +92,7 @@ pub(crate) fn keep(
     peer: &Peer,
     word: &str,
 ) -> Result<Order, WireError> {
-    let id = service::find(world, peer, word)?;
+    let id = find(world, peer, word)?;
     ending::may(world, peer, id, "keep")?;
     let refused = |text: String| WireError::new(ErrorCode::NotAvailable, text);
     let announced = world.machine.announced(id).map(|(_, step)| step.stage);
@@ -331,25 +306,6 @@ fn step_of(world: &World<'_>, step: &Step) -> String {
     )
 }
 
-/// `moves from GPU 1 to GPU 0`.
-pub(super) fn step_text(world: &World<'_>, id: ClaimId, lever: Lever, to: &[usize]) -> String {
-    if lever != Lever::Move {
-        return lever.verb().to_owned();
-    }
-    let list = |gpus: &[usize]| -> String {
-        let names: Vec<String> = gpus.iter().map(usize::to_string).collect();
-        names.join(",")
-    };
-    let from = world.machine.ledger().slices(id).unwrap_or_default();
-    let from: Vec<usize> = from.iter().map(|s| s.gpu).collect();
-    format!("moves from GPU {} to GPU {}", list(&from), list(to))
-}
-
-/// To the next second.
-pub(super) fn whole(left: Duration) -> Duration {
-    Duration::from_secs(left.as_millis().div_ceil(1000).try_into().unwrap_or(0))
-}
-
 /// The same by how long earlier runs took, which takes long to find out.
 pub(crate) fn start_expected(world: &World<'_>, sizes: &Sizes, id: ClaimId) -> Option<String> {
     let expected = *sizes::expected_starts(world, sizes).get(&id)?;
@@ -400,6 +356,6 @@ pub(crate) fn waits_and_start(
     let start = start.map_or_else(messages::start_unknown, str::to_owned);
     format!(
         "{}; {start}",
-        story::waits_text(world, features, id, reason)
+        reasons::waits_text(world, features, id, reason)
     )
 }

@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use gshare_config::Config;
 use gshare_core::{ClaimId, Held};
 use gshare_proto::history::Usage;
-use gshare_proto::{ClaimGpu, ErrorCode, Identity, WireError};
+use gshare_proto::{ClaimGpu, Identity};
 
 use super::connection::{Sender, Turn};
+use super::convert;
 use super::features::Features;
 use super::gpu::Gpus;
 use super::gpu::STEP;
-use super::history::Ask;
-use super::history::History;
 use super::history::answer::Place;
 use super::history::store::{ClaimFace, Store};
 use super::history::sum::{Fact, Key, STEP_S, Step as Sums, Sum};
 use super::history::vitals::Vitals;
 use super::history::worker::{Order, Status, Worker};
+use super::history::{Ask, History, Seen, no_history};
 use super::host::Host;
 use super::journal::{ClaimRecord, HoldingRecord, Journal};
 use super::msg::Msg;
@@ -43,15 +43,6 @@ const IDLE_AFTER_S: u64 = 3;
 const NOTHING: f64 = 1.0;
 /// How long the end of the service waits for the disk.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// A claim's parts of GPUs, as they are recorded.
-pub(super) struct Seen {
-    pub(super) id: ClaimId,
-    uid: u32,
-    pub(super) parts: Vec<ClaimGpu>,
-    idle_s: Option<u64>,
-    pub(super) held_back_ms: Option<u64>,
-}
 
 impl History {
     /// Opens the file, moves points of older versions into it, and puts the last minutes on the screen again. Time
@@ -231,9 +222,7 @@ impl History {
         let mut changed = Vec::new();
         for (id, kept) in &self.claims {
             let face = match (world.claims.get(id), world.policy.auto.get(id)) {
-                (Some(live), _) => {
-                    face_of(*id, &live.record, &view::identity_of(features, *id, live))
-                }
+                (Some(live), _) => face_of(*id, &live.record, &features.identity_of(*id, live)),
                 (None, Some(auto)) => face_of(
                     *id,
                     auto.record(),
@@ -277,7 +266,8 @@ impl History {
             let claims = world.claims.iter().map(|(id, live)| (id.0, live.peak));
             let auto = world.policy.auto.iter().map(|(id, a)| (id.0, a.peak()));
             let peaks = claims.chain(auto).collect();
-            place.played = Machine::of(world).map(|machine| Box::new((machine, peaks)));
+            place.played = Machine::of(world.gpus.have_instances(), world.machine.ledger().gpus())
+                .map(|machine| Box::new((machine, peaks)));
         }
         let order = match ask {
             Ask::History(spec) => Order::History(Box::new(spec), place, out.clone(), turn),
@@ -318,11 +308,6 @@ impl History {
         }
         (sum.looked > 0.0).then(|| sum.usage())
     }
-}
-
-/// What is answered where the thread could not be started.
-pub(crate) fn no_history() -> WireError {
-    WireError::new(ErrorCode::NotAvailable, "this service keeps no history")
 }
 
 /// Older versions kept points of the GPUs in the journal.
@@ -403,7 +388,7 @@ fn face_of(id: ClaimId, record: &ClaimRecord, identity: &Identity) -> ClaimFace 
         since_ms: record.granted_ms,
         project: record.project.clone(),
         // Others see it too.
-        what: view::what_in(&containers, name, &figures::program(&record.command)),
+        what: convert::what_in(&containers, name, &figures::program(&record.command)),
         notebook: identity.notebook.clone().map(|n| (n.value, n.source)),
         private: record.is_private(),
     }

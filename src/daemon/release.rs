@@ -1,13 +1,15 @@
 //! GPUs that gshare lets go of, so that an administrator can reset them or change what the driver does only while
 //! nobody has them open: NVML's handles, the checkpoint engine and the MPS daemon go, and come back later.
 
-use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gshare_enforcer::gpu::{GpuReading, GpuState};
-use gshare_proto::{AdminDone, ErrorCode, Reply, WireError, messages};
+use gshare_proto::{AdminDone, ErrorCode, WireError, messages};
 
-use super::admin::{Act, Order};
+pub(crate) mod letting_go;
+
+use self::letting_go::LetGo;
+use super::admin::rights;
 use super::command::{Command, GpuCommand};
 use super::connection::Sender;
 use super::engine::LeverState;
@@ -16,16 +18,14 @@ use super::gpu::Gpus;
 use super::gpu::{Released, ReleasedGpus};
 use super::health::boot_id;
 use super::journal::{Journal, JournalError, Store};
+use super::order::{Act, Order};
 use super::peer::Peer;
 use super::world::World;
-use super::{admin, modes, mps};
+use super::{modes, whose};
 use crate::clock::unix_ms;
 
 /// Where the journal keeps what was let go.
 const META: &str = "released";
-/// How long NVML, the engine and MPS may take to end.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// What the journal knows of, of this boot.
 pub(crate) fn load(journal: &Journal) -> Result<ReleasedGpus, JournalError> {
     let text = journal.meta(META)?.unwrap_or_default();
@@ -50,41 +50,6 @@ pub(crate) fn readings(released: &ReleasedGpus) -> Vec<GpuReading> {
     released.values().map(reading).collect()
 }
 
-/// GPUs of which gshare is to let go, and who waits for it.
-#[derive(Debug)]
-pub(crate) struct LetGo {
-    /// All that are let go then.
-    pub(crate) next: ReleasedGpus,
-    /// Those that are let go now.
-    pub(crate) gpus: Vec<usize>,
-    done: AdminDone,
-    out: Sender,
-}
-
-impl LetGo {
-    /// Answers when nothing of gshare has the GPUs open any more.
-    pub(crate) fn answer(self, waits: Vec<Wait>) {
-        let Self { done, out, .. } = self;
-        let started = std::thread::Builder::new().name("release".to_owned());
-        let waiting = started.spawn(move || {
-            let until = Instant::now() + PATIENCE;
-            match waits.iter().find(|wait| !wait.ended(until)) {
-                None => out.reply(&Reply::Admin(done)),
-                Some(Wait { what, .. }) => out.error(
-                    WireError::new(
-                        ErrorCode::NotAvailable,
-                        format!("{what} does not end and still has the GPU open"),
-                    )
-                    .with_hint(done.undo.unwrap_or_default()),
-                ),
-            }
-        });
-        if let Err(error) = waiting {
-            tracing::error!(%error, "cannot start the thread that waits for released GPUs: gshare admin release gets no answer");
-        }
-    }
-}
-
 /// `gshare admin release`: the answer comes when nothing of gshare has the GPUs open any more.
 pub(crate) fn order(
     world: &World<'_>,
@@ -94,7 +59,7 @@ pub(crate) fn order(
     for_ms: Option<u64>,
     out: &Sender,
 ) -> Result<Order, WireError> {
-    admin::may_administrate(world, peer)?;
+    rights::may_administrate(world, peer)?;
     let gpus = world.gpus.whole_gpus(words)?;
     for g in &gpus {
         may_be_let_go(world, levers, *g)?;
@@ -224,7 +189,7 @@ pub(crate) fn users_without_claim(world: &World<'_>, g: usize) -> String {
     });
     // The last look at the driver may show programs that have ended since.
     let runs = |pid| gshare_enforcer::proc::key(pid).is_some();
-    let processes = processes.filter(|p| !mps::is_mps_server(world, p.pid) && runs(p.pid));
+    let processes = processes.filter(|p| !whose::is_mps_server(world, p.pid) && runs(p.pid));
     let named = processes.map(|p| {
         let line = gshare_enforcer::proc::cmdline(p.pid).unwrap_or_default();
         let program = line.first().map(std::path::Path::new);
@@ -235,21 +200,6 @@ pub(crate) fn users_without_claim(world: &World<'_>, g: usize) -> String {
     let mut named: Vec<String> = named.collect();
     named.dedup();
     named.join(", ")
-}
-
-/// Something that has a GPU open and says when it has not any more; if it goes without a word, it still has.
-#[derive(Debug)]
-pub(crate) struct Wait {
-    pub(crate) what: &'static str,
-    pub(crate) ended: Receiver<()>,
-}
-
-impl Wait {
-    /// Waits until that moment; false if it still has the GPU open.
-    pub(crate) fn ended(&self, until: Instant) -> bool {
-        let left = until.saturating_duration_since(Instant::now());
-        self.ended.recv_timeout(left).is_ok()
-    }
 }
 
 fn text(released: &ReleasedGpus) -> String {

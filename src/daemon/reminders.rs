@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gshare_core::ClaimId;
+use gshare_core::machine::lever::Lever;
 use gshare_core::machine::{Now, Stage};
 use gshare_core::units::show_duration;
 
 use super::command::Command;
 use super::fact::Fact;
-use super::reclaim::{step_text, whole};
 use super::world::World;
 
 /// When owners are reminded: so long before it is done.
@@ -20,6 +20,25 @@ const REMINDERS: [Duration; 3] = [
 ];
 /// An announcement that is not older than this was heard.
 const HEARD: Duration = Duration::from_secs(2);
+
+/// `moves from GPU 1 to GPU 0`.
+pub(super) fn step_text(world: &World<'_>, id: ClaimId, lever: Lever, to: &[usize]) -> String {
+    if lever != Lever::Move {
+        return lever.verb().to_owned();
+    }
+    let list = |gpus: &[usize]| -> String {
+        let names: Vec<String> = gpus.iter().map(usize::to_string).collect();
+        names.join(",")
+    };
+    let from = world.machine.ledger().slices(id).unwrap_or_default();
+    let from: Vec<usize> = from.iter().map(|s| s.gpu).collect();
+    format!("moves from GPU {} to GPU {}", list(&from), list(to))
+}
+
+/// To the next second.
+pub(super) fn whole(left: Duration) -> Duration {
+    Duration::from_secs(left.as_millis().div_ceil(1000).try_into().unwrap_or(0))
+}
 
 /// Of which announcement each owner was reminded, and how often.
 #[derive(Debug, Default)]

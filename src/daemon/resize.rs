@@ -13,15 +13,17 @@ use gshare_proto::{
     ErrorCode, Queued, Reply, ResizeSpec, Resized, ResizedGpu, Wait, WireError, messages,
 };
 
-use super::claims::{Wish, Wishes};
+use super::claims::{Shrink, Wish, Wishes};
 use super::command::{ClaimCommand, Command, LimitCommand};
 use super::connection::{ConnId, Sender};
 use super::effects::Effects;
+use super::find::find;
 use super::journal::{ClaimRecord, JournalError, SliceRecord};
 use super::order::Order;
 use super::peer::Peer;
+use super::reasons;
 use super::world::World;
-use super::{ending, grant, mps, policy, service, story};
+use super::{ending, grant, mps, policy};
 
 fn change(spec: &ResizeSpec) -> Result<Change, WireError> {
     let share = |milli: Option<u32>| milli.map(Share::from_milli);
@@ -188,18 +190,6 @@ fn not_resized(
     out
 }
 
-/// A claim that is to be guaranteed no more than it uses.
-#[derive(Debug)]
-pub(crate) struct Shrink {
-    id: ClaimId,
-    /// Bytes before.
-    asked: u64,
-    change: Change,
-    /// What undoes it.
-    back: Change,
-    before: String,
-}
-
 /// What a claim would be guaranteed if that were no more than it uses; `None` where it uses all.
 pub(crate) fn shrink(world: &World<'_>, id: ClaimId) -> Option<Shrink> {
     let live = world.claims.get(&id)?;
@@ -236,35 +226,23 @@ pub(crate) fn shrink(world: &World<'_>, id: ClaimId) -> Option<Shrink> {
     })
 }
 
-impl Shrink {
-    /// For the core.
-    pub(crate) fn event(&self, ticket: u64) -> Event {
-        Event::Resize {
-            ticket,
-            id: self.id,
-            change: self.change,
-            patience: Some(Duration::ZERO),
-        }
-    }
-
-    /// What its owner is told when the core has decided.
-    pub(crate) fn told(&self, world: &World<'_>) -> Option<Command> {
-        let id = self.id;
-        let record = world.claims.get(&id).map(|l| &l.record);
-        let smaller = |s: &SliceRecord| s.mem < self.asked;
-        let Some(record) = record.filter(|r| r.slices.iter().all(smaller)) else {
-            tracing::info!(%id, "could not make an idle claim smaller");
-            return None;
-        };
-        let (now, before) = (grant::size_text(world, record), &self.before);
-        let now = now.unwrap_or_default();
-        let text = format!(
-            "{id} is idle and others wait, so its size is now what it uses: {now}; was {before}. To get it back: \
-             gshare resize {id} {}",
-            arguments(&self.back)
-        );
-        Some(Command::TellOwner { id, text })
-    }
+/// What its owner is told when the core has decided.
+pub(crate) fn shrunk(shrink: &Shrink, world: &World<'_>) -> Option<Command> {
+    let id = shrink.id;
+    let record = world.claims.get(&id).map(|l| &l.record);
+    let smaller = |s: &SliceRecord| s.mem < shrink.asked;
+    let Some(record) = record.filter(|r| r.slices.iter().all(smaller)) else {
+        tracing::info!(%id, "could not make an idle claim smaller");
+        return None;
+    };
+    let (now, before) = (grant::size_text(world, record), &shrink.before);
+    let now = now.unwrap_or_default();
+    let text = format!(
+        "{id} is idle and others wait, so its size is now what it uses: {now}; was {before}. To get it back: \
+         gshare resize {id} {}",
+        arguments(&shrink.back)
+    );
+    Some(Command::TellOwner { id, text })
 }
 
 impl Wishes {
@@ -343,7 +321,7 @@ fn resize_refused(world: &World<'_>, ticket: u64, error: &ResizeError) {
         return;
     };
     let id = wish.id;
-    let text = story::held_text(world, error.to_string(), error.holders());
+    let text = reasons::held_text(world, error.to_string(), error.holders());
     let code = match error {
         ResizeError::NotHeld { .. } => ErrorCode::Ended,
         e if e.for_now() => ErrorCode::NotAvailable,
@@ -373,7 +351,7 @@ fn may_resize(
     peer: &Peer,
     spec: &ResizeSpec,
 ) -> Result<(ClaimId, Change), WireError> {
-    let id = service::find(world, peer, &spec.id)?;
+    let id = find(world, peer, &spec.id)?;
     ending::may(world, peer, id, "resize")?;
     let change = change(spec)?;
     let Some(live) = world.claims.get(&id) else {
@@ -420,7 +398,7 @@ fn resize_waits(world: &World<'_>, ticket: u64, position: usize, error: &ResizeE
         wish.out.reply(&Reply::Queued(Queued {
             id: wish.id.to_string(),
             position: u32::try_from(position).unwrap_or(u32::MAX),
-            reason: story::held_text(world, error.to_string(), error.holders()),
+            reason: reasons::held_text(world, error.to_string(), error.holders()),
             would_start: error.would_fit().map(arguments),
         }));
     }

@@ -1,7 +1,7 @@
 //! Finding claims again after the service died or was restarted: from the journal, the cgroup tree, the
 //! limits files and the pages that live on in the members.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use gshare_core::machine::Event;
 use gshare_core::machine::Phase;
 use gshare_core::machine::lever::{Holding, Parked};
 use gshare_core::{Bytes, ClaimId, Request, Share, Slice};
-use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree, Tree};
+use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree};
 use gshare_enforcer::device::DeviceRules;
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 
@@ -30,6 +30,7 @@ use super::lease::{LEASE_ENDED, LEASE_ENDED_BEFORE};
 use super::live::{Ending, Live, Seat};
 use super::outside::AutoClaim;
 use super::policy::auto;
+use super::whose::{members_of, moved_out, roots};
 use super::world::World;
 use super::{container, convert, gpus, grant, mps, off};
 use crate::clock::unix_ms;
@@ -392,64 +393,6 @@ fn find_processes(live: &mut Live, members: &[ProcessKey]) -> Vec<(ProcessKey, A
         found.push((process, fd));
     }
     found
-}
-
-/// The processes that the journal knows: the command and those that joined.
-fn roots(live: &Live) -> impl Iterator<Item = ProcessKey> {
-    let recorded = live.record.process.iter().chain(&live.record.runs.joined);
-    recorded.map(|r| convert::key(*r))
-}
-
-/// Those of a claim's processes that somebody moved out of its cgroup, as users may have systemd do, and to no other claim's.
-fn moved_out(
-    processes: impl Iterator<Item = ProcessKey>,
-    tree: &Tree,
-) -> impl Iterator<Item = ProcessKey> {
-    processes.filter(|p| proc::key(p.pid) == Some(*p) && tree.claim_of_pid(p.pid).is_none())
-}
-
-/// The processes in a claim's cgroup, and the members that were moved out of it; none where it has no cgroup.
-pub(crate) fn pids_of(live: &Live, tree: Option<&Tree>) -> Option<BTreeSet<i32>> {
-    let (cgroup, tree) = live.cgroup.as_ref().zip(tree)?;
-    let mut pids: BTreeSet<i32> = cgroup.procs().unwrap_or_default().into_iter().collect();
-    let registered = live.members.keys().copied();
-    let outside: Vec<_> = registered.filter(|p| !pids.contains(&p.pid)).collect();
-    pids.extend(moved_out(outside.into_iter(), tree).map(|p| p.pid));
-    Some(pids)
-}
-
-/// Processes that may have the claim's pages: those of its cgroup; without cgroups, the command, those that joined, their
-/// descendants, and what has the claim's environment from the service at `socket`: others have claims of the same numbers.
-pub(crate) fn members_of(live: &Live, socket: &Path, tree: Option<&Tree>) -> Vec<ProcessKey> {
-    if live.record.origin.behalf.is_some() && live.cgroup.is_none() {
-        return Vec::new();
-    }
-    if let Some(pids) = pids_of(live, tree) {
-        return pids.into_iter().filter_map(proc::key).collect();
-    }
-    let roots: Vec<ProcessKey> = roots(live).collect();
-    let markers = [
-        format!("GSHARE_CLAIM_ID={}", live.record.id),
-        format!("GSHARE_SOCKET={}", socket.display()),
-    ];
-    let marked = |pid| {
-        let environ = proc::environ(pid).unwrap_or_default();
-        markers.iter().all(|m| environ.iter().any(|v| **v == **m))
-    };
-    let pids = std::fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| proc::uids(*pid).is_some_and(|u| u.effective == live.record.uid))
-        .filter(|pid| {
-            proc::ancestors(*pid)
-                .iter()
-                .any(|s| roots.contains(&s.key()))
-                || marked(*pid)
-        })
-        .filter_map(proc::key)
-        .collect()
 }
 
 /// Whether a process still runs: a zombie does not, and its memory is gone.

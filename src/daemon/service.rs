@@ -7,7 +7,7 @@ use gshare_config::{Config, ConfigError};
 use gshare_core::ClaimId;
 use gshare_core::machine::{Action, Event};
 use gshare_enforcer::gpu::GpuSample;
-use gshare_proto::{AdminCall, Call, ErrorCode, Notice, Reply, WireError, messages};
+use gshare_proto::{AdminCall, Call, ErrorCode, Notice, Reply, WireError};
 
 use super::command::{ClaimCommand, Command, GpuCommand, LeverCommand, LimitCommand, RuleCommand};
 use super::connection::{ConnId, Sender, Turn};
@@ -18,7 +18,6 @@ use super::features::Features;
 use super::history::vitals::Vitals;
 use super::history::worker::Told;
 use super::history::{Ask, History};
-use super::journal::ClaimRecord;
 use super::levers::{facts, wishes};
 use super::msg::{LeverMsg, Msg};
 use super::order::Order;
@@ -67,6 +66,15 @@ impl Service {
         world_of!(self.effects)
     }
 
+    fn state(&self) -> view::State<'_> {
+        view::State {
+            effects: &self.effects,
+            features: &self.features,
+            history: &self.history,
+            sizes: &self.sizes,
+        }
+    }
+
     /// Tells the features what has happened, does what they want, tells them what comes of that, until it is quiet.
     pub(crate) fn tell(&mut self, fact: Fact) {
         if !self.features.round.begin(fact) {
@@ -108,7 +116,7 @@ impl Service {
                 return (self.sizes).ask_run_time(config, history, id, &record, gpus);
             }
             Command::FewestToEnd(of) => {
-                let charges = act::measure(&effects.world());
+                let charges = effects.world().charges();
                 let fewest = effects
                     .core
                     .fewest_to_end(effects.core.now(), &of, &charges);
@@ -264,9 +272,9 @@ impl Service {
         if self.screens.next().is_none_or(|at| at > Instant::now()) {
             return;
         }
-        let snapshot = view::snapshot(self);
+        let snapshot = view::snapshot(&self.state());
         let mut screens = std::mem::take(&mut self.screens);
-        screens.publish(|viewer| view::seen_by(self, viewer, snapshot.clone()));
+        screens.publish(|viewer| view::seen_by(&self.state(), viewer, snapshot.clone()));
         self.screens = screens;
     }
 
@@ -382,7 +390,7 @@ impl Service {
             }
             Msg::Scrape(out) => {
                 // The caller may have gone.
-                let _ = out.send(view::metrics_page(self));
+                let _ = out.send(view::metrics_page(&self.state()));
             }
             Msg::Mps { gpu, report } => {
                 let news = self.effects.gpus.mps.note(gpu, &report);
@@ -409,7 +417,9 @@ impl Service {
                 }
                 self.screens.touch();
             }
-            Msg::Divided { gpu, result, out } => self.execute(mig::divided(gpu, result, out)),
+            Msg::Divided { gpu, result, out } => {
+                self.execute(mig::order::divided(gpu, result, out));
+            }
             Msg::Stage {
                 peer,
                 call,
@@ -419,13 +429,13 @@ impl Service {
                 let order = past.and_then(|past| stage::order(&self.world(), call, &past));
                 self.ordered(&peer, order, &out);
             }
-            Msg::Refused(refused) => self.execute(refused.told(&self.world())),
+            Msg::Refused(refused) => self.execute(policy::told(*refused, &self.world())),
             Msg::Fact(fact) => self.tell(fact),
             Msg::Accounts => self.carry_out(Command::Rules(RuleCommand::Quotas)),
             Msg::KernelXid(xid) => {
                 let claim = xid
                     .pid
-                    .and_then(|pid| members::claim_of(&self.world(), pid.cast_signed()));
+                    .and_then(|pid| whose::claim_of(&self.world(), pid.cast_signed()));
                 self.tell(Fact::KernelXid { xid, claim });
                 self.refresh();
             }
@@ -567,9 +577,9 @@ impl Service {
             }
             Call::Snapshot => {
                 let snapshot = view::seen_by(
-                    self,
+                    &self.state(),
                     watch::viewer(&self.world(), &peer),
-                    view::snapshot(self),
+                    view::snapshot(&self.state()),
                 );
                 Ok(Reply::Snapshot(Box::new(snapshot)))
             }
@@ -590,7 +600,12 @@ impl Service {
                 return (self.history).ask(&world, &self.features, &peer, ask, out, turn);
             }
             Call::Doctor => Ok(Reply::Doctor {
-                checks: doctor::doctor(self, watch::viewer(&self.world(), &peer)),
+                checks: doctor::doctor(
+                    &self.effects,
+                    &self.features,
+                    &self.history,
+                    watch::viewer(&self.world(), &peer),
+                ),
             }),
             Call::Join { id, parent } => grant::join(&mut self.effects, &peer, &id, parent),
             Call::Env { id } => grant::env(&self.world(), &peer, &id),
@@ -638,7 +653,7 @@ impl Service {
                 dry_run,
             }) => {
                 let (world, with) = (self.world(), (&self.effects.observer, &self.effects.levers));
-                let order = mig::order(&world, with, &peer, (&gpu, &layout), dry_run, out);
+                let order = mig::order::order(&world, with, &peer, (&gpu, &layout), dry_run, out);
                 return self.ordered(&peer, order, out);
             }
             Call::Admin(AdminCall::ClaimFor(asked)) => {
@@ -684,48 +699,6 @@ impl Service {
             self.screens.touch();
         }
         self.drive_all(gone);
-    }
-}
-
-/// Finds a claim by `c3`, `3` or its name, granted or waiting. Of several with that name the caller's own
-/// is meant.
-pub(crate) fn find(world: &World<'_>, peer: &Peer, word: &str) -> Result<ClaimId, WireError> {
-    let only = watch::viewer(world, peer).only();
-    let is_seen = |r: &ClaimRecord| !r.is_private() || only.is_none_or(|uid| uid == r.uid);
-    if let Ok(id) = word.parse::<ClaimId>()
-        && (world
-            .claims
-            .get(&id)
-            .is_some_and(|live| is_seen(&live.record))
-            || world.claims.waiting.contains_key(&id))
-    {
-        return Ok(id);
-    }
-    let auto = word.parse().ok().and_then(|id| world.policy.auto.get(&id));
-    if let Some(auto) = auto {
-        return Err(policy::is_auto(world, word, auto));
-    }
-    let held = world.claims.iter().map(|(id, l)| (*id, &l.record));
-    let waiting = world.claims.waiting.iter().map(|(id, a)| (*id, &a.record));
-    let named: Vec<(ClaimId, u32)> = held
-        .chain(waiting)
-        .filter(|(_, record)| record.name.as_deref() == Some(word) && is_seen(record))
-        .map(|(id, record)| (id, record.uid))
-        .collect();
-    let own = named.iter().filter(|(_, uid)| *uid == peer.uid);
-    let mut found: Vec<ClaimId> = own.map(|(id, _)| *id).collect();
-    if found.is_empty() {
-        found = named.into_iter().map(|(id, _)| id).collect();
-    }
-    match found.as_slice() {
-        [id] => Ok(*id),
-        [] => Err(WireError::new(ErrorCode::NoClaim, messages::no_claim(word))
-            .with_hint(messages::claims_are_listed())),
-        _ => Err(WireError::new(
-            ErrorCode::NoClaim,
-            format!("several claims are named `{word}`"),
-        )
-        .with_hint("use the id, as gshare ps shows it")),
     }
 }
 

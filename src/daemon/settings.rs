@@ -5,8 +5,9 @@ use std::ops::{Deref, DerefMut};
 
 use gshare_config::Config;
 use gshare_core::{Party, Quota};
+use serde::{Deserialize, Serialize};
 
-use super::conformance::Conformance;
+use crate::clock::local;
 use crate::off::Off;
 use crate::stage::Stages;
 
@@ -44,5 +45,26 @@ impl Deref for Settings {
 impl DerefMut for Settings {
     fn deref_mut(&mut self) -> &mut Config {
         &mut self.config
+    }
+}
+
+/// When it ran on which GPU with which driver, and what it found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Conformance {
+    pub(super) at_ms: u64,
+    pub(super) gpu: String,
+    pub(super) driver: String,
+    pub(super) checks: u32,
+    pub(super) different: u32,
+}
+
+impl Conformance {
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let (gpu, driver, at) = (&self.gpu, &self.driver, local(self.at_ms));
+        format!(
+            "in {} of {} checks the driver differs from its documentation: {gpu}, driver {driver}, {at}",
+            self.different, self.checks
+        )
     }
 }

@@ -6,7 +6,7 @@ use gshare_core::ClaimId;
 use gshare_core::machine::Stage;
 use gshare_core::machine::lever::Lever;
 use gshare_core::units::show_duration;
-use gshare_proto::{ErrorCode, SignalSpec, WireError};
+use gshare_proto::SignalSpec;
 use nix::sys::signal::Signal;
 
 use super::command::{Command, EndCommand};
@@ -14,23 +14,6 @@ use super::journal::ClaimRecord;
 use super::live::Live;
 use super::world::World;
 use super::{convert, whose};
-
-/// Longest time before the end, as Slurm has it.
-const LONGEST_S: u32 = 65_535;
-
-/// Why a signal cannot be asked for.
-pub(crate) fn check(spec: SignalSpec) -> Result<(), WireError> {
-    let known = Signal::try_from(spec.number).is_ok();
-    (known && (1..=LONGEST_S).contains(&spec.before_s))
-        .then_some(())
-        .ok_or_else(|| {
-            let text = format!(
-                "--signal: signal {} cannot be sent {} s before the end (1 to {LONGEST_S} s)",
-                spec.number, spec.before_s
-            );
-            WireError::new(ErrorCode::Usage, text)
-        })
-}
 
 /// In what time the claim ends, as far as that is known, and whether its command starts again afterwards.
 fn end_of(world: &World<'_>, id: ClaimId) -> Option<(Duration, bool)> {

@@ -14,12 +14,14 @@ use gshare_core::predict::Shape;
 use gshare_core::{Bytes, ClaimId, GpuFacts, Share};
 use gshare_proto::{ClaimSpec, ExpectedView, SuggestSpec};
 
+use super::admin::quota;
 use super::connection::{Sender, Turn};
+use super::convert;
 use super::features::Features;
-use super::history::History;
 use super::history::runs::{Told, Whose};
 use super::history::say::{self, Facts};
 use super::history::worker::{Order, Question, SizeAsk, Sized};
+use super::history::{History, Seen, no_history};
 use super::journal::ClaimRecord;
 use super::live::Live;
 use super::peer::Peer;
@@ -27,8 +29,10 @@ use super::settings::Settings;
 use super::tracks::RunTrack;
 use super::tracks::Sizes;
 use super::world::World;
-use super::{act, record, view};
 use crate::clock::unix_ms;
+use gshare_core::Request;
+use gshare_core::Size;
+use gshare_core::machine::Caller;
 
 /// Maximum number of waiting claims whose expected start is shown.
 const FORESEEN: usize = 16;
@@ -105,7 +109,7 @@ impl Sizes {
         };
         let order = Order::Suggest(Box::new(question), out.clone(), turn);
         if history.tell(order).is_err() {
-            out.error(record::no_history());
+            out.error(no_history());
         }
     }
 
@@ -115,7 +119,7 @@ impl Sizes {
         world: &World<'_>,
         features: &Features,
         history: &History,
-        seen: &record::Seen,
+        seen: &Seen,
         throttled: f64,
     ) {
         let (id, follow) = (seen.id, world.config.sizes.follow);
@@ -126,7 +130,7 @@ impl Sizes {
             return;
         }
         // Once its command has ended, nothing says it any more.
-        let notebook = view::identity_of(features, id, live).notebook;
+        let notebook = features.identity_of(id, live).notebook;
         let track = self.runs.entry(id).or_insert_with(|| RunTrack::new(follow));
         track.notebook = notebook.map(|n| n.value).or(track.notebook.take());
         track.look(&seen.parts, throttled, seen.held_back_ms.is_some());
@@ -269,16 +273,38 @@ pub(crate) fn expected_starts<'a>(
 ) -> &'a BTreeMap<ClaimId, Expected> {
     sizes.expected.get_or_init(|| {
         let first = world.machine.queue().take(FORESEEN).map(|(id, _)| id);
-        let charges = act::measure(world);
+        let charges = world.charges();
         world
             .machine
             .expected_starts(world.now.core, &first.collect(), &charges)
     })
 }
 
+/// What somebody could claim now.
+pub(crate) fn claimable_by(world: &World<'_>, caller: &Caller) -> Claimable {
+    world
+        .machine
+        .claimable_now(world.now.core, caller, &world.charges())
+}
+
+fn plain_caller(world: &World<'_>, uid: u32) -> Caller {
+    let defaults = &world.config.defaults;
+    let size = Size {
+        gpus: 1,
+        each: Share::ONE,
+    };
+    let mut request = Request::of_size(size, defaults.sm_limit, defaults.class);
+    request.uid = uid;
+    let project = convert::project(world, uid, None).unwrap_or_default();
+    Caller {
+        request,
+        parties: quota::parties_of(world, uid, &project),
+    }
+}
+
 /// What a user could claim now by a plain `gshare claim`. It is looked for once after each decision.
 pub(crate) fn room_of(world: &World<'_>, sizes: &Sizes, uid: u32) -> Arc<Claimable> {
-    let look = || Arc::new(view::claimable_by(world, &view::plain_caller(world, uid)));
+    let look = || Arc::new(claimable_by(world, &plain_caller(world, uid)));
     match sizes.room.lock() {
         Ok(mut known) => Arc::clone(known.entry(uid).or_insert_with(look)),
         Err(_) => look(),

@@ -3,9 +3,10 @@
 //! A claim keeps the stage that it was granted in, or a lower one that came later: no change of stage limits, pauses,
 //! moves or ends a program that runs.
 
+pub(crate) mod past;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -13,32 +14,30 @@ use gshare_config::{Stage, Unclaimed};
 use gshare_core::machine::Event;
 use gshare_core::units::show_duration;
 use gshare_core::{Admission, ClaimId};
-use gshare_enforcer::proc;
 use gshare_proto::{AdminCall, ErrorCode, LaterView, StageView, WireError, messages};
 
-use super::admin::{Act, Order, may_administrate};
+use self::past::Past;
+use super::admin::rights::may_administrate;
 use super::claims::Claims;
-use super::command::{Command, LimitCommand, RuleCommand};
+use super::command::{Command, LimitCommand, RuleCommand, Which};
 use super::conformance;
 use super::connection::Sender;
 use super::effects::Effects;
 use super::gpu::Gpus;
-use super::journal::{self, ClaimRecord, SliceRecord};
+use super::journal::{self, SliceRecord};
 use super::live::Live;
 use super::msg::Msg;
-use super::names::Account;
-use super::off::Which;
+use super::order::{Act, Order};
 use super::outside::NoEffect;
 use super::peer::Peer;
-use super::played::{self, Came};
-use super::story;
+use super::played;
+use super::reasons;
 use super::world::World;
 use crate::clock::unix_ms;
 use crate::figures;
 use crate::stage::{self, Fares, Later, Stages};
+use gshare_config::Mode;
 
-/// How far back a dry run looks.
-const WEEK_MS: u64 = 7 * 86_400_000;
 /// Most lines of whose runs would be treated differently.
 const NAMED: usize = 50;
 /// A part of the GPU hours that is much to be without a claim.
@@ -114,7 +113,7 @@ pub(crate) fn look_back(world: &World<'_>, peer: Peer, call: AdminCall, out: &Se
     }
     let path = world.host.paths.state_dir.join(journal::FILE);
     let grouped = !world.config.stages.groups.is_empty();
-    let machine = played::Machine::of(world);
+    let machine = played::Machine::of(world.gpus.have_instances(), world.machine.ledger().gpus());
     let (events, reply) = (world.host.events.clone(), out.clone());
     let read = move || {
         let past = Past::read(&path, &call, grouped, machine);
@@ -297,7 +296,7 @@ fn part_without_claims(world: &World<'_>, past: &Past) -> f64 {
         // Which GPUs a program without a claim had is not recorded: it counts as one.
         of.map(|r| match r.record.origin.uncapped {
             true => r.ms as f64,
-            false => r.ms as f64 * story::gpus_of(world, &r.record),
+            false => r.ms as f64 * reasons::gpus_of(world, &r.record),
         })
         .sum()
     };
@@ -406,8 +405,20 @@ pub(crate) fn stage_view(world: &World<'_>) -> StageView {
     }
 }
 
+/// What is done about processes outside claims. A user's own service is nobody's accountant: others'
+/// claims look like use outside claims to it.
+pub(crate) fn unclaimed_policy(world: &World<'_>) -> Unclaimed {
+    match world.host.mode {
+        Mode::System => {
+            let set = world.config.policy.unclaimed;
+            set.unwrap_or_else(|| unclaimed_by_stage(world))
+        }
+        Mode::User => Unclaimed::Observe,
+    }
+}
+
 /// What is done about processes outside claims, by the stage where the configuration does not say.
-pub(crate) fn unclaimed_by_stage(world: &World<'_>) -> Unclaimed {
+fn unclaimed_by_stage(world: &World<'_>) -> Unclaimed {
     match world.gpus.denied(&world.config.stages).is_empty() {
         true => Unclaimed::Adopt,
         false => Unclaimed::Deny,
@@ -435,86 +446,6 @@ pub(crate) struct Change {
     from_ms: Option<u64>,
     /// The command that undoes it.
     undo: String,
-}
-
-/// A claim, or a program without one, that has ended.
-#[derive(Debug)]
-struct Run {
-    record: ClaimRecord,
-    /// How long it ran in the last 7 days.
-    ms: u64,
-    /// The most bytes that it had.
-    peak: u64,
-    /// What came of it when it was played in the stage that is asked about; none where nothing was played.
-    came: Option<Came>,
-}
-
-/// What ended in the last 7 days, and the groups of its users where these count.
-#[derive(Debug, Default)]
-pub(crate) struct Past {
-    runs: Vec<Run>,
-    groups: BTreeMap<u32, Vec<String>>,
-}
-
-impl Past {
-    fn read(
-        path: &Path,
-        call: &AdminCall,
-        grouped: bool,
-        machine: Option<played::Machine>,
-    ) -> Result<Self, WireError> {
-        let (group, takes) = match call {
-            AdminCall::Stage {
-                group,
-                stage,
-                dry_run,
-                plan,
-                ..
-            } => {
-                let asked = *dry_run || plan.is_some();
-                let stage = Stage::parse(stage).ok().filter(|_| asked);
-                (group.as_deref(), stage.map(|s| s >= Stage::Reclaim))
-            }
-            _ => (None, None),
-        };
-        if let Some(group) = group.filter(|group| !proc::group_exists(group)) {
-            let text = format!("there is no group `{group}`");
-            return Err(WireError::new(ErrorCode::Usage, text));
-        }
-        let from_ms = unix_ms().saturating_sub(WEEK_MS);
-        let ended = journal::reader(path).and_then(|db| journal::ended_since(&db, from_ms));
-        let mut ended = ended.map_err(|error| {
-            let text = format!("the journal cannot be read: {error}");
-            WireError::new(ErrorCode::Internal, text)
-        })?;
-        let run = |(record, ended_ms, peak): (ClaimRecord, u64, u64)| Run {
-            ms: ended_ms.saturating_sub(record.granted_ms.max(from_ms)),
-            record,
-            peak,
-            came: None,
-        };
-        ended.sort_by_key(|(record, ..)| std::cmp::Reverse(record.granted_ms));
-        let came = machine.zip(takes).map(|(machine, takes)| {
-            let newest = ended.iter().take(played::MOST);
-            let run = |(record, ended_ms, peak): &(ClaimRecord, u64, u64)| {
-                played::Run::new(record, (from_ms, *ended_ms), *peak, machine)
-            };
-            played::as_asked(&newest.map(run).collect::<Vec<_>>(), machine, takes)
-        });
-        let mut runs: Vec<Run> = ended.into_iter().map(run).collect();
-        for (run, came) in runs.iter_mut().zip(came.into_iter().flatten()) {
-            run.came = Some(came);
-        }
-        let mut groups = BTreeMap::new();
-        if grouped || group.is_some() {
-            for run in &runs {
-                let uid = run.record.uid;
-                let read = || Account::read(uid).group_names();
-                groups.entry(uid).or_insert_with(read);
-            }
-        }
-        Ok(Self { runs, groups })
-    }
 }
 
 /// The same for the same, as long as this program is the same.

@@ -9,8 +9,9 @@ use super::admin::quota;
 use super::arbiter::Gates;
 use super::claims::Claims;
 use super::core::Core;
-use super::driver::Driver;
+use super::driver::{Driver, stage_preload};
 use super::effects::Effects;
+use super::engine;
 use super::engine::LeverState;
 use super::fact::Fact;
 use super::features::Features;
@@ -27,7 +28,7 @@ use super::service::Service;
 use super::strict::Strict;
 use super::watch::Screens;
 use super::world::world_of;
-use super::{conformance, cover, health, levers, mig, release, restore, stage, story};
+use super::{conformance, cover, health, mig, release, restore, stage, story};
 use crate::clock::unix_ms;
 use crate::daemon::command::{Command, GpuCommand, RuleCommand};
 
@@ -62,11 +63,11 @@ pub(crate) fn start(
     );
 
     // Instances before claims: those that a boot has taken are what claims are found on.
-    let undivided = mig::restore(&config, &journal, &observer, &sample.gpus);
+    let undivided = mig::divide::restore(&config, &journal, &observer, &sample.gpus);
     let sample = observer.sample_now(FIRST_LOOK)?;
     let fences = Fences::find(&config, mode);
     if let Ok(real) = &driver.libcuda {
-        cover::stage_preload(&driver.dirs, real, &paths.socket)
+        stage_preload(&driver.dirs, real, &paths.socket)
             .context("cannot install gshare's CUDA library")?;
     }
     let cuda = driver.libcuda.as_deref().ok();
@@ -87,7 +88,10 @@ pub(crate) fn start(
                     tracing::error!(%error, "shares of GPU time are not enforced");
                 })
                 .ok(),
-            names: Names::new(Some(events.clone())),
+            names: Names::new(Some(Box::new({
+                let events = events.clone();
+                move || drop(events.send(Msg::Accounts))
+            }))),
             events,
             driver,
             fences,
@@ -134,7 +138,7 @@ pub(crate) fn start(
     service.drive_all(quota::anew(&service.world()));
     let with = &mut service.effects;
     if !with.gpus.released.is_empty() {
-        drop(levers::restrict_engine(&with.world(), &with.levers));
+        drop(engine::restrict_engine(&with.world(), &with.levers));
     }
     with.config.stages = stage::read_stages(&with.world());
     with.config.conformance = conformance::read(&with.world());

@@ -6,21 +6,20 @@ use std::time::Duration;
 use gshare_core::machine::{Caller, Event, Rehearsal, Taking};
 use gshare_core::place::candidates;
 use gshare_core::sched::fair::History;
-use gshare_core::{ClaimId, Party, Reason, Request, Share, Slice};
+use gshare_core::{ClaimId, Party, Request, Share, Slice};
 use gshare_proto::{
     ClaimSpec, ErrorCode, Notice, Reply, TakingView, Tried, TriedGpu, WireError, messages,
 };
 
-use super::admin::drain;
 use super::admin::quota;
 use super::features::Features;
-use super::grant::show_until;
-use super::journal::ClaimRecord;
+use super::find::find;
 use super::journal::Journal;
 use super::peer::Peer;
+use super::reasons;
 use super::watch;
 use super::world::World;
-use super::{act, claim_for, convert, grant, reclaim, rules, service, sizes, view};
+use super::{claim_for, convert, reclaim, rules, sizes};
 use crate::clock::unix_ms;
 
 /// Nothing that ended before is remembered when it comes to whose turn it is.
@@ -54,7 +53,7 @@ pub(crate) fn past(world: &World<'_>, journal: &Journal) -> Option<Event> {
     let mut past: BTreeMap<u32, f64> = BTreeMap::new();
     for (record, until) in ended.chain(live) {
         let ago = |ms: u64| now.saturating_sub(ms) as f64 / 1000.0;
-        let gpus = gpus_of(world, record);
+        let gpus = reasons::gpus_of(world, record);
         *past.entry(record.uid).or_default() +=
             History::of(gpus, ago(record.granted_ms), ago(until));
     }
@@ -62,56 +61,11 @@ pub(crate) fn past(world: &World<'_>, journal: &Journal) -> Option<Event> {
     Some(Event::Remember(past))
 }
 
-pub(crate) fn gpus_of(world: &World<'_>, record: &ClaimRecord) -> f64 {
-    record
-        .slices
-        .iter()
-        .map(|s| grant::share_of(world, s))
-        .sum()
-}
-
-/// A reason, with the names of those who hold what is needed.
-pub(crate) fn held_text(world: &World<'_>, reason: String, holders: &[ClaimId]) -> String {
-    let mut who: Vec<String> = holders
-        .iter()
-        .filter_map(|id| {
-            if let Some(auto) = world.policy.auto.get(id) {
-                return Some(format!(
-                    "{id} ({}, no cap)",
-                    world.host.names.user(auto.uid())
-                ));
-            }
-            let live = world.claims.get(id)?;
-            let ends = live
-                .record
-                .terms
-                .ends_ms
-                .map(|ms| format!(", ends in {}", show_until(ms)));
-            Some(format!(
-                "{id} ({}{})",
-                world.host.names.user(live.record.uid),
-                ends.unwrap_or_default()
-            ))
-        })
-        .collect();
-    who.truncate(4);
-    if who.is_empty() {
-        reason
-    } else {
-        format!("{reason}; held by {}", who.join(", "))
-    }
-}
-
-/// Why a claim waits, with the names of those who hold what it needs.
-pub(crate) fn reason_text(world: &World<'_>, reason: &Reason) -> String {
-    held_text(world, reason.to_string(), reason.holders())
-}
-
 /// What of the same kind would start now instead.
 fn smaller(world: &World<'_>, request: Request, parties: Vec<Party>) -> Option<String> {
     let open = candidates(world.machine.ledger(), &request);
     let share = (request.gpus == 1 && request.mem.is_none()).then_some(request.share);
-    let room = view::claimable_by(world, &Caller { request, parties });
+    let room = sizes::claimable_by(world, &Caller { request, parties });
     let most = open.into_iter().map(|g| room.by_gpu[g]).max()?;
     let helps = most > Share::ZERO && share.is_none_or(|asked| most < asked);
     helps.then(|| format!("-g {}", most.short()))
@@ -173,7 +127,7 @@ pub(crate) fn log(
 ) -> Result<Reply, WireError> {
     let id = match word.parse::<ClaimId>() {
         Ok(id) => id,
-        Err(_) => service::find(world, peer, word)?,
+        Err(_) => find(world, peer, word)?,
     };
     let failed = |e| WireError::new(ErrorCode::Internal, format!("{:#}", anyhow::Error::from(e)));
     let events = journal.events(id).map_err(failed)?;
@@ -223,13 +177,13 @@ pub(crate) fn try_claim(
         world.now.core,
         request.clone(),
         parties.clone(),
-        &act::measure(world),
+        &world.charges(),
     );
     Ok(Reply::Tried(match told {
         Rehearsal::Starts { slices, entitled } => would_start(world, &slices, entitled),
         Rehearsal::Refused(reason) => Tried {
             never: true,
-            message: format!("cannot run here: {}", reason_text(world, &reason)),
+            message: format!("cannot run here: {}", reasons::reason_text(world, &reason)),
             ..Tried::default()
         },
         Rehearsal::Waits {
@@ -245,7 +199,7 @@ pub(crate) fn try_claim(
             Tried {
                 message: format!(
                     "would wait: {}",
-                    would_wait_text(world, features, &only, &reason)
+                    reasons::would_wait_text(world, features, &only, &reason)
                 ),
                 position: u32::try_from(position).ok(),
                 entitled,
@@ -259,34 +213,4 @@ pub(crate) fn try_claim(
             }
         }
     }))
-}
-
-/// Why a claim waits: the rule, who holds what it needs, and what an administrator has closed.
-pub(crate) fn waits_text(
-    world: &World<'_>,
-    features: &Features,
-    id: ClaimId,
-    reason: &Reason,
-) -> String {
-    let waiting = world.claims.waiting.get(&id);
-    let only = waiting.map_or(&[][..], |a| &a.request.only_gpus);
-    let text = would_wait_text(world, features, only, reason);
-    match world.config.is_off() {
-        true => format!("gshare is off: it starts when so much memory is free; {text}"),
-        false => text,
-    }
-}
-
-/// The same of a claim that may use these GPUs (all, if none is named).
-fn would_wait_text(
-    world: &World<'_>,
-    features: &Features,
-    only: &[u32],
-    reason: &Reason,
-) -> String {
-    let text = reason_text(world, reason);
-    match drain::closed_text(world, features, only, reason) {
-        Some(closed) => format!("{text}; {closed}"),
-        None => text,
-    }
 }

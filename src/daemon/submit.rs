@@ -3,18 +3,24 @@
 use gshare_core::machine::Event;
 use gshare_proto::{ClaimSpec, ErrorCode, Reply, WireError};
 
-use super::admin::quota;
+use super::admin::{quota, rights};
 use super::claims::Asked;
 use super::command::{ClaimCommand, Command};
 use super::connection::Sender;
 use super::effects::Effects;
 use super::features::Features;
+use super::journal::HoldingRecord;
 use super::peer::Peer;
+use super::policy::adopt;
+use super::reasons;
 use super::world::{World, world_of};
 use super::{
-    act, admin, claim_for, container, convert, grant, lazy, members, reclaim, resize, stage, story,
+    act, claim_for, container, convert, grant, lazy, members, reclaim, resize, stage, story,
     waiting,
 };
+use gshare_core::ClaimId;
+use gshare_core::Slice;
+use gshare_core::machine::Now;
 
 /// Carries out a command about what is asked for.
 pub(crate) fn carry_out(
@@ -44,7 +50,7 @@ pub(crate) fn carry_out(
             let adopted = Command::Claims(ClaimCommand::Adopted(id, adoption));
             return vec![Command::Core(event), adopted];
         }
-        ClaimCommand::Adopted(id, adoption) => return adoption.done(&with.world(), id),
+        ClaimCommand::Adopted(id, adoption) => return adopt::done(*adoption, &with.world(), id),
         ClaimCommand::Place {
             id,
             position,
@@ -60,13 +66,13 @@ pub(crate) fn carry_out(
                         if !claims.contains_key(&id)
                             && !claims.remembered.waiting.contains(&id) =>
                     {
-                        act::refuse(claims, id, admin::unwritten(&error));
+                        act::refuse(claims, id, rights::unwritten(&error));
                         return vec![Command::Core(Event::Gone { id })];
                     }
                     Err(error) => tracing::warn!(%id, %error, "the journal takes nothing"),
                     Ok(()) => {}
                 }
-                let text = story::waits_text(&with.world(), features, id, &reason);
+                let text = reasons::waits_text(&with.world(), features, id, &reason);
                 let text = format!("waits: {text}");
                 story::write_down(&world_of!(with), &mut with.journal, id, &text);
             }
@@ -96,9 +102,9 @@ pub(crate) fn carry_out(
             slices,
             ends,
             counted,
-        } => return grant::grant(with, id, &slices, ends, counted),
+        } => return grant(with, id, &slices, ends, counted),
         ClaimCommand::Enter(id) => {
-            return claim_for::enter(with, id).unwrap_or_else(|error| {
+            return grant::enter(with, id).unwrap_or_else(|error| {
                 tracing::error!(%id, "cannot set up the cgroup of a claim-for claim yet: {error:#}");
                 Vec::new()
             });
@@ -128,7 +134,7 @@ pub(crate) fn carry_out(
             return vec![Command::Core(event), shrunk];
         }
         ClaimCommand::Shrunk(shrink) => {
-            return shrink.told(&with.world()).into_iter().collect();
+            return resize::shrunk(&shrink, &with.world()).into_iter().collect();
         }
     }
     Vec::new()
@@ -219,4 +225,37 @@ fn submitted(
     };
     let ask = ClaimCommand::Ask(id, Box::new(asked), patience);
     Ok(vec![Command::Claims(ask)])
+}
+
+/// Carries out a grant. If it fails the claim holds nothing.
+fn grant(
+    with: &mut Effects,
+    id: ClaimId,
+    slices: &[Slice],
+    ends: Option<Now>,
+    counted: bool,
+) -> Vec<Command> {
+    let holding = match counted {
+        true => HoldingRecord::Counted,
+        false => HoldingRecord::Here,
+    };
+    let granted = if let Some(live) = with.claims.get_mut(&id) {
+        match std::mem::replace(&mut live.record.holding, holding) {
+            HoldingRecord::Counted => Ok(grant::booked(with, id)),
+            _ => lazy::grant(with, id, slices, ends),
+        }
+    } else if let Some(mut asked) = with.claims.waiting.remove(&id) {
+        asked.record.holding = holding;
+        grant::grant_asked(with, id, &asked, slices, ends)
+    } else {
+        Err(Vec::new())
+    };
+    if granted.is_err() {
+        with.core.then(Event::Gone { id });
+    } else if let Some(live) = with.claims.get(&id) {
+        let size = grant::size_text(&with.world(), &live.record).unwrap_or_default();
+        let text = format!("granted: {size}");
+        with.journal.note(live.record.uid, id, &text);
+    }
+    granted.unwrap_or_else(|commands| commands)
 }

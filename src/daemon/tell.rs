@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use gshare_core::ClaimId;
 use gshare_enforcer::proc::{self, ProcessKey};
 
-use super::restore::members_of;
+use super::whose::members_of;
 use super::world::World;
 
 /// Writes a line to the owner's terminals. One that takes no text at once is left alone.

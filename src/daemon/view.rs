@@ -5,36 +5,48 @@ use std::collections::BTreeMap;
 
 use gshare_abi::host::SlotView;
 use gshare_config::SlurmGpus;
-use gshare_core::machine::{Caller, Claimable, ModelRoom};
+use gshare_core::machine::ModelRoom;
 use gshare_core::place::candidates;
-use gshare_core::{Bytes, ClaimId, GpuFacts, Request, Share, Size};
+use gshare_core::{Bytes, ClaimId, GpuFacts, Request};
 use gshare_enforcer::proc;
 use gshare_proto::{
     ClaimGpu, ClaimState, ClaimView, ClaimableView, ExpectedView, Figure, GpuState, GpuView,
-    Identity, InstanceView, ModelRoomView, PlaceView, QueueView, ServiceView, Snapshot, Source,
+    InstanceView, ModelRoomView, PlaceView, QueueView, ServiceView, Snapshot, Source,
     UnclaimedView, UserView, totals,
 };
 
 use super::admin::drain;
-use super::admin::quota;
+use super::effects::Effects;
 use super::features::Features;
 use super::gpu::DriverUse;
+use super::history::History;
 use super::journal::SliceRecord;
 use super::levers::facts;
 use super::live::Live;
 use super::metrics::About;
 use super::policy::{adopt, auto, overuse};
-use super::service::Service;
+use super::reasons;
 use super::tracks::Sizes;
 use super::world::World;
-use super::{
-    act, convert, doctor, gpus, modes, mps, reclaim, restore, rules, sizes, slurm, stage, story,
-    turns,
-};
+use super::{convert, doctor, gpus, modes, mps, reclaim, rules, sizes, slurm, stage, turns, whose};
 use crate::clock::{millis, unix_ms};
 use crate::daemon::viewer::Viewer;
 use crate::figures::{self, what};
 use crate::identity;
+
+/// All that a picture is made of.
+pub(crate) struct State<'a> {
+    pub(crate) effects: &'a Effects,
+    pub(crate) features: &'a Features,
+    pub(crate) history: &'a History,
+    pub(crate) sizes: &'a Sizes,
+}
+
+impl<'a> State<'a> {
+    fn world(&self) -> World<'a> {
+        self.effects.world()
+    }
+}
 
 /// What claims' figures are made from.
 #[derive(Debug)]
@@ -68,28 +80,6 @@ const IDLE_SHOWN_S: u64 = 60;
 const STOPPED_SHOWN_S: u64 = 2;
 /// Without a launch for this long, and without GPU time, a process runs nothing.
 const QUIET_NS: u64 = 3_000_000_000;
-/// What somebody could claim now.
-pub(crate) fn claimable_by(world: &World<'_>, caller: &Caller) -> Claimable {
-    world
-        .machine
-        .claimable_now(world.now.core, caller, &act::measure(world))
-}
-
-pub(crate) fn plain_caller(world: &World<'_>, uid: u32) -> Caller {
-    let defaults = &world.config.defaults;
-    let size = Size {
-        gpus: 1,
-        each: Share::ONE,
-    };
-    let mut request = Request::of_size(size, defaults.sm_limit, defaults.class);
-    request.uid = uid;
-    let project = convert::project(world, uid, None).unwrap_or_default();
-    Caller {
-        request,
-        parties: quota::parties_of(world, uid, &project),
-    }
-}
-
 /// Whether the claim's processes are known to run nothing: the shim counts the launches of all of them, has
 /// seen none for a while, and the driver has seen none of their kernels either.
 fn no_launches(used: &DriverUse, slots: &[SlotView]) -> bool {
@@ -104,16 +94,6 @@ fn no_launches(used: &DriverUse, slots: &[SlotView]) -> bool {
         && slots
             .iter()
             .all(|s| s.work.is_some_and(|w| w.flight.is_none()))
-}
-
-/// `[trainer] podman run ...` where containers run.
-pub(super) fn what_in(containers: &[String], name: Option<&str>, command: &[String]) -> String {
-    let what = what(name, command);
-    if containers.is_empty() {
-        what
-    } else {
-        format!("[{}] {what}", containers.join(", "))
-    }
 }
 
 /// Bytes charged above what is guaranteed: borrowed, or left from before the claim was made smaller.
@@ -352,9 +332,9 @@ pub(crate) fn claim_parts(
     }
 }
 
-fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> ClaimView {
+fn claim_view(known: &State<'_>, id: ClaimId, live: &Live, shown: &Shown) -> ClaimView {
     let record = &live.record;
-    let found = claim_parts(&service.world(), &service.features, id, live, shown);
+    let found = claim_parts(&known.world(), known.features, id, live, shown);
     let idle_s = found.idle_s();
     let (parts, refusals) = (found.gpus, found.refusals);
     let state = match (&live.ending, live.command_alive, record.terms.hold) {
@@ -362,18 +342,18 @@ fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> Cla
         (None, true, _) => ClaimState::Running,
         (None, false, _) => ClaimState::Held,
     };
-    let over = overuse::overuse_of(&service.world(), id).or_else(|| {
-        let text = adopt::over_limit(&service.world(), id)?;
+    let over = overuse::overuse_of(&known.world(), id).or_else(|| {
+        let text = adopt::over_limit(&known.world(), id)?;
         Some(("over its limit".to_owned(), text))
     });
-    let members = restore::pids_of(live, service.effects.host.fences.tree.as_ref())
+    let members = whose::pids_of(live, known.effects.host.fences.tree.as_ref())
         .unwrap_or_else(|| live.members.keys().map(|m| m.pid).collect());
-    let containers = service.features.identity.containers(id, live);
-    let identity = identity_of(&service.features, id, live);
+    let containers = known.features.identity.containers(id, live);
+    let identity = known.features.identity_of(id, live);
     let place = facts::place_view(
-        &service.world(),
-        &service.features,
-        &service.effects.levers,
+        &known.world(),
+        known.features,
+        &known.effects.levers,
         id,
         live,
     );
@@ -381,10 +361,10 @@ fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> Cla
         id: id.to_string(),
         name: record.name.clone(),
         uid: record.uid,
-        user: service.effects.host.names.user(record.uid),
+        user: known.effects.host.names.user(record.uid),
         project: record.project.clone(),
         class: record.class.clone(),
-        what: what_in(
+        what: convert::what_in(
             &containers,
             record
                 .name
@@ -398,7 +378,7 @@ fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> Cla
             .process
             .filter(|_| live.command_alive)
             .map(|p| p.pid.cast_unsigned()),
-        caps: service.effects.host.driver.caps_of(&live.record),
+        caps: known.effects.host.driver.caps_of(&live.record),
         cgroup: (record.origin.behalf.as_ref()).map(|b| b.cgroup.display().to_string()),
         slurm_job: slurm::job_of(record),
         private: record.is_private(),
@@ -409,34 +389,34 @@ fn claim_view(service: &Service, id: ClaimId, live: &Live, shown: &Shown) -> Cla
             Some((short, _)) => short.clone(),
             None if record.origin.adopted && live.ending.is_none() => "no cap yet".to_owned(),
             None if record.terms.no_library && live.ending.is_none() => "not limited".to_owned(),
-            None => match reclaim::announced_text(&service.world(), id) {
+            None => match reclaim::announced_text(&known.world(), id) {
                 Some(text) if live.ending.is_none() => text,
                 _ => state_text(live, state, idle_s, &parts),
             },
         },
         overuse: over.map(|(_, text)| text),
-        announced: reclaim::announced_text(&service.world(), id),
+        announced: reclaim::announced_text(&known.world(), id),
         since_ms: record.granted_ms,
         // While its memory is away for others the limit stands still.
         ends_ms: record
             .terms
             .ends_ms
-            .map(|ms| ms.saturating_add(millis(service.effects.core.stood_still(id)))),
+            .map(|ms| ms.saturating_add(millis(known.effects.core.stood_still(id)))),
         gpus: parts,
         members: members.into_iter().map(i32::cast_unsigned).collect(),
-        processes: service.features.identity.members(&service.world(), id),
+        processes: known.features.identity.members(&known.world(), id),
         launches: (!record.runs.plain).then(|| {
             live.past
                 .launches
-                .saturating_add(service.effects.gpus.launches(live))
+                .saturating_add(known.effects.gpus.launches(live))
         }),
         idle_s,
         refusals,
-        turns: turns::turns_view(&service.world(), id, live),
+        turns: turns::turns_view(&known.world(), id, live),
         identity,
         place,
-        idle: service.features.idle.show(&service.world(), id),
-        usage: service.history.usage_of(id),
+        idle: known.features.idle.show(&known.world(), id),
+        usage: known.history.usage_of(id),
     }
 }
 
@@ -497,36 +477,22 @@ pub(crate) fn gpu_view(world: &World<'_>, features: &Features, g: usize) -> GpuV
     view
 }
 
-/// What a claim is beside its command line. The environment has the name that a notebook had when its kernel was
-/// started.
-pub(crate) fn identity_of(features: &Features, id: ClaimId, live: &Live) -> Identity {
-    let mut found = features.identity.show(id, live);
-    let now = features.notebooks.notebook_of(id);
-    found.notebook = now.or(found.notebook);
-    found
-}
-
 /// The figures for Prometheus.
-pub(crate) fn metrics_page(service: &Service) -> String {
+pub(crate) fn metrics_page(known: &State<'_>) -> String {
     let about = About {
-        simulated: service.effects.host.driver.simulated,
-        started_ms: service.effects.host.started_ms,
-        epoch: service.effects.host.epoch,
-        unwritten: service.effects.journal.unwritten(),
-        quotas: service.effects.config.quotas(),
+        simulated: known.effects.host.driver.simulated,
+        started_ms: known.effects.host.started_ms,
+        epoch: known.effects.host.epoch,
+        unwritten: known.effects.journal.unwritten(),
+        quotas: known.effects.config.quotas(),
     };
-    let snapshot = with_room(
-        &service.world(),
-        &service.sizes,
-        u32::MAX,
-        snapshot(service),
-    );
-    let viewer = Viewer::stranger(&service.world());
+    let snapshot = with_room(&known.world(), known.sizes, u32::MAX, snapshot(known));
+    let viewer = Viewer::stranger(known.world().config.privacy.names_of_all);
     let snapshot = viewer.sees(without_private(viewer, snapshot));
-    service
+    known
         .features
         .metrics
-        .page(&service.world(), &snapshot, &about)
+        .page(&known.world(), &snapshot, &about)
 }
 
 fn queue_views(world: &World<'_>, features: &Features, sizes: &Sizes) -> Vec<QueueView> {
@@ -536,7 +502,7 @@ fn queue_views(world: &World<'_>, features: &Features, sizes: &Sizes) -> Vec<Que
     let view = |(i, (id, request)): (usize, (ClaimId, &Request))| {
         let asked = world.claims.waiting.get(&id)?;
         let live = world.claims.get(&id);
-        let identity = live.map(|live| identity_of(features, id, live));
+        let identity = live.map(|live| features.identity_of(id, live));
         let notebook = identity.as_ref().and_then(identity::notebook_name);
         let reason = world.machine.reason(id);
         let hours = reason.and_then(rules::hours_start);
@@ -564,7 +530,7 @@ fn queue_views(world: &World<'_>, features: &Features, sizes: &Sizes) -> Vec<Que
             since_ms: asked.since_ms,
             position: index(i + 1),
             reason: reason
-                .map(|r| story::waits_text(world, features, id, r))
+                .map(|r| reasons::waits_text(world, features, id, r))
                 .unwrap_or_default(),
             would_start: reason
                 .and_then(gshare_core::Reason::would_start)
@@ -604,56 +570,56 @@ pub(crate) fn shown(world: &World<'_>, features: &Features) -> Shown {
 }
 
 /// Everything at this moment.
-pub(crate) fn snapshot(service: &Service) -> Snapshot {
-    let shown = shown(&service.world(), &service.features);
-    let unclaimed = service.features.identity.outside().to_vec();
-    let mut claims: Vec<ClaimView> = service
+pub(crate) fn snapshot(known: &State<'_>) -> Snapshot {
+    let shown = shown(&known.world(), known.features);
+    let unclaimed = known.features.identity.outside().to_vec();
+    let mut claims: Vec<ClaimView> = known
         .effects
         .claims
         .iter()
         // One that waits for its first grant is in the queue.
-        .filter(|(id, _)| !service.effects.claims.waiting.contains_key(id))
-        .map(|(id, live)| claim_view(service, *id, live, &shown))
+        .filter(|(id, _)| !known.effects.claims.waiting.contains_key(id))
+        .map(|(id, live)| claim_view(known, *id, live, &shown))
         .collect();
-    claims.extend(auto::auto_views(&service.world(), &service.features));
-    let queue = queue_views(&service.world(), &service.features, &service.sizes);
+    claims.extend(auto::auto_views(&known.world(), known.features));
+    let queue = queue_views(&known.world(), known.features, known.sizes);
     let mut gpus = shown.gpus;
     // Instances that were removed keep their numbers for others, and are not shown.
     while gpus
         .last()
-        .is_some_and(|g| service.effects.gpus[g.index as usize].gone)
+        .is_some_and(|g| known.effects.gpus[g.index as usize].gone)
     {
         gpus.pop();
     }
     let mut users = users(&claims, &queue, &unclaimed, &gpus);
     for user in &mut users {
-        user.day = service.history.day_of(user.uid);
+        user.day = known.history.day_of(user.uid);
     }
-    let mps = || service.effects.config.mps_program().is_ok();
-    let features = &service.features;
-    let advice = (features.advice).show(&service.world(), mps, (&gpus, &claims, &unclaimed));
+    let mps = || known.effects.config.mps_program().is_ok();
+    let features = known.features;
+    let advice = (features.advice).show(&known.world(), mps, (&gpus, &claims, &unclaimed));
     Snapshot {
         taken_ms: unix_ms(),
         host: figures::host(),
-        driver: service
+        driver: known
             .effects
             .gpus
             .sample
             .as_ref()
             .and_then(|s| s.driver_version.clone()),
-        simulated: service.effects.host.driver.simulated,
-        caps: service.effects.host.driver.caps(),
+        simulated: known.effects.host.driver.simulated,
+        caps: known.effects.host.driver.caps(),
         service: Some(ServiceView {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            mode: service.effects.host.mode.name().to_owned(),
-            started_ms: service.effects.host.started_ms,
-            cgroups: service.effects.host.fences.tree.is_some(),
-            device_filter: service.effects.host.fences.filters.is_some(),
-            shim: service.effects.host.driver.libcuda.is_ok(),
-            looks: service.effects.policy.looks,
-            off: service.effects.config.off_view(),
-            slurm: service.effects.config.slurm.gpus != SlurmGpus::None,
-            stage: Some(stage::stage_view(&service.world())),
+            mode: known.effects.host.mode.name().to_owned(),
+            started_ms: known.effects.host.started_ms,
+            cgroups: known.effects.host.fences.tree.is_some(),
+            device_filter: known.effects.host.fences.filters.is_some(),
+            shim: known.effects.host.driver.libcuda.is_ok(),
+            looks: known.effects.policy.looks,
+            off: known.effects.config.off_view(),
+            slurm: known.effects.config.slurm.gpus != SlurmGpus::None,
+            stage: Some(stage::stage_view(&known.world())),
             uid: nix::unistd::Uid::effective().as_raw(),
         }),
         claimable_now: None,
@@ -701,11 +667,11 @@ fn without_private(viewer: Viewer, mut snapshot: Snapshot) -> Snapshot {
 }
 
 /// As one who looks sees it.
-pub(crate) fn seen_by(service: &Service, viewer: Viewer, snapshot: Snapshot) -> Snapshot {
-    let room = with_room(&service.world(), &service.sizes, viewer.uid(), snapshot);
+pub(crate) fn seen_by(known: &State<'_>, viewer: Viewer, snapshot: Snapshot) -> Snapshot {
+    let room = with_room(&known.world(), known.sizes, viewer.uid(), snapshot);
     let mut seen = viewer.sees(without_private(viewer, room));
     let may_read = |owner: Option<u32>| owner.is_none_or(|uid| viewer.may_read(uid));
-    seen.notices = service.features.notices.show(may_read);
+    seen.notices = known.features.notices.show(may_read);
     seen
 }
 

@@ -8,7 +8,6 @@ use gshare_proto::{Identity, Snapshot};
 use super::connection::Sender;
 use super::history::store::ClaimFace;
 use super::journal::ClaimRecord;
-use super::world::World;
 use crate::figures;
 use crate::identity;
 
@@ -32,10 +31,10 @@ impl Default for Viewer {
 
 impl Viewer {
     /// A user who has nothing here, such as a reader of the metrics.
-    pub(crate) fn stranger(world: &World<'_>) -> Self {
+    pub(crate) fn stranger(names: bool) -> Self {
         Self::User {
             uid: u32::MAX,
-            names: world.config.privacy.names_of_all,
+            names,
         }
     }
 

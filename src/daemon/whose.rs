@@ -2,17 +2,21 @@
 //! kernel costs, and an answer that changes within a snapshot would count a process twice.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use gshare_core::ClaimId;
+use gshare_enforcer::cgroup::{ClaimTree, Tree};
 use gshare_enforcer::proc::{self, ProcessKey};
 
 use super::claims::Claims;
+use super::convert;
 use super::journal::ClaimRecord;
+use super::live::Live;
+use super::mps_daemon::OnGpu;
 pub(crate) use super::owners::{Owners, Whose};
 use super::peer::Peer;
 use super::world::World;
-use super::{convert, members, mps};
 
 /// One look in this many asks the kernel for all processes, not only for those that are not watched members.
 const LOOKS: u32 = 10;
@@ -54,9 +58,7 @@ pub(crate) fn look_up_all(world: &World<'_>) -> Owners {
 pub(crate) fn servers(world: &World<'_>) -> Vec<i32> {
     let outside = world.processes().map(|(_, p)| p.pid);
     let outside = outside.filter(|pid| world.whose(*pid) == Whose::Outside);
-    outside
-        .filter(|pid| mps::is_mps_server(world, *pid))
-        .collect()
+    outside.filter(|pid| is_mps_server(world, *pid)).collect()
 }
 
 /// Members that hold GPU memory of this claim, by the ledger or by the driver's word. Each is a member
@@ -80,8 +82,117 @@ pub(crate) fn holders(world: &World<'_>, id: ClaimId) -> Vec<ProcessKey> {
     }
     found.sort_unstable_by_key(|p| (p.pid, p.start_ticks));
     found.dedup();
-    found.retain(|p| proc::key(p.pid) == Some(*p) && members::claim_of(world, p.pid) == Some(id));
+    found.retain(|p| proc::key(p.pid) == Some(*p) && claim_of(world, p.pid) == Some(id));
     found
+}
+
+/// The claim that a process belongs to: by its cgroup, or without cgroups by descent from a claim's
+/// command. A member that somebody moved out of the claim's cgroup, as users may have systemd do, stays one.
+pub(crate) fn claim_of(world: &World<'_>, pid: i32) -> Option<ClaimId> {
+    let Some(tree) = &world.host.fences.tree else {
+        return world.claims.claim_by_descent(pid, |_| true);
+    };
+    let place = tree.claim_of_pid(pid).map(|place| ClaimId(place.claim));
+    place
+        .filter(|id| world.claims.contains_key(id))
+        .or_else(|| world.claims.claim_by_registration(pid))
+        .or_else(|| {
+            world
+                .claims
+                .claim_by_descent(pid, |record| record.runs.plain)
+        })
+}
+
+/// Whether a process is a server of ours: one that was seen, or the child of a daemon of this user.
+pub(crate) fn is_mps_server(world: &World<'_>, pid: i32) -> bool {
+    let seen = |on: &OnGpu| on.servers.iter().any(|s| s.pid == pid);
+    if world.gpus.mps.values().any(seen) {
+        return true;
+    }
+    if world.gpus.mps.is_empty() {
+        return false;
+    }
+    let program = world.config.mps_program();
+    program.is_ok_and(|program| is_child_of(pid, &program))
+}
+
+/// Whether the parent of a process runs this program as this user, also where that file was replaced meanwhile.
+pub(super) fn is_child_of(pid: i32, program: &Path) -> bool {
+    let own = nix::unistd::Uid::effective().as_raw();
+    let parent = proc::stat(pid).map(|s| s.ppid);
+    let parent = parent.filter(|p| proc::uids(*p).is_some_and(|u| u.real == own));
+    let program = program.canonicalize().ok();
+    program.is_some() && parent.and_then(proc::exe) == program
+}
+
+/// The processes that the journal knows: the command and those that joined.
+pub(crate) fn roots(live: &Live) -> impl Iterator<Item = ProcessKey> {
+    let recorded = live.record.process.iter().chain(&live.record.runs.joined);
+    recorded.map(|r| convert::key(*r))
+}
+
+/// Those of a claim's processes that somebody moved out of its cgroup, as users may have systemd do, and to no other claim's.
+pub(crate) fn moved_out(
+    processes: impl Iterator<Item = ProcessKey>,
+    tree: &Tree,
+) -> impl Iterator<Item = ProcessKey> {
+    processes.filter(|p| proc::key(p.pid) == Some(*p) && tree.claim_of_pid(p.pid).is_none())
+}
+
+/// The processes in a claim's cgroup, and the members that were moved out of it; none where it has no cgroup.
+pub(crate) fn pids_of(live: &Live, tree: Option<&Tree>) -> Option<BTreeSet<i32>> {
+    let (cgroup, tree) = live.cgroup.as_ref().zip(tree)?;
+    let mut pids: BTreeSet<i32> = cgroup.procs().unwrap_or_default().into_iter().collect();
+    let registered = live.members.keys().copied();
+    let outside: Vec<_> = registered.filter(|p| !pids.contains(&p.pid)).collect();
+    pids.extend(moved_out(outside.into_iter(), tree).map(|p| p.pid));
+    Some(pids)
+}
+
+/// Processes that may have the claim's pages: those of its cgroup; without cgroups, the command, those that joined, their
+/// descendants, and what has the claim's environment from the service at `socket`: others have claims of the same numbers.
+pub(crate) fn members_of(live: &Live, socket: &Path, tree: Option<&Tree>) -> Vec<ProcessKey> {
+    if live.record.origin.behalf.is_some() && live.cgroup.is_none() {
+        return Vec::new();
+    }
+    if let Some(pids) = pids_of(live, tree) {
+        return pids.into_iter().filter_map(proc::key).collect();
+    }
+    let roots: Vec<ProcessKey> = roots(live).collect();
+    let markers = [
+        format!("GSHARE_CLAIM_ID={}", live.record.id),
+        format!("GSHARE_SOCKET={}", socket.display()),
+    ];
+    let marked = |pid| {
+        let environ = proc::environ(pid).unwrap_or_default();
+        markers.iter().all(|m| environ.iter().any(|v| **v == **m))
+    };
+    let pids = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| proc::uids(*pid).is_some_and(|u| u.effective == live.record.uid))
+        .filter(|pid| {
+            proc::ancestors(*pid)
+                .iter()
+                .any(|s| roots.contains(&s.key()))
+                || marked(*pid)
+        })
+        .filter_map(proc::key)
+        .collect()
+}
+
+/// A process that gshare itself runs: a probe, a server of its own.
+pub(crate) fn is_own_process(world: &World<'_>, pid: i32) -> bool {
+    let service = std::process::id().cast_signed();
+    let own = |pid: i32| pid == service || world.policy.own.contains(&pid);
+    is_mps_server(world, pid) || proc::ancestors(pid).iter().any(|a| own(a.pid))
+}
+
+/// The claim on behalf that a process is a member of.
+pub(crate) fn behalf_of(world: &World<'_>, pid: i32) -> Option<ClaimId> {
+    claim_of(world, pid).filter(|id| world.claims.is_on_behalf(*id))
 }
 
 /// A process that looks dead has just ended, unless the driver still names it at the next look: then it
@@ -90,7 +201,7 @@ fn look_up(world: &World<'_>, pid: i32, lives: bool) -> Whose {
     if !lives && world.gpus.owners.of.get(&pid) != Some(&Whose::Gone) {
         return Whose::Gone;
     }
-    members::claim_of(world, pid).map_or(Whose::Outside, Whose::Claim)
+    claim_of(world, pid).map_or(Whose::Outside, Whose::Claim)
 }
 
 /// A process that was a claim's at the last look and whose end would have been told: it lives, and where it is
@@ -115,7 +226,7 @@ pub(crate) fn processes_of(world: &World<'_>, id: ClaimId) -> impl Iterator<Item
 /// programs that run as root, and a claim hands nobody the machine.
 pub(crate) fn standing(world: &World<'_>, peer: Peer) -> Peer {
     let claim = peer.process.filter(|_| peer.uid == 0);
-    let claim = claim.and_then(|process| members::claim_of(world, process.pid));
+    let claim = claim.and_then(|process| claim_of(world, process.pid));
     let owner = claim
         .and_then(|id| world.claims.get(&id))
         .map(|l| l.record.uid);
@@ -143,7 +254,7 @@ impl Claims {
         }
         proc::ancestors(pid).iter().find_map(|ancestor| {
             let key = ancestor.key();
-            let has = |live: &super::live::Live| {
+            let has = |live: &Live| {
                 let roots = live.record.process.iter().chain(&live.record.runs.joined);
                 let is_root = roots.map(|r| convert::key(*r)).any(|r| r == key);
                 of(&live.record) && (is_root || live.members.contains_key(&key))

@@ -14,6 +14,7 @@ use super::outside::Policy;
 use super::owners::Whose;
 use super::settings::Settings;
 use crate::clock;
+use gshare_core::Bytes;
 
 /// Everything that all features share.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +113,26 @@ impl<'a> World<'a> {
         self.gpus
             .owners
             .whose(pid, |id| self.claims.contains_key(id))
+    }
+
+    /// What claims are charged: which, the index of the GPU, bytes.
+    pub(crate) fn charges(&self) -> Vec<(ClaimId, usize, Bytes)> {
+        let mut charges = Vec::new();
+        for (id, live) in self.claims.iter() {
+            for seat in &live.seats {
+                // The cap holds what is charged below the limit; a member that writes more into its page
+                // must not keep others from what is free.
+                let uuid = &self.gpus[seat.gpu].uuid;
+                let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
+                let most = slice.map_or(self.gpus[seat.gpu].total, |s| s.mem_limit);
+                let charge = seat.usage.most_charged_bytes(most);
+                let charge = charge
+                    .saturating_add(self.policy.driver_bytes(*id, seat.gpu))
+                    .min(most);
+                charges.push((*id, seat.gpu, Bytes(charge)));
+            }
+        }
+        charges
     }
 
     /// The processes on the GPUs by the newest look, with the index of their GPU.

@@ -5,12 +5,13 @@ use gshare_core::Reason;
 use gshare_core::machine::Event;
 use gshare_proto::{AdminDone, DrainView, ErrorCode, WireError, messages};
 
-use super::{Act, Order, in_brackets, reason_of};
+use super::rights::{in_brackets, reason_of};
 use crate::daemon::command::{Command, GpuCommand};
 use crate::daemon::fact::Fact;
 use crate::daemon::features::Features;
 use crate::daemon::gpu::Gpus;
 use crate::daemon::journal::{DrainRecord, Journal, JournalError, Store};
+use crate::daemon::order::{Act, Order};
 use crate::daemon::peer::Peer;
 use crate::daemon::release::released_text;
 use crate::daemon::world::World;

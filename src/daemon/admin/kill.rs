@@ -8,11 +8,13 @@ use gshare_core::units::show_duration;
 use gshare_proto::counts::many;
 use gshare_proto::{ErrorCode, WireError};
 
-use super::{Act, Order, in_brackets, reason_of};
+use super::rights::{in_brackets, reason_of};
 use crate::daemon::command::{Command, EndCommand};
+use crate::daemon::find::find;
+use crate::daemon::order::{Act, Order};
 use crate::daemon::peer::Peer;
+use crate::daemon::tell;
 use crate::daemon::world::World;
-use crate::daemon::{service, tell};
 
 /// Between SIGTERM and SIGKILL where the administrator does not say.
 const GRACE: Duration = Duration::from_secs(10);
@@ -108,7 +110,7 @@ pub(super) fn chosen(
     if !ids.is_empty() {
         let found: Result<BTreeSet<ClaimId>, WireError> = ids
             .iter()
-            .map(|word| service::find(world, peer, word.as_ref()))
+            .map(|word| find(world, peer, word.as_ref()))
             .collect();
         return Ok(found?.into_iter().collect());
     }

@@ -3,9 +3,9 @@
 use gshare_config::GpuMode;
 use gshare_proto::{ErrorCode, WireError, messages};
 
-use super::{Act, Order};
 use crate::daemon::command::{Command, GpuCommand};
 use crate::daemon::journal::Store;
+use crate::daemon::order::{Act, Order};
 use crate::daemon::world::World;
 use crate::daemon::{mig, modes};
 

@@ -7,10 +7,10 @@ use gshare_core::sched::fair::unpackable_quotas;
 use gshare_core::{ClaimId, Party, Quota, Share};
 use gshare_proto::{AdminDone, ErrorCode, QuotaView, Reply, WireError};
 
-use super::{Act, Order};
 use crate::daemon::command::{Command, RuleCommand};
 use crate::daemon::gpu::Gpus;
 use crate::daemon::journal::{ClaimRecord, Journal, JournalError, QuotaRecord, Store};
+use crate::daemon::order::{Act, Order};
 use crate::daemon::settings::Settings;
 use crate::daemon::world::World;
 use crate::identity::unknown;

@@ -5,7 +5,7 @@ use gshare_core::{Quota, Share};
 use gshare_proto::AuditEntry;
 use rusqlite::{Connection, Transaction, params};
 
-use super::{Journal, JournalError, signed};
+use super::file::{Journal, JournalError, signed};
 
 /// Entries of the audit log can be added, never changed or removed.
 pub(super) const SCHEMA: &str = "

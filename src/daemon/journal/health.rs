@@ -2,7 +2,8 @@
 
 use rusqlite::{Connection, params};
 
-use super::{DrainRecord, Journal, JournalError, QuotaRecord, put_meta, signed};
+use super::admin::{DrainRecord, QuotaRecord};
+use super::file::{Journal, JournalError, put_meta, signed};
 
 /// An error of a GPU as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]

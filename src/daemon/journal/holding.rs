@@ -3,7 +3,7 @@
 use gshare_core::machine::lever::ParkedBy;
 use serde::{Deserialize, Serialize};
 
-use super::SliceRecord;
+use super::records::SliceRecord;
 
 /// Where a claim is, as journaled; its slices are where its bytes are, or were.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,8 +6,9 @@ use gshare_proto::CommandLine;
 use rusqlite::{Connection, Transaction, params};
 use serde_json::Value;
 
+use super::file::{DOCUMENT, FORMAT, JournalError, signed};
 use super::past::KEPT_MS;
-use super::{ClaimRecord, DOCUMENT, FORMAT, JournalError, signed};
+use super::records::ClaimRecord;
 
 /// Where the copy lies.
 pub(super) fn copy_of(path: &Path) -> PathBuf {

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use gshare_core::ClaimId;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{ClaimRecord, DOCUMENT, Journal, JournalError, signed};
+use super::file::{DOCUMENT, Journal, JournalError, signed};
+use super::records::ClaimRecord;
 use crate::clock::unix_ms;
 use crate::figures;
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use gshare_proto::{ClaimSpec, KernelSpec, SignalSpec};
 use serde::{Deserialize, Serialize};
 
-use super::HoldingRecord;
+use super::holding::HoldingRecord;
 
 /// A claim's part of one GPU, as journaled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

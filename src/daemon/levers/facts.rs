@@ -8,15 +8,16 @@ use gshare_core::machine::lever::Levers;
 use gshare_core::{ClaimId, Held};
 use gshare_proto::{Check, LeversView, PlaceView, messages};
 
-use crate::daemon::doctor::check;
+use crate::daemon::doctor::row::check;
 use crate::daemon::engine::LeverState;
 use crate::daemon::features::Features;
 use crate::daemon::gpu::Gpus;
 use crate::daemon::journal::{HoldingRecord, SliceRecord};
 use crate::daemon::live::Live;
 use crate::daemon::msg::Unable;
+use crate::daemon::reasons;
+use crate::daemon::whose;
 use crate::daemon::world::World;
-use crate::daemon::{story, whose};
 use crate::release::{MOVES_SINCE, Release};
 
 /// Bits of all members of a claim.
@@ -321,7 +322,7 @@ pub(crate) fn place_view(
             view.host_bytes = Some(parked.host);
             view.since_ms = Some(parked.since_ms);
             let reason = world.machine.reason(id);
-            view.waits = reason.map(|reason| story::waits_text(world, features, id, reason));
+            view.waits = reason.map(|reason| reasons::waits_text(world, features, id, reason));
             if parked.frozen {
                 "suspended"
             } else {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gshare_abi::host::GateWatch;
-use gshare_core::Bytes;
 use gshare_core::machine::lever::Failure;
+use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::checkpoint::{CheckpointError, Engine, ProcessState, Step};
 
 use crate::daemon::die;
@@ -30,16 +30,16 @@ const SLOWEST: u64 = 500_000_000;
 const ROUNDS: u32 = 5;
 
 /// From GPU to GPU, by UUID.
-pub(super) type Pairs = Vec<(String, String)>;
+pub(crate) type Pairs = Vec<(String, String)>;
 
 /// Maps of GPUs to try, one after the other: the driver wants every GPU that a process sees, and which those are
 /// depends on how it was started.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Maps(pub(super) Vec<Pairs>);
+pub(crate) struct Maps(pub(super) Vec<Pairs>);
 
 /// What is to be done.
 #[derive(Clone, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Memory to the host.
     Park,
     /// Back; without maps onto the GPUs where it was.
@@ -51,6 +51,16 @@ pub(super) enum Kind {
         /// Processes that the driver shows on the new GPUs already.
         arrived: BTreeSet<i32>,
     },
+}
+
+/// What is about to be done to a claim by the checkpoint engine.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// Which.
+    pub(crate) id: ClaimId,
+    /// It goes on where the service before died.
+    pub(super) again: bool,
+    pub(super) kind: Kind,
 }
 
 /// Where the processes of the claim are found.

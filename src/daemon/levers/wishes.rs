@@ -13,14 +13,16 @@ use crate::daemon::command::{Command, LeverCommand};
 use crate::daemon::connection::Sender;
 use crate::daemon::engine::LeverState;
 use crate::daemon::features::Features;
+use crate::daemon::find::find;
 use crate::daemon::gpu::Gpus;
 use crate::daemon::journal::{HoldingRecord, ParkedRecord};
 use crate::daemon::levers::facts;
 use crate::daemon::live::Live;
 use crate::daemon::order::Order;
 use crate::daemon::peer::Peer;
+use crate::daemon::whose;
 use crate::daemon::world::World;
-use crate::daemon::{ending, members, reclaim, service};
+use crate::daemon::{ending, members, reclaim};
 
 /// Calls that wait say so every second (the shim's `detach`); after this much silence they do not wait any more.
 const SILENT: Duration = Duration::from_secs(5);
@@ -131,7 +133,7 @@ pub(crate) fn move_to(
 pub(crate) fn wants(world: &World<'_>, peer: &Peer, want: &Want, out: &Sender) -> Vec<Command> {
     let process = peer.process;
     let id = process
-        .and_then(|p| members::claim_of(world, p.pid))
+        .and_then(|p| whose::claim_of(world, p.pid))
         .or_else(|| members::claim_by_hint(world, peer, want.hint));
     let Some(id) = id.filter(|id| world.claims.contains_key(id)) else {
         let why = "the process belongs to no claim".to_owned();
@@ -248,7 +250,7 @@ fn own_granted(
     word: &str,
     verb: &str,
 ) -> Result<ClaimId, WireError> {
-    let id = service::find(world, peer, word)?;
+    let id = find(world, peer, word)?;
     ending::may(world, peer, id, verb)?;
     let unavailable = |text| Err(WireError::new(ErrorCode::NotAvailable, text));
     match world.claims.get(&id) {

@@ -8,31 +8,26 @@ use gshare_core::mig::{Layout, NoRoom, Place, Profile, places, profile_name};
 use gshare_enforcer::gpu::{
     Divider, GpuReading, MigError, MigInstance, MigOrder, MigState, Observer,
 };
-use gshare_proto::{AdminDone, ErrorCode, Reply, WireError, messages};
+use gshare_proto::{AdminDone, ErrorCode, WireError};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::daemon::admin::{Act, Order};
-use crate::daemon::command::{Command, GpuCommand};
 use crate::daemon::connection::Sender;
-use crate::daemon::engine::LeverState;
-use crate::daemon::journal::{Journal, Store};
+use crate::daemon::die;
+use crate::daemon::journal::Journal;
 use crate::daemon::msg::Msg;
-use crate::daemon::peer::Peer;
-use crate::daemon::release::Wait;
-use crate::daemon::world::World;
-use crate::daemon::{admin, die, release};
+use crate::daemon::release::letting_go::Wait;
 
 /// How long one step may take: the mode of some GPUs changes by a reset.
 const STEP: Duration = Duration::from_secs(60);
 /// How long the service itself waits for the driver's word on how a GPU is divided.
-const LOOK: Duration = Duration::from_secs(2);
+pub(super) const LOOK: Duration = Duration::from_secs(2);
 /// How long a start waits for others to close a GPU whose mode is to change.
 const SETTLING: Duration = Duration::from_secs(5);
 /// How long what has the GPU open may take to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The journal's key of a layout that was asked for by command.
-fn meta_key(uuid: &str) -> String {
+pub(super) fn meta_key(uuid: &str) -> String {
     format!("mig.{uuid}")
 }
 
@@ -45,7 +40,7 @@ pub(crate) enum Undivided {
     Driver(#[from] MigError),
 }
 
-fn profiles(state: &MigState) -> Vec<Profile> {
+pub(super) fn profiles(state: &MigState) -> Vec<Profile> {
     let mut all: Vec<Profile> = state
         .sizes
         .iter()
@@ -62,7 +57,7 @@ fn profiles(state: &MigState) -> Vec<Profile> {
     all
 }
 
-fn place(instance: &MigInstance) -> Place {
+pub(super) fn place(instance: &MigInstance) -> Place {
     Place {
         profile: instance.profile,
         start: instance.start,
@@ -80,7 +75,7 @@ pub(crate) fn layout(state: &MigState) -> Layout {
 }
 
 /// Where the instances of a layout are to be.
-fn wanted(state: &MigState, layout: &Layout) -> Result<Vec<Place>, NoRoom> {
+pub(super) fn wanted(state: &MigState, layout: &Layout) -> Result<Vec<Place>, NoRoom> {
     let there: Vec<Place> = state.instances.iter().map(place).collect();
     places(&profiles(state), layout, &there)
 }
@@ -178,12 +173,12 @@ pub(crate) fn restore(
 pub(crate) struct Dividing {
     /// Index.
     pub(crate) gpu: usize,
-    divider: Divider,
-    layout: Layout,
+    pub(super) divider: Divider,
+    pub(super) layout: Layout,
     /// The layout is another than before.
-    is_change: bool,
-    undo: String,
-    out: Sender,
+    pub(super) is_change: bool,
+    pub(super) undo: String,
+    pub(super) out: Sender,
 }
 
 impl Dividing {
@@ -225,94 +220,6 @@ impl Dividing {
     }
 }
 
-/// `gshare admin mig`: the answer comes when the instances are there.
-pub(crate) fn order(
-    world: &World<'_>,
-    (observer, levers): (&Observer, &LeverState),
-    peer: &Peer,
-    (word, text): (&str, &str),
-    dry_run: bool,
-    out: &Sender,
-) -> Result<Order, WireError> {
-    admin::may_administrate(world, peer)?;
-    let layout: Layout = text
-        .parse()
-        .map_err(|e| WireError::new(ErrorCode::Usage, format!("`{text}`: {e}")))?;
-    let g = world.gpus.whole_gpus(&[word])?.into_iter().next();
-    let g = g.ok_or_else(|| WireError::new(ErrorCode::Usage, messages::no_gpu_named()))?;
-    let refuse = |text: String| WireError::new(ErrorCode::NotAvailable, text);
-    if world.gpus.is_released(g) {
-        return Err(refuse(format!("GPU {g} is released"))
-            .with_hint(format!("gshare admin release {g} --take")));
-    }
-    if !world.gpus.dividing.is_empty() {
-        return Err(refuse("another GPU is being divided".to_owned()));
-    }
-    let divider = observer.divider(u32::try_from(g).unwrap_or(u32::MAX));
-    let undivided = |e: Undivided| {
-        let error = refuse(format!("GPU {g} cannot be divided into {layout}: {e}"));
-        match e {
-            Undivided::NoRoom(NoRoom { fits, .. }) if !fits.is_off() => {
-                error.with_hint(format!("gshare admin mig {g} {fits} --dry-run"))
-            }
-            _ => error,
-        }
-    };
-    let state = divider.step(MigOrder::Look, LOOK);
-    let state = state.map_err(|e| undivided(e.into()))?;
-    let places = wanted(&state, &layout).map_err(|e| undivided(e.into()))?;
-    let before = self::layout(&state);
-    if dry_run {
-        let message = would(g, &state, &places, &layout);
-        return Ok(Order::saying(message, None));
-    }
-    release::may_be_let_go(world, levers, g)?;
-    let others = release::users_without_claim(world, g);
-    if !others.is_empty() {
-        return Err(refuse(format!(
-            "GPU {g} is in use without a claim by {others}"
-        )));
-    }
-    let act = Act {
-        action: "mig",
-        target: format!("GPU {g} ({})", world.gpus[g].uuid),
-        before: before.to_string(),
-        after: layout.to_string(),
-        reason: None,
-    };
-    let dividing = Dividing {
-        gpu: g,
-        divider,
-        is_change: before != layout,
-        undo: format!("gshare admin mig {g} {before}"),
-        out: out.clone(),
-        layout,
-    };
-    let key = meta_key(&world.gpus[g].uuid);
-    Ok(Order {
-        acts: vec![act],
-        stores: vec![Store::Meta(key, dividing.layout.to_string())],
-        then: vec![
-            Command::Gpus(GpuCommand::Divide(Box::new(dividing))),
-            Command::Refresh,
-        ],
-        ..Order::default()
-    })
-}
-
-/// What is done when a GPU has been divided, or not.
-pub(crate) fn divided(g: usize, result: Result<AdminDone, WireError>, out: Sender) -> Vec<Command> {
-    let text = result.as_ref().ok().map(|done| done.message.clone());
-    let mut then = vec![
-        Command::Gpus(GpuCommand::Divided(g)),
-        Command::Gpus(GpuCommand::TendMps),
-        Command::Refresh,
-    ];
-    then.extend(text.map(Command::Notice));
-    then.push(Command::Reply(out, result.map(Reply::Admin)));
-    then
-}
-
 /// What is told of a GPU that is not divided as it should be.
 fn undone(g: usize, why: &Undivided, undo: &str) -> WireError {
     let hint = match why {
@@ -323,41 +230,4 @@ fn undone(g: usize, why: &Undivided, undo: &str) -> WireError {
         _ => format!("changes made so far stay; {undo} reverts them"),
     };
     WireError::new(ErrorCode::NotAvailable, format!("GPU {g}: {why}")).with_hint(hint)
-}
-
-/// What would be done, for people.
-fn would(g: usize, state: &MigState, places: &[Place], layout: &Layout) -> String {
-    let profiles = profiles(state);
-    let name = |id: u32| {
-        profiles
-            .iter()
-            .find(|p| p.id == id)
-            .map_or("?", |p| &p.name)
-    };
-    let mut lines = Vec::new();
-    if !layout.is_off() && !state.on {
-        lines.push(format!("would switch GPU {g} to MIG"));
-    }
-    for instance in &state.instances {
-        if !places.contains(&place(instance)) {
-            lines.push(format!(
-                "would remove {} at slice {}",
-                name(instance.profile),
-                instance.start
-            ));
-        }
-    }
-    let there = |p: &&Place| !state.instances.iter().any(|i| place(i) == **p);
-    for Place { profile, start } in places.iter().filter(there) {
-        lines.push(format!("would make {} at slice {start}", name(*profile)));
-    }
-    if layout.is_off() && state.on {
-        lines.push(format!("would switch GPU {g} back to one whole GPU"));
-    }
-    if lines.is_empty() {
-        lines.push(format!(
-            "GPU {g} already has this layout: nothing would change"
-        ));
-    }
-    lines.join("\n")
 }

@@ -77,7 +77,7 @@ fn rung_row(world: &World<'_>, g: usize) -> Check {
     let row = |state: &str, detail: String, status: &str, fix: Option<String>| Check {
         status: status.to_owned(),
         fix,
-        ..crate::daemon::doctor::check(&format!("compute limit GPU {g}"), state, detail)
+        ..crate::daemon::doctor::row::check(&format!("compute limit GPU {g}"), state, detail)
     };
     if world.gpus[g].parent.is_some() {
         let detail = "mig: this instance serves one claim at a time".to_owned();
@@ -185,6 +185,6 @@ fn turns_row(world: &World<'_>, g: usize, rung: &str, raise: String) -> Check {
     Check {
         status: SIMULATION.to_owned(),
         fix: Some(raise),
-        ..crate::daemon::doctor::check(&format!("compute limit GPU {g}"), state, detail)
+        ..crate::daemon::doctor::row::check(&format!("compute limit GPU {g}"), state, detail)
     }
 }

@@ -9,7 +9,7 @@ use gshare_core::{Bytes, ClaimId, GpuFacts, Ledger, Request};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{ClaimSpec, ErrorCode, WireError};
 
-use super::super::claims::Asked;
+use super::super::claims::{Adoption, Asked};
 use super::super::convert;
 use super::super::journal::{ClaimRecord, SliceRecord};
 use super::super::peer::Peer;
@@ -19,50 +19,30 @@ use crate::daemon::connection::Sender;
 use crate::daemon::gpu::Gpus;
 use crate::daemon::live::Live;
 use crate::daemon::order::{Act, Order};
+use crate::daemon::whose;
 use crate::daemon::world::World;
-use crate::daemon::{members, policy};
 use crate::figures;
 
 /// What the process has on a GPU: bytes, where the driver says.
 type Held = Vec<(usize, Option<u64>)>;
 
-/// A process that is about to become a claim.
-#[derive(Debug)]
-pub(crate) struct Adoption {
-    asked: Asked,
-    process: ProcessKey,
-    held: Vec<(usize, Bytes)>,
-    /// The name of the caller, if that is not its owner.
-    by: Option<String>,
-}
-
-impl Adoption {
-    /// The claim with its number, and what the core hears.
-    pub(crate) fn numbered(&mut self, id: ClaimId) -> (Asked, Event) {
-        self.asked.record.id = id.0;
-        let request = self.asked.request.clone();
-        let held = std::mem::take(&mut self.held);
-        (self.asked.clone(), Event::Adopt { id, request, held })
+/// What is done once it is a claim.
+pub(crate) fn done(adoption: Adoption, world: &World<'_>, id: ClaimId) -> Vec<Command> {
+    if !world.claims.contains_key(&id) {
+        return Vec::new();
     }
-
-    /// What is done once it is a claim.
-    pub(crate) fn done(self, world: &World<'_>, id: ClaimId) -> Vec<Command> {
-        if !world.claims.contains_key(&id) {
-            return Vec::new();
-        }
-        let (process, uid) = (self.process, self.asked.record.uid);
-        move_descendants(world, id, process, uid);
-        let told = self.by.map(|who| {
-            let text = format!("{who} turned process {} into claim {id}", process.pid);
-            Command::TellOwner { id, text }
-        });
-        let then = [
-            Command::Gpus(GpuCommand::LookUpOwners),
-            Command::Limits(LimitCommand::Account),
-            Command::Refresh,
-        ];
-        told.into_iter().chain(then).collect()
-    }
+    let (process, uid) = (adoption.process, adoption.asked.record.uid);
+    move_descendants(world, id, process, uid);
+    let told = adoption.by.map(|who| {
+        let text = format!("{who} turned process {} into claim {id}", process.pid);
+        Command::TellOwner { id, text }
+    });
+    let then = [
+        Command::Gpus(GpuCommand::LookUpOwners),
+        Command::Limits(LimitCommand::Account),
+        Command::Refresh,
+    ];
+    told.into_iter().chain(then).collect()
 }
 
 /// `gshare adopt`: the answer comes when the core has decided.
@@ -225,11 +205,11 @@ fn adoptable(
             format!("process {pid} belongs to {whose}; only {whose} and root can make it a claim"),
         ));
     }
-    if let Some(id) = members::claim_of(world, pid) {
+    if let Some(id) = whose::claim_of(world, pid) {
         let text = format!("process {pid} is already in {id}");
         return Err(WireError::new(ErrorCode::Usage, text));
     }
-    if policy::is_own_process(world, pid) || pid == 1 {
+    if whose::is_own_process(world, pid) || pid == 1 {
         let text = format!("process {pid} belongs to the system or to gshare itself");
         return Err(WireError::new(ErrorCode::Usage, text));
     }
@@ -301,7 +281,7 @@ fn move_descendants(world: &World<'_>, id: ClaimId, process: ProcessKey, uid: u3
         let mut line = proc::ancestors(pid).into_iter().skip(1);
         if own
             && line.any(|a| a.key() == process)
-            && members::claim_of(world, pid).is_none()
+            && whose::claim_of(world, pid).is_none()
             && let Err(error) = cgroup.move_process(pid, Some(&pidfd))
         {
             tracing::debug!(pid, %error, "a descendant of an adopted process was not moved");

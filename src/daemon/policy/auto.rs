@@ -17,8 +17,9 @@ use super::super::outside::{AutoClaim, Change, Seen};
 use super::super::whose::Whose;
 use crate::clock::unix_ms;
 use crate::daemon::features::Features;
+use crate::daemon::stage;
+use crate::daemon::whose;
 use crate::daemon::world::World;
-use crate::daemon::{members, policy, view};
 use crate::{figures, identity};
 
 /// Why an auto-claim ends.
@@ -28,7 +29,7 @@ pub(crate) const EXITED: &str = "process ended";
 /// first that begins.
 pub(crate) fn changes(world: &World<'_>, next: ClaimId) -> (Seen, Vec<Change>) {
     let autos = &world.policy.auto;
-    if policy::unclaimed_policy(world) == Unclaimed::Observe {
+    if stage::unclaimed_policy(world) == Unclaimed::Observe {
         let cause = "no longer accounted as a claim";
         let end = |id: &ClaimId| Change::End(*id, cause.to_owned());
         return (Seen::new(), autos.keys().map(end).collect());
@@ -94,7 +95,7 @@ fn begin(
 
 /// Whether a process outside claims is accounted to its owner: not what draws, and not gshare's own.
 fn is_adoptable(world: &World<'_>, process: &GpuProcess) -> bool {
-    !process.graphics && !policy::is_own_process(world, process.pid)
+    !process.graphics && !whose::is_own_process(world, process.pid)
 }
 
 /// Processes outside claims that are accounted, and what they use by GPU.
@@ -129,7 +130,7 @@ fn outside_now(world: &World<'_>) -> Seen {
 /// Why an auto-claim ends: its process is not outside claims on a GPU any more, or cannot be seen there now.
 fn end_of(world: &World<'_>, auto: &AutoClaim) -> Option<String> {
     let process = auto.process();
-    if let Some(claim) = members::claim_of(world, process.pid) {
+    if let Some(claim) = whose::claim_of(world, process.pid) {
         return Some(format!("now in {claim}"));
     }
     if proc::key(process.pid) != Some(process) {
@@ -159,7 +160,7 @@ fn auto_view(world: &World<'_>, features: &Features, id: ClaimId, auto: &AutoCla
     let identity = features.identity.process(auto.process());
     let notebook = identity::notebook_name(&identity);
     let containers = identity::containers(&identity);
-    let what = view::what_in(&containers, notebook, &record.command);
+    let what = convert::what_in(&containers, notebook, &record.command);
     let number = |g: usize| u32::try_from(g).unwrap_or(u32::MAX);
     let part = |(g, used): (&usize, &DriverUse)| ClaimGpu {
         gpu: number(*g),

@@ -11,7 +11,7 @@ use gshare_enforcer::proc;
 use gshare_enforcer::session;
 
 use super::super::outside::{NoEffect, Places, Wanted};
-use crate::daemon::policy;
+use crate::daemon::stage;
 use crate::daemon::world::World;
 
 /// Services that start users' programs, where the filter is besides the top-level cgroups.
@@ -30,7 +30,7 @@ const FIRST_USER: u32 = 1000;
 
 /// Where the filter belongs now.
 pub(crate) fn wanted(world: &World<'_>) -> Wanted {
-    let denies = policy::unclaimed_policy(world) == Unclaimed::Deny;
+    let denies = stage::unclaimed_policy(world) == Unclaimed::Deny;
     let fences = &world.host.fences;
     let tree = fences.tree.as_ref().filter(|_| fences.filters.is_some());
     let places = tree.filter(|_| denies).and_then(|_| places(world));
@@ -54,7 +54,7 @@ pub(crate) fn no_effect(world: &World<'_>) -> Option<NoEffect> {
     let own = world.host.mode == Mode::User;
     let wanted = match own {
         true => !world.config.is_off() && !world.gpus.denied(&world.config.stages).is_empty(),
-        false => policy::unclaimed_policy(world) == Unclaimed::Deny,
+        false => stage::unclaimed_policy(world) == Unclaimed::Deny,
     };
     let fences = &world.host.fences;
     let missing = match (&fences.tree, &fences.filters) {

@@ -7,14 +7,14 @@ use gshare_config::{Overuse, Unclaimed};
 use gshare_core::units::show_duration;
 use gshare_proto::{Check, messages};
 
-use super::super::doctor::check;
+use super::super::doctor::row::check;
 use super::super::journal::ClaimRecord;
 use super::AutoClaim;
 use crate::clock::{millis, unix_ms};
 use crate::daemon::journal::Journal;
-use crate::daemon::policy;
 use crate::daemon::policy::deny;
 use crate::daemon::policy::limits;
+use crate::daemon::stage;
 use crate::daemon::viewer::Viewer;
 use crate::daemon::world::World;
 
@@ -67,7 +67,7 @@ pub(crate) fn policy_rows(world: &World<'_>, journal: &Journal, viewer: Viewer) 
 /// What is done about use outside claims, and whom `deny` stops or would have stopped.
 fn unclaimed_row(world: &World<'_>, journal: &Journal, viewer: Viewer) -> Check {
     let name = "unclaimed use";
-    let policy = policy::unclaimed_policy(world);
+    let policy = stage::unclaimed_policy(world);
     let would_deny = deny::would_deny(world);
     let stopped = |record: &ClaimRecord| {
         let place = record.origin.place.as_ref();

@@ -8,7 +8,7 @@ use gshare_core::ClaimId;
 use gshare_enforcer::gpu::{LimitError, LimitOrder, Observer};
 use gshare_proto::Check;
 
-use super::super::doctor::check;
+use super::super::doctor::row::check;
 use super::super::journal::SliceRecord;
 use super::super::live::Live;
 use super::super::outside::{Limit, PATIENCE};

@@ -18,7 +18,7 @@ use crate::daemon::command::{Command, EndCommand, GpuCommand, LimitCommand};
 use crate::daemon::outside::{Counted, Policy};
 use crate::daemon::settings::Settings;
 use crate::daemon::world::World;
-use crate::daemon::{act, convert, members, off, turns};
+use crate::daemon::{convert, off, turns, whose};
 use crate::figures;
 
 /// Percent of a GPU's time that may be used beyond what the proxies count: their count is an estimate.
@@ -106,8 +106,7 @@ fn stop(
 ) -> Vec<Command> {
     // A member at this moment: the pid may have become somebody else's.
     let process = finding.process;
-    if proc::key(process.pid) != Some(process) || members::claim_of(world, process.pid) != Some(id)
-    {
+    if proc::key(process.pid) != Some(process) || whose::claim_of(world, process.pid) != Some(id) {
         return Vec::new();
     }
     let what = overuse_text(id, gpu, finding);
@@ -121,6 +120,24 @@ fn stop(
         Command::TellOwner { id, text },
         Command::Ends(EndCommand::Signal(vec![process], signal)),
     ]
+}
+
+/// Writes all caps of a claim into its pages.
+pub(crate) fn write_caps(world: &World<'_>, id: ClaimId) {
+    for slice in world.machine.ledger().slices(id).unwrap_or_default() {
+        write_cap(world, id, slice);
+    }
+}
+
+/// Writes the cap of a claim on a GPU into its page.
+pub(crate) fn write_cap(world: &World<'_>, id: ClaimId, slice: &Slice) {
+    let seat = world
+        .claims
+        .get(&id)
+        .and_then(|live| live.seats.iter().find(|s| s.gpu == slice.gpu));
+    if let Some(seat) = seat {
+        seat.limits.set_memory_cap(cap_in_force(world, id, slice));
+    }
 }
 
 /// The cap that is written for a slice: what the driver uses for the claim is taken off, and a claim in over-use cannot
@@ -238,7 +255,7 @@ pub(crate) fn untold(world: &World<'_>, counted: &Counted) -> BTreeSet<(usize, P
 pub(crate) fn write_caps_of(world: &World<'_>, id: ClaimId, gpu: usize) {
     let slices = world.machine.ledger().slices(id).unwrap_or_default();
     if let Some(slice) = slices.iter().find(|s| s.gpu == gpu) {
-        act::write_cap(world, id, slice);
+        write_cap(world, id, slice);
     }
 }
 

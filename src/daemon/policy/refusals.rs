@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::super::convert;
 use super::super::gpu::Gpu;
 use crate::daemon::command::Command;
-use crate::daemon::msg::Msg;
+use crate::daemon::msg::{Msg, Refused};
 use crate::daemon::peer;
 use crate::daemon::world::World;
 use crate::figures;
@@ -21,16 +21,6 @@ const TOGETHER: Duration = Duration::from_millis(20);
 const MOST: (u32, Duration) = (6, Duration::from_secs(60));
 /// Longest command line in such a line, in characters.
 const LONGEST: usize = 160;
-
-/// A program that was kept from a GPU.
-#[derive(Debug)]
-pub(crate) struct Refused {
-    pid: i32,
-    uid: u32,
-    minor: Option<u32>,
-    command: Vec<String>,
-    terminal: Option<proc::Terminal>,
-}
 
 /// What users were told lately: since when, in how many lines, of which process last.
 #[derive(Default)]
@@ -96,27 +86,26 @@ pub(crate) fn follow(
         .map(drop)
 }
 
-impl Refused {
-    /// Names the program in the log and on the screen, and its command on its user's terminal.
-    pub(crate) fn told(self, world: &World<'_>) -> Vec<Command> {
-        let Self { pid, uid, .. } = self;
-        let of = |gpu: &Gpu| self.minor.is_some_and(|m| gpu.minor == Some(m));
-        let gpu = world.gpus.iter().position(of);
-        let gpu = gpu.map_or_else(|| "a GPU".to_owned(), |g| format!("GPU {g}"));
-        let command = figures::program(&self.command);
-        let program = convert::clean(command.first().map_or("a program", |c| c), LONGEST);
-        let user = world.host.names.user(uid);
-        let what =
-            format!("{program} ({pid}) of {user} opened {gpu} without a claim and was refused");
-        let whole = convert::clean(&figures::what(None, &self.command), LONGEST);
-        let line = format!("gshare: {what}. Start it with: gshare claim -- {whole}");
-        let command = convert::clean(&command.join(" "), LONGEST);
-        let text = format!("{what}: gshare claim -- {command}");
-        let say = self.terminal.map(|terminal| Command::Say(terminal, line));
-        say.into_iter()
-            .chain([Command::TellUser(uid, None, text)])
-            .collect()
-    }
+/// Names the program in the log and on the screen, and its command on its user's terminal.
+pub(crate) fn told(refused: Refused, world: &World<'_>) -> Vec<Command> {
+    let Refused { pid, uid, .. } = refused;
+    let of = |gpu: &Gpu| refused.minor.is_some_and(|m| gpu.minor == Some(m));
+    let gpu = world.gpus.iter().position(of);
+    let gpu = gpu.map_or_else(|| "a GPU".to_owned(), |g| format!("GPU {g}"));
+    let command = figures::program(&refused.command);
+    let program = convert::clean(command.first().map_or("a program", |c| c), LONGEST);
+    let user = world.host.names.user(uid);
+    let what = format!("{program} ({pid}) of {user} opened {gpu} without a claim and was refused");
+    let whole = convert::clean(&figures::what(None, &refused.command), LONGEST);
+    let line = format!("gshare: {what}. Start it with: gshare claim -- {whole}");
+    let command = convert::clean(&command.join(" "), LONGEST);
+    let text = format!("{what}: gshare claim -- {command}");
+    let say = refused
+        .terminal
+        .map(|terminal| Command::Say(terminal, line));
+    say.into_iter()
+        .chain([Command::TellUser(uid, None, text)])
+        .collect()
 }
 
 #[cfg(test)]
