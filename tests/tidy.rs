@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -619,6 +619,125 @@ fn the_laboratory_and_the_command_line_do_not_import_each_other() {
         from_the_root("    crate::demo::run(args) // crate::cli"),
         ["demo"]
     );
+}
+
+/// Every path that a list of imports stands for: `a::{b, c::d}` is `a::b` and `a::c::d`.
+fn expand(before: &[&str], list: &str, found: &mut Vec<Vec<String>>) {
+    let (head, group) = match list.find('{') {
+        Some(at) => (&list[..at], list[at + 1..].strip_suffix('}')),
+        None => (list.split(" as ").next().unwrap_or_default(), None),
+    };
+    let names = head.split("::").map(str::trim).filter(|n| !n.is_empty());
+    let path: Vec<&str> = before.iter().copied().chain(names).collect();
+    let Some(group) = group else {
+        found.push(path.into_iter().map(str::to_owned).collect());
+        return;
+    };
+    let (mut depth, mut from) = (0, 0);
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                expand(&path, group[from..at].trim(), found);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    expand(&path, group[from..].trim(), found);
+}
+
+/// The modules of a directory that each of them names, by their paths from the root of the crate.
+fn arrows(directory: &str) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
+    let of = |file: &Path| {
+        let inside = file.strip_prefix("src").ok()?.with_extension("");
+        Some(
+            inside
+                .iter()
+                .map(|n| n.to_string_lossy().into_owned())
+                .collect::<Vec<_>>(),
+        )
+    };
+    let is_test = |p: &PathBuf| {
+        p.file_stem()
+            .is_some_and(|n| n.to_string_lossy().ends_with("tests"))
+    };
+    let mut sources = files();
+    sources.retain(|p| {
+        p.starts_with(directory) && p.extension().is_some_and(|e| e == "rs") && !is_test(p)
+    });
+    let modules: BTreeMap<_, _> = sources
+        .iter()
+        .filter_map(|p| Some((of(p)?, text(p))))
+        .collect();
+    let mut arrows = BTreeMap::new();
+    for (module, text) in &modules {
+        let product = text
+            .split("#[cfg(test)]\nmod tests {")
+            .next()
+            .unwrap_or_default();
+        let code = product
+            .lines()
+            .map(|l| l.split("//").next().unwrap_or_default());
+        let code = code.collect::<Vec<_>>().join(" ");
+        let mut paths = Vec::new();
+        for list in code
+            .split("use ")
+            .skip(1)
+            .filter_map(|rest| rest.split(';').next())
+        {
+            expand(&[], list.trim(), &mut paths);
+        }
+        for word in code.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':') {
+            if word.starts_with("crate::") || word.starts_with("super::") {
+                expand(&[], word, &mut paths);
+            }
+        }
+        let to = paths.into_iter().filter_map(|path| {
+            let ups = path.iter().take_while(|n| *n == "super").count();
+            let start = match path.first()?.as_str() {
+                "crate" => &[][..],
+                _ => &module[..module.len().checked_sub(ups)?],
+            };
+            let rest = path
+                .into_iter()
+                .skip_while(|n| matches!(n.as_str(), "crate" | "super" | "self"));
+            let whole: Vec<String> = start.iter().cloned().chain(rest).collect();
+            let named = (1..=whole.len()).rev().map(|n| &whole[..n]);
+            named
+                .into_iter()
+                .find(|n| modules.contains_key(*n))
+                .map(<[_]>::to_vec)
+        });
+        arrows.insert(module.clone(), to.filter(|to| to != module).collect());
+    }
+    arrows
+}
+
+/// What is reached from somewhere.
+fn reached<T: Ord + Clone>(arrows: &BTreeMap<T, BTreeSet<T>>, from: &T) -> BTreeSet<T> {
+    let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(at) = next.pop() {
+        next.extend(arrows[at].iter().filter(|to| seen.insert((*to).clone())));
+    }
+    seen
+}
+
+/// A change of one module is read in that one and in those that it imports: no more than three stand in a circle.
+#[test]
+fn the_modules_of_the_service_stand_in_no_larger_circle_than_three() {
+    let arrows = arrows("src/daemon");
+    let count: usize = arrows.values().map(BTreeSet::len).sum();
+    assert!(arrows.is_empty() || count > 900, "only {count} arrows");
+    let reached: BTreeMap<_, _> = arrows.keys().map(|m| (m, reached(&arrows, m))).collect();
+    for (module, to) in &reached {
+        let circle: Vec<_> = to
+            .iter()
+            .filter(|other| reached[other].contains(*module))
+            .collect();
+        assert!(circle.len() <= 3, "{module:?}: {circle:?}");
+    }
 }
 
 /// What is wrong with a line of a comment, a text or a document: a user who is a man, or a sentence that hides its subject.
