@@ -20,8 +20,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use support::{
-    GSHARE, MIB, Raw, SOON, board, claim, claim_of, looks, ok, patience, python, run, station_with,
-    until,
+    GSHARE, MIB, Raw, SOON, board, claim, claim_of, doctor_row, looks, ok, patience, python, run,
+    station_with, until,
 };
 
 // Whose SMs are busy: what the screen says of claims against the simulation's own record of each process.
@@ -458,11 +458,8 @@ fn exporting(listen: &str, more: &str) -> Station {
 
 /// Where the station's exporter listens, as doctor tells it.
 fn address(station: &Station) -> String {
-    let output = station.command().args(["doctor", "--json"]).output();
-    let value: Value = serde_json::from_slice(&output.expect("runs").stdout).expect("JSON");
-    let checks = value["checks"].as_array().expect("checks").clone();
-    let row = checks.iter().find(|c| c["name"] == "metrics");
-    let detail = row.expect("a row")["detail"].as_str().expect("a text");
+    let row = doctor_row(station.command(), "metrics");
+    let detail = row["detail"].as_str().expect("a text");
     let place = detail.split("http://").nth(1).expect(detail);
     place.split('/').next().expect("an address").to_owned()
 }

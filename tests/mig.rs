@@ -259,7 +259,7 @@ fn every_model_gives_the_smallest_instance_and_nothing_of_its_neighbours() {
             held.push((raw, claim.id.clone()));
         }
         let snapshot = station.snapshot().expect("served");
-        for ((_, id), &(request, instance, profile, sms)) in held.iter().zip(cases) {
+        for ((_, id), &(request, instance, _, _)) in held.iter().zip(cases) {
             let uuid = snapshot.gpus[1 + instance].uuid.clone();
             let others = (1..snapshot.gpus.len()).filter(|g| *g != 1 + instance);
             let others: Vec<&str> = others.map(|g| snapshot.gpus[g].uuid.as_str()).collect();
@@ -293,23 +293,6 @@ fn every_model_gives_the_smallest_instance_and_nothing_of_its_neighbours() {
                 .arg(support::example("raw_client"));
             let answer = Raw::spawn(&mut join).line();
             assert!(answer.starts_with("error 100 "), "{slug}: {answer}");
-            let Some(bin) = python::bin("every_model") else {
-                continue;
-            };
-            let python = bin.join("python").to_string_lossy().into_owned();
-            let script = python::script("mig_client.py").display().to_string();
-            let text = inside(&[&[python.as_str(), script.as_str()], &others[..]].concat());
-            let has = |line: &str| text.lines().any(|l| l == line);
-            assert!(has("gpus 1") && has("instances 1"), "{slug}: {text}");
-            assert!(has(&format!("uuids {uuid}")), "{slug}: {text}");
-            assert!(has(&format!("name {product} MIG {profile}")), "{text}");
-            assert!(has(&format!("attributes {sms}")), "{slug}: {text}");
-            for other in &others {
-                assert!(
-                    has(&format!("neighbour {other} NVMLError_NotFound")),
-                    "{slug}: {text}"
-                );
-            }
         }
     }
 }

@@ -19,8 +19,8 @@ use support::others::Others;
 use support::terminal::Terminal;
 use support::users::{Users, account, as_user, reachable};
 use support::{
-    DENIED, FULL, MIB, OPEN, Raw, SOON, all_ended, board, board_bytes, claim, claim_of, example,
-    root, run, station, station_with, text, tried, until, words,
+    DENIED, FULL, MIB, OPEN, Raw, SOON, all_ended, board, board_bytes, claim, claim_of, doctor_row,
+    example, root, run, station, station_with, text, tried, until, words,
 };
 
 // GPU processes outside claims: shown, accounted to their owners, or kept from the GPUs.
@@ -512,26 +512,6 @@ fn in_force() -> Option<(Places, Station)> {
     Some((places, station))
 }
 
-fn doctor(station: &Station, row: &str) -> Value {
-    doctor_of(station, row, 0)
-}
-
-fn doctor_of(station: &Station, row: &str, uid: u32) -> Value {
-    let output = station
-        .command()
-        .args(["doctor", "--json"])
-        .uid(uid)
-        .gid(uid)
-        .output()
-        .expect("runs");
-    let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let rows = value["checks"].as_array().expect("rows");
-    rows.iter()
-        .find(|r| r["name"] == row)
-        .expect("a row")
-        .clone()
-}
-
 #[test]
 fn programs_outside_claims_cannot_open_a_gpu_and_claims_and_the_desktop_can() {
     let Some((places, station)) = in_force() else {
@@ -580,7 +560,7 @@ fn programs_outside_claims_cannot_open_a_gpu_and_claims_and_the_desktop_can() {
     let hidden = answers(places.command("user.slice", &station, &words));
     assert_eq!(hidden, [DENIED, DENIED, OPEN, OPEN]);
 
-    let row = doctor(&station, "unclaimed use");
+    let row = doctor_row(station.command(), "unclaimed use");
     assert_eq!(row["state"], "ok", "{row}");
     let detail = row["detail"].as_str().expect("text");
     assert!(
@@ -616,7 +596,7 @@ fn a_refusal_that_has_no_effect_here_is_said_with_its_cause() {
     assert!(status.starts_with(&format!("! {stays}\n")), "{status}");
     let log = std::fs::read_to_string(station.log_path()).expect("a log");
     assert!(log.contains(&stays), "{log}");
-    let row = doctor(&station, "unclaimed use");
+    let row = doctor_row(station.command(), "unclaimed use");
     assert_ne!(row["state"], "ok", "{row}");
     assert_eq!(opens(&places, "user.slice", &station), [OPEN; 4]);
 }
@@ -781,7 +761,7 @@ fn what_runs_already_and_what_draws_lives_on() {
     assert_eq!(held_back, 1 << 30, "1.5 GiB in place of 512 MiB");
     assert!(claim_of(&snapshot, trainer.pid()).is_some_and(|c| c.adopted && c.uid == UID));
     // The programs that it would stop now.
-    let row = doctor(&station, "unclaimed use");
+    let row = doctor_row(station.command(), "unclaimed use");
     let detail = row["detail"].as_str().expect("text");
     let trainer_named = format!("trainer of {UID} (pid {})", trainer.pid());
     assert!(
@@ -792,7 +772,7 @@ fn what_runs_already_and_what_draws_lives_on() {
         !detail.contains("Xorg") && !detail.contains("gnome"),
         "{detail}"
     );
-    let row = doctor_of(&station, "unclaimed use", UID + 1);
+    let row = doctor_row(as_user(station.command(), UID + 1), "unclaimed use");
     let detail = row["detail"].as_str().expect("text");
     assert!(
         detail.contains(&format!("stop now: a program of {UID}")) && !detail.contains("trainer"),
@@ -812,7 +792,7 @@ fn what_runs_already_and_what_draws_lives_on() {
         assert_eq!(client.ask("alloc 4194304"), "ok 0");
         assert!(client.ask("launch 1").starts_with("ok"));
     }
-    let row = doctor(&station, "unclaimed use");
+    let row = doctor_row(station.command(), "unclaimed use");
     let detail = row["detail"].as_str().expect("text");
     assert!(
         detail.contains(&format!("may run until they exit: {trainer_named}")),
@@ -823,7 +803,7 @@ fn what_runs_already_and_what_draws_lives_on() {
     std::fs::write(&file, text).expect("written");
     station.stop_service(Signal::SIGTERM).expect("stopped");
     station.start_service().expect("starts again");
-    let row = doctor(&station, "unclaimed use");
+    let row = doctor_row(station.command(), "unclaimed use");
     let detail = row["detail"].as_str().expect("text");
     assert!(
         detail.contains(&format!("in the last 7 days: trainer of {UID} (1 run)")),

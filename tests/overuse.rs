@@ -3,6 +3,7 @@
 
 use crate::support;
 
+use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -20,7 +21,7 @@ use support::terminal::Terminal;
 use support::users::{Users, as_user};
 use support::{
     FULL, GIB, MIB, Random, Raw, SOON, accused_at, all_ended, board, claim, claim_of, copy_program,
-    example, looks, next_look, ok, root, run, station_with, until,
+    doctor_row, example, looks, next_look, ok, root, run, station_with, until,
 };
 
 fn station(policy: &str) -> Station {
@@ -332,17 +333,20 @@ fn gpu_time_beyond_what_a_member_counted_is_seen_at_the_second_look() {
 #[test]
 fn programs_that_load_the_drivers_own_library_are_named() {
     let station = station("");
-    let row = doctor(&station, "memory limit (");
+    let row = doctor_row(station.command(), "memory limit (");
     assert_ne!(row["state"], "limited", "{row}");
     // The driver itself has no limits before release 615.
-    assert_eq!(doctor(&station, "memory limits")["state"], "missing");
+    assert_eq!(
+        doctor_row(station.command(), "memory limits")["state"],
+        "missing"
+    );
     let honest = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
     let past = Raw::start(around(&station, &["-g", "0.5", "--gpu-ids", "0"]));
     let named = format!("pid {} uses GPU 0 without gshare's library", past.pid());
     until("ps names it", SOON, || {
         ok(&station, &["ps"]).contains(&named).then_some(())
     });
-    let row = doctor(&station, "memory limit (");
+    let row = doctor_row(station.command(), "memory limit (");
     let detail = row["detail"].as_str().expect("told");
     assert!(detail.contains(&past.pid().to_string()), "{row}");
     assert!(!detail.contains(&honest.pid().to_string()), "{row}");
@@ -472,7 +476,7 @@ fn a_driver_with_memory_limits_of_its_own_refuses_whatever_way_was_taken() {
         println!("skipped: no cgroups here");
         return;
     }
-    let row = doctor(&station, "memory limits");
+    let row = doctor_row(station.command(), "memory limits");
     assert_eq!(
         (row["state"].as_str(), row["status"].as_str()),
         (Some("ok"), Some("simulation only"))
@@ -511,14 +515,6 @@ fn a_driver_with_memory_limits_of_its_own_refuses_whatever_way_was_taken() {
     until("the limit goes with the claim", SOON, || {
         board(&station).memory_limits().is_empty().then_some(())
     });
-}
-
-fn doctor(station: &Station, row: &str) -> serde_json::Value {
-    let output = run(station, &["doctor", "--json"]);
-    let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let rows = value["checks"].as_array().expect("rows");
-    let named = |r: &&serde_json::Value| r["name"].as_str().is_some_and(|n| n.starts_with(row));
-    rows.iter().find(named).expect("a row").clone()
 }
 
 // The honest zoo as whole programs: four claims on a GPU, each filled as far as its limit lets it, on a driver whose samples
@@ -671,11 +667,18 @@ impl Program {
     }
 }
 
-/// Accusations, by the process of the claim.
-fn all_accused(snapshot: &Snapshot) -> Vec<(Option<u32>, String)> {
-    let all = snapshot.claims.iter();
-    all.filter_map(|c| Some((c.pid, c.overuse.clone()?)))
-        .collect()
+/// Accusations by the process of the claim: at which look each was first told, and why.
+#[derive(Default)]
+struct Accused(BTreeMap<Option<u32>, (u64, String)>);
+
+impl Accused {
+    fn note(&mut self, snapshot: &Snapshot) {
+        let look = snapshot.service.as_ref().expect("told").looks;
+        let all = snapshot.claims.iter();
+        for (pid, why) in all.filter_map(|c| Some((c.pid, c.overuse.clone()?))) {
+            self.0.entry(pid).or_insert((look, why));
+        }
+    }
 }
 
 fn zoo() -> Station {
@@ -695,7 +698,7 @@ fn zoo() -> Station {
 fn play(
     station: &Station,
     dice: &mut Random,
-    mut each: impl FnMut(usize, &mut [Vec<Program>], &Snapshot) -> bool,
+    mut each: impl FnMut(usize, &mut [Vec<Program>], &Snapshot, &Accused) -> bool,
 ) -> Vec<Vec<Program>> {
     let mut gpus: Vec<Vec<Program>> = Vec::new();
     for gpu in 0..GPUS {
@@ -709,17 +712,25 @@ fn play(
         };
         gpus.push((0..CLAIMS).map(start).collect());
     }
+    let mut accused = Accused::default();
     for round in 0.. {
         let seeds: Vec<u64> = gpus.iter().map(|_| 1 + dice.below(1 << 30)).collect();
         std::thread::scope(|scope| {
-            for (programs, seed) in gpus.iter_mut().zip(seeds) {
+            let works = gpus.iter_mut().zip(seeds).map(|(programs, seed)| {
                 let mut dice = Random::seeded(seed);
-                scope.spawn(move || programs.iter_mut().for_each(|p| p.step(&mut dice)));
+                scope.spawn(move || programs.iter_mut().for_each(|p| p.step(&mut dice)))
+            });
+            // What they do may last for many looks on a busy machine.
+            let works: Vec<_> = works.collect();
+            while works.iter().any(|work| !work.is_finished()) {
+                accused.note(&station.snapshot().expect("served"));
+                std::thread::sleep(Duration::from_millis(50));
             }
         });
         next_look(station);
         let snapshot = station.snapshot().expect("served");
-        if each(round, &mut gpus, &snapshot) {
+        accused.note(&snapshot);
+        if each(round, &mut gpus, &snapshot, &accused) {
             break;
         }
     }
@@ -777,15 +788,18 @@ fn honest_programs_at_their_limits_are_not_accused_and_not_lost() {
         board(station)
             .set_fault(Fault::NvmlSamples, true)
             .expect("set");
-        let mut gpus = play(station, dice, |round, gpus, snapshot| {
-            let seen = all_accused(snapshot);
+        let mut gpus = play(station, dice, |round, gpus, snapshot, accused| {
             let kind = |pid| {
                 gpus.iter()
                     .flatten()
                     .find(|p| Some(p.raw.pid()) == pid)
                     .map(|p| p.animal)
             };
-            let seen: Vec<_> = seen.iter().map(|(pid, why)| (kind(*pid), why)).collect();
+            let seen: Vec<_> = accused
+                .0
+                .iter()
+                .map(|(pid, why)| (kind(*pid), why))
+                .collect();
             assert!(seen.is_empty(), "round {round}: {seen:?}");
             let moved = snapshot.claims.iter().filter_map(|c| c.place.word.as_ref());
             assert_eq!(moved.count(), 0, "nobody asked for that");
@@ -842,15 +856,14 @@ fn one_cheat_among_four_programs_is_found() {
         let more = (1200 + dice.below(4096)) * MIB;
         let mut strangers: Vec<Raw> = Vec::new();
         let (mut since, mut soon) = (0, [false; GPUS]);
-        let gpus = play(station, dice, |round, gpus, snapshot| {
+        let gpus = play(station, dice, |round, gpus, snapshot, accused| {
             let now = snapshot.service.as_ref().expect("told").looks;
-            let seen = all_accused(snapshot);
             let pids: Vec<u32> = gpus
                 .iter()
                 .zip(&guilty)
                 .map(|(all, at)| all[*at].raw.pid())
                 .collect();
-            for (pid, why) in &seen {
+            for (pid, (_, why)) in &accused.0 {
                 let known = pid.is_some_and(|pid| pids.contains(&pid)) && round >= FILLING;
                 assert!(known, "{cheat:?}, round {round}: {why}");
             }
@@ -882,7 +895,8 @@ fn one_cheat_among_four_programs_is_found() {
                 since = looks(station);
             }
             for (soon, pid) in soon.iter_mut().zip(&pids) {
-                *soon |= seen.iter().any(|(p, _)| *p == Some(*pid)) && now <= since + FOUND;
+                let at = accused.0.get(&Some(*pid));
+                *soon |= at.is_some_and(|(look, _)| *look <= since + FOUND);
             }
             round >= FILLING && (now > since + FOUND || soon.iter().all(|s| *s))
         });

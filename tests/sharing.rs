@@ -16,7 +16,8 @@ use gshare_sim_board::{Fault, ProcessSnapshot};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::{
-    GSHARE, Raw, SOON, all_ended, board, claim, claim_of, ok, root, run, station_with, text, until,
+    GSHARE, Raw, SOON, all_ended, board, claim, claim_of, doctor_row, ok, root, run, station_with,
+    text, until,
 };
 
 // How GPUs are shared: one claim at a time, side by side, in instances.
@@ -223,12 +224,7 @@ fn another_size_counts_for_gpu_time_within_200_ms() {
 fn doctor_says_that_shares_are_not_kept_where_events_have_no_times() {
     let station = taking_turns();
     let row = || {
-        let output = station.command().args(["doctor", "--json"]).output();
-        let rows: serde_json::Value =
-            serde_json::from_slice(&output.expect("runs").stdout).expect("JSON");
-        let mut rows = rows["checks"].as_array().expect("rows").clone().into_iter();
-        let row = rows.find(|row| row["name"] == "compute limit GPU 0");
-        let row = row.expect("a row");
+        let row = doctor_row(station.command(), "compute limit GPU 0");
         (row["state"] == "ok", row["detail"].to_string())
     };
     let _one = Flood::claim(&station, "0.5");

@@ -127,6 +127,15 @@ pub fn ok(station: &Station, words: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
+/// The first row of `gshare doctor` with such a name, as this command's user is told.
+pub fn doctor_row(mut command: Command, named: &str) -> serde_json::Value {
+    let output = command.args(["doctor", "--json"]).output().expect("runs");
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let mut rows = told["checks"].as_array().expect("rows").iter();
+    let row = rows.find(|r| r["name"].as_str().is_some_and(|n| n.starts_with(named)));
+    row.expect("a row").clone()
+}
+
 /// Runs it, expects that it is not available now (75), and gives what was said.
 pub fn refused(station: &Station, words: &[&str]) -> String {
     let output = run(station, words);
