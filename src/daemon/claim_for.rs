@@ -45,6 +45,9 @@ pub(crate) fn order(
     out: &Sender,
 ) -> Result<Order, WireError> {
     die::at("behalf-asked");
+    if let Some(own) = own_claim(world, peer, &asked) {
+        return Ok(found(own));
+    }
     if !peer.is_root() {
         let user = world.host.names.user(peer.uid);
         tracing::warn!("{user} tried to use gshare admin claim-for");
@@ -76,9 +79,7 @@ pub(crate) fn order(
         private: asked.private,
     };
     if let Some(known) = known_behalf(world, asked.uid, &name, &behalf)? {
-        return Ok(Order::then(Vec::new(), move |world, _| {
-            Ok(grant::granted(world, known))
-        }));
+        return Ok(found(known));
     }
     let owner = Peer {
         uid: asked.uid,
@@ -106,6 +107,18 @@ pub(crate) fn order(
         then: vec![submit, Command::Gpus(GpuCommand::DoubtOwners)],
         ..Order::default()
     })
+}
+
+/// The claim that is asked for, if the caller is in it: another program of the same job, such as the step beside it, was first,
+/// and root in it counts as its owner.
+fn own_claim(world: &World<'_>, peer: &Peer, asked: &ClaimFor) -> Option<ClaimId> {
+    let id = whose::behalf_of(world, peer.process?.pid)?;
+    let record = &world.claims.get(&id)?.record;
+    (record.uid == asked.uid && record.name.as_deref() == Some(&*asked.name)).then_some(id)
+}
+
+fn found(id: ClaimId) -> Order {
+    Order::then(Vec::new(), move |world, _| Ok(grant::granted(world, id)))
 }
 
 /// Which cgroups of claims on behalf are there.

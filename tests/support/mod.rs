@@ -288,18 +288,23 @@ impl Raw {
         line.trim_end().to_owned()
     }
 
-    /// Sends a command and returns the answer.
+    /// Sends a command and returns the answer; empty when it has ended.
     pub fn ask(&mut self, command: &str) -> String {
-        self.tell(command);
-        self.line()
+        match self.send(command) {
+            Ok(()) => self.line(),
+            Err(_) => String::new(),
+        }
     }
 
     /// Sends a command without waiting for the answer.
     pub fn tell(&mut self, command: &str) {
+        self.send(command).expect("the client reads");
+    }
+
+    fn send(&mut self, command: &str) -> std::io::Result<()> {
         let stdin = self.stdin.as_mut().expect("still open");
-        writeln!(stdin, "{command}")
-            .and_then(|()| stdin.flush())
-            .expect("the client reads");
+        writeln!(stdin, "{command}")?;
+        stdin.flush()
     }
 
     /// Free and total bytes as the driver tells it.

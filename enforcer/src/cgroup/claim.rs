@@ -337,28 +337,31 @@ impl ClaimCgroup {
         if self.keeper == Keeper::Other {
             return Ok(());
         }
+        let own = match self.keeper {
+            Keeper::Slice => self.dir.join(INSIDE),
+            _ => self.dir.clone(),
+        };
+        let busy = |members| CgroupError::Busy {
+            cgroup: self.dir.clone(),
+            members,
+        };
         if matches!(self.keeper, Keeper::Unit | Keeper::Slice) {
-            let members = self.procs().map_or(0, |pids| pids.len());
-            return match members {
-                0 => Ok(()),
-                members => Err(CgroupError::Busy {
-                    cgroup: self.dir.clone(),
-                    members,
-                }),
-            };
+            match self.procs().map_or(0, |pids| pids.len()) {
+                0 if self.keeper == Keeper::Unit => return Ok(()),
+                0 => {}
+                members => return Err(busy(members)),
+            }
         }
-        let mut dirs = descendants(&self.dir);
+        // systemd tries once, and a process that is not listed any more may still hold its cgroup.
+        let mut dirs = descendants(&own);
         dirs.reverse();
-        dirs.push(self.dir.clone());
+        dirs.push(own);
         for dir in dirs {
             match fs::remove_dir(&dir) {
                 Ok(()) => {}
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
-                    return Err(CgroupError::Busy {
-                        cgroup: self.dir.clone(),
-                        members: self.procs().map_or(0, |pids| pids.len()),
-                    });
+                    return Err(busy(self.procs().map_or(0, |pids| pids.len())));
                 }
                 Err(e) => return Err(CgroupError::io("remove", dir, e)),
             }
