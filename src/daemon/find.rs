@@ -52,7 +52,7 @@ pub(crate) fn find(world: &World<'_>, peer: &Peer, word: &str) -> Result<ClaimId
 }
 
 /// The refusal of what cannot be done with an auto-claim.
-pub(crate) fn is_auto(world: &World<'_>, word: &str, auto: &AutoClaim) -> WireError {
+fn is_auto(world: &World<'_>, word: &str, auto: &AutoClaim) -> WireError {
     let (pid, user) = (auto.pid(), world.host.names.user(auto.uid()));
     WireError::new(
         ErrorCode::NotAvailable,

@@ -468,60 +468,13 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader};
     use std::path::Path;
-    use std::process::Stdio;
 
     use gshare_enforcer::proc;
 
     use super::*;
     use crate::daemon::mps_daemon::Daemons;
-    use crate::daemon::whose::{is_child_of, is_mps_server};
     use crate::daemon::world::scene::Scene;
-
-    #[test]
-    fn a_server_is_known_by_the_daemon_that_started_it() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let program = dir.path().join("control");
-        std::fs::copy("/bin/sh", &program).expect("copied");
-        // A daemon, its server, and a process that the server started.
-        let words = "sh -c 'sleep 60 & echo $! $$; wait; :' & wait; :";
-        let mut daemon = std::process::Command::new(&program)
-            .args(["-c", words])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("runs");
-        let mut line = String::new();
-        let said = daemon.stdout.take().expect("piped");
-        BufReader::new(said).read_line(&mut line).expect("said");
-        let pids: Vec<i32> = line
-            .split(' ')
-            .filter_map(|p| p.trim().parse().ok())
-            .collect();
-        let [below, server] = pids[..] else {
-            panic!("{line}");
-        };
-        let known = |program: &Path| {
-            [daemon.id().cast_signed(), server, below].map(|pid| is_child_of(pid, program))
-        };
-        assert_eq!(known(&program), [false, true, false]);
-        assert_eq!(known(Path::new("/bin/cat")), [false; 3]);
-        std::fs::remove_file(&program).expect("removed");
-        assert_eq!(
-            known(&program),
-            [false; 3],
-            "nothing can be said without the file"
-        );
-        std::fs::write(&program, "a newer one").expect("written");
-        assert_eq!(known(&program), [false, true, false], "as by an upgrade");
-        let without = Scene::of(1);
-        assert!(!is_mps_server(&without.world(), server), "no GPU has MPS");
-        for pid in [below, server, daemon.id().cast_signed()] {
-            let _ =
-                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL);
-        }
-        daemon.wait().expect("ended");
-    }
 
     /// A daemon on the first GPU, with claim 1 through it and claim 2 beside it.
     fn shared(dir: &Path) -> Scene {

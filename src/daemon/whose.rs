@@ -117,7 +117,7 @@ pub(crate) fn is_mps_server(world: &World<'_>, pid: i32) -> bool {
 }
 
 /// Whether the parent of a process runs this program as this user, also where that file was replaced meanwhile.
-pub(super) fn is_child_of(pid: i32, program: &Path) -> bool {
+fn is_child_of(pid: i32, program: &Path) -> bool {
     let own = nix::unistd::Uid::effective().as_raw();
     let parent = proc::stat(pid).map(|s| s.ppid);
     let parent = parent.filter(|p| proc::uids(*p).is_some_and(|u| u.real == own));
@@ -244,23 +244,71 @@ pub(crate) fn standing(world: &World<'_>, peer: Peer) -> Peer {
 impl Claims {
     /// Among claims without cgroups: that of the nearest ancestor that is a claim's command, joined one or was
     /// registered as its member; of several the newest, which the process asked for last.
-    pub(crate) fn claim_by_descent(
-        &self,
-        pid: i32,
-        of: fn(&ClaimRecord) -> bool,
-    ) -> Option<ClaimId> {
+    fn claim_by_descent(&self, pid: i32, of: fn(&ClaimRecord) -> bool) -> Option<ClaimId> {
         if !self.values().any(|live| of(&live.record)) {
             return None;
         }
         proc::ancestors(pid).iter().find_map(|ancestor| {
             let key = ancestor.key();
             let has = |live: &Live| {
-                let roots = live.record.process.iter().chain(&live.record.runs.joined);
-                let is_root = roots.map(|r| convert::key(*r)).any(|r| r == key);
-                of(&live.record) && (is_root || live.members.contains_key(&key))
+                let is_root = || roots(live).any(|root| root == key);
+                of(&live.record) && (is_root() || live.members.contains_key(&key))
             };
             let found = self.iter().rev().find(|(_, live)| has(live));
             found.map(|(id, _)| *id)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::Stdio;
+
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    #[test]
+    fn a_server_is_known_by_the_daemon_that_started_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = dir.path().join("control");
+        std::fs::copy("/bin/sh", &program).expect("copied");
+        // A daemon, its server, and a process that the server started.
+        let words = "sh -c 'sleep 60 & echo $! $$; wait; :' & wait; :";
+        let mut daemon = std::process::Command::new(&program)
+            .args(["-c", words])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("runs");
+        let mut line = String::new();
+        let said = daemon.stdout.take().expect("piped");
+        BufReader::new(said).read_line(&mut line).expect("said");
+        let pids: Vec<i32> = line
+            .split(' ')
+            .filter_map(|p| p.trim().parse().ok())
+            .collect();
+        let [below, server] = pids[..] else {
+            panic!("{line}");
+        };
+        let known = |program: &Path| {
+            [daemon.id().cast_signed(), server, below].map(|pid| is_child_of(pid, program))
+        };
+        assert_eq!(known(&program), [false, true, false]);
+        assert_eq!(known(Path::new("/bin/cat")), [false; 3]);
+        std::fs::remove_file(&program).expect("removed");
+        assert_eq!(
+            known(&program),
+            [false; 3],
+            "nothing can be said without the file"
+        );
+        std::fs::write(&program, "a newer one").expect("written");
+        assert_eq!(known(&program), [false, true, false], "as by an upgrade");
+        let without = Scene::of(1);
+        assert!(!is_mps_server(&without.world(), server), "no GPU has MPS");
+        for pid in [below, server, daemon.id().cast_signed()] {
+            let _ =
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL);
+        }
+        daemon.wait().expect("ended");
     }
 }

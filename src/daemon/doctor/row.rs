@@ -6,7 +6,7 @@ use gshare_proto::Check;
 pub(crate) const SIMULATION: &str = "simulation only";
 
 /// For what needs a kernel only.
-pub(super) const KERNEL: &str = "no GPU involved (Linux 6.18)";
+const KERNEL: &str = "no GPU involved (Linux 6.18)";
 
 /// Headings in the order of the page, each with how the names of its rows begin.
 pub(super) const GROUPS: &[(&str, &[&str])] = &[

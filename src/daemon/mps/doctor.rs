@@ -1,5 +1,6 @@
 //! What `gshare doctor` says of compute limits: a row per GPU with its mechanism, why, and what would improve it.
 
+use crate::daemon::doctor::row::SIMULATION;
 use crate::daemon::mig;
 use crate::daemon::settings::Settings;
 use crate::daemon::turns;
@@ -11,7 +12,6 @@ use gshare_proto::{Check, messages};
 
 /// Where MPS has been seen to work so far; docs/hardware.md has the same words.
 const MPS: &str = "tested only with NVIDIA's MPS control program (550.163, without a GPU)";
-const SIMULATION: &str = "simulation only";
 
 /// How each claim on a GPU holds its part.
 fn held_there(world: &World<'_>, g: usize) -> impl Iterator<Item = Held> {
