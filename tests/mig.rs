@@ -449,6 +449,14 @@ fn a_layout_is_made_used_by_two_claims_refused_while_in_use_and_removed() {
     ok(&station, &words);
     let log = ok(&station, &["admin", "log"]);
     assert!(log.contains("mig") && log.contains(CUT), "{log}");
+
+    // Nothing is said of instances that are gone, and once of a GPU that was let go.
+    ok(&station, &["admin", "release", "1"]);
+    let doctor = ok(&station, &["doctor"]);
+    assert!(!doctor.contains("GPU 2"), "{doctor}");
+    assert!(doctor.contains("GPU 1 is released by root"), "{doctor}");
+    let text = refused(&station, &["claim", "-g", "1", "--nonblock", "--", "true"]);
+    assert_eq!(text.matches("GPU 1 is released").count(), 1, "{text}");
 }
 
 /// The RTX PRO 6000 has profiles with graphics, with all media engines and with none; each of its decoders is there once.

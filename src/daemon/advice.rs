@@ -30,9 +30,8 @@ const WORTH: f64 = 0.6;
 const RECENT: Duration = Duration::from_secs(600);
 /// Use is averaged over this before its peak counts, so that a short burst does not.
 const MINUTE: Duration = Duration::from_secs(60);
-/// Sizes that are proposed are multiples of this part of a GPU and of these bytes.
+/// Sizes that are proposed are multiples of this part of a GPU.
 const STEP: f64 = 0.05;
-const MEM_STEP: u64 = 256 << 20;
 /// Memory is charged in these.
 const PAGE: u64 = 2 << 20;
 
@@ -300,27 +299,27 @@ impl AdviceState {
             let gpu = u32::try_from(gpu).ok()?;
             Some((bytes, claim.gpus.iter().find(|p| p.gpu == gpu)?))
         });
-        let (part, missing) = match asked {
+        let (part, needed) = match asked {
             Some((bytes, part)) => {
-                let wanted = part
-                    .mem_charge?
-                    .saturating_add(bytes.next_multiple_of(PAGE));
-                (part, wanted.saturating_sub(part.mem_limit))
+                let taken = bytes.next_multiple_of(PAGE);
+                (part, part.mem_charge?.saturating_add(taken))
             }
-            None => (claim.gpus.iter().find(|p| near_cap(p))?, 1),
+            None => {
+                let part = claim.gpus.iter().find(|p| near_cap(p))?;
+                (part, part.mem_limit + 1)
+            }
         };
+        if needed <= part.mem_limit {
+            return None;
+        }
         let free = |p: &ClaimGpu| {
             let gpu = gpus.iter().find(|g| g.index == p.gpu)?;
             Some(gpu.mem_allocatable?.saturating_sub(gpu.mem_claimed))
         };
         let free = claim.gpus.iter().map(free).min()??;
-        let more = missing.max(part.mem_limit / 4).max(1 << 30);
-        let more = more.div_ceil(MEM_STEP).saturating_mul(MEM_STEP).min(free) / MEM_STEP * MEM_STEP;
-        if missing == 0 || more < missing {
-            return None;
-        }
-        // Rounded down, so that what is proposed is never more than what is free.
-        let mib = (part.mem_limit + more) >> 20;
+        // The peak is that of all GPUs together.
+        let peak = if claim.gpus.len() == 1 { seen.peak } else { 0 };
+        let size = gshare_abi::enough(needed, peak, part.mem_limit.saturating_add(free))?;
         let flag = if part.mem_limit == part.mem_request {
             "--gpu-mem"
         } else {
@@ -338,7 +337,7 @@ impl AdviceState {
                 Bytes(free),
                 part.gpu
             ),
-            command: Some(format!("gshare resize {id} {flag} {mib}M")),
+            command: Some(format!("gshare resize {id} {flag} {size}")),
         })
     }
 }
@@ -533,7 +532,7 @@ mod tests {
         (slot.last_refusal_ns, slot.last_refused_bytes) = (Some(5), Some(4 << 30));
         look(&mut advice, &scene, &pages);
         let told = said(&advice, &scene, &shown);
-        assert_eq!(told, ["gshare resize c1 --gpu-mem 9216M"]);
+        assert_eq!(told, ["gshare resize c1 --gpu-mem 11G"]);
         let mut full = shown;
         full.gpus[0].mem_claimed = 23 << 30;
         assert!(said(&advice, &scene, &full).is_empty(), "not there");

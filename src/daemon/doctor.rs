@@ -11,11 +11,11 @@ use self::row::{GROUPS, check};
 use super::admin::drain;
 use super::effects::Effects;
 use super::features::Features;
-use super::gpu::Gpu;
 use super::history::History;
 use super::journal::Journal;
 use super::levers::facts;
 use super::policy::overuse;
+use super::release::released_text;
 use super::viewer::Viewer;
 use super::world::World;
 use super::{conformance, mps, policy};
@@ -59,7 +59,7 @@ fn administrators_row(world: &World<'_>) -> Check {
     } else {
         messages::only_groups(groups.join(", "))
     };
-    let drained: Vec<String> = (0..world.gpus.len())
+    let drained: Vec<String> = (world.gpus.present())
         .filter(|g| drain::drain_view(world.gpus, *g).is_some())
         .map(|g| g.to_string())
         .collect();
@@ -172,7 +172,11 @@ fn filter_row(world: &World<'_>) -> Check {
 
 fn gpu_rows(world: &World<'_>) -> Vec<Check> {
     let found = counters::Found::look();
-    let row = |(g, gpu): (usize, &Gpu)| {
+    let row = |g| {
+        let (gpu, name) = (&world.gpus[g], format!("GPU {g}"));
+        if let Some(released) = released_text(world.gpus, g) {
+            return check(&name, "limited", format!("{}; {released}", gpu.model));
+        }
         let reading = world.gpus.reading(g);
         let activity = match reading {
             Some(reading) => counters::chosen(reading, &found).1,
@@ -185,7 +189,7 @@ fn gpu_rows(world: &World<'_>) -> Vec<Check> {
         };
         let state = if reading.is_some() { "ok" } else { "missing" };
         check(
-            &format!("GPU {g}"),
+            &name,
             state,
             format!(
                 "{}; {activity}; a CUDA context takes {} ({overhead}){}",
@@ -197,7 +201,7 @@ fn gpu_rows(world: &World<'_>) -> Vec<Check> {
             ),
         )
     };
-    world.gpus.iter().enumerate().map(row).collect()
+    world.gpus.present().map(row).collect()
 }
 
 fn launcher_row(world: &World<'_>) -> Check {
@@ -439,7 +443,7 @@ fn health_rows(world: &World<'_>, features: &Features) -> Vec<Check> {
             ..check(&format!("health GPU {g}"), state, health.reasons.join("; "))
         })
     };
-    (0..world.gpus.len()).filter_map(row).collect()
+    world.gpus.present().filter_map(row).collect()
 }
 
 /// How a GPU is doing; absent where nothing is known of it.

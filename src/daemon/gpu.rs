@@ -236,6 +236,11 @@ impl Gpus {
         self.iter().any(|g| g.parent.is_some())
     }
 
+    /// All but the instances that were removed, which keep their numbers for others.
+    pub(crate) fn present(&self) -> impl Iterator<Item = usize> {
+        (0..self.len()).filter(|g| !self[*g].gone)
+    }
+
     /// A reading that is fresh enough to speak of now.
     pub(crate) fn reading(&self, gpu: usize) -> Option<&GpuReading> {
         let fresh = |r: &&GpuReading| r.age().is_some_and(|age| age < STALE);

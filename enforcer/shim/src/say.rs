@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use gshare_abi::{GpuUuid, monotonic_ns};
+use gshare_abi::{GpuUuid, enough, monotonic_ns, size_between};
 
 const PAUSE_NS: u64 = 1_000_000_000;
 
@@ -117,36 +117,13 @@ fn way_out(what: &AtCap<'_>) -> String {
     } else {
         format!("{} more is free there", amount_below(more))
     };
-    // A fifth more than the peak, where that is free: the next allocation is near.
-    let peak = needed.max(what.peak);
-    let roomy = size_between(peak.saturating_add(peak / 5), reach);
-    if let Some(size) = roomy.or_else(|| size_between(needed, reach)) {
+    if let Some(size) = enough(needed, what.peak, reach) {
         return format!("; {free}: {}", resize(&size));
     }
     match size_between(needed, what.total.unwrap_or(u64::MAX)) {
         Some(size) => format!("; {free}; to wait for more: {} --wait", resize(&size)),
         None => format!("; {free}"),
     }
-}
-
-/// The roundest size from `least` to `most`, as the command line takes it.
-fn size_between(least: u64, most: u64) -> Option<String> {
-    const MIB: u64 = 1 << 20;
-    const GIB: u64 = 1 << 30;
-    // A step larger than half of what is needed would be more than was asked for.
-    let steps = [GIB, GIB / 2, 64 * MIB, MIB];
-    let size = steps
-        .into_iter()
-        .filter(|step| *step == MIB || *step <= least / 2)
-        .filter_map(|step| least.checked_next_multiple_of(step))
-        .find(|size| *size <= most)?;
-    Some(if size.is_multiple_of(GIB) {
-        format!("{}G", size / GIB)
-    } else if size.is_multiple_of(GIB / 2) {
-        format!("{:.1}G", size as f64 / GIB as f64)
-    } else {
-        format!("{}M", size / MIB)
-    })
 }
 
 /// As [`amount`], rounded down: what is left must not read as enough when it is not.
@@ -328,22 +305,6 @@ mod tests {
             at_cap(&what),
             "claim c3: 1.0 GiB asked, 1023.9 MiB left of its cap of 6.0 GiB on GPU 1"
         );
-    }
-
-    #[test]
-    fn sizes_are_round_and_in_bounds() {
-        for (least, most, size) in [
-            (600 * MIB, u64::MAX, Some("640M")),
-            (100 * MIB + 1, u64::MAX, Some("101M")),
-            (3 * GIB + 1, 4 * GIB, Some("4G")),
-            (3 * GIB + 1, 4 * GIB - 1, Some("3.5G")),
-            (3 * GIB + 1, 3 * GIB + MIB, Some("3073M")),
-            (3 * GIB + 1, 3 * GIB + MIB - 1, None),
-            (2 * GIB, 2 * GIB, Some("2G")),
-            (u64::MAX, u64::MAX, None),
-        ] {
-            assert_eq!(size_between(least, most).as_deref(), size, "{least} {most}");
-        }
     }
 
     #[test]

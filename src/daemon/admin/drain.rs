@@ -219,13 +219,19 @@ pub(crate) fn closed_text(
         return None;
     }
     let meant = |g: &usize| only.is_empty() || u32::try_from(*g).is_ok_and(|g| only.contains(&g));
-    let closed: Vec<String> = (0..world.gpus.len())
+    let closed = (world.gpus.present())
         .filter(meant)
         // A GPU that is divided is not meant as a whole unless it is named.
         .filter(|g| !only.is_empty() || !world.gpus.is_divided(*g))
-        .filter_map(|g| why_closed(world, features, g))
-        .collect();
-    (!closed.is_empty()).then(|| closed.join(", "))
+        .filter_map(|g| why_closed(world, features, g));
+    let mut said: Vec<String> = Vec::new();
+    for why in closed {
+        // What is said of a GPU holds for all of its instances.
+        if !said.contains(&why) {
+            said.push(why);
+        }
+    }
+    (!said.is_empty()).then(|| said.join(", "))
 }
 
 /// Why a GPU takes no new claims, if it does not.

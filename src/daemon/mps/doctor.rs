@@ -156,7 +156,7 @@ fn rung_row(world: &World<'_>, g: usize) -> Check {
 
 /// A row per GPU.
 pub(crate) fn rung_rows(world: &World<'_>) -> Vec<Check> {
-    (0..world.gpus.len()).map(|g| rung_row(world, g)).collect()
+    world.gpus.present().map(|g| rung_row(world, g)).collect()
 }
 
 /// The row of a GPU whose claims take turns.
