@@ -32,6 +32,10 @@ pub(crate) enum Image {
     Code(Vec<KernelFacts>),
 }
 
+/// Registers of a thread of a kernel in PTX: the assembler that would choose them is missing, and with so many a GPU is
+/// full.
+const REGISTERS: u32 = 32;
+
 /// First line of what the linker makes of several texts; their lengths follow.
 const LINKED: &str = "//linked-ptx";
 
@@ -148,13 +152,13 @@ impl Image {
             Image::Ptx(texts) => {
                 let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
                 let ptx = Ptx::link(&texts).map_err(|e| (INVALID_PTX, e.to_string()))?;
-                let kernels = ptx.kernels().iter().map(|k| KernelFacts {
+                let kernels = ptx.kernels().map(|k| KernelFacts {
                     name: k.name.clone(),
-                    params: k.params.iter().map(|p| (p.offset, p.size)).collect(),
+                    params: k.params.clone(),
                     param_bytes: k.param_bytes,
-                    regs: k.regs_estimate.clamp(8, 255),
-                    shared: k.static_shared_bytes as u32,
-                    local: k.local_bytes as u32,
+                    regs: REGISTERS,
+                    shared: k.shared_bytes,
+                    local: k.local_bytes,
                     max_threads: k.max_threads,
                 });
                 Ok(Program {

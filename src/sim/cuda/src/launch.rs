@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
 
-use gshare_sim_board::{Hidden, Shape, block_ns_from_instructions, now_ns, resident_blocks};
+use gshare_sim_board::{Hidden, Shape, block_ns_from_instructions, resident_blocks};
 use gshare_sim_ptx::{LaunchConfig, Trap};
 
 use crate::code::{
@@ -208,7 +208,7 @@ impl Driver {
             (f, gpu, model)
         };
         let shape = shape(&f, k.grid, k.block, k.shared);
-        let instructions = match self.interpret(&f, k, model.sms) {
+        let instructions = match self.interpret(&f, k) {
             Ok(instructions) => instructions,
             Err(trap) => {
                 self.fail(k.context, gpu, &f, &trap);
@@ -244,7 +244,7 @@ impl Driver {
     }
 
     /// Runs the interpreter; gives the instructions executed, where there is PTX.
-    fn interpret(&self, f: &Function, k: &Kernel, sms: u32) -> Result<Option<u64>, Trap> {
+    fn interpret(&self, f: &Function, k: &Kernel) -> Result<Option<u64>, Trap> {
         let meets = f.takes.is_some_and(|takes| takes.meets > 0);
         let Some(ptx) = f.ptx.as_ref().filter(|_| !meets) else {
             return Ok(None);
@@ -267,16 +267,13 @@ impl Driver {
             block: k.block,
             params: &k.params.bytes,
             dynamic_shared: k.shared,
-            time_ns: now_ns(),
-            sm_count: sms,
             budget: match k.cooperative {
                 // Blocks run one after the other: one that waits for the others would for ever.
                 true if volume(k.grid) > 1 => COOPERATIVE_BUDGET,
                 _ => u64::MAX,
             },
         };
-        let stats = ptx.launch(&f.facts.name, &config, &mut memory)?;
-        Ok(Some(stats.instructions))
+        ptx.launch(&f.facts.name, &config, &mut memory).map(Some)
     }
 
     /// An error on the GPU ends the context.

@@ -1,122 +1,321 @@
-//! The pure instructions: for each operation and type, a function over the lanes of a warp.
+//! Arithmetic: the function behind an instruction, by its name and type.
 
-/// An instruction of one operand: `alu1!(u32, |a| !a)`.
-macro_rules! alu1 {
-    ($ta:ty, |$a:ident| $e:expr) => {{
-        fn run(mask: u32, a: &Lanes, _: &Lanes, _: &Lanes, out: &mut Lanes) {
-            each(mask, out, |lane| {
-                let $a = <$ta as Val>::get(a[lane]);
-                $e
-            });
-        }
-        run as AluFn
-    }};
+use std::cmp::Ordering::{Equal, Greater, Less};
+
+use crate::code::{Alu, Ty};
+
+/// A type that a register is read as and written from. Reading takes the low bits; signed values are written with their
+/// sign in all bits above.
+trait Value: Copy {
+    fn get(bits: u64) -> Self;
+    fn put(self) -> u64;
 }
 
-/// An instruction of two operands: `alu2!(u32, u32, |a, b| a & b)`.
-macro_rules! alu2 {
-    ($ta:ty, $tb:ty, |$a:ident, $b:ident| $e:expr) => {{
-        fn run(mask: u32, a: &Lanes, b: &Lanes, _: &Lanes, out: &mut Lanes) {
-            each(mask, out, |lane| {
-                let $a = <$ta as Val>::get(a[lane]);
-                let $b = <$tb as Val>::get(b[lane]);
-                $e
-            });
-        }
-        run as AluFn
-    }};
+trait Integer: Value {
+    /// The upper half of the product.
+    fn high(self, other: Self) -> Self;
+    fn left(self, count: u64) -> Self;
+    fn right(self, count: u64) -> Self;
 }
 
-/// An instruction of three operands.
-macro_rules! alu3 {
-    ($ta:ty, $tb:ty, $tc:ty, |$a:ident, $b:ident, $c:ident| $e:expr) => {{
-        fn run(mask: u32, a: &Lanes, b: &Lanes, c: &Lanes, out: &mut Lanes) {
-            each(mask, out, |lane| {
-                let $a = <$ta as Val>::get(a[lane]);
-                let $b = <$tb as Val>::get(b[lane]);
-                let $c = <$tc as Val>::get(c[lane]);
-                $e
-            });
+macro_rules! integers {
+    ($($t:ty: $wide:ty),*) => {$(
+        impl Value for $t {
+            fn get(bits: u64) -> Self {
+                bits as $t
+            }
+            fn put(self) -> u64 {
+                self as u64
+            }
         }
-        run as AluFn
-    }};
+
+        impl Integer for $t {
+            fn high(self, other: Self) -> Self {
+                ((<$wide>::from(self) * <$wide>::from(other)) >> <$t>::BITS) as $t
+            }
+            fn left(self, count: u64) -> Self {
+                u32::try_from(count).ok().and_then(|n| self.checked_shl(n)).unwrap_or(0)
+            }
+            fn right(self, count: u64) -> Self {
+                // In two steps: at the end all bits of a signed number are its sign.
+                let most = <$t>::BITS - 1;
+                let count = u32::try_from(count).unwrap_or(u32::MAX);
+                (self >> count.min(most)) >> u32::from(count > most)
+            }
+        }
+    )*};
 }
 
-/// The body for the integer type behind a suffix of 16 bits or more; `.bN` counts as unsigned.
-macro_rules! per_int {
-    ($ty:expr, $t:ident => $e:expr) => {
+integers!(u8: u16, u16: u32, u32: u64, u64: u128, i8: i16, i16: i32, i32: i64, i64: i128);
+
+macro_rules! floats {
+    ($($t:ty),*) => {$(
+        impl Value for $t {
+            fn get(bits: u64) -> Self {
+                Self::from_bits(bits as _)
+            }
+            fn put(self) -> u64 {
+                u64::from(self.to_bits())
+            }
+        }
+    )*};
+}
+
+floats!(f32, f64);
+
+/// The closure with `$t` standing for the Rust type; the enclosing function ends with `None` for other types.
+macro_rules! integer {
+    ($ty:expr, $t:ident, $f:expr) => {
+        integer!(@ $ty, $t, $f, U8 u8, U16 u16, U32 u32, U64 u64, S8 i8, S16 i16, S32 i32, S64 i64)
+    };
+    (@ $ty:expr, $t:ident, $f:expr, $($name:ident $rust:ty),*) => {
         match $ty {
-            Ty::U16 | Ty::B16 => {
-                type $t = u16;
-                Some($e)
-            }
-            Ty::S16 => {
-                type $t = i16;
-                Some($e)
-            }
-            Ty::U32 | Ty::B32 => {
-                type $t = u32;
-                Some($e)
-            }
-            Ty::S32 => {
-                type $t = i32;
-                Some($e)
-            }
-            Ty::U64 | Ty::B64 => {
-                type $t = u64;
-                Some($e)
-            }
-            Ty::S64 => {
-                type $t = i64;
-                Some($e)
-            }
-            _ => None,
+            $(Ty::$name => {
+                type $t = $rust;
+                let f: Alu = $f;
+                f
+            })*
+            _ => return None,
         }
     };
 }
 
-/// The same for every integer suffix, 8 bits included.
-macro_rules! per_any_int {
-    ($ty:expr, $t:ident => $e:expr) => {
-        match $ty {
-            Ty::U8 | Ty::B8 => { type $t = u8; Some($e) }
-            Ty::S8 => { type $t = i8; Some($e) }
-            other => $crate::alu::per_int!(other, $t => $e),
-        }
+macro_rules! float {
+    ($ty:expr, $t:ident, $f:expr) => {
+        integer!(@ $ty, $t, $f, F32 f32, F64 f64)
     };
 }
 
-pub(crate) use per_int;
+/// Whether two floating point numbers compare so.
+macro_rules! ordered {
+    ($ty:expr, $is:pat) => {
+        float!($ty, T, |a, b, _| u64::from(matches!(
+            T::get(a).partial_cmp(&T::get(b)),
+            $is
+        )))
+    };
+}
 
-mod convert;
-mod float;
-mod half;
-mod int;
+/// How many sources the instruction has; `None` for one that is not carried.
+pub(crate) fn sources(root: &str) -> Option<usize> {
+    Some(match root {
+        "not" | "neg" | "abs" | "popc" | "clz" | "brev" | "sqrt" | "rsqrt" | "rcp" | "ex2"
+        | "lg2" | "sin" | "cos" | "tanh" => 1,
+        "add" | "sub" | "mul" | "div" | "rem" | "min" | "max" | "and" | "or" | "xor" | "shl"
+        | "shr" | "copysign" => 2,
+        "mad" | "fma" | "selp" => 3,
+        _ => return None,
+    })
+}
 
-pub(crate) use convert::{
-    extend, float_to_int, flush, from_half, int_to_double, int_to_float, int_to_half, integral,
-    narrow_double, saturate_float, saturate_int, to_half, widen_single,
-};
-pub(crate) use float::{Rounding, approx, arithmetic, copysign, sign_bit, testp};
-pub(crate) use half::half_arithmetic;
-pub(crate) use int::{bits, carry, compare, integer, mul_hi, mul_wide, permute, select, shift};
+/// The function of an instruction that gives what it takes. `mods` are the parts of its name between root and type.
+pub(crate) fn find(root: &str, mods: &[&str], ty: Ty) -> Option<Alu> {
+    let one = |list: &[&str]| mods.iter().all(|part| list.contains(part));
+    match (root, ty) {
+        ("selp", _) => Some(|a, b, c| if c & 1 == 1 { a } else { b }),
+        ("not", Ty::Pred) => Some(|a, _, _| !a & 1),
+        ("and", _) => Some(|a, b, _| a & b),
+        ("or", _) => Some(|a, b, _| a | b),
+        ("xor", _) => Some(|a, b, _| a ^ b),
+        ("fma", Ty::F32) if one(&["rm", "ftz"]) && mods.contains(&"rm") => Some(|a, b, c| {
+            // Products of two are exact in double precision.
+            let exact = f64::from(f32::get(a)).mul_add(f32::get(b).into(), f32::get(c).into());
+            let near = exact as f32;
+            if f64::from(near) > exact {
+                near.next_down()
+            } else {
+                near
+            }
+            .put()
+        }),
+        (_, Ty::F32 | Ty::F64) if one(&["rn", "ftz", "approx", "full"]) => float(root, ty),
+        (_, Ty::F32 | Ty::F64) => None,
+        ("mul" | "mad", _) => product(mods, ty),
+        _ if mods.is_empty() => whole(root, ty),
+        _ => None,
+    }
+}
 
-use crate::ir::{Lanes, WARP};
-use crate::types::Val;
+fn whole(root: &str, ty: Ty) -> Option<Alu> {
+    Some(match root {
+        "add" => integer!(ty, T, |a, b, _| T::get(a).wrapping_add(T::get(b)).put()),
+        "sub" => integer!(ty, T, |a, b, _| T::get(a).wrapping_sub(T::get(b)).put()),
+        // What a division by zero gives is not defined.
+        "div" => integer!(ty, T, |a, b, _| match T::get(b) {
+            0 => !0,
+            b => T::get(a).wrapping_div(b).put(),
+        }),
+        "rem" => integer!(ty, T, |a, b, _| match T::get(b) {
+            0 => a,
+            b => T::get(a).wrapping_rem(b).put(),
+        }),
+        "min" => integer!(ty, T, |a, b, _| T::get(a).min(T::get(b)).put()),
+        "max" => integer!(ty, T, |a, b, _| T::get(a).max(T::get(b)).put()),
+        "abs" => match ty {
+            Ty::S16 => |a, _, _| i16::get(a).wrapping_abs().put(),
+            Ty::S32 => |a, _, _| i32::get(a).wrapping_abs().put(),
+            Ty::S64 => |a, _, _| i64::get(a).wrapping_abs().put(),
+            _ => return None,
+        },
+        "neg" => integer!(ty, T, |a, _, _| T::get(a).wrapping_neg().put()),
+        "not" => integer!(ty, T, |a, _, _| (!T::get(a)).put()),
+        "shl" => integer!(ty, T, |a, b, _| T::get(a).left(b & 0xffff_ffff).put()),
+        "shr" => integer!(ty, T, |a, b, _| T::get(a).right(b & 0xffff_ffff).put()),
+        "popc" => integer!(ty, T, |a, _, _| T::get(a).count_ones().into()),
+        "clz" => integer!(ty, T, |a, _, _| T::get(a).leading_zeros().into()),
+        "brev" => integer!(ty, T, |a, _, _| T::get(a).reverse_bits().put()),
+        _ => return None,
+    })
+}
 
-/// Writes `f(lane)` for the lanes in the mask; full warps take the loop that vectorises.
-#[inline(always)]
-fn each<R: Val>(mask: u32, out: &mut Lanes, f: impl Fn(usize) -> R) {
-    if mask == u32::MAX {
-        for (lane, out) in out.iter_mut().enumerate() {
-            *out = f(lane).put();
-        }
-    } else {
-        let mut left = mask;
-        while left != 0 {
-            let lane = left.trailing_zeros() as usize % WARP;
-            out[lane] = f(lane).put();
-            left &= left - 1;
+/// `mul` and `mad`: the third source of `mul` is 0.
+fn product(mods: &[&str], ty: Ty) -> Option<Alu> {
+    Some(match (mods, ty) {
+        (["lo"], _) => integer!(ty, T, |a, b, c| {
+            T::get(a)
+                .wrapping_mul(T::get(b))
+                .wrapping_add(T::get(c))
+                .put()
+        }),
+        (["hi"], _) => integer!(ty, T, |a, b, c| T::get(a)
+            .high(T::get(b))
+            .wrapping_add(T::get(c))
+            .put()),
+        (["wide"], Ty::U16 | Ty::S16 | Ty::U32 | Ty::S32) => integer!(ty, T, |a, b, c| {
+            T::get(a)
+                .put()
+                .wrapping_mul(T::get(b).put())
+                .wrapping_add(c)
+        }),
+        _ => return None,
+    })
+}
+
+fn float(root: &str, ty: Ty) -> Option<Alu> {
+    Some(match root {
+        "add" => float!(ty, T, |a, b, _| (T::get(a) + T::get(b)).put()),
+        "sub" => float!(ty, T, |a, b, _| (T::get(a) - T::get(b)).put()),
+        "mul" => float!(ty, T, |a, b, _| (T::get(a) * T::get(b)).put()),
+        "div" => float!(ty, T, |a, b, _| (T::get(a) / T::get(b)).put()),
+        "fma" | "mad" => float!(ty, T, |a, b, c| T::get(a)
+            .mul_add(T::get(b), T::get(c))
+            .put()),
+        "min" => float!(ty, T, |a, b, _| T::get(a).min(T::get(b)).put()),
+        "max" => float!(ty, T, |a, b, _| T::get(a).max(T::get(b)).put()),
+        "neg" => float!(ty, T, |a, _, _| (-T::get(a)).put()),
+        "abs" => float!(ty, T, |a, _, _| T::get(a).abs().put()),
+        "sqrt" => float!(ty, T, |a, _, _| T::get(a).sqrt().put()),
+        "rsqrt" => float!(ty, T, |a, _, _| T::get(a).sqrt().recip().put()),
+        "rcp" => float!(ty, T, |a, _, _| T::get(a).recip().put()),
+        "ex2" => float!(ty, T, |a, _, _| T::get(a).exp2().put()),
+        "lg2" => float!(ty, T, |a, _, _| T::get(a).log2().put()),
+        "sin" => float!(ty, T, |a, _, _| T::get(a).sin().put()),
+        "cos" => float!(ty, T, |a, _, _| T::get(a).cos().put()),
+        "tanh" => float!(ty, T, |a, _, _| T::get(a).tanh().put()),
+        "copysign" => float!(ty, T, |a, b, _| T::get(b).copysign(T::get(a)).put()),
+        _ => return None,
+    })
+}
+
+/// The comparison of `setp`.
+pub(crate) fn compare(how: &str, ty: Ty) -> Option<Alu> {
+    if ty.is_float() {
+        return Some(match how {
+            "eq" => ordered!(ty, Some(Equal)),
+            "ne" => ordered!(ty, Some(Less | Greater)),
+            "lt" => ordered!(ty, Some(Less)),
+            "le" => ordered!(ty, Some(Less | Equal)),
+            "gt" => ordered!(ty, Some(Greater)),
+            "ge" => ordered!(ty, Some(Greater | Equal)),
+            "num" => ordered!(ty, Some(Less | Equal | Greater)),
+            // With a NaN these are true.
+            "equ" => ordered!(ty, None | Some(Equal)),
+            "neu" => ordered!(ty, None | Some(Less | Greater)),
+            "ltu" => ordered!(ty, None | Some(Less)),
+            "leu" => ordered!(ty, None | Some(Less | Equal)),
+            "gtu" => ordered!(ty, None | Some(Greater)),
+            "geu" => ordered!(ty, None | Some(Greater | Equal)),
+            "nan" => float!(ty, T, |a, b, _| u64::from(
+                T::get(a).partial_cmp(&T::get(b)).is_none()
+            )),
+            _ => return None,
+        });
+    }
+    Some(match how {
+        "eq" => integer!(ty, T, |a, b, _| u64::from(T::get(a) == T::get(b))),
+        "ne" => integer!(ty, T, |a, b, _| u64::from(T::get(a) != T::get(b))),
+        "lt" | "lo" => integer!(ty, T, |a, b, _| u64::from(T::get(a) < T::get(b))),
+        "le" | "ls" => integer!(ty, T, |a, b, _| u64::from(T::get(a) <= T::get(b))),
+        "gt" | "hi" => integer!(ty, T, |a, b, _| u64::from(T::get(a) > T::get(b))),
+        "ge" | "hs" => integer!(ty, T, |a, b, _| u64::from(T::get(a) >= T::get(b))),
+        _ => return None,
+    })
+}
+
+/// The number as its type has it: without what a register holds above, with the sign.
+pub(crate) fn narrow(ty: Ty) -> Option<Alu> {
+    Some(integer!(ty, T, |a, _, _| T::get(a).put()))
+}
+
+/// The steps of `cvt`.
+pub(crate) fn convert(mods: &[&str], to: Ty, from: Ty) -> Option<Vec<Alu>> {
+    let mut steps: Vec<Alu> = Vec::new();
+    let mut saturate = false;
+    for part in mods {
+        match *part {
+            "rn" | "ftz" => {}
+            "sat" if to.is_float() => saturate = true,
+            "rni" if from.is_float() => {
+                steps.push(float!(from, T, |a, _, _| T::get(a).round_ties_even().put()));
+            }
+            "rzi" if from.is_float() => {
+                steps.push(float!(from, T, |a, _, _| T::get(a).trunc().put()));
+            }
+            "rmi" if from.is_float() => {
+                steps.push(float!(from, T, |a, _, _| T::get(a).floor().put()));
+            }
+            "rpi" if from.is_float() => {
+                steps.push(float!(from, T, |a, _, _| T::get(a).ceil().put()));
+            }
+            _ => return None,
         }
     }
+    match (from, to) {
+        (Ty::F32, Ty::F64) => steps.push(|a, _, _| f64::from(f32::get(a)).put()),
+        (Ty::F64, Ty::F32) => steps.push(|a, _, _| (f64::get(a) as f32).put()),
+        (Ty::F32, Ty::F32) | (Ty::F64, Ty::F64) => {}
+        // As Rust does, the GPU gives the nearest number that there is.
+        (Ty::F32, _) => steps.push(integer!(to, T, |a, _, _| (f32::get(a) as T).put())),
+        (Ty::F64, _) => steps.push(integer!(to, T, |a, _, _| (f64::get(a) as T).put())),
+        _ => {
+            steps.push(narrow(from)?);
+            steps.push(match (to, from.is_signed()) {
+                (Ty::F32, true) => |a, _, _| (a.cast_signed() as f32).put(),
+                (Ty::F32, false) => |a, _, _| (a as f32).put(),
+                (Ty::F64, true) => |a, _, _| (a.cast_signed() as f64).put(),
+                (Ty::F64, false) => |a, _, _| (a as f64).put(),
+                _ => narrow(to)?,
+            });
+        }
+    }
+    if saturate {
+        // A NaN becomes 0.
+        steps.push(float!(to, T, |a, _, _| T::get(a).max(0.0).put()));
+        steps.push(float!(to, T, |a, _, _| T::get(a).min(1.0).put()));
+    }
+    Some(steps)
+}
+
+/// What an atomic makes of the old value and its operands.
+pub(crate) fn atomic(how: &str, ty: Ty) -> Option<Alu> {
+    Some(match how {
+        "exch" => |_, b, _| b,
+        "cas" => integer!(ty, T, |old, b, c| if T::get(old) == T::get(b) {
+            c
+        } else {
+            old
+        }),
+        "add" | "min" | "max" | "and" | "or" | "xor" => return find(how, &[], ty),
+        _ => return None,
+    })
 }

@@ -1,23 +1,23 @@
-//! Runs PTX on the CPU: a parser and an interpreter for what Numba and NVRTC emit.
+//! Runs PTX on the CPU: a parser and an interpreter for the part of PTX that Numba and NVRTC emit for plain kernels.
 //!
-//! The simulated driver gives a kernel's text to [`Module::parse`], binds the module's variables
+//! The simulated driver gives a kernel's text to [`Module::link`], binds the module's variables
 //! to device addresses and calls [`Module::launch`]; memory is reached through [`DeviceMemory`].
 //! Results are exact where IEEE 754 and the PTX manual define them; the `approx` instructions give
-//! the correctly rounded value, which is inside their documented error.
+//! the correctly rounded value, which is inside their documented error. Subnormal numbers are never flushed to zero.
+//!
+//! Half precision, carries, textures, matrices, calls through pointers and recursion are not carried: a thread that
+//! reaches such an instruction traps.
 
 #![forbid(unsafe_code)]
 
 mod alu;
+mod code;
 mod error;
-mod exec;
-mod float;
-mod ir;
 mod lexer;
-mod memory;
+mod lower;
 mod module;
-mod parse;
-mod types;
+mod run;
+mod text;
 
 pub use error::{MemFault, PtxError, Trap};
-pub use memory::DeviceMemory;
-pub use module::{GlobalInfo, KernelInfo, LaunchConfig, LaunchStats, Module, Param, Space};
+pub use module::{DeviceMemory, GlobalInfo, KernelInfo, LaunchConfig, Module};

@@ -24,7 +24,7 @@ fn text(code: &str, result: &str) -> String {
 }
 
 fn run(code: &str, result: &str) -> Result<u64, Trap> {
-    let module = Module::parse(&text(code, result)).unwrap_or_else(|e| panic!("{e}\n{code}"));
+    let module = Module::link(&[&text(code, result)]).unwrap_or_else(|e| panic!("{e}\n{code}"));
     let mut memory = Flat(Vec::new());
     let out = memory.put([[0; 8]]);
     launch(
@@ -52,17 +52,13 @@ fn f(x: f32) -> u64 {
     x.to_bits().into()
 }
 
-const NAN32: u64 = 0x7fff_ffff;
-
 #[test]
 fn integer_arithmetic() {
     check(&[
         ("add.u32 %r1, 4294967295, 2;", "%r1", 1),
         ("add.s64 %rd1, -1, 3;", "%rd1", 2),
         ("add.u16 %h1, 65535, 3;", "%h1", 2),
-        ("add.sat.s32 %r1, 0x7fffffff, 5;", "%r1", 0x7fff_ffff),
         ("sub.s32 %r1, 3, 5;", "%r1", 0xffff_fffe),
-        ("sub.sat.s32 %r1, 0x80000000, 1;", "%r1", 0x8000_0000),
         ("mul.lo.s32 %r1, -3, 5;", "%r1", 0xffff_fff1),
         ("mul.hi.u32 %r1, 0x80000000, 6;", "%r1", 3),
         ("mul.hi.s32 %r1, -2, 3;", "%r1", 0xffff_ffff),
@@ -84,8 +80,6 @@ fn integer_arithmetic() {
             0x1_0000_0007,
         ),
         ("mad.wide.s32 %rd1, -1, 2, -7;", "%rd1", -9i64 as u64),
-        ("sad.u32 %r1, 3, 10, 5;", "%r1", 12),
-        ("sad.s32 %r1, -3, 10, 5;", "%r1", 18),
         ("div.s32 %r1, -7, 2;", "%r1", 0xffff_fffd),
         ("div.u32 %r1, 0xffffffff, 16;", "%r1", 0x0fff_ffff),
         ("div.s32 %r1, 0x80000000, -1;", "%r1", 0x8000_0000),
@@ -97,45 +91,6 @@ fn integer_arithmetic() {
         ("min.s32 %r1, -7, 2;", "%r1", 0xffff_fff9),
         ("min.u32 %r1, -7, 2;", "%r1", 2),
         ("max.s64 %rd1, -7, 2;", "%rd1", 2),
-        (
-            "dp4a.u32.u32 %r1, 0x01020304, 0x05060708, 1;",
-            "%r1",
-            5 + 12 + 21 + 32 + 1,
-        ),
-        ("dp4a.s32.s32 %r1, 0xff010101, 0x02020202, 0;", "%r1", 4),
-    ]);
-}
-
-#[test]
-fn carries() {
-    check(&[
-        (
-            "add.cc.u32 %r2, 0xffffffff, 1; addc.u32 %r1, 5, 6;",
-            "%r1",
-            12,
-        ),
-        (
-            "add.cc.u32 %r2, 0xfffffffe, 1; addc.u32 %r1, 5, 6;",
-            "%r1",
-            11,
-        ),
-        (
-            "add.cc.u32 %r2, 0xffffffff, 1; addc.cc.u32 %r3, 0xffffffff, 0; addc.u32 %r1, 0, 0;",
-            "%r1",
-            1,
-        ),
-        ("sub.cc.u32 %r2, 0, 1; subc.u32 %r1, 10, 4;", "%r1", 5),
-        (
-            "mov.u32 %r1, 0xffffffff; add.cc.u32 %r1, %r1, %r1; addc.u32 %r1, 0, 0;",
-            "%r1",
-            1,
-        ),
-        (
-            "mad.lo.cc.u32 %r2, 0x10000, 0xffff, 0x10000; madc.hi.u32 %r1, 0x10000, 0xffff, 3;",
-            "%r1",
-            4,
-        ),
-        ("add.cc.u64 %rd2, -1, 1; addc.u64 %rd1, 1, 1;", "%rd1", 3),
     ]);
 }
 
@@ -146,54 +101,17 @@ fn bits_and_shifts() {
         ("or.b64 %rd1, 12, 3;", "%rd1", 15),
         ("xor.b32 %r1, 12, 10;", "%r1", 6),
         ("not.b32 %r1, 0;", "%r1", 0xffff_ffff),
-        ("cnot.b32 %r1, 0;", "%r1", 1),
-        ("cnot.b32 %r1, 9;", "%r1", 0),
         ("shl.b32 %r1, 1, 31;", "%r1", 0x8000_0000),
         ("shl.b32 %r1, 1, 32;", "%r1", 0),
         ("shr.u32 %r1, 0x80000000, 31;", "%r1", 1),
         ("shr.u32 %r1, 0x80000000, 32;", "%r1", 0),
         ("shr.s32 %r1, 0x80000000, 40;", "%r1", 0xffff_ffff),
         ("shr.s64 %rd1, -8, 2;", "%rd1", -2i64 as u64),
-        ("shf.l.wrap.b32 %r1, 0x80000000, 1, 33;", "%r1", 3),
-        (
-            "shf.l.clamp.b32 %r1, 0x12345678, 1, 40;",
-            "%r1",
-            0x1234_5678,
-        ),
-        ("shf.r.wrap.b32 %r1, 0x10, 3, 4;", "%r1", 0x3000_0001),
-        ("shf.r.clamp.b32 %r1, 0x10, 3, 32;", "%r1", 3),
         ("popc.b32 %r1, 0xf0f0;", "%r1", 8),
         ("popc.b64 %r1, -1;", "%r1", 64),
         ("clz.b32 %r1, 1;", "%r1", 31),
         ("clz.b64 %r1, 0;", "%r1", 64),
         ("brev.b32 %r1, 1;", "%r1", 0x8000_0000),
-        ("bfind.u32 %r1, 0x100;", "%r1", 8),
-        ("bfind.s32 %r1, -1;", "%r1", 0xffff_ffff),
-        ("bfind.shiftamt.u32 %r1, 0x100;", "%r1", 23),
-        ("bfe.u32 %r1, 0xabcd, 4, 8;", "%r1", 0xbc),
-        ("bfe.s32 %r1, 0xabcd, 4, 8;", "%r1", 0xffff_ffbc),
-        ("bfe.u64 %rd1, 0xabcd00000000, 32, 64;", "%rd1", 0xabcd),
-        ("bfe.s32 %r1, 0x80000000, 31, 5;", "%r1", 0xffff_ffff),
-        ("bfi.b32 %r1, 0xff, 0, 4, 8;", "%r1", 0xff0),
-        ("bfi.b64 %rd1, 1, -1, 0, 4;", "%rd1", 0xffff_ffff_ffff_fff1),
-        (
-            "prmt.b32 %r1, 0x33221100, 0x77665544, 0x7410;",
-            "%r1",
-            0x7744_1100,
-        ),
-        ("prmt.b32 %r1, 0x80, 0, 0x8888;", "%r1", 0xffff_ffff),
-        (
-            "prmt.b32.f4e %r1, 0x33221100, 0x77665544, 1;",
-            "%r1",
-            0x4433_2211,
-        ),
-        ("prmt.b32.rc8 %r1, 0x33221100, 0, 2;", "%r1", 0x2222_2222),
-        (
-            "lop3.b32 %r1, 0xf0f0f0f0, 0xcccccccc, 0xaaaaaaaa, 0x1a;",
-            "%r1",
-            0x1a1a_1a1a,
-        ),
-        ("lop3.b32 %r1, 0xff, 0x0f, 0x3c, 0x80;", "%r1", 0x0c),
         ("mov.b64 %rd1, {1, 2};", "%rd1", 0x2_0000_0001),
         (
             "mov.u64 %rd2, 0x700000005; mov.b64 {%r2, %r1}, %rd2;",
@@ -236,53 +154,14 @@ fn comparisons_and_selection() {
             "%p1",
             1,
         ),
-        ("setp.eq.ftz.f32 %p1, 0f00000001, 0f00000000;", "%p1", 1),
-        (
-            "setp.eq.u32 %p2, 1, 1; setp.lt.and.s32 %p1, 1, 2, %p2;",
-            "%p1",
-            1,
-        ),
-        (
-            "setp.eq.u32 %p2, 1, 1; setp.lt.and.s32 %p1, 1, 2, !%p2;",
-            "%p1",
-            0,
-        ),
-        (
-            "setp.eq.u32 %p2, 1, 1; setp.lt.or.s32 %p1, 3, 2, %p2;",
-            "%p1",
-            1,
-        ),
-        (
-            "setp.eq.u32 %p2, 1, 1; setp.lt.xor.s32 %p1, 1, 2, %p2;",
-            "%p1",
-            0,
-        ),
         ("setp.lt.s32 %p2|%p1, 3, 2;", "%p1", 1),
-        (
-            "setp.eq.u32 %p2, 1, 2; setp.lt.or.s32 %p1|%p2, 3, 2, %p2;",
-            "%p1",
-            0,
-        ),
-        ("set.lt.u32.s32 %r1, 1, 2;", "%r1", 0xffff_ffff),
-        ("set.gt.f32.s32 %f1, 3, 2;", "%f1", f(1.0)),
-        ("set.lt.f16.f16 %h1, 0x3c00, 0x4000;", "%h1", 0x3c00),
-        ("setp.lt.f16 %p1, 0x3c00, 0x4000;", "%p1", 1),
         ("setp.ne.u32 %p2, 1, 1; selp.b32 %r1, 5, 6, %p2;", "%r1", 6),
-        ("slct.u32.s32 %r1, 5, 6, -1;", "%r1", 6),
-        (
-            "slct.f32.f32 %f1, 0f3F800000, 0f40000000, 0f80000000;",
-            "%f1",
-            f(1.0),
-        ),
         ("setp.ne.u32 %p2, 1, 1; not.pred %p1, %p2;", "%p1", 1),
         (
             "mov.pred %p2, 1; mov.pred %p3, 0; xor.pred %p1, %p2, %p3;",
             "%p1",
             1,
         ),
-        ("testp.subnormal.f32 %p1, 0f00000001;", "%p1", 1),
-        ("testp.infinite.f64 %p1, 0dFFF0000000000000;", "%p1", 1),
-        ("testp.notanumber.f32 %p1, 0f7FC00000;", "%p1", 1),
     ]);
 }
 
@@ -292,23 +171,10 @@ fn float_arithmetic() {
     check(&[
         ("add.f32 %f1, 0f3F800000, 0f33800000;", "%f1", f(1.0)),
         (
-            "add.rp.f32 %f1, 0f3F800000, 0f33000000;",
-            "%f1",
-            f(1.0f32.next_up()),
-        ),
-        (
-            "add.rz.f32 %f1, 0fBF800000, 0f00800000;",
-            "%f1",
-            f((-1.0f32).next_up()),
-        ),
-        ("add.sat.f32 %f1, 0f3F800000, 0f3F800000;", "%f1", f(1.0)),
-        ("sub.f32 %f1, 0f7F800000, 0f7F800000;", "%f1", NAN32),
-        (
             "mul.rn.f32 %f1, 0f40400000, 0f3EAAAAAB;",
             "%f1",
             f(3.0 * third),
         ),
-        ("mul.ftz.f32 %f1, 0f00800000, 0f3F000000;", "%f1", 0),
         ("mul.f32 %f1, 0f00800000, 0f3F000000;", "%f1", 0x0040_0000),
         (
             "fma.rn.f32 %f1, 0f3F800001, 0f3F800001, 0fBF800002;",
@@ -316,30 +182,15 @@ fn float_arithmetic() {
             f(2f32.powi(-46)),
         ),
         (
-            "fma.rz.f32 %f1, 0f3F800000, 0f3F800000, 0fB2800000;",
-            "%f1",
-            f(1.0f32.next_down()),
-        ),
-        (
             "mad.rn.f32 %f1, 0f40000000, 0f40000000, 0f3F800000;",
             "%f1",
             f(5.0),
         ),
         ("div.rn.f32 %f1, 0f3F800000, 0f40400000;", "%f1", f(third)),
-        (
-            "div.rz.f32 %f1, 0f3F800000, 0f40400000;",
-            "%f1",
-            f(third.next_down()),
-        ),
         ("div.full.f32 %f1, 0f3F800000, 0f40400000;", "%f1", f(third)),
         ("rcp.rn.f32 %f1, 0f40400000;", "%f1", f(third)),
         ("rcp.approx.ftz.f32 %f1, 0f40000000;", "%f1", f(0.5)),
         ("sqrt.rn.f32 %f1, 0f40000000;", "%f1", f(2f32.sqrt())),
-        (
-            "sqrt.rp.f32 %f1, 0f40000000;",
-            "%f1",
-            f(2f32.sqrt().next_up()),
-        ),
         ("sqrt.approx.f32 %f1, 0f40800000;", "%f1", f(2.0)),
         ("rsqrt.approx.f32 %f1, 0f40800000;", "%f1", f(0.5)),
         (
@@ -349,7 +200,6 @@ fn float_arithmetic() {
         ),
         ("cos.approx.f32 %f1, 0f00000000;", "%f1", f(1.0)),
         ("ex2.approx.f32 %f1, 0f40400000;", "%f1", f(8.0)),
-        ("ex2.approx.ftz.f32 %f1, 0fC3000000;", "%f1", 0),
         ("lg2.approx.f32 %f1, 0f41000000;", "%f1", f(3.0)),
         (
             "lg2.approx.f32 %f1, 0f00000000;",
@@ -358,22 +208,13 @@ fn float_arithmetic() {
         ),
         ("tanh.approx.f32 %f1, 0f00000000;", "%f1", 0),
         ("min.f32 %f1, 0f7FC00000, 0f3F800000;", "%f1", f(1.0)),
-        ("min.f32 %f1, 0f00000000, 0f80000000;", "%f1", 0x8000_0000),
-        ("max.f32 %f1, 0f80000000, 0f00000000;", "%f1", 0),
-        ("max.NaN.f32 %f1, 0f7FC00000, 0f3F800000;", "%f1", NAN32),
         ("neg.f32 %f1, 0f3F800000;", "%f1", f(-1.0)),
         ("abs.f32 %f1, 0fBF800000;", "%f1", f(1.0)),
-        ("abs.ftz.f32 %f1, 0f80000001;", "%f1", 0),
         ("copysign.f32 %f1, 0fBF800000, 0f40000000;", "%f1", f(-2.0)),
         (
             "add.f64 %d1, 0d3FF0000000000000, 0d3CA0000000000000;",
             "%d1",
             1f64.to_bits(),
-        ),
-        (
-            "add.rp.f64 %d1, 0d3FF0000000000000, 0d3CA0000000000000;",
-            "%d1",
-            1f64.next_up().to_bits(),
         ),
         (
             "fma.rn.f64 %d1, 0d4000000000000000, 0d4008000000000000, 0dBFF0000000000000;",
@@ -386,11 +227,6 @@ fn float_arithmetic() {
             (1.0f64 / 3.0).to_bits(),
         ),
         (
-            "rcp.approx.ftz.f64 %d1, 0d4008000000000000;",
-            "%d1",
-            (1.0f64 / 3.0).to_bits() >> 32 << 32,
-        ),
-        (
             "sqrt.rn.f64 %d1, 0d4000000000000000;",
             "%d1",
             2f64.sqrt().to_bits(),
@@ -399,39 +235,6 @@ fn float_arithmetic() {
             "min.f64 %d1, 0d4000000000000000, 0d3FF0000000000000;",
             "%d1",
             1f64.to_bits(),
-        ),
-    ]);
-}
-
-#[test]
-fn half_precision() {
-    check(&[
-        ("add.f16 %h1, 0x3c00, 0x3c00;", "%h1", 0x4000),
-        ("mul.bf16 %h1, 0x4000, 0x4040;", "%h1", 0x40c0),
-        ("fma.rn.f16 %h1, 0x3c01, 0x3c01, 0xbc02;", "%h1", 0x0010),
-        ("add.f16x2 %r1, 0x3c004000, 0x3c003c00;", "%r1", 0x4000_4200),
-        ("neg.f16x2 %r1, 0x3c004000;", "%r1", 0xbc00_c000),
-        ("cvt.rn.f16.f32 %h1, 0f3F800000;", "%h1", 0x3c00),
-        ("cvt.rn.f16.f32 %h1, 0f477FF000;", "%h1", 0x7c00),
-        ("cvt.rz.f16.f32 %h1, 0f477FF000;", "%h1", 0x7bff),
-        ("cvt.rn.bf16.f32 %h1, 0f3F808000;", "%h1", 0x3f80),
-        ("cvt.rn.bf16.f32 %h1, 0f3F818000;", "%h1", 0x3f82),
-        (
-            "mov.b16 %h2, 0x3555; cvt.f32.f16 %f1, %h2;",
-            "%f1",
-            0x3eaa_a000,
-        ),
-        ("mov.b16 %h2, 0x3f80; cvt.f32.bf16 %f1, %h2;", "%f1", f(1.0)),
-        (
-            "cvt.rn.f16x2.f32 %r1, 0f3F800000, 0f40000000;",
-            "%r1",
-            0x3c00_4000,
-        ),
-        ("cvt.rn.f16.s32 %h1, -2;", "%h1", 0xc000),
-        (
-            "mov.b16 %h2, 0xc100; cvt.rzi.s32.f16 %r1, %h2;",
-            "%r1",
-            0xffff_fffe,
         ),
     ]);
 }
@@ -461,27 +264,12 @@ fn conversions() {
             "%h1",
             0xfffb,
         ),
-        ("cvt.sat.u8.s32 %r1, 300;", "%r1", 255),
-        ("cvt.sat.u8.s32 %r1, -300;", "%r1", 0),
-        ("cvt.sat.s8.u32 %r1, 300;", "%r1", 127),
-        ("cvt.sat.s32.s64 %r1, -5000000000;", "%r1", 0x8000_0000),
         ("cvt.rn.f32.s32 %f1, -7;", "%f1", f(-7.0)),
         ("cvt.rn.f32.u32 %f1, 0x1000001;", "%f1", f(16_777_216.0)),
-        ("cvt.rp.f32.u32 %f1, 0x1000001;", "%f1", f(16_777_218.0)),
-        (
-            "cvt.rz.f32.u64 %f1, 0xffffffffffffffff;",
-            "%f1",
-            f(18_446_742_974_197_923_840.0),
-        ),
         (
             "cvt.rn.f64.u64 %d1, 0xffffffffffffffff;",
             "%d1",
             (u64::MAX as f64).to_bits(),
-        ),
-        (
-            "cvt.rm.f64.s64 %d1, -9007199254740993;",
-            "%d1",
-            (-9_007_199_254_740_994f64).to_bits(),
         ),
         ("cvt.rzi.s32.f32 %r1, 0fC0200000;", "%r1", 0xffff_fffe),
         ("cvt.rni.s32.f32 %r1, 0f40200000;", "%r1", 2),
@@ -491,7 +279,6 @@ fn conversions() {
         ("cvt.rzi.u32.f32 %r1, 0fBF800000;", "%r1", 0),
         ("cvt.rzi.s32.f32 %r1, 0f7F800000;", "%r1", 0x7fff_ffff),
         ("cvt.rzi.s32.f32 %r1, 0f7FC00000;", "%r1", 0),
-        ("cvt.rzi.s64.f64 %rd1, 0d7FF8000000000000;", "%rd1", 1 << 63),
         ("cvt.rzi.u8.f32 %r1, 0f43960000;", "%r1", 255),
         (
             "cvt.f64.f32 %d1, 0f3EAAAAAB;",
@@ -503,16 +290,6 @@ fn conversions() {
             "%f1",
             f(1.0 / 3.0),
         ),
-        (
-            "cvt.rp.f32.f64 %f1, 0d3FD5555555555555;",
-            "%f1",
-            f(1.0 / 3.0),
-        ),
-        (
-            "cvt.rz.f32.f64 %f1, 0d3FD5555555555555;",
-            "%f1",
-            f((1.0f32 / 3.0).next_down()),
-        ),
         ("cvt.rni.f32.f32 %f1, 0f40200000;", "%f1", f(2.0)),
         (
             "cvt.rmi.f64.f64 %d1, 0dBFF8000000000000;",
@@ -520,7 +297,6 @@ fn conversions() {
             (-2f64).to_bits(),
         ),
         ("cvt.sat.f32.f32 %f1, 0f40200000;", "%f1", f(1.0)),
-        ("cvt.ftz.f32.f32 %f1, 0f00000001;", "%f1", 0),
     ]);
 }
 
@@ -590,11 +366,6 @@ fn memory_and_addresses() {
             5,
         ),
         (
-            "st.global.u32 [%rd15], 5; atom.global.inc.u32 %r2, [%rd15], 5; ld.u32 %r1, [%rd15];",
-            "%r1",
-            0,
-        ),
-        (
             "st.global.f32 [%rd15], 0f3F800000; atom.global.add.f32 %f2, [%rd15], 0f40000000; ld.f32 %f1, [%rd15];",
             "%f1",
             f(3.0),
@@ -611,7 +382,6 @@ fn memory_and_addresses() {
             "%r1",
             32,
         ),
-        ("activemask.b32 %r1;", "%r1", 1),
     ]);
 }
 
@@ -632,11 +402,6 @@ fn control_flow() {
             "mov.u32 %r1, 0; L: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 10; @%p1 bra L;",
             "%r1",
             10,
-        ),
-        (
-            "mov.u32 %r2, 1; T: .branchtargets A, B; brx.idx %r2, T; A: mov.u32 %r1, 5; bra C; B: mov.u32 %r1, 6; C:",
-            "%r1",
-            6,
         ),
         (
             "{ .reg .b32 %r1; mov.u32 %r1, 5; } mov.u32 %r1, 4; { .reg .b32 t; mov.u32 t, 3; add.u32 %r1, %r1, t; }",
@@ -668,9 +433,6 @@ fn what_is_not_carried_traps_when_reached() {
             text: "bar.red.popc.u32 %r1, 0, %p1".into()
         })
     );
-    let module = Module::parse(&text("bar.red.popc.u32 %r1, 0, %p1;", "%r1")).unwrap();
-    let listed: Vec<_> = module.unsupported().collect();
-    assert_eq!(listed, [("k", "bar.red.popc.u32 %r1, 0, %p1")]);
     assert_eq!(run("trap;", "%r1"), Err(Trap::Instruction { line: 8 }));
     assert!(matches!(
         run("fma.rz.f64 %d1, %d1, %d1, %d1;", "%d1"),
@@ -681,24 +443,10 @@ fn what_is_not_carried_traps_when_reached() {
 #[test]
 fn faults_name_address_and_line() {
     let at = run("mov.u64 %rd2, 64; ld.global.u32 %r1, [%rd2+4];", "%r1");
-    assert_eq!(
-        at,
-        Err(Trap::IllegalAddress {
-            addr: 68,
-            size: 4,
-            line: 8
-        })
-    );
+    assert_eq!(at, Err(Trap::IllegalAddress { addr: 68, line: 8 }));
     let at = run("\nld.global.u32 %r1, [%rd15+2];", "%r1");
     assert!(
-        matches!(
-            at,
-            Err(Trap::MisalignedAddress {
-                size: 4,
-                line: 9,
-                ..
-            })
-        ),
+        matches!(at, Err(Trap::MisalignedAddress { line: 9, .. })),
         "{at:?}"
     );
     let at = run("ld.shared.u32 %r1, [1024];", "%r1");
@@ -706,7 +454,6 @@ fn faults_name_address_and_line() {
         at,
         Err(Trap::IllegalAddress {
             addr: 1024,
-            size: 4,
             line: 8
         })
     );
@@ -719,7 +466,7 @@ fn text_errors_name_the_line() {
     let rows = [
         ("add.u32 %r1, %r99, 1;", "register %r99 is not declared"),
         (
-            "frobnicate.u32 %r1, 1;",
+            "frobnicate %r1, 1;",
             "`frobnicate` is no instruction of PTX",
         ),
         ("bra NOWHERE;", "label NOWHERE is not in the function"),
@@ -729,13 +476,14 @@ fn text_errors_name_the_line() {
         ("@%q bra X;", "predicate %q is not declared"),
     ];
     for (code, message) in rows {
-        let error = Module::parse(&text(&format!("\n{code}"), "%r1")).expect_err(code);
+        let error = Module::link(&[&text(&format!("\n{code}"), "%r1")]).expect_err(code);
         assert_eq!(error.line, 9, "{error}");
         assert!(error.message.contains(message), "{error}");
     }
-    assert_eq!(Module::parse("hello world").unwrap_err().line, 1);
-    assert!(Module::parse("").is_err());
+    assert_eq!(Module::link(&["hello world"]).unwrap_err().line, 1);
+    assert!(Module::link(&[""]).is_err());
     assert!(
-        Module::parse(".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { ret; ").is_err()
+        Module::link(&[".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { ret; "])
+            .is_err()
     );
 }

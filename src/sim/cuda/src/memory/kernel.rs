@@ -25,7 +25,7 @@ impl KernelMemory {
                 self.last = r;
                 Ok(())
             }
-            _ => Err(MemFault { addr }),
+            _ => Err(MemFault),
         }
     }
 }
@@ -42,32 +42,6 @@ impl DeviceMemory for KernelMemory {
         self.check(addr, data.len() as u64)?;
         // SAFETY: as in `load`.
         unsafe { ptr::copy_nonoverlapping(data.as_ptr(), addr as *mut u8, data.len()) };
-        Ok(())
-    }
-
-    fn load32(&mut self, addr: u64) -> Result<u32, MemFault> {
-        self.check(addr, 4)?;
-        // SAFETY: as in `load`.
-        Ok(unsafe { (addr as *const u32).read_unaligned() })
-    }
-
-    fn load64(&mut self, addr: u64) -> Result<u64, MemFault> {
-        self.check(addr, 8)?;
-        // SAFETY: as in `load`.
-        Ok(unsafe { (addr as *const u64).read_unaligned() })
-    }
-
-    fn store32(&mut self, addr: u64, value: u32) -> Result<(), MemFault> {
-        self.check(addr, 4)?;
-        // SAFETY: as in `load`.
-        unsafe { (addr as *mut u32).write_unaligned(value) };
-        Ok(())
-    }
-
-    fn store64(&mut self, addr: u64, value: u64) -> Result<(), MemFault> {
-        self.check(addr, 8)?;
-        // SAFETY: as in `load`.
-        unsafe { (addr as *mut u64).write_unaligned(value) };
         Ok(())
     }
 }

@@ -1,14 +1,12 @@
-//! What needs a process of its own: before cuInit, visible devices, fork, sudden death.
+//! What needs a process of its own: the devices that it sees.
 
 use std::ffi::CString;
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use gshare_sim_board::Board;
 
-use crate::support::{Context, PTX, alloc, kernel, launch, lay_out, workstation};
+use crate::support::lay_out;
 use crate::{cu, ok};
 
 struct Station(PathBuf, Board);
@@ -20,17 +18,12 @@ impl Station {
         Station(dir, board)
     }
 
-    /// This test again, in a child on the workstation.
-    fn child(&self, test: &str) -> Command {
+    /// Runs this test again, in a child on the workstation.
+    fn run(&self, test: &str, variables: &[(&str, &str)]) {
         let mut c = Command::new(std::env::current_exe().expect("own path"));
         c.args(["--exact", &format!("children::{test}"), "--nocapture"]);
         c.env("SIM_TEST_DIR", &self.0);
         c.env_remove("CUDA_VISIBLE_DEVICES");
-        c
-    }
-
-    fn run(&self, test: &str, variables: &[(&str, &str)]) {
-        let mut c = self.child(test);
         c.envs(variables.iter().copied());
         let out = c.output().expect("child");
         let text = String::from_utf8_lossy(&out.stdout);
@@ -116,65 +109,4 @@ fn make_node(path: &std::path::Path) -> bool {
     let device = libc::makedev(240, 1);
     // SAFETY: the path is a C string.
     unsafe { libc::mknod(path.as_ptr(), libc::S_IFCHR | 0o666, device) == 0 }
-}
-
-#[test]
-fn a_forked_child_has_no_driver() {
-    if !in_child() {
-        return Station::new("fork").run("a_forked_child_has_no_driver", &[]);
-    }
-    let _c = Context::on(0);
-    let p = alloc(1 << 20);
-    let used = workstation().board.snapshot().gpus[0].used;
-    // SAFETY: the child calls two driver functions and leaves with _exit.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        let mut n = 0i32;
-        let ok = cu!(cuDeviceGetCount(&raw mut n)) == 3
-            && cu!(cuInit(0u32)) == 3
-            && cu!(cuMemFree_v2(p)) == 3;
-        // SAFETY: ends the child without running the parent's exit handlers.
-        unsafe { libc::_exit(i32::from(!ok)) };
-    }
-    let mut status = 0;
-    // SAFETY: waits for the own child.
-    unsafe { libc::waitpid(pid, &raw mut status, 0) };
-    assert_eq!(status, 0);
-    assert_eq!(workstation().board.snapshot().gpus[0].used, used);
-    assert_eq!(count(), 3);
-}
-
-#[test]
-fn a_killed_process_leaves_nothing() {
-    if in_child() {
-        let _c = Context::on(1);
-        alloc(100 << 20);
-        assert_eq!(launch(kernel(PTX, "long"), 100_000, 32, 0, &mut []), 0);
-        loop {
-            std::thread::park();
-        }
-    }
-    let s = Station::new("kill");
-    let mut child = s
-        .child("a_killed_process_leaves_nothing")
-        .spawn()
-        .expect("child");
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let busy = || {
-        let seen = s.1.snapshot();
-        seen.gpus[1].processes.iter().any(|p| p.launched > 0)
-    };
-    while !busy() {
-        assert!(Instant::now() < deadline, "the child does not launch");
-        std::thread::yield_now();
-    }
-    let seen = s.1.snapshot();
-    let p = &seen.gpus[1].processes[0];
-    assert_eq!(p.pid, child.id());
-    assert!(p.bytes > 100 << 20);
-    child.kill().expect("kill");
-    let status = child.wait().expect("wait");
-    assert_eq!(status.signal(), Some(libc::SIGKILL));
-    let seen = s.1.snapshot();
-    assert_eq!((seen.gpus[1].used, seen.gpus[1].processes.len()), (0, 0));
 }

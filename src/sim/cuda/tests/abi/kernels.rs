@@ -20,35 +20,6 @@ fn run_triple(f: u64, n: u32) {
     assert_eq!(download::<u32>(out, n as usize), expect);
 }
 
-#[test]
-fn variables_of_a_module() {
-    let _c = Context::on(1);
-    let text = CString::new(PTX).expect("ptx");
-    let (mut module, mut f) = (0u64, 0u64);
-    ok!(cuModuleLoadData(&raw mut module, text.as_ptr()));
-    ok!(cuModuleGetFunction(&raw mut f, module, c"biased".as_ptr()));
-    let (mut addr, mut size) = (0u64, 0usize);
-    ok!(cuModuleGetGlobal_v2(
-        &raw mut addr,
-        &raw mut size,
-        module,
-        c"bias".as_ptr()
-    ));
-    assert_eq!((size, download::<u32>(addr, 2)), (8, vec![7, 9]));
-    let mut out = alloc(4);
-    let mut params = [(&raw mut out).cast::<c_void>()];
-    assert_eq!(launch(f, 1, 1, 0, &mut params), 0);
-    assert_eq!(download::<u32>(out, 1), [16]);
-    ok!(cuMemsetD32_v2(addr, 100u32, 1usize));
-    assert_eq!(launch(f, 1, 1, 0, &mut params), 0);
-    assert_eq!(download::<u32>(out, 1), [109]);
-    let mut count = 0u32;
-    ok!(cuModuleGetFunctionCount(&raw mut count, module));
-    assert_eq!(count, 4);
-    ok!(cuModuleUnload(module));
-    assert_eq!(launch(f, 1, 1, 0, &mut params), 400);
-}
-
 /// As all memory does.
 #[test]
 fn variables_cost_the_host_what_is_touched_of_them() {
@@ -214,25 +185,6 @@ fn bad_programs_are_refused_with_words() {
 }
 
 #[test]
-fn launches_that_cannot_be() {
-    let _c = Context::on(0);
-    let f = kernel(PTX, "slow");
-    assert_eq!(launch(12345, 1, 32, 0, &mut []), 400);
-    assert_eq!(launch(f, 1, 32, 54321, &mut []), 400);
-    let shared = |bytes: u32| {
-        let none = std::ptr::null_mut::<c_void>();
-        cu!(cuLaunchKernel(
-            f, 1u32, 1u32, 1u32, 32u32, 1u32, 1u32, bytes, 0u64, none, none
-        ))
-    };
-    assert_eq!((shared(48 << 10), shared((48 << 10) + 1)), (0, 1));
-    assert_eq!(cu!(cuFuncSetAttribute(f, 8u32, 101_376i32)), 0);
-    assert_eq!(cu!(cuFuncSetAttribute(f, 8u32, 101_377i32)), 1);
-    assert_eq!((shared(101_376), shared(101_377)), (0, 1));
-    ok!(cuCtxSynchronize());
-}
-
-#[test]
 fn a_bad_address_ends_the_context_and_no_other() {
     let good = Context::on(1);
     let bad = Context::on(1);
@@ -252,41 +204,4 @@ fn a_bad_address_ends_the_context_and_no_other() {
     drop(bad);
     ok!(cuCtxSetCurrent(good.handle));
     run_triple(kernel(PTX, "triple"), 1000);
-}
-
-#[test]
-fn occupancy_by_the_rules_of_the_model() {
-    let c = Context::on(1);
-    assert_eq!(c.device, 1);
-    let f = kernel(PTX, "slow");
-    let (mut blocks, mut grid, mut block) = (0i32, 0i32, 0i32);
-    let name = |threads: i32, shared: usize| {
-        let mut n = -1i32;
-        ok!(cuOccupancyMaxActiveBlocksPerMultiprocessor(
-            &raw mut n, f, threads, shared
-        ));
-        n
-    };
-    assert_eq!(name(1024, 0), 2);
-    assert_eq!(name(256, 0), 8);
-    assert_eq!(name(32, 100_000), 2);
-    assert_eq!(name(32, 300_000), 0);
-    ok!(cuOccupancyMaxPotentialBlockSize(
-        &raw mut grid,
-        &raw mut block,
-        f,
-        std::ptr::null::<c_void>(),
-        0usize,
-        0i32
-    ));
-    assert_eq!((grid, block), (264, 1024));
-    assert_eq!(
-        cu!(cuOccupancyMaxActiveBlocksPerMultiprocessor(
-            &raw mut blocks,
-            f,
-            0i32,
-            0usize
-        )),
-        1
-    );
 }

@@ -70,41 +70,6 @@ fn managed_memory_is_not_the_devices() {
 }
 
 #[test]
-fn pools_reserve_and_give_back() {
-    let _c = Context::on(1);
-    let base = on_board(1);
-    let mut pool = 0u64;
-    ok!(cuDeviceGetDefaultMemPool(&raw mut pool, 1i32));
-    let attribute = |which: u32| {
-        let mut v = 0u64;
-        ok!(cuMemPoolGetAttribute(pool, which, &raw mut v));
-        v
-    };
-    let (mut a, mut b) = (0u64, 0u64);
-    ok!(cuMemAllocAsync(&raw mut a, 3usize << 20, 0u64));
-    ok!(cuMemAllocFromPoolAsync(&raw mut b, 100usize, pool, 0u64));
-    assert_eq!(attribute(5), 6 << 20);
-    assert_eq!(on_board(1) - base, 6 << 20);
-    let mut big = 0u64;
-    assert_eq!(cu!(cuMemAllocAsync(&raw mut big, 1usize << 40, 0u64)), 2);
-    // One family's memory can be freed by the other's call.
-    ok!(cuMemFree_v2(a));
-    ok!(cuMemFreeAsync(b, 0u64));
-    assert_eq!((attribute(5), attribute(7)), (0, 0));
-    assert_eq!(attribute(6), 6 << 20);
-    assert_eq!(on_board(1), base);
-    let keep = u64::MAX;
-    ok!(cuMemPoolSetAttribute(pool, 4u32, &raw const keep));
-    ok!(cuMemAllocAsync(&raw mut a, 3usize << 20, 0u64));
-    ok!(cuMemFreeAsync(a, 0u64));
-    assert_eq!(attribute(5), 4 << 20);
-    ok!(cuMemPoolTrimTo(pool, 0usize));
-    assert_eq!(attribute(5), 0);
-    let none = 0u64;
-    ok!(cuMemPoolSetAttribute(pool, 4u32, &raw const none));
-}
-
-#[test]
 fn null_pointers_are_refused() {
     let _c = Context::on(2);
     let null = std::ptr::null_mut::<c_void>();

@@ -75,7 +75,7 @@ pub(crate) fn built() -> PathBuf {
 pub(crate) fn lay_out(dir: &Path) -> Board {
     std::fs::create_dir_all(dir.join("lib")).expect("directory");
     std::fs::copy(built(), dir.join("lib/libcuda.so.1")).expect("copy");
-    let costs = "slow 5ms\nlong 200ms\npcie 2GB/s\n";
+    let costs = "slow 5ms\npcie 2GB/s\n";
     std::fs::write(dir.join("costs"), costs).expect("costs");
     let mut spec = BoardSpec::new(&["rtx4090", "h100", "h100"]);
     spec.cuda_version = 13_050;
@@ -148,7 +148,6 @@ pub(crate) fn symbol(name: &str) -> *mut c_void {
 /// A context of its own for a test, current on the calling thread.
 pub(crate) struct Context {
     pub handle: u64,
-    pub device: i32,
 }
 
 impl Context {
@@ -156,7 +155,7 @@ impl Context {
         ok!(cuInit(0u32));
         let mut handle = 0u64;
         ok!(cuCtxCreate_v2(&raw mut handle, 0u32, device));
-        Context { handle, device }
+        Context { handle }
     }
 }
 
@@ -262,10 +261,6 @@ DONE:
     ret;
 }
 .visible .entry slow()
-{
-    ret;
-}
-.visible .entry long()
 {
     ret;
 }

@@ -93,61 +93,6 @@ fn one_stream_is_a_queue_and_two_run_side_by_side() {
 }
 
 #[test]
-fn events_order_work_across_streams() {
-    measured(|f| {
-        let (s, t) = (stream(1), stream(1));
-        let (start, half, end) = (event(), event(), event());
-        ok!(cuEventRecord(start, s));
-        assert_eq!(launch(f, 1, 32, s, &mut []), 0);
-        ok!(cuEventRecord(half, s));
-        ok!(cuStreamWaitEvent(t, half, 0u32));
-        assert_eq!(launch(f, 1, 32, t, &mut []), 0);
-        ok!(cuEventRecord(end, t));
-        ok!(cuStreamSynchronize(t));
-        close(elapsed(start, end), 10.0);
-        let unrecorded = event();
-        ok!(cuStreamWaitEvent(t, unrecorded, 0u32));
-        let mut ms = 0f32;
-        assert_eq!(cu!(cuEventElapsedTime(&raw mut ms, start, unrecorded)), 400);
-        ok!(cuEventDestroy_v2(half));
-        assert_eq!(cu!(cuEventQuery(half)), 400);
-    });
-}
-
-#[test]
-fn the_legacy_stream_joins_blocking_streams_only() {
-    measured(|f| {
-        let (blocking, free) = (stream(0), stream(1));
-        let (start, end) = (event(), event());
-        let timed = |first: u64, second: u64, ptsz: bool| {
-            ok!(cuCtxSynchronize());
-            ok!(cuEventRecord(start, first));
-            assert_eq!(launch(f, 1, 32, first, &mut []), 0);
-            let none = std::ptr::null_mut::<c_void>();
-            let one = 1u32;
-            if ptsz {
-                ok!(cuLaunchKernel_ptsz(
-                    f, one, one, one, 32u32, one, one, 0u32, second, none, none
-                ));
-                ok!(cuEventRecord_ptsz(end, second));
-            } else {
-                assert_eq!(launch(f, 1, 32, second, &mut []), 0);
-                ok!(cuEventRecord(end, second));
-            }
-            ok!(cuCtxSynchronize());
-            elapsed(start, end)
-        };
-        close(timed(blocking, 0, false), 10.0);
-        close(timed(0, blocking, false), 10.0);
-        close(timed(blocking, 1, false), 10.0);
-        close(timed(free, free, false), 10.0);
-        // The per-thread default stream is a blocking stream of its own.
-        close(timed(blocking, 0, true), 5.0);
-        close(timed(0, 0, true), 10.0);
-    });
-}
-
-#[test]
 fn many_streams_before_one_legacy_launch() {
     let (_one, _c, f) = alone();
     let streams: Vec<u64> = (0..11).map(|_| stream(0)).collect();

@@ -1,7 +1,7 @@
 //! What the tests share: a flat device memory, parameter buffers, reading results.
 #![allow(dead_code, reason = "not every test binary uses all of it")]
 
-use gshare_sim_ptx::{DeviceMemory, LaunchConfig, LaunchStats, MemFault, Module, Trap};
+use gshare_sim_ptx::{DeviceMemory, LaunchConfig, MemFault, Module, Trap};
 
 /// Where the tests' memory begins.
 pub(crate) const BASE: u64 = 0x7f00_0000_0000;
@@ -15,7 +15,7 @@ impl Flat {
             .checked_sub(BASE)
             .and_then(|at| usize::try_from(at).ok());
         let start = start.filter(|at| at.saturating_add(len) <= self.0.len());
-        start.map(|at| at..at + len).ok_or(MemFault { addr })
+        start.map(|at| at..at + len).ok_or(MemFault)
     }
 
     /// Appends the bytes at a multiple of 256 and returns their address.
@@ -57,7 +57,7 @@ pub(crate) fn bind(module: &mut Module, memory: &mut Flat) {
         bytes.resize(global.size, 0);
         let at = memory.put(bytes.into_iter().map(|b| [b]));
         addrs.push((global.name.clone(), at));
-        assert!(module.bind_global(&global.name, at));
+        module.bind_global(&global.name, at);
     }
     for (global, (_, at)) in globals.iter().zip(&addrs) {
         for (offset, name) in &global.addresses {
@@ -86,19 +86,40 @@ pub(crate) fn launch(
     block: [u32; 3],
     params: &[u8],
     memory: &mut Flat,
-) -> Result<LaunchStats, Trap> {
+) -> Result<u64, Trap> {
     let config = LaunchConfig {
         grid,
         block,
         params,
+        dynamic_shared: 0,
         budget: 200_000_000,
-        ..LaunchConfig::default()
     };
     module.launch(kernel, &config, memory)
 }
 
+/// Runs a grid in one dimension to its end.
+#[allow(clippy::unwrap_used, reason = "a test helper")]
+pub(crate) fn run(
+    module: &Module,
+    kernel: &str,
+    blocks: u32,
+    threads: u32,
+    params: &[u8],
+    memory: &mut Flat,
+) {
+    launch(
+        module,
+        kernel,
+        [blocks, 1, 1],
+        [threads, 1, 1],
+        params,
+        memory,
+    )
+    .unwrap();
+}
+
 pub(crate) fn module(text: &str, memory: &mut Flat) -> Module {
-    let mut module = Module::parse(text).unwrap_or_else(|e| panic!("{e}"));
+    let mut module = Module::link(&[text]).unwrap_or_else(|e| panic!("{e}"));
     bind(&mut module, memory);
     module
 }

@@ -38,9 +38,6 @@ extern "C" __global__ void mathd(const double*in,double*out,int n){int i=threadI
 extern "C" __global__ void spin(volatile int*flag){while(*flag==0){}}
 extern "C" __global__ void barrier(int*out){__shared__ int s[64];s[threadIdx.x]=threadIdx.x;__syncthreads();out[threadIdx.x]=s[63-threadIdx.x];}
 ''')
-nv("half", r'''
-extern "C" __global__ void half_ops(const unsigned short*in,unsigned short*out,float*f,int n){int i=threadIdx.x+blockIdx.x*blockDim.x;if(i<n){float v;unsigned short h=in[i],o;asm("{cvt.f32.f16 %0, %1;}":"=f"(v):"h"(h));f[i]=v;asm("{ .reg .b16 t;\n cvt.rn.f16.f32 t, %1;\n add.f16 %0, t, %2;\n}":"=h"(o):"f"(v*1.5f),"h"(h));out[i]=o;}}
-''')
 nv("reduce", r'''
 extern "C" __global__ void reduce(const float*in,float*out,int n){extern __shared__ float s[];int t=threadIdx.x;float v=0;for(int i=blockIdx.x*blockDim.x+t;i<n;i+=gridDim.x*blockDim.x)v+=in[i];s[t]=v;__syncthreads();for(int k=blockDim.x/2;k>0;k>>=1){if(t<k)s[t]+=s[t+k];__syncthreads();}if(t==0)atomicAdd(out,s[0]);}
 extern "C" __global__ void warp_sum(const int*in,int*out){int v=in[threadIdx.x];for(int o=16;o;o>>=1)v+=__shfl_down_sync(~0u,v,o);unsigned b=__ballot_sync(~0u,in[threadIdx.x]>3);if(threadIdx.x%32==0)atomicAdd(out,v+__popc(b)+__any_sync(1u,v>2)+__all_sync(1u,v>2));}
