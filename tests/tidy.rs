@@ -740,6 +740,33 @@ fn the_modules_of_the_service_stand_in_no_larger_circle_than_three() {
     }
 }
 
+/// What a feature keeps by claim stands in one place, so that it is forgotten in one when the claim ends. Claims
+/// themselves, and facts, which nobody keeps, have several.
+#[test]
+fn a_feature_keeps_one_collection_by_claim() {
+    let kinds = ["BTreeMap<", "BTreeSet<", "HashMap<", "HashSet<", "Vec<"];
+    let mut seen = 0;
+    for file in files() {
+        let name = file.display().to_string();
+        let several = ["claims.rs", "fact.rs"].iter().any(|n| name.ends_with(n));
+        if several || !name.contains("src/daemon/") || !name.ends_with(".rs") {
+            continue;
+        }
+        for body in text(&file).split("\npub(crate) struct ").skip(1) {
+            let body = body.split("\n}\n").next().unwrap_or_default();
+            let keeps = |line: &&str| {
+                let kept = line.split_once(": ").map_or("", |(_, kind)| kind);
+                let key = kinds.iter().find_map(|kind| kept.strip_prefix(kind));
+                key.is_some_and(|key| key.trim_start_matches('(').starts_with("ClaimId"))
+            };
+            let kept: Vec<_> = body.lines().filter(keeps).collect();
+            seen += kept.len();
+            assert!(kept.len() <= 1, "{name}: {kept:?}");
+        }
+    }
+    assert!(seen > 5, "only {seen} were seen");
+}
+
 /// What is wrong with a line of a comment, a text or a document: a user who is a man, or a sentence that hides its subject.
 fn not_plain(line: &str) -> Option<String> {
     let words = line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '\'');

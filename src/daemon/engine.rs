@@ -23,30 +23,41 @@ pub(crate) struct LeverState {
     pub(super) engine: Option<Arc<Engine>>,
     /// Whether the driver can do it; `None` before that is known.
     pub(crate) usable: Option<Result<(), String>>,
+    pub(super) claims: BTreeMap<ClaimId, Lever>,
+}
+
+/// What is remembered of a claim.
+#[derive(Debug, Default)]
+pub(super) struct Lever {
     /// Since when a lever is being pulled.
-    pub(super) since: BTreeMap<ClaimId, Instant>,
+    since: Option<Instant>,
     /// Processes whose memory stays on its GPU.
-    pub(super) unable: BTreeMap<ClaimId, BTreeMap<i32, Unable>>,
+    pub(super) unable: BTreeMap<i32, Unable>,
     /// Those who wait for what they asked.
-    pub(crate) waiters: BTreeMap<ClaimId, Vec<Sender>>,
-    /// When calls of offloaded claims last said that they wait.
-    pub(super) wanted: BTreeMap<ClaimId, Instant>,
+    pub(super) waiters: Vec<Sender>,
+    /// When a call of the offloaded claim last said that it waits.
+    pub(super) wanted: Option<Instant>,
 }
 
 impl LeverState {
     /// A claim that is on its way from or to a GPU.
     pub(crate) fn under_way(&self) -> Option<ClaimId> {
-        self.since.keys().next().copied()
+        let mut under_way = self
+            .claims
+            .iter()
+            .filter(|(_, lever)| lever.since.is_some());
+        under_way.next().map(|(id, _)| *id)
     }
 
     /// A lever on a claim is being pulled from now on.
     pub(crate) fn begun(&mut self, id: ClaimId) {
-        self.since.insert(id, Instant::now());
+        self.claims.entry(id).or_default().since = Some(Instant::now());
     }
 
     /// It has been; how long that took.
     pub(crate) fn ended(&mut self, id: ClaimId) -> Option<Duration> {
-        self.since.remove(&id).map(|at| at.elapsed())
+        let since = self.claims.get_mut(&id)?.since.take();
+        since.map(|at| at.elapsed())
     }
 
     /// Starts the engine, so that nobody waits for `cuInit` later.
@@ -70,10 +81,7 @@ impl LeverState {
                 None => Some(Err("no libcuda was found".to_owned())),
             },
             engine,
-            since: BTreeMap::new(),
-            unable: BTreeMap::new(),
-            waiters: BTreeMap::new(),
-            wanted: BTreeMap::new(),
+            claims: BTreeMap::new(),
         }
     }
 }

@@ -34,13 +34,20 @@ const CONTAINERS_RARELY: Duration = Duration::from_secs(20);
 #[derive(Debug, Default)]
 pub(crate) struct Identity {
     known: HashMap<ProcessKey, Known>,
-    claims: BTreeMap<ClaimId, View>,
-    containers: BTreeMap<ClaimId, Containers>,
+    claims: BTreeMap<ClaimId, OfClaim>,
     /// Processes on the GPUs that belong to no claim, by the newest sample.
     outside: Vec<UnclaimedView>,
     /// Those of claims.
     members: Vec<ProcessView>,
     names: Names,
+}
+
+/// What a claim is by its processes.
+#[derive(Debug, Default)]
+struct OfClaim {
+    /// `None` before it was looked at.
+    view: Option<View>,
+    containers: Option<Containers>,
 }
 
 /// A process that was looked at.
@@ -69,7 +76,11 @@ impl Identity {
     pub(crate) fn on(&mut self, world: &World<'_>, fact: &Fact, _: &mut Vec<Command>) {
         match fact {
             Fact::Owners { servers } => self.look(world, servers),
-            Fact::MayHaveMoved => self.containers.clear(),
+            Fact::MayHaveMoved => {
+                for of_claim in self.claims.values_mut() {
+                    of_claim.containers = None;
+                }
+            }
             Fact::Accounted(pids) => self.outside.retain(|u| !pids.contains(&u.pid)),
             _ => {}
         }
@@ -100,7 +111,7 @@ impl Identity {
         (self.outside, self.members) = (outside, members);
         self.known
             .retain(|_, known| known.asked.elapsed() < 2 * AGAIN);
-        let mut claims = BTreeMap::new();
+        self.claims.retain(|id, _| world.claims.contains_key(id));
         for (id, live) in world.claims.iter() {
             let command = live.record.process.filter(|_| live.command_alive);
             let others = on_gpus.remove(id).unwrap_or_default();
@@ -111,10 +122,8 @@ impl Identity {
             }
             identity::merge(&mut found, &identity::of_command(&live.record.command));
             found.unit = unit_of(live, &self.containers(*id, live));
-            claims.insert(*id, found);
+            self.claims.entry(*id).or_default().view = Some(found);
         }
-        self.containers.retain(|id, _| claims.contains_key(id));
-        self.claims = claims;
     }
 
     /// A process that lives now.
@@ -153,7 +162,7 @@ impl Identity {
     /// Looks for the containers in a claim, if that is due.
     fn look_into(&mut self, id: ClaimId, live: &Live, beside: &[ProcessKey]) {
         let Some(cgroup) = &live.cgroup else { return };
-        let known = self.containers.get(&id).filter(|c| c.beside == beside);
+        let known = self.containers_in(id).filter(|c| c.beside == beside);
         if known.is_some_and(|c| c.at.elapsed() < c.good) {
             return;
         }
@@ -168,12 +177,16 @@ impl Identity {
             good,
             beside: beside.to_vec(),
         };
-        self.containers.insert(id, found);
+        self.claims.entry(id).or_default().containers = Some(found);
+    }
+
+    fn containers_in(&self, id: ClaimId) -> Option<&Containers> {
+        self.claims.get(&id)?.containers.as_ref()
     }
 
     /// Names of the containers that were last found in a claim.
     pub(crate) fn containers(&self, id: ClaimId, live: &Live) -> Vec<String> {
-        match self.containers.get(&id) {
+        match self.containers_in(id) {
             Some(found) => found.names.clone(),
             None => live.cgroup.as_ref().map(names_in).unwrap_or_default(),
         }
@@ -198,7 +211,7 @@ impl Identity {
 
     /// What a claim is beside its command line.
     pub(crate) fn show(&self, id: ClaimId, live: &Live) -> View {
-        let known = self.claims.get(&id).cloned();
+        let known = self.claims.get(&id).and_then(|c| c.view.clone());
         known.unwrap_or_else(|| View {
             unit: unit_of(live, &self.containers(id, live)),
             ..identity::of_command(&live.record.command)

@@ -43,7 +43,8 @@ impl LeverState {
     /// cannot be checkpointed, and nothing but its library tells of them before they are made. On one GPU there are none.
     pub(crate) fn look_for_nccl(&mut self, id: ClaimId, pid: i32) {
         if proc::has_mapped(pid, |file| file.starts_with("libnccl.so")) {
-            self.unable.entry(id).or_default().insert(pid, Unable::Nccl);
+            let lever = self.claims.entry(id).or_default();
+            lever.unable.insert(pid, Unable::Nccl);
         }
     }
 }

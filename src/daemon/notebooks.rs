@@ -52,11 +52,17 @@ impl Line {
 /// What is known of notebooks.
 #[derive(Debug, Default)]
 pub(crate) struct Notebooks {
-    /// With when it was said, by the clock of launches.
-    seen: BTreeMap<ClaimId, (Seen, u64)>,
-    /// The line of gshare's that came last into each.
-    lines: BTreeMap<ClaimId, Line>,
+    claims: BTreeMap<ClaimId, Notebook>,
     looked_ns: Option<u64>,
+}
+
+/// What is known of the notebook of a claim.
+#[derive(Debug, Default)]
+struct Notebook {
+    /// With when it was said, by the clock of launches.
+    seen: Option<(Seen, u64)>,
+    /// The line of gshare's that came last into it.
+    line: Option<Line>,
 }
 
 /// How often the servers are asked: often enough for the shortest time that is counted.
@@ -76,8 +82,7 @@ impl Notebooks {
                     .is_none_or(|at| now.saturating_sub(at) >= pace)
                 {
                     self.looked_ns = Some(now);
-                    self.seen.retain(|id, _| world.claims.contains_key(id));
-                    self.lines.retain(|id, _| world.claims.contains_key(id));
+                    self.claims.retain(|id, _| world.claims.contains_key(id));
                     out.push(Command::AskServers);
                 }
             }
@@ -101,10 +106,11 @@ impl Notebooks {
             };
             let mut seen = seen.clone();
             seen.path = seen.path.map(|p| printable(&p).take(NAME).collect());
-            if let Some(line) = self.lines.get(id) {
+            let known = self.claims.entry(*id).or_default();
+            if let Some(line) = &known.line {
                 seen.active_ms = line.without(&seen);
             }
-            let before = self.seen.insert(*id, (seen.clone(), world.now.mono_ns));
+            let before = known.seen.replace((seen.clone(), world.now.mono_ns));
             if before.is_none_or(|(before, _)| before != seen) {
                 out.push(Command::Publish);
             }
@@ -120,15 +126,16 @@ impl Notebooks {
         let Some((&id, _)) = world.claims.iter().find(|(_, live)| of_it(live)) else {
             return;
         };
-        let seen = self.seen.get(&id);
+        let known = self.claims.entry(id).or_default();
+        let seen = known.seen.as_ref();
         let idle = seen.filter(|(seen, _)| seen.state.as_deref() == Some("idle"));
         let active_ms = idle.and_then(|(seen, _)| seen.active_ms);
-        self.lines.insert(id, Line { at_ms, active_ms });
+        known.line = Some(Line { at_ms, active_ms });
     }
 
     /// The notebook of a claim by its server, if that has named it lately.
     pub(crate) fn notebook_of(&self, id: ClaimId) -> Option<Named> {
-        let (seen, _) = self.seen.get(&id)?;
+        let (seen, _) = self.claims.get(&id)?.seen.as_ref()?;
         Some(Named {
             value: seen.path.clone()?,
             source: format!("Jupyter server {}", seen.server),
@@ -141,7 +148,7 @@ impl Notebooks {
         world: &World<'_>,
         id: ClaimId,
     ) -> Option<(String, Option<Duration>)> {
-        let (seen, at) = self.seen.get(&id)?;
+        let (seen, at) = self.claims.get(&id)?.seen.as_ref()?;
         let old = 3 * pace(world) + Duration::from_secs(2);
         if world.now.mono_ns.saturating_sub(*at) > nanos(old) {
             return None;

@@ -36,7 +36,8 @@ fn unable<'a>(
     id: ClaimId,
     live: &'a Live,
 ) -> impl Iterator<Item = (i32, Unable)> + 'a {
-    let unable = levers.unable.get(&id).into_iter().flatten();
+    let lever = levers.claims.get(&id).into_iter();
+    let unable = lever.flat_map(|lever| &lever.unable);
     let unable = unable.map(|(pid, why)| (*pid, *why));
     unable.filter(|(pid, _)| is_member(live, *pid))
 }

@@ -28,7 +28,7 @@ impl LeverState {
         outcome: &Outcome,
         unable: BTreeMap<i32, Unable>,
     ) -> Vec<String> {
-        let known = self.unable.entry(id).or_default();
+        let known = &mut self.claims.entry(id).or_default().unable;
         if matches!(outcome, Outcome::Done) {
             known.retain(|_, why| *why != Unable::Silent);
         }

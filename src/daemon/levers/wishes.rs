@@ -1,5 +1,6 @@
 //! What people and programs want of claims: offload, restore, suspend, resume, move; and calls that wait.
 
+use std::mem::take;
 use std::time::{Duration, Instant};
 
 use gshare_abi::wire::Want;
@@ -170,29 +171,38 @@ pub(crate) fn wanted_text(world: &World<'_>, features: &Features, id: ClaimId) -
 impl LeverState {
     /// A caller waits for what they asked of a claim. That stands, whether a call waits or not.
     pub(crate) fn wait(&mut self, id: ClaimId, out: Sender) {
-        self.wanted.remove(&id);
-        self.waiters.entry(id).or_default().push(out);
+        let lever = self.claims.entry(id).or_default();
+        lever.wanted = None;
+        lever.waiters.push(out);
     }
 
     /// Whether somebody waits for it.
     pub(crate) fn is_awaited(&self, id: ClaimId) -> bool {
-        self.waiters.contains_key(&id)
+        let lever = self.claims.get(&id);
+        lever.is_some_and(|lever| !lever.waiters.is_empty())
     }
 
     /// A call of an offloaded claim waits for its memory, which a person may have asked for already.
     pub(crate) fn wanted(&mut self, id: ClaimId, asked: bool) {
-        if !asked || self.wanted.contains_key(&id) {
-            self.wanted.insert(id, Instant::now());
+        let lever = self.claims.entry(id).or_default();
+        if !asked || lever.wanted.is_some() {
+            lever.wanted = Some(Instant::now());
         }
     }
 
     /// Claims whose calls do not wait any more, because they were interrupted, are not brought back.
-    fn forget(&mut self, claims: &Claims) -> impl Iterator<Item = Event> {
+    fn forget(&mut self, claims: &Claims) -> Vec<Event> {
         let parked = |live: &Live| matches!(live.record.holding, HoldingRecord::Parked(_));
-        self.wanted
-            .retain(|id, _| claims.get(id).is_some_and(parked));
-        let silent = self.wanted.extract_if(.., |_, at| at.elapsed() >= SILENT);
-        silent.map(|(id, _)| Event::Unwanted { id })
+        let mut unwanted = Vec::new();
+        for (id, lever) in &mut self.claims {
+            if !claims.get(id).is_some_and(parked) {
+                lever.wanted = None;
+            }
+            if lever.wanted.take_if(|at| at.elapsed() >= SILENT).is_some() {
+                unwanted.push(Event::Unwanted { id: *id });
+            }
+        }
+        unwanted
     }
 
     /// A parked claim waits for room.
@@ -204,13 +214,18 @@ impl LeverState {
         reason: &Reason,
     ) {
         let queued = lever_place(world, features, id, position, reason);
-        for out in self.waiters.get(&id).into_iter().flatten() {
+        let lever = self.claims.get(&id).into_iter();
+        for out in lever.flat_map(|lever| &lever.waiters) {
             out.reply(&Reply::Queued(queued.clone()));
         }
     }
 
     pub(crate) fn answer(&mut self, id: ClaimId, result: Result<&str, &str>) {
-        for out in self.waiters.remove(&id).unwrap_or_default() {
+        let waiters = self
+            .claims
+            .get_mut(&id)
+            .map(|lever| take(&mut lever.waiters));
+        for out in waiters.unwrap_or_default() {
             match result {
                 Ok(message) => out.reply(&Reply::Done {
                     message: message.to_owned(),
@@ -225,13 +240,13 @@ impl LeverState {
 
     /// For the core: what has changed in what can be done to claims.
     pub(crate) fn look(&mut self, world: &World<'_>, features: &Features) -> Vec<Event> {
-        let ended = |id: &ClaimId| !world.claims.contains_key(id);
-        self.unable.retain(|id, _| !ended(id));
-        let waiters: Vec<ClaimId> = self.waiters.keys().copied().filter(ended).collect();
-        for id in waiters {
+        let known = self.claims.keys().copied();
+        let ended: Vec<ClaimId> = known.filter(|id| !world.claims.contains_key(id)).collect();
+        for id in ended {
             self.answer(id, Err("the claim has ended"));
+            self.claims.remove(&id);
         }
-        let mut events: Vec<Event> = self.forget(world.claims).collect();
+        let mut events = self.forget(world.claims);
         // What was known before the engine was started anew is true until it says something else.
         if self.usable.is_some() {
             events.extend(world.claims.keys().filter_map(|&id| {
