@@ -118,7 +118,16 @@ impl Features {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use gshare_abi::host::SlotView;
+    use gshare_proto::KernelSpec;
+
     use super::*;
+    use crate::daemon::fact::{Look, Tick};
+    use crate::daemon::world::scene::Scene;
+    use crate::kernel::seen::Seen;
 
     #[test]
     fn the_order_is_that_of_the_architecture() {
@@ -147,6 +156,62 @@ mod tests {
         for fact in facts {
             assert!(page.contains(&format!("| `{fact}` |")), "{fact} is missing");
         }
+    }
+
+    /// The features that keep something of a claim.
+    fn keepers(features: &Features) -> Vec<String> {
+        let (mut feature, mut found) = (String::new(), BTreeSet::new());
+        for line in format!("{features:#?}").lines() {
+            match line.strip_prefix("    ").and_then(|l| l.split_once(": ")) {
+                Some((name, _)) if !name.starts_with(' ') => feature = name.to_owned(),
+                _ if line.contains("ClaimId(") => drop(found.insert(feature.clone())),
+                _ => {}
+            }
+        }
+        found.into_iter().collect()
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_claim_that_has_ended() {
+        let mut scene = Scene::of(1);
+        let kernel = KernelSpec {
+            id: "k".into(),
+            ..KernelSpec::default()
+        };
+        scene.claim(1, 0).record.origin.kernel = Some(kernel);
+        let mut features = Features::default();
+        let mut see = |scene: &Scene| {
+            let pages = scene.claims.keys();
+            let pages = pages.map(|id| ((*id, 0), vec![SlotView::default()]));
+            let facts = [
+                Fact::Owners {
+                    servers: Vec::new(),
+                },
+                Fact::Sample(Look {
+                    pages: pages.collect(),
+                    ..Look::default()
+                }),
+                Fact::Notebooks {
+                    uid: 0,
+                    seen: vec![Seen {
+                        id: "k".to_owned(),
+                        ..Seen::default()
+                    }],
+                },
+                Fact::Vitals(vec![(ClaimId(1), None)]),
+                Fact::Tick(Tick::default()),
+            ];
+            for fact in facts {
+                features.on(&scene.world(), &fact, &mut Vec::new());
+            }
+            keepers(&features)
+        };
+        let kept = see(&scene);
+        assert!(kept.len() >= 4, "few keep anything: {kept:?}");
+        scene.claims.remove(&ClaimId(1));
+        scene.now.mono_ns += 1 << 42;
+        scene.now.core += Duration::from_secs(3600);
+        assert_eq!(see(&scene), [""; 0], "they keep it");
     }
 
     #[test]
