@@ -1,39 +1,59 @@
-//! What is on the terminal, and the bytes that make it what it should be: ratatui's difference of two buffers, which
-//! goes out in one piece, or not at all where there is none.
+//! ratatui's terminal; the bytes of a frame go out in one piece, or not at all where nothing has changed.
 
-use std::io;
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::rc::Rc;
 
-use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::cursor::Hide;
 use crossterm::queue;
 use crossterm::terminal::{BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate};
-use ratatui::backend::{Backend, CrosstermBackend};
-use ratatui::buffer::{Buffer, Cell};
+use ratatui::backend::CrosstermBackend;
+use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::{Color, Modifier};
+use ratatui::{Terminal, TerminalOptions, Viewport};
 
 use crate::view::Cursor;
 
-#[derive(Debug, Default)]
+/// What is written, until it is taken. The terminal flushes before and behind the cursor, which is not the end of a frame.
+#[derive(Clone, Debug, Default)]
+struct Bytes(Rc<RefCell<Vec<u8>>>);
+
+impl Write for Bytes {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
 pub(crate) struct Canvas {
-    shown: Buffer,
-    /// For the next frame.
-    spare: Buffer,
-    cursor: Cursor,
-    /// Whether that is what the terminal shows.
-    known: bool,
+    terminal: Terminal<CrosstermBackend<Bytes>>,
+    bytes: Bytes,
+    /// The frame before.
+    last: Vec<u8>,
+    size: (u16, u16),
 }
 
 impl Canvas {
     /// An unknown terminal of this size.
-    pub(crate) fn new(columns: u16, rows: u16) -> Self {
-        Self {
-            shown: Buffer::empty(Rect::new(0, 0, columns, rows)),
-            ..Self::default()
-        }
+    pub(crate) fn new(columns: u16, rows: u16) -> io::Result<Self> {
+        let mut bytes = Bytes::default();
+        queue!(bytes, Hide, Clear(ClearType::All))?;
+        let viewport = Viewport::Fixed(Rect::new(0, 0, columns, rows));
+        let backend = CrosstermBackend::new(bytes.clone());
+        Ok(Self {
+            terminal: Terminal::with_options(backend, TerminalOptions { viewport })?,
+            bytes,
+            last: Vec::new(),
+            size: (columns, rows),
+        })
     }
 
     pub(crate) fn size(&self) -> (u16, u16) {
-        (self.shown.area.width, self.shown.area.height)
+        self.size
     }
 
     /// The bytes that make the terminal show what is drawn; none if it does.
@@ -41,57 +61,22 @@ impl Canvas {
         &mut self,
         draw: impl FnOnce(Rect, &mut Buffer) -> Cursor,
     ) -> io::Result<Vec<u8>> {
-        let mut now = std::mem::take(&mut self.spare);
-        match now.area == self.shown.area {
-            true => now.reset(),
-            false => now = Buffer::empty(self.shown.area),
-        }
-        let cursor = draw(now.area, &mut now);
+        self.terminal.draw(|frame| {
+            if let Some(at) = draw(frame.area(), frame.buffer_mut()) {
+                frame.set_cursor_position(at);
+            }
+        })?;
+        let now = self.bytes.0.take();
         let mut out = Vec::new();
-        queue!(out, BeginSynchronizedUpdate)?;
-        if !self.known {
-            queue!(out, Hide, Clear(ClearType::All))?;
+        // What the frame before ended with changes nothing: without new cells that is the cursor alone.
+        if !self.last.ends_with(&now) {
+            queue!(out, BeginSynchronizedUpdate)?;
+            out.extend_from_slice(&now);
+            queue!(out, EndSynchronizedUpdate)?;
         }
-        let news = changed(&self.shown, &now);
-        let is_news = !news.is_empty() || !self.known || cursor != self.cursor;
-        if !news.is_empty() {
-            let cells = news.iter().flat_map(|(was, is)| was.diff_iter(is));
-            CrosstermBackend::new(&mut out).draw(cells)?;
-        }
-        match cursor {
-            Some((x, y)) => queue!(out, Show, MoveTo(x, y))?,
-            None if self.cursor.is_some() => queue!(out, Hide)?,
-            None => {}
-        }
-        queue!(out, EndSynchronizedUpdate)?;
-        if !is_news {
-            out.clear();
-        }
-        self.spare = std::mem::replace(&mut self.shown, now);
-        (self.cursor, self.known) = (cursor, true);
+        self.last = now;
         Ok(out)
     }
-}
-
-/// The rows that differ, before and now: mostly few, and to tell a row from itself costs less than the difference.
-fn changed(was: &Buffer, is: &Buffer) -> Vec<(Buffer, Buffer)> {
-    let rows = was.area.rows().filter_map(|area| {
-        let (y, width) = (usize::from(area.y), usize::from(area.width));
-        let cells = y * width..(y + 1) * width;
-        let [a, b] = [was, is].map(|buf| &buf.content[cells.clone()]);
-        let row = |cells: &[Cell]| Buffer {
-            area,
-            content: cells.to_vec(),
-        };
-        let is_same = a.iter().zip(b).all(|(a, b)| look(a) == look(b));
-        (!is_same).then(|| (row(a), row(b)))
-    });
-    rows.collect()
-}
-
-/// All of a cell that is ever set. Its own comparison has more, and is a call for each cell: 7 % of a refresh at 200x50.
-fn look(cell: &Cell) -> (&str, Color, Color, Modifier) {
-    (cell.symbol(), cell.fg, cell.bg, cell.modifier)
 }
 
 #[cfg(test)]
@@ -114,7 +99,7 @@ mod tests {
     impl Shown {
         fn new((columns, rows): (u16, u16)) -> Self {
             Self {
-                canvas: Canvas::new(columns, rows),
+                canvas: Canvas::new(columns, rows).unwrap(),
                 terminal: vt100::Parser::new(
                     NonZero::new(rows).unwrap(),
                     NonZero::new(columns).unwrap(),
@@ -178,7 +163,7 @@ mod tests {
                 show(&mut model, snapshots[n % snapshots.len()].clone());
                 // A box, another place in it, the rows again, a line with a cursor, a box over other rows, none.
                 for keys in [
-                    "j", "<enter>", "j", "<esc>", "/vis", "<esc>", "?", "<esc>", ":", "<esc>",
+                    "j", "<enter>", "j", "<esc>", "/vis", "<esc>", "?", "<esc>", "n", "<esc>",
                 ] {
                     press(&mut model, keys);
                     let what = format!("{size:?} {page:?} {n} {keys}");
@@ -191,7 +176,7 @@ mod tests {
                 shown
                     .terminal
                     .process(b"\x1b[5;5H\x1b[31;7mwall: hello\x1b[0m");
-                shown.canvas = Canvas::new(size.0, size.1);
+                shown.canvas = Canvas::new(size.0, size.1).unwrap();
                 check(&mut shown, &model, &look, "drawn anew");
             }
         }

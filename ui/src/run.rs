@@ -193,7 +193,7 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
                 next_frame = drawn + ANSWER;
             }
             if let Msg::Resize(width, height) = msg {
-                screen.renew(width, height);
+                screen.renew(width, height)?;
             }
             let quiet =
                 matches!(msg, Msg::Tick(now) if now.now_ms / 1000 == model.clock.now_ms / 1000);
@@ -205,7 +205,7 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
                     }
                     Cmd::Redraw => {
                         let (width, height) = screen.size();
-                        screen.renew(width, height);
+                        screen.renew(width, height)?;
                     }
                     // To the whole job, as the terminal does; it comes back as a signal.
                     Cmd::Suspend => kill(Pid::from_raw(0), Signal::SIGTSTP)?,

@@ -94,7 +94,7 @@ impl Screen {
         DRAWS.set(true);
         hook_panics();
         let (columns, rows) = size()?;
-        let canvas = Canvas::new(columns, rows);
+        let canvas = Canvas::new(columns, rows)?;
         let mut screen = Self { canvas };
         screen.enter()?;
         Ok(screen)
@@ -126,13 +126,13 @@ impl Screen {
     /// Takes the size that the terminal has now, and draws everything anew next time.
     pub(crate) fn fit(&mut self) -> io::Result<()> {
         let (columns, rows) = size()?;
-        self.renew(columns, rows);
-        Ok(())
+        self.renew(columns, rows)
     }
 
     /// Draws everything anew next time, whatever is on the terminal.
-    pub(crate) fn renew(&mut self, columns: u16, rows: u16) {
-        self.canvas = Canvas::new(columns, rows);
+    pub(crate) fn renew(&mut self, columns: u16, rows: u16) -> io::Result<()> {
+        self.canvas = Canvas::new(columns, rows)?;
+        Ok(())
     }
 
     /// Shows what is drawn; the terminal shows it at once or not at all.

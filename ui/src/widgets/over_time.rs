@@ -1,11 +1,10 @@
-//! What was used over time as an area, and what was claimed as a dotted line, on ratatui's canvas.
+//! What was used over time as an area, and what was claimed as a dotted line, on ratatui's chart.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::Color;
+use ratatui::style::{Color, Style};
 use ratatui::symbols::Marker;
-use ratatui::widgets::Widget;
-use ratatui::widgets::canvas::{Canvas, Context, Points};
+use ratatui::widgets::{Axis, Chart, Dataset, Widget};
 
 use crate::theme::Look;
 
@@ -31,38 +30,36 @@ pub(crate) fn per_cell(look: &Look) -> usize {
     if look.glyphs.lines { 2 } else { 1 }
 }
 
-#[derive(Default)]
-struct Dots {
-    used: Vec<(f64, f64)>,
-    burst: Vec<(f64, f64)>,
-    claim: Vec<(f64, f64)>,
-}
+/// What a dot stands for; where a column and a row of dots have several, the last of these colours the cell.
+const CLAIM: usize = 0;
+const BURST: usize = 1;
+const USED: usize = 2;
 
 impl OverTime<'_> {
-    fn dots(&self, rows: usize) -> Dots {
-        let mut out = Dots::default();
+    /// Heights of claim and use at each moment, in dots.
+    fn heights(&self, most: usize) -> Vec<(usize, usize)> {
         let height = |amount: f64| {
-            let part = (amount / self.top.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0) * rows as f64;
+            let part = (amount / self.top.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0) * most as f64;
             // Something is never nothing.
             (part.round() as usize).max(usize::from(amount > 0.0))
         };
-        for (x, moment) in self.moments.iter().enumerate() {
-            let Some(moment) = moment else { continue };
-            let claim = height(moment.claimed);
-            for y in 0..height(moment.used.unwrap_or(0.0)) {
-                let dot = (x as f64, y as f64);
-                match y < claim {
-                    true => out.used.push(dot),
-                    // Every second dot, so that burst differs from use without colours.
-                    false if !self.look.glyphs.lines || (x + y) % 2 == 0 => out.burst.push(dot),
-                    false => {}
-                }
-            }
-            if claim > 0 && (x % 4 < 2 || !self.look.glyphs.lines) {
-                out.claim.push((x as f64, claim as f64 - 1.0));
-            }
+        let of = |m: &Option<Moment>| {
+            m.map_or((0, 0), |m| {
+                (height(m.claimed), height(m.used.unwrap_or(0.0)))
+            })
+        };
+        self.moments.iter().map(of).collect()
+    }
+
+    fn dot(&self, (x, y): (usize, usize), (claim, used): (usize, usize)) -> Option<usize> {
+        let lines = self.look.glyphs.lines;
+        match y {
+            y if y < used.min(claim) => Some(USED),
+            // Every second dot, so that burst differs from use without colours.
+            y if y < used && (!lines || (x + y) % 2 == 0) => Some(BURST),
+            y if y + 1 == claim && (x % 4 < 2 || !lines) => Some(CLAIM),
+            _ => None,
         }
-        out
     }
 }
 
@@ -74,31 +71,42 @@ impl Widget for OverTime<'_> {
         }
         let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
         let (across, down) = (per_cell(self.look), if glyphs.lines { 4 } else { 1 });
-        let (width, height) = (
-            usize::from(area.width) * across,
-            usize::from(area.height) * down,
-        );
-        let dots = self.dots(height);
-        let first = |text: &str| text.chars().next().unwrap_or('.');
-        let paint = |ctx: &mut Context<'_>| {
-            let parts = [
-                (&dots.claim, glyphs.free, theme.dim),
-                (&dots.burst, glyphs.burst, theme.burst),
-                (&dots.used, glyphs.used, theme.used),
-            ];
-            for (coords, sign, style) in parts {
-                if !glyphs.lines {
-                    ctx.marker(Marker::Custom(first(sign)));
+        let width = usize::from(area.width) * across;
+        let height = usize::from(area.height) * down;
+        let heights = self.heights(height);
+        // A set of data draws over the one before cell by cell, so all dots of a cell are in the set of its colour.
+        let mut sets: [Vec<(f64, f64)>; 3] = Default::default();
+        for (cell, tops) in heights.chunks(across).enumerate() {
+            for row in 0..usize::from(area.height) {
+                let places = (0..tops.len())
+                    .flat_map(|x| (row * down..(row + 1) * down).map(move |y| (x, y)));
+                let dot = |(x, y)| {
+                    let at = (cell * across + x, y);
+                    Some((self.dot(at, tops[x])?, (at.0 as f64, y as f64)))
+                };
+                let dots: Vec<_> = places.filter_map(dot).collect();
+                if let Some(set) = dots.iter().map(|(set, _)| *set).max() {
+                    sets[set].extend(dots.into_iter().map(|(_, at)| at));
                 }
-                let color = style.fg.unwrap_or(Color::Reset);
-                ctx.draw(&Points { coords, color });
             }
-        };
-        Canvas::default()
-            .marker(Marker::Braille)
-            .x_bounds([0.0, (width.max(2) - 1) as f64])
-            .y_bounds([0.0, (height.max(2) - 1) as f64])
-            .paint(paint)
+        }
+        let signs = [
+            (glyphs.free, theme.dim),
+            (glyphs.burst, theme.burst),
+            (glyphs.used, theme.used),
+        ];
+        let sets = sets.iter().zip(signs).map(|(data, (sign, style))| {
+            let marker = match glyphs.lines {
+                true => Marker::Braille,
+                false => Marker::Custom(sign.chars().next().unwrap_or('.')),
+            };
+            let style = Style::new().fg(style.fg.unwrap_or(Color::Reset));
+            Dataset::default().marker(marker).style(style).data(data)
+        });
+        let bounds = |dots: usize| Axis::default().bounds([0.0, (dots.max(2) - 1) as f64]);
+        Chart::new(sets.collect())
+            .x_axis(bounds(width))
+            .y_axis(bounds(height))
             .render(area, buf);
         // How much was claimed, and no word of what was used.
         for x in 0..area.width {
