@@ -403,7 +403,7 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
     let tried = text(&run(&station, &alone));
     let percent = sm as f64 / 10.0;
     let says = format!(
-        "would start now: 3.0 GiB (limit 5.0 GiB) and {percent} % (limit 80 %) of the SMs of GPU 1"
+        "would start now: 3.0 GiB (limit 5.0 GiB) and {percent} % (limit 80 %) of the compute of GPU 1"
     );
     assert!(tried.contains(&says), "{says}\n{tried}");
     let tried = run(&station, &[&alone[..], &["--json"]].concat()).stdout;

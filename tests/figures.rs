@@ -433,7 +433,7 @@ fn use_outside_claims_becomes_a_claim() {
     let station = advised();
     let mut raw = Raw::outside(&station);
     assert_eq!(raw.ask(&format!("alloc {}", 1u64 << 30)), "ok 0");
-    let words = "outside claims: nothing limits it";
+    let words = "without a claim: nothing limits it";
     let found = until("it is said", SOON, || advice(&station, words));
     assert!(found.text.contains(&raw.pid().to_string()), "{found:?}");
     follow(&station, &found);

@@ -99,10 +99,10 @@ fn a_share_that_was_lowered_is_given_back() {
     });
     let log = ok(&station, &["log", &claim(&station, raw.pid()).id]);
     for said in [
-        "gets a smaller share of the SMs in 1s",
+        "gets a smaller share of compute in 1s",
         "gets them back when nobody needs them",
-        "is now guaranteed 50 % of the SMs; it asked for 80 %",
-        "is now guaranteed 80 % of the SMs; it asked for 80 %",
+        "is now guaranteed 50 % of the compute; it asked for 80 %",
+        "is now guaranteed 80 % of the compute; it asked for 80 %",
     ] {
         assert!(log.contains(said), "{said}: {log}");
     }

@@ -87,7 +87,7 @@ fn text(said: &Suggestion) -> String {
         (Some(mem), sm) if mem > 0 || sm.is_some_and(|s| s > 0.0) => {
             let sm = sm.filter(|s| *s > 0.0);
             let sm = sm.map_or_else(String::new, |sm| {
-                format!(" and {} of the SMs", percent_of(sm))
+                format!(" and {} of compute", percent_of(sm))
             });
             lines.push(format!(
                 "  frees {}{sm} of {asked}",

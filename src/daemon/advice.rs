@@ -422,7 +422,7 @@ fn idle(world: &World<'_>, claim: &ClaimView) -> Option<Advice> {
     })
 }
 
-/// A process that uses a GPU outside claims.
+/// A process that uses a GPU without a claim.
 fn outside(world: &World<'_>, pid: u32, part: Option<&ClaimGpu>, user: &str) -> Option<Advice> {
     let part = part?;
     let memory = part
@@ -430,7 +430,7 @@ fn outside(world: &World<'_>, pid: u32, part: Option<&ClaimGpu>, user: &str) -> 
         .map_or_else(|| "—".to_owned(), |b| Bytes(b).to_string());
     Some(Advice {
         text: format!(
-            "process {pid} of {user} uses GPU {} ({memory}) outside claims: nothing limits it",
+            "process {pid} of {user} uses GPU {} ({memory}) without a claim: nothing limits it",
             part.gpu
         ),
         command: Some(format!("{}gshare adopt {pid}", sudo(world))),

@@ -409,7 +409,7 @@ fn lodging(world: &World<'_>, record: &ClaimRecord) -> Option<PathBuf> {
     (!taken).then_some(found.cgroup)
 }
 
-/// `0.50 of GPU 1 (11.8 GiB, SMs >= 50 %, up to 100 %)`, through MPS `(11.8 GiB, 66 of 132 SMs)`, which are fixed;
+/// `0.50 of GPU 1 (11.8 GiB, 50 % of its time, up to 100 %)`, through MPS `(11.8 GiB, 66 of 132 SMs)`, which are fixed;
 /// nothing for a claim without GPUs.
 pub(crate) fn size_text(world: &World<'_>, record: &ClaimRecord) -> Option<String> {
     let gpus: Vec<String> = record
@@ -452,7 +452,7 @@ pub(crate) fn size_text(world: &World<'_>, record: &ClaimRecord) -> Option<Strin
     let sms = match world.mps_sms_of(first) {
         Some((given, all)) => format!("{given} of {all} SMs"),
         None => format!(
-            "SMs >= {} %, up to {} %",
+            "{} % of its time, up to {} %",
             first.sm_milli / 10,
             first.sm_limit_milli / 10
         ),

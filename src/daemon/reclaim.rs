@@ -208,7 +208,7 @@ pub(crate) fn share(with: &mut Effects, id: ClaimId, slices: &[Slice]) -> Option
     // After a restart a share that was not written down is as it was before: nobody loses by that.
     with.journal.keep(record, "a claim's lowered share");
     let text = format!(
-        "{id} is now guaranteed {} % of the SMs; it asked for {} %",
+        "{id} is now guaranteed {} % of the compute; it asked for {} %",
         now / 10,
         full / 10
     );

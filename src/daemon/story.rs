@@ -89,7 +89,7 @@ fn would_start(world: &World<'_>, slices: &[Slice], entitled: bool) -> Tried {
         .map(|s| {
             let (sm, most) = (s.sm.percent(), s.sm_limit.percent());
             format!(
-                "{} (limit {}) and {sm} % (limit {most} %) of the SMs of GPU {}",
+                "{} (limit {}) and {sm} % (limit {most} %) of the compute of GPU {}",
                 s.mem, s.mem_limit, s.gpu
             )
         })

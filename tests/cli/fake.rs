@@ -140,7 +140,7 @@ pub(crate) fn stderr(output: &Output) -> String {
 pub(crate) fn grant() -> Value {
     json!({
         "reply": "granted", "id": "c3",
-        "message": "c3: 0.50 of GPU 1 (11.8 GiB, SMs >= 50 %, up to 100 %), cooperative; ends with this command",
+        "message": "c3: 0.50 of GPU 1 (11.8 GiB, 50 % of its time, up to 100 %), cooperative; ends with this command",
         "env": [["GSHARE_CLAIM_ID", "c3"], ["CUDA_VISIBLE_DEVICES", "GPU-1"]],
         "env_prepend": [["LD_LIBRARY_PATH", "/shim/c3"]],
         "phases_us": [["journal", 120]],

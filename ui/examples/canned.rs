@@ -64,7 +64,7 @@ fn answer(snapshot: &mut Snapshot, call: Call) -> Result<Reply, Failure> {
             snapshot.claims.push(claim);
             Ok(Reply::Granted(Granted {
                 id: "c23".to_owned(),
-                message: "c23: 0.25 of GPU 3 (3.6 GiB, SMs >= 25 %, up to 100 %), cooperative"
+                message: "c23: 0.25 of GPU 3 (3.6 GiB, 25 % of its time, up to 100 %), cooperative"
                     .to_owned(),
                 ..Granted::default()
             }))

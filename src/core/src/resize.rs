@@ -191,7 +191,7 @@ impl fmt::Display for NoRoom {
             ),
             Short::Sms { wanted, most } => write!(
                 f,
-                "wants {} % of the SMs of GPU {gpu}; at most {} % is possible, including what it has",
+                "wants {} % of the compute of GPU {gpu}; at most {} % is possible, including what it has",
                 wanted.percent(),
                 most.percent()
             ),

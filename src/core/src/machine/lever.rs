@@ -34,7 +34,7 @@ impl Lever {
     pub const fn verb(self) -> &'static str {
         match self {
             Self::Caps => "gets nothing above its request",
-            Self::Share => "gets a smaller share of the SMs",
+            Self::Share => "gets a smaller share of compute",
             Self::Offload => "is offloaded",
             Self::Move => "moves to another GPU",
             Self::Suspend => "is suspended",

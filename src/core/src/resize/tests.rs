@@ -140,7 +140,7 @@ fn growing_needs_room_that_nobody_holds_and_says_what_would_fit() {
     let refused = w.resize(1, sms).expect("refused");
     assert_eq!(
         refused.to_string(),
-        "wants 60 % of the SMs of GPU 0; at most 50 % is possible, including what it has"
+        "wants 60 % of the compute of GPU 0; at most 50 % is possible, including what it has"
     );
     assert_eq!(refused.would_fit(), None);
 }
