@@ -251,14 +251,14 @@ fn status_text(snapshot: &Snapshot) -> String {
     let (width, bold) = (out::columns(), out::colour());
     let mut text =
         off_text(snapshot) + &no_effect_text(snapshot) + &cut(&headline(snapshot), width) + "\n\n";
-    text.push_str(&rows::gpus(snapshot).text(width, bold));
+    text.push_str(&rows::gpus(snapshot).blocks(width, bold));
     if !snapshot.users.is_empty() {
         text.push('\n');
-        text.push_str(&rows::users(&snapshot.users).text(width, bold));
+        text.push_str(&rows::users(&snapshot.users).blocks(width, bold));
     }
     if let Some(day) = rows::last_day(&snapshot.users) {
         text.push('\n');
-        text.push_str(&day.text(width, bold));
+        text.push_str(&day.blocks(width, bold));
     }
     let adopted = snapshot.claims.iter().filter(|c| c.adopted).count();
     let outside = snapshot.unclaimed.len() + adopted;
@@ -311,9 +311,9 @@ fn headline(snapshot: &Snapshot) -> String {
     }
     parts.push(
         match snapshot.caps {
-            gshare_proto::Caps::Strict => "caps: strict",
-            gshare_proto::Caps::Cooperative => "caps: cooperative",
-            gshare_proto::Caps::None => "caps: none",
+            gshare_proto::Caps::Strict => "limits: strict",
+            gshare_proto::Caps::Cooperative => "limits: cooperative",
+            gshare_proto::Caps::None => "limits: none",
         }
         .to_owned(),
     );

@@ -9,7 +9,9 @@ use gshare_proto::{
     UserView,
 };
 
-use gshare_proto::totals::{claimed, compute_of, mem_used, sm_active, sm_occupancy, sm_of_gpu};
+use gshare_proto::totals::{
+    claimed, compute_of, is_by_sms, mem_used, sm_active, sm_occupancy, sm_of_gpu,
+};
 
 use super::report::average;
 use super::table::{Align, Table, UNKNOWN};
@@ -28,12 +30,12 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
         ("NAME", Align::Left),
         ("CLASS", Align::Left),
         ("GPU", Align::Left),
-        ("REQ", Align::Right),
-        ("LIM", Align::Right),
-        ("MEM GiB", Align::Right),
-        ("USE/REQ", Align::Right),
-        ("SM", Align::Right),
-        ("OCC", Align::Right),
+        ("SIZE", Align::Right),
+        ("LIMIT", Align::Right),
+        ("GiB used/limit", Align::Right),
+        ("% used/claim", Align::Right),
+        ("SM %", Align::Right),
+        ("OCC %", Align::Right),
         ("AGE", Align::Right),
         ("STATE", Align::Left),
         ("WHAT", Align::Left),
@@ -56,7 +58,8 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
         );
     }
     // What becomes of a claim is read on any terminal.
-    let mut table = Table::new(&columns).spare("STATE", &["IDLE h", "AVG USE", "OCC", "USE/REQ"]);
+    let mut table =
+        Table::new(&columns).spare("STATE", &["IDLE h", "AVG USE", "OCC %", "% used/claim"]);
     let with_sums =
         |mut cells: Vec<String>, usage: Option<&Usage>, identity: Option<&Identity>, none: &str| {
             let word = |named: Option<&Named>| match (named, identity) {
@@ -135,7 +138,7 @@ pub(super) fn claim_row(claim: &ClaimView, snapshot: &Snapshot) -> Vec<String> {
     let request = |g: &ClaimGpu| many(gpus.len().try_into().unwrap_or(0), g.sm_request);
     let used = mem_used(claim).map_or_else(unknown, gib);
     let compute = figure(compute_of(claim, snapshot));
-    // What has no cap requests nothing and is limited to nothing.
+    // What has no limit claims nothing.
     let nothing = || "-".to_owned();
     vec![
         claim.id.clone(),
@@ -235,9 +238,9 @@ pub(crate) fn queue(snapshot: &Snapshot) -> Table {
         ("USER", Align::Left),
         ("NAME", Align::Left),
         ("CLASS", Align::Left),
-        ("REQ", Align::Right),
-        ("LIM", Align::Right),
-        ("MEM GiB", Align::Right),
+        ("SIZE", Align::Right),
+        ("LIMIT", Align::Right),
+        ("GiB", Align::Right),
         ("WAITS", Align::Right),
         ("STARTS", Align::Right),
         ("WHAT", Align::Left),
@@ -262,14 +265,19 @@ pub(crate) fn queue(snapshot: &Snapshot) -> Table {
 
 /// GPUs: what is claimed beside what is used.
 pub(crate) fn gpus(snapshot: &Snapshot) -> Table {
+    // As on the screen: shares of time, and of SMs with MPS and MIG.
+    let compute = match snapshot.gpus.iter().any(is_by_sms) {
+        true => "COMP % used/claim",
+        false => "TIME % used/claim",
+    };
     let mut table = Table::new(&[
         ("GPU", Align::Right),
         ("MODEL", Align::Left),
-        ("MEM GiB used/claimed/all", Align::Right),
-        ("SM active/claimed", Align::Right),
-        ("OCC", Align::Right),
-        ("BUSY", Align::Right),
-        ("CLAIMABLE", Align::Right),
+        ("FREE", Align::Right),
+        (compute, Align::Right),
+        ("SM %", Align::Right),
+        ("OCC %", Align::Right),
+        ("GiB used/claim/all", Align::Right),
         ("TEMP", Align::Right),
         ("POWER", Align::Right),
         ("STATE", Align::Left),
@@ -288,23 +296,26 @@ pub(super) fn gpu_row(gpu: &GpuView, snapshot: &Snapshot) -> Vec<String> {
             Some(mode) => format!("{}, {mode}", gpu.short),
             None => gpu.short.clone(),
         },
+        match snapshot.claimable_now {
+            Some(_) => format!("{:.2}", gpu.claimable),
+            None => unknown(),
+        },
+        format!(
+            "{}/{}",
+            figure(match is_by_sms(gpu) {
+                true => gpu.sm_active,
+                false => gpu.time_busy,
+            }),
+            whole_percent(gpu.sm_claimed * 100.0)
+        ),
+        sm_of_gpu(gpu, snapshot).text(UNKNOWN, "≥"),
+        figure(gpu.sm_occupancy),
         format!(
             "{}/{}/{}",
             gpu.mem_used.map_or_else(unknown, gib),
             gib(gpu.mem_claimed),
             gpu.mem_whole().map_or_else(unknown, gib)
         ),
-        format!(
-            "{}/{} %",
-            sm_of_gpu(gpu, snapshot).text(UNKNOWN, "≥"),
-            whole_percent(gpu.sm_claimed * 100.0)
-        ),
-        percent(gpu.sm_occupancy),
-        percent(gpu.time_busy),
-        match snapshot.claimable_now {
-            Some(_) => format!("{:.2}", gpu.claimable),
-            None => unknown(),
-        },
         gpu.temperature_c.map_or_else(unknown, |c| format!("{c} C")),
         gpu.power_w.map_or_else(unknown, |w| format!("{w:.0} W")),
         gpu_state(gpu),
@@ -357,9 +368,9 @@ pub(crate) fn users(users: &[UserView]) -> Table {
     let mut table = Table::new(&[
         ("USER", Align::Left),
         ("CLAIMS", Align::Right),
-        ("GPUS claimed", Align::Right),
-        ("SM used", Align::Right),
-        ("MEM GiB used/claimed", Align::Right),
+        ("GPUs claimed", Align::Right),
+        ("SMs used, in GPUs", Align::Right),
+        ("GiB used/claim", Align::Right),
         ("waiting", Align::Right),
     ]);
     for user in users {
@@ -437,13 +448,6 @@ fn figure(figure: Option<Figure>) -> String {
     measured(figure, UNKNOWN)
 }
 
-fn percent(f: Option<Figure>) -> String {
-    match f {
-        Some(_) => format!("{} %", figure(f)),
-        None => unknown(),
-    }
-}
-
 fn age(since_ms: u64, now_ms: u64) -> String {
     show_duration(Duration::from_millis(now_ms.saturating_sub(since_ms)))
 }
@@ -470,7 +474,7 @@ mod tests {
             mem_used: Some(4 << 30),
             ..GpuView::default()
         };
-        assert_eq!(gpu_row(&gpu, &Snapshot::default())[2], "4.0/0.0/23.0");
+        assert_eq!(gpu_row(&gpu, &Snapshot::default())[6], "4.0/0.0/23.0");
     }
 
     #[test]

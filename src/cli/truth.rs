@@ -147,22 +147,15 @@ fn screens_tables_json_and_a_dry_run_say_the_same_in_any_state() {
                 continue;
             }
             let cells = rows::gpu_row(gpu, &snapshot);
-            let figures: Vec<&str> = cells[2].split('/').collect();
+            let figures: Vec<&str> = cells[6].split('/').collect();
             let [used, claimed, whole] = figures[..] else {
                 panic!("{cells:?}")
             };
-            let sm = halves(&cells[3]).0;
-            let busy = cells[5].trim_end_matches(" %");
+            let (compute, sm) = (halves(&cells[3]).0, cells[4].as_str());
             let start = format!("{} ", gpu.index);
             let line = row(&overview, "GPUS", &start).rsplit('┃').next().unwrap();
-            let by_sms = gshare_proto::totals::is_by_sms(gpu);
-            let compute = if by_sms {
-                gshare_proto::figures::measured(gpu.sm_active, "—")
-            } else {
-                busy.to_owned()
-            };
             assert!(
-                in_order(line, &[&compute, sm, used, claimed, "of", whole]),
+                in_order(line, &[compute, sm, used, claimed, "of", whole]),
                 "{cells:?}: {line}"
             );
             let line = row(&health, "GPU", &start);
@@ -175,7 +168,7 @@ fn screens_tables_json_and_a_dry_run_say_the_same_in_any_state() {
         let promised = snapshot
             .gpus
             .iter()
-            .any(|gpu| rows::gpu_row(gpu, &snapshot)[6] != "—")
+            .any(|gpu| rows::gpu_row(gpu, &snapshot)[2] != "—")
             || overview.contains("┃free")
             || queue.contains("free for you");
         assert!(!(off && promised), "{overview}{queue}");
