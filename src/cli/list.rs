@@ -258,7 +258,7 @@ fn status_text(snapshot: &Snapshot) -> String {
     }
     if let Some(day) = rows::last_day(&snapshot.users) {
         text.push('\n');
-        text.push_str(&day.blocks(width, bold));
+        text.push_str(&day.text(width, bold));
     }
     let adopted = snapshot.claims.iter().filter(|c| c.adopted).count();
     let outside = snapshot.unclaimed.len() + adopted;

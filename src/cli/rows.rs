@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gshare_core::units::show_duration;
-use gshare_proto::figures::{about, gib, hours, measured, percent as whole_percent};
+use gshare_proto::figures::{about, gib, hours, measured, percent as whole_percent, share};
 use gshare_proto::{
     ClaimGpu, ClaimView, Figure, GpuState, GpuView, Grade, Identity, Named, Snapshot, Usage,
     UserView,
@@ -32,8 +32,8 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
         ("GPU", Align::Left),
         ("SIZE", Align::Right),
         ("LIMIT", Align::Right),
-        ("GiB used/limit", Align::Right),
-        ("% used/claim", Align::Right),
+        ("GiB/LIMIT", Align::Right),
+        ("USE/SIZE", Align::Right),
         ("SM %", Align::Right),
         ("OCC %", Align::Right),
         ("AGE", Align::Right),
@@ -59,7 +59,7 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
     }
     // What becomes of a claim is read on any terminal.
     let mut table =
-        Table::new(&columns).spare("STATE", &["IDLE h", "AVG USE", "OCC %", "% used/claim"]);
+        Table::new(&columns).spare("STATE", &["IDLE h", "AVG USE", "OCC %", "USE/SIZE"]);
     let with_sums =
         |mut cells: Vec<String>, usage: Option<&Usage>, identity: Option<&Identity>, none: &str| {
             let word = |named: Option<&Named>| match (named, identity) {
@@ -297,7 +297,7 @@ pub(super) fn gpu_row(gpu: &GpuView, snapshot: &Snapshot) -> Vec<String> {
             None => gpu.short.clone(),
         },
         match snapshot.claimable_now {
-            Some(_) => format!("{:.2}", gpu.claimable),
+            Some(_) => share(gpu.claimable),
             None => unknown(),
         },
         format!(

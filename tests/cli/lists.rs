@@ -56,7 +56,7 @@ fn listings_are_tables_for_people_and_json_for_programs() {
     let (output, call) = run(&home, &["ps", "-a"], vec![snapshot()]);
     assert_eq!(call, json!({"op": "snapshot"}));
     let want = "\
-ID   USER  NAME  CLASS     GPU    SIZE  LIMIT  GiB used/limit  % used/claim  SM %  OCC %     AGE  STATE        WHAT
+ID   USER  NAME  CLASS     GPU    SIZE  LIMIT  GiB/LIMIT  USE/SIZE  SM %  OCC %     AGE  STATE        WHAT
 c3   ada         batch     0      0.50  1.00  1.5/12.0     98/50  ~61    —  1m 30s  run          python, train.py
 c4   bob         batch     1      0.25  0.80     —/1.0      —/25    —    —  1m 30s  run          python, train.py
 c22  bob   ft    batch     -    2x1.00  1.00         —         -    -    -  1m 30s  waits (1st)  finetune.py

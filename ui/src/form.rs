@@ -77,7 +77,7 @@ impl Form {
         let entries = vec![
             text("Size", "0.25", "0.25 of a GPU, or 2 whole GPUs"),
             text("Model", "", "h100; if empty, any GPU"),
-            text("Hold for", "", "2h; if empty, until released"),
+            text("Hold for", "", "4h; if empty, 2h (held-limit)"),
             text("Name", "", "for the screen"),
             text("Memory", "", "on each GPU: 8G; if empty, by the size"),
             text("Limit", "", "compute limit: 0.8; if empty, all"),

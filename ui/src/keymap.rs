@@ -18,12 +18,11 @@ pub(crate) enum Context {
     Reading,
     Detail,
     Warnings,
-    Palette,
 }
 
 impl Context {
     /// All with their titles, in the order of the help.
-    pub(crate) const ALL: [(Self, &str); 14] = [
+    pub(crate) const ALL: [(Self, &str); 13] = [
         (Self::Screen, "On the screens"),
         (Self::Page(Page::Overview), "On the Overview"),
         (Self::Page(Page::Claims), "On Claims"),
@@ -32,7 +31,6 @@ impl Context {
         (Self::Page(Page::Health), "On Health"),
         (Self::Form, "While filling in"),
         (Self::Filter, "While filtering"),
-        (Self::Palette, "While looking for a command"),
         (Self::Confirm, "In a question"),
         (Self::Warnings, "In the list of warnings"),
         (Self::Detail, "On a detail page"),
@@ -48,7 +46,6 @@ impl Context {
             Some(Dialog::Detail { .. }) => Self::Detail,
             Some(Dialog::Warnings(_)) => Self::Warnings,
             Some(Dialog::Help(_) | Dialog::Log(_) | Dialog::Message { .. }) => Self::Reading,
-            Some(Dialog::Palette { .. }) => Self::Palette,
             None if model.filtering => Self::Filter,
             None => Self::Page(model.page),
         }
@@ -131,8 +128,6 @@ pub(crate) struct Command {
     pub(crate) label: &'static str,
     /// Which labels go first when the line is short: the largest.
     pub(crate) rank: u8,
-    /// What it is called where commands are looked for; empty: it is not.
-    pub(crate) name: &'static str,
     pub(crate) help: &'static str,
     /// Whether it can work now, else why not.
     pub(crate) able: fn(&Model) -> Result<(), String>,
@@ -174,19 +169,4 @@ pub(crate) fn line(model: &Model) -> Vec<&'static Command> {
     commands()
         .filter(|c| c.context.holds(context) && !c.label.is_empty() && (c.able)(model).is_ok())
         .collect()
-}
-
-/// The commands that can be looked for on this screen, those whose names or sentences have `text`.
-pub(crate) fn named(model: &Model, text: &str) -> Vec<&'static Command> {
-    let wanted = text.trim().to_lowercase();
-    let context = Context::Page(model.page);
-    let found = |word: &str| word.to_lowercase().contains(&wanted);
-    let mut out: Vec<&'static Command> = commands()
-        .filter(|c| c.context.holds(context) && !c.name.is_empty())
-        .filter(|c| model.recorded || !c.name.starts_with("replay"))
-        .filter(|c| found(c.name) || found(c.help))
-        .collect();
-    // Names before sentences.
-    out.sort_by_key(|c| !found(c.name));
-    out
 }

@@ -110,10 +110,6 @@ pub(crate) enum Dialog {
         title: String,
         lines: Vec<String>,
     },
-    Palette {
-        input: LineInput,
-        chosen: usize,
-    },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -213,6 +209,8 @@ pub(crate) struct Model {
     pub(crate) dry_runs: Vec<DryRun>,
     /// The chosen row of each section, and where it was last seen; none where the viewer wants none.
     chosen: BTreeMap<Section, Option<(RowKey, usize)>>,
+    /// Sections in which the viewer has chosen; in the others the choice stays on the first row.
+    touched: BTreeSet<Section>,
     /// Steps by which the axis of the Queue is longer than it has to be.
     pub(crate) zoom: isize,
     /// How long after now the axis of the Queue begins, in milliseconds.
@@ -455,6 +453,7 @@ impl Model {
         let section = self.focus();
         let keys = self.keys(section);
         let index = index.min(keys.len().saturating_sub(1));
+        self.touched.insert(section);
         if let Some(key) = keys.into_iter().nth(index) {
             self.chosen.insert(section, Some((key, index)));
         }
@@ -474,11 +473,13 @@ impl Model {
             let keys = self.keys(section);
             let place = match self.chosen.get(&section) {
                 Some(None) => continue,
-                Some(Some((key, index))) => keys.iter().position(|k| k == key).unwrap_or(*index),
+                Some(Some((key, index))) if self.touched.contains(&section) => {
+                    keys.iter().position(|k| k == key).unwrap_or(*index)
+                }
                 // No user in particular: all of them.
                 None if section == Section::Users => continue,
                 // A claim rather than the heading of its group.
-                None => keys
+                _ => keys
                     .iter()
                     .position(|k| !matches!(k, RowKey::Group(_)))
                     .unwrap_or(0),
@@ -620,6 +621,13 @@ pub(crate) fn weight(check: &Check) -> Weight {
         (_, Some(fix)) if command(fix) => Weight::Fix,
         _ => Weight::Stronger,
     }
+}
+
+/// Memory of this part of a GPU; of an instance all, as it is claimed as a whole.
+pub(crate) fn bytes_of(gpu: &GpuView, part: f64) -> Option<u64> {
+    let part = if gpu.is_instance() { 1.0 } else { part };
+    gpu.mem_allocatable
+        .map(|bytes| (bytes as f64 * part) as u64)
 }
 
 /// Why nothing is known of a GPU.

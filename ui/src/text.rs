@@ -30,7 +30,7 @@ pub(crate) fn brief(text: &str, cols: usize, dots: &str) -> String {
     let fits = |at: &usize| (least..=cols).contains(&width(&plain[..*at]));
     match ends.chain([plain.len()]).filter(fits).max() {
         Some(end) => plain[..end].to_owned(),
-        None => cut(text, cols, dots),
+        None => cut(&plain, cols, dots),
     }
 }
 

@@ -59,10 +59,6 @@ fn typed(model: &mut Model, edit: impl FnOnce(&mut LineInput)) {
             form.line().map(edit);
             try_claim(model);
         }
-        Some(Dialog::Palette { input, chosen }) => {
-            edit(input);
-            *chosen = 0;
-        }
         None if model.filtering => {
             edit(&mut model.filter);
             model.settle();
@@ -176,15 +172,12 @@ fn done(model: &mut Model, seq: u64, asked: Asked, outcome: Result<Reply, Failur
         }
         (Err(failure), None) => tell(model, failure),
         (Ok(Reply::Granted(granted)), form) if asked == Asked::Claim => {
-            let until = match form.as_ref().and_then(|f| f.get("Hold for")) {
-                Some(time) => format!("for {time}, or until you release it"),
-                None => "until you release it".to_owned(),
-            };
+            let id = &granted.id;
             let lines = vec![
                 granted.message,
                 String::new(),
-                format!("You hold it {until} (key x). No program uses it yet."),
-                format!("Use it in a shell:  eval \"$(gshare env {})\"", granted.id),
+                format!("No program uses it yet. To start one: gshare join {id} -- CMD"),
+                format!("All programs of a shell: eval \"$(gshare env {id})\". Key x releases it."),
             ];
             if form.is_some() || model.dialog.is_none() {
                 let title = format!("{} is yours", granted.id);

@@ -83,8 +83,6 @@ const VIS: (&str, Seen) = ("/vis", Text("filter: vis"));
 const HELP: (&str, Seen) = ("?", Text("On the screens"));
 const HELP_READ: (&str, Seen) = ("?j", Gone("On the screens"));
 const HELP_PAGE: (&str, Seen) = ("? ", Gone("On the screens"));
-const PALETTE: (&str, Seen) = (":", Text("▸ claim"));
-const PALETTE_SECOND: (&str, Seen) = (":\x1b[B", Text("▸ detail"));
 const QUESTION: (&str, Seen) = ("x", Text("Release c12"));
 const DAY: (&str, Seen) = ("4", Text("[day]"));
 
@@ -156,7 +154,6 @@ fn check_of(place: &str, keys: &str) -> Option<Check> {
         }
         ("In the list of warnings", "Enter") => (EVENTFUL, WARNINGS, &["\r"], Text("What to do")),
         ("In the list of warnings", "Esc q") => (PLAIN, WARNINGS, &[ESC, "q"], Gone("Warnings (")),
-        ("On the screens", ":") => (PLAIN, START, &[":"], Text("Commands (")),
         ("On the screens", "? F1") => (PLAIN, START, &["?", "\x1bOP"], Text("On the screens")),
         ("On the screens", "q F10") => (PLAIN, START, &["q", "\x1b[21~"], Left),
         ("On the Overview", "Right l") => (PLAIN, START, &[RIGHT, "l"], Chosen("QUEUE 1  1 c22")),
@@ -197,17 +194,6 @@ fn check_of(place: &str, keys: &str) -> Option<Check> {
         ("While filling in", "Esc") => (PLAIN, FORM, &[ESC], Gone("Claim a part")),
         ("While filtering", "Enter") => (PLAIN, VIS, &["\r"], Text("filter `vis`")),
         ("While filtering", "Esc") => (PLAIN, VIS, &[ESC], Text("vit.ipynb")),
-        ("While looking for a command", "Enter") => {
-            let typed = (":Health", Text("▸ Health"));
-            (PLAIN, typed, &["\r"], Text("[5 Health]"))
-        }
-        ("While looking for a command", "Down Tab") => {
-            (PLAIN, PALETTE, &[DOWN, "\t"], Text("▸ detail"))
-        }
-        ("While looking for a command", "Up Shift-Tab") => {
-            (PLAIN, PALETTE_SECOND, &[UP, BACK_TAB], Text("▸ claim"))
-        }
-        ("While looking for a command", "Esc") => (PLAIN, PALETTE, &[ESC], Gone("Commands (")),
         ("In a question", "y") => (PLAIN, QUESTION, &["y"], Text("c12 released")),
         ("In a question", "n Esc") => (PLAIN, QUESTION, &["n", ESC], Gone("Release c12")),
         ("While reading", "Down j") => (PLAIN, HELP, &[DOWN, "j"], Gone("On the screens")),

@@ -41,7 +41,6 @@ catalogue! {
     claims_are_listed() "gshare ps lists the claims"
     claim_your_own() "claim your own: gshare claim -g 0.25 -- COMMAND"
     no_gpu_named() "no GPU is named"
-    no_such_command(text = "ofload c3") "no command is called `{text}`"
     no_service_hint() "sudo gshare setup, or gshare daemon --user"
 
     // Claims that wait.

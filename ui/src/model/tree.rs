@@ -100,7 +100,7 @@ impl Model {
                 u.user.clone().unwrap_or_else(|| "unknown user".to_owned())
             }
             (Grouping::Notebook, ClaimRow::Claim(c)) => notebook(c),
-            (Grouping::Notebook, ClaimRow::Unclaimed(..)) => "outside claims".to_owned(),
+            (Grouping::Notebook, ClaimRow::Unclaimed(..)) => "no claim".to_owned(),
             (Grouping::Gpu, ClaimRow::Claim(c)) if c.place.in_host() => "in host memory".to_owned(),
             (Grouping::Gpu, ClaimRow::Claim(c)) => {
                 let names: Vec<String> = c.gpus.iter().map(|g| g.gpu.to_string()).collect();

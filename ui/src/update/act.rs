@@ -5,15 +5,12 @@ mod go;
 pub(crate) mod levers;
 
 use gshare_proto::units::{Bytes, Share};
-use gshare_proto::{
-    Call, ClaimGpu, ClaimView, HistoryBy, LeverWish, ReportSpec, ResizeSpec, Wait, messages,
-};
+use gshare_proto::{Call, ClaimGpu, ClaimView, HistoryBy, LeverWish, ReportSpec, ResizeSpec, Wait};
 
-use super::{ask, run, try_claim};
+use super::{ask, try_claim};
 use crate::feed::{Request, Seek};
 use crate::form::{Form, Kind};
 use crate::input::LineInput;
-use crate::keymap;
 use crate::model::{Asked, Dialog, Model, Page, Question, RowKey, Sort, Tone};
 use crate::msg::Cmd;
 use crate::text;
@@ -306,33 +303,10 @@ pub(crate) fn send_form(model: &mut Model) {
     }
 }
 
-pub(crate) fn open_palette(model: &mut Model) {
-    let input = LineInput::default();
-    model.dialog = Some(Dialog::Palette { input, chosen: 0 });
-}
-
-pub(crate) fn run_named(model: &mut Model) {
-    let Some(Dialog::Palette { input, chosen }) = &model.dialog else {
-        return;
-    };
-    let found = keymap::named(model, input.text());
-    match found.get(*chosen).copied() {
-        Some(command) => {
-            model.dialog = None;
-            run(model, command);
-        }
-        None => {
-            let text = messages::no_such_command(input.text());
-            model.say(Tone::Bad, text);
-        }
-    }
-}
-
 /// Goes on in the box: by lines of a text, to the next line or entry of a list.
 pub(crate) fn step(model: &mut Model, by: isize) {
     let n = match &model.dialog {
         Some(Dialog::Form(form)) => form.entries.len(),
-        Some(Dialog::Palette { input, .. }) => keymap::named(model, input.text()).len(),
         Some(Dialog::Warnings(_)) => view::warnings(model).len(),
         // The end of the text is known only for a size of the terminal.
         _ => view::scroll_end(model) + 1,
@@ -345,9 +319,7 @@ pub(crate) fn step(model: &mut Model, by: isize) {
     };
     match &mut model.dialog {
         Some(Dialog::Form(form)) => form.focus = around(form.focus),
-        Some(Dialog::Palette { chosen, .. } | Dialog::Warnings(chosen)) => {
-            *chosen = around(*chosen);
-        }
+        Some(Dialog::Warnings(chosen)) => *chosen = around(*chosen),
         Some(Dialog::Help(scroll) | Dialog::Log(scroll) | Dialog::Detail { scroll, .. }) => {
             *scroll = scroll.saturating_add_signed(by).min(last);
         }

@@ -47,10 +47,6 @@ fn click(model: &mut Model, at: (u16, u16)) {
             Some(Dialog::Form(form)) => {
                 form.focus = index.min(form.entries.len().saturating_sub(1));
             }
-            Some(Dialog::Palette { chosen, .. }) => {
-                *chosen = index;
-                act::run_named(model);
-            }
             Some(Dialog::Warnings(chosen)) => {
                 *chosen = index;
                 act::open_warning(model);

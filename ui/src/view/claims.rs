@@ -458,13 +458,13 @@ pub(super) fn gpus(claim: &ClaimView) -> String {
 }
 
 pub(crate) fn what(claim: &ClaimView) -> String {
+    // A claim that is only held runs nothing.
+    let what = if claim.what == "-" { "" } else { &claim.what };
     match &claim.name {
-        Some(name) if claim.what.is_empty() => name.clone(),
-        Some(name) if *name != claim.what => format!("{name}: {}", claim.what),
-        _ if claim.what.is_empty() && claim.state == ClaimState::Held => {
-            "(held, no program)".to_owned()
-        }
-        _ => claim.what.clone(),
+        Some(name) if what.is_empty() => name.clone(),
+        Some(name) if name != what => format!("{name}: {what}"),
+        _ if what.is_empty() && claim.state == ClaimState::Held => "(no program)".to_owned(),
+        _ => what.to_owned(),
     }
 }
 

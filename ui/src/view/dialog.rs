@@ -4,7 +4,6 @@ mod claim;
 mod detail;
 mod help;
 
-use gshare_proto::messages;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Margin, Rect};
 use ratatui::style::Style;
@@ -16,7 +15,6 @@ use ratatui::widgets::{StatefulWidget, Widget};
 use super::{Cursor, Scene, Target, View, at, cells, fit, line, row_of, span, window};
 use crate::form::{Form, Kind};
 use crate::input::LineInput;
-use crate::keymap;
 use crate::model::{Dialog, Model};
 use crate::text::{width, wrap};
 use crate::theme::Look;
@@ -80,7 +78,6 @@ fn content(view: &View<'_>, cols: usize) -> Option<Content> {
     };
     Some(match view.model.dialog.as_ref()? {
         Dialog::Form(form) => filled(form, view, cols),
-        Dialog::Palette { input, chosen } => palette(input, *chosen, view, cols),
         Dialog::Warnings(chosen) => warnings(*chosen, view, cols),
         Dialog::Confirm(asked) => text(asked.title.clone(), texts(&asked.text), 0),
         Dialog::Message { title, lines } => {
@@ -297,27 +294,21 @@ fn wrong(form: &Form, view: &View<'_>) -> Option<(String, Style)> {
     }
 }
 
-/// The entries of a list that are shown, the chosen one marked.
-fn listed(
-    view: &View<'_>,
-    (n, at, cols): (usize, usize, usize),
-    line: impl Fn(usize) -> Line<'static>,
-) -> (Vec<Line<'static>>, Vec<(usize, Target)>) {
-    let shown = window(n, LISTED, Some(at));
-    let row = |i: usize| match (i == at, fit(line(i), cols, view.look)) {
-        (true, line) => super::chosen(line, cols, view.look),
-        (false, line) => line,
-    };
-    let hits = shown.clone().map(Target::Entry).enumerate().collect();
-    (shown.map(row).collect(), hits)
-}
+/// Warnings in sight at once.
+const LISTED: usize = 9;
 
 /// Every warning in a row, the chosen one whole below the list.
 fn warnings(at: usize, view: &View<'_>, cols: usize) -> Content {
     let all = super::warnings(view.model);
     let sign = format!("{} ", view.glyphs.sign);
     let row = |i: usize| line!(view; warn sign.clone(), text all[i].0.clone());
-    let (mut lines, hits) = listed(view, (all.len(), at, cols), row);
+    let shown = window(all.len(), LISTED, Some(at));
+    let hits = shown.clone().map(Target::Entry).enumerate().collect();
+    let row = |i: usize| match (i == at, fit(row(i), cols, view.look)) {
+        (true, line) => super::chosen(line, cols, view.look),
+        (false, line) => line,
+    };
+    let mut lines: Vec<_> = shown.map(row).collect();
     lines.push(Line::default());
     let (text, command) = all.get(at).cloned().unwrap_or_default();
     let words = wrap(&text, cols, 3, view.glyphs.ellipsis);
@@ -328,49 +319,6 @@ fn warnings(at: usize, view: &View<'_>, cols: usize) -> Content {
         lines,
         focus: Some(0),
         hits,
-        ..Content::default()
-    }
-}
-
-const LISTED: usize = 9;
-
-fn palette(input: &LineInput, at: usize, view: &View<'_>, cols: usize) -> Content {
-    let (text, column) = field(view, input, cols.saturating_sub(2).max(1), true);
-    let found = keymap::named(view.model, input.text());
-    let row = |i: usize| {
-        let command = found[i];
-        let pointer = if i == at { view.glyphs.pointer } else { " " };
-        let (name, keys) = (view.left(command.name, 16), view.left(command.shown, 10));
-        let mut line = line!(view; key format!("{pointer} "));
-        line.extend(match (command.able)(view.model) {
-            Ok(()) => line!(view; key name, dim keys, text command.help),
-            Err(_) => line!(view; dim name, dim keys, dim command.help),
-        });
-        line
-    };
-    let (rows, hits) = listed(view, (found.len(), at, cols), row);
-    let mut lines = line!(view; key ":");
-    lines.push_span(text);
-    let mut lines = vec![lines];
-    lines.extend(rows);
-    if found.is_empty() {
-        let text = messages::no_such_command(input.text());
-        lines.push(line!(view; text text));
-    }
-    lines.resize(LISTED + 2, Line::default());
-    // The chosen one is read whole.
-    let help = found.get(at).map_or("", |command| command.help);
-    let help = wrap(help, cols, 2, view.glyphs.ellipsis).into_iter();
-    lines.extend(help.map(Line::from));
-    lines.resize(LISTED + 4, Line::default());
-    Content {
-        title: format!("Commands ({})", found.len()),
-        lines,
-        focus: Some(0),
-        cursor: Some((1 + column, 0)),
-        hits: (1..)
-            .zip(hits.into_iter().map(|(_, target)| target))
-            .collect(),
         ..Content::default()
     }
 }

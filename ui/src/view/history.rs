@@ -304,12 +304,10 @@ fn draw_chart(
         let each = moments.iter().step_by(per_cell(look));
         let levels: Vec<Option<f32>> = each.map(|m| level(*m).filter(|l| *l > 0.0)).collect();
         scene.line(line!(view; dim "wait"), area, plot.height);
-        let at = super::row_of(plot, plot.height);
+        let row = super::row_of(area, plot.height);
+        let at = columns(row, AXIS as u16, plot.width).intersection(scene.buf.area);
         let waits = spark(&levels, 1, look).style(theme.text);
-        waits.render(
-            Rect { height: 1, ..at }.intersection(scene.buf.area),
-            scene.buf,
-        );
+        waits.render(at, scene.buf);
     }
     let axis = model.clock.axis(time, cols);
     let y = plot.height + under - 1;

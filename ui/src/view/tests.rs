@@ -43,12 +43,24 @@ fn eight_on_one() -> gshare_proto::Snapshot {
             part.sm_request = if n == 0 { 0.3 } else { 0.1 };
             part.mem_request = canned::gib(23.5 * part.sm_request);
             part.mem_used = Some(part.mem_request / 2);
+            let of_all = |figure: Option<gshare_proto::Figure>| {
+                figure.map(|mut f| {
+                    f.value *= part.sm_request;
+                    f
+                })
+            };
+            let gpu = &base.gpus[0];
+            part.time_busy = of_all(gpu.time_busy);
+            part.sm_active = of_all(gpu.sm_active);
+            part.sm_occupancy = of_all(gpu.sm_occupancy);
             claim
         })
         .collect();
     base.gpus.truncate(1);
     base.unclaimed.clear();
     base.gpus[0].sm_claimed = 1.0;
+    base.gpus[0].mem_claimed = canned::gib(23.5);
+    base.gpus[0].mem_used = Some(canned::gib(11.75));
     base.gpus[0].claimable = 0.0;
     if let Some(now) = &mut base.claimable_now {
         (now.models[0].largest, now.models[0].whole) = (0.0, 0);
@@ -217,8 +229,6 @@ fn boxes() {
     check_screen("dialog-gpu", &m);
     press(&mut m, "<esc><right>r");
     check_screen("dialog-resize", &m);
-    press(&mut m, "<esc>:");
-    check_screen("dialog-palette", &m);
 }
 
 /// A page has pictures and the claims in question in the columns of their table; ending a claim from there asks first.
@@ -274,6 +284,22 @@ fn history_by_user_and_by_gpu() {
     assert!(screen(&m).contains("GPUS IN USE of everybody"));
 }
 
+/// What was waited for has a row of levels beneath the plot.
+#[test]
+fn time_that_was_waited_for_is_drawn() {
+    let mut m = model(NLP, (120, 40), canned::workstation());
+    let mut recorded = canned::recorded();
+    for point in recorded.series.iter_mut().flat_map(|s| &mut s.points) {
+        point.waiting = 0.5;
+    }
+    m.past.view = Some(Ok(Box::new(recorded)));
+    open(&mut m, Page::History);
+    let text = screen(&m);
+    let row = text.lines().find(|l| l.starts_with("wait")).unwrap();
+    let drawn = row.chars().filter(|c| "▁▂▃▄▅▆▇█".contains(*c)).count();
+    assert!(drawn > 60, "{text}");
+}
+
 #[test]
 fn what_is_lost_most_is_warned_of_first() {
     let mut snapshot = canned::workstation();
@@ -324,7 +350,6 @@ fn states(size: (u16, u16)) -> Vec<Model> {
             "4",
             "5",
             "5<end>",
-            ":",
             "jr",
             "n",
             "?",

@@ -6,7 +6,7 @@ use ratatui::text::Line;
 use ratatui::widgets::Widget;
 
 use super::{Facts, Scene, Target, View, columns, history, line, overview, queue, span};
-use crate::model::{Model, RowKey, Section, trouble};
+use crate::model::{Model, RowKey, Section, bytes_of, trouble};
 use crate::text::{gib, share, width};
 use crate::theme::Look;
 use crate::widgets::gantt::{Gantt, Segment};
@@ -328,14 +328,12 @@ fn future(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
         let of = |text: &dyn Fn(f64, &GpuView) -> String| {
             best.map_or_else(|| "none".to_owned(), |(part, gpu)| text(*part, gpu))
         };
-        let bytes =
-            |part: f64, gpu: &GpuView| gpu.mem_allocatable.map(|m| (m as f64 * part) as u64);
         [
             time,
             of(&|part, _| share(part)),
             count(free.iter().filter(|part| **part >= 0.9995).count()),
             of(&|_, gpu| gpu.index.to_string()),
-            of(&|part, gpu| view.gib(bytes(part, gpu))),
+            of(&|part, gpu| view.gib(bytes_of(gpu, part))),
         ]
     };
     let claimable = snapshot.gpus.iter().map(|g| g.claimable).collect();

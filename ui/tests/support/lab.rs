@@ -68,23 +68,23 @@ fn claim((n, user, gpu, size, time, used): Held) -> ClaimView {
     view
 }
 
-fn gpu(index: u32, used: f64, claims: &[ClaimView], outside: f64) -> GpuView {
+/// A GPU with all that claims and programs without one use of it.
+fn gpu(index: u32, claims: &[ClaimView], outside: f64) -> GpuView {
     let parts = || {
-        claims
-            .iter()
-            .flat_map(|c| &c.gpus)
-            .filter(|g| g.gpu == index)
+        let all = claims.iter().flat_map(|c| &c.gpus);
+        all.filter(|g| g.gpu == index)
     };
     let size: f64 = parts().map(|g| g.sm_request).sum();
     let busy: f64 = parts().filter_map(|g| g.time_busy).map(|f| f.value).sum();
-    let busy = if outside > 0.0 { 100.0 } else { busy.min(99.0) };
-    Gpu {
+    let busy = if outside > 0.0 { 100.0 } else { busy };
+    let used: u64 = parts().filter_map(|g| g.mem_used).sum();
+    let mut view = Gpu {
         index,
         short: "RTX 4090",
         sms: 128,
         total: 24.0,
         whole: WHOLE,
-        used,
+        used: outside,
         claimed: size * WHOLE,
         unclaimed: outside,
         sm_claimed: size,
@@ -93,7 +93,24 @@ fn gpu(index: u32, used: f64, claims: &[ClaimView], outside: f64) -> GpuView {
         busy,
         history: &[40, 60, 62, 61, 74, 60, 61, 61],
     }
-    .view()
+    .view();
+    view.mem_used = Some(used + gib(outside));
+    view.mem_charged = Some(used);
+    view
+}
+
+/// All eight of them; a program without a claim holds most of one.
+fn gpus(claims: &[ClaimView]) -> Vec<GpuView> {
+    let outside = |i| if i == 3 { 18.2 } else { 0.0 };
+    let mut gpus: Vec<GpuView> = (0..8).map(|i| gpu(i, claims, outside(i))).collect();
+    gpus[0].temperature_c = Some(84);
+    gpus[0].health = Some(gshare_proto::HealthView {
+        throttle: Some(vec!["heat".to_owned()]),
+        ..gshare_proto::HealthView::default()
+    });
+    // What the driver leaves beside a program without a claim.
+    gpus[3].claimable = 0.0;
+    gpus
 }
 
 fn waiting(position: u32, id: &str, user: &str, size: (u32, f64), reason: &str) -> QueueView {
@@ -140,18 +157,7 @@ pub(crate) fn lab() -> Snapshot {
             _ => {}
         }
     }
-    let used = [14.8, 17.4, 20.1, 18.2, 22.0, 22.0, 9.0, 1.9];
-    base.gpus = (0..8u32)
-        .zip(used)
-        .map(|(i, used)| gpu(i, used, &claims, if i == 3 { 18.2 } else { 0.0 }))
-        .collect();
-    base.gpus[0].temperature_c = Some(84);
-    base.gpus[0].health = Some(gshare_proto::HealthView {
-        throttle: Some(vec!["heat".to_owned()]),
-        ..gshare_proto::HealthView::default()
-    });
-    // What the driver leaves beside a program without a claim.
-    base.gpus[3].claimable = 0.0;
+    base.gpus = gpus(&claims);
     base.gpus[7].claimable = 0.0;
     base.claimable_now = claimable(&[("RTX 4090", 0.4, 0)]);
     base.gpus[6].claimable = 0.4;
@@ -220,16 +226,27 @@ pub(crate) fn nothing_free() -> Snapshot {
     let more = [
         (26, "gina", 0, 0.25, 20.0, 5.1),
         (27, "cem", 6, 0.5, 41.0, 10.8),
-        (28, "gil", 1, 0.1, 9.0, 1.9),
+        (28, "gil", 1, 0.1, 5.0, 1.9),
         (21, "ben", 7, 0.9, 80.0, 19.5),
     ];
-    base.claims.extend(more.map(claim));
     for claim in &mut base.claims {
         claim.announced = None;
+        // They leave time to those that have come.
+        let time = match claim.id.as_str() {
+            "c2" => 79.0,
+            "c3" => 54.0,
+            _ => continue,
+        };
+        claim.gpus[0].time_busy = measured(time, Source::Nvml);
     }
+    base.claims.extend(more.map(claim));
     base.queue.remove(0);
+    for (waiting, position) in base.queue.iter_mut().zip(1..) {
+        waiting.position = position;
+    }
+    base.gpus = gpus(&base.claims);
     for gpu in &mut base.gpus {
-        (gpu.claimable, gpu.planned_for) = (0.0, None);
+        gpu.claimable = 0.0;
     }
     base.claimable_now = claimable(&[("RTX 4090", 0.0, 0)]);
     base
@@ -272,9 +289,7 @@ pub(crate) fn first_day() -> Snapshot {
         })
         .collect();
     let outside = |i: u32| programs.iter().filter(|p| p.1 == i).map(|p| p.2).sum();
-    base.gpus = (0..8)
-        .map(|i| gpu(i, outside(i), &[], outside(i)))
-        .collect();
+    base.gpus = (0..8).map(|i| gpu(i, &[], outside(i))).collect();
     base.claimable_now = claimable(&[("RTX 4090", 0.58, 0)]);
     let busy = [98.0, 97.0, 2.0, 61.0, 37.0, 13.0, 54.0, 0.0];
     for (gpu, busy) in base.gpus.iter_mut().zip(busy) {
@@ -317,25 +332,32 @@ pub(crate) fn mig() -> Snapshot {
             view.time_busy = None;
             view
         };
-    let mut h100 = gpu(3, 28.0, &[], 0.0);
+    let mut h100 = gpu(3, &[], 0.0);
+    h100.mem_used = Some(gib(28.0));
     (h100.short, h100.model) = ("H100 80GB".to_owned(), "NVIDIA H100 80GB".to_owned());
     (h100.mem_allocatable, h100.mem_total) = (Some(gib(78.6)), Some(gib(80.0)));
     (h100.mem_claimed, h100.sm_claimed, h100.claimable) = (gib(47.2), 0.6, 0.4);
     h100.time_busy = measured(71.0, Source::TimeBusy);
+    h100.sm_active = measured(58.0, Source::Gpm);
+    h100.sm_occupancy = measured(19.0, Source::Gpm);
     base.gpus = vec![
         instance(0, "A100 3g.40gb", 39.5, 17.9, 1.0, 62.0),
-        instance(1, "A100 2g.20gb", 19.5, 6.1, 0.5, 45.0),
+        instance(1, "A100 2g.20gb", 19.5, 6.1, 1.0, 45.0),
         instance(2, "A100 1g.10gb", 9.5, 0.0, 0.0, 0.0),
         h100,
     ];
+    // An instance is claimed as a whole; what is free of it is its part of the GPU.
+    for (gpu, part) in base.gpus.iter_mut().zip([0.0, 0.0, 0.14]) {
+        gpu.claimable = part;
+    }
     let mut claims = vec![
         claim((1, "ada", 0, 1.0, 0.0, 17.9)),
-        claim((2, "ben", 1, 0.5, 0.0, 6.1)),
+        claim((2, "ben", 1, 1.0, 0.0, 6.1)),
         claim((3, "cem", 3, 0.6, 71.0, 28.0)),
     ];
     for (claim, (active, cap)) in claims
         .iter_mut()
-        .zip([(62.0, 39.5), (45.0, 9.8), (58.0, 47.2)])
+        .zip([(62.0, 39.5), (45.0, 19.5), (58.0, 47.2)])
     {
         claim.gpus[0].sm_active = measured(active, Source::Gpm);
         claim.gpus[0].mem_request = gib(cap);
@@ -345,8 +367,8 @@ pub(crate) fn mig() -> Snapshot {
     base.claims = claims;
     base.claimable_now = claimable(&[
         ("H100 80GB", 0.4, 0),
-        ("A100 1g.10gb", 1.0, 1),
-        ("A100 2g.20gb", 0.5, 0),
+        ("A100 1g.10gb", 0.14, 0),
+        ("A100 2g.20gb", 0.0, 0),
     ]);
     base.queue.clear();
     base.unclaimed.clear();

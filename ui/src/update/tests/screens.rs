@@ -1,4 +1,4 @@
-//! Screens, dialogs, the palette and the mouse.
+//! Screens, dialogs and the mouse.
 
 use crossterm::event::{KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use gshare_proto::{AdminCall, Check, ProcessView, Resized, Tried};
@@ -193,28 +193,23 @@ fn administrators_act_on_anybodys_claims_and_gpus_after_a_yes() {
     assert_eq!(m.dialog, None);
 }
 
+/// Until the viewer chooses a row, the first one is marked, whatever comes; a chosen one is kept.
 #[test]
-fn commands_are_found_by_name_and_run() {
-    let mut m = at_work();
-    press(&mut m, ":hist<enter>");
-    assert_eq!(m.page, Page::History);
-    press(&mut m, ":claim");
-    assert!(
-        screen(&m).contains("claim a part of a GPU"),
-        "{}",
-        screen(&m)
-    );
-    press(&mut m, "<enter>");
-    assert!(screen(&m).contains("Claim a part of a GPU"));
-    press(&mut m, "<esc>:nothing such<enter>");
-    assert!(screen(&m).contains("no command is called"));
-    // The arrows choose among those that match.
-    press(&mut m, "<esc>:");
-    let first = screen(&m);
-    press(&mut m, "<down>");
-    assert_ne!(first, screen(&m));
-    press(&mut m, "<esc>");
-    assert_eq!(m.dialog, None);
+fn the_first_row_is_marked_until_the_viewer_chooses_another() {
+    let mut m = model(ROOT, (110, 30), canned::workstation());
+    let first = m.current().cloned();
+    let mut turned = canned::workstation();
+    turned.claims[4].refusals = 1;
+    for claim in &mut turned.claims[..4] {
+        (claim.refusals, claim.state_text) = (0, "run".to_owned());
+    }
+    show(&mut m, turned.clone());
+    assert_eq!(m.current(), Some(&claim_key("c20")));
+    assert_ne!(m.current().cloned(), first);
+    press(&mut m, "jk");
+    show(&mut m, canned::workstation());
+    assert_eq!(m.current(), Some(&claim_key("c20")));
+    assert_ne!(m.chosen_index(m.focus()), Some(0));
 }
 
 #[test]
@@ -314,17 +309,10 @@ fn a_click_does_what_is_under_it() {
     assert!(matches!(m.dialog, Some(Dialog::Help(_))));
     update(&mut m, Msg::Mouse(mouse(MouseEventKind::ScrollDown, 5, 5)));
     assert!(matches!(m.dialog, Some(Dialog::Help(3))));
-    press(&mut m, "<esc>:");
-    let (x, y) = place(&m, "Queue");
-    let (_, top) = place(&m, "Commands (");
-    assert!(y < top, "the tab is above the box: {x} {y} {top}");
-    let (x, y) = place(&m, "give the chosen claim");
-    click(&mut m, x, y);
-    assert!(
-        screen(&m).contains("Another size for c12"),
-        "{}",
-        screen(&m)
-    );
+    press(&mut m, "<esc>n");
+    let (x, y) = place(&m, "  Name ");
+    click(&mut m, x + 2, y);
+    assert!(matches!(&m.dialog, Some(Dialog::Form(form)) if form.focus == 3));
     press(&mut m, "<esc>");
     // The wheel goes through the rows.
     press(&mut m, "1<right><right><right><home>");

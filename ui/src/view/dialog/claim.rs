@@ -91,9 +91,9 @@ pub(super) fn lines(tried: &Tried, view: &View<'_>, cols: usize) -> Vec<Line<'st
     };
     if !tried.never {
         out.tell("keeps", keeps, theme.text, 2);
+        let then = "gshare join ID -- CMD; released with x";
+        out.tell("then", then, theme.dim, 1);
     }
-    let then = "gshare join ID -- CMD; released with x";
-    out.tell("then", then, theme.dim, 1);
     if let Some((gpu, first)) = gpu.zip(first).filter(|_| !off) {
         // The GPU with the part that would be the viewer's.
         let slices = overview::slices_with(view, gpu, first.sm);

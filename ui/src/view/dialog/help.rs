@@ -22,7 +22,7 @@ pub(super) fn lines(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
         // The keys of the demo and of a recording are none elsewhere.
         let works = |c: &&Command| {
             (c.shown != "Space" || model.caption.is_some())
-                && (!c.name.starts_with("replay") || model.recorded)
+                && (!c.help.starts_with("in a recording") || model.recorded)
         };
         let mut rows = commands()
             .filter(|c| c.context == context)

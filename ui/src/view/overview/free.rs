@@ -1,12 +1,12 @@
 //! FREE NOW: what the viewer could claim at this moment, by model.
 
-use gshare_proto::counts::many;
 use gshare_proto::totals::{size_of, slows, wasted};
 use gshare_proto::{GpuView, ModelRoomView, Tried};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 
-use crate::model::{Model, split};
+use super::gpus;
+use crate::model::{Model, bytes_of, split};
 use crate::text::{gib, parts, seconds, share, width};
 use crate::view::{Scene, View, line, span};
 
@@ -23,19 +23,12 @@ pub(super) struct Answer {
 }
 
 fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
-    let gpus = view.snapshot.gpus.iter();
-    let gpus = gpus.filter(|g| g.model == room.model || g.short == room.model);
+    let gpus = of_model(view, room);
     let of_instance = gpus.clone().any(GpuView::is_instance);
     let (amount, words, size) = match room.whole {
-        0 => (share(room.largest), String::new(), room.largest),
-        n => {
-            let words = many(
-                n as usize,
-                if of_instance { "instance" } else { "whole GPU" },
-            );
-            let words = words.trim_start_matches(char::is_numeric).trim_start();
-            (n.to_string(), format!("{words} "), f64::from(n))
-        }
+        0 => (share(room.largest), "", room.largest),
+        1 => ("1".to_owned(), "whole GPU ", 1.0),
+        n => (n.to_string(), "whole GPUs ", f64::from(n)),
     };
     let has = |g: &&GpuView| size > 0.0 && g.claimable + 1e-6 >= size.min(1.0);
     let has: Vec<&GpuView> = gpus.filter(has).collect();
@@ -44,8 +37,8 @@ fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
         ([], _) => String::new(),
         // Of several that have the part, the first.
         ([first, ..], 0) => {
-            let bytes = |m: u64| format!(", {} GiB", gib((m as f64 * size) as u64));
-            let bytes = has[0].mem_allocatable.map(bytes).unwrap_or_default();
+            let bytes = |bytes| format!(", {} GiB", gib(bytes));
+            let bytes = bytes_of(has[0], size).map(bytes).unwrap_or_default();
             format!("{bytes}, GPU {first}")
         }
         ([one], _) => format!(", GPU {one}"),
@@ -68,11 +61,18 @@ fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
     }
 }
 
+fn of_model<'a>(
+    view: &View<'a>,
+    room: &'a ModelRoomView,
+) -> impl Iterator<Item = &'a GpuView> + Clone {
+    let gpus = view.snapshot.gpus.iter();
+    gpus.filter(|g| g.model == room.model || g.short == room.model)
+}
+
 /// The model as it is called beside its GPUs.
-fn short<'a>(view: &View<'a>, room: &'a ModelRoomView) -> &'a str {
-    let mut gpus = view.snapshot.gpus.iter();
-    let gpu = gpus.find(|g| g.model == room.model || g.short == room.model);
-    gpu.map_or(&room.model, |g| &g.short)
+fn short(view: &View<'_>, room: &ModelRoomView) -> String {
+    let gpu = of_model(view, room).next();
+    gpu.map_or_else(|| room.model.clone(), gpus::called)
 }
 
 pub(in crate::view) fn keeps(tried: &Tried) -> &'static str {

@@ -112,6 +112,9 @@ fn left(view: &View<'_>, gpu: &GpuView, rest: f64) -> Slice {
             let why = drain.reason.as_ref().map(|r| format!("drained: {r}"));
             why.into_iter().chain(["drained".to_owned()]).collect()
         }
+        _ if gpu.mode == "mig" && !gpu.is_instance() => {
+            vec!["divided into instances".to_owned(), "divided".to_owned()]
+        }
         _ if gpu.condition() == "sick" => vec!["sick: no new claims".to_owned(), "sick".to_owned()],
         _ if claimable > 0.0 => {
             let full = share(claimable);
@@ -190,16 +193,22 @@ fn place(gpu: &GpuView, snapshot: &Snapshot, cells: u16) -> (u16, u16, bool) {
 
 const MAP: usize = 60;
 
-/// `4090` of `RTX 4090`, `H100` of `H100 80GB`, `3g.40gb` of `A100 3g.40gb`.
-fn tiny(short: &str) -> String {
-    let is_maker = |w: &str| matches!(w, "RTX" | "NVIDIA" | "GeForce") || w.ends_with("GB");
-    let words: Vec<&str> = short.split_whitespace().filter(|w| !is_maker(w)).collect();
-    // Of an instance its profile alone.
-    match words.iter().find(|w| w.contains("g.")) {
-        Some(profile) => (*profile).to_owned(),
-        None if words.is_empty() => short.to_owned(),
-        None => words.join(" "),
+/// `4090` of `RTX 4090`, `H100` of `H100 80GB`, `A100` of `A100-SXM4-80GB`, `3g.40gb` of `A100 MIG 3g.40gb`.
+fn tiny(gpu: &GpuView) -> String {
+    if gpu.is_instance() {
+        return called(gpu);
     }
+    let is_maker = |w: &&str| matches!(*w, "RTX" | "NVIDIA" | "GeForce") || w.ends_with("GB");
+    let words = gpu.short.split_whitespace();
+    let words = words.map(|w| w.split('-').next().unwrap_or(w));
+    let words: Vec<&str> = words.filter(|w| !is_maker(w)).collect();
+    words.join(" ")
+}
+
+/// Its model; of an instance the profile alone.
+pub(super) fn called(gpu: &GpuView) -> String {
+    let profile = gpu.short.rsplit(' ').next().filter(|_| gpu.is_instance());
+    profile.unwrap_or(&gpu.short).to_owned()
 }
 
 struct Table<'a> {
@@ -265,8 +274,8 @@ impl<'a> Table<'a> {
         let mode = mode.map_or_else(String::new, |m| format!(" {m}"));
         match self.each {
             1 if self.is_one_model() => index,
-            _ if self.sm => format!("{index} {}{mode}", gpu.short),
-            _ => format!("{index} {}", tiny(&gpu.short)),
+            _ if self.sm => format!("{index} {}{mode}", called(gpu)),
+            _ => format!("{index} {}", tiny(gpu)),
         }
     }
 

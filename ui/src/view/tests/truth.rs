@@ -154,6 +154,58 @@ fn used_and_unused_are_what_is_claimed() {
     }
 }
 
+/// What a GPU says is what its claims and programs say, in each state that is kept as a picture.
+#[test]
+fn in_every_picture_the_sums_agree() {
+    let others = [
+        ("workstation", canned::workstation()),
+        ("demo", canned::demo()),
+    ];
+    let all = laboratory().into_iter().chain(more_states()).chain(others);
+    for (state, snapshot) in all.filter(|(state, _)| *state != "old-driver") {
+        for gpu in &snapshot.gpus {
+            let what = format!("{state}, GPU {}", gpu.index);
+            let claims = snapshot.claims.iter().flat_map(|c| &c.gpus);
+            let parts: Vec<_> = claims.filter(|g| g.gpu == gpu.index).collect();
+            let programs = snapshot.unclaimed.iter().filter(|u| u.gpu == gpu.index);
+            let outside: u64 = programs.filter_map(|u| u.mem_used).sum();
+            let agrees = |name: &str, sum: f64, said: f64, by: f64| {
+                assert!((sum - said).abs() <= by, "{what}, {name}: {sum} and {said}");
+            };
+            let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+            let used = parts.iter().filter_map(|g| g.mem_used).sum::<u64>() + outside;
+            agrees("GiB used", gib(used), gib(gpu.mem_used.unwrap_or(0)), 0.051);
+            let claimed = parts.iter().map(|g| g.mem_request).sum();
+            agrees("GiB claimed", gib(claimed), gib(gpu.mem_claimed), 0.051);
+            let size: f64 = parts.iter().map(|g| g.sm_request).sum();
+            agrees("claimed", size, gpu.sm_claimed, 0.005);
+            assert!(
+                size + gpu.claimable < 1.005,
+                "{what}: {} free",
+                gpu.claimable
+            );
+            let times: Vec<f64> = parts
+                .iter()
+                .filter_map(|g| g.time_busy)
+                .map(|f| f.value)
+                .collect();
+            if let (Some(busy), 1.., 0) = (gpu.time_busy, times.len(), outside) {
+                agrees("time", times.iter().sum(), busy.value, 1.0);
+            }
+        }
+        let places = snapshot.queue.iter().map(|q| q.position);
+        assert!(places.eq(1..=snapshot.queue.len() as u32), "{state}");
+        for room in snapshot.claimable_now.iter().flat_map(|now| &now.models) {
+            let gpus = snapshot.gpus.iter().filter(|g| g.model == room.model);
+            let most = gpus.map(|g| g.claimable).fold(0.0, f64::max);
+            assert!(
+                (most - room.largest).abs() < 0.005,
+                "{state}: {room:?}, {most}"
+            );
+        }
+    }
+}
+
 /// A claim that is throttled is never told to shrink by what the screen draws: its bar is full up to its tick.
 #[test]
 fn a_share_of_turns_is_gpu_time_and_sm_activity_stands_beside_it() {
