@@ -128,8 +128,7 @@ u1   —           graphics  0         -     -       0.5         —    —    �
         "no device filter",
         "—/6.0/23.0",
         // Its GPU has no counters: at least what its claims use is known.
-        "~61/50 %",
-        "99 %",
+        "99/50   ~61  ",
         "! GPU 0 is busy: gshare ps",
     ] {
         assert!(text.contains(part), "{part:?} in\n{text}");

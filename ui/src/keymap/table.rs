@@ -46,7 +46,7 @@ pub(super) static COMMANDS: &[Command] = commands! {
     Screen, "r", "resize" 5, act::own_claim => act::open_resize,
         "give the chosen claim another size while its programs run";
     Screen, "o d", "offload" 4, levers::offload => |m| act::put(m, levers::offload(m)),
-        "take the chosen claim off its GPU: its memory waits in host memory, its processes live on; asks first";
+        "take the chosen claim off its GPU: its memory moves to host RAM, its programs keep running; asks first";
     Screen, "O a", "restore" 4, levers::restorable => levers::restore,
         "bring the chosen claim back onto a GPU";
     Screen, "p", "keep" 9, levers::keepable => levers::keep,

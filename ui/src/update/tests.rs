@@ -274,7 +274,7 @@ fn questions_say_what_is_there_and_nothing_else() {
     );
     press(&mut m, "nd");
     assert!(
-        screen(&m).contains("Its GPU memory (4.1 GiB) goes to"),
+        screen(&m).contains("Its GPU memory (4.1 GiB) moves to"),
         "{}",
         screen(&m)
     );

@@ -497,14 +497,14 @@ pub(super) fn idle(claim: &ClaimView) -> Option<String> {
             format!("; ended in {}, because others wait", seconds(left))
         }
         (Some("shrink"), Some(left)) => {
-            format!("; cannot be offloaded: made smaller in {left} if somebody waits")
+            format!("; cannot be offloaded: made smaller in {left} if another claim waits")
         }
         (Some("release"), Some(left)) => {
-            format!("; cannot be offloaded: ended in {left} if that lets somebody start")
+            format!("; cannot be offloaded: ended in {left} if that lets another start")
         }
         (Some(_), _) => "; cannot be offloaded".to_owned(),
         _ if let Some(left) = idle.always_in_s => format!("; offloaded in {}", seconds(left)),
-        (None, Some(left)) => format!("; offloaded in {left} if somebody waits"),
+        (None, Some(left)) => format!("; offloaded in {left} if another claim waits"),
         (None, None) => String::new(),
     };
     Some(text)

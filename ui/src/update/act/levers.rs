@@ -18,8 +18,8 @@ pub(crate) fn offload(model: &Model) -> Asking {
     }
     let memory = mem_used(claim).map(|b| format!(" ({} GiB)", text::gib(b)));
     let text = format!(
-        "Offload {}? Its GPU memory{} goes to host memory and its part of the GPU is free for others; its processes \
-         live on, and their next CUDA call waits until there is room again.",
+        "Offload {}? Its GPU memory{} moves to host RAM, and others can claim its part of the GPU. Its programs keep \
+         running; their next CUDA call waits until there is room again.",
         called(claim, false),
         memory.unwrap_or_default()
     );
