@@ -49,7 +49,7 @@ fn what_runs_outside_claims_is_its_owners_claim_without_a_cap() {
     });
     assert_eq!(
         (claim.caps, claim.state_text.as_str()),
-        (Caps::None, "no cap")
+        (Caps::None, "no claim")
     );
     assert_eq!(claim.uid, nix::unistd::Uid::effective().as_raw());
     assert_eq!(
@@ -74,7 +74,7 @@ fn what_runs_outside_claims_is_its_owners_claim_without_a_cap() {
         .find(|l| l.starts_with(&claim.id))
         .expect("listed");
     assert!(
-        code == Some(0) && row.contains("no cap") && row.contains("4."),
+        code == Some(0) && row.contains("no claim") && row.contains("4."),
         "{list}"
     );
 
@@ -86,7 +86,7 @@ fn what_runs_outside_claims_is_its_owners_claim_without_a_cap() {
     assert!(
         code == Some(75)
             && why.contains(&format!("held by {} (", claim.id))
-            && why.contains("no cap)"),
+            && why.contains("no claim)"),
         "{why}"
     );
 
@@ -194,7 +194,7 @@ fn a_running_process_becomes_a_claim_and_is_told_what_that_means() {
     let snapshot = station.snapshot().expect("served");
     let claim = claim_of(&snapshot, pid).expect("listed");
     assert!(!claim.adopted && claim.id != auto.id && claim.name.as_deref() == Some("mine"));
-    assert_eq!(claim.state_text, "no cap yet");
+    assert_eq!(claim.state_text, "no limits yet");
     let held = truth.next_multiple_of(2 * MIB);
     assert_eq!(
         (claim.gpus[0].mem_request, claim.gpus[0].mem_charge),
@@ -258,7 +258,7 @@ fn a_process_on_a_gpu_that_others_have_in_full_is_adopted_and_over_its_limit() {
         assert!(program.ask("launch 1").starts_with("ok"));
         assert_eq!(neighbour.finish(), Some(0));
         until("there is room for it", SOON, || {
-            (view().1 == "no cap yet").then_some(())
+            (view().1 == "no limits yet").then_some(())
         });
         // From then on its part is no other's: 2 GiB are free, but not all SMs.
         let all = [

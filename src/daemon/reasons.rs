@@ -17,7 +17,7 @@ pub(crate) fn held_text(world: &World<'_>, reason: String, holders: &[ClaimId]) 
         .filter_map(|id| {
             if let Some(auto) = world.policy.auto.get(id) {
                 return Some(format!(
-                    "{id} ({}, no cap)",
+                    "{id} ({}, no claim)",
                     world.host.names.user(auto.uid())
                 ));
             }

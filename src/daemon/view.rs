@@ -387,7 +387,7 @@ fn claim_view(known: &State<'_>, id: ClaimId, live: &Live, shown: &Shown) -> Cla
         state_text: match &over {
             _ if place.word.is_some() && live.ending.is_none() => place_text(&place),
             Some((short, _)) => short.clone(),
-            None if record.origin.adopted && live.ending.is_none() => "no cap yet".to_owned(),
+            None if record.origin.adopted && live.ending.is_none() => "no limits yet".to_owned(),
             None if record.terms.no_library && live.ending.is_none() => "not limited".to_owned(),
             None => match reclaim::announced_text(&known.world(), id) {
                 Some(text) if live.ending.is_none() => text,

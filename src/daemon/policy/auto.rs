@@ -196,7 +196,7 @@ fn auto_view(world: &World<'_>, features: &Features, id: ClaimId, auto: &AutoCla
         caps: Caps::None,
         adopted: true,
         state: ClaimState::Running,
-        state_text: "no cap".to_owned(),
+        state_text: "no claim".to_owned(),
         since_ms: record.granted_ms,
         gpus: auto.uses().iter().map(part).collect(),
         members: vec![pid],
