@@ -6,9 +6,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Registry, reload};
+use tracing_subscriber::{Registry, reload};
 
 /// What administrators do is logged under this name, whatever the level.
 pub(crate) const AUDIT: &str = "gshare_audit";
@@ -16,11 +17,12 @@ pub(crate) const AUDIT: &str = "gshare_audit";
 /// Overrides the level of the config.
 const LEVEL: &str = "GSHARE_LOG";
 
-static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
+static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
-fn filter(level: &str) -> EnvFilter {
-    EnvFilter::try_from_env(LEVEL)
-        .unwrap_or_else(|_| EnvFilter::new(format!("{level},{}=info", AUDIT)))
+fn filter(level: &str) -> Targets {
+    let set = std::env::var(LEVEL).ok().and_then(|set| set.parse().ok());
+    set.or_else(|| format!("{level},{AUDIT}=info").parse().ok())
+        .unwrap_or_default()
 }
 
 /// Starts the log: to the journal with its priorities where stderr leads there, else to stderr.
@@ -100,5 +102,21 @@ pub(super) fn alive() {
 fn tell(what: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(what) {
         tracing::debug!(%error, "cannot notify the service manager");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn what_administrators_do_is_logged_at_every_level() {
+        for level in ["error", "warn", "info", "debug"] {
+            assert!(filter(level).would_enable(AUDIT, &Level::INFO), "{level}");
+        }
+        assert!(!filter("warn").would_enable("gshare", &Level::INFO));
+        assert!(filter("debug").would_enable("gshare", &Level::DEBUG));
     }
 }
