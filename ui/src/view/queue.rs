@@ -75,6 +75,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let shown = window(n, room, at);
     let chosen = at.map(|at| cells(at - shown.start));
     let mut head = match (page, focus) {
+        (true, _) if n == 0 => line!(view; heading "WAITING"),
         (true, _) => {
             line!(view; heading "WAITING", dim format!(" {n}, in the order of service  {}", place(&shown, n)))
         }

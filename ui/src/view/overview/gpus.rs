@@ -270,7 +270,9 @@ impl<'a> Table<'a> {
         let index = format!("{:>cols$}", gpu.index);
         // What it becomes is news, what it is until then is on Health.
         let wanted = gpu.mode_wanted.as_ref().map(|mode| format!("to {mode}"));
-        let mode = wanted.or_else(|| gpu.mode_shown()).filter(|_| self.sm);
+        // The name of an instance has it already.
+        let shown = gpu.mode_shown().filter(|_| !gpu.is_instance());
+        let mode = wanted.or(shown).filter(|_| self.sm);
         let mode = mode.map_or_else(String::new, |m| format!(" {m}"));
         match self.each {
             1 if self.is_one_model() => index,
