@@ -1,6 +1,6 @@
 //! The order of service of claims that wait.
 //!
-//! First come claims whose turn it is (they have waited for long), then those within what their owner is guaranteed
+//! First come claims whose turn it is (they have waited for long), in the order in which it came, then those within what their owner is guaranteed
 //! (of those last who come back with more memory than they asked for). A claim that has run before and fits into what its
 //! owner is guaranteed has its turn there, before the owner's other claims; one of an owner at a time. Among the same standing goes the class of
 //! higher priority (for a claim's first hour), then, above the guarantee, the owner who has had the least of the machine lately, then the claim
@@ -22,7 +22,7 @@ use crate::units::{Bytes, Share};
 use crate::{place, reason};
 
 /// It is the turn of whoever has waited for longer, whatever their standing, so that nobody waits for ever.
-pub const DUE: Duration = Duration::from_secs(3 * 3600);
+pub const DUE: Duration = Duration::from_secs(3600);
 /// The same of a claim that has run before and is away. One that has waited for so long has room kept by guesses, where
 /// nobody knows when others end.
 pub(super) const AWAY: Duration = Duration::from_secs(12 * 3600);
@@ -453,7 +453,8 @@ impl Machine {
         // Most are in this order since the last time.
         queue.sort_by_cached_key(|w| {
             (
-                !w.due,
+                // Among those whose turn it is, whose was first: others that come to it later do not keep it waiting.
+                Reverse(w.due.then(|| Reverse(self.turn_of(w)))),
                 !w.entitled,
                 w.over,
                 Reverse(w.priority),
