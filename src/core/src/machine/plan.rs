@@ -11,7 +11,7 @@ use super::board::Problem;
 use super::claims::{Claim, PhaseKind};
 use super::holding::settled_on;
 use super::lever::{Cause, Lever};
-use super::reserve::{Reserved, is_gone};
+use super::reserve::{Gone, Reserved, is_gone};
 use super::{Action, Ask, Machine, Now, Waiting};
 use crate::claim::{ClaimId, Request};
 use crate::ledger::{Admission, Ledger, Sharing, Slice};
@@ -459,22 +459,22 @@ impl<'a> Who<'a> {
 
 impl Future {
     /// GPUs on which a request that is gone then has no place: room there is promised to others.
-    pub(super) fn block(&self, request: &Request, gone: Option<Now>) -> Vec<bool> {
+    pub(super) fn block(&self, request: &Request, gone: Gone) -> Vec<bool> {
         let gpus = 0..self.ledger.gpus().len();
         gpus.map(|g| self.is_kept(request, gone, g)).collect()
     }
 
     /// GPUs on which it would be in the way of a reservation.
-    pub(super) fn kept(&self, request: &Request, gone: Option<Now>) -> Vec<bool> {
-        let reserved = self.reserved.as_ref().filter(|r| !is_gone(gone, r.at));
+    pub(super) fn kept(&self, request: &Request, gone: Gone) -> Vec<bool> {
+        let reserved = self.reserved.as_ref().filter(|r| !r.lets_past(gone));
         let kept = |g| reserved.is_some_and(|r| r.ledger.fit(request, g).is_none());
         (0..self.ledger.gpus().len()).map(kept).collect()
     }
 
     /// Whether that is so of this GPU.
-    pub(super) fn is_kept(&self, request: &Request, gone: Option<Now>, g: usize) -> bool {
-        let differs = self.differs && !self.from.is_some_and(|from| is_gone(gone, from));
-        let reserved = self.reserved.as_ref().filter(|r| !is_gone(gone, r.at));
+    pub(super) fn is_kept(&self, request: &Request, gone: Gone, g: usize) -> bool {
+        let differs = self.differs && !self.from.is_some_and(|from| is_gone(gone.surely, from));
+        let reserved = self.reserved.as_ref().filter(|r| !r.lets_past(gone));
         let full = |ledger: &Ledger| ledger.fit(request, g).is_none();
         (differs && full(&self.ledger)) || reserved.is_some_and(|r| full(&r.ledger))
     }
@@ -596,16 +596,16 @@ impl Future {
         machine: &mut Machine,
         id: ClaimId,
         slices: &[Slice],
-        gone: Option<Now>,
+        gone: Gone,
     ) {
-        if !self.from.is_some_and(|from| is_gone(gone, from)) {
+        if !self.from.is_some_and(|from| is_gone(gone.surely, from)) {
             self.ledger.insert(id, slices.to_vec());
         }
-        if let Some(end) = gone {
+        if let Some(end) = gone.surely {
             let place = self.ends.partition_point(|e| *e < (end, id));
             self.ends.insert(place, (end, id));
         }
-        if let Some(reserved) = self.reserved.as_mut().filter(|r| !is_gone(gone, r.at)) {
+        if let Some(reserved) = self.reserved.as_mut().filter(|r| !r.lets_past(gone)) {
             reserved.ledger.insert(id, slices.to_vec());
         }
         self.problem = None;

@@ -4,6 +4,7 @@ use super::claims::Claim;
 use super::lever::Lever;
 use super::order::{FORESEEN, Round};
 use super::plan::{Future, Plan, Stage};
+use super::reserve::Gone;
 use super::{Action, Ask, Machine, Now, Waiting, caps};
 use crate::claim::{ClaimId, Request};
 use crate::ledger::{Ledger, Slice};
@@ -208,7 +209,7 @@ impl Machine {
     pub(super) fn place_now(
         &self,
         request: &Request,
-        gone: Option<Now>,
+        gone: Gone,
         future: &Future,
     ) -> Option<Vec<Slice>> {
         let blocked = future.block(request, gone);

@@ -242,6 +242,14 @@ fn a_predicted_end_that_passes_is_not_counted_on_any_more() {
     assert_eq!(w.machine.expected_start(ClaimId(2)), Some(s(600)));
     w.submit_request(3, claim("0.5"), None);
     assert_eq!(w.granted(3), None, "it would delay the first");
+    let id = ClaimId(4);
+    w.send(Event::RunTime {
+        id,
+        span: span(900),
+    });
+    w.submit_request(4, claim("0.25"), None);
+    assert!(w.granted(4).is_some(), "most such runs have ended by then");
+    w.send(Event::Gone { id });
     w.now = s(601);
     w.send(Event::Tick);
     assert_eq!(
