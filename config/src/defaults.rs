@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gshare_core::class::Classes;
+use gshare_core::machine::ReclaimRules;
 use gshare_core::{Bytes, Class, Share};
 
 use crate::keys::{
@@ -21,6 +22,7 @@ const MIN: Duration = Duration::from_secs(60);
 impl Default for Config {
     /// The default of every key: a file is laid over it.
     fn default() -> Self {
+        let rules = ReclaimRules::default();
         Self {
             service: Service {
                 socket: None,
@@ -84,14 +86,14 @@ impl Default for Config {
                 follow: 20 * SEC,
             },
             reclaim: Reclaim {
-                enabled: true,
+                enabled: rules.enabled,
                 spread: true,
-                countdown: 30 * SEC,
-                keep: 10 * MIN,
-                quiet: MIN,
+                countdown: rules.countdown,
+                keep: rules.keep,
+                quiet: rules.quiet,
                 host_ram: 50,
-                requeue: true,
-                kill: false,
+                requeue: rules.requeue,
+                kill: rules.kill,
             },
             cgroup: Cgroup {
                 enabled: true,
