@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use gshare_core::play::cases::{self, Case, Goal, Sums};
+use gshare_core::play::cases::{self, Case, Goal, Sums, two_at_a_time};
 use gshare_core::play::figures::mean;
 use gshare_core::play::{Entry, Setup, gaming, list};
 use serde_json::{Value, json};
@@ -244,22 +244,6 @@ fn play_ways(lists: &[List], args: &BenchArgs, measured: &mut Vec<Value>, goals:
         }
         measured.push(json!({ "list": list.name, "gaming": rows }));
     }
-}
-
-/// Blocks do not depend on one another.
-fn two_at_a_time<T: Send>(seeds: std::ops::Range<u64>, one: impl Fn(u64) -> T + Sync) -> Vec<T> {
-    let half = |odd: u64| {
-        let own = seeds.clone().filter(|s| s % 2 == odd);
-        own.map(|s| (s, one(s))).collect::<Vec<(u64, T)>>()
-    };
-    let mut all = std::thread::scope(|scope| {
-        let odd = scope.spawn(|| half(1));
-        let mut all = half(0);
-        all.extend(odd.join().unwrap_or_default());
-        all
-    });
-    all.sort_by_key(|(seed, _)| *seed);
-    all.into_iter().map(|(_, played)| played).collect()
 }
 
 /// Processor time of this thread in nanoseconds: what others run here meanwhile does not count.

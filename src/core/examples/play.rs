@@ -1,6 +1,6 @@
 //! The rows of `gshare bench schedule` that the live machine is judged by, without the rest of gshare: builds in seconds.
 //!
-//! `cargo run --release -p gshare-core --example play -- DIR [--blocks N] [--from N] [--row TEXT] [--list TEXT] [--full] [--gaming] [--bounds] [--late] [--policy NAME ...]`
+//! `cargo run --release -p gshare-core --example play -- DIR [--blocks N] [--from N] [--row TEXT|TEXT] [--list TEXT] [--full] [--gaming] [--bounds] [--late] [--policy NAME ...]`
 #![allow(clippy::print_stdout, reason = "it prints rows")]
 
 use std::collections::BTreeMap;
@@ -57,20 +57,6 @@ fn args() -> Args {
         }
     }
     found
-}
-
-/// Plays the blocks two at a time.
-fn two_at_a_time<T: Send>(seeds: std::ops::Range<u64>, one: impl Fn(u64) -> T + Sync) -> Vec<T> {
-    let half = |odd: u64| {
-        let own = seeds.clone().filter(|s| s % 2 == odd);
-        own.map(&one).collect::<Vec<T>>()
-    };
-    std::thread::scope(|scope| {
-        let odd = scope.spawn(|| half(1));
-        let mut all = half(0);
-        all.extend(odd.join().expect("played"));
-        all
-    })
 }
 
 /// What the order of an ideal scheduler goes by.
@@ -379,10 +365,10 @@ fn main() {
             named => named.iter().map(|p| cases::Case::of(*p)).collect(),
         };
         for case in rows_of(args.full) {
-            if !case.name.contains(&args.row) {
+            if !args.row.split('|').any(|row| case.name.contains(row)) {
                 continue;
             }
-            let blocks = two_at_a_time(seeds.clone(), |seed| case.play(&trace, seed));
+            let blocks = cases::two_at_a_time(seeds.clone(), |seed| case.play(&trace, seed));
             let sums = cases::sums(&case, &blocks);
             let name = format!("{name}: {}", case.name);
             println!("{}", sums.line(&name));
@@ -404,7 +390,8 @@ fn main() {
             let setup = Setup::default();
             let own = seeds.clone();
             let small: Vec<_> = trace.iter().copied().filter(|e| e.gpus < 8).collect();
-            let played = two_at_a_time(own, |seed| gaming::play_ways(&small, &setup, 300, seed));
+            let played =
+                cases::two_at_a_time(own, |seed| gaming::play_ways(&small, &setup, 300, seed));
             for (i, (way, _)) in gaming::WAYS.iter().enumerate() {
                 let of = |f: fn(&gaming::Gain) -> f64| {
                     mean(&played.iter().map(|p| f(&p[i])).collect::<Vec<_>>())

@@ -102,6 +102,26 @@ impl Case {
     }
 }
 
+/// Plays blocks, which do not depend on one another.
+#[must_use]
+pub fn two_at_a_time<T: Send>(
+    seeds: std::ops::Range<u64>,
+    one: impl Fn(u64) -> T + Sync,
+) -> Vec<T> {
+    let half = |odd: u64| {
+        let own = seeds.clone().filter(|s| s % 2 == odd);
+        own.map(|s| (s, one(s))).collect::<Vec<(u64, T)>>()
+    };
+    let mut all = std::thread::scope(|scope| {
+        let odd = scope.spawn(|| half(1));
+        let mut all = half(0);
+        all.extend(odd.join().unwrap_or_default());
+        all
+    });
+    all.sort_by_key(|(seed, _)| *seed);
+    all.into_iter().map(|(_, played)| played).collect()
+}
+
 /// All rows of a list, in the order in which they are played. `quick` leaves out what takes long. Rows with the claims of
 /// the whole machine need a list that has some.
 #[must_use]
