@@ -126,17 +126,6 @@ fn ends(share: u32, seconds: u64) -> Request {
 }
 
 #[test]
-fn best_fit_keeps_a_whole_gpu_claimable() {
-    let mut w = World::new(&[24, 24]);
-    w.submit(1, 250);
-    w.submit(2, 500);
-    w.submit(3, 1000);
-    assert_eq!(w.granted(1), Some(vec![0]));
-    assert_eq!(w.granted(2), Some(vec![0]));
-    assert_eq!(w.granted(3), Some(vec![1]));
-}
-
-#[test]
 fn nobody_is_overtaken_on_a_gpu_he_waits_for() {
     let mut w = World::new(&[24]);
     w.submit_request(1, ends(500, 600), None);
@@ -149,18 +138,6 @@ fn nobody_is_overtaken_on_a_gpu_he_waits_for() {
     assert_eq!(w.granted(2), Some(vec![0]));
     w.send(Event::Gone { id: ClaimId(2) });
     assert_eq!(w.granted(3), Some(vec![0]));
-}
-
-#[test]
-fn a_waiting_claim_on_one_gpu_does_not_block_the_others() {
-    let mut w = World::new(&[24, 24]);
-    w.submit(1, 1000);
-    let mut pinned = Request::from_gpus(Share::ONE, Share::ONE, Class::Batch).unwrap();
-    pinned.only_gpus = vec![0];
-    w.submit_request(2, pinned, None);
-    w.submit(3, 500);
-    assert_eq!(w.granted(2), None);
-    assert_eq!(w.granted(3), Some(vec![1]));
 }
 
 #[test]

@@ -95,31 +95,6 @@ fn room_is_kept_only_where_and_while_it_is_known_when_the_first_starts() {
     }
 }
 
-/// It is not known when the second waiting claim starts, but it does not start before the first.
-#[test]
-fn a_lease_that_ends_in_time_is_in_nobodys_way() {
-    let mut w = World::new(&[24]);
-    let leased = |share: &str, seconds: u64| {
-        let mut r = request(share, 7);
-        r.lease = Some(Duration::from_secs(seconds));
-        r
-    };
-    w.submit_request(1, leased("0.5", 600), None);
-    ask(&mut w, 2, "1", 7);
-    ask(&mut w, 3, "0.25", 7);
-    let starts = [2, 3].map(|id| w.machine.expected_start(ClaimId(id)));
-    assert_eq!(starts, [Some(Duration::from_secs(600)), None]);
-    w.submit_request(4, leased("0.25", 601), None);
-    assert_eq!(w.granted(4), None, "it would delay the first");
-    w.submit_request(5, leased("0.25", 600), None);
-    assert_eq!(w.granted(5), Some(vec![0]));
-    // Nothing is kept for those behind the first.
-    w.submit_request(6, leased("0.5", 300), None);
-    assert_eq!(w.granted(6), None, "there is no room");
-    w.submit_request(7, leased("0.25", 500), None);
-    assert_eq!(w.granted(7), Some(vec![0]));
-}
-
 #[test]
 fn an_entry_guarantees_more_than_an_equal_part_and_a_weight_counts() {
     use crate::quota::{Party, Quota};

@@ -115,7 +115,13 @@ fn who_ends_before_the_countdown_is_over_is_let_past() {
 #[test]
 fn who_is_likely_to_have_ended_before_the_first_starts_is_let_past() {
     // The time limit is sure, so it is not enough that half of such runs have ended.
-    for (longest, past) in [(Some(590), true), (Some(700), false), (None, false)] {
+    for (longest, limit, past) in [
+        (Some(590), None, true),
+        (Some(700), None, false),
+        (None, None, false),
+        (None, Some(600), true),
+        (None, Some(601), false),
+    ] {
         let mut w = World::new(&[24]);
         let mut first = claim("0.5", 7);
         first.lease = Some(s(600));
@@ -126,7 +132,9 @@ fn who_is_likely_to_have_ended_before_the_first_starts_is_let_past() {
             let span = Span::of([10, 50, 100, 300, longest].map(s).to_vec()).unwrap();
             w.send(Event::RunTime { id, span });
         }
-        w.submit_request(3, claim("0.25", 7), None);
+        let mut third = claim("0.25", 7);
+        third.lease = limit.map(s);
+        w.submit_request(3, third, None);
         assert_eq!(w.granted(3).is_some(), past);
         assert_eq!(w.machine.expected_start(ClaimId(2)), Some(s(600)));
     }

@@ -37,44 +37,6 @@ fn board(gpus: usize, items: Vec<Item>) -> Board {
     }
 }
 
-fn place(board: &Board, new: &Item) -> Answer {
-    board.place(new, Prefer::Pack, |_| 0, Budget::default())
-}
-
-#[test]
-fn two_halves_make_room_for_a_whole() {
-    let b = board(2, vec![item(500, &[0]), item(500, &[1])]);
-    let Answer::Fits(fit) = place(&b, &item(1000, &[])) else {
-        panic!("it fits")
-    };
-    assert_eq!((fit.moves.len(), fit.optimal), (1, true));
-    assert_ne!(fit.moves[0].1, fit.at);
-    let mut stuck = b.clone();
-    stuck.items[0].move_cost = None;
-    stuck.items[1].move_cost = None;
-    assert_eq!(place(&stuck, &item(1000, &[])), Answer::No);
-}
-
-#[test]
-fn a_cycle_of_moves_is_found() {
-    // Each holds what the other would have to give up: only an exchange helps.
-    let b = board(
-        3,
-        vec![
-            item(600, &[0]),
-            item(300, &[0]),
-            item(600, &[1]),
-            item(300, &[1]),
-            item(700, &[2]),
-        ],
-    );
-    let Answer::Fits(fit) = place(&b, &item(400, &[])) else {
-        panic!("it fits")
-    };
-    assert!(fit.optimal);
-    assert_eq!(fit.moves.len(), 1);
-}
-
 #[test]
 fn the_cheapest_are_suspended_and_only_as_many_as_needed() {
     let mut items: Vec<Item> = (0..4).map(|g| item(1000, &[g])).collect();
