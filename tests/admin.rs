@@ -127,7 +127,7 @@ fn drain_waits_until_the_gpu_is_empty() {
     assert!(output.status.success());
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        stderr.ends_with("empty: no claim is left there\n"),
+        stderr.ends_with("no claim is left on the drained GPUs\n"),
         "{stderr}"
     );
 }
@@ -347,7 +347,7 @@ fn a_reset_is_refused_while_gshared_has_the_gpu_open_and_done_once_it_is_release
         Some(())
     });
     let said = ok(&station, &["admin", "release", "1"]);
-    assert!(said.contains("gshare no longer has it open"), "{said}");
+    assert!(said.contains("gshare has closed GPU 1"), "{said}");
     assert!(
         said.contains("undo: gshare admin release 1 --take"),
         "{said}"

@@ -424,10 +424,7 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
         "{}",
         text(&full)
     );
-    for words in [
-        "1st in the queue, within what is guaranteed",
-        "time limit of",
-    ] {
+    for words in ["1st in the queue, within your guarantee", "time limit of"] {
         assert!(text(&full).contains(words), "{words}: {}", text(&full));
     }
     let tried = run(

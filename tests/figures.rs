@@ -410,7 +410,7 @@ fn an_idle_claim_with_memory_leaves_its_gpu_and_its_programs_live_on() {
     let mut raw = Raw::claim(&station, &["-q", "-g", "0.25"]);
     assert_eq!(raw.ask(&format!("alloc {}", 1u64 << 30)), "ok 0");
     launch(&mut raw);
-    let words = "has launched nothing for";
+    let words = "had no GPU work for";
     let found = until("offloading is said", SOON, || {
         let said = advice(&station, words)?;
         let command = said.command.clone()?;

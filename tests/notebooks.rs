@@ -123,7 +123,7 @@ fn a_notebook_that_gets_its_gpu_at_once_reads_its_size_once_under_the_cell() {
     let has = &claim.gpus[0];
     let gib = |bytes: u64| gshare_core::Bytes(bytes).to_string();
     let line = format!(
-        "gshare: {} has 0.50 of GPU 0 ({}, up to {} while free, 50 % of its time, up to 100 %)\n",
+        "gshare: {} has 0.50 of GPU 0 ({}, up to {} while others leave it free, 50 % of its time, up to 100 %)\n",
         claim.id,
         gib(has.mem_request),
         gib(has.mem_limit)

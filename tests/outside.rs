@@ -235,7 +235,7 @@ fn a_process_on_a_gpu_that_others_have_in_full_is_adopted_and_over_its_limit() {
         until("it is counted", SOON, || auto(&station, pid));
         let (code, text) = tried(&station, &["adopt", &pid.to_string()]);
         assert!(
-            code == Some(0) && text.contains("is over its limit: other claims have all of GPU 0"),
+            code == Some(0) && text.contains("other claims hold all of GPU 0: c"),
             "{text}"
         );
         let view = || {
@@ -252,7 +252,7 @@ fn a_process_on_a_gpu_that_others_have_in_full_is_adopted_and_over_its_limit() {
         );
         let (_, why) = tried(&station, &["why", &id]);
         assert!(
-            why.contains("keeps what it has there and is guaranteed nothing"),
+            why.contains("keeps what it has there, but nothing is guaranteed to it"),
             "{why}"
         );
         assert!(program.ask("launch 1").starts_with("ok"));
@@ -765,7 +765,7 @@ fn what_runs_already_and_what_draws_lives_on() {
     let detail = row["detail"].as_str().expect("text");
     let trainer_named = format!("trainer of {UID} (pid {})", trainer.pid());
     assert!(
-        detail.contains(&format!("deny would stop now: {trainer_named}")),
+        detail.contains(&format!("stage 4 would block now: {trainer_named}")),
         "{detail}"
     );
     assert!(
@@ -775,7 +775,7 @@ fn what_runs_already_and_what_draws_lives_on() {
     let row = doctor_row(as_user(station.command(), UID + 1), "unclaimed use");
     let detail = row["detail"].as_str().expect("text");
     assert!(
-        detail.contains(&format!("stop now: a program of {UID}")) && !detail.contains("trainer"),
+        detail.contains(&format!("block now: a program of {UID}")) && !detail.contains("trainer"),
         "others' programs have no names: {detail}"
     );
 

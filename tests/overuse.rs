@@ -87,7 +87,7 @@ fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
     let claim = until("it is accused", SOON, || accused(&station, bypass.pid()));
     println!("accused after {:?}, looks every 100 ms", before.elapsed());
     let why = claim.overuse.expect("accused");
-    assert!(why.contains("than counted by gshare"), "{why}");
+    assert!(why.contains("than gshare's count"), "{why}");
     assert!(
         why.contains(&format!("pid {}", bypass.pid())),
         "it names the one who does it: {why}"
@@ -152,7 +152,7 @@ fn a_program_with_the_set_user_id_bit_has_no_library_and_is_seen_by_what_it_uses
     let claim = until("it is accused", SOON, || accused(&station, around.pid()));
     let why = claim.overuse.expect("accused");
     println!("{}: {why}", claim.state_text);
-    assert!(why.contains("than counted by gshare"), "{why}");
+    assert!(why.contains("than gshare's count"), "{why}");
     assert!(why.contains(&format!("pid {}", around.pid())), "{why}");
     assert_eq!(around.finish(), Some(0));
 }
@@ -313,7 +313,7 @@ fn gpu_time_beyond_what_a_member_counted_is_seen_at_the_second_look() {
     let (claim, at) = accused_at(&station, sly.pid());
     assert!(second.contains(&at), "{at} {second:?} {:?}", claim.overuse);
     let why = claim.overuse.expect("accused");
-    assert!(why.contains("time than counted by gshare"), "{why}");
+    assert!(why.contains("time than gshare's count"), "{why}");
     assert_eq!(sly.line(), "ok 2000");
     // It counts again: cured.
     cured(&station, sly.pid());
@@ -408,7 +408,7 @@ fn what_kernels_start_is_held_against_nobody() {
     assert!(
         claim
             .overuse
-            .is_some_and(|why| why.contains("time than counted by gshare"))
+            .is_some_and(|why| why.contains("time than gshare's count"))
     );
     is_trusted(&station, honest.pid(), 20);
     honest.kill();
@@ -453,7 +453,7 @@ fn the_warning_comes_to_the_terminal_of_the_claim() {
     let mut terminal = Terminal::start(&command, 24, 200);
     terminal.shows(&["ok ready"], SOON);
     terminal.send(&format!("alloc {}\n", 4096 * MIB));
-    terminal.shows(&["than counted by gshare"], SOON);
+    terminal.shows(&["than gshare's count"], SOON);
     terminal.shows(&["it gets no more memory there"], SOON);
 }
 

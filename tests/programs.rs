@@ -85,7 +85,7 @@ fn the_cap_holds_to_the_byte_and_is_what_the_program_sees() {
         (claim.refusals == 2 && snapshot.notices.iter().any(|n| n.text.contains("refused")))
             .then_some(claim.clone())
     });
-    assert_eq!(told.state_text, "at cap");
+    assert_eq!(told.state_text, "at limit");
     assert_eq!(raw.finish(), Some(0));
 }
 

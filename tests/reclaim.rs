@@ -755,7 +755,7 @@ fn an_idle_notebook_makes_room_for_a_third_and_its_next_cell_has_everything_back
     let warned = idle.act(&json!({ "do": "rest", "until": "To postpone: " }));
     let text = warned["printed"].as_str().unwrap_or_default();
     assert!(
-        text.contains(&format!("gshare: {id} launched nothing for")),
+        text.contains(&format!("gshare: {id} had no GPU work for")),
         "{warned}"
     );
     assert!(text.contains(&format!("gshare keep {id}")), "{warned}");
@@ -987,7 +987,7 @@ fn a_claim_is_ended_only_where_that_lets_somebody_start_and_after_a_countdown() 
         "{first}"
     );
     let hog = hog(&station);
-    says(&station, &id, "launched nothing for");
+    says(&station, &id, "had no GPU work for");
     // Half a GPU is of no use to who wants a whole one.
     let useless = Raw::asks(&station, &["-q", "-g", "1"]);
     stays(&station, idle.pid(), Duration::from_secs(4));
@@ -1004,7 +1004,7 @@ fn a_claim_is_ended_only_where_that_lets_somebody_start_and_after_a_countdown() 
     drop(useless);
 
     let mut third = Raw::asks(&station, &["-q", "-g", "0.5"]);
-    let announced = says(&station, &id, &format!("{id} is released in 1s"));
+    let announced = says(&station, &id, &format!("{id} will be released in 1s"));
     assert!(
         announced.contains(&format!("gshare keep {id}")),
         "{announced}"
@@ -1074,7 +1074,7 @@ fn a_kernel_that_is_ended_is_started_anew_by_jupyter_and_may_claim_again() {
     assert_eq!(third.line(), "ok ready");
     let words = told(&station, &view.id);
     assert!(
-        words.iter().any(|t| t.contains("is released in 1s")),
+        words.iter().any(|t| t.contains("will be released in 1s")),
         "{words:?}"
     );
     drop(third);

@@ -242,7 +242,7 @@ fn the_demo_says_that_it_is_simulated_tells_its_scenes_and_cleans_up() {
     assert!(told.contains("% busy"), "{told}");
     // The hog's own words, at its cap; then what nobody else needs, before somebody needs it.
     screen.wait("the hog", LATE, |text| {
-        caption(text, &["hit its cap", "keeps its"])
+        caption(text, &["hit its limit", "keeps its"])
     });
     // On a busy machine that may have been told between two looks: then somebody needs a GPU by now.
     screen.wait("the bursts, then somebody who needs a GPU", LATE, |text| {

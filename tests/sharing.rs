@@ -362,7 +362,7 @@ fn what_a_context_costs_through_mps_is_learnt_from_its_clients() {
         Some(cost),
         "what a whole one costs"
     );
-    let learnt = format!("a CUDA context takes {}", gshare_core::Bytes(cost));
+    let learnt = format!("each CUDA context takes {}", gshare_core::Bytes(cost));
     let through = format!("{} through MPS", gshare_core::Bytes(bytes));
     let doctor = |station: &Station| {
         let output = run(station, &["doctor"]);
@@ -558,10 +558,7 @@ fn a_mode_is_changed_when_the_gpu_is_empty_and_stays_over_a_restart() {
     let mut line = String::new();
     tells.read_line(&mut line).expect("told");
     assert!(line.starts_with("waits for c1"), "{line}");
-    said(
-        &station,
-        "c1: the administrator waits for your claim to end",
-    );
+    said(&station, "c1: when your claim has ended, GPU");
     let snapshot = station.snapshot().expect("served");
     assert_eq!(snapshot.gpus[0].mode_wanted.as_deref(), Some("mps"));
     assert_eq!(snapshot.gpus[0].claimable, 0.0, "it takes no new claims");

@@ -841,8 +841,7 @@ fn given_twice(slurm: &Slurm) {
         (part_of.gpus[0].mem_limit, whole_of.gpus[0].mem_limit)
     );
     let text = format!(
-        "{}: Slurm has given out GPU {shared} twice: this job has 1 of it and {} has 0.3. Both keep their limits, but may \
-         run out of its memory",
+        "{}: Slurm has given out more of GPU {shared} than there is: this job has 1, {} has 0.3. The jobs keep their limits, but the GPU's memory may not suffice for all",
         whole_of.id, part_of.id
     );
     let notices = slurm.station.snapshot().expect("served").notices;
@@ -888,7 +887,7 @@ fn options(slurm: &Slurm) {
     );
     refused(
         &["--gshare-limit=0.8"],
-        "more than the job's part of a GPU (0.5), and this node lets no job of main",
+        "more than the job's part of a GPU (0.5); on this node, jobs in main may not use more",
     );
     // The queue may burst.
     let file = slurm.station.dir().join("gshare.toml");
@@ -1070,7 +1069,8 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     let refused = slurm.output(ada, &words);
     let said = text(&refused);
     assert!(
-        !refused.status.success() && said.contains("40.0 GiB is too much memory: 0.3 of GPU 2"),
+        !refused.status.success()
+            && said.contains("40.0 GiB is too much memory: the job's part of GPU 2 (0.3)"),
         "{said}"
     );
 

@@ -690,7 +690,7 @@ fn off_lifts_limits_and_filters_says_so_everywhere_and_on_ends_nothing() {
     assert_eq!(raw.ask("launch 1"), "ok 1");
     let text = both_said(&station, &["admin", "on"]);
     assert!(
-        text.contains("c1 has more than its limit and may not grow"),
+        text.contains("c1 is above its limit: it keeps what it has and gets no more"),
         "{text}"
     );
     assert_eq!(raw.ask("alloc 67108864"), FULL, "it may not grow");
@@ -791,13 +791,15 @@ fn waiting_claims_start_one_by_one_where_memory_is_free_and_stay_uncounted() {
     queue(2);
     let text = both_said(&station, &["admin", "off"]);
     assert!(
-        text.contains("c3 waits; it starts when its memory is free"),
+        text.contains("c3 waits; it starts when a GPU has enough free memory"),
         "{text}"
     );
     assert_eq!(first.line(), "ok ready", "10 of 15 GiB");
     let left = queue(1);
     assert!(
-        left[0].reason.starts_with("gshare is off: it starts when"),
+        left[0]
+            .reason
+            .starts_with("gshare is off, so this claim starts"),
         "{left:?}"
     );
     // The first has not taken anything yet, and the second waits all the same.

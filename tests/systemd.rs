@@ -986,7 +986,7 @@ fn the_desktop_survives_deny_and_cron_at_and_ssh_are_stopped() {
     );
     let row = until("both are seen", SOON, || {
         let row = unclaimed_row(&machine);
-        row.contains("deny would stop now").then_some(row)
+        row.contains("stage 4 would block now").then_some(row)
     });
     assert!(
         row.contains("raw_client of ada") && !row.contains("Xorg"),

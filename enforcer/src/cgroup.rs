@@ -59,7 +59,7 @@ pub enum CgroupError {
         missing: String,
     },
     /// The process is bound to the cgroup that it is in.
-    #[error("process {pid} stays where it is: {bound}")]
+    #[error("process {pid} was not moved into the claim's cgroup: {bound}")]
     Bound {
         /// The process.
         pid: i32,
@@ -119,7 +119,7 @@ pub enum CgroupError {
         contents: String,
     },
     /// systemd, which keeps the tree, did not do its part.
-    #[error("no cgroup from systemd\nhint: systemctl status gshare.slice")]
+    #[error("systemd did not create the cgroup for gshare\nhint: systemctl status gshare.slice")]
     Systemd(#[from] SystemdError),
     /// Any other failure of a system call.
     #[error("cannot {verb} {path}")]

@@ -415,7 +415,7 @@ impl Bus {
         let body = (name, true, changed);
         self.call(MANAGER_PATH, MANAGER, "SetUnitProperties", &body)
             .map(drop)
-            .map_err(|e| refused("set the caps of", name, &e.to_string()))
+            .map_err(|e| refused("set the limits of", name, &e.to_string()))
     }
 
     fn main_of(&mut self, pid: u32) -> Result<Option<MainOf>, SystemdError> {

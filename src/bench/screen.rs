@@ -390,7 +390,7 @@ fn snapshot(claims: u32, at_ms: u64, random: &mut Dice) -> Snapshot {
         queue,
         users,
         advice: vec![Advice {
-            text: "c1 holds 0.10 of GPU 0 and has launched nothing for 41m".to_owned(),
+            text: "c1 holds 0.10 of GPU 0 and had no GPU work for 41m".to_owned(),
             command: Some("gshare release c1".to_owned()),
         }],
         ..Snapshot::default()

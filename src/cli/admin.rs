@@ -108,7 +108,7 @@ fn wait_until_empty(client: &mut Client, gpus: &[String], patience: Option<Durat
         };
         let left = left_on(&snapshot, gpus);
         if left.is_empty() {
-            out::note("empty: no claim is left there");
+            out::note("no claim is left on the drained GPUs");
             return Ok(0);
         }
         let text = left.join(", ");

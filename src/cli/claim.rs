@@ -254,7 +254,7 @@ fn gone_for_good(lost: &ClientError) -> Failure {
     let waited = gshare_core::units::show_duration(connect::patience());
     let text = format!("{lost}, and no service answered within {waited}");
     Failure::new(failure::NO_SERVICE, text).with_hint(
-        "running claims keep their GPUs; gshare doctor checks the service, GSHARE_RECONNECT=5m waits longer for it",
+        "running claims keep their GPUs. To check the service: gshare doctor. To wait longer for it: set GSHARE_RECONNECT=5m in the environment",
     )
 }
 
@@ -371,7 +371,7 @@ pub(crate) fn shown_command(command: &[OsString]) -> Vec<String> {
 fn ends_with_parent(child: bool) {
     if child && let Err(error) = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL) {
         out::note(&format!(
-            "gshare: cannot tie the command to gshare, so it keeps running if gshare is killed: {error}"
+            "gshare: warning: if this gshare process is killed, the command will keep running: {error}"
         ));
     }
 }

@@ -117,7 +117,9 @@ fn page(verdict: &str, checks: &[Check], width: Option<usize>, colour: bool) -> 
         heading = Some(&check.group);
         text.push_str(&row(check, width, colour));
     }
-    text.push_str("\nThe words after each name say where that check was tested.\n");
+    text.push_str(
+        "\nThe text after each name says on what kind of machine that check was tested.\n",
+    );
     text
 }
 
@@ -138,7 +140,7 @@ fn verdict(checks: &[Check]) -> String {
         .iter()
         .any(|c| c.group == "service" && c.name == "service");
     let mut text = match (service, limited.len() + missing.len()) {
-        (true, _) => "gshare does not run here".to_owned(),
+        (true, _) => "the gshare service does not work on this machine".to_owned(),
         (false, 0) => format!("gshare works here, all {} checks passed", ok.len()),
         (false, _) => format!(
             "gshare works here, but not fully: {} checks passed",

@@ -58,8 +58,8 @@ pub(super) fn text(tried: &Tried, now_ms: u64) -> String {
     if let Some(position) = tried.position {
         let standing = match (tried.by_hours, tried.entitled) {
             (true, _) => "",
-            (_, true) => ", within what is guaranteed",
-            (_, false) => ", above what is guaranteed",
+            (_, true) => ", within your guarantee",
+            (_, false) => ", above your guarantee",
         };
         lines.push(format!(
             "it would be {} in the queue{standing}",
@@ -130,7 +130,7 @@ mod tests {
         };
         assert_eq!(
             text(&tried, 1500),
-            "would wait: wants 24.0 GiB\nit would be 1st in the queue, within what is guaranteed\nin 30s c3 of ada moves to another GPU (GPU 1)\nit would start in 30s, once the other claims have made room"
+            "would wait: wants 24.0 GiB\nit would be 1st in the queue, within your guarantee\nin 30s c3 of ada moves to another GPU (GPU 1)\nit would start in 30s, once the other claims have made room"
         );
     }
 }

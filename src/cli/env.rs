@@ -98,7 +98,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &EnvArgs) -> Outcome {
         out::print(&format!("export {CHANGED}={}\n", quoted(&record)))?;
         if granted.launcher.is_some() {
             out::print(&format!(
-                "# limits are strict here: start each program with gshare join {} -- CMD\n",
+                "# this machine enforces strict limits: start each program with gshare join {} -- CMD\n",
                 granted.id
             ))?;
         } else if terminal && !args.print_only {

@@ -184,11 +184,11 @@ fn through(
     };
     if has_ambient_capabilities() {
         out::note(
-            "gshare: the command runs without its ambient capabilities, because limits are strict here",
+            "gshare: the command runs without its ambient capabilities, because this machine enforces strict limits",
         );
     }
     let handover =
-        handover(environment).map_err(|e| failed("cannot be handed the environment", e))?;
+        handover(environment).map_err(|e| failed("cannot receive the environment", e))?;
     let claim = granted.id.trim_start_matches('c');
     let fd = handover.as_raw_fd().to_string();
     let path = own

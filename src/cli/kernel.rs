@@ -140,7 +140,7 @@ fn install(socket: Option<&Path>, args: &InstallArgs) -> Outcome {
     let (offered, problems) = around.kernels();
     problems
         .iter()
-        .for_each(|problem| out::note(&format!("gshare: left out: {problem}")));
+        .for_each(|problem| out::note(&format!("gshare: skipped a kernel: {problem}")));
     let chosen = chosen(&offered, args)?;
     if chosen.len() > 1 && (args.name.is_some() || args.display_name.is_some()) {
         return Err(usage("--name and --display-name are for one kernel"));
@@ -274,7 +274,7 @@ fn list(json: bool) -> Outcome {
     out::print(&rows.text(out::columns(), out::colour()))?;
     problems
         .iter()
-        .for_each(|problem| out::note(&format!("gshare: left out: {problem}")));
+        .for_each(|problem| out::note(&format!("gshare: skipped a kernel: {problem}")));
     if kernels.is_empty() {
         out::note("hint: activate the environment that has kernels, or name it in JUPYTER_PATH");
     }

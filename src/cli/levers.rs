@@ -64,7 +64,7 @@ impl Drop for Progress {
 
 fn waits(queued: &Queued) {
     out::note(&format!(
-        "{} waits for room ({} in the queue): {}; Ctrl-C ends this command, but the request stays queued",
+        "{} waits for room (it is {} in the queue): {}. Ctrl-C ends this command; the request stays in the queue",
         queued.id,
         ordinal(queued.position),
         plain(&queued.reason)

@@ -208,9 +208,9 @@ fn asked(args: &NodesArgs) -> Result<Vec<Source>, Failure> {
         names = first_list(own.into_iter().chain([PathBuf::from(SYSTEM_LIST)]));
     }
     if names.is_empty() {
-        let text = "no machine is named";
+        let text = "you gave no machine, and there is no list of machines";
         return Err(Failure::new(failure::USAGE, text).with_hint(
-            "gshare nodes HOST..., or a list, one host in a line: ~/.config/gshare/nodes or /etc/gshare/nodes",
+            "type gshare nodes HOST..., or write the hosts, one per line, into ~/.config/gshare/nodes or /etc/gshare/nodes",
         ));
     }
     names.into_iter().map(Source::of).collect()

@@ -22,7 +22,7 @@ pub(super) fn of(args: &ProspectArgs) -> (String, Vec<Check>) {
     let missing: Vec<&str> = missing.map(|row| row.name.as_str()).collect();
     let rest = match missing.as_slice() {
         [] => "all of this would work".to_owned(),
-        names => format!("not or not fully: {}", names.join(", ")),
+        names => format!("would not work, or only in part: {}", names.join(", ")),
     };
     (format!("gshare with {}: {rest}", of.join(" and ")), rows)
 }
@@ -61,7 +61,7 @@ fn driver_rows(release: Release) -> Vec<Check> {
                 ("limited", why, COMPARED_SINCE.to_string())
             }),
         ),
-        of("memory", "memory limit (library)", "does not depend on the release", None),
+        of("memory", "memory limit (library)", "works with every driver release", None),
         of(
             "compute",
             "compute limit",
@@ -75,8 +75,7 @@ fn driver_rows(release: Release) -> Vec<Check> {
             match release.0 < OFFLOADS_SINCE {
                 true => Some(("missing", offload.as_str(), offloads.to_string())),
                 false => release.refuses_pytorch().then(|| {
-                    let why = "this release cannot checkpoint most programs, so gshare offloads claims only on request \
-                               (gshare offload)";
+                    let why = "this release cannot checkpoint most programs, so gshare never offloads by itself; you can try gshare offload";
                     ("limited", why, offloads.to_string())
                 }),
             },

@@ -111,7 +111,7 @@ fn on_nodes(args: &ReplayArgs, nodes: usize, text: &str) -> Exit {
     ]);
     let mut rows = Vec::new();
     for (name, parts, burst) in [
-        ("any part of the sum", Parts::Pooled, false),
+        ("all GPUs as one", Parts::Pooled, false),
         ("any part of one GPU", Parts::Exact, false),
         ("100 shards", Parts::Shards(100), false),
         ("8 shards", Parts::Shards(8), false),

@@ -369,7 +369,7 @@ pub(crate) fn users(users: &[UserView]) -> Table {
         ("USER", Align::Left),
         ("CLAIMS", Align::Right),
         ("GPUs claimed", Align::Right),
-        ("SMs used, in GPUs", Align::Right),
+        ("GPUs used (SMs)", Align::Right),
         ("GiB used/claim", Align::Right),
         ("waiting", Align::Right),
     ]);

@@ -65,7 +65,7 @@ fn text(snapshot: &Snapshot, claim: &ClaimView) -> String {
     let mut parts = Table::new(&[
         ("GPU", Align::Right),
         ("MODEL", Align::Left),
-        ("MEM MiB used/cap", Align::Right),
+        ("MEM MiB used/limit", Align::Right),
         ("SMs claimed", Align::Right),
         ("TIME BUSY", Align::Right),
         ("SM ACTIVE", Align::Right),

@@ -76,7 +76,10 @@ fn text(said: &Suggestion) -> String {
         let sm = said.next_sm.map_or_else(String::new, |sm| {
             format!(" and {} of a GPU", percent_of(sm))
         });
-        lines.push(format!("  - next 10 minutes: up to {}{sm}", Bytes(next)));
+        lines.push(format!(
+            "  - expected in the next 10 minutes: up to {}{sm}",
+            Bytes(next)
+        ));
     }
     let asked = if said.id.is_some() {
         "the current size"

@@ -223,7 +223,7 @@ fn feed(socket: Option<&Path>, interval: Option<Duration>) -> Result<Feed, Failu
             Failure::new(
                 failure::NO_SERVICE,
                 format!(
-                    "no gshare service on this machine, and no GPU to show without a service: {why}"
+                    "no gshare service runs on this machine, and gshare cannot read the GPUs directly either: {why}"
                 ),
             )
             .with_hint("to see gshare without a GPU: gshare demo")

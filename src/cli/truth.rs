@@ -223,7 +223,7 @@ fn screens_tables_json_and_a_dry_run_say_the_same_in_any_state() {
             let said = dry_run::text(tried, snapshot.taken_ms);
             let wait = said.split("it would start in ").nth(1).unwrap();
             let wait = wait.split(',').next().unwrap();
-            let keeps = match said.contains("within what is guaranteed") {
+            let keeps = match said.contains("within your guarantee") {
                 true => "yours",
                 false => "on loan",
             };

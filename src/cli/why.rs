@@ -96,7 +96,7 @@ fn all_waiting(snapshot: &Snapshot) -> String {
     for claim in come_back(snapshot) {
         let reason = claim.place.waits.as_deref().unwrap_or_default();
         text += &format!(
-            "{} ({}) waits to come back: {}\n",
+            "{} ({}) is offloaded and waits for room on a GPU: {}\n",
             claim.id,
             plain(&claim.user),
             plain(reason)
@@ -120,7 +120,9 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
     )];
     let user = plain(waiting.party.as_ref().unwrap_or(&waiting.user));
     let standing = if waiting.entitled {
-        format!("it is within the guarantee of {user}, so it goes before claims above a guarantee")
+        format!(
+            "it is within the guarantee of {user}, so it has priority over claims above their owner's guarantee"
+        )
     } else {
         format!(
             "it is above the guarantee of {user}: claims within a guarantee go first, then those of users with the \

@@ -48,13 +48,13 @@ Exit codes: the command's own; 64 usage, 69 no service, 70 internal error,
     version,
     about = "Share the GPUs of one workstation",
     long_about = "Share the GPUs of one workstation: claim parts of GPUs, with enforced limits, and see actual \
-                  use.\n\nWithout a command, gshare opens the screen: claimed and actual use, per GPU, user and \
-                  claim.",
+                  use.\n\nWithout a command, gshare opens a full-screen view of claimed and actual use, per GPU, user and claim.",
     after_long_help = EXIT_CODES,
     max_term_width = 80
 )]
 pub struct Cli {
-    /// Socket of the service [default: $GSHARE_SOCKET, else the system service's, else your own service's]
+    /// Socket of the service [default: $GSHARE_SOCKET, else that of the system service, else that of the service that
+    /// you started with gshare daemon --user]
     #[arg(
         long,
         global = true,
@@ -76,7 +76,7 @@ pub struct Cli {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Open the screen, print it once, record it, or play a recording
+    /// Open the full-screen view, print it once, record it, or play a recording
     #[command(after_long_help = "Examples:\n  \
             gshare top --screen claims\n  \
             gshare top --once --size 100x30            the screen as text\n  \
@@ -96,8 +96,7 @@ pub enum Command {
             gshare claim --gpu-mem 8G --sm 30% -- ./infer  by memory and SMs\n  \
             gshare claim -g 0.5 --nonblock -- ./job        exit 75 instead of waiting\n  \
             gshare claim -g 0.25 --short                   print the id, run no command\n\n\
-            The command replaces gshare: same process, terminal, job control, signals and exit status. With -t or \
-            --requeue it is a child of gshare. Defaults come from .gshare.toml, then from the service."
+            gshare turns into the command (exec): process id, terminal, job control, signals and exit status are those of the command. With -t or --requeue, the command is a child of gshare instead. Defaults come from .gshare.toml, then from the service."
     )]
     Claim(ClaimArgs),
     /// Open a shell in a new claim
@@ -114,11 +113,11 @@ pub enum Command {
             gshare join sweep               a shell in the claim named sweep"
     )]
     Join(JoinArgs),
-    /// Put the calling shell into a claim, and print the claim's environment for eval
+    /// Put this shell into a claim: eval "$(gshare env ID)"
     #[command(after_long_help = "Examples:\n  \
             eval \"$(gshare env c3)\"         put this shell into claim c3\n  \
             eval \"$(gshare env --unset)\"    restore the shell's earlier variables\n\n\
-            If stdout is a terminal, or with --print-only, gshare does not put the shell into the claim.")]
+            Without eval (stdout is a terminal) or with --print-only, gshare only prints, and does not put the shell into the claim.")]
     Env(EnvArgs),
     /// List claims with their actual use
     #[command(after_long_help = "Examples:\n  \
@@ -164,9 +163,7 @@ pub enum Command {
     #[command(after_long_help = "Examples:\n  \
             gshare adopt 4242              as large as its current use, same GPUs\n  \
             gshare adopt 4242 -g 0.5       half of its GPU\n\n\
-            gshare counts the memory and GPU time of the process at once, and moves it into the claim's control group. \
-            The process keeps the GPUs that it has already opened. From now on it can open only the GPUs of its claim. A \
-            running program cannot be given a memory limit: limits apply once it is started again in a claim.")]
+            From now on gshare counts the memory and GPU time of the process. gshare moves the process into the claim's control group. The process keeps the GPUs that it has already opened, and can newly open only the GPUs of its claim. A running program cannot be given a memory limit: limits apply once the program is started again in a claim.")]
     Adopt(AdoptArgs),
     /// Say why a claim waits, its earliest start, and which size would start now
     #[command(after_long_help = "Example:\n  gshare why c22")]
@@ -185,8 +182,7 @@ pub enum Command {
             gshare resize c3 -g 1 --wait          wait until there is room\n\n\
             What you do not name stays unchanged, with one exception: if the memory limit equals the guaranteed memory, \
             both change together. Growing needs room that nobody holds or waits for. Otherwise gshare refuses and says what would fit; with \
-            --wait it waits. gshare also refuses a limit below what the programs have: a resize takes nothing from \
-            them.")]
+            --wait it waits. gshare also refuses a memory limit below what the programs use: a resize takes no memory away.")]
     Resize(ResizeArgs),
     /// Extend a claim's time limit (-t)
     #[command(after_long_help = sizes::EXTEND)]
@@ -194,7 +190,7 @@ pub enum Command {
     /// Jupyter kernels that claim a part of a GPU
     #[command(after_long_help = kernel::EXAMPLES)]
     Kernel(kernel::KernelArgs),
-    /// Postpone an announced move, offload or suspension of your claim, once
+    /// Postpone a move, offload or suspension that gshare announced for your claim
     #[command(after_long_help = sizes::KEEP)]
     Keep(KeepArgs),
     /// Move a claim's GPU memory to host RAM while its programs keep running
@@ -212,13 +208,12 @@ pub enum Command {
     /// Move a claim to another GPU while its programs run
     #[command(after_long_help = levers::MOVE)]
     Move(MoveArgs),
-    /// Show what gshare can enforce on this machine, and how to fix what it cannot
+    /// Show what gshare can and cannot enforce on this machine, and how to fix the rest
     #[command(after_long_help = "Examples:\n  \
             gshare doctor                               this machine\n  \
             gshare doctor --driver 550 --gpu rtx4090    before you buy or install\n  \
             sudo gshare doctor --conformance            check the driver, about 10 min\n\n\
-            --conformance claims an idle GPU and compares the driver with NVIDIA's documentation. Until both agree, \
-            stages 3 and 4 of gshare admin stage count as experimental. The exit code is 1 if something differs.")]
+            --conformance claims an idle GPU and tests whether the driver behaves as NVIDIA documents it. Until all tests pass, stages 3 and 4 (gshare admin stage) count as experimental on this machine. The exit code is 1 if something differs.")]
     Doctor(DoctorArgs),
     /// For administrators: drain GPUs, end claims, read the audit log
     #[command(
@@ -251,19 +246,16 @@ pub enum Command {
             gshare replay runs.jsonl --gpus 4    your runs with other sizes\n\n\
             The list has a header, the columns arrival_s, duration_s, num_gpu and gpu_milli (thousandths of each GPU), \
             and optionally user. No program is run: each policy decides in simulated time.\n\n\
-            WAIT is the mean time that a claim waits, in total, before it has run for min-run (set in gshare.toml). Its \
-            run time is not included. P95 is the 95th percentile of these times. DONE is the mean time from a request to the end \
+            WAIT is the mean waiting time of a claim: all its waits until it has run for min-run (gshare.toml) in total. A claim that is offloaded or suspended early waits more than once. P95 is the 95th percentile of these times. DONE is the mean time from a request to the end \
             of its claim. USE is the average part of the machine that did useful work, up to the last request. MOVES \
-            and OFFLOADED count the moves and offloads of running claims. AWAY is the longest pause between two runs \
-            of one claim. JAIN is Jain's fairness index: 1 if the claims of all users take the same time \
-            from request to end, relative to their run time.\n\n\
+            and OFFLOADED count the moves and offloads of running claims. AWAY is the longest time that a claim which had started was off the GPU. JAIN is Jain's fairness index of the slowdown per user (time from request to end, divided by run time): 1 means that it is equal for all users.\n\n\
             The policy gshare is the service as shipped, on a machine where every claim can be offloaded and moved. \
             gshare-no-move moves no claims; gshare-no-offload neither moves nor offloads them.\n\n\
-            The other policies offload nothing, and only exact and exact+quota move claims. easy (EASY backfill) \
+            None of the other policies offloads. Of them, only two move claims: exact and exact+quota. easy (EASY backfill) \
             serves in order of arrival, but starts a later claim early if that does not delay the head of the queue. easy \
             knows how long each claim will run; gshare does not. exact+quota first serves users who hold no more than \
             an equal share of the machine. \
-            The remaining policies serve in strict order of arrival: exact (packed), fgd (least fragmentation), best-fit, \
+            The remaining policies serve in strict order of arrival: exact (moves claims to pack them), fgd (least fragmentation), best-fit, \
             first-fit, static (fixed GPUs for each user), exclusive (whole GPUs) and pooled (all GPUs as one: a \
             lower bound of the waits).\n\n\
             Records of runs (gshare suggest --records > runs.jsonl) are replayed three times: with the requested \
@@ -291,8 +283,8 @@ pub enum Command {
 /// How much is claimed, and how: shared by `claim` and `shell`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct SizeArgs {
-    /// GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5), or auto: what earlier runs of
-    /// the command (or shell) needed
+    /// 0.5: half of a GPU; 2: two whole GPUs; 2x0.5: half of each of two GPUs; auto: the size that earlier runs of this
+    /// command needed (in gshare shell: your earlier shells)
     #[arg(help_heading = "Size", short, long, value_name = "N")]
     pub gpus: Option<suggest::Wanted>,
     /// Memory and SMs separately.
@@ -396,26 +388,28 @@ pub struct ClaimArgs {
         conflicts_with = "hold"
     )]
     pub requeue: bool,
-    /// Send SIGNAL to the claim's programs on the GPU, TIME seconds before the time limit (-t) or a restart (--requeue)
-    /// ends the command, e.g. USR1@90 [default: @60]. With the prefix B: (B:USR1), only the
-    /// command itself gets it
+    /// Before the time limit (-t) or a restart (--requeue) ends the command, send SIGNAL to the claim's programs on the
+    /// GPU. TIME: how many seconds before (60 if not given), e.g. USR1@90. With B: in front (B:USR1), only CMD itself
+    /// gets the signal
     #[arg(help_heading = "Start and end", long, value_name = "[B:]SIGNAL[@TIME]", requires = "command", value_parser = signal::signal)]
     pub signal: Option<SignalSpec>,
-    /// Print only the id (without a command)
+    /// Print only the claim's id; not together with CMD
     #[arg(help_heading = "Output", long)]
     pub short: bool,
-    /// Start the command at once, and claim at its first CUDA call, which waits for the GPU
+    /// Start the command immediately. The claim is made only at the first CUDA call of the command, and this call waits
+    /// for the GPU
     #[arg(help_heading = "Start and end", long, conflicts_with_all = ["hold", "dry_run", "short"], requires = "command")]
     pub lazy: bool,
-    /// Run the command without gshare's library, in case the library breaks it. gshare still counts
-    /// its use and keeps it off other GPUs, but enforces no memory or compute limit. Where limits are strict, this needs whole GPUs (-g 1)
+    /// Run the command without gshare's library, for programs that fail with it. gshare then counts the program's use
+    /// and blocks other GPUs, but limits neither memory nor compute. If limits are strict on this machine (see gshare
+    /// doctor), claim whole GPUs (-g 1)
     #[arg(long, conflicts_with = "lazy", requires = "command")]
     pub no_library: bool,
     /// Claim nothing. Print where the claim would start (exit 0); if it would wait, print the reason, the start time,
     /// and which other claims would make room and how (exit 75)
     #[arg(help_heading = "Output", long)]
     pub dry_run: bool,
-    /// Print the grant as JSON: to stdout without a command, else to stderr
+    /// Print the granted claim as JSON: to stderr with CMD, else to stdout
     #[arg(help_heading = "Output", long, conflicts_with = "short")]
     pub json: bool,
     /// Command to run. Without one, the claim lasts until gshare release, or until its time limit (-t, normally 2 hours)
@@ -461,7 +455,7 @@ pub struct EnvArgs {
     /// Print the commands that remove the claim's environment from this shell
     #[arg(long, conflicts_with_all = ["id", "print_only", "json"])]
     pub unset: bool,
-    /// Only print: do not put the calling shell into the claim
+    /// Only print: do not put this shell into the claim
     #[arg(long)]
     pub print_only: bool,
     /// Print a JSON object instead (implies --print-only)
@@ -489,7 +483,7 @@ pub struct PsArgs {
     /// Also waiting claims, and GPU processes without a claim
     #[arg(short, long)]
     pub all: bool,
-    /// Only the claim of this Slurm job: what it uses of its part
+    /// Only the claim of Slurm job N: its use, and the part of a GPU that Slurm gave the job
     #[arg(long, value_name = "N", conflicts_with = "all")]
     pub job: Option<u32>,
     /// Print comma-separated values, memory in bytes
@@ -516,7 +510,7 @@ pub struct DoctorArgs {
     /// Another machine.
     #[command(flatten)]
     pub prospect: prospect::ProspectArgs,
-    /// As root: run all checks of the driver on an idle GPU, or those whose names begin with one of NAMES
+    /// As root: check the driver on an idle GPU. With NAMES, run only the checks whose names begin with one of NAMES
     #[arg(long, value_name = "NAMES", num_args = 0.., require_equals = true, value_delimiter = ',',
           conflicts_with_all = ["driver", "gpu"])]
     pub conformance: Option<Vec<String>>,

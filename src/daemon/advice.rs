@@ -118,7 +118,7 @@ impl Seen {
     }
 }
 
-/// A charge within this of the cap is "at cap".
+/// A charge within this of the cap is "at limit".
 const NEAR_CAP: u64 = 2 << 20;
 
 pub(super) fn near_cap(part: &ClaimGpu) -> bool {
@@ -415,7 +415,7 @@ fn idle(world: &World<'_>, claim: &ClaimView) -> Option<Advice> {
     let id = &claim.id;
     Some(Advice {
         text: format!(
-            "{id} holds {part:.2} of GPU {} and has launched nothing for {time}",
+            "{id} holds {part:.2} of GPU {} and had no GPU work for {time}",
             gpus.join(",")
         ),
         command: Some(format!("gshare {verb} {id}")),

@@ -31,12 +31,11 @@ fn refusal(pid: i32, bound: &Bound) -> WireError {
             "start the container in a claim: gshare claim -g 0.5 -- podman run ..."
         }
         _ => {
-            "claim from a login session without that limit, or ask the administrator to set it on your systemd slice \
-             (user-UID.slice), because claims stay within the limits of the slice"
+            "claim from a login session that does not have this limit. Or ask the administrator to set the limit on your systemd slice (user-UID.slice) instead: claims obey it there"
         }
     };
     let message = format!(
-        "refused: a claim would lift limits of process {pid} that gshare did not set: {bound}"
+        "refused: in a claim, process {pid} would escape limits that somebody else set for it: {bound}"
     );
     WireError::new(ErrorCode::NotPermitted, message).with_hint(next)
 }

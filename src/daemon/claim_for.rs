@@ -64,8 +64,9 @@ pub(crate) fn order(
     let usage = |text: String| WireError::new(ErrorCode::Usage, text);
     let name = convert::clean(&asked.name, 64).trim().to_owned();
     if name.is_empty() {
-        return Err(usage("claim-for needs a name".to_owned())
-            .with_hint("the same name returns the same claim: --name job-4711"));
+        return Err(usage("claim-for needs a name".to_owned()).with_hint(
+            "for example --name job-4711; a second call with that name returns the same claim",
+        ));
     }
     let cgroup = tree
         .foreign_name(Path::new(&*asked.cgroup))

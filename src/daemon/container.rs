@@ -101,7 +101,7 @@ pub(crate) fn into_slice(with: &mut Effects, id: ClaimId) -> anyhow::Result<()> 
     }
     anyhow::ensure!(
         record.runs.lodging.is_none(),
-        "it is a service of systemd's"
+        "the claim runs as a systemd service"
     );
     let units = tree.units().context("gshare's cgroups are not systemd's")?;
     record.runs.lodging = Some(units.make_slice(ClaimPlace {

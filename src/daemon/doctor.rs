@@ -192,7 +192,7 @@ fn gpu_rows(world: &World<'_>) -> Vec<Check> {
             &name,
             state,
             format!(
-                "{}; {activity}; a CUDA context takes {} ({overhead}){}",
+                "{}; {activity}; each CUDA context takes {} of GPU memory ({overhead}){}",
                 gpu.model,
                 Bytes(gpu.overhead.bytes),
                 gpu.overhead
@@ -308,10 +308,9 @@ fn shim_row(world: &World<'_>) -> Check {
             "memory limit (library)",
             "ok",
             if world.host.driver.strict.on {
-                "mounted over the driver by the launcher: programs cannot bypass it by loading the driver \
-                     themselves"
+                "gshare's library is mounted over the driver: programs cannot bypass it by loading the driver themselves"
             } else {
-                "preloaded: cooperative, a program can bypass it on purpose"
+                "gshare's library is preloaded (cooperative): a program can bypass it on purpose"
             },
         ),
         Err(why) => check("memory limit (library)", "missing", why.clone()),
@@ -455,7 +454,11 @@ fn history_row(world: &World<'_>, history: &History) -> Check {
     let name = "history";
     let dir = world.host.paths.state_dir.display();
     let Some(status) = history.status() else {
-        return check(name, "missing", "its thread could not be started");
+        return check(
+            name,
+            "missing",
+            "the thread that writes the history could not be started",
+        );
     };
     let max = world.config.history.max_size;
     match &status.trouble {
@@ -486,7 +489,7 @@ fn journal_row(world: &World<'_>, journal: &Journal) -> Check {
             return check(
                 "journal",
                 "ok",
-                format!("{dir}; starts so far: {}", journal.starts()),
+                format!("{dir}; starts of the service: {}", journal.starts()),
             );
         }
         (0, Err(error)) => format!("cannot write to {dir}, so no claim can start: {error}"),

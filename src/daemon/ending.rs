@@ -93,7 +93,7 @@ pub(crate) fn carry_out(with: &mut Effects, command: EndCommand) -> Vec<Command>
         EndCommand::MoveLease(id, ends_ms) => {
             if let Some(live) = with.claims.get_mut(&id) {
                 live.record.terms.ends_ms = ends_ms;
-                let what = "when the time limit of a claim ends";
+                let what = "the new time limit of a claim";
                 with.journal.keep(&live.record, what);
             }
         }
@@ -179,7 +179,7 @@ fn let_go(world: &World<'_>, peer: &Peer, ids: Vec<ClaimId>) -> Order {
         let ended = |id: ClaimId| match world.claims.get(&id) {
             None => format!("{id} released"),
             Some(_) => format!(
-                "{id} is being released: its processes on the GPU got SIGTERM, and SIGKILL in {} s",
+                "{id} is being released: its processes on the GPU got SIGTERM; those that still run in {} s get SIGKILL",
                 TERM_GRACE.as_secs()
             ),
         };
@@ -511,7 +511,7 @@ fn end_behalf(with: &mut Effects, id: ClaimId, cause: &str) -> Vec<Command> {
     if let (Some(filters), Some(cgroup)) = (&with.host.fences.filters, &live.cgroup)
         && let Err(error) = filters.clear_dir(cgroup.dir())
     {
-        tracing::warn!(%id, %error, "cannot remove the device filter from the cgroup of a claim-for claim");
+        tracing::warn!(%id, %error, "cannot remove the device filter from the cgroup of a claim made with claim-for");
     }
     die::at("behalf-open");
     let mut done = dismantle(with, id, cause);

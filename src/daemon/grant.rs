@@ -231,7 +231,7 @@ pub(crate) fn enter(with: &mut Effects, id: ClaimId) -> anyhow::Result<Vec<Comma
         Ok(()) => {}
         // As that of each Slurm job is with ConstrainDevices=yes.
         Err((error, true)) => {
-            tracing::info!(%id, %error, "gshare cannot set its device filter for a claim-for claim; the other filter of its cgroup stays");
+            tracing::info!(%id, %error, "gshare cannot set a device filter on the cgroup of a claim made with claim-for; the filter that the cgroup already had stays");
         }
         Err((error, false)) => {
             let text = format!("{id}: its programs can still open other GPUs: {error}");
@@ -331,7 +331,7 @@ pub(crate) fn join(
         if parent {
             return Err(WireError::new(
                 ErrorCode::NotPermitted,
-                "limits are strict here: a running shell cannot be moved into a claim",
+                "this machine enforces strict limits, so a running shell cannot be moved into a claim",
             )
             .with_hint(format!("to start a new shell in it: gshare join {id}")));
         }
@@ -433,7 +433,10 @@ pub(crate) fn size_text(world: &World<'_>, record: &ClaimRecord) -> Option<Strin
         ));
     }
     let limit = if first.mem_limit > first.mem {
-        format!(", up to {} while free", Bytes(first.mem_limit))
+        format!(
+            ", up to {} while others leave it free",
+            Bytes(first.mem_limit)
+        )
     } else {
         String::new()
     };

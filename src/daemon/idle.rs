@@ -510,7 +510,7 @@ mod tests {
             out
         };
         let one = || vec![ClaimId(1)];
-        assert!(told(&choose(&scene, one())).contains("c1 is released in 30s"));
+        assert!(told(&choose(&scene, one())).contains("c1 will be released in 30s"));
         assert!(choose(&scene, one()).is_empty(), "told once");
         assert!(choose(&scene, Vec::new()).is_empty(), "no longer needed");
         assert!(told(&choose(&scene, one())).contains("in 30s"), "anew");

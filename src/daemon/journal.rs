@@ -148,7 +148,7 @@ impl Journal {
     /// Writes a claim that has changed. A full disk loses that, nothing else.
     pub(crate) fn keep(&self, claim: &ClaimRecord, what: &str) {
         if let Err(error) = self.put(claim) {
-            tracing::error!(claim = claim.id, %error, "could not record in the journal: {what}");
+            tracing::error!(claim = claim.id, %error, "could not record in the journal {what}");
         }
     }
 

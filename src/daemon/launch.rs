@@ -118,7 +118,7 @@ impl Strict {
         if !self.on || whole {
             return Ok(());
         }
-        let text = "limits are strict here, and without gshare's library nothing could limit a program to a part of a GPU";
+        let text = "this machine enforces strict limits, and without gshare's library nothing could limit a program to a part of a GPU";
         Err(WireError::new(ErrorCode::NotPermitted, text)
             .with_hint("claim whole GPUs (-g 1), or drop --no-library"))
     }
@@ -131,7 +131,7 @@ impl Strict {
         if let Err(why) = self.launcher() {
             return Err(WireError::new(
                 ErrorCode::NotPermitted,
-                format!("limits are strict here, but cannot be enforced on commands now: {why}"),
+                format!("this machine enforces strict limits, which is not possible for commands now: {why}"),
             )
             .with_hint("ask your administrator to run gshare doctor"));
         }
@@ -143,8 +143,7 @@ impl Strict {
         if field(&status, "NoNewPrivs:") == Some("1") && peer.uid != 0 {
             return Err(WireError::new(
                 ErrorCode::NotPermitted,
-                "limits are strict here, and no_new_privs is set for this process: the launcher cannot get the \
-                 privilege to enforce them",
+                "this machine enforces strict limits, and no_new_privs is set for this process, so gshare-exec cannot get the privilege to do so",
             )
             .with_hint(
                 "a sandbox, a container or a systemd unit with NoNewPrivileges= sets no_new_privs: run gshare claim \

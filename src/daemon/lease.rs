@@ -67,7 +67,7 @@ pub(crate) fn extended(
     };
     if let (Err(ahead), false) = (world.machine.may_extend(id), peer.is_root()) {
         let text = format!(
-            "{id} is not extended: {ahead} waits for the same GPU, and goes first because {} has more than their guarantee",
+            "{id} is not extended: {} holds more than their guarantee, and {ahead}, which waits for the same GPU, has priority",
             world.host.names.user(live.record.uid),
         );
         return Err(WireError::new(ErrorCode::NotAvailable, text)

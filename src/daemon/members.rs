@@ -344,7 +344,7 @@ fn why_without(journal: &Journal, uid: u32, hint: Option<u64>) -> String {
         let ago = show_duration(Duration::from_secs(ago));
         Some(format!("{} ended {ago} ago ({cause}); {NEXT}", ClaimId(id)))
     });
-    end.unwrap_or_else(|| format!("the claim in its environment does not exist; {NEXT}"))
+    end.unwrap_or_else(|| format!("its environment names a claim that does not exist; {NEXT}"))
 }
 
 impl Host {

@@ -184,11 +184,13 @@ pub(crate) fn commands(gpu: usize, model: &str) -> String {
     } else if model.contains("RTX PRO 6000") {
         "2g.48gb+1g.24gb+1g.24gb"
     } else {
-        return format!("{model} cannot be divided: gshare admin mode {gpu} timeslice");
+        return format!(
+            "{model} cannot be divided; to share it in turns: gshare admin mode {gpu} timeslice"
+        );
     };
     // NVIDIA's guide: these have displays, and MIG only in compute mode.
     let before = if model.contains("RTX PRO 6000") && !model.contains("Server") {
-        "once, with NVIDIA's tool: DisplayModeSelector --gpumode=compute; then "
+        "first, once per GPU, with NVIDIA's tool: DisplayModeSelector --gpumode=compute; then "
     } else {
         ""
     };
@@ -204,7 +206,7 @@ mod tests {
     #[test]
     fn who_has_a_display_is_switched_first() {
         let model = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition";
-        assert!(commands(1, model).starts_with("once, with NVIDIA's tool"));
+        assert!(commands(1, model).starts_with("first, once per GPU, with NVIDIA's tool"));
         let model = "NVIDIA RTX PRO 6000 Blackwell Server Edition";
         assert_eq!(
             commands(1, model),

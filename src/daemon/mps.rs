@@ -127,7 +127,7 @@ fn happened(world: &World<'_>, g: usize, event: MpsEvent, out: &mut Vec<Command>
         MpsEvent::Fault { clients, .. } => {
             let who = who(world, &clients);
             let text = format!(
-                "a program of {who} had a fatal fault, so MPS ended the programs of all these claims"
+                "a program of {who} had a fatal fault on GPU {g}, so MPS ended all programs that run through MPS there"
             );
             return lost(world, g, &clients, &text, out);
         }

@@ -88,13 +88,9 @@ pub(crate) fn order_off(world: &World<'_>, peer: &Peer, for_ms: Option<u64>) -> 
                     .iter()
                     .filter_map(|(id, live)| mps_text(*id, live)),
             );
-            lines.extend(
-                world
-                    .claims
-                    .waiting
-                    .keys()
-                    .map(|id| format!("{id} waits; it starts when its memory is free on a GPU")),
-            );
+            lines.extend(world.claims.waiting.keys().map(|id| {
+                format!("{id} waits; it starts when a GPU has enough free memory for it")
+            }));
             AdminDone {
                 message: lines.join("\n"),
                 undo: Some("gshare admin on".to_owned()),
@@ -131,7 +127,7 @@ pub(crate) fn order_on(world: &World<'_>) -> Order {
                     seat.usage.most_charged_bytes(world.gpus[seat.gpu].total) > most
                 });
                 over.then(|| {
-                    format!("{id} has more than its limit and may not grow; nothing is ended")
+                    format!("{id} is above its limit: it keeps what it has and gets no more; no program is stopped")
                 })
             };
             let mut lines = vec!["gshare is on: limits, queue and filters apply again".to_owned()];
@@ -212,7 +208,7 @@ impl Settings {
         let text = match self.is_off() {
             true => "gshare is off: nothing is limited, reclaimed or refused until gshare admin on",
             false => {
-                "gshare is on again: a claim above its limit may not grow, and nothing is ended"
+                "gshare is on again: claims above their limit keep what they have and get no more; no program is stopped"
             }
         };
         tracing::warn!("{text}");

@@ -58,7 +58,9 @@ pub(crate) fn waits_text(
     let only = waiting.map_or(&[][..], |a| &a.request.only_gpus);
     let text = would_wait_text(world, features, only, reason);
     match world.config.is_off() {
-        true => format!("gshare is off: it starts when so much memory is free; {text}"),
+        true => format!(
+            "gshare is off, so this claim starts as soon as a GPU has enough free memory; {text}"
+        ),
         false => text,
     }
 }

@@ -158,7 +158,7 @@ pub(crate) fn announced(
                 let whose = party.as_deref().unwrap_or(&who);
                 format!("within the guarantee of {whose}")
             } else {
-                format!("and {who} has used the GPUs less lately")
+                format!("and {who} has used the GPUs less than you recently")
             };
             format!("{waiter} of {who} waits for room, {standing}")
         }

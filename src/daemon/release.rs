@@ -93,7 +93,7 @@ pub(crate) fn order(
         None => format!("to take it back: {undo}"),
         Some(ms) => format!("taken back in {} s", ms / 1000),
     };
-    let mut message = format!("{names}: gshare no longer has it open; {back}");
+    let mut message = format!("gshare has closed {names}; {back}");
     for g in &gpus {
         let others = users_without_claim(world, *g);
         if !others.is_empty() {

@@ -331,14 +331,14 @@ fn resize_refused(world: &World<'_>, ticket: u64, error: &ResizeError) {
     let mut told = WireError::new(code, format!("{id} keeps its size: {text}"));
     if let Some(fit) = error.would_fit() {
         told = told.with_hint(format!(
-            "this fits now: gshare resize {id} {}; --wait waits for the rest",
+            "there is room now for: gshare resize {id} {}. To wait for the full size: add --wait",
             arguments(fit)
         ));
     } else if let ResizeError::BelowCharge { charge, .. } = error {
         // Up to the next MiB, so that what is printed is enough.
         let mib = charge.0.div_ceil(Bytes::MIB);
         told = told.with_hint(format!(
-            "free memory in the program, or keep the limit and lower only the guarantee: add --gpu-mem-limit {mib}M"
+            "let the program free some memory, or lower only the guarantee and keep the limit: add --gpu-mem-limit {mib}M"
         ));
     } else if error.for_now() {
         told = told.with_hint("--wait waits until there is room");
@@ -367,8 +367,9 @@ fn may_resize(
         return Err(WireError::new(ErrorCode::Ended, format!("{id} is ending")));
     }
     if live.record.terms.no_library && world.host.driver.strict.on {
-        let text =
-            format!("{id} keeps its size: it runs without the library, and limits are strict here");
+        let text = format!(
+            "{id} keeps its size: it runs without the library, and this machine enforces strict limits"
+        );
         return Err(
             WireError::new(ErrorCode::NotPermitted, text).with_hint(format!(
                 "for another size: gshare release {id}, then claim again"

@@ -81,7 +81,7 @@ pub(crate) fn read(with: &mut Effects) -> anyhow::Result<Journaled> {
     for id in &found.unread {
         let id = ClaimId(*id);
         let text = format!(
-            "{id} ended: its record in the journal cannot be read, and stays there unchanged"
+            "{id} could not be restored and has ended, because its record in the journal cannot be read; the record is kept"
         );
         tracing::error!("{text}");
         told.push(Command::NoticeOf { id, text });

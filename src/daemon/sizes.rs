@@ -233,7 +233,10 @@ pub(crate) fn expected_view(world: &World<'_>, expected: Expected) -> ExpectedVi
             Until::MinRun(id) => format!("minimum run time of {id}"),
             Until::Limit(id) => format!("time limit of {id}"),
             Until::Ends(id) => format!("earlier runs such as {id}"),
-            Until::Turn => "it has waited very long, so it gets room for up to an hour".to_owned(),
+            Until::Turn => {
+                "it has waited very long, so gshare makes room for it, for a run of up to an hour"
+                    .to_owned()
+            }
         },
     }
 }

@@ -56,7 +56,7 @@ pub(crate) fn stays_in_its_part(world: &World<'_>, request: &Request) -> Result<
             && mem > part
         {
             let text = format!(
-                "{mem} is too much memory: {} of GPU {gpu} is {part}",
+                "{mem} is too much memory: the job's part of GPU {gpu} ({}) has {part}",
                 request.share.short()
             );
             return Err(WireError::new(ErrorCode::Usage, text));
@@ -85,8 +85,7 @@ pub(crate) fn given_twice(world: &World<'_>, id: ClaimId) -> Option<String> {
         let others = others.iter().map(|(other, share)| format!("{other} has {}", share.short()));
         let others = others.collect::<Vec<_>>().join(", ");
         Some(format!(
-            "{id}: Slurm has given out GPU {gpu} twice: this job has {} of it and {others}. Both keep their limits, but may \
-             run out of its memory",
+            "{id}: Slurm has given out more of GPU {gpu} than there is: this job has {}, {others}. The jobs keep their limits, but the GPU's memory may not suffice for all",
             Share::from_milli(slice.sm_milli).short()
         ))
     })

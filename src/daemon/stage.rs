@@ -65,7 +65,7 @@ pub(crate) fn follow(with: &mut Effects) -> Vec<Command> {
     for (id, stage) in &lowered {
         if let Some(live) = with.claims.get_mut(id) {
             live.record.runs.stage = *stage;
-            let what = "the claim's lower stage, which is lost at the next restart of the service";
+            let what = "the lower stage of a claim, which will be lost when the service restarts";
             with.journal.keep(&live.record, what);
         }
     }
@@ -185,12 +185,13 @@ pub(crate) fn order(world: &World<'_>, call: AdminCall, past: &Past) -> Result<O
         let opened = opened(world, new);
         if !opened.is_empty() {
             let opened = opened.join(", ");
-            lines.push(format!("programs without a claim could open GPU {opened}"));
+            lines.push(format!(
+                "with this change, programs without a claim would be able to open GPU {opened}"
+            ));
         }
         lines.push(match affected.is_empty() {
-            true => "judging by the last 7 days, no run would be treated differently".to_owned(),
-            false => "judging by the last 7 days, played with the sizes that claims asked for (programs without a claim: \
-                      their own peak plus 10 %), these runs would be treated differently:"
+            true => "if the last 7 days were repeated, no run would be treated differently".to_owned(),
+            false => "the last 7 days were simulated with the sizes that claims asked for, and for programs without a claim with their peak plus 10 %. These runs would be treated differently:"
                 .to_owned(),
         });
         let row = |((who, how), (runs, longest_s)): (&(String, &str), &(u32, f64))| {

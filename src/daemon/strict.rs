@@ -103,7 +103,7 @@ impl Strict {
         let found = launcher::find(config.launch.launcher.as_deref());
         match (config.launch.caps, found) {
             (LaunchCaps::Preload, _) => {
-                off("the config chooses cooperative limits ([launch] caps = \"preload\")")
+                off("gshare.toml selects cooperative limits (caps = \"preload\" in [launch])")
             }
             (LaunchCaps::Strict, found) => Self {
                 on: true,

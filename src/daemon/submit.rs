@@ -69,7 +69,7 @@ pub(crate) fn carry_out(
                         act::refuse(claims, id, rights::unwritten(&error));
                         return vec![Command::Core(Event::Gone { id })];
                     }
-                    Err(error) => tracing::warn!(%id, %error, "the journal takes nothing"),
+                    Err(error) => tracing::warn!(%id, %error, "cannot write to the journal"),
                     Ok(()) => {}
                 }
                 let text = reasons::waits_text(&with.world(), features, id, &reason);
@@ -105,7 +105,7 @@ pub(crate) fn carry_out(
         } => return grant(with, id, &slices, ends, counted),
         ClaimCommand::Enter(id) => {
             return grant::enter(with, id).unwrap_or_else(|error| {
-                tracing::error!(%id, "cannot set up the cgroup of a claim-for claim yet: {error:#}");
+                tracing::error!(%id, "cannot set up the cgroup of a claim made with claim-for yet: {error:#}");
                 Vec::new()
             });
         }

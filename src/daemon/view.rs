@@ -131,7 +131,7 @@ fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[Clai
         return "stopped".to_owned();
     }
     if parts.iter().any(super::advice::near_cap) {
-        return "at cap".to_owned();
+        return "at limit".to_owned();
     }
     let over = parts
         .iter()

@@ -141,7 +141,7 @@ pub(super) fn hog_at_cap(s: &Snapshot, story: &Story) -> Option<String> {
         .iter()
         .find(|c| c.id != hog.id && c.gpus.iter().any(|p| p.gpu == gpu))?;
     Some(format!(
-        "{} hit its cap: \"{words}\". Its neighbour {} keeps its {}",
+        "{} hit its limit: \"{words}\". Its neighbour {} keeps its {}",
         hog.id,
         neighbour.id,
         gib(neighbour)

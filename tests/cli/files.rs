@@ -104,7 +104,7 @@ fn config_check_names_who_is_not_here_and_times_in_the_wrong_order() {
     for words in [
         "note: this machine has no group:studnets (yet)",
         "note: this machine has no group:wheeel (yet)",
-        "note: [idle] offloads a claim (`detach`, 5m) before it warns the owner (`warn`, 30m)",
+        "note: in [idle], `detach` (5m) is shorter than `warn` (30m)",
     ] {
         assert!(
             stderr(&output).contains(words),
@@ -211,7 +211,7 @@ fn doctor_says_what_would_work_with_another_driver_and_gpu() {
     let (verdict, rows) = first("doctor --driver 550 --gpu rtx4090");
     assert_eq!(
         verdict,
-        "gshare with driver 550 and NVIDIA GeForce RTX 4090: not or not fully: offload and restore, moving \
+        "gshare with driver 550 and NVIDIA GeForce RTX 4090: would not work, or only in part: offload and restore, moving \
          between GPUs"
     );
     assert!(

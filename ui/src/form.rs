@@ -77,9 +77,13 @@ impl Form {
         let entries = vec![
             text("Size", "0.25", "0.25 of a GPU, or 2 whole GPUs"),
             text("Model", "", "h100; if empty, any GPU"),
-            text("Hold for", "", "4h; if empty, 2h (held-limit)"),
+            text("Hold for", "", "4h; if empty, the default, normally 2h"),
             text("Name", "", "for the screen"),
-            text("Memory", "", "on each GPU: 8G; if empty, by the size"),
+            text(
+                "Memory",
+                "",
+                "per GPU, e.g. 8G; if empty, the same part as Size",
+            ),
             text("Limit", "", "compute limit: 0.8; if empty, all"),
             text("Class", CLASS, "interactive, batch or inference"),
         ];
@@ -199,7 +203,7 @@ impl Form {
             ..ResizeSpec::default()
         };
         if spec.gpus_milli.is_none() && spec.mem.is_none() && spec.sm_limit_milli.is_none() {
-            return Err("write what changes: a size, memory or a limit".to_owned());
+            return Err("fill in at least one of size, memory and limit".to_owned());
         }
         Ok(spec)
     }
@@ -270,7 +274,7 @@ mod tests {
             id: "c1".to_owned(),
             ..ClaimView::default()
         });
-        assert!(form.call().unwrap_err().contains("write what changes"));
+        assert!(form.call().unwrap_err().contains("fill in at least one"));
         let form = typed(form, &["0.5", "5G"]);
         assert_eq!(form.command(), "gshare resize c1 -g 0.5 --gpu-mem 5G");
         assert!(form.call().is_ok());

@@ -177,7 +177,9 @@ fn done(model: &mut Model, seq: u64, asked: Asked, outcome: Result<Reply, Failur
                 granted.message,
                 String::new(),
                 format!("No program uses it yet. To start one: gshare join {id} -- CMD"),
-                format!("All programs of a shell: eval \"$(gshare env {id})\". Key x releases it."),
+                format!(
+                    "To move a whole shell into {id}: eval \"$(gshare env {id})\". Key x releases {id}."
+                ),
             ];
             if form.is_some() || model.dialog.is_none() {
                 let title = format!("{} is yours", granted.id);
@@ -228,7 +230,7 @@ fn tell(model: &mut Model, failure: Failure) {
         model.say(Tone::Bad, text);
         return;
     }
-    let title = "That was not done".to_owned();
+    let title = "The request failed".to_owned();
     let lines = std::iter::once(failure.message)
         .chain(failure.hint)
         .collect();

@@ -18,15 +18,15 @@ pub(crate) fn own_file() -> Result<PathBuf, Refusal> {
         if std::fs::metadata("/").is_ok_and(|root| root.uid() != 0) {
             return Refusal::new(
                 NOT_PERMITTED,
-                "limits are strict here, but cannot be enforced in a user namespace of your own",
+                "this machine enforces strict limits, which is not possible in your own user namespace",
             )
             .hint("run gshare claim outside the namespace, and create the namespace inside the claim: gshare claim -- unshare ...");
         }
         Refusal::new(
             NOT_PERMITTED,
-            format!("the launcher cannot be trusted: {why}"),
+            format!("gshare-exec, which starts commands in claims, cannot be trusted: {why}"),
         )
-        .hint("install the launcher again: sudo gshare setup")
+        .hint("to install gshare-exec again: sudo gshare setup")
     };
     let path = std::fs::read_link("/proc/self/exe").map_err(|error| refuse(error.to_string()))?;
     trusted(&path).map_err(refuse)?;

@@ -32,7 +32,7 @@ pub(crate) fn check(bind: &Bind) -> Result<(), Refusal> {
     }
     Err(Refusal::new(
         NOT_PERMITTED,
-        format!("{} is a different file here than for the service", bind.from),
+        format!("{}: this shell sees another file at this path than the gshare service does", bind.from),
     )
     .hint("the driver was changed, or this shell has a mount namespace of its own: try again from a new login"))
 }

@@ -24,7 +24,7 @@ pub(crate) fn check_privilege() -> Result<(), Refusal> {
     if prctl::get_no_new_privs().unwrap_or(false) {
         return Err(Refusal::new(
             NOT_PERMITTED,
-            "limits are strict here, but no_new_privs is set for this process, so the launcher cannot enforce them",
+            "this machine enforces strict limits, but no_new_privs is set for this process, so gshare-exec cannot do so",
         )
         .hint("a sandbox, a container or a systemd unit with NoNewPrivileges= sets no_new_privs: run gshare claim outside it, and start the sandbox or container inside the claim"));
     }
@@ -36,13 +36,13 @@ pub(crate) fn check_privilege() -> Result<(), Refusal> {
     let why = if traced {
         "it is being traced (strace, gdb)"
     } else {
-        "its file has no capability, is on a file system mounted nosuid, or was run in a user namespace"
+        "its file has no capability, or is on a file system mounted nosuid, or gshare-exec was started in a user namespace"
     };
     Err(Refusal::new(
         NOT_PERMITTED,
-        format!("limits are strict here, but the launcher lacks the capability to enforce them: {why}"),
+        format!("this machine enforces strict limits, but gshare-exec lacks the capability to do so: {why}"),
     )
-    .hint("gshare doctor says what is missing; trace the command inside the claim: gshare claim -- strace CMD"))
+    .hint("gshare doctor says what is missing. To use strace or gdb, start it inside the claim: gshare claim -- strace CMD"))
 }
 
 /// Puts the capability in force.

@@ -70,7 +70,10 @@ fn check_peer(socket: &str, stream: &UnixStream) -> Result<(), String> {
     if peer.uid() == 0 {
         Ok(())
     } else {
-        Err(format!("uid {} listens at {socket}, not root", peer.uid()))
+        Err(format!(
+            "the service at {socket} runs as uid {}, but must run as root",
+            peer.uid()
+        ))
     }
 }
 
@@ -97,7 +100,7 @@ fn socket(own: &Path) -> Result<String, Refusal> {
     let file = own.with_file_name(BESIDE);
     let refuse = |why: String| {
         let what = format!("the service's address cannot be trusted: {why}");
-        Refusal::new(NOT_PERMITTED, what).hint("install the launcher again: sudo gshare setup")
+        Refusal::new(NOT_PERMITTED, what).hint("to install gshare-exec again: sudo gshare setup")
     };
     let text = match std::fs::read_to_string(&file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(SOCKET.to_owned()),

@@ -121,7 +121,7 @@ pub(crate) fn wait(name: &str, enter: impl Fn()) -> bool {
         if ear.as_ref().is_some_and(Ear::hears) {
             if was_detached && turn(&LEFT_NS, AGAIN) {
                 say::line(&format!(
-                    "claim {}: stopped waiting for its GPU memory; the next CUDA call waits again",
+                    "claim {}: this CUDA call stopped waiting for the claim's GPU memory; the next call waits again",
                     process.name
                 ));
             }

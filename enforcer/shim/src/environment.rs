@@ -91,8 +91,7 @@ pub(crate) fn chose_in_vain(claim: &str) {
         && !list.starts_with('-')
     {
         say::line(&format!(
-            "claim {claim}: the program asks for CUDA_VISIBLE_DEVICES={list}, which is no GPU of this claim; a claim counts its \
-             own GPUs from 0: remove CUDA_VISIBLE_DEVICES"
+            "claim {claim}: CUDA_VISIBLE_DEVICES={list} names a GPU that this claim does not have. Inside a claim, GPUs are numbered from 0. Remove CUDA_VISIBLE_DEVICES"
         ));
     }
 }

@@ -91,11 +91,13 @@ pub(crate) fn at_cap(what: &AtCap<'_>) -> String {
     let left = what.cap.saturating_sub(what.charged);
     let mut line = if left < what.least {
         let share = share(what.charged, what.cap);
-        format!("claim {claim} is at its cap: {share} on {gpu}")
+        format!("claim {claim} has reached its memory limit: {share} on {gpu}")
     } else {
         let (asked, cap) = (amount(what.asked), amount(what.cap));
         let left = amount_below(left);
-        format!("claim {claim}: {asked} asked, {left} left of its cap of {cap} on {gpu}")
+        format!(
+            "claim {claim}: the program asked for {asked}, but the claim has {left} left of its limit of {cap} on {gpu}"
+        )
     };
     line.push_str(&way_out(what));
     line
@@ -216,7 +218,7 @@ mod tests {
         let mut what = full();
         assert_eq!(
             at_cap(&what),
-            "claim c3 is at its cap: 6.0 of 6.0 GiB on GPU 1; 2.0 GiB more is free there: gshare \
+            "claim c3 has reached its memory limit: 6.0 of 6.0 GiB on GPU 1; 2.0 GiB more is free there: gshare \
              resize c3 --gpu-mem 8G"
         );
         what.reach = Some(16 * GIB);
@@ -237,7 +239,7 @@ mod tests {
         what.reach = Some(7 * GIB + 943 * MIB);
         assert_eq!(
             at_cap(&what),
-            "claim training is at its cap: 6.0 of 6.0 GiB on GPU 1; 1.9 GiB more is free there: \
+            "claim training has reached its memory limit: 6.0 of 6.0 GiB on GPU 1; 1.9 GiB more is free there: \
              gshare resize c3 --gpu-mem 7.5G"
         );
         what.reach = Some(7 * GIB + 210 * MIB);
@@ -249,7 +251,7 @@ mod tests {
         what.reach = Some(7 * GIB + 199 * MIB);
         assert_eq!(
             at_cap(&what),
-            "claim training is at its cap: 6.0 of 6.0 GiB on GPU 1; 1.1 GiB more is free there; to \
+            "claim training has reached its memory limit: 6.0 of 6.0 GiB on GPU 1; 1.1 GiB more is free there; to \
              wait for more: gshare resize c3 --gpu-mem 8G --wait"
         );
     }
@@ -260,19 +262,19 @@ mod tests {
         what.reach = None;
         assert_eq!(
             at_cap(&what),
-            "claim c3 is at its cap: 6.0 of 6.0 GiB on GPU 1"
+            "claim c3 has reached its memory limit: 6.0 of 6.0 GiB on GPU 1"
         );
         what.reach = Some(6 * GIB);
         assert_eq!(
             at_cap(&what),
-            "claim c3 is at its cap: 6.0 of 6.0 GiB on GPU 1; no more is free there; to wait for \
+            "claim c3 has reached its memory limit: 6.0 of 6.0 GiB on GPU 1; no more is free there; to wait for \
              more: gshare resize c3 --gpu-mem 8G --wait"
         );
         what.asked = 30 * GIB;
         what.whole = 30 * GIB;
         assert_eq!(
             at_cap(&what),
-            "claim c3 is at its cap: 6.0 of 6.0 GiB on GPU 1; the GPU has 24.0 GiB in all: ask for \
+            "claim c3 has reached its memory limit: 6.0 of 6.0 GiB on GPU 1; the GPU has 24.0 GiB in all: ask for \
              less"
         );
         what.total = None;
@@ -287,7 +289,7 @@ mod tests {
         what.reach = None;
         assert_eq!(
             at_cap(&what),
-            "claim c3 is at its cap: 8.0 of 6.0 GiB on GPU 1"
+            "claim c3 has reached its memory limit: 8.0 of 6.0 GiB on GPU 1"
         );
         what.charged = 5 * GIB;
         what.asked = 3 * GIB;
@@ -295,7 +297,7 @@ mod tests {
         what.reach = Some(6 * GIB + 2 * MIB);
         assert_eq!(
             at_cap(&what),
-            "claim c3: 3.0 GiB asked, 1.0 GiB left of its cap of 6.0 GiB on GPU 1; 2 MiB more is \
+            "claim c3: the program asked for 3.0 GiB, but the claim has 1.0 GiB left of its limit of 6.0 GiB on GPU 1; 2 MiB more is \
              free there; to wait for more: gshare resize c3 --gpu-mem 8G --wait"
         );
         what.charged += 1;
@@ -303,7 +305,7 @@ mod tests {
         what.reach = None;
         assert_eq!(
             at_cap(&what),
-            "claim c3: 1.0 GiB asked, 1023.9 MiB left of its cap of 6.0 GiB on GPU 1"
+            "claim c3: the program asked for 1.0 GiB, but the claim has 1023.9 MiB left of its limit of 6.0 GiB on GPU 1"
         );
     }
 

@@ -162,7 +162,7 @@ impl Waiting {
     pub(crate) fn given_up(&self) {
         if let Some((claim, ..)) = &self.told {
             say::line(&format!(
-                "claim c{claim}: stopped waiting for its GPU; the next CUDA call asks again"
+                "claim c{claim}: this CUDA call stopped waiting for a GPU; the next call asks again"
             ));
         }
     }

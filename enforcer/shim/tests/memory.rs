@@ -45,9 +45,9 @@ fn the_first_allocation_past_the_cap_is_refused_to_the_byte() {
         assert_eq!(slot.context_bytes, OVERHEAD);
         let said = client.end();
         let expected = if fits {
-            "claim c3 is at its cap: 3.1 of 3.1 GiB on GPU-11111111"
+            "claim c3 has reached its memory limit: 3.1 of 3.1 GiB on GPU-11111111"
         } else {
-            "claim c3: 1.0 GiB asked, 1023.9 MiB left of its cap of 3.1 GiB on GPU-11111111"
+            "claim c3: the program asked for 1.0 GiB, but the claim has 1023.9 MiB left of its limit of 3.1 GiB on GPU-11111111"
         };
         assert!(said.contains(expected), "{said}");
     }
@@ -70,7 +70,7 @@ fn a_refusal_names_the_command_that_makes_room() {
         desk.reap(pid);
         said
     };
-    let full = "claim c3 is at its cap: 3.1 of 3.1 GiB on GPU 1; ";
+    let full = "claim c3 has reached its memory limit: 3.1 of 3.1 GiB on GPU 1; ";
     for (free, bytes, rest) in [
         (
             4 * GIB,

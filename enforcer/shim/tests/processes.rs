@@ -382,7 +382,7 @@ fn a_refused_program_hears_of_it_at_most_once_a_second() {
     }
     let seconds = begun.elapsed().as_secs() as usize;
     let said = client.end();
-    let lines = said.matches("is at its cap").count();
+    let lines = said.matches("has reached its memory limit").count();
     assert!(
         (1..=seconds + 2).contains(&lines),
         "{lines} lines in {seconds} s"

@@ -20,7 +20,7 @@ pub enum DeviceError {
     /// The kernel does not let this process use BPF.
     #[error(
         "the device filter needs root (CAP_BPF and CAP_NET_ADMIN): {verb} was not permitted\n\
-         hint: run gshared as root; without it, programs in claims can open every GPU"
+         hint: run gshared as root; without the device filter, programs in claims can open every GPU"
     )]
     NotPermitted {
         /// What was attempted.

@@ -102,25 +102,25 @@ pub fn probe(source: CounterSource, gpu: &GpuReading, found: &Found) -> Result<(
         },
         CounterSource::Dcgm => Err(match &found.dcgm {
             None => {
-                "this gshare does not read its counters, and libdcgm is not installed".to_owned()
+                "this version of gshare cannot use DCGM, and libdcgm is not installed".to_owned()
             }
             Some(_) if is_geforce(gpu) == Some(true) => {
                 "DCGM has no counters for GeForce before Blackwell".to_owned()
             }
             Some(path) => format!(
-                "{} is installed, but this gshare does not read its counters, because that would block profilers",
+                "{} is installed, but gshare does not use it, because that would block profilers",
                 path.display()
             ),
         }),
         CounterSource::PmSampling => Err(match (&found.cupti, gpu.compute_capability) {
             (None, _) => {
-                "this gshare does not read its counters, and libcupti is not installed".to_owned()
+                "this version of gshare cannot use CUPTI, and libcupti is not installed".to_owned()
             }
             (Some(_), Some(capability)) if capability < (7, 5) => {
                 "needs compute capability 7.5".to_owned()
             }
             (Some(path), _) => format!(
-                "{} is installed{}, but this gshare does not read its counters: a profiling session locks the clocks",
+                "{} is installed{}, but gshare does not use it, because a profiling session locks the GPU's clocks",
                 path.display(),
                 match found.admin_only {
                     Some(true) => " for administrators",
@@ -154,7 +154,8 @@ pub fn chosen(gpu: &GpuReading, found: &Found) -> (Option<CounterSource>, String
     // NVML has no time busy of an instance.
     let divided = gpu.name.as_ref().is_some_and(|n| n.contains(" MIG "));
     let busy = if divided { "" } else { ", time busy by NVML" };
-    let text = format!("SM activity from the claims' own launches{busy}");
+    let text =
+        format!("SM activity estimated from the kernels that programs in claims launch{busy}");
     (None, [vec![text], why].concat().join("; "))
 }
 
@@ -193,10 +194,10 @@ mod tests {
         let (source, text) = chosen(&geforce, &Found::default());
         assert_eq!(source, None);
         for words in [
-            "from the claims' own launches",
+            "estimated from the kernels that programs in claims launch",
             "GPM: this GPU has no such counters",
-            "DCGM: this gshare does not read its counters, and libdcgm is not installed",
-            "PM sampling: this gshare does not read its counters, and libcupti is not installed",
+            "DCGM: this version of gshare cannot use DCGM, and libdcgm is not installed",
+            "PM sampling: this version of gshare cannot use CUPTI, and libcupti is not installed",
         ] {
             assert!(text.contains(words), "{text}");
         }

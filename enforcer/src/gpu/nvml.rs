@@ -71,7 +71,7 @@ pub(super) fn load(library: &Path) -> Result<Machine, String> {
 fn explain(library: &Path, error: &NvmlError) -> String {
     let hint = match error {
         NvmlError::LibRmVersionMismatch => {
-            "\nhint: the driver was replaced while loaded; reload its modules or restart"
+            "\nhint: the driver was updated while it was in use; reload its kernel modules, or restart the machine"
         }
         NvmlError::DriverNotLoaded => "\nhint: load the driver (modprobe nvidia)",
         _ => "",

@@ -160,18 +160,17 @@ impl<'a> Page<'a> {
             let (waited, idle_h) = (total.waited_gpu_s, hours(idle));
             out.push(match waited > 0.0 {
                 true => format!(
-                    "Users waited for {} GPU h while claims held {idle_h} GPU h idle. Had idle claims made room, \
-                     at most {} GPU h of waiting would have been avoided.",
+                    "Users waited for {} GPU h of capacity, while {idle_h} GPU h of claimed capacity were idle. If idle claims had made room, this would have avoided at most {} GPU h of waiting.",
                     hours(waited),
                     hours(idle.min(waited))
                 ),
-                false => format!("Claims held {idle_h} GPU h idle, and nobody waited."),
+                false => format!("{idle_h} GPU h of claimed capacity were idle, and nobody waited."),
             });
         }
         for change in self.changes().into_iter().take(5) {
             let Enough { held, size, needed } = &change;
             out.push(format!(
-                "{} of {}: {} GPU instead of {} would have been enough on average and would have freed {} GPU h. \
+                "{} of {}: on average {} GPU would have been enough instead of {}, which would have freed {} GPU h. \
                  Peaks may need more.",
                 held.id,
                 self.user(&held.user),
@@ -397,7 +396,7 @@ impl<'a> Page<'a> {
         }
         out += &self.sharing();
         if !self.names {
-            out += "<p class=\"dim\">Users are shown by alias; --names names them and what they run.</p>\n";
+            out += "<p class=\"dim\">User names are replaced by aliases; --names shows the names of users and programs.</p>\n";
         }
         out + "</body></html>\n"
     }
@@ -444,7 +443,7 @@ impl<'a> Page<'a> {
                 time(report.to_ms)
             ),
             format!(
-                "{} GPUs: {} GPU h claimed, {} used ({}), {} idle, {} waited for",
+                "{} GPUs. GPU h: {} claimed, {} used ({}), {} idle; users waited for {} more",
                 report.gpu_count,
                 hours(total.claimed_gpu_s),
                 known(total.used_gpu_s, total.estimate),
@@ -666,7 +665,7 @@ mod tests {
             "{chart}"
         );
         assert!(
-            html.contains("Had each program asked for its own peak plus 10 %, 14 runs would have held 1.5 to 3.0 GPU h")
+            html.contains("Suppose each program had claimed its own peak plus 10 %. Then 14 runs would have held 1.5 to 3.0 GPU h")
                 && html.contains("<tr><td>user 1<td>9<td class=\"more\">1.0 to 2.5<td>0 to 2<td"),
             "{html}"
         );
@@ -765,7 +764,7 @@ mod tests {
         assert_eq!(hours(changes[0].freed()), "4.5");
         let text = page.advice().join("\n");
         assert!(
-            text.contains("Users waited for 2.0 GPU h while claims held 42.0 GPU h idle"),
+            text.contains("Users waited for 2.0 GPU h of capacity, while 42.0 GPU h of claimed capacity were idle"),
             "{text}"
         );
         assert!(text.contains("at most 2.0 GPU h"), "{text}");

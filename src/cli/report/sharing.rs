@@ -36,19 +36,16 @@ pub(super) fn sentences(report: &ReportView) -> Vec<String> {
     };
     let older = match sharing.left_out {
         0 => "",
-        n => &format!(" {n} older runs were too many to be played."),
+        n => &format!(" {n} older runs were left out of the simulation, to limit its length."),
     };
     vec![
         format!(
-            "Had each program asked for its own peak plus 10 %, {runs} run{s} would have held {held} GPU h instead of {}; \
-             {} would have waited{longest}, {refused} would have been refused, and {limited} would have reached a memory \
-             limit.",
+            "Suppose each program had claimed its own peak plus 10 %. Then {runs} run{s} would have held {held} GPU h instead of {}. Of the runs, {} would have waited{longest}, {refused} would have been refused, and {limited} would have reached a memory limit.",
             hours(sharing.occupied_gpu_s),
             range(waited, |n| n.to_string()),
         ),
         format!(
-            "Least: runs share compute freely. Most: each also keeps the GPU time that it used, and asks for the peak of its \
-             program's earlier runs plus 10 %.{older}"
+            "Lower figures: runs share compute freely. Upper figures: each run reserves the GPU time that it used, and claims the peak memory of its program's earlier runs plus 10 %.{older}"
         ),
     ]
 }
@@ -138,8 +135,7 @@ mod tests {
         };
         assert_eq!(
             sentences(&report)[0],
-            "Had each program asked for its own peak plus 10 %, 14 runs would have held 1.5 to 3.0 GPU h instead of 10.0; \
-             0 to 2 would have waited, the longest for 0 to 1h 30m, 1 would have been refused, and 0 to 1 would have \
+            "Suppose each program had claimed its own peak plus 10 %. Then 14 runs would have held 1.5 to 3.0 GPU h instead of 10.0. Of the runs, 0 to 2 would have waited, the longest for 0 to 1h 30m, 1 would have been refused, and 0 to 1 would have \
              reached a memory limit."
         );
         let rows: Vec<_> = rows(&report).collect();
@@ -153,7 +149,10 @@ mod tests {
         if let Some(sharing) = &mut report.sharing {
             sharing.left_out = 7;
         }
-        assert!(sentences(&report)[1].ends_with(" 7 older runs were too many to be played."));
+        assert!(
+            sentences(&report)[1]
+                .ends_with(" 7 older runs were left out of the simulation, to limit its length.")
+        );
         report.not_played = Some("there is less than a day of records".to_owned());
         assert_eq!(
             sentences(&report),

@@ -21,7 +21,7 @@ const WHERE: [&str; FILES.len()] = [
     "a block for DIR/cli_filter.lua, on every host where users type srun, sbatch or salloc",
     "DIR/gshare-epilog, executable",
     "DIR/gshare-health, executable",
-    "the plugin's source; to compile it, append: | cc -shared -fPIC -O2 -x c - -o /usr/local/lib/slurm/gshare_spank.so",
+    "the plugin's source; to compile it: gshare slurm config gshare_spank.c | cc -shared -fPIC -O2 -x c - -o /usr/local/lib/slurm/gshare_spank.so",
 ];
 
 /// What has to be started anew after a change.
@@ -70,7 +70,7 @@ pub(super) fn text(
             "Epilog={dir}/gshare-epilog\n\
              HealthCheckProgram={dir}/gshare-health\nHealthCheckInterval=60\n\
              JobSubmitPlugins=lua\nCliFilterPlugins=lua\nGresTypes=gpu,shard\n\
-             # On each node with N GPUs: NodeName=... Gres=gpu:N,shard:{0} times N\n\
+             # On each node with N GPUs: NodeName=... Gres=gpu:N,shard:M, where M is {0} times N\n\
              # To count shards in accounting and billing:\n# AccountingStorageTRES=gres/gpu,gres/shard\n\
              # PartitionName=... TRESBillingWeights=\"GRES/gpu={0},GRES/shard=1\"\n",
             args.shards

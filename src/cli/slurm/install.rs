@@ -50,7 +50,9 @@ pub(super) fn install(site: &Site, config: Option<&Path>, args: &InstallArgs) ->
     let changes = planned(site, config, &args.site, &mut left)?;
     show_or_do(&changes, args.write)?;
     if !args.write {
-        out::print("Nothing is changed yet: gshare slurm install --write\n")?;
+        out::print(
+            "Nothing is changed yet. To make these changes: gshare slurm install --write\n",
+        )?;
         return Ok(0);
     }
     left.push(RESTART.to_owned());
@@ -239,7 +241,7 @@ fn the_node(conf: &Conf) -> Result<String, Failure> {
         Some(resources) if gres::total(resources, "gpu") > 0 => Ok(resources.to_owned()),
         _ => Err(usage(
             format!("NodeName={line} has no GPUs"),
-            "first let Slurm give out GPUs: Gres=gpu:N there, and the GPUs in gres.conf",
+            "Slurm must give out the GPUs first: add Gres=gpu:N to this line, and list the GPUs in gres.conf",
         )),
     }
 }
@@ -264,7 +266,10 @@ fn own_lines(conf: &Conf, dir: &Path, printed: &str, left: &mut Vec<String>) -> 
                 if !fs::read_to_string(has).is_ok_and(|text| text.contains("gshare")) {
                     let own = Path::new(value).file_name().unwrap_or_default();
                     let own = dir.join(own);
-                    left.push(format!("{key}={has} stays: call {} from it", own.display()));
+                    left.push(format!(
+                        "{key}={has} is not changed: call {} from that program",
+                        own.display()
+                    ));
                 }
                 continue;
             }
@@ -350,7 +355,7 @@ fn without_block(path: &Path, text: &[u8], sign: &str) -> Result<(Vec<u8>, bool)
     let (was, was_open) = (mark(WAS), mark(WAS_OPEN));
     let half = |line: usize| {
         let text = format!(
-            "{}, line {line}: a block of gshare slurm install is there in part, so the file is not edited",
+            "{}, line {line}: the block that gshare slurm install wrote is incomplete, so the file is not edited",
             path.display()
         );
         let hint = "remove the rest of the block by hand, with the marks `>>>` and `<<<`";
@@ -572,7 +577,7 @@ mod tests {
         assert_eq!(block, "GresTypes=gpu,shard\nCliFilterPlugins=lua\n");
         assert_eq!(
             left,
-            ["Epilog=/site/epilog stays: call /d/gshare-epilog from it"]
+            ["Epilog=/site/epilog is not changed: call /d/gshare-epilog from that program"]
         );
     }
 

@@ -25,10 +25,10 @@ pub enum AdminCommand {
     #[command(after_long_help = "Examples:\n  \
             gshare admin drain 1 --reason \"new fan at noon\"\n  \
             gshare admin drain 0 1 --wait          return when both are empty\n  \
-            gshare admin drain 1 --wait=30m        exit 75 if claims still run there then\n\n\
+            gshare admin drain 1 --wait=30m        exit 75 if claims remain after 30 min\n\n\
             A drain survives restarts, until gshare admin undrain.")]
     Drain(DrainArgs),
-    /// Undo a drain, and clear old errors of a GPU
+    /// Allow new claims on GPUs again, and forget earlier errors of these GPUs
     Undrain(UndrainArgs),
     /// End claims of any user, with all their processes
     #[command(
@@ -49,8 +49,7 @@ pub enum AdminCommand {
             gshare admin mode 1 mps --wait       change when its last claim has ended\n  \
             gshare admin mode 0 exclusive --wait=2h\n  \
             gshare admin mode 1 timeslice\n\n\
-            While --wait waits, no new claims start there. The mode survives restarts and overrides [gpu] in the \
-            configuration. gshare admin mig makes and removes MIG instances.")]
+            While --wait waits, no new claims start there. The mode survives restarts, and overrides section [gpu] of gshare.toml. gshare admin mig makes and removes MIG instances.")]
     Mode(ModeArgs),
     /// Let go of GPUs, so that they can be reset or their driver settings changed
     #[command(after_long_help = "Examples:\n  \
@@ -67,8 +66,7 @@ pub enum AdminCommand {
             sudo gshare admin off --for 2h    for two hours\n\n\
             Root can do this within a second, even if the service hangs or is dead: the command itself then lifts the \
             limits and device filters of all claims. gshare stays off across restarts of the service and of the \
-            machine. With --for, gshare switches on again after that time, and announces this 10 minutes before. \
-            Meanwhile programs can disturb each other as if gshare were not installed.")]
+            machine. While gshare is off, programs can disturb each other as if gshare were not installed. With --for, gshare switches on again after that time, and announces this 10 minutes before.")]
     Off(OffArgs),
     /// Resume enforcement after gshare admin off; ends no program
     #[command(after_long_help = "Examples:\n  \
@@ -89,11 +87,9 @@ pub enum AdminCommand {
             limits; gshare takes nothing from them. 3 reclaim: guarantees and idle rules apply too, and gshare may \
             offload, move or suspend claims to make room, always announced. 4 require: in addition, programs without \
             a claim cannot open GPUs.\n\n\
-            If a GPU and a group have different stages, the lower one applies. Without --gpus and --group the stage \
-            applies everywhere, and earlier exceptions are removed. Setting a stage cancels a change planned with \
+            If a GPU and a group have different stages, the lower one applies. Without --gpus and --group the stage applies to all GPUs and users, and replaces stages set earlier for some GPUs or groups. Setting a stage cancels a change planned with \
             --from. A change never limits, pauses, moves or ends a running program: a lower stage applies to running \
-            claims at once, a higher one only to new claims. The stage survives restarts; [stage] in the \
-            configuration overrides it.")]
+            claims at once, a higher one only to new claims. The stage survives restarts. Unlike mode and mig, it gives way to gshare.toml: section [stage] there overrides it.")]
     Stage(StageArgs),
     /// Create a claim in a user's name, for all programs in a cgroup that gshare does not own
     #[command(
@@ -116,7 +112,7 @@ pub enum AdminCommand {
             gshare admin mig 1 7g.80gb --dry-run     what would be made and removed\n  \
             gshare admin mig 1 off\n\n\
             Refused (75) while the GPU is in use. Existing instances that belong to the layout stay. The layout \
-            survives restarts and reboots, and overrides mig in [gpu] of the configuration.")]
+            survives restarts and reboots, and overrides mig in section [gpu] of gshare.toml.")]
     Mig(MigArgs),
     /// Show what administrators did
     #[command(after_long_help = "Examples:\n  \
@@ -135,7 +131,7 @@ pub struct DrainArgs {
     /// Reason, shown to users who wait
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// Return when no claim is left there, or exit 75 after this time [default: no limit]
+    /// Return when no claim is left on these GPUs, or exit 75 after this time [default: no limit]
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = value::time)]
     pub wait: Option<Option<Duration>>,
     /// Print JSON
@@ -170,7 +166,7 @@ pub struct KillArgs {
     /// All claims on this GPU: index or UUID; with --user, only that user's claims there
     #[arg(long, value_name = "GPU")]
     pub gpu: Option<String>,
-    /// Time between SIGTERM and SIGKILL; the service checks about once a second [default: 10s]
+    /// Time between SIGTERM and SIGKILL, accurate to about a second [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = grace)]
     pub grace: Option<Duration>,
     /// Reason, shown to the owners
@@ -196,8 +192,7 @@ pub enum QuotaCommand {
     #[command(after_long_help = "Examples:\n  \
             gshare admin quota set user:ada --max 2\n  \
             gshare admin quota set group:lab --gpus 1.5 --weight 2 --max 3\n\n\
-            Claims within a guarantee are served first. The others follow by their owner's recent use divided by \
-            weight, lowest first.")]
+            Claims within a guarantee are served first. The other claims follow, ordered by their owner's recent use divided by the owner's weight, lowest first.")]
     Set {
         /// user:NAME, group:NAME or project:NAME
         #[arg(value_name = "PARTY")]
@@ -215,7 +210,7 @@ pub enum QuotaCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Remove a quota that gshare admin quota set has set; the one in gshare.toml applies again
+    /// Remove a quota made with gshare admin quota set. A quota in gshare.toml, if any, applies again
     Remove {
         /// user:NAME, group:NAME or project:NAME
         #[arg(value_name = "PARTY")]
@@ -237,11 +232,11 @@ pub enum QuotaCommand {
 pub struct ModeArgs {
     /// GPU: index or UUID
     pub gpu: String,
-    /// timeslice: claims take turns; mps: side by side; auto: mps while all claims there are batch or
-    /// inference of one user, else timeslice; exclusive: one claim at a time; mig: one instance each
+    /// timeslice: claims take turns; mps: side by side; auto: mps while all claims on the GPU belong to one user and
+    /// have class batch or inference, otherwise timeslice; exclusive: one claim at a time; mig: one instance each
     #[arg(value_parser = ["timeslice", "mps", "auto", "exclusive", "mig"])]
     pub mode: String,
-    /// Wait until no claim is left there, or exit 75 after this time with the mode unchanged [default: no limit]
+    /// Wait until no claim is left on the GPU, or exit 75 after this time with the mode unchanged [default: no limit]
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = value::time)]
     pub wait: Option<Option<Duration>>,
     /// Print JSON
@@ -269,7 +264,7 @@ pub struct ReleaseArgs {
 /// `gshare admin off`.
 #[derive(Args, Clone, Debug)]
 pub struct OffArgs {
-    /// Switch on again after this time [default: only by gshare admin on]
+    /// Switch on again after this time [default: stay off until gshare admin on]
     #[arg(long = "for", value_name = "TIME", value_parser = value::time)]
     pub until: Option<Duration>,
     /// Configuration of the service, used if the service does not answer [default: /etc/gshare/gshare.toml]
@@ -340,7 +335,7 @@ pub struct ClaimForArgs {
     /// Cgroup of its programs: the directory, or the name in /proc/PID/cgroup
     #[arg(long, value_name = "PATH")]
     pub cgroup: String,
-    /// GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5)
+    /// 0.5: half of a GPU; 2: two whole GPUs; 2x0.5: half of each of two GPUs
     #[arg(short, long, value_name = "N", value_parser = value::claim_size)]
     pub gpus: Option<Size>,
     /// Memory and SMs separately.
@@ -355,7 +350,7 @@ pub struct ClaimForArgs {
     /// Class of work: interactive, batch or inference
     #[arg(long, value_name = "CLASS", value_parser = ClassParser)]
     pub class: Option<Class>,
-    /// Wait until there is room, at most this long [without TIME: as long as it takes; without --wait: exit 75]
+    /// Wait until there is room, at most TIME [without TIME: no limit]. Without --wait, exit 75 if there is no room now
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "forever", value_parser = super::wait)]
     pub wait: Option<Wait>,
     /// Print JSON, with the environment for its programs

@@ -38,7 +38,7 @@ pub struct AdoptArgs {
     /// Print only the id
     #[arg(short, long, conflicts_with = "json")]
     pub quiet: bool,
-    /// Print the grant as JSON
+    /// Print the new claim as JSON
     #[arg(long)]
     pub json: bool,
 }

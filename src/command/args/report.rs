@@ -15,10 +15,10 @@ pub struct ReportArgs {
     /// End of the period, this long ago [default: now]
     #[arg(long, value_name = "TIME", value_parser = back)]
     pub until: Option<Duration>,
-    /// Only this user's
+    /// Only the use of this user
     #[arg(short, long, value_name = "USER")]
     pub user: Option<String>,
-    /// Only your own
+    /// Only your own use
     #[arg(long, conflicts_with_all = ["user", "merge"])]
     pub mine: bool,
     /// Print all that gshare stores about you: a line of JSON for each row of its tables
@@ -36,7 +36,7 @@ pub struct ReportArgs {
     /// Print at most 25 lines for a mail, with aliases instead of user names
     #[arg(long, conflicts_with_all = ["json", "csv", "html"])]
     pub text: bool,
-    /// Add up reports of several machines, each written there by `gshare report --json > HOST.json`
+    /// Add up reports of several machines. Write each report on its machine: gshare report --json > HOST.json
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["since", "until", "user"])]
     pub merge: Vec<PathBuf>,
     /// Show the names of users and of their programs in --html or --text

@@ -10,7 +10,7 @@ use gshare_core::{Bytes, Share, Size};
 /// A command that explains one claim, or lists the claims that it can explain.
 #[derive(Args, Clone, Debug)]
 pub struct ClaimIdArgs {
-    /// Claim: its id (c3) or name [default: print a list]
+    /// Claim: its id (c3) or name [without it: list the claims to choose from]
     pub id: Option<String>,
     /// Print JSON
     #[arg(long)]
@@ -20,15 +20,15 @@ pub struct ClaimIdArgs {
 /// Guaranteed parts of each GPU and upper limits, besides `-g`: the same for all commands that take a size.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartArgs {
-    /// Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same fraction as -g]
+    /// Guaranteed memory per GPU, e.g. 8G (GiB) [default with -g: the same fraction]
     #[arg(help_heading = "Size", long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem: Option<Bytes>,
     /// Maximum memory per GPU. Memory above the guaranteed amount is available only while other claims leave it free
     /// [default for new claims: the guaranteed memory; for notebooks: set by the service]
     #[arg(help_heading = "Size", long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem_limit: Option<Bytes>,
-    /// Guaranteed share of each GPU's SMs, in percent [default for new claims: the same fraction as -g; with --gpu-mem alone,
-    /// the fraction that it is of the GPU's memory]
+    /// Guaranteed share of each GPU's SMs, in percent [default with -g: the same fraction; for a new claim with
+    /// --gpu-mem but no -g: --gpu-mem divided by the GPU's memory]
     #[arg(help_heading = "Size", long, value_name = "PERCENT", value_parser = value::sm)]
     pub sm: Option<Share>,
     /// Maximum share of each GPU's SMs, e.g. 0.8 or 80%. SMs above the guaranteed share are available only while other
@@ -48,7 +48,7 @@ pub struct ResizeArgs {
     /// Memory and SMs separately.
     #[command(flatten)]
     pub part: PartArgs,
-    /// Wait until there is room, at most this long [without TIME: as long as it takes]
+    /// Wait until there is room, at most TIME [without TIME: no limit]
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "forever", value_parser = super::wait)]
     pub wait: Option<Wait>,
     /// Print errors only
@@ -63,8 +63,7 @@ pub struct ResizeArgs {
 pub const KEEP: &str = "Examples:\n  \
     gshare keep c3    c3 is not moved, offloaded or suspended for 10 minutes\n\n\
     Before gshare takes anything from a claim, it warns the owner on the terminal: what, when and for whom. Until the \
-    announced time, gshare keep can postpone the action by 10 minutes ([reclaim] keep in gshare.toml), once for each \
-    claim that waits for the room. Then other claims make room, or the waiting claim waits longer.";
+    announced time, gshare keep can postpone the action by 10 minutes (keep in section [reclaim] of gshare.toml). You can do this once for each claim that waits for the room. During these minutes other claims make room, or the waiting claim waits longer.";
 
 /// `gshare keep`.
 #[derive(Args, Clone, Debug)]
@@ -76,11 +75,7 @@ pub struct KeepArgs {
 /// Examples of `gshare extend`.
 pub const EXTEND: &str = "Examples:\n  \
     gshare extend c3 -t 1h    one hour more\n\n\
-    gshare warns the owner on the terminal before the time limit ([claims] lease-warning in gshare.toml, default 10 \
-    minutes). A claim above its owner's guarantee is on loan. gshare refuses to extend it while another claim waits for \
-    the same GPU and goes first: one within its own owner's guarantee, or one that has waited very long. At the time limit, programs on the GPU get SIGTERM, a grace time to save (lease-grace, \
-    default 30 seconds), and SIGKILL. gshare claim then exits 124, or 0 if its command is a script that survives \
-    this and succeeds.";
+    gshare warns the owner on the terminal before the time limit (lease-warning in section [claims] of gshare.toml, default 10 minutes). A claim above its owner's guarantee (quota) is on loan. gshare does not extend a claim on loan while a claim with priority waits for the same GPU. Claims within their owner's guarantee have priority, and so do claims that have waited very long. At the time limit, programs on the GPU get SIGTERM, then a grace time to save (lease-grace, default 30 seconds), then SIGKILL. gshare claim then exits 124. If CMD is a script that does not use the GPU itself, the script keeps running; if it then succeeds, gshare claim exits 0.";
 
 /// `gshare extend`.
 #[derive(Args, Clone, Debug)]
@@ -107,7 +102,7 @@ pub struct ReplayArgs {
     /// GPUs of the machine, or of each node
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=32))]
     pub gpus: u8,
-    /// Compare ways to give out GPUs on so many nodes under Slurm
+    /// Simulate Slurm with N nodes, and compare ways to give out their GPUs
     #[arg(long, value_name = "N", conflicts_with = "policy", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub nodes: Option<u16>,
     /// Memory of each GPU; sets how long moves and offloads take
@@ -116,7 +111,8 @@ pub struct ReplayArgs {
     /// Scale the times between requests so that the load is this fraction of the machine [default: as listed]
     #[arg(long, value_name = "PART")]
     pub load: Option<f64>,
-    /// Only the first N claims; with --nodes, N of them from the list over and over, at random times
+    /// Use only the first N claims. With --nodes, use N consecutive claims from a random place in the list (repeated as
+    /// needed), at random times
     #[arg(long, value_name = "N")]
     pub claims: Option<usize>,
     /// Print JSON

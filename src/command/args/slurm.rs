@@ -22,7 +22,8 @@ pub struct SlurmArgs {
 pub enum SlurmCommand {
     /// Print what Slurm needs, file by file; without FILE, the list of files
     Config(ConfigArgs),
-    /// Write gshare's lines into the files of a Slurm with one node, between marks; without --write, show the changes
+    /// For a cluster with one node: add gshare's lines, between marker comments, to Slurm's files; without --write,
+    /// only show the changes
     Install(InstallArgs),
     /// Remove all that install has written; the files are again what they were
     Uninstall(UninstallArgs),
@@ -146,5 +147,4 @@ pub const EXAMPLES: &str = "Examples:\n  \
     gshare slurm config job_submit.lua --shards 8\n  \
     gshare slurm install                       what it would change, on a site with one node\n  \
     sudo gshare slurm check                    what is missing on this node\n\n\
-    With [slurm] gpus in gshare.toml, gshare limits Slurm jobs to the part of a GPU that Slurm gave them. \
-    Users type `srun --gres=gshare:0.5 COMMAND` and never call gshare slurm.";
+    If gpus is set in section [slurm] of gshare.toml, gshare limits each Slurm job to the part of a GPU that Slurm gave it. Users type `srun --gres=gshare:0.5 COMMAND`, which the block in cli_filter.lua turns into shards. They never call gshare slurm.";

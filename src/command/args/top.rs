@@ -66,7 +66,7 @@ pub struct TopArgs {
     /// Minimum time between refreshes, for slow connections [default: 0.2s]
     #[arg(long, value_name = "TIME", value_parser = value::time)]
     pub interval: Option<Duration>,
-    /// Record to this file what the screens show; without a terminal, show nothing
+    /// Record in this file what the screens show. Without a terminal, gshare records too, but displays nothing
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, group = "lasting")]
     pub record: Option<PathBuf>,
     /// With --record or --plain: exit after this time

@@ -94,7 +94,7 @@ fn kill_one(
     let text = format!("{id} {cause}; its remaining programs are ended {when}");
     then.extend([Command::TellOwner { id, text }, end]);
     format!(
-        "{id} of {owner}: {members} got SIGTERM; the rest is killed {when}. This cannot be undone; {owner} can \
+        "{id} of {owner}: {members} got SIGTERM; those that still run are killed {when}. This cannot be undone; {owner} can \
          claim again"
     )
 }
@@ -117,7 +117,7 @@ pub(super) fn chosen(
     if user.is_none() && gpu.is_none() {
         return Err(WireError::new(
             ErrorCode::Usage,
-            "no claim, user or GPU is named",
+            "give a claim, --user or --gpu",
         ));
     }
     let on = match gpu {

@@ -77,8 +77,7 @@ pub(super) fn order(
     };
     then.extend(holders.into_iter().map(|id| {
         let text = format!(
-            "{id}: the administrator waits for your claim to end: GPU {g} then changes to mode {mode}; your \
-             claim is not affected"
+            "{id}: when your claim has ended, GPU {g} changes to mode {mode}. You need not do anything; your claim keeps running until then"
         );
         Command::TellOwner { id, text }
     }));

@@ -92,7 +92,9 @@ pub(super) fn set(world: &World<'_>, wanted: QuotaView) -> Result<Order, WireErr
         return Err(usage("a quota is at most 64 GPUs".to_owned()));
     }
     if wanted.weight_milli == Some(0) {
-        return Err(usage("a weight of 0 would never be served".to_owned()));
+        return Err(usage(
+            "with weight 0, claims would never start; give a weight above 0".to_owned(),
+        ));
     }
     let quota = Quota {
         party: party.clone(),

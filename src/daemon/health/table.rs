@@ -112,7 +112,7 @@ pub(super) fn of(code: u64) -> Meaning {
         ),
         143 => ("the GPU could not be started", Act::Reset),
         154 => (
-            "the driver has changed what it advises to recover the GPU; see gshare doctor",
+            "the driver now recommends another action to recover the GPU; see gshare doctor",
             Act::Nothing,
         ),
         _ => (
@@ -135,7 +135,7 @@ pub(super) fn recovery(action: Option<u64>) -> Option<(&'static str, Act)> {
         0 => return None,
         1 => ("reset", Act::Reset),
         2 => ("restart of the machine", Act::Restart),
-        3 => ("drain of its peer-to-peer work", Act::Links),
+        3 => ("stop of its peer-to-peer work", Act::Links),
         4 => ("drain and a reset", Act::Reset),
         6 => ("reset of its bus", Act::Reset),
         7 => ("restart of the machine", Act::Restart),

@@ -118,7 +118,7 @@ pub(crate) fn reasons(told: &Told) -> Vec<String> {
         seen.dedup();
         let seen: Vec<String> = seen.iter().map(f64::to_string).collect();
         said.push(format!(
-            "memory depends on {name}, measured at {}",
+            "memory depends on the argument {name}; earlier runs had the values {}",
             seen.join(", ")
         ));
     }
@@ -126,7 +126,7 @@ pub(crate) fn reasons(told: &Told) -> Vec<String> {
         said.push(format!("the last {newest} runs needed {factor:.2} times as much as earlier ones, so they have more weight"));
     }
     said.push(format!(
-        "half of such runs need up to {}, {:.0} % up to {}",
+        "half of such runs need at most {}, {:.0} % need at most {}",
         e.middle,
         (1.0 - NOMINAL) * 100.0,
         e.bound
@@ -158,7 +158,7 @@ fn share_reason(records: &[RunRecord], share: Option<f64>) -> Option<String> {
     if share < most {
         let _ = write!(
             text,
-            "; with {}, nine in ten runs would have been at most 5 % slower",
+            "; with only {}, nine of ten runs would have been at most 5 % slower than they were",
             percent(share)
         );
     }
@@ -189,8 +189,7 @@ pub(crate) fn suggest(told: &Told, facts: &Facts, command: &[String]) -> Suggest
             out.mem = (facts.default_mem.0 / STEP).max(1) * STEP;
             out.sm = Some(facts.default_sm);
             out.reasons = vec![format!(
-                "a guess: no earlier run of {} used a GPU. The claim gets its class's default size and may use all free \
-                 capacity; after the first {}, gshare sets the size by what the claim used",
+                "a guess: no earlier run of {} used a GPU. The claim starts with the default size of its class and may use all free capacity; after {}, gshare sets the size to what the claim used until then",
                 if out.what.is_empty() {
                     "this command"
                 } else {

@@ -49,7 +49,7 @@ pub(crate) fn answer(
         drop(turn);
     };
     if let Err(error) = thread::Builder::new().name("played".to_owned()).spawn(play) {
-        let text = format!("the runs of the report cannot be played: {error}");
+        let text = format!("the runs of the report cannot be simulated: {error}");
         out.error(WireError::new(ErrorCode::Internal, text));
     }
 }
@@ -85,7 +85,7 @@ impl Store {
             return Ok(None);
         }
         let Some(machine) = place.played.as_ref().map(|played| played.0) else {
-            view.not_played = Some("instances of GPUs (MIG) are not alike".to_owned());
+            view.not_played = Some("the machine has MIG instances, which differ in size, so the runs cannot be simulated".to_owned());
             return Ok(None);
         };
         let (mut uses, mut gpus) = (self.of_claims(from_ms, to_ms)?, self.gpus_of_claims()?);

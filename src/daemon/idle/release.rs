@@ -52,7 +52,7 @@ pub(super) fn count_down(
         None => {
             claim.announced_ns = Some(claim.now_ns);
             let text = format!(
-                "{id} is released in {}: it is idle, cannot be offloaded, and another claim can start then. Its \
+                "{id} will be released in {}, so that another claim can start: {id} is idle and cannot be offloaded. Its \
                  programs on the GPU are ended and lose their memory. To keep it: gshare keep {id}",
                 show_duration(patience)
             );

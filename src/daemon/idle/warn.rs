@@ -28,7 +28,10 @@ fn text(claim: &Idling) -> String {
     let since = |time: Duration| show_duration(Duration::from_secs(time.as_secs()));
     let kernel = match &claim.kernel {
         Some((_, idle, source)) => {
-            format!(", its kernel did nothing for {} ({source})", since(*idle))
+            format!(
+                ", and its notebook kernel did nothing for {} ({source})",
+                since(*idle)
+            )
         }
         None => String::new(),
     };
@@ -61,7 +64,7 @@ fn text(claim: &Idling) -> String {
         _ => "Please release what you do not need".to_owned(),
     };
     format!(
-        "{id} launched nothing for {}{kernel}. {then}. To keep it: gshare keep {id}",
+        "{id} had no GPU work for {}{kernel}. {then}. To keep it: gshare keep {id}",
         since(claim.gpu)
     )
 }

@@ -203,7 +203,7 @@ impl Journal {
         while let Some(end) = ends.first() {
             let (peak, launches) = (Some(end.peak), Some(end.launches));
             if let Err(error) = self.end(&end.record, end.ended_ms, &end.cause, peak, launches) {
-                tracing::error!(claim = end.record.id, %error, "could not journal the end of a claim yet");
+                tracing::error!(claim = end.record.id, %error, "the end of a claim is not in the journal yet; gshare tries again");
                 break;
             }
             ends.remove(0);

@@ -69,7 +69,7 @@ fn may_move(world: &World<'_>, live: &Live, flags: u64) -> Result<(), String> {
     }
     if flags & CHOSE_DEVICES != 0 {
         let how = if world.host.fences.filters.is_none() && !world.config.claims.hide_by_library {
-            ", which a service without a device filter sets to hide the other GPUs (hide-gpus in [claims])"
+            "; gshare itself set it to hide the other GPUs, because there is no device filter here (hide-gpus in [claims])"
         } else {
             ""
         };

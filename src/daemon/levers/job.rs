@@ -462,7 +462,7 @@ impl Job {
         let maps = maps.unwrap_or(&plain);
         let mut last = (
             Failure::Refused,
-            format!("gshare does not know which GPU process {pid} goes back to"),
+            format!("gshare does not know to which GPU it must restore process {pid}"),
         );
         for pairs in &maps.0 {
             let step = Step::Restore {

@@ -24,7 +24,7 @@ pub(super) fn dcgm(page: &mut Page, world: &World<'_>, snapshot: &Snapshot) {
     let families: [(&str, &str, Read<'_>); 8] = [
         (
             "DCGM_FI_DEV_GPU_UTIL",
-            "Time with any kernel resident (in %); not how many SMs work.",
+            "Percentage of time in which at least one kernel was on the GPU; does not say how many SMs were busy.",
             Box::new(|_, v| value(v.time_busy)),
         ),
         (
@@ -116,7 +116,7 @@ pub(super) fn service(
         (
             "gshare_starts_total",
             COUNTER,
-            "How often the service has started, by its journal.",
+            "Starts of the service, as counted in its journal.",
             Some(about.epoch as f64),
         ),
         (
@@ -174,7 +174,7 @@ pub(super) fn service(
         (
             "gshare_leases_over_total",
             COUNTER,
-            "Time limits that ended since the service started.",
+            "Claims that reached their time limit since the service started.",
             Some(stats.leases_over as f64),
         ),
         (

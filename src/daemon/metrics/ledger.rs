@@ -84,7 +84,7 @@ pub(super) fn gpus(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_gpu_time_busy_ratio",
-            "Part of the time with any kernel resident; not how many SMs work.",
+            "Part of the time in which at least one kernel was on the GPU; does not say how many SMs were busy.",
             |g| part(g.time_busy),
         ),
         (
@@ -143,7 +143,7 @@ pub(super) fn claims(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_claim_memory_borrowed_bytes",
-            "Charged above the claim's size.",
+            "Memory counted for the claim above the claim's size.",
             |_, g| g.mem_charge.map(|b| b.saturating_sub(g.mem_request) as f64),
         ),
         (
@@ -173,7 +173,7 @@ pub(super) fn claims(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_claim_sm_occupancy_ratio",
-            "Part of the warps resident for the claim; absent where unknown.",
+            "Resident warps of the claim as a fraction of the GPU's maximum; absent where unknown.",
             |_, g| part(g.sm_occupancy),
         ),
     ];
@@ -195,7 +195,11 @@ pub(super) fn claims(page: &mut Page, snapshot: &Snapshot) {
 /// Figures of a claim over all its GPUs.
 fn claims_alone(page: &mut Page, snapshot: &Snapshot) {
     type Read = fn(&ClaimView) -> Option<f64>;
-    page.family("gshare_claim_info", GAUGE, "What the claim is.");
+    page.family(
+        "gshare_claim_info",
+        GAUGE,
+        "Always 1; the labels describe the claim.",
+    );
     for claim in &snapshot.claims {
         let job = job(claim);
         let mut labels = labels(claim, &job);
@@ -254,7 +258,7 @@ fn claims_alone(page: &mut Page, snapshot: &Snapshot) {
         (
             "gshare_claim_overuse",
             GAUGE,
-            "1 while it uses more than gshare accounts for.",
+            "1 while the claim uses more than gshare has counted for it.",
             |c| Some(f64::from(u8::from(c.overuse.is_some()))),
         ),
     ];

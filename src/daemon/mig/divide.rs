@@ -224,8 +224,7 @@ impl Dividing {
 fn undone(g: usize, why: &Undivided, undo: &str) -> WireError {
     let hint = match why {
         Undivided::Driver(MigError::Pending(_)) => format!(
-            "no program may have the GPU open: stop other monitoring programs, then type gshare admin release {g} \
-             --for 60s && nvidia-smi -i {g} --gpu-reset; gshared makes the instances when you restart it"
+            "the GPU must be reset, while no program has it open. 1. Stop monitoring programs. 2. gshare admin release {g} --for 60s && nvidia-smi -i {g} --gpu-reset. 3. Restart gshared, which makes the instances"
         ),
         _ => format!("changes made so far stay; {undo} reverts them"),
     };

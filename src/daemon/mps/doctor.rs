@@ -118,8 +118,7 @@ fn rung_row(world: &World<'_>, g: usize) -> Check {
              between them, and shares are not enforced".to_owned(),
             SIMULATION,
             Some(format!(
-                "to keep the two kinds on different GPUs, set mode auto on more GPUs; or set another mode here: gshare \
-                 admin mode {g} timeslice --wait (or mps)"
+                "if more GPUs have mode auto, gshare can put MPS claims and turn-taking claims on different ones. Or choose one mode for this GPU: gshare admin mode {g} timeslice --wait (or mps)"
             )),
         ),
         GpuMode::Auto => match (mps, runs_through_mps(world, g)) {
@@ -141,7 +140,7 @@ fn rung_row(world: &World<'_>, g: usize) -> Check {
             }
             (Err(why), _) => {
                 let raise = messages::needs_mps(why);
-                turns_row(world, g, "auto without MPS, so timeslice", raise)
+                turns_row(world, g, "mode auto without MPS: claims take turns (timeslice)", raise)
             }
         },
         GpuMode::Timeslice => {

@@ -161,7 +161,7 @@ impl Denial {
         match hear(refusals) {
             Ok(()) => self.heard = true,
             Err(error) => {
-                tracing::warn!(%error, "users are not told why their programs cannot open a GPU");
+                tracing::warn!(%error, "gshare cannot tell users why their programs cannot open a GPU");
             }
         }
     }
@@ -215,10 +215,10 @@ impl Denial {
     /// For `gshare doctor`, where it is wanted.
     pub(crate) fn text(&self) -> String {
         if let Some(NoEffect { why, .. }) = &self.no_effect {
-            return format!("deny is not in force everywhere: {why}");
+            return format!("programs without a claim are not blocked everywhere: {why}");
         }
         format!(
-            "deny: programs outside claims cannot open GPUs in {}; exempt: {}",
+            "programs without a claim cannot open GPUs in {}; exempt: {}",
             names(&self.places),
             names(&self.exempt)
         )

@@ -155,7 +155,7 @@ pub(crate) fn over_limit(world: &World<'_>, id: ClaimId) -> Option<String> {
     };
     let gpu = record.slices.iter().find_map(lacks)?;
     Some(format!(
-        "{id} is over its limit: other claims have all of GPU {gpu}, so it keeps what it has there and is guaranteed nothing"
+        "other claims hold all of GPU {gpu}: {id} keeps what it has there, but nothing is guaranteed to it"
     ))
 }
 

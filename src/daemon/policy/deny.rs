@@ -64,7 +64,7 @@ pub(crate) fn no_effect(world: &World<'_>) -> Option<NoEffect> {
     };
     let (why, fix) = match (own, missing, world.policy.denial.trouble()) {
         (true, ..) => (
-            "a user's own service keeps nobody from a GPU",
+            "a service that a user started cannot block programs from GPUs",
             "sudo gshare setup",
         ),
         (_, Some(why), _) if why.contains("in the config") => (

@@ -98,14 +98,16 @@ fn unclaimed_row(world: &World<'_>, journal: &Journal, viewer: Viewer) -> Check 
         text
     };
     let mut detail = match policy {
-        Unclaimed::Observe => "observe: shown, not accounted; no record is kept".to_owned(),
-        Unclaimed::Adopt => "adopt: counted as claims without a limit".to_owned(),
+        Unclaimed::Observe => {
+            "programs without a claim are shown, but neither counted nor recorded".to_owned()
+        }
+        Unclaimed::Adopt => "programs without a claim count as claims without a limit".to_owned(),
         Unclaimed::Deny => world.policy.denial.text(),
     };
     let verb = if policy == Unclaimed::Deny {
-        "started before deny, and may run until they exit"
+        "started before GPUs were blocked, and may run until they exit"
     } else {
-        "deny would stop now"
+        "stage 4 would block now"
     };
     if !now.is_empty() {
         detail.push_str(&format!("; {verb}: {}", list(&now)));
@@ -113,12 +115,12 @@ fn unclaimed_row(world: &World<'_>, journal: &Journal, viewer: Viewer) -> Check 
     if !past.is_empty() && policy != Unclaimed::Deny {
         let times = if runs == 1 { "run" } else { "runs" };
         detail.push_str(&format!(
-            "; deny would have stopped in the last 7 days: {} ({runs} {times})",
+            "; stage 4 would have blocked in the last 7 days: {} ({runs} {times})",
             list(&past)
         ));
     }
     if policy != Unclaimed::Deny && now.is_empty() && past.is_empty() {
-        detail.push_str("; deny would stop no known program");
+        detail.push_str("; stage 4 would block no known program");
     }
     match (policy, world.policy.denial.no_effect()) {
         (Unclaimed::Deny, Some(open)) => Check {

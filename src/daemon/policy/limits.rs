@@ -77,7 +77,7 @@ pub(crate) fn weigh(world: &World<'_>, id: ClaimId) {
         false => size.fold(0, u32::saturating_add),
     };
     if let Err(error) = tree.weigh(cgroup, weight) {
-        tracing::warn!(%id, %error, "its processor time is not in proportion to its size");
+        tracing::warn!(%id, %error, "the CPU time of the claim's cgroup cannot be set in proportion to the claim's size");
     }
 }
 
@@ -95,7 +95,7 @@ pub(super) fn limits_row(world: &World<'_>) -> Check {
             name,
             if others == 0 { "ok" } else { "limited" },
             format!(
-                "the driver enforces memory on {some} of {} GPUs: each claim gets its size, and never more than its limit",
+                "on {some} of {} GPUs the driver itself enforces memory: each claim is guaranteed its size, and its limit is the maximum",
                 some + others
             ),
         ),

@@ -161,7 +161,7 @@ pub(crate) fn overuse_of(world: &World<'_>, id: ClaimId) -> Option<(String, Stri
     let short = match finding.kind {
         Kind::Memory { excess } => format!("over-use: {excess}"),
         Kind::Time { excess } => format!("over-use: {excess:.0} % of time"),
-        Kind::NotGranted => format!("over-use: GPU {gpu} not its own"),
+        Kind::NotGranted => format!("over-use: GPU {gpu}, not in its claim"),
     };
     let mut text = overuse_text(id, gpu, &finding);
     let rules = world.config.overuse_rules();
@@ -176,19 +176,19 @@ pub(crate) fn overuse_of(world: &World<'_>, id: ClaimId) -> Option<(String, Stri
     Some((short, text))
 }
 
-/// `c3 uses 3.4 GiB more on GPU 1 than counted by gshare (python train.py, pid 31)`.
+/// `c3 (python train.py, pid 31) uses 3.4 GiB more on GPU 1 than gshare's count`.
 fn overuse_text(id: ClaimId, gpu: usize, finding: &Finding<ProcessKey>) -> String {
     let pid = finding.process.pid;
     let what = figures::public(&convert::command_line(pid));
     let who = format!("({what}, pid {pid})");
     match finding.kind {
         Kind::Memory { excess } => {
-            format!("{id} uses {excess} more on GPU {gpu} than counted by gshare {who}")
+            format!("{id} {who} uses {excess} more on GPU {gpu} than gshare's count")
         }
         Kind::Time { excess } => {
-            format!("{id} uses {excess:.0} % more of GPU {gpu}'s time than counted by gshare {who}")
+            format!("{id} {who} uses {excess:.0} % more of GPU {gpu}'s time than gshare's count")
         }
-        Kind::NotGranted => format!("{id} uses GPU {gpu}, which is not in the claim {who}"),
+        Kind::NotGranted => format!("{id} {who} uses GPU {gpu}, which is not in the claim"),
     }
 }
 

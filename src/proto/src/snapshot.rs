@@ -454,7 +454,7 @@ pub struct ClaimView {
     pub adopted: bool,
     /// State.
     pub state: ClaimState,
-    /// The state in words for the screen: `run`, `idle 41m`, `at cap`, `ends 16:05`.
+    /// The state in words for the screen: `run`, `idle 41m`, `at limit`, `ends 16:05`.
     pub state_text: String,
     /// It uses more than is counted, or what it does not hold: a sentence; absent where nothing is held against it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

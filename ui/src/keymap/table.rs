@@ -50,7 +50,7 @@ pub(super) static COMMANDS: &[Command] = commands! {
     Screen, "O a", "restore" 4, levers::restorable => levers::restore,
         "bring the chosen claim back onto a GPU";
     Screen, "p", "keep" 9, levers::keepable => levers::keep,
-        "postpone the action announced for the chosen claim, else the first one announced for a claim of yours";
+        "postpone what is announced for the chosen claim; without one, the first announcement for any claim of yours";
     Screen, "e", "extend" 2, act::limited_claim => act::open_extend,
         "extend the chosen claim's time limit";
     Screen, "x Del F9", "release" 7, act::release => |m| act::put(m, act::release(m)),
@@ -115,8 +115,8 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "show a longer time ahead";
     Page(Queue), "]", "later" 1, act::some_ahead => |m| act::look_ahead(m, true),
         "show the next period";
-    Page(Queue), "[", "" 0, |m| need(m.ahead_ms > 0, "the chart already begins now; ] shows a later period") => |m| act::look_ahead(m, false),
-        "go back by one period, at most to now";
+    Page(Queue), "[", "" 0, |m| need(m.ahead_ms > 0, "the chart already starts at the present time; ] shows a later period") => |m| act::look_ahead(m, false),
+        "show the period before, but nothing before now";
     Page(History), "b", "by" 5, always => act::next_split,
         "split the chart: everybody, each user, each GPU";
     Page(History), "[", "back" 4, always => |m| act::go_back(m, 1),

@@ -59,7 +59,7 @@ pub(crate) fn words(claim: &ClaimView, snapshot: &Snapshot, clock: Clock, arrow:
     if claim.caps == Caps::None {
         parts.push("no limits".to_owned());
     }
-    let known = ["run", "burst", "ends", "at cap"];
+    let known = ["run", "burst", "ends", "at limit"];
     if parts.is_empty() && !known.iter().any(|k| state.starts_with(k)) {
         parts.push(state.to_owned());
     }

@@ -394,7 +394,7 @@ fn an_answer_to_a_closed_dialog_is_told_all_the_same() {
     let long =
         "the service could not move the processes of c12 out of its group because it is busy";
     answer_with(&mut m, sent[0].0, refused(long));
-    assert!(screen(&m).contains("That was not done"));
+    assert!(screen(&m).contains("The request failed"));
     // Twice answered, or never asked: nothing.
     let before = m.clone();
     answer_with(&mut m, sent[0].0, refused("again"));

@@ -114,7 +114,7 @@ fn gain(view: &View<'_>) -> Vec<Line<'static>> {
         line!(view; strong format!("{free:>14}"), text text)
     };
     let (all, gpus) = (many(gain.programs, "program"), many(gain.needed, "GPU"));
-    let fit = format!("{all} would fit on {gpus} by memory and GPU time");
+    let fit = format!("{all} would fit on {gpus}, judging by memory and GPU time used");
     let mut out = vec![
         line!(view; heading "WHAT SHARING WOULD GAIN"),
         row(gain.needed, fit),
@@ -485,7 +485,7 @@ pub(super) fn idle(claim: &ClaimView) -> Option<String> {
         // Only a Jupyter server knows of kernels.
         text += &match idle.source.as_deref() {
             Some(source) if source.starts_with("Jupyter") => {
-                format!(", kernel {kernel}{time} ({source})")
+                format!(", notebook kernel {kernel}{time} ({source})")
             }
             _ => format!(", its processes {kernel}{time}"),
         };
@@ -494,13 +494,15 @@ pub(super) fn idle(claim: &ClaimView) -> Option<String> {
     text += &match (idle.instead.as_deref(), left) {
         _ if idle.kept => "; kept by its owner".to_owned(),
         _ if let Some(left) = idle.ends_in_s => {
-            format!("; ended in {}, because others wait", seconds(left))
+            format!("; will be ended in {}, because others wait", seconds(left))
         }
         (Some("shrink"), Some(left)) => {
-            format!("; cannot be offloaded: made smaller in {left} if another claim waits")
+            format!("; cannot be offloaded: will be made smaller in {left} if another claim waits")
         }
         (Some("release"), Some(left)) => {
-            format!("; cannot be offloaded: ended in {left} if that lets another start")
+            format!(
+                "; cannot be offloaded: will be ended in {left} if another claim can then start"
+            )
         }
         (Some(_), _) => "; cannot be offloaded".to_owned(),
         _ if let Some(left) = idle.always_in_s => format!("; offloaded in {}", seconds(left)),

@@ -34,7 +34,7 @@ fn off_means(view: &View<'_>, off: &OffView, cols: usize) -> Vec<Line<'static>> 
     let clock = view.model.clock;
     let (since, by) = (clock.short_time(off.since_ms), &off.by);
     let claims = many(view.snapshot.claims.len(), "claim");
-    let kept = format!("{claims} kept; sizes are not enforced, time limits are paused");
+    let kept = format!("{claims} still there; sizes are not enforced, time limits are paused");
     let queue = match view.snapshot.queue.len() {
         0 => "nobody waits: claims start at once".to_owned(),
         n => format!("claims start at once where memory is free; waiting: {n}"),
@@ -53,7 +53,7 @@ fn off_means(view: &View<'_>, off: &OffView, cols: usize) -> Vec<Line<'static>> 
             back.as_deref().unwrap_or("later"),
             "limits apply again; no program is ended",
         ),
-        ("figures", "are still measured; the history has them"),
+        ("history", "use is still measured and recorded"),
     ] {
         out.tell(what, text, view.theme.text, 1);
     }
@@ -77,7 +77,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let mut head = match (page, focus) {
         (true, _) if n == 0 => line!(view; heading "WAITING"),
         (true, _) => {
-            line!(view; heading "WAITING", dim format!(" {n}, in the order of service  {}", place(&shown, n)))
+            line!(view; heading "WAITING", dim format!(" {n}, next to start on top  {}", place(&shown, n)))
         }
         (_, true) => line!(view; focus format!("QUEUE {n}  ")),
         _ => line!(view; heading format!("QUEUE {n}  ")),

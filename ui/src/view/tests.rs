@@ -210,7 +210,7 @@ fn boxes() {
     press(&mut large, "<esc>n");
     said(&mut large, made);
     let text = screen(&large);
-    let wanted = "starts   in 30s, others make room: c9 of ben is offloaded";
+    let wanted = "starts   in 30s, when other claims have made room: c9 of ben is offloaded";
     assert!(text.contains(wanted), "{text}");
     let mut m = model(NLP, (80, 24), canned::workstation());
     press(&mut m, "n");
@@ -901,7 +901,7 @@ fn off_is_said_in_the_first_row_and_nothing_is_promised() {
     let means = [
         "WHAT OFF MEANS",
         "limits    none",
-        "5 claims kept; sizes are not enforced",
+        "5 claims still there; sizes are not enforced",
     ];
     for said in means
         .into_iter()

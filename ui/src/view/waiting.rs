@@ -178,7 +178,7 @@ fn segments(view: &View<'_>, gpu: &GpuView, (begin, length): (u64, u64)) -> Vec<
     let rest = match (closed(gpu), &gpu.planned_for, user) {
         (Some(why), ..) if out.is_empty() => Some((why.to_owned(), true)),
         (_, Some(who), _) => Some((format!("planned for {who}"), true)),
-        (_, None, Some(user)) => Some((format!("no claim: {user}; no end known"), false)),
+        (_, None, Some(user)) => Some((format!("{user} (no claim): end unknown"), false)),
         (_, None, None) => None,
     };
     if let Some((label, planned)) = rest.filter(|_| from < 1.0) {

@@ -382,10 +382,10 @@ pub(crate) fn workstation() -> Snapshot {
         notices: vec![Notice {
             at_ms: NOW_MS - 15_000,
             claim: Some("c14".to_owned()),
-            text: "refused 1.2 GiB at its cap of 11.8 GiB".to_owned(),
+            text: "refused 1.2 GiB at its limit of 11.8 GiB".to_owned(),
         }],
         advice: vec![advice(
-            "c12 holds .25 of GPU 0 and has launched nothing for 41 min",
+            "c12 holds .25 of GPU 0 and had no GPU work for 41 min",
             "gshare release c12",
         )],
     }

@@ -213,7 +213,7 @@ pub(crate) fn lab() -> Snapshot {
             "gshare ps --gpu 3",
         ),
         advice(
-            "c1 holds 0.25 of GPU 0 and has launched nothing for 41 min",
+            "c1 holds 0.25 of GPU 0 and had no GPU work for 41 min",
             "gshare release c1",
         ),
     ];

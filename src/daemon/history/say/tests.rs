@@ -171,7 +171,7 @@ fn a_repeat_is_told_with_its_runs_its_sms_and_what_it_frees() {
     assert!(
         said.reasons
             .iter()
-            .any(|r| r.starts_with("SMs never above 40 %; with 30 %")),
+            .any(|r| r.starts_with("SMs never above 40 %; with only 30 %")),
         "{said:?}"
     );
     assert_eq!(said.frees_mem, Some((12i64 << 30) - said.mem.cast_signed()));

@@ -67,7 +67,7 @@ pub(crate) fn keepable(model: &Model) -> Result<String, String> {
             }
             (Some(_), None) => {
                 return Err(format!(
-                    "this service does not report whether {id} can still be kept: try gshare keep {id}"
+                    "this service does not say whether the action on {id} can still be postponed; try: gshare keep {id}"
                 ));
             }
             (None, _) => {}

@@ -70,7 +70,7 @@ fn a_claim_gets_another_size() {
         screen(&m)
     );
     assert!(press(&mut m, "<enter>").is_empty());
-    assert!(screen(&m).contains("write what changes"));
+    assert!(screen(&m).contains("fill in at least one"));
     let sent = calls(press(&mut m, "0.2<enter>"));
     let [(seq, Call::Resize(spec))] = &sent[..] else {
         panic!("{sent:?}")

@@ -48,7 +48,7 @@ fn start(tried: &Tried, model: &Model) -> String {
         let doing = tried.takings.iter();
         let doing = doing.map(|t| format!("{} of {} {}", t.id, t.user, t.what));
         return format!(
-            "{made}, others make room: {}",
+            "{made}, when other claims have made room: {}",
             doing.collect::<Vec<_>>().join("; ")
         );
     }

@@ -240,7 +240,7 @@ impl Page<'_> {
         let [used, charged, peak] = [used, charged, peak].map(|bytes| view.gib(bytes));
         let (size, limit) = (gib(g.mem_request), gib(g.mem_limit));
         let text = format!(
-            "{used} GiB used, {charged} counted (at most {peak}), claim {size}, limit {limit}"
+            "{used} GiB used, {charged} counted (peak {peak}), claim {size}, limit {limit}"
         );
         self.tell("  memory", text);
         let driver = |bytes| {

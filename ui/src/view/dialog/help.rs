@@ -42,14 +42,14 @@ pub(super) fn lines(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
     out.lines.push(Line::default());
     out.lines.push(line!(view; heading "Signs"));
     let signs = [
-        (glyphs.used, "used, up to the claim"),
+        (glyphs.used, "used part of the claim"),
         (
             glyphs.burst,
             "burst: used above the claim while others leave room",
         ),
         (glyphs.unused, "claimed and not used"),
         (glyphs.free, "nobody's"),
-        (glyphs.tick[0], "in a bar: where the claim ends"),
+        (glyphs.tick[0], "mark in a bar: the size of the claim"),
         (glyphs.mine, "yours"),
         (glyphs.sign, "needs attention"),
         (glyphs.broken, "broken"),

@@ -47,7 +47,7 @@ fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
     };
     let lasts = match view.model.dry_run(room) {
         Some((_, tried)) if tried.starts => match view.model.has_half(room) {
-            true => Some("0.50 yours, the rest on loan".to_owned()),
+            true => Some("0.50 yours, more on loan".to_owned()),
             false => Some(keeps(tried).to_owned()),
         },
         _ => None,
@@ -187,7 +187,7 @@ pub(super) fn draw(view: &View<'_>, answers: Option<&[Answer]>, area: Rect, scen
         let why = match view.snapshot.service {
             None => "no gshare service to claim from",
             Some(_) if view.model.off().is_some() => "gshare is off: any program may use any GPU",
-            Some(_) => "this service does not say",
+            Some(_) => "this service does not report it",
         };
         head.extend(line!(view; strong format!("{} ", look.glyphs.dash), dim why));
         scene.line(head, area, 0);

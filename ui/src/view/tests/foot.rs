@@ -77,7 +77,7 @@ fn of_a_service_that_does_not_say_whether_a_claim_is_on_its_way_the_key_is_not_o
     assert!(!text.contains("gshare keep"), "{text}");
     assert!(press(&mut m, "p").is_empty());
     let text = screen(&m);
-    assert!(text.contains("this service does not report"), "{text}");
+    assert!(text.contains("this service does not say"), "{text}");
 }
 
 #[test]

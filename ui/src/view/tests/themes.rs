@@ -119,15 +119,26 @@ fn idleness_is_told_with_who_says_so_and_what_comes_of_it() {
     });
     let mut m = model(NLP, (120, 40), snapshot);
     press(&mut m, "2/nlp<enter>");
-    let told =
-        "GPU idle 22m, kernel idle 21m (Jupyter server); offloaded in 8m if another claim waits";
+    let told = "GPU idle 22m, notebook kernel idle 21m (Jupyter server); offloaded in 8m if another claim waits";
     assert!(screen(&m).contains(told), "{}", screen(&m));
     // What comes of one that cannot be offloaded is something else.
     for (how, ends_in_s, comes) in [
         ("warn", None, "; cannot be offloaded"),
-        ("shrink", None, "made smaller in 8m if another claim waits"),
-        ("release", None, "ended in 8m if that lets another start"),
-        ("release", Some(24), "ended in 24s, because others wait"),
+        (
+            "shrink",
+            None,
+            "will be made smaller in 8m if another claim waits",
+        ),
+        (
+            "release",
+            None,
+            "will be ended in 8m if another claim can then start",
+        ),
+        (
+            "release",
+            Some(24),
+            "will be ended in 24s, because others wait",
+        ),
     ] {
         let mut snapshot = canned::workstation();
         snapshot.claims[0].idle = Some(gshare_proto::IdleView {

@@ -294,7 +294,7 @@ fn whole_gpus_are_named_and_half_of_what_is_on_loan_may_be_yours() {
         }
         let line = row(&screen(&m), "FREE NOW");
         let lasts = if half_is_yours {
-            "0.50 yours, the rest on loan"
+            "0.50 yours, more on loan"
         } else {
             "on loan"
         };

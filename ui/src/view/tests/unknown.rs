@@ -122,7 +122,7 @@ fn an_old_service_leaves_dashes() {
     let m = on(Page::Overview, &snapshot);
     let gpu = row(&m, "0 A100");
     assert!(gpu.contains("—      —     —   0.0 of —"), "{}", screen(&m));
-    assert!(row(&m, "FREE NOW").contains("— this service does not say"));
+    assert!(row(&m, "FREE NOW").contains("— this service does not report it"));
     assert!(screen(&m).contains("┃no figure"), "{}", screen(&m));
     let claim = row(&m, "▌c1");
     assert!(claim.contains("—    50        —   1.0"), "{}", screen(&m));
