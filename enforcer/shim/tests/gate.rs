@@ -266,6 +266,23 @@ fn launches_whose_ends_are_seen_late_count_in_full() {
     assert!(work.sm_ns.abs_diff(work.busy_ns) <= MS, "{work:?}");
 }
 
+/// Calls that take longer than what they launch, as where a thread waits for a processor in them: nobody can tell when that
+/// began, and it is not counted as if it took no time.
+#[test]
+fn launches_that_may_have_begun_long_before_their_calls_ended_are_not_counted_as_short() {
+    let rig = Rig::new();
+    let mut client = rig.desk.client();
+    client.begin(0);
+    let kernel = client.must("slow_kernel 200000");
+    let stream = client.must("stream");
+    for _ in 0..20 {
+        client.must(&format!("launch_on {kernel} {stream}"));
+        client.must(&format!("sync_stream {stream}"));
+    }
+    let work = rig.until_work("over", |work| work.flight.is_none());
+    assert!(work.busy_ns / (2 * MS) + work.unmeasured >= 18, "{work:?}");
+}
+
 /// A launch goes to the context of its stream, whatever context the thread has.
 #[test]
 fn launches_on_a_stream_of_another_context_are_measured() {

@@ -10,6 +10,8 @@ const OTHER_CLOCK_NS: u64 = 1_000_000;
 const DRIFT_PART: u64 = 2000;
 /// No call of a launch takes so long on a processor.
 const LOST_NS: u64 = 30_000;
+/// Less than this part of a launch does not matter.
+const LITTLE_PART: u64 = 16;
 /// So many first pairs of events that are no time apart: the driver's events have no times. Of a driver that has
 /// some, one record alone takes a microsecond.
 const TIMELESS: u32 = 1;
@@ -97,7 +99,7 @@ impl Seen {
             && start < call.ended_ns
         {
             let gap = call.ended_ns - start.max(call.began_ns);
-            rough = gap > LOST_NS.min(elapsed / 2);
+            rough = gap > LOST_NS.min(elapsed / 2).max(elapsed / LITTLE_PART);
             self.elapsed_ns = (!known || !rough).then(|| elapsed.saturating_sub(gap));
         }
         (self, rough)
@@ -228,6 +230,8 @@ mod tests {
         let after = |start, behind, known| seen.without_gap(Some(start), call(behind), known).0;
         assert_eq!(after(earliest, false, false).elapsed_ns, Some(2 * ms));
         assert_eq!(after(earliest, false, true).elapsed_ns, None);
+        // In the call for a part of it that does not matter.
+        assert_eq!(after(18 * ms, false, true).elapsed_ns, Some(19 * ms));
         // Behind others it began when they were over, also where nobody knows when that was.
         assert_eq!(after(20 * ms, false, true).elapsed_ns, Some(20 * ms));
         assert_eq!(after(earliest, true, true).elapsed_ns, Some(20 * ms));

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    ffi::{CString, c_void},
+    ffi::{CStr, CString, c_void},
     io::{BufRead, Write},
     os::unix::process::CommandExt,
     sync::{
@@ -26,7 +26,7 @@ impl Library {
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
         if handle.is_null() {
             // SAFETY: dlerror gives a NUL-terminated text after a failure.
-            let error = unsafe { std::ffi::CStr::from_ptr(libc::dlerror()) };
+            let error = unsafe { CStr::from_ptr(libc::dlerror()) };
             panic!("{}", error.to_string_lossy());
         }
         Self(handle)
@@ -301,12 +301,13 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
         }
         "scribble" => scribble(),
         "stream" => call!(cuda, "cuStreamCreate", (to => *mut u64, 1 => u32)),
-        "kernel" => kernel(cuda, 0, to),
+        "kernel" => kernel(cuda, &code(0), to),
+        "slow_kernel" => kernel(cuda, &slow(number(1)), to),
         "device_runtime" => {
             RUNTIME.store(true, Ordering::Relaxed);
             0
         }
-        "local_kernel" => kernel(cuda, number(1), to),
+        "local_kernel" => kernel(cuda, &code(number(1)), to),
         "library_kernel" => library_kernel(cuda, number(1), to),
         "variable" => variable(cuda, words[1], words[2], to),
         "limit" => call!(cuda, "cuCtxSetLimit", (number(1) as i32 => i32, number(2) => u64)),
@@ -661,9 +662,8 @@ fn variable(cuda: &Library, of: &str, kind: &str, to: *mut u64) -> i32 {
     ))
 }
 
-/// A kernel that does nothing, with so many bytes of local memory for each thread.
-fn kernel(cuda: &Library, local: u64, to: *mut u64) -> i32 {
-    let code = code(local);
+/// The kernel `idle` of this code.
+fn kernel(cuda: &Library, code: &CStr, to: *mut u64) -> i32 {
     let mut module = 0_u64;
     let loaded = call!(cuda, "cuModuleLoadData", (
         &raw mut module => *mut u64, code.as_ptr() => *const libc::c_char
@@ -699,7 +699,16 @@ fn library_kernel(cuda: &Library, local: u64, to: *mut u64) -> i32 {
 /// From now on kernels come with the runtime by which they can start others.
 static RUNTIME: AtomicBool = AtomicBool::new(false);
 
-/// The kernel `idle` with so many bytes of local memory.
+/// A kernel for which the simulated driver works for long in the call of its launch: so many turns of a loop.
+fn slow(turns: u64) -> CString {
+    let code = format!(
+        ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry idle() {{ .reg .b32 %r<2>; .reg .pred %p<2>;\n\
+         mov.u32 %r1, {turns};\nAGAIN: sub.u32 %r1, %r1, 1; setp.ne.u32 %p1, %r1, 0; @%p1 bra AGAIN; ret; }}"
+    );
+    CString::new(code).unwrap()
+}
+
+/// The kernel `idle`, which does nothing, with so many bytes of local memory for each thread.
 fn code(local: u64) -> CString {
     let local = match local {
         0 => String::new(),
