@@ -841,7 +841,8 @@ fn given_twice(slurm: &Slurm) {
         (part_of.gpus[0].mem_limit, whole_of.gpus[0].mem_limit)
     );
     let text = format!(
-        "{}: Slurm has given out more of GPU {shared} than there is: this job has 1, {} has 0.3. The jobs keep their limits, but the GPU's memory may not suffice for all",
+        "{}: Slurm has given out more of GPU {shared} than there is: this job has 1, {} has 0.3. The jobs keep their \
+         limits, but the GPU's memory may not suffice for all",
         whole_of.id, part_of.id
     );
     let notices = slurm.station.snapshot().expect("served").notices;

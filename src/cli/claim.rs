@@ -254,7 +254,8 @@ fn gone_for_good(lost: &ClientError) -> Failure {
     let waited = gshare_core::units::show_duration(connect::patience());
     let text = format!("{lost}, and no service answered within {waited}");
     Failure::new(failure::NO_SERVICE, text).with_hint(
-        "running claims keep their GPUs. To check the service: gshare doctor. To wait longer for it: set GSHARE_RECONNECT=5m in the environment",
+        "running claims keep their GPUs. To check the service: gshare doctor. To wait longer for it: set \
+         GSHARE_RECONNECT=5m in the environment",
     )
 }
 

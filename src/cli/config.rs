@@ -178,7 +178,8 @@ fn slips(config: &Config) -> Vec<String> {
     {
         let [warn, detach] = [warn, detach].map(show_duration);
         slips.push(format!(
-            "note: in [idle], `detach` ({detach}) is shorter than `warn` ({warn}), so idle claims are offloaded before their owners are warned; set `warn` below `detach`"
+            "note: in [idle], `detach` ({detach}) is shorter than `warn` ({warn}), so idle claims are offloaded before \
+             their owners are warned; set `warn` below `detach`"
         ));
     }
     slips

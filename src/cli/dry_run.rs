@@ -130,7 +130,8 @@ mod tests {
         };
         assert_eq!(
             text(&tried, 1500),
-            "would wait: wants 24.0 GiB\nit would be 1st in the queue, within your guarantee\nin 30s c3 of ada moves to another GPU (GPU 1)\nit would start in 30s, once the other claims have made room"
+            "would wait: wants 24.0 GiB\nit would be 1st in the queue, within your guarantee\nin 30s c3 of ada moves \
+             to another GPU (GPU 1)\nit would start in 30s, once the other claims have made room"
         );
     }
 }

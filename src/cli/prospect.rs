@@ -75,7 +75,8 @@ fn driver_rows(release: Release) -> Vec<Check> {
             match release.0 < OFFLOADS_SINCE {
                 true => Some(("missing", offload.as_str(), offloads.to_string())),
                 false => release.refuses_pytorch().then(|| {
-                    let why = "this release cannot checkpoint most programs, so gshare never offloads by itself; you can try gshare offload";
+                    let why = "this release cannot checkpoint most programs, so gshare never offloads by itself; you \
+                        can try gshare offload";
                     ("limited", why, offloads.to_string())
                 }),
             },

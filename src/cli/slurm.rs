@@ -318,7 +318,8 @@ fn sm_limit(
         Some(limit) if limit.milli() > part && !may => Err(Failure::new(
             failure::USAGE,
             format!(
-                "--gshare-limit {} is more than the job's part of a GPU ({own}); on this node, jobs in {} may not use more than their part",
+                "--gshare-limit {} is more than the job's part of a GPU ({own}); on this node, jobs in {} may not use \
+                 more than their part",
                 limit.short(),
                 queue.join("/")
             ),

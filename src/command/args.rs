@@ -48,7 +48,8 @@ Exit codes: the command's own; 64 usage, 69 no service, 70 internal error,
     version,
     about = "Share the GPUs of one workstation",
     long_about = "Share the GPUs of one workstation: claim parts of GPUs, with enforced limits, and see actual \
-                  use.\n\nWithout a command, gshare opens a full-screen view of claimed and actual use, per GPU, user and claim.",
+                  use.\n\nWithout a command, gshare opens a full-screen view of claimed and actual use, per GPU, user \
+                  and claim.",
     after_long_help = EXIT_CODES,
     max_term_width = 80
 )]
@@ -96,7 +97,9 @@ pub enum Command {
             gshare claim --gpu-mem 8G --sm 30% -- ./infer  by memory and SMs\n  \
             gshare claim -g 0.5 --nonblock -- ./job        exit 75 instead of waiting\n  \
             gshare claim -g 0.25 --short                   print the id, run no command\n\n\
-            gshare turns into the command (exec): process id, terminal, job control, signals and exit status are those of the command. With -t or --requeue, the command is a child of gshare instead. Defaults come from .gshare.toml, then from the service."
+            gshare turns into the command (exec): process id, terminal, job control, signals and exit status are those \
+            of the command. With -t or --requeue, the command is a child of gshare instead. Defaults come from \
+            .gshare.toml, then from the service."
     )]
     Claim(ClaimArgs),
     /// Open a shell in a new claim
@@ -117,7 +120,8 @@ pub enum Command {
     #[command(after_long_help = "Examples:\n  \
             eval \"$(gshare env c3)\"         put this shell into claim c3\n  \
             eval \"$(gshare env --unset)\"    restore the shell's earlier variables\n\n\
-            Without eval (stdout is a terminal) or with --print-only, gshare only prints, and does not put the shell into the claim.")]
+            Without eval (stdout is a terminal) or with --print-only, gshare only prints, and does not put the shell \
+            into the claim.")]
     Env(EnvArgs),
     /// List claims with their actual use
     #[command(after_long_help = "Examples:\n  \
@@ -163,7 +167,10 @@ pub enum Command {
     #[command(after_long_help = "Examples:\n  \
             gshare adopt 4242              as large as its current use, same GPUs\n  \
             gshare adopt 4242 -g 0.5       half of its GPU\n\n\
-            From now on gshare counts the memory and GPU time of the process. gshare moves the process into the claim's control group. The process keeps the GPUs that it has already opened, and can newly open only the GPUs of its claim. A running program cannot be given a memory limit: limits apply once the program is started again in a claim.")]
+            From now on gshare counts the memory and GPU time of the process. gshare moves the process into the \
+            claim's control group. The process keeps the GPUs that it has already opened, and can newly open only the \
+            GPUs of its claim. A running program cannot be given a memory limit: limits apply once the program is \
+            started again in a claim.")]
     Adopt(AdoptArgs),
     /// Say why a claim waits, its earliest start, and which size would start now
     #[command(after_long_help = "Example:\n  gshare why c22")]
@@ -182,7 +189,8 @@ pub enum Command {
             gshare resize c3 -g 1 --wait          wait until there is room\n\n\
             What you do not name stays unchanged, with one exception: if the memory limit equals the guaranteed memory, \
             both change together. Growing needs room that nobody holds or waits for. Otherwise gshare refuses and says what would fit; with \
-            --wait it waits. gshare also refuses a memory limit below what the programs use: a resize takes no memory away.")]
+            --wait it waits. gshare also refuses a memory limit below what the programs use: a resize takes no memory \
+            away.")]
     Resize(ResizeArgs),
     /// Extend a claim's time limit (-t)
     #[command(after_long_help = sizes::EXTEND)]
@@ -213,7 +221,9 @@ pub enum Command {
             gshare doctor                               this machine\n  \
             gshare doctor --driver 550 --gpu rtx4090    before you buy or install\n  \
             sudo gshare doctor --conformance            check the driver, about 10 min\n\n\
-            --conformance claims an idle GPU and tests whether the driver behaves as NVIDIA documents it. Until all tests pass, stages 3 and 4 (gshare admin stage) count as experimental on this machine. The exit code is 1 if something differs.")]
+            --conformance claims an idle GPU and tests whether the driver behaves as NVIDIA documents it. Until all \
+            tests pass, stages 3 and 4 (gshare admin stage) count as experimental on this machine. The exit code is 1 \
+            if something differs.")]
     Doctor(DoctorArgs),
     /// For administrators: drain GPUs, end claims, read the audit log
     #[command(
@@ -246,16 +256,21 @@ pub enum Command {
             gshare replay runs.jsonl --gpus 4    your runs with other sizes\n\n\
             The list has a header, the columns arrival_s, duration_s, num_gpu and gpu_milli (thousandths of each GPU), \
             and optionally user. No program is run: each policy decides in simulated time.\n\n\
-            WAIT is the mean waiting time of a claim: all its waits until it has run for min-run (gshare.toml) in total. A claim that is offloaded or suspended early waits more than once. P95 is the 95th percentile of these times. DONE is the mean time from a request to the end \
+            WAIT is the mean waiting time of a claim: all its waits until it has run for min-run (gshare.toml) in \
+            total. A claim that is offloaded or suspended early waits more than once. P95 is the 95th percentile of \
+            these times. DONE is the mean time from a request to the end \
             of its claim. USE is the average part of the machine that did useful work, up to the last request. MOVES \
-            and OFFLOADED count the moves and offloads of running claims. AWAY is the longest time that a claim which had started was off the GPU. JAIN is Jain's fairness index of the slowdown per user (time from request to end, divided by run time): 1 means that it is equal for all users.\n\n\
+            and OFFLOADED count the moves and offloads of running claims. AWAY is the longest time that a claim which \
+            had started was off the GPU. JAIN is Jain's fairness index of the slowdown per user (time from request to \
+            end, divided by run time): 1 means that it is equal for all users.\n\n\
             The policy gshare is the service as shipped, on a machine where every claim can be offloaded and moved. \
             gshare-no-move moves no claims; gshare-no-offload neither moves nor offloads them.\n\n\
             None of the other policies offloads. Of them, only two move claims: exact and exact+quota. easy (EASY backfill) \
             serves in order of arrival, but starts a later claim early if that does not delay the head of the queue. easy \
             knows how long each claim will run; gshare does not. exact+quota first serves users who hold no more than \
             an equal share of the machine. \
-            The remaining policies serve in strict order of arrival: exact (moves claims to pack them), fgd (least fragmentation), best-fit, \
+            The remaining policies serve in strict order of arrival: exact (moves claims to pack them), fgd (least \
+            fragmentation), best-fit, \
             first-fit, static (fixed GPUs for each user), exclusive (whole GPUs) and pooled (all GPUs as one: a \
             lower bound of the waits).\n\n\
             Records of runs (gshare suggest --records > runs.jsonl) are replayed three times: with the requested \

@@ -31,7 +31,8 @@ fn refusal(pid: i32, bound: &Bound) -> WireError {
             "start the container in a claim: gshare claim -g 0.5 -- podman run ..."
         }
         _ => {
-            "claim from a login session that does not have this limit. Or ask the administrator to set the limit on your systemd slice (user-UID.slice) instead: claims obey it there"
+            "claim from a login session that does not have this limit. Or ask the administrator to set the limit on \
+             your systemd slice (user-UID.slice) instead: claims obey it there"
         }
     };
     let message = format!(

@@ -247,7 +247,8 @@ impl Driver {
         };
         let dirs = dirs_of(self.strict.binds(), libcuda, &self.nvml, &self.dirs);
         if let Err(error) = watch(&dirs, events) {
-            tracing::error!(%error, "cannot watch the driver's files, so gshare notices a new driver only when the service restarts");
+            tracing::error!(%error, "cannot watch the driver's files, so gshare notices a new driver only when the \
+                service restarts");
         }
     }
 }

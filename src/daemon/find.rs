@@ -56,7 +56,8 @@ fn is_auto(world: &World<'_>, word: &str, auto: &AutoClaim) -> WireError {
     let (pid, user) = (auto.pid(), world.host.names.user(auto.uid()));
     WireError::new(
         ErrorCode::NotAvailable,
-        format!("{word} is not a claim: it is the name under which gshare lists process {pid} of {user}, which runs without a claim and without a limit"),
+        format!("{word} is not a claim: it is the name under which gshare lists process {pid} of {user}, which runs \
+            without a claim and without a limit"),
     )
     .with_hint(format!("to give the process a claim: gshare adopt {pid}; to end the process: kill {pid}"))
 }

@@ -231,7 +231,8 @@ pub(crate) fn enter(with: &mut Effects, id: ClaimId) -> anyhow::Result<Vec<Comma
         Ok(()) => {}
         // As that of each Slurm job is with ConstrainDevices=yes.
         Err((error, true)) => {
-            tracing::info!(%id, %error, "gshare cannot set a device filter on the cgroup of a claim made with claim-for; the filter that the cgroup already had stays");
+            tracing::info!(%id, %error, "gshare cannot set a device filter on the cgroup of a claim made with \
+                claim-for; the filter that the cgroup already had stays");
         }
         Err((error, false)) => {
             let text = format!("{id}: its programs can still open other GPUs: {error}");

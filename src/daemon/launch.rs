@@ -118,7 +118,8 @@ impl Strict {
         if !self.on || whole {
             return Ok(());
         }
-        let text = "this machine enforces strict limits, and without gshare's library nothing could limit a program to a part of a GPU";
+        let text = "this machine enforces strict limits, and without gshare's library nothing could limit a program to \
+            a part of a GPU";
         Err(WireError::new(ErrorCode::NotPermitted, text)
             .with_hint("claim whole GPUs (-g 1), or drop --no-library"))
     }
@@ -143,7 +144,8 @@ impl Strict {
         if field(&status, "NoNewPrivs:") == Some("1") && peer.uid != 0 {
             return Err(WireError::new(
                 ErrorCode::NotPermitted,
-                "this machine enforces strict limits, and no_new_privs is set for this process, so gshare-exec cannot get the privilege to do so",
+                "this machine enforces strict limits, and no_new_privs is set for this process, so gshare-exec cannot \
+                 get the privilege to do so",
             )
             .with_hint(
                 "a sandbox, a container or a systemd unit with NoNewPrivileges= sets no_new_privs: run gshare claim \

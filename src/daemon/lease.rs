@@ -67,7 +67,8 @@ pub(crate) fn extended(
     };
     if let (Err(ahead), false) = (world.machine.may_extend(id), peer.is_root()) {
         let text = format!(
-            "{id} is not extended: {} holds more than their guarantee, and {ahead}, which waits for the same GPU, has priority",
+            "{id} is not extended: {} holds more than their guarantee, and {ahead}, which waits for the same GPU, has \
+             priority",
             world.host.names.user(live.record.uid),
         );
         return Err(WireError::new(ErrorCode::NotAvailable, text)

@@ -85,7 +85,8 @@ pub(crate) fn given_twice(world: &World<'_>, id: ClaimId) -> Option<String> {
         let others = others.iter().map(|(other, share)| format!("{other} has {}", share.short()));
         let others = others.collect::<Vec<_>>().join(", ");
         Some(format!(
-            "{id}: Slurm has given out more of GPU {gpu} than there is: this job has {}, {others}. The jobs keep their limits, but the GPU's memory may not suffice for all",
+            "{id}: Slurm has given out more of GPU {gpu} than there is: this job has {}, {others}. The jobs keep their \
+             limits, but the GPU's memory may not suffice for all",
             Share::from_milli(slice.sm_milli).short()
         ))
     })

@@ -191,7 +191,8 @@ pub(crate) fn order(world: &World<'_>, call: AdminCall, past: &Past) -> Result<O
         }
         lines.push(match affected.is_empty() {
             true => "if the last 7 days were repeated, no run would be treated differently".to_owned(),
-            false => "the last 7 days were simulated with the sizes that claims asked for, and for programs without a claim with their peak plus 10 %. These runs would be treated differently:"
+            false => "the last 7 days were simulated with the sizes that claims asked for, and for programs without a \
+                claim with their peak plus 10 %. These runs would be treated differently:"
                 .to_owned(),
         });
         let row = |((who, how), (runs, longest_s)): (&(String, &str), &(u32, f64))| {

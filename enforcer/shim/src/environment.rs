@@ -91,7 +91,8 @@ pub(crate) fn chose_in_vain(claim: &str) {
         && !list.starts_with('-')
     {
         say::line(&format!(
-            "claim {claim}: CUDA_VISIBLE_DEVICES={list} names a GPU that this claim does not have. Inside a claim, GPUs are numbered from 0. Remove CUDA_VISIBLE_DEVICES"
+            "claim {claim}: CUDA_VISIBLE_DEVICES={list} names a GPU that this claim does not have. Inside a claim, \
+             GPUs are numbered from 0. Remove CUDA_VISIBLE_DEVICES"
         ));
     }
 }

@@ -20,7 +20,8 @@
     reason = "speaks the driver's C interface; every block states why it is sound"
 )]
 
-// Layers, the lowest first: a file imports from its own and from those above it here, none in a circle (`tests/tidy.rs` of the workspace).
+// Layers, the lowest first: a file imports from its own and from those above it here, none in a circle
+// (`tests/tidy.rs` of the workspace).
 
 // What needs nothing of the proxy's own.
 mod cuda;

@@ -297,7 +297,8 @@ mod tests {
         what.reach = Some(6 * GIB + 2 * MIB);
         assert_eq!(
             at_cap(&what),
-            "claim c3: the program asked for 3.0 GiB, but the claim has 1.0 GiB left of its limit of 6.0 GiB on GPU 1; 2 MiB more is \
+            "claim c3: the program asked for 3.0 GiB, but the claim has 1.0 GiB left of its limit of 6.0 GiB on GPU 1; \
+             2 MiB more is \
              free there; to wait for more: gshare resize c3 --gpu-mem 8G --wait"
         );
         what.charged += 1;

@@ -47,7 +47,8 @@ fn the_first_allocation_past_the_cap_is_refused_to_the_byte() {
         let expected = if fits {
             "claim c3 has reached its memory limit: 3.1 of 3.1 GiB on GPU-11111111"
         } else {
-            "claim c3: the program asked for 1.0 GiB, but the claim has 1023.9 MiB left of its limit of 3.1 GiB on GPU-11111111"
+            "claim c3: the program asked for 1.0 GiB, but the claim has 1023.9 MiB left of its limit of 3.1 GiB on \
+             GPU-11111111"
         };
         assert!(said.contains(expected), "{said}");
     }

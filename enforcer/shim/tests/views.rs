@@ -95,7 +95,8 @@ fn a_program_that_asks_for_the_machines_numbers_gets_the_claims_gpus_or_reads_wh
     client.must("init");
     assert_eq!(client.must("devices"), 1);
     assert_eq!(client.must("device_bytes 0"), CAPS[1]);
-    let why = "names a GPU that this claim does not have. Inside a claim, GPUs are numbered from 0. Remove CUDA_VISIBLE_DEVICES";
+    let why = "names a GPU that this claim does not have. Inside a claim, GPUs are numbered from 0. Remove \
+        CUDA_VISIBLE_DEVICES";
     for (list, told) in [
         ("6", true),
         (&*rig.uuid(1), true),

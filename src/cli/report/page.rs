@@ -160,7 +160,8 @@ impl<'a> Page<'a> {
             let (waited, idle_h) = (total.waited_gpu_s, hours(idle));
             out.push(match waited > 0.0 {
                 true => format!(
-                    "Users waited for {} GPU h of capacity, while {idle_h} GPU h of claimed capacity were idle. If idle claims had made room, this would have avoided at most {} GPU h of waiting.",
+                    "Users waited for {} GPU h of capacity, while {idle_h} GPU h of claimed capacity were idle. If \
+                     idle claims had made room, this would have avoided at most {} GPU h of waiting.",
                     hours(waited),
                     hours(idle.min(waited))
                 ),
@@ -396,7 +397,8 @@ impl<'a> Page<'a> {
         }
         out += &self.sharing();
         if !self.names {
-            out += "<p class=\"dim\">User names are replaced by aliases; --names shows the names of users and programs.</p>\n";
+            out += "<p class=\"dim\">User names are replaced by aliases; --names shows the names of users and \
+                programs.</p>\n";
         }
         out + "</body></html>\n"
     }
@@ -665,7 +667,8 @@ mod tests {
             "{chart}"
         );
         assert!(
-            html.contains("Suppose each program had claimed its own peak plus 10 %. Then 14 runs would have held 1.5 to 3.0 GPU h")
+            html.contains("Suppose each program had claimed its own peak plus 10 %. Then 14 runs would have held 1.5 \
+                to 3.0 GPU h")
                 && html.contains("<tr><td>user 1<td>9<td class=\"more\">1.0 to 2.5<td>0 to 2<td"),
             "{html}"
         );

@@ -40,12 +40,15 @@ pub(super) fn sentences(report: &ReportView) -> Vec<String> {
     };
     vec![
         format!(
-            "Suppose each program had claimed its own peak plus 10 %. Then {runs} run{s} would have held {held} GPU h instead of {}. Of the runs, {} would have waited{longest}, {refused} would have been refused, and {limited} would have reached a memory limit.",
+            "Suppose each program had claimed its own peak plus 10 %. Then {runs} run{s} would have held {held} GPU h \
+             instead of {}. Of the runs, {} would have waited{longest}, {refused} would have been refused, and \
+             {limited} would have reached a memory limit.",
             hours(sharing.occupied_gpu_s),
             range(waited, |n| n.to_string()),
         ),
         format!(
-            "Lower figures: runs share compute freely. Upper figures: each run reserves the GPU time that it used, and claims the peak memory of its program's earlier runs plus 10 %.{older}"
+            "Lower figures: runs share compute freely. Upper figures: each run reserves the GPU time that it used, and \
+             claims the peak memory of its program's earlier runs plus 10 %.{older}"
         ),
     ]
 }
@@ -135,7 +138,9 @@ mod tests {
         };
         assert_eq!(
             sentences(&report)[0],
-            "Suppose each program had claimed its own peak plus 10 %. Then 14 runs would have held 1.5 to 3.0 GPU h instead of 10.0. Of the runs, 0 to 2 would have waited, the longest for 0 to 1h 30m, 1 would have been refused, and 0 to 1 would have \
+            "Suppose each program had claimed its own peak plus 10 %. Then 14 runs would have held 1.5 to 3.0 GPU h \
+             instead of 10.0. Of the runs, 0 to 2 would have waited, the longest for 0 to 1h 30m, 1 would have been \
+             refused, and 0 to 1 would have \
              reached a memory limit."
         );
         let rows: Vec<_> = rows(&report).collect();

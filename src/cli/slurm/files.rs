@@ -21,7 +21,8 @@ const WHERE: [&str; FILES.len()] = [
     "a block for DIR/cli_filter.lua, on every host where users type srun, sbatch or salloc",
     "DIR/gshare-epilog, executable",
     "DIR/gshare-health, executable",
-    "the plugin's source; to compile it: gshare slurm config gshare_spank.c | cc -shared -fPIC -O2 -x c - -o /usr/local/lib/slurm/gshare_spank.so",
+    "the plugin's source; to compile it: gshare slurm config gshare_spank.c | cc -shared -fPIC -O2 -x c - -o \
+     /usr/local/lib/slurm/gshare_spank.so",
 ];
 
 /// What has to be started anew after a change.

@@ -49,7 +49,8 @@ pub enum AdminCommand {
             gshare admin mode 1 mps --wait       change when its last claim has ended\n  \
             gshare admin mode 0 exclusive --wait=2h\n  \
             gshare admin mode 1 timeslice\n\n\
-            While --wait waits, no new claims start there. The mode survives restarts, and overrides section [gpu] of gshare.toml. gshare admin mig makes and removes MIG instances.")]
+            While --wait waits, no new claims start there. The mode survives restarts, and overrides section [gpu] of \
+            gshare.toml. gshare admin mig makes and removes MIG instances.")]
     Mode(ModeArgs),
     /// Let go of GPUs, so that they can be reset or their driver settings changed
     #[command(after_long_help = "Examples:\n  \
@@ -66,7 +67,8 @@ pub enum AdminCommand {
             sudo gshare admin off --for 2h    for two hours\n\n\
             Root can do this within a second, even if the service hangs or is dead: the command itself then lifts the \
             limits and device filters of all claims. gshare stays off across restarts of the service and of the \
-            machine. While gshare is off, programs can disturb each other as if gshare were not installed. With --for, gshare switches on again after that time, and announces this 10 minutes before.")]
+            machine. While gshare is off, programs can disturb each other as if gshare were not installed. With --for, \
+            gshare switches on again after that time, and announces this 10 minutes before.")]
     Off(OffArgs),
     /// Resume enforcement after gshare admin off; ends no program
     #[command(after_long_help = "Examples:\n  \
@@ -87,9 +89,12 @@ pub enum AdminCommand {
             limits; gshare takes nothing from them. 3 reclaim: guarantees and idle rules apply too, and gshare may \
             offload, move or suspend claims to make room, always announced. 4 require: in addition, programs without \
             a claim cannot open GPUs.\n\n\
-            If a GPU and a group have different stages, the lower one applies. Without --gpus and --group the stage applies to all GPUs and users, and replaces stages set earlier for some GPUs or groups. Setting a stage cancels a change planned with \
+            If a GPU and a group have different stages, the lower one applies. Without --gpus and --group the stage \
+            applies to all GPUs and users, and replaces stages set earlier for some GPUs or groups. Setting a stage \
+            cancels a change planned with \
             --from. A change never limits, pauses, moves or ends a running program: a lower stage applies to running \
-            claims at once, a higher one only to new claims. The stage survives restarts. Unlike mode and mig, it gives way to gshare.toml: section [stage] there overrides it.")]
+            claims at once, a higher one only to new claims. The stage survives restarts. Unlike mode and mig, it \
+            gives way to gshare.toml: section [stage] there overrides it.")]
     Stage(StageArgs),
     /// Create a claim in a user's name, for all programs in a cgroup that gshare does not own
     #[command(
@@ -192,7 +197,8 @@ pub enum QuotaCommand {
     #[command(after_long_help = "Examples:\n  \
             gshare admin quota set user:ada --max 2\n  \
             gshare admin quota set group:lab --gpus 1.5 --weight 2 --max 3\n\n\
-            Claims within a guarantee are served first. The other claims follow, ordered by their owner's recent use divided by the owner's weight, lowest first.")]
+            Claims within a guarantee are served first. The other claims follow, ordered by their owner's recent use \
+            divided by the owner's weight, lowest first.")]
     Set {
         /// user:NAME, group:NAME or project:NAME
         #[arg(value_name = "PARTY")]

@@ -51,7 +51,10 @@ pub struct MoveArgs {
 pub(super) const OFFLOAD: &str = "Examples:\n  \
     gshare offload c3            its GPU memory moves to host RAM\n  \
     gshare offload sweep --json\n\n\
-    Other claims can then use the room on the GPU. The next CUDA call of the claim's programs waits for room and brings the memory back. A call that only queries (cuMemGetInfo, cuStreamQuery, ...) brings it back only after 10 seconds, unless the main thread makes the call. Otherwise a monitoring thread would undo every offload. Programs that use MPS, MIG, managed memory, memory shared between processes (IPC) or \
+    Other claims can then use the room on the GPU. The next CUDA call of the claim's programs waits for room and \
+    brings the memory back. A call that only queries (cuMemGetInfo, cuStreamQuery, ...) brings it back only after 10 \
+    seconds, unless the main thread makes the call. Otherwise a monitoring thread would undo every offload. Programs \
+    that use MPS, MIG, managed memory, memory shared between processes (IPC) or \
     NCCL cannot be offloaded: gshare ps says why.";
 pub(super) const RESTORE: &str = "Example:\n  \
     gshare restore c3            bring it back now; waits for room";
@@ -62,5 +65,7 @@ pub(super) const RESUME: &str = "Example:\n  \
 pub(super) const MOVE: &str = "Examples:\n  \
     gshare move c3 --gpu 1          to another GPU of the same model\n  \
     gshare move big --gpu 2,3       a claim of two GPUs\n\n\
-    Programs pause during the move and keep their memory. A move needs driver release 580 or later. It works only if CUDA_VISIBLE_DEVICES was not set when the programs started. If the claim was bound to GPUs with --gpu-ids, the new GPU replaces the \
+    Programs pause during the move and keep their memory. A move needs driver release 580 or later. It works only if \
+    CUDA_VISIBLE_DEVICES was not set when the programs started. If the claim was bound to GPUs with --gpu-ids, the new \
+    GPU replaces the \
     old one in that list.";

@@ -29,5 +29,6 @@ pub const EXAMPLES: &str = "Examples:\n  \
     gshare nodes h100box gpu2       two machines, by ssh\n  \
     gshare nodes -w                 the listed machines, every 2 seconds\n  \
     gshare nodes /nfs/gshare/       from status files\n\n\
-    FREE NOW is what you could claim there now. If it comes from a status file, it is what the user who writes that file could claim. A \
+    FREE NOW is what you could claim there now. If it comes from a status file, it is what the user who writes that \
+    file could claim. A \
     machine without news for 3 seconds is shown as silent. ssh must not ask for a password.";

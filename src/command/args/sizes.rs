@@ -63,7 +63,9 @@ pub struct ResizeArgs {
 pub const KEEP: &str = "Examples:\n  \
     gshare keep c3    c3 is not moved, offloaded or suspended for 10 minutes\n\n\
     Before gshare takes anything from a claim, it warns the owner on the terminal: what, when and for whom. Until the \
-    announced time, gshare keep can postpone the action by 10 minutes (keep in section [reclaim] of gshare.toml). You can do this once for each claim that waits for the room. During these minutes other claims make room, or the waiting claim waits longer.";
+    announced time, gshare keep can postpone the action by 10 minutes (keep in section [reclaim] of gshare.toml). You \
+    can do this once for each claim that waits for the room. During these minutes other claims make room, or the \
+    waiting claim waits longer.";
 
 /// `gshare keep`.
 #[derive(Args, Clone, Debug)]
@@ -75,7 +77,12 @@ pub struct KeepArgs {
 /// Examples of `gshare extend`.
 pub const EXTEND: &str = "Examples:\n  \
     gshare extend c3 -t 1h    one hour more\n\n\
-    gshare warns the owner on the terminal before the time limit (lease-warning in section [claims] of gshare.toml, default 10 minutes). A claim above its owner's guarantee (quota) is on loan. gshare does not extend a claim on loan while a claim with priority waits for the same GPU. Claims within their owner's guarantee have priority, and so do claims that have waited very long. At the time limit, programs on the GPU get SIGTERM, then a grace time to save (lease-grace, default 30 seconds), then SIGKILL. gshare claim then exits 124. If CMD is a script that does not use the GPU itself, the script keeps running; if it then succeeds, gshare claim exits 0.";
+    gshare warns the owner on the terminal before the time limit (lease-warning in section [claims] of gshare.toml, \
+    default 10 minutes). A claim above its owner's guarantee (quota) is on loan. gshare does not extend a claim on \
+    loan while a claim with priority waits for the same GPU. Claims within their owner's guarantee have priority, and \
+    so do claims that have waited very long. At the time limit, programs on the GPU get SIGTERM, then a grace time to \
+    save (lease-grace, default 30 seconds), then SIGKILL. gshare claim then exits 124. If CMD is a script that does \
+    not use the GPU itself, the script keeps running; if it then succeeds, gshare claim exits 0.";
 
 /// `gshare extend`.
 #[derive(Args, Clone, Debug)]

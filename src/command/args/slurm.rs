@@ -147,4 +147,6 @@ pub const EXAMPLES: &str = "Examples:\n  \
     gshare slurm config job_submit.lua --shards 8\n  \
     gshare slurm install                       what it would change, on a site with one node\n  \
     sudo gshare slurm check                    what is missing on this node\n\n\
-    If gpus is set in section [slurm] of gshare.toml, gshare limits each Slurm job to the part of a GPU that Slurm gave it. Users type `srun --gres=gshare:0.5 COMMAND`, which the block in cli_filter.lua turns into shards. They never call gshare slurm.";
+    If gpus is set in section [slurm] of gshare.toml, gshare limits each Slurm job to the part of a GPU that Slurm \
+    gave it. Users type `srun --gres=gshare:0.5 COMMAND`, which the block in cli_filter.lua turns into shards. They \
+    never call gshare slurm.";

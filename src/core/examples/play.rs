@@ -1,6 +1,7 @@
 //! The rows of `gshare bench schedule` that the live machine is judged by, without the rest of gshare: builds in seconds.
 //!
-//! `cargo run --release -p gshare-core --example play -- DIR [--blocks N] [--from N] [--row TEXT|TEXT] [--list TEXT] [--full] [--gaming] [--bounds] [--late] [--policy NAME ...]`
+//! `cargo run --release -p gshare-core --example play -- DIR [--blocks N] [--from N] [--row TEXT|TEXT] [--list TEXT]
+//! [--full] [--gaming] [--bounds] [--late] [--policy NAME ...]`
 #![allow(clippy::print_stdout, reason = "it prints rows")]
 
 use std::collections::BTreeMap;

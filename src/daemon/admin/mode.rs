@@ -77,7 +77,8 @@ pub(super) fn order(
     };
     then.extend(holders.into_iter().map(|id| {
         let text = format!(
-            "{id}: when your claim has ended, GPU {g} changes to mode {mode}. You need not do anything; your claim keeps running until then"
+            "{id}: when your claim has ended, GPU {g} changes to mode {mode}. You need not do anything; your claim \
+             keeps running until then"
         );
         Command::TellOwner { id, text }
     }));

@@ -189,7 +189,8 @@ pub(crate) fn suggest(told: &Told, facts: &Facts, command: &[String]) -> Suggest
             out.mem = (facts.default_mem.0 / STEP).max(1) * STEP;
             out.sm = Some(facts.default_sm);
             out.reasons = vec![format!(
-                "a guess: no earlier run of {} used a GPU. The claim starts with the default size of its class and may use all free capacity; after {}, gshare sets the size to what the claim used until then",
+                "a guess: no earlier run of {} used a GPU. The claim starts with the default size of its class and may \
+                 use all free capacity; after {}, gshare sets the size to what the claim used until then",
                 if out.what.is_empty() {
                     "this command"
                 } else {

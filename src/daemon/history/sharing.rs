@@ -85,7 +85,11 @@ impl Store {
             return Ok(None);
         }
         let Some(machine) = place.played.as_ref().map(|played| played.0) else {
-            view.not_played = Some("the machine has MIG instances, which differ in size, so the runs cannot be simulated".to_owned());
+            view.not_played = Some(
+                "the machine has MIG instances, which differ in size, so the runs cannot be \
+                simulated"
+                    .to_owned(),
+            );
             return Ok(None);
         };
         let (mut uses, mut gpus) = (self.of_claims(from_ms, to_ms)?, self.gpus_of_claims()?);

@@ -203,7 +203,8 @@ impl Journal {
         while let Some(end) = ends.first() {
             let (peak, launches) = (Some(end.peak), Some(end.launches));
             if let Err(error) = self.end(&end.record, end.ended_ms, &end.cause, peak, launches) {
-                tracing::error!(claim = end.record.id, %error, "the end of a claim is not in the journal yet; gshare tries again");
+                tracing::error!(claim = end.record.id, %error, "the end of a claim is not in the journal yet; gshare \
+                    tries again");
                 break;
             }
             ends.remove(0);

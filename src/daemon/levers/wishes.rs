@@ -67,7 +67,8 @@ pub(crate) fn wish(
     if leaves && world.gpus.refuses_pytorch() {
         let release = world.gpus.driver_version();
         let text = format!(
-            "driver release {release} cannot checkpoint most programs, including PyTorch; if the checkpoint fails, {id} keeps running"
+            "driver release {release} cannot checkpoint most programs, including PyTorch; if the checkpoint fails, \
+             {id} keeps running"
         );
         then.push(Command::TellOwner { id, text });
     }

@@ -224,7 +224,8 @@ impl Dividing {
 fn undone(g: usize, why: &Undivided, undo: &str) -> WireError {
     let hint = match why {
         Undivided::Driver(MigError::Pending(_)) => format!(
-            "the GPU must be reset, while no program has it open. 1. Stop monitoring programs. 2. gshare admin release {g} --for 60s && nvidia-smi -i {g} --gpu-reset. 3. Restart gshared, which makes the instances"
+            "the GPU must be reset, while no program has it open. 1. Stop monitoring programs. 2. gshare admin release \
+             {g} --for 60s && nvidia-smi -i {g} --gpu-reset. 3. Restart gshared, which makes the instances"
         ),
         _ => format!("changes made so far stay; {undo} reverts them"),
     };

@@ -118,7 +118,8 @@ fn rung_row(world: &World<'_>, g: usize) -> Check {
              between them, and shares are not enforced".to_owned(),
             SIMULATION,
             Some(format!(
-                "if more GPUs have mode auto, gshare can put MPS claims and turn-taking claims on different ones. Or choose one mode for this GPU: gshare admin mode {g} timeslice --wait (or mps)"
+                "if more GPUs have mode auto, gshare can put MPS claims and turn-taking claims on different ones. Or \
+                 choose one mode for this GPU: gshare admin mode {g} timeslice --wait (or mps)"
             )),
         ),
         GpuMode::Auto => match (mps, runs_through_mps(world, g)) {

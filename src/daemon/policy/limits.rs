@@ -95,7 +95,8 @@ pub(super) fn limits_row(world: &World<'_>) -> Check {
             name,
             if others == 0 { "ok" } else { "limited" },
             format!(
-                "on {some} of {} GPUs the driver itself enforces memory: each claim is guaranteed its size, and its limit is the maximum",
+                "on {some} of {} GPUs the driver itself enforces memory: each claim is guaranteed its size, and its \
+                 limit is the maximum",
                 some + others
             ),
         ),

@@ -61,9 +61,11 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "sort the claims by id, user, GPU, memory, GPU time, SM activity";
     Screen, "S", "" 0, act::some_claims => |m| act::sort_by(m, m.sort),
         "reverse the order of the claims; a second click on a heading does the same";
-    Screen, "!", "warnings" 5, |m| need(!view::warnings(m).is_empty(), "no warnings") => |m| m.dialog = Some(Dialog::Warnings(0)),
+    Screen, "!", "warnings" 5, |m| need(!view::warnings(m).is_empty(), "no \
+        warnings") => |m| m.dialog = Some(Dialog::Warnings(0)),
         "all warnings, and what can be done about each";
-    Screen, "L", "" 0, |m| need(m.snapshot.iter().any(|s| !s.notices.is_empty()), "nothing has happened yet") => |m| m.dialog = Some(Dialog::Log(0)),
+    Screen, "L", "" 0, |m| need(m.snapshot.iter().any(|s| !s.notices.is_empty()), "nothing has happened \
+        yet") => |m| m.dialog = Some(Dialog::Log(0)),
         "what has happened, the newest first";
     Screen, "y", "" 0, act::copyable => act::copy,
         "copy the id of the chosen row, or the command that fixes the chosen check (OSC 52)";
@@ -109,13 +111,15 @@ pub(super) static COMMANDS: &[Command] = commands! {
         "show what is in the chosen group, or the processes of the chosen claim";
     Page(Claims), "Left h", "" 0, |m| need(m.current().is_some(), act::NO_ROW) => |m| act::turn(m, false),
         "hide the group or the processes again";
-    Page(Queue), "+", "zoom" 1, |m| need(act::half_axis(m).0 > 1_800_000, "an hour is the shortest time") => |m| act::zoom(m, -1),
+    Page(Queue), "+", "zoom" 1, |m| need(act::half_axis(m).0 > 1_800_000, "an hour is the shortest \
+        time") => |m| act::zoom(m, -1),
         "show a shorter time ahead";
     Page(Queue), "-", "" 0, always => |m| act::zoom(m, 1),
         "show a longer time ahead";
     Page(Queue), "]", "later" 1, act::some_ahead => |m| act::look_ahead(m, true),
         "show the next period";
-    Page(Queue), "[", "" 0, |m| need(m.ahead_ms > 0, "the chart already starts at the present time; ] shows a later period") => |m| act::look_ahead(m, false),
+    Page(Queue), "[", "" 0, |m| need(m.ahead_ms > 0, "the chart already starts at the present time; ] shows a later \
+        period") => |m| act::look_ahead(m, false),
         "show the period before, but nothing before now";
     Page(History), "b", "by" 5, always => act::next_split,
         "split the chart: everybody, each user, each GPU";

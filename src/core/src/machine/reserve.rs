@@ -7,7 +7,8 @@
 //! is gone by then (nine in ten of such runs are), or fits beside it, starts before; nobody else does.
 //! Where nobody knows when others end nothing is promised and nothing is kept, until a claim has waited for twelve hours.
 //!
-//! A moment that rests on a time limit is kept to. One that rests on earlier runs is a guess, so whoever is as likely gone by
+//! A moment that rests on a time limit is kept to. One that rests on earlier runs is a guess, so whoever is as likely
+//! gone by
 //! then as not is let past as well: where run times differ by much nine in ten are over so late that GPUs would be idle.
 
 use std::time::Duration;
