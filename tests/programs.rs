@@ -101,7 +101,7 @@ fn the_command_that_a_refusal_names_makes_room() {
     let errors = BufReader::new(raw.child.stderr.take().expect("piped"));
     let said = std::thread::spawn(move || {
         let mut lines = errors.lines().map_while(Result::ok);
-        lines.find(|line| line.contains(" asked, "))
+        lines.find(|line| line.contains("the program asked for"))
     });
     // In its first second, before the service has looked at the GPU again.
     let answer = raw.ask(&format!("alloc {}", 3 * 1024 * MIB));

@@ -303,7 +303,9 @@ fn the_faq_quotes_messages_that_the_program_prints() {
         p.extension().is_some_and(|e| e == "rs")
             && (p.starts_with("src") || p.starts_with("enforcer") || p.starts_with("config"))
     });
-    let sources: Vec<String> = sources.map(|p| text(&p)).collect();
+    // A text may go on in the next line.
+    let whole = |source: String| -> String { source.split("\\\n").map(str::trim_start).collect() };
+    let sources: Vec<String> = sources.map(|p| whole(text(&p))).collect();
     let page = text(Path::new("docs/faq.md"));
     let headings = page.lines().filter(|l| l.starts_with("### "));
     let quotes = headings.flat_map(|l| l.split('`').skip(1).step_by(2));

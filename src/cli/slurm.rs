@@ -305,6 +305,7 @@ fn sm_limit(
 ) -> Result<Option<u32>, Failure> {
     let may = queue.iter().any(|name| slurm.burst.contains(name));
     let own = Share::from_milli(part).short();
+    let named: Vec<_> = queue.iter().filter(|n| !n.is_empty()).cloned().collect();
     match limit {
         None if may => Ok(None),
         None => Ok(Some(part)),
@@ -321,7 +322,7 @@ fn sm_limit(
                 "--gshare-limit {} is more than the job's part of a GPU ({own}); on this node, jobs in {} may not use \
                  more than their part",
                 limit.short(),
-                queue.join("/")
+                named.join("/")
             ),
         )),
         Some(limit) => Ok(Some(limit.milli())),

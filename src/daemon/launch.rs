@@ -132,7 +132,7 @@ impl Strict {
         if let Err(why) = self.launcher() {
             return Err(WireError::new(
                 ErrorCode::NotPermitted,
-                format!("this machine enforces strict limits, which is not possible for commands now: {why}"),
+                format!("this machine enforces strict limits, but cannot start commands under them now: {why}"),
             )
             .with_hint("ask your administrator to run gshare doctor"));
         }
@@ -144,8 +144,8 @@ impl Strict {
         if field(&status, "NoNewPrivs:") == Some("1") && peer.uid != 0 {
             return Err(WireError::new(
                 ErrorCode::NotPermitted,
-                "this machine enforces strict limits, and no_new_privs is set for this process, so gshare-exec cannot \
-                 get the privilege to do so",
+                "this machine enforces strict limits: gshare-exec needs a privilege to set them, and cannot get it, \
+                 because no_new_privs is set for this process",
             )
             .with_hint(
                 "a sandbox, a container or a systemd unit with NoNewPrivileges= sets no_new_privs: run gshare claim \

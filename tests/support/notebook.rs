@@ -211,7 +211,9 @@ impl Notebook {
 pub fn without_grant(printed: &str) -> String {
     let own = printed.split_inclusive('\n');
     own.filter(|line| {
-        !(line.starts_with("gshare: c") && line.contains(" of GPU ") && line.contains("SMs"))
+        !(line.starts_with("gshare: c")
+            && line.contains(" of GPU ")
+            && line.contains(", up to 100 %)"))
     })
     .collect()
 }

@@ -18,7 +18,7 @@ pub(crate) fn own_file() -> Result<PathBuf, Refusal> {
         if std::fs::metadata("/").is_ok_and(|root| root.uid() != 0) {
             return Refusal::new(
                 NOT_PERMITTED,
-                "this machine enforces strict limits, which is not possible in your own user namespace",
+                "this machine enforces strict limits, and gshare-exec cannot set them in your own user namespace",
             )
             .hint("run gshare claim outside the namespace, and create the namespace inside the claim: gshare claim -- unshare ...");
         }

@@ -24,7 +24,7 @@ pub(crate) fn check_privilege() -> Result<(), Refusal> {
     if prctl::get_no_new_privs().unwrap_or(false) {
         return Err(Refusal::new(
             NOT_PERMITTED,
-            "this machine enforces strict limits, but no_new_privs is set for this process, so gshare-exec cannot do so",
+            "this machine enforces strict limits, and gshare-exec cannot set them: no_new_privs is set for this process",
         )
         .hint("a sandbox, a container or a systemd unit with NoNewPrivileges= sets no_new_privs: run gshare claim outside it, and start the sandbox or container inside the claim"));
     }
@@ -40,7 +40,7 @@ pub(crate) fn check_privilege() -> Result<(), Refusal> {
     };
     Err(Refusal::new(
         NOT_PERMITTED,
-        format!("this machine enforces strict limits, but gshare-exec lacks the capability to do so: {why}"),
+        format!("this machine enforces strict limits, and gshare-exec lacks the capability to set them: {why}"),
     )
     .hint("gshare doctor says what is missing. To use strace or gdb, start it inside the claim: gshare claim -- strace CMD"))
 }

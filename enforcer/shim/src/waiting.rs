@@ -152,7 +152,7 @@ impl Waiting {
     pub(crate) fn granted(&self) {
         if let Some((claim, ..)) = &self.told {
             say::line(&format!(
-                "claim c{claim}: got its GPU after {} s",
+                "claim c{claim} got its GPU after {} s",
                 self.begun.elapsed().as_secs()
             ));
         }

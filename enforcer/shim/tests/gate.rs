@@ -280,7 +280,7 @@ fn launches_that_may_have_begun_long_before_their_calls_ended_are_not_counted_as
         client.must(&format!("sync_stream {stream}"));
     }
     let work = rig.until_work("over", |work| work.flight.is_none());
-    assert!(work.busy_ns / (2 * MS) + work.unmeasured >= 18, "{work:?}");
+    assert!((36..=60).contains(&(work.busy_ns / MS)), "{work:?}");
 }
 
 /// A launch goes to the context of its stream, whatever context the thread has.

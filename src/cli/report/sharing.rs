@@ -47,8 +47,8 @@ pub(super) fn sentences(report: &ReportView) -> Vec<String> {
             range(waited, |n| n.to_string()),
         ),
         format!(
-            "Lower figures: runs share compute freely. Upper figures: each run reserves the GPU time that it used, and \
-             claims the peak memory of its program's earlier runs plus 10 %.{older}"
+            "Of each range, the smaller figure assumes that runs share compute freely. The larger one assumes that \
+             each run reserves the GPU time that it used, and claims the peak memory of its program's earlier runs plus 10 %.{older}"
         ),
     ]
 }

@@ -52,8 +52,8 @@ pub(super) const OFFLOAD: &str = "Examples:\n  \
     gshare offload c3            its GPU memory moves to host RAM\n  \
     gshare offload sweep --json\n\n\
     Other claims can then use the room on the GPU. The next CUDA call of the claim's programs waits for room and \
-    brings the memory back. A call that only queries (cuMemGetInfo, cuStreamQuery, ...) brings it back only after 10 \
-    seconds, unless the main thread makes the call. Otherwise a monitoring thread would undo every offload. Programs \
+    brings the memory back. So that a monitoring thread does not undo every offload, a call that only queries \
+    (cuMemGetInfo, cuStreamQuery, ...) waits 10 seconds first if another than the main thread makes it. Programs \
     that use MPS, MIG, managed memory, memory shared between processes (IPC) or \
     NCCL cannot be offloaded: gshare ps says why.";
 pub(super) const RESTORE: &str = "Example:\n  \

@@ -81,8 +81,8 @@ pub const EXTEND: &str = "Examples:\n  \
     default 10 minutes). A claim above its owner's guarantee (quota) is on loan. gshare does not extend a claim on \
     loan while a claim with priority waits for the same GPU. Claims within their owner's guarantee have priority, and \
     so do claims that have waited very long. At the time limit, programs on the GPU get SIGTERM, then a grace time to \
-    save (lease-grace, default 30 seconds), then SIGKILL. gshare claim then exits 124. If CMD is a script that does \
-    not use the GPU itself, the script keeps running; if it then succeeds, gshare claim exits 0.";
+    save (lease-grace, default 30 seconds), then SIGKILL. gshare claim then exits 124, or 0 if CMD is a script that \
+    keeps running without its GPU program and succeeds.";
 
 /// `gshare extend`.
 #[derive(Args, Clone, Debug)]

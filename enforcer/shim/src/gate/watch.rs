@@ -225,6 +225,7 @@ impl Gate {
         let unsure = inner.timeline.unsure_ns();
         let earliest = ran.map(|(start, _)| start.saturating_sub(unsure));
         let known = usual.is_some_and(|usual| usual.is_sure);
+        let whole_ns = seen.elapsed_ns;
         let (mut seen, rough) = seen.without_gap(earliest, flight.call, known);
         // Where the call says nothing about the launch, it took as long as others of its kind.
         let of = |ns: Option<u64>| {
@@ -253,14 +254,18 @@ impl Gate {
         let needs_ns = needs.map(|load| load.busy_ns);
         let given = gpu.tally.given(flight.lane.0, flight.lane.1);
         inner.timeline.given(place, given);
-        let alone_ns = inner.timeline.landed(now, place, ran, sms, needs_ns, takes);
-        match (flight.measured, seen.elapsed_ns) {
-            // The next one of its kind is measured again: what is learnt too short is counted for long before it is.
-            (Some(_), Some(_)) if rough => {
-                self.unmeasured.fetch_add(1, Ordering::Relaxed);
-            }
-            (Some(key), Some(ns)) => gpu.tally.learn(key, ns, alone_ns.unwrap_or(ns)),
-            _ => {}
+        // Where nobody can tell how much of it passed in the call, rather too much is counted than too little.
+        let counted = match seen.elapsed_ns {
+            Some(_) if rough => of(whole_ns),
+            _ => ran,
+        };
+        let alone_ns = (inner.timeline).landed(now, place, counted, sms, needs_ns, takes);
+        // What is learnt too short is counted for long before one of its kind is measured again.
+        let too_rough = |ns| rough && whole_ns.is_some_and(|whole| ns < whole / 2);
+        if let Some(key) = flight.measured
+            && let Some(ns) = seen.elapsed_ns.filter(|ns| !too_rough(*ns))
+        {
+            gpu.tally.learn(key, ns, alone_ns.unwrap_or(ns).min(ns));
         }
         self.say_work(gpu, &mut inner);
         let others = inner.member.has_waiters();
