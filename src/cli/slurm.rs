@@ -305,7 +305,6 @@ fn sm_limit(
 ) -> Result<Option<u32>, Failure> {
     let may = queue.iter().any(|name| slurm.burst.contains(name));
     let own = Share::from_milli(part).short();
-    let named: Vec<_> = queue.iter().filter(|n| !n.is_empty()).cloned().collect();
     match limit {
         None if may => Ok(None),
         None => Ok(Some(part)),
@@ -316,15 +315,18 @@ fn sm_limit(
                 limit.short()
             ),
         )),
-        Some(limit) if limit.milli() > part && !may => Err(Failure::new(
-            failure::USAGE,
-            format!(
+        Some(limit) if limit.milli() > part && !may => {
+            // A job may have no QOS.
+            let names = queue.iter().map(String::as_str);
+            let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+            let text = format!(
                 "--gshare-limit {} is more than the job's part of a GPU ({own}); on this node, jobs in {} may not use \
                  more than their part",
                 limit.short(),
-                named.join("/")
-            ),
-        )),
+                names.join("/")
+            );
+            Err(Failure::new(failure::USAGE, text))
+        }
         Some(limit) => Ok(Some(limit.milli())),
     }
 }

@@ -42,11 +42,8 @@ pub(super) struct Lever {
 impl LeverState {
     /// A claim that is on its way from or to a GPU.
     pub(crate) fn under_way(&self) -> Option<ClaimId> {
-        let mut under_way = self
-            .claims
-            .iter()
-            .filter(|(_, lever)| lever.since.is_some());
-        under_way.next().map(|(id, _)| *id)
+        let mut all = self.claims.iter();
+        all.find_map(|(id, lever)| lever.since.map(|_| *id))
     }
 
     /// A lever on a claim is being pulled from now on.

@@ -265,7 +265,7 @@ impl Gate {
         if let Some(key) = flight.measured
             && let Some(ns) = seen.elapsed_ns.filter(|ns| !too_rough(*ns))
         {
-            gpu.tally.learn(key, ns, alone_ns.unwrap_or(ns).min(ns));
+            gpu.tally.learn(key, ns, alone_ns.unwrap_or(ns));
         }
         self.say_work(gpu, &mut inner);
         let others = inner.member.has_waiters();

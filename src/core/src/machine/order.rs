@@ -1,10 +1,9 @@
 //! The order of service of claims that wait.
 //!
 //! First come claims whose turn it is (they have waited for long), in the order in which it came, then those within
-//! what their owner is guaranteed
-//! (of those last who come back with more memory than they asked for). A claim that has run before and fits into what its
-//! owner is guaranteed has its turn there, before the owner's other claims; one of an owner at a time. Among the same standing goes the class of
-//! higher priority (for a claim's first hour), then, above the guarantee, the owner who has had the least of the machine lately, then the claim
+//! what their owner is guaranteed (of those last who come back with more memory than they asked for). A claim that has
+//! run before and fits into what its owner is guaranteed has its turn there, before the owner's other claims; one of an
+//! owner at a time. Among the same standing goes the class of higher priority (for a claim's first hour), then, above the guarantee, the owner who has had the least of the machine lately, then the claim
 //! that has run for the shortest time (by levels), then the one who asked first. What an owner is
 //! guaranteed is divided in the same order among their claims, whether they hold or wait.
 

@@ -4,12 +4,12 @@
 //! A claim ends at its time limit. One from which nothing can be taken also ends by when nine in ten of such runs had
 //! ended (told with [`super::Event::RunTime`]); of others no such end is waited for, since room can be made. The first
 //! claim that can neither start nor have room made for it is promised the earliest place that these ends allow. Whoever
-//! is gone by then (nine in ten of such runs are), or fits beside it, starts before; nobody else does.
+//! is gone by then (nine in ten of such runs are), or fits beside it, starts before.
 //! Where nobody knows when others end nothing is promised and nothing is kept, until a claim has waited for twelve hours.
 //!
-//! A moment that rests on a time limit is kept to. One that rests on earlier runs is a guess, so whoever is as likely
-//! gone by
-//! then as not is let past as well: where run times differ by much nine in ten are over so late that GPUs would be idle.
+//! A moment that rests on a time limit is kept to: nobody else starts before. One that rests on earlier runs is a guess,
+//! so whoever is as likely gone by then as not starts before as well: where run times differ by much, nine in ten are over
+//! so late that GPUs would be idle.
 
 use std::time::Duration;
 
@@ -162,10 +162,10 @@ impl Machine {
         ledger.insert(who, slices);
         let (at, firm) = match most {
             0 => (future.from.unwrap_or(now), true),
-            n => (
-                ends[n - 1].0,
-                self.lease_end(ends[n - 1].1) == Some(ends[n - 1].0),
-            ),
+            n => {
+                let (at, last) = ends[n - 1];
+                (at, self.lease_end(last) == Some(at))
+            }
         };
         Some(Reserved {
             at,

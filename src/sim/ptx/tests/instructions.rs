@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Flat, launch};
+use common::{Flat, launch_one};
 use gshare_sim_ptx::{Module, Trap};
 
 fn text(code: &str, result: &str) -> String {
@@ -27,14 +27,7 @@ fn run(code: &str, result: &str) -> Result<u64, Trap> {
     let module = Module::link(&[&text(code, result)]).unwrap_or_else(|e| panic!("{e}\n{code}"));
     let mut memory = Flat(Vec::new());
     let out = memory.put([[0; 8]]);
-    launch(
-        &module,
-        "k",
-        [1; 3],
-        [1; 3],
-        &out.to_le_bytes(),
-        &mut memory,
-    )?;
+    launch_one(&module, "k", &out.to_le_bytes(), &mut memory)?;
     let bits = u64::from_le_bytes(memory.get(out, 1)[0]);
     let wide = result.starts_with("%rd") || result.starts_with("%d");
     Ok(if wide { bits } else { bits & 0xffff_ffff })

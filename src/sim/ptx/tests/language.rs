@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Flat, Params, bind, launch, module, read_f32, read_f64, read_i32, read_i64, run};
+use common::{Flat, Params, bind, launch_one, module, read_f32, read_f64, read_i32, read_i64, run};
 use gshare_sim_ptx::{LaunchConfig, Module, Trap};
 
 const FEATURES: &str = include_str!("data/nvrtc_features.ptx");
@@ -99,10 +99,10 @@ fn a_variable_has_an_address_before_it_is_used() {
     let mut module = Module::link(&[FEATURES]).unwrap();
     let place = memory.put([[0; 1]; 256]);
     let params = Params::default().u64(place).u64(place).i32(1);
-    let unbound = launch(&module, "consts", [1; 3], [1; 3], &params.0, &mut memory).unwrap_err();
+    let unbound = launch_one(&module, "consts", &params.0, &mut memory).unwrap_err();
     assert_eq!(unbound, Trap::UnboundGlobal("table".into()));
     module.bind_global("table", place);
-    assert!(launch(&module, "consts", [1; 3], [1; 3], &params.0, &mut memory).is_ok());
+    assert!(launch_one(&module, "consts", &params.0, &mut memory).is_ok());
 }
 
 #[test]
@@ -133,14 +133,7 @@ fn texts_are_linked() {
     let mut memory = Flat(Vec::new());
     let module = module(&caller, &mut memory);
     let out = memory.put([[0; 8]]);
-    let trap = launch(
-        &module,
-        "k",
-        [1; 3],
-        [1; 3],
-        &out.to_le_bytes(),
-        &mut memory,
-    );
+    let trap = launch_one(&module, "k", &out.to_le_bytes(), &mut memory);
     assert!(
         matches!(trap, Err(Trap::Unsupported { line: 7, .. })),
         "{trap:?}"

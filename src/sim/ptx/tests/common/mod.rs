@@ -97,6 +97,16 @@ pub(crate) fn launch(
     module.launch(kernel, &config, memory)
 }
 
+/// Launches one thread.
+pub(crate) fn launch_one(
+    module: &Module,
+    kernel: &str,
+    params: &[u8],
+    memory: &mut Flat,
+) -> Result<u64, Trap> {
+    launch(module, kernel, [1; 3], [1; 3], params, memory)
+}
+
 /// Runs a grid in one dimension to its end.
 #[allow(clippy::unwrap_used, reason = "a test helper")]
 pub(crate) fn run(
