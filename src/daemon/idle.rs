@@ -32,7 +32,12 @@ const INSTEAD: &str = "offloaded or shrunk";
 type Rule = fn(&World<'_>, &mut Idling, &mut Vec<Command>);
 
 /// What is done with claims that idle, in this order. Each sees what those before it have noted.
-const RULES: &[Rule] = &[fixed::tell, warn::warn, detach_always, fixed::shrink];
+const RULES: &[Rule] = &[
+    fixed::tell, // one line each
+    warn::warn,
+    detach_always,
+    fixed::shrink,
+];
 
 /// What is known of one claim's idleness. Times are by the clock of launches.
 #[derive(Clone, Debug)]
