@@ -29,9 +29,10 @@ pub(super) const AWAY: Duration = Duration::from_secs(12 * 3600);
 /// The same of a claim that needs every GPU: while others come and go it comes back in its turn only, and it leaves nothing
 /// unused between them.
 const WHOLE_AWAY: Duration = Duration::from_secs(6 * 3600);
-/// For so long nothing is taken from a claim that starts or comes back in its turn, at most. Those whose turn it is to start
-/// divide it.
+/// For so long nothing is taken from a claim that comes back in its turn, at most.
 const SLOT: Duration = Duration::from_secs(3600);
+/// Those whose turn it is to start divide this: others wait for as long within their guarantee.
+const STARTS: Duration = Duration::from_secs(1800);
 /// Those of an owner that are away have their turns within this time together, so that none is away for much longer than
 /// until its turn; but none comes back for less than a while.
 const TURNS: Duration = Duration::from_secs(6 * 3600);
@@ -376,7 +377,7 @@ impl Machine {
             let comes_back = self.comes_back(ask.id);
             let slot = match comes_back {
                 true => TURNS / away.get(&ask.owner).copied().unwrap_or(1).max(1),
-                false => SLOT / u32::try_from(starting).unwrap_or(u32::MAX).max(1),
+                false => STARTS / u32::try_from(starting).unwrap_or(u32::MAX).max(1),
             };
             let slot = slot.clamp(LEAST_SLOT, SLOT);
             ask.turn = match comes_back {

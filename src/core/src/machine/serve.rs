@@ -129,6 +129,9 @@ impl Machine {
         {
             future.started(self, id, &slices, gone);
             let turn = waiting.turn;
+            // Where a claim whose turn it is waits before it, it has no turn that keeps that one waiting for longer.
+            let behind = ahead.iter().any(|w| w.due);
+            let most = behind.then(|| self.turns_end(now));
             if self.comes_back(id) {
                 self.unpark(id, slices.iter().map(|s| s.gpu), actions);
             } else {
@@ -136,7 +139,7 @@ impl Machine {
                 actions.push(self.grant(id, claim, slices));
             }
             if let (Some(granted), Some(slot)) = (self.claims.get_mut(id), turn) {
-                let until = now.saturating_add(slot);
+                let until = now.saturating_add(slot).min(most.unwrap_or(Now::MAX));
                 let taken = [Lever::Suspend, Lever::Requeue, Lever::Kill];
                 granted.run.spared.extend(taken.map(|lever| (lever, until)));
             }
@@ -177,6 +180,14 @@ impl Machine {
             self.hold(now, &mut waiting, future);
         }
         Some(waiting)
+    }
+
+    /// When the turns of those that hold are over.
+    fn turns_end(&self, now: Now) -> Now {
+        let held = self.ledger.held().map(|(id, _)| id);
+        let turns = held.filter(|id| self.has_slot(now, *id));
+        let until = turns.filter_map(|id| self.claims.get(id)?.run.spared.get(&Lever::Suspend));
+        until.copied().max().unwrap_or(now)
     }
 
     /// Whether a claim can start here and what is planned for it be left undone: others may count on that.

@@ -248,7 +248,7 @@ fn the_moment_at_which_a_large_claim_starts_only_becomes_earlier() {
 }
 
 #[test]
-fn claims_of_the_whole_machine_divide_an_hour_in_their_turn_and_have_the_next_after_six() {
+fn claims_of_the_whole_machine_divide_half_an_hour_in_their_turn_and_have_the_next_after_six() {
     // Two projects have all that they are guaranteed.
     let mut b = projects();
     for (id, uid) in [(1, 1), (2, 1), (11, 2), (12, 2)] {
@@ -261,10 +261,10 @@ fn claims_of_the_whole_machine_divide_an_hour_in_their_turn_and_have_the_next_af
     assert!(all_run(&b), "nothing is taken or kept for it yet");
     assert!(waits(&mut b, 21, 4 * MINUTE) > 0);
     assert_eq!(b.parked(), [1, 2, 11, 12]);
-    b.pass(s(28 * MINUTE));
+    b.pass(s(13 * MINUTE));
     assert!(
         b.at(21).is_some(),
-        "for half an hour nothing is taken from it"
+        "for a quarter of an hour nothing is taken from it"
     );
     // The second has the next turn, and is then the only one whose turn it is to start.
     assert!(waits(&mut b, 22, 5 * MINUTE) > 0);
@@ -272,7 +272,25 @@ fn claims_of_the_whole_machine_divide_an_hour_in_their_turn_and_have_the_next_af
     assert!(all_run(&b), "{:?}", b.parked());
     b.pass(s(4 * HOUR));
     assert!(all_run(&b), "their next turns have not come");
-    assert!(waits(&mut b, 21, HOUR) > 0);
+    assert!(waits(&mut b, 21, HOUR + 5 * MINUTE) > 0);
+}
+
+#[test]
+fn who_starts_behind_a_claim_whose_turn_it_is_keeps_it_waiting_no_longer() {
+    let mut b = projects();
+    for (id, uid) in [(1, 1), (2, 1), (11, 2), (12, 2)] {
+        b.claim(id, 1000, uid, Class::Batch, 4);
+    }
+    b.claim(21, 1000, 5, Class::Batch, 4);
+    b.pass(s(10 * MINUTE));
+    b.claim(22, 4000, 6, Class::Batch, 20);
+    b.pass(s(12 * MINUTE));
+    // Its turn would be over seven minutes after that of the first, which is half an hour long.
+    b.claim(23, 1000, 7, Class::Batch, 4);
+    b.pass(s(67 * MINUTE));
+    let both = b.at(21).is_some() && b.at(23).is_some();
+    assert!(both, "no GPU is kept for the large one");
+    assert!(waits(&mut b, 22, 4 * MINUTE) > 0);
 }
 
 #[test]
