@@ -278,6 +278,12 @@ fn a_run_goes_on_as_those_did_that_were_as_long() {
     );
     assert_eq!(span.left(s(250), 0.9), Some(s(50)));
     assert_eq!(span.left(s(300), 0.9), None, "none was longer");
+    // One ends each minute from then on: that none did in the next half of it says little.
+    let span = Span::of((41..=80).map(|m| s(60 * m)).collect()).unwrap();
+    let soon = span.ends_within(s(2400), s(30), 30.0 / 2430.0);
+    assert!((0.01..0.02).contains(&soon), "{soon}");
+    let next = span.ends_within(s(2400), s(60), 60.0 / 2460.0);
+    assert!((0.02..0.03).contains(&next), "{next}");
 }
 
 #[test]

@@ -38,12 +38,18 @@ impl Span {
     }
 
     /// How probable it is that a run that has gone on for `ran` ends within some time, where `alone` is how probable that
-    /// is of any run.
+    /// is of any run. Few runs say little of a short time, so it is at least as probable as on average until the run is
+    /// twice as long.
     #[must_use]
     pub fn ends_within(&self, ran: Duration, within: Duration, alone: f64) -> f64 {
-        let longer = self.0.len() - self.0.partition_point(|t| *t <= ran);
-        let after = self.0.len() - self.0.partition_point(|t| *t <= ran + within);
-        ((longer - after) as f64 + alone) / (longer as f64 + 1.0)
+        let longer = |than: Duration| self.0.len() - self.0.partition_point(|t| *t <= than);
+        let all = longer(ran);
+        let part = |time| ((all - longer(ran + time)) as f64 + alone) / (all as f64 + 1.0);
+        let often = match within < ran {
+            true => part(ran) * within.as_secs_f64() / ran.as_secs_f64(),
+            false => 0.0,
+        };
+        part(within).max(often)
     }
 }
 
