@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use gshare_core::machine::Obstacle;
-use gshare_core::play::figures::{Outcome, Played, jain, mean};
+use gshare_core::play::figures::{Played, jain, mean};
+use gshare_core::play::ideal::{First, Knows, Room, ideal, long_take};
 use gshare_core::play::{Entry, Policy, Setup, cases, gaming, list};
-use gshare_core::sched::fair::level;
 
 struct Args {
     dir: PathBuf,
@@ -60,190 +60,6 @@ fn args() -> Args {
     found
 }
 
-/// What the order of an ideal scheduler goes by.
-#[derive(Clone, Copy, PartialEq)]
-enum Knows {
-    /// How long each claim will run: the one with the least left goes first.
-    Everything,
-    /// How run times of the block spread, by size: the one most likely to end soon for the time that this takes goes
-    /// first (Gittins index).
-    Spread,
-    /// How long each claim has run: levels, then arrival.
-    Nothing,
-}
-
-/// Run times after which claims are put in order again, in seconds.
-const LOOKS: [f64; 6] = [60.0, 600.0, 1800.0, 3600.0, 7200.0, 14_400.0];
-
-/// How many ends a second can be had at best from a claim that has run for so long, by the sorted run times of others.
-fn gittins(times: &[f64], ran: f64) -> f64 {
-    let longer = &times[times.partition_point(|t| *t <= ran + 1e-6)..];
-    let (mut before, mut best) = (0.0, 0.0_f64);
-    for (ended, time) in longer.iter().enumerate() {
-        let spent = before + (time - ran) * (longer.len() - ended) as f64;
-        best = best.max((ended + 1) as f64 / spent);
-        before += time - ran;
-    }
-    best
-}
-
-/// The order of the claims of a block for a scheduler that knows so much: smaller goes first.
-fn order_of(list: &[Entry], knows: Knows) -> impl FnMut(usize, f64) -> f64 + use<'_> {
-    let mut times: BTreeMap<Option<(u32, u32)>, Vec<f64>> = BTreeMap::new();
-    for e in list {
-        for size in [Some((e.gpus, e.milli)), None] {
-            times.entry(size).or_default().push(e.run_s);
-        }
-    }
-    times.values_mut().for_each(|t| t.sort_by(f64::total_cmp));
-    // A size that is rare says nothing by itself.
-    times.retain(|size, times| size.is_none() || times.len() >= 10);
-    let mut known = vec![(-1.0, 0.0); list.len()];
-    move |i, left| {
-        let e = &list[i];
-        let ran = e.run_s - left;
-        match knows {
-            Knows::Everything => left,
-            Knows::Nothing => f64::from(level(ran + 1e-6)),
-            Knows::Spread => {
-                let looked = LOOKS.into_iter().filter(|t| *t <= ran + 1e-6);
-                let ran = looked.fold(0.0, f64::max);
-                if known[i].0 != ran {
-                    let own = times.get(&Some((e.gpus, e.milli)));
-                    known[i] = (ran, -gittins(own.unwrap_or(&times[&None]), ran));
-                }
-                known[i].1
-            }
-        }
-    }
-}
-
-/// A claim of a GPU shares it with none of at least so many thousandths if it is larger than the rest. So it counts as the
-/// whole of the GPU where smaller ones count as nothing (a dual feasible function of bin packing): sums by each of these
-/// stay within the machine.
-const PACKED: [u32; 5] = [0, 190, 200, 350, 500];
-
-/// What a part of a GPU counts for, in thousandths, where less than `least` counts as nothing.
-fn packed(milli: u32, least: u32) -> u32 {
-    match milli {
-        m if m > 1000 - least => 1000,
-        m if m < least => 0,
-        m => m,
-    }
-}
-
-/// A machine for an ideal scheduler, in GPUs.
-#[derive(Clone, Copy)]
-struct Room {
-    gpus: f64,
-    /// Memory beside that of its GPUs.
-    host: f64,
-    /// A claim runs on all that it asks for or not at all, as the memory that it has leaves it no choice.
-    whole: bool,
-}
-
-impl Room {
-    /// The part of each claim that runs, where those that `begun` says are served in this order; and what of them is in the
-    /// host then.
-    fn serve(self, list: &[Entry], order: &[(usize, f64)], begun: &[bool]) -> (Vec<f64>, f64) {
-        let mut free = PACKED.map(|_| self.gpus);
-        let mut away = 0.0;
-        let runs = order.iter().zip(begun).map(|((i, _), begun)| {
-            if !begun {
-                return 0.0;
-            }
-            let takes = PACKED
-                .map(|least| f64::from(list[*i].gpus * packed(list[*i].milli, least)) / 1000.0);
-            let fits = free
-                .iter()
-                .zip(takes)
-                .map(|(f, t)| if t > 0.0 { f / t } else { 1.0 });
-            let part = match fits.fold(1.0, f64::min).max(0.0) {
-                part if self.whole && part < 1.0 - 1e-9 => 0.0,
-                part => part,
-            };
-            free.iter_mut().zip(takes).for_each(|(f, t)| *f -= part * t);
-            away += (1.0 - part) * list[*i].size();
-            part
-        });
-        let runs = runs.collect();
-        (runs, away)
-    }
-}
-
-/// Time from request to start and to end of each claim, and the longest from one run to the next, on a machine without
-/// borders between GPUs on which stopping costs nothing: claims of all users but the first before the others (if
-/// `shielded`), then by what the scheduler `knows`. A claim starts if the host has room for those that do not run then.
-fn ideal(list: &[Entry], room: Room, knows: Knows, shielded: bool) -> Vec<Outcome> {
-    let mut out = vec![Outcome::default(); list.len()];
-    let mut ran_until = vec![None; list.len()];
-    let mut order = order_of(list, knows);
-    let mut active: Vec<(usize, f64)> = Vec::new();
-    let (mut now, mut next) = (0.0, 0);
-    while next < list.len() || !active.is_empty() {
-        let mut keyed: Vec<(bool, f64, (usize, f64))> = active
-            .iter()
-            .map(|c| (shielded && list[c.0].user == 0, order(c.0, c.1), *c))
-            .collect();
-        keyed.sort_by(|a, b| {
-            (a.0.cmp(&b.0))
-                .then(a.1.total_cmp(&b.1))
-                .then(a.2.0.cmp(&b.2.0))
-        });
-        active = keyed.into_iter().map(|(.., c)| c).collect();
-        let mut begun: Vec<bool> = active
-            .iter()
-            .map(|(i, _)| out[*i].wait_s.is_some())
-            .collect();
-        for n in 0..active.len() {
-            if begun[n] {
-                continue;
-            }
-            begun[n] = true;
-            let (runs, away) = room.serve(list, &active, &begun);
-            begun[n] = runs[n] > 1e-9 && away <= room.host + 1e-9;
-            if begun[n] {
-                let i = active[n].0;
-                out[i].wait_s = Some(now - list[i].arrival_s);
-            }
-        }
-        let (rates, _) = room.serve(list, &active, &begun);
-        for ((i, _), rate) in active.iter().zip(&rates) {
-            // One that starts only now was not away.
-            let before = ran_until[*i].filter(|_| *rate > 0.0);
-            let away = before.map_or(0.0, |at| now - at);
-            out[*i].away_s = out[*i].away_s.max(away);
-        }
-        // Until somebody ends, or has run for so long that the order may be another.
-        let ends = active.iter().zip(&rates).map(|((i, left), rate)| {
-            let ran = list[*i].run_s - left;
-            let look = LOOKS.into_iter().find(|t| *t > ran + 1e-6);
-            let look = look.filter(|_| knows != Knows::Everything);
-            now + look.map_or(*left, |t| left.min(t - ran)) / rate
-        });
-        let arrives = list.get(next).map_or(f64::INFINITY, |e| e.arrival_s);
-        let at = ends.fold(arrives, f64::min);
-        for ((i, left), rate) in active.iter_mut().zip(&rates) {
-            *left -= (at - now) * rate;
-            if *rate > 0.0 {
-                ran_until[*i] = Some(at);
-            }
-        }
-        now = at;
-        active.retain(|(i, left)| {
-            if *left <= 1e-6 {
-                out[*i].done_s = Some(now - list[*i].arrival_s);
-            }
-            *left > 1e-6
-        });
-        while list.get(next).is_some_and(|e| e.arrival_s <= now) {
-            active.push((next, list[next].run_s));
-            next += 1;
-        }
-    }
-    out
-}
-
 /// GPU time that was free while somebody waited, and how large a claim that waits is on average.
 fn idle(name: &str, blocks: &[cases::Block]) {
     let over = |of: &dyn Fn(&cases::Block) -> f64| mean(&blocks.iter().map(of).collect::<Vec<_>>());
@@ -266,14 +82,9 @@ fn idle(name: &str, blocks: &[cases::Block]) {
 type Of<'b> = (&'b [Entry], Played);
 
 /// The mean wait, the mean completion, Jain's index of users' speeds, the speed of the slowest, and each block's longest time away, for the
-/// played blocks and for ideal schedulers: with claims that run on any part of what they ask for, and with claims that run on
-/// all of it or not at all.
+/// played blocks and for ideal schedulers.
 fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
-    let room = Room {
-        gpus: setup.gpus as f64,
-        host: setup.host.0 as f64 / setup.mem.0 as f64,
-        whole: false,
-    };
+    let room = room(setup);
     let told = |what: &str, of: &dyn Fn(&cases::Block) -> Played| {
         let played: Vec<Of<'_>> = blocks.iter().map(|b| (&*b.list, of(b))).collect();
         let over = |f: &dyn Fn(&Of<'_>) -> f64| mean(&played.iter().map(f).collect::<Vec<_>>());
@@ -299,24 +110,28 @@ fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
     };
     told("as played", &|b| b.played.clone());
     idle(name, blocks);
-    for whole in [false, true] {
-        let how = if whole {
-            "whole or not at all"
-        } else {
-            "in parts"
-        };
-        for (who, knows) in [
-            ("all run times known", Knows::Everything),
-            ("spread of run times known", Knows::Spread),
-            ("nothing known", Knows::Nothing),
+    for (who, knows) in [
+        ("all run times known", Knows::Everything),
+        ("spread of run times known", Knows::Spread),
+        ("nothing known", Knows::Nothing),
+    ] {
+        for (order, first) in [
+            ("others first", First::Others),
+            ("guarantees, then the largest user first", First::Guarantee),
+            ("all alike", First::Nobody),
         ] {
-            for (first, shielded) in [("others first", true), ("all alike", false)] {
-                told(&format!("{how}, {who}, {first}"), &|b| Played {
-                    claims: ideal(&b.list, Room { whole, ..room }, knows, shielded),
-                    ..Played::default()
-                });
-            }
+            told(&format!("{who}, {order}"), &|b| Played {
+                claims: ideal(&b.list, room, knows, first),
+                ..Played::default()
+            });
         }
+    }
+}
+
+fn room(setup: &Setup) -> Room {
+    Room {
+        gpus: setup.gpus as f64,
+        host: setup.host.0 as f64 / setup.mem.0 as f64,
     }
 }
 
@@ -395,6 +210,16 @@ fn main() {
             let setup = Setup::default();
             let own = seeds.clone();
             let small: Vec<_> = trace.iter().copied().filter(|e| e.gpus < 8).collect();
+            if args.bounds {
+                let take = seeds.clone().map(|seed| {
+                    let block = gaming::block(&small, &setup, 300, seed);
+                    long_take(&block, room(&setup))
+                });
+                println!(
+                    "{name}: a claim of the user that runs for three hours or more takes at least {:.2} times as long on average",
+                    mean(&take.collect::<Vec<_>>())
+                );
+            }
             let played =
                 cases::two_at_a_time(own, |seed| gaming::play_ways(&small, &setup, 300, seed));
             for (i, (way, _)) in gaming::WAYS.iter().enumerate() {

@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod desk;
 pub mod figures;
 pub mod gaming;
+pub mod ideal;
 pub mod list;
 pub mod nodes;
 pub mod player;

@@ -112,9 +112,9 @@ pub struct Gain {
     pub others_h: f64,
 }
 
-/// Plays the block of a seed with the task in the middle, asked for in each way.
+/// The claims beside which the task is asked for.
 #[must_use]
-pub fn play_ways(trace: &[Entry], setup: &Setup, claims: usize, seed: u64) -> Vec<Gain> {
+pub fn block(trace: &[Entry], setup: &Setup, claims: usize, seed: u64) -> Vec<Entry> {
     let cut = Cut {
         claims,
         gpus: setup.gpus,
@@ -122,7 +122,13 @@ pub fn play_ways(trace: &[Entry], setup: &Setup, claims: usize, seed: u64) -> Ve
         load: 1.1,
         ..Cut::default()
     };
-    let block = list::block(trace, &cut, seed);
+    list::block(trace, &cut, seed)
+}
+
+/// Plays the block of a seed with the task in the middle, asked for in each way.
+#[must_use]
+pub fn play_ways(trace: &[Entry], setup: &Setup, claims: usize, seed: u64) -> Vec<Gain> {
+    let block = block(trace, setup, claims, seed);
     let users = block.iter().map(|e| e.user + 1).max().unwrap_or(0);
     let at = block.get(block.len() / 2).map_or(0.0, |e| e.arrival_s);
     let one = |(_, way): &Way| {
