@@ -107,6 +107,14 @@ impl Machine {
         ends
     }
 
+    /// When the last of those that hold ends; `None` where that is not known of all.
+    #[must_use]
+    pub fn last_end(&self, now: Now) -> Option<Now> {
+        let ends = self.ends(now);
+        let all = ends.len() == self.ledger.held().count();
+        ends.last().filter(|_| all).map(|(at, _)| *at)
+    }
+
     /// For somebody who has waited for very long: of whom nobody knows when they end, those that have not run for long
     /// will run about as long again.
     fn guessed(&self, now: Now, future: &Future) -> Vec<(Now, ClaimId)> {

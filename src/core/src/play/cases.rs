@@ -176,6 +176,10 @@ pub fn cases(trace: &[Entry], quick: bool) -> Vec<Case> {
             }
         }
     }
+    if !quick {
+        let name = format!("every 50th whole: {}", NO_OFFLOAD.name);
+        rows.push(Case::new(&name, NO_OFFLOAD, shipped).with(Whole::Fiftieth, 0.9));
+    }
     let whole = |gpus: usize| trace.iter().any(|e| e.gpus as usize >= gpus);
     rows.retain(|row| row.whole != Whole::In || whole(row.setup.gpus));
     rows
@@ -206,6 +210,8 @@ pub struct Sums {
     pub kept: f64,
     /// The longest wait for the whole machine.
     pub whole_h: f64,
+    /// The most by which one started later than an hour after the last of those that held, where nothing can be taken.
+    pub whole_late_h: f64,
     /// Claims within their guarantee that started in time, in percent.
     pub in_time: f64,
     /// Of the others 99 of 100 waited for less.
@@ -263,6 +269,9 @@ pub fn sums(case: &Case, blocks: &[Block]) -> Sums {
         kept: over(&|b| b.played.kept_idle * 100.0),
         whole_h: whole
             .map(|(_, c)| c.wait_s.unwrap_or(f64::INFINITY) / 3600.0)
+            .fold(0.0, f64::max),
+        whole_late_h: all()
+            .filter_map(|(_, c)| Some(c.whole_late_s? / 3600.0))
             .fold(0.0, f64::max),
         in_time: (1.0 - late.len() as f64 / within.len().max(1) as f64) * 100.0,
         late_p99_min: quantile(&mut late, 0.99) / 60.0,
@@ -548,6 +557,10 @@ pub fn goals(list: &str, shared: bool, rows: &BTreeMap<String, Sums>) -> Vec<Goa
             let name = format!("{name}: mean wait over that without offloading");
             goals.push(most(&name, r.wait_min / none.wait_min.max(1e-9), 1.0));
         }
+    }
+    if let Some(r) = row(&format!("every 50th whole: {}", NO_OFFLOAD.name)) {
+        let name = "no offload: start of the whole machine after the last end + 1 h, h";
+        goals.push(most(name, r.whole_late_h, 0.0));
     }
     for (name, easy) in rows {
         let Some(name) = name.strip_suffix(": easy") else {

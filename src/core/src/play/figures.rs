@@ -31,6 +31,9 @@ pub struct Outcome {
     pub guaranteed_wait_s: Option<f64>,
     /// What was in its way then, where that took longer than a minimum run, a countdown and two offloads.
     pub obstacle: Option<Obstacle>,
+    /// A claim of the whole machine, where nothing can be taken from those that hold: how much later it started than an
+    /// hour after the last of them was to end, or ended, since it was first in the queue.
+    pub whole_late_s: Option<f64>,
 }
 
 /// A list that was played.

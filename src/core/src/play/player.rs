@@ -120,6 +120,8 @@ struct Run {
     /// Since when it waits within its owner's guarantee, while it has never run.
     guaranteed_since: Option<Now>,
     began: bool,
+    /// By when it is to have the whole machine, and those that held it.
+    whole: Option<(Now, Vec<ClaimId>)>,
     /// What was foreseen for it before this does not hold any more.
     turn: u32,
     outcome: Outcome,
@@ -193,6 +195,7 @@ impl<'a> Player<'a> {
             out_since: None,
             guaranteed_since: None,
             began: false,
+            whole: None,
             turn: 0,
             outcome: Outcome::default(),
         };
@@ -291,6 +294,7 @@ impl<'a> Player<'a> {
                 self.send(Event::Tick);
             }
             self.look_at_guarantees();
+            self.look_at_first();
         }
     }
 
@@ -440,7 +444,9 @@ impl<'a> Player<'a> {
             Action::Measure => return Some(Event::Measured(self.measure())),
             Action::Grant { id, slices, .. } => {
                 let index = index_of(id);
+                let whole_late_s = self.whole_late_s(index);
                 let run = &mut self.runs[index];
+                run.outcome.whole_late_s = whole_late_s;
                 run.began = true;
                 let granted_s = self.now.as_secs_f64() - run.outcome.asked_s;
                 run.outcome.granted_s = Some(granted_s);
@@ -665,6 +671,32 @@ impl<'a> Player<'a> {
                 _ => known,
             };
         }
+    }
+
+    /// By when the first in the queue is to have the whole machine, where nothing can be taken from those that hold it.
+    fn look_at_first(&mut self) {
+        let first = self.machine.queue().next();
+        let whole = |r: &Request| r.gpus as usize >= self.setup.gpus && !self.setup.offload;
+        let Some((id, _)) = first.filter(|(_, request)| whole(request)) else {
+            return;
+        };
+        let held = self.machine.ledger().held().map(|(id, _)| id);
+        let by = self.machine.last_end(self.now);
+        let run = &mut self.runs[index_of(id)];
+        if run.whole.is_none() {
+            run.whole = by.map(|by| (by + Duration::from_secs(3600), held.collect()));
+        }
+    }
+
+    /// How much later than that a claim starts now, beside what those took longer that held it.
+    fn whole_late_s(&self, index: usize) -> Option<f64> {
+        let (by, held) = self.runs[index].whole.as_ref()?;
+        let ended = |id: &ClaimId| {
+            let outcome = &self.runs[index_of(*id)].outcome;
+            outcome.done_s.map_or(0.0, |done| outcome.asked_s + done)
+        };
+        let last = held.iter().map(ended).fold(by.as_secs_f64(), f64::max);
+        Some(self.now.as_secs_f64() - last)
     }
 
     fn played(self) -> Played {
