@@ -556,15 +556,24 @@ fn grant_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
         "cooperative"
     };
     let side_by_side = record.slices.iter().all(|s| s.held == Held::Mps);
-    let mut gpus = record
-        .slices
+    let uuids = record.slices.iter().map(|s| &s.uuid);
+    let gpus: Vec<usize> = uuids.filter_map(|u| world.gpus.gpu_index(u)).collect();
+    let mixed = gpus.iter().any(|g| doctor::is_mixed(world, *g));
+    // A pause on one of its GPUs holds up the work on the others.
+    let pauses = gpus
         .iter()
-        .filter_map(|s| world.gpus.gpu_index(&s.uuid));
-    let mixed = gpus.any(|g| doctor::is_mixed(world, g));
+        .filter(|g| gpus.len() > 1 && turns::take_turns(world, **g));
+    let pauses: Vec<String> = pauses.map(ToString::to_string).collect();
     let caps = match turns::gate_in_force(world) {
         _ if record.terms.no_library => "counted, not limited (no library)".to_owned(),
         Ok(()) if mixed => {
             format!("{way} (SM share not enforced between MPS claims and other claims there)")
+        }
+        Ok(()) if !pauses.is_empty() => {
+            format!(
+                "{way} (takes turns with other claims on GPU {})",
+                pauses.join(", ")
+            )
         }
         Ok(()) => way.to_owned(),
         Err(_) if side_by_side && world.host.driver.libcuda.is_ok() => way.to_owned(),

@@ -182,15 +182,18 @@ pub fn of_one_model(ledger: &Ledger, gpus: impl IntoIterator<Item = usize>) -> u
 }
 
 /// How little a claim belongs on the GPU of `slice`, 0 for not at all badly: claims that can be offloaded and
-/// claims that run through MPS are kept apart where that is possible, and a GPU that only one claim can have
-/// is left to those who ask for a whole one. Of instances the smallest goes first.
+/// claims that run through MPS are kept apart where that is possible, and so are claims of several GPUs and those with
+/// which they would take turns, because a pause on one of its GPUs holds up a claim's work on the others. A GPU that only
+/// one claim can have is left to those who ask for a whole one. Of instances the smallest goes first.
 fn reluctance(ledger: &Ledger, request: &Request, slice: &Slice) -> u64 {
     let others = || {
-        ledger
+        let all = ledger
             .held()
-            .flat_map(|(_, slices)| slices)
-            .filter(|s| s.gpu == slice.gpu)
+            .flat_map(|(_, own)| own.iter().map(|s| (s, own.len() > 1)));
+        all.filter(|(s, _)| s.gpu == slice.gpu)
     };
+    let in_turns =
+        |(s, spans): (&Slice, bool)| s.held == Held::Timeslice && (spans || request.gpus > 1);
     let sharing = ledger
         .gpus()
         .get(slice.gpu)
@@ -198,7 +201,8 @@ fn reluctance(ledger: &Ledger, request: &Request, slice: &Slice) -> u64 {
     let kind: u64 = match (sharing, slice.held) {
         (Sharing::Exclusive, _) if request.share < Share::ONE => 2,
         (Sharing::Mps { .. }, _) if request.class == Class::Interactive => 1,
-        (_, held) if others().any(|s| s.held != held) => 1,
+        (_, held) if others().any(|(s, _)| s.held != held) => 1,
+        (_, Held::Timeslice) if others().any(in_turns) => 1,
         _ => 0,
     };
     let size = if slice.held == Held::Whole && request.mem.is_none() {

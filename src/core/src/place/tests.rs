@@ -113,6 +113,26 @@ fn auto_runs_batch_of_one_owner_side_by_side_and_keeps_the_kinds_apart() {
 }
 
 #[test]
+fn claims_of_several_gpus_take_turns_with_others_only_where_nothing_else_is_left() {
+    let mut ledger = ledger(&[Sharing::Timeslice; 3]);
+    let part = |milli| ask(milli, Class::Batch, 1);
+    let both = Request {
+        gpus: 2,
+        ..part(500)
+    };
+    let mut gpus = |id, request: &Request| -> Option<Vec<usize>> {
+        place(&mut ledger, id, request)?;
+        let slices = ledger.slices(ClaimId(id))?;
+        Some(slices.iter().map(|s| s.gpu).collect())
+    };
+    assert_eq!(gpus(1, &part(250)), Some(vec![0]));
+    assert_eq!(gpus(2, &both), Some(vec![1, 2]), "not where one is");
+    assert_eq!(gpus(3, &part(250)), Some(vec![0]), "nor another beside it");
+    assert_eq!(gpus(4, &part(750)), None);
+    assert_eq!(gpus(5, &both), Some(vec![0, 1]), "rather than wait");
+}
+
+#[test]
 fn the_smallest_instance_that_is_large_enough_in_memory_and_sms() {
     // An A100-80GB cut into 1g.10gb, 1g.20gb, 2g.20gb, 3g.40gb: part of memory, part of 98 SMs, GiB.
     let cut = [
