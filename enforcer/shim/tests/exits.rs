@@ -17,6 +17,27 @@ fn client() {
     support::client::run();
 }
 
+/// Launches, and ends: an interpreter takes its modules apart before it exits.
+const SCRIPT: &str = r#"
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+def call(name, *arguments):
+    code = getattr(cuda, name)(*arguments)
+    assert code == 0, f"{name}: {code}"
+context, module, kernel, stream = (ctypes.c_void_p() for _ in range(4))
+to = ctypes.byref
+call("cuInit", 0)
+call("cuDevicePrimaryCtxRetain", to(context), 0)
+call("cuCtxSetCurrent", context)
+call("cuModuleLoadData", to(module), b".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry idle() { ret; }\n")
+call("cuModuleGetFunction", to(kernel), module, b"idle")
+call("cuStreamCreate", to(stream), 1)
+print("> 0 0", flush=True)
+input()
+for _ in range(5):
+    call("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, stream, None, None)
+"#;
+
 /// Exits in one way, on a GPU that is shared and on one that is not.
 fn exits(way: &str, code: Option<i32>, signal: Option<i32>) {
     let many = std::env::var("EXITS").ok().and_then(|n| n.parse().ok());
@@ -41,13 +62,22 @@ fn exits(way: &str, code: Option<i32>, signal: Option<i32>) {
         desk.held.lock().unwrap()[0]
             .limits
             .set_turn(word.0, 0, 0, 0, true);
-        let mut client = desk.client();
-        client.begin(0);
-        let (kernel, stream) = (client.must("kernel"), client.must("stream"));
-        beat();
-        client.must(&format!("burst {kernel} {stream} 2"));
-        beat();
-        client.tell(&format!("exit_by {way} {kernel} {stream}"));
+        let client = if way == "python" {
+            let mut client = desk.script(SCRIPT);
+            client.hear();
+            beat();
+            client.tell("");
+            client
+        } else {
+            let mut client = desk.client();
+            client.begin(0);
+            let (kernel, stream) = (client.must("kernel"), client.must("stream"));
+            beat();
+            client.must(&format!("burst {kernel} {stream} 2"));
+            beat();
+            client.tell(&format!("exit_by {way} {kernel} {stream}"));
+            client
+        };
         let pid = client.pid();
         let (status, said) = client.ends();
         assert_eq!(
@@ -90,4 +120,9 @@ fn with_another_thread_in_a_call() {
 #[test]
 fn after_a_fork() {
     exits("fork", Some(7), None);
+}
+
+#[test]
+fn by_the_end_of_python() {
+    exits("python", Some(0), None);
 }

@@ -222,6 +222,13 @@ impl Desk {
         })
     }
 
+    /// The same of a script in Python, which answers as the program does.
+    pub(crate) fn script(&self, text: &str) -> Client {
+        let mut python = Command::new("python3");
+        python.args(["-c", text]);
+        Client::of(python, &self.directory.path().join("shim"))
+    }
+
     /// Bytes in use now, and most ever, on one of the fake GPUs: the driver's own figures.
     pub(crate) fn board(&self, gpu: usize) -> (u64, u64) {
         let bytes = fs::read(self.directory.path().join("board")).unwrap();
@@ -308,14 +315,20 @@ impl Client {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--exact", "client", "--nocapture"])
-            .env("SHIM_TEST_CLIENT", "1")
+            .env("SHIM_TEST_CLIENT", "1");
+        prepare(&mut command);
+        Self::of(command, libraries)
+    }
+
+    fn of(mut command: Command, libraries: &Path) -> Self {
+        let mut child = command
             .env("LD_LIBRARY_PATH", libraries)
             .env_remove("GSHARE_CLAIM_ID")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        prepare(&mut command);
-        let mut child = command.spawn().unwrap();
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().unwrap());
         Self {
