@@ -172,17 +172,18 @@ impl Arbiter {
             return;
         };
         self.even_ns = Some(mean as u64);
-        // From here on the order is the one in which they have waited; where each really is goes to its account.
+        // From here on each goes next as long after its last turn as it takes for its share; where it really is goes to its
+        // account.
         let middle = self.middle();
-        let waited = |r: &super::Record| {
+        let left = |r: &super::Record| {
             let cycle = mean / r.usual.share.max(1e-3);
-            cycle.min(now.saturating_sub(r.last_turn.0) as f64)
+            (cycle - now.saturating_sub(r.last_turn.0) as f64).max(0.0)
         };
         let wanting = || self.records.iter().filter(|r| r.wants);
         let shares: f64 = wanting().map(|r| r.usual.share).sum();
-        let shift = wanting().map(|r| r.usual.share * waited(r)).sum::<f64>() / shares.max(1e-9);
+        let shift = wanting().map(|r| r.usual.share * left(r)).sum::<f64>() / shares.max(1e-9);
         for r in self.records.iter_mut().filter(|r| r.wants) {
-            let ahead = middle + shift - waited(r);
+            let ahead = middle - shift + left(r);
             r.usual.owed_ns += (r.ahead_ns - ahead) * r.usual.share;
             r.ahead_ns = ahead;
         }
@@ -249,6 +250,39 @@ mod tests {
             .take(80)
             .map(|ten| ids.clone().map(|id| count(ten, id)).collect())
             .collect()
+    }
+
+    /// A tenth of the GPU, whose turn is just over when the turns are found to be alike.
+    #[test]
+    fn a_claim_that_has_just_had_its_turn_waits_for_its_cycle() {
+        let mut arbiter = Arbiter::default();
+        for (id, share, ended) in [(0, 0.1, 10_000 * MS), (1, 0.9, 9800 * MS)] {
+            let mut record = super::super::Record::new(id, crate::Word::default());
+            (record.wants, record.last_turn) = (true, (ended, 0.0));
+            record.usual.learn(200 * MS);
+            record.usual.share = share;
+            arbiter.records.push(record);
+        }
+        arbiter.see_whether_even(10_000 * MS);
+        assert_eq!(arbiter.even_ns, Some(200 * MS));
+        let mut claims: Vec<Candidate> = (arbiter.records.iter().zip([0, 200 * MS]))
+            .map(|(r, waited_ns)| Candidate {
+                id: r.id,
+                ahead_ns: r.ahead_ns,
+                share: r.usual.share,
+                usual_ns: 200 * MS,
+                waited_ns,
+            })
+            .collect();
+        let others = (0..20).take_while(|_| {
+            let other = next(&claims) == Some(1);
+            claims[1].ahead_ns += 200e6 / 0.9;
+            claims[0].waited_ns += 200 * MS;
+            claims[1].waited_ns = 0;
+            other
+        });
+        let others = others.count();
+        assert!((8..=10).contains(&others), "{others} turns");
     }
 
     #[test]
