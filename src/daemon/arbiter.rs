@@ -189,6 +189,8 @@ struct Set {
     /// Of each of its GPUs.
     stuck: Vec<Option<(u64, u64)>>,
     calls: BTreeMap<u64, u32>,
+    /// What it came to is reported.
+    is_told: bool,
     /// What the arbiter's turns had come to when they were last reported.
     reported: BTreeMap<u64, u64>,
 }
@@ -207,7 +209,8 @@ fn run(shared: &Shared, woken: &UnixDatagram) {
         let mut byte = [0; 1];
         while called && woken.recv(&mut byte).is_ok() {}
         let now = monotonic_ns();
-        if now >= period_ends {
+        let is_over = now >= period_ends;
+        if is_over {
             period_ends = now + PERIOD_NS;
             for set in sets.values_mut() {
                 set.calls.clear();
@@ -230,6 +233,10 @@ fn run(shared: &Shared, woken: &UnixDatagram) {
             let due = set.next_ns.is_some_and(|at| now >= at);
             if is_new || due || rang.contains(index) {
                 set.look(&mut turns);
+                set.is_told = false;
+            }
+            // The service reads it more seldom.
+            if !set.is_told && (is_new || is_over || set.next_ns.is_none()) {
                 set.report(shared);
             }
         }
@@ -475,6 +482,7 @@ impl Set {
             .map(|e| (e.claim, self.arbiter.used_ns(e.claim)))
             .collect();
         let reported = std::mem::replace(&mut self.reported, used);
+        self.is_told = true;
         let mut all = shared.done.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in &self.claims {
             let done = all.entry((entry.gpu, entry.claim)).or_default();

@@ -18,7 +18,7 @@ use long::Usual;
 use pause::Pauses;
 use shares::divide;
 
-use crate::{Flags, Mode, PERIOD_NS, QUEUED_NS, Word};
+use crate::{Flags, Mode, PERIOD_NS, QUEUED_NS, SILENCE_NS, Word};
 
 /// Length of a cycle of turns, per claim that takes part.
 const CYCLE_NS: u64 = 14_000_000;
@@ -250,6 +250,8 @@ pub struct Arbiter {
     is_far: bool,
     /// How late it usually hears of things.
     late_ns: u64,
+    /// When what a heavy claim had on the GPU is over, before which no light claim's work begins.
+    clear_ns: u64,
     /// Claims whose work ran beside the turn from its beginning.
     beside: Vec<u64>,
     /// Light claims with work when the arbiter looked last.
@@ -273,6 +275,7 @@ impl Default for Arbiter {
             is_far: false,
             lit: Vec::new(),
             late_ns: LATE_AT_FIRST_NS,
+            clear_ns: 0,
             beside: Vec::new(),
             turns: 0,
             even_ns: None,
@@ -780,12 +783,19 @@ impl Arbiter {
         let mut lit = Vec::new();
         for claim in claims.iter().filter(|c| c.is_gated) {
             let state = self.state(claim);
-            let busy = state.busy && state.expected_ns > soon;
+            let over = claim.processes.iter().filter(|p| p.busy);
+            let busy = state.busy && over.map(|p| self.over_ns(p)).max() > Some(soon);
             if (busy || state.waiting) && !self.is_heavy(claim.id) {
                 lit.push(claim.id);
             }
         }
         lit
+    }
+
+    /// When a light claim's work is over, which waits for what is on the GPU already.
+    fn over_ns(&self, p: &Process) -> u64 {
+        let waits_ns = self.clear_ns.saturating_sub(p.said_ns);
+        p.expected_ns.saturating_add(waits_ns)
     }
 
     /// Light claims have work: the heavy one whose turn it is stops, and is charged for what it still has on the GPU.
@@ -832,6 +842,7 @@ impl Arbiter {
             self.late_ns = self.late_ns - self.late_ns / 8 + late / 8;
         }
         self.hand_overs += 1;
+        self.clear_ns = began_ns;
         self.phase = Phase::Turn {
             holder: Holder::Light,
             began_ns,
@@ -1033,11 +1044,16 @@ impl Arbiter {
             };
             self.order(id, says, orders);
         }
-        let beat = now + PERIOD_NS;
+        // With one heavy claim nothing is to be decided until somebody knocks.
+        let heavy = gated().filter(|c| self.is_heavy(c.id) && self.is_active(now, c.id));
+        let beat = match heavy.count() {
+            0 | 1 => now + SILENCE_NS / 2,
+            _ => now + PERIOD_NS,
+        };
         if holder == Holder::Light {
             let lit = claims.iter().filter(|c| self.lit.contains(&c.id));
             let busy = lit.flat_map(|c| c.processes).filter(|p| p.busy);
-            let over = busy.map(|p| p.expected_ns).max().unwrap_or(beat);
+            let over = busy.map(|p| self.over_ns(p)).max().unwrap_or(beat);
             // What is over already, or waits, knocks.
             let soon = over.saturating_sub(self.late_ns);
             return Some(if soon > now { soon.min(beat) } else { beat });

@@ -20,6 +20,7 @@ pub mod arbiter;
 mod cells;
 mod durations;
 mod member;
+mod rhythm;
 mod tally;
 mod timeline;
 mod word;

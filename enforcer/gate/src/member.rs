@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use crate::rhythm::Rhythm;
 use crate::{CHUNK_NS, Expected, Flags, Frame, Key, Mode, QUEUED_NS, SILENCE_NS, Word};
 
 /// Most events in flight that one process is measured by.
@@ -38,6 +39,9 @@ const SOON_NS: u64 = 250_000;
 /// A launch that went is awaited for so long while the program is still in the call of it; it loads a module by then,
 /// or has lost its processor.
 const CALL_NS: u64 = 10_000_000;
+/// So much of a turn may be left before a light claim that is due, and the arbiter hears nothing: a turn that is not taken up
+/// for longer passes on.
+const LEFT_NS: u64 = 10_000_000;
 /// Longer gaps count as one of this length.
 const GAP_NS: u64 = 2_000_000;
 
@@ -171,6 +175,9 @@ pub struct Member {
     /// Launches that could not be measured once.
     refused: Vec<Key>,
     demand_ns: u64,
+    /// What its launches come to from when it has work until it has none, and what all had come to before these.
+    burst: Rhythm,
+    before_burst_ns: u64,
     /// When the oldest work began, at the earliest.
     head_since_ns: u64,
     /// Usual time between the end of all work and the next launch.
@@ -231,6 +238,8 @@ impl Default for Member {
             prior_ns: PRIOR_NS,
             refused: Vec::new(),
             demand_ns: 0,
+            burst: Rhythm::default(),
+            before_burst_ns: 0,
             head_since_ns: 0,
             gap_ns: 0,
             idle_since_ns: None,
@@ -481,12 +490,19 @@ impl Member {
                 0
             }
         };
-        self.issued_ns = self.issued_ns.saturating_add(own + grant_ns);
-        self.demand_ns = self.demand_ns.saturating_add(self.scaled(own + grant_ns));
-        self.end_ns = start.saturating_add(self.scaled(own + grant_ns));
         if !self.busy {
             self.begin(now);
         }
+        // Beyond what it usually launches it asks again: so the arbiter hears when that is over, and not when it would be
+        // if all were launched that may be.
+        let launched_ns = self.demand_ns.saturating_sub(self.before_burst_ns) + self.scaled(own);
+        let grant_ns = match self.usual_burst_ns() {
+            Some(usual) => grant_ns.min(usual.saturating_sub(launched_ns)),
+            None => grant_ns,
+        };
+        self.issued_ns = self.issued_ns.saturating_add(own + grant_ns);
+        self.demand_ns = self.demand_ns.saturating_add(self.scaled(own + grant_ns));
+        self.end_ns = start.saturating_add(self.scaled(own + grant_ns));
         self.quiet_since_ns = None;
         self.is_turn_used = true;
         self.in_call = (self.in_call.0 + 1, now);
@@ -498,8 +514,17 @@ impl Member {
         self.in_call.0 = self.in_call.0.saturating_sub(1);
     }
 
+    /// What a light claim's launches come to until it pauses, where that is about the same each time. Less than it may
+    /// launch at once is told of when it is over: it may begin so late that it would be taken for over before.
+    fn usual_burst_ns(&self) -> Option<u64> {
+        let mean_ns = self.burst.mean_ns;
+        let counts = mean_ns >= CHUNK_NS || self.flags.has(Flags::LONG);
+        (counts && self.is_told_of() && self.burst.is_known(mean_ns)).then_some(mean_ns)
+    }
+
     /// Work comes to a GPU that has none of this process's.
     fn begin(&mut self, now: u64) {
+        self.before_burst_ns = self.demand_ns;
         self.busy = true;
         self.counted_ns = now;
         self.fresh_since_ns = Some(now);
@@ -780,6 +805,9 @@ impl Member {
         // What was seen to be over ended then, and the rest when it was expected to.
         self.count(since.min(end.max(self.counted_ns)));
         self.held_ns += since.saturating_sub(self.busy_since_ns);
+        let launched_ns = self.demand_ns.saturating_sub(self.before_burst_ns);
+        let unused_ns = self.scaled(unused_ns);
+        self.burst.saw(launched_ns.saturating_sub(unused_ns));
         self.busy = false;
         self.end_ns = now;
         self.idle_since_ns = Some(since);
@@ -806,7 +834,9 @@ impl Member {
         let turns = matches!(self.word.mode(), Mode::Turn | Mode::Closed);
         let rings = self.word.mode() == Mode::Open && self.flags.has(Flags::RINGS);
         let expected_ns = if rings {
-            self.end_ns.saturating_add(self.grace_ns())
+            let usual_ns = self.usual_burst_ns().filter(|_| self.busy);
+            let burst_ns = self.busy_since_ns.saturating_add(usual_ns.unwrap_or(0));
+            self.end_ns.max(burst_ns).saturating_add(self.grace_ns())
         } else if waiting && !self.busy {
             now.saturating_add(self.next_ns)
         } else {
@@ -837,16 +867,21 @@ impl Member {
             changed && !as_told || later
         };
         self.told_long = long;
+        // What is left of a turn before a light claim that is due is less than its next launch.
+        let makes_way = self.flags.has(Flags::DUE) && waiting && self.next_ns <= LEFT_NS;
         let knock = rings && news
             || full
             || turns
+                && !makes_way
                 && ((waiting && !was_waiting && (closed || !self.busy))
                     || (was_busy && !self.busy && !closed)
                     || (was_waiting && !waiting && !self.busy));
         if knock && rings && self.rung_ns == 0 {
             self.rung_ns = now;
         }
-        if knock || !self.busy {
+        // What is said well before the arbiter is to look it reads then.
+        let in_time = rings && now.saturating_add(SOON_NS) < self.told_end_ns;
+        if knock || !self.busy || in_time {
             self.told_end_ns = expected_ns;
         }
         self.told = (waiting, self.busy);

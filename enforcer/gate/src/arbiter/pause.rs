@@ -2,33 +2,12 @@
 //! which their pause is shorter after work that took longer.
 
 use super::{Arbiter, Claim, Holder, LATE_AT_MOST_NS, Record, demand::used};
+use crate::rhythm::Rhythm;
 
 /// Pauses that are not foreseen: nothing is gained by it, or they say nothing.
 const FORESEEN_NS: std::ops::Range<u64> = 500_000..100_000_000;
-/// So many are seen before any is foreseen; they are this much of a pause apart on average, at most.
-const SEEN: u32 = 4;
-const APART: u64 = 8;
-
-/// A time that comes again and again.
-#[derive(Debug, Clone, Copy, Default)]
-struct Rhythm {
-    seen: u32,
-    mean_ns: u64,
-    /// How far it is from that on average.
-    off_ns: u64,
-}
-
-impl Rhythm {
-    fn saw(&mut self, ns: u64) {
-        if self.seen == 0 {
-            (self.mean_ns, self.off_ns) = (ns, 0);
-        }
-        self.seen = self.seen.saturating_add(1);
-        self.off_ns = self.off_ns - self.off_ns / 8 + ns.abs_diff(self.mean_ns) / 8;
-        self.mean_ns = self.mean_ns - self.mean_ns / 8 + ns / 8;
-    }
-}
-
+/// A claim that is due is waited for by this part of its pause more.
+const LATE_PART: u64 = 16;
 /// The pauses of a light claim.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pauses {
@@ -57,7 +36,8 @@ impl Pauses {
         let ns = now.saturating_sub(since);
         let began = self.began_ns.replace(now);
         if !FORESEEN_NS.contains(&ns) {
-            (self.pause.seen, self.beat.seen) = (0, 0);
+            self.pause.forget();
+            self.beat.forget();
             return;
         }
         self.pause.saw(ns);
@@ -71,13 +51,12 @@ impl Pauses {
         let (since, began) = (self.since_ns?, self.began_ns.unwrap_or(0));
         let known = [(since, self.pause), (began, self.beat)].into_iter();
         let (from, rhythm) = known
-            .filter(|(_, r)| r.seen >= SEEN && r.off_ns <= self.pause.mean_ns / APART)
+            .filter(|(_, r)| r.is_known(self.pause.mean_ns))
             .min_by_key(|(_, r)| r.off_ns)?;
         let back = from + rhythm.mean_ns;
-        Some((
-            back - rhythm.off_ns,
-            back + 2 * rhythm.off_ns + LATE_AT_MOST_NS,
-        ))
+        // A thread that has lost its processor comes a little later than it ever did.
+        let late = (2 * rhythm.off_ns).max(self.pause.mean_ns / LATE_PART) + LATE_AT_MOST_NS;
+        Some((back - rhythm.off_ns, back + late))
     }
 }
 

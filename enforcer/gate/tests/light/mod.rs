@@ -138,6 +138,7 @@ fn a_light_claim_beside_a_flood_waits_for_one_kernel() {
                 continue;
             }
             assert!(slower <= most, "{name}: {slower}");
+            assert!(looks <= 2.2, "{name}: {looks} looks a step");
             assert!(wait <= kernel + kernel / 10 + late, "{name}: {wait}");
             // Of what is left after the changes of context that the light one causes, and the gaps at them.
             let least = f64::from(1000 - request) / 1000.0;
@@ -166,6 +167,10 @@ fn a_flood_beside_light_programs_takes_turns_soon() {
             took += 5;
             assert!(took <= 300, "{took} ms, seed {seed}");
         }
+        // All launch again once it has been gone for a while.
+        sim.act(MS, Act::Kill(flood));
+        sim.run(900 * MS, &mut gate);
+        assert!(!gate.arbiter.is_contended(), "seed {seed}");
         println!("seed {seed}: {took} ms");
     }
 }
@@ -249,7 +254,7 @@ fn tokens_come_sooner_than_in_plain_time_slices() {
             without / US
         );
         assert!(with as f64 <= 0.7 * without as f64);
-        assert!(looks <= 6.0, "{looks}");
+        assert!(looks <= 2.5, "{looks}");
         // Of the 80 % that the tokens leave.
         assert!(used[1] > 0.6, "{used:?}");
     }

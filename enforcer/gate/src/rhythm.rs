@@ -1,0 +1,34 @@
+//! A time that comes again and again.
+
+/// So many are seen before any is foreseen; they are this part of it apart on average, at most.
+const SEEN: u32 = 4;
+pub(crate) const APART: u64 = 8;
+
+/// What a time usually is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Rhythm {
+    seen: u32,
+    pub(crate) mean_ns: u64,
+    /// How far it is from that on average.
+    pub(crate) off_ns: u64,
+}
+
+impl Rhythm {
+    pub(crate) fn saw(&mut self, ns: u64) {
+        if self.seen == 0 {
+            (self.mean_ns, self.off_ns) = (ns, 0);
+        }
+        self.seen = self.seen.saturating_add(1);
+        self.off_ns = self.off_ns - self.off_ns / 8 + ns.abs_diff(self.mean_ns) / 8;
+        self.mean_ns = self.mean_ns - self.mean_ns / 8 + ns / 8;
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.seen = 0;
+    }
+
+    /// Whether it is known as well as it has to be beside such a time.
+    pub(crate) fn is_known(&self, beside_ns: u64) -> bool {
+        self.seen >= SEEN && self.off_ns <= beside_ns / APART
+    }
+}
