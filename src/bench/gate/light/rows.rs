@@ -355,9 +355,13 @@ impl Row {
             _ => 1.0,
         };
         figures.push((most("arbiter", " %", limit), shared.arbiter * 100.0));
-        // Each burst of a light claim that keeps others waiting is told of when it begins and when it is over.
-        if let Goal::SlowerAndWait(..) | Goal::Wait(_) | Goal::Token(_) = self.goal {
-            let least = shared.hand_over_us / shared.steps[0].mean_us;
+        // Each burst of a light claim that keeps others waiting is told of when it begins and when it is over; the GPU changes
+        // to its context and back.
+        if let Goal::SlowerAndWait(..) | Goal::Wait(_) | Goal::Token(_) | Goal::SecondKeeps(_) =
+            self.goal
+        {
+            let bursts = shared.switches_per_step.map_or(1.0, |many| many / 2.0);
+            let least = bursts * shared.hand_over_us / shared.steps[0].mean_us;
             figures.push((told("arbiter at least", " %"), least * 100.0));
         }
         if let (Some(with), Some(without)) = (shared.switches_per_step, base.switches_per_step) {
