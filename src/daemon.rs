@@ -1,6 +1,5 @@
-//! `gshared`: the IO shell around the pure core. One task owns the state ([`service::Service`]) and
-//! handles one message at a time; connections, timers, process exits and the GPU observer only send it
-//! messages ([`Msg`]).
+//! `gshared`: the IO around the pure core. One task owns the state ([`service::Service`]) and handles one message at
+//! a time; connections, timers, process exits and the GPU observer only send it messages ([`Msg`]).
 
 mod act;
 mod admin;
@@ -117,14 +116,14 @@ pub(crate) use strict::lib_dir;
 pub(crate) use view::users;
 use world::world_of;
 
-/// How the service is started.
+/// Options of the service.
 #[derive(Clone, Debug, Default)]
 pub struct Start {
-    /// A user's own service even as root.
+    /// A user's own service, even as root.
     pub user: bool,
     /// Another configuration file.
     pub config: Option<PathBuf>,
-    /// The step of a launch, of [`STEPS`], at which it kills itself; for tests.
+    /// Crash point of [`STEPS`]; for tests.
     #[cfg(feature = "crash-points")]
     pub die_at: Option<String>,
 }
@@ -138,9 +137,10 @@ impl Start {
     }
 }
 
-/// Runs the service until SIGTERM or SIGINT. Members run on under their caps after that.
+/// Runs the service until SIGTERM or SIGINT. Members continue under their limits after that.
 ///
 /// # Errors
+///
 /// When the configuration, the driver, the journal or the socket cannot be used.
 pub fn run(start: &Start) -> anyhow::Result<i32> {
     #[cfg(feature = "crash-points")]
@@ -219,7 +219,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
             biased;
             _ = term.recv() => break,
             _ = int.recv() => break,
-            // A user's own service goes with the terminal that it was started from.
+            // A user's own service ends with the terminal that started it.
             _ = hup.recv() => if mode == Mode::User { break } else {
                 manager::reloading();
                 service.reload(start.load(mode));
@@ -240,7 +240,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
                     }
                     service.handle(msg);
                     fair.took(owner, begun.elapsed());
-                    // What was answered goes out, and others are read, before the next.
+                    // Send answers, and read other connections, before the next message.
                     tokio::task::yield_now().await;
                 }
             }
@@ -262,8 +262,8 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
     Ok(())
 }
 
-/// The first move into a cgroup after idle time waits for the kernel for some milliseconds. A thread of its
-/// own takes that wait on itself while a client that has just connected still states its request.
+/// The first move into a cgroup after idle time waits for the kernel for some milliseconds. A separate thread makes a
+/// move while a new client still sends its request.
 fn warmer(tree: Option<Tree>) -> impl Fn() {
     let (wake_tx, wake_rx) = std::sync::mpsc::sync_channel(1);
     if let Some(tree) = tree {
@@ -280,13 +280,13 @@ fn warmer(tree: Option<Tree>) -> impl Fn() {
             tracing::warn!(%error, "cannot start the thread that prepares cgroups: after idle time, claims start slower");
         }
     }
-    // Full means that a warm-up is under way: nothing to add.
+    // A full channel means that a move is under way.
     move || {
         let _ = wake_tx.try_send(());
     }
 }
 
-/// Each claim costs a few descriptors; the soft limit of 1024 is for programs that use `select`.
+/// Each claim needs a few descriptors; the soft limit of 1024 is for programs that use `select`.
 fn raise_descriptor_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
@@ -297,10 +297,10 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Makes the service's directories. Others may pass through the runtime directory, not list it.
+/// Makes the service's directories. Others may pass through the runtime directory, but not list it.
 fn prepare_dirs(paths: &Paths, mode: Mode) -> anyhow::Result<()> {
     let (run_mode, state_mode) = match mode {
-        // The libraries may lie in the state directory; the journal in it is for the service alone.
+        // The libraries may be in the state directory; its journal is private.
         Mode::System => (0o711, 0o711),
         Mode::User => (0o700, 0o700),
     };
@@ -310,7 +310,7 @@ fn prepare_dirs(paths: &Paths, mode: Mode) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A directory that belongs to this user and that nobody else can write.
+/// Checks that a directory belongs to this user and that no other user can write it.
 fn own_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -335,7 +335,6 @@ fn own_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {
         .with_context(|| format!("cannot set the mode of {}", dir.display()))
 }
 
-/// After its start, and then every so often, the service gives back the memory and the pages of its program that it
-/// needs no more.
+/// Interval, first after the start, at which the service frees unneeded memory and pages of its program.
 const SETTLED: Duration = Duration::from_secs(10);
 const THRIFT: Duration = Duration::from_secs(60);

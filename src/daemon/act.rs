@@ -1,4 +1,4 @@
-//! What a decision of the core means: what is done for it, and what callers are told.
+//! Carries out decisions of the core: the commands for each, and what callers are told.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::world::World;
 use super::{lease, reclaim, slurm};
 use crate::clock::unix_ms;
 
-/// What is done for a decision of the core.
+/// Commands for a decision of the core.
 pub(crate) fn commands(
     world: &World<'_>,
     features: &Features,
@@ -82,7 +82,7 @@ pub(crate) fn commands(
         } => {
             let what = (lever, to.as_slice());
             let mut out = vec![reclaim::announced(world, features, id, what, (at, cause))];
-            // A claim that waits hears of its plan at once.
+            // Tell a waiting claim about its plan at once.
             out.extend(cause.waiter.and_then(|id| {
                 let (position, reason) = world.machine.place(id)?;
                 let reason = reason.clone();
@@ -113,7 +113,7 @@ pub(crate) fn commands(
     }
 }
 
-/// What the caller of a claim is told that does not start.
+/// The answer to the caller of a claim that does not start.
 fn refusal(
     world: &World<'_>,
     features: &Features,
@@ -142,7 +142,7 @@ fn refusal(
     })
 }
 
-/// Tells those who wait for a claim where it stands.
+/// Tells the callers of a waiting claim its place in the queue.
 pub(crate) fn tell_place(
     world: &World<'_>,
     (features, levers): (&Features, &LeverState),
@@ -179,7 +179,7 @@ pub(crate) fn tell_place(
     None
 }
 
-/// Refuses a claim that waits.
+/// Refuses a waiting claim.
 pub(crate) fn refuse(claims: &mut Claims, id: ClaimId, error: WireError) {
     let Some(asked) = claims.waiting.remove(&id) else {
         return;

@@ -1,4 +1,4 @@
-//! What administrators may do, and the record of it: who may, what is written before anything is done.
+//! Requests of administrators: who may make them, and the audit entry that is written before anything is done.
 
 pub(crate) mod drain;
 pub(crate) mod kill;
@@ -18,10 +18,10 @@ use super::world::World;
 use super::{conformance, off, release};
 use crate::clock::unix_ms;
 
-/// Most entries of the audit log in one answer.
+/// Maximum number of audit entries in one answer.
 const ENTRIES: u32 = 10_000;
 
-/// What is done for a request of `gshare admin` that is answered at once.
+/// Orders for requests of `gshare admin` that are answered at once.
 pub(crate) fn order(
     world: &World<'_>,
     features: &Features,
@@ -83,7 +83,7 @@ pub(crate) fn log(
 }
 
 impl Journal {
-    /// Writes acts to the audit log with what else was decided, and to the service's log, which systemd keeps too.
+    /// Adds administrators' acts to the audit log in the journal, and to the service's log, which systemd keeps too.
     pub(crate) fn audit(
         &mut self,
         names: &Names,

@@ -1,5 +1,5 @@
-//! Advice: exactly five rules. Each says something that is true now and prints a command; when the command has
-//! been run, its sentence is gone.
+//! Advice: five rules. Each sentence is true now and has a command; once the command has run, the sentence
+//! disappears.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,61 +16,62 @@ use super::fact::{Fact, Look, Pages};
 use super::live::Live;
 use super::world::World;
 
-/// A GPU that is busy for this part of the time, in percent, with at most this part of its SMs at work.
+/// A GPU whose time is used to this percentage, with at most the same percentage of its SMs active, can be shared
+/// better.
 const BUSY: f64 = 90.0;
 const ACTIVE: f64 = 50.0;
-/// Once it has been said it holds up to here, so that it does not come and go with every look.
+/// Advice that was given stays down to this value, so that it does not flicker.
 const STILL_BUSY: f64 = 75.0;
 const STILL_ACTIVE: f64 = 60.0;
-/// A claim keeps this much above what it was seen to use at most.
+/// A proposed size is the largest use times this.
 const MARGIN: f64 = 1.25;
-/// A smaller claim is worth a sentence from this part of the present one on.
+/// Propose a smaller size only if it is below this fraction of the present one.
 const WORTH: f64 = 0.6;
-/// Refusals that are older are no news.
+/// Refusals older than this are not mentioned.
 const RECENT: Duration = Duration::from_secs(600);
-/// Use is averaged over this before its peak counts, so that a short burst does not.
+/// Window for averaging use, so that a short burst does not count as the peak.
 const MINUTE: Duration = Duration::from_secs(60);
-/// Sizes that are proposed are multiples of this part of a GPU.
+/// Proposed sizes are multiples of this fraction of a GPU.
 const STEP: f64 = 0.05;
-/// Memory is charged in these.
+/// Granularity in which memory is charged.
 const PAGE: u64 = 2 << 20;
 
-/// SMs in thousandths, bytes, and most bytes, of each GPU.
+/// Per GPU: SMs in thousandths, bytes, and the limit in bytes.
 type Size = Vec<(u32, u64, u64)>;
 
-/// What a claim was seen to use since it has its size.
+/// Use of a claim since it got its present size.
 #[derive(Debug)]
 struct Seen {
-    /// Since when it is looked at.
+    /// Start of the observation.
     since: Instant,
-    /// Its size then: parts of a GPU in thousandths and bytes.
+    /// Size during the observation: thousandths of a GPU, and bytes.
     size: Size,
-    /// The busiest minute on one of its GPUs, percent of the GPU's time.
+    /// Busiest minute on any of its GPUs, in percent of GPU time.
     busiest: f64,
     minute: Instant,
     sum: f64,
     looks: u32,
-    /// Something was not known: then nothing is said of it.
+    /// Some figures were missing; then there is no advice on the size.
     gaps: bool,
-    /// Highest charge on one of its GPUs, bytes.
+    /// Highest charge on any of its GPUs, in bytes.
     peak: u64,
     refusals: u64,
     refused: Option<Refused>,
 }
 
-/// What was refused last.
+/// The last refused allocation.
 #[derive(Clone, Copy, Debug)]
 struct Refused {
     at: Instant,
-    /// Bytes that were asked for, and the GPU.
+    /// Requested bytes, and the GPU.
     asked: Option<(u64, usize)>,
 }
 
-/// What the rules need to have seen.
+/// Observations that the rules need.
 #[derive(Debug, Default)]
 pub(crate) struct AdviceState {
     seen: BTreeMap<ClaimId, Seen>,
-    /// GPUs of which it is said that their idle SMs could run side by side.
+    /// GPUs with advice to let claims run side by side; see [`STILL_BUSY`].
     side_by_side: RefCell<BTreeSet<u32>>,
 }
 
@@ -112,13 +113,13 @@ impl Seen {
         }
     }
 
-    /// Percent of the time of its busiest minute, or of what there is of the present one.
+    /// Percent of GPU time in the busiest minute, including the current, incomplete one.
     fn busiest(&self) -> f64 {
         self.busiest.max(self.sum / f64::from(self.looks.max(1)))
     }
 }
 
-/// A charge within this of the cap is "at limit".
+/// A charge within this distance of the cap counts as "at limit".
 const NEAR_CAP: u64 = 2 << 20;
 
 pub(super) fn near_cap(part: &ClaimGpu) -> bool {
@@ -126,14 +127,14 @@ pub(super) fn near_cap(part: &ClaimGpu) -> bool {
         .is_some_and(|c| c.saturating_add(NEAR_CAP) >= part.mem_limit)
 }
 
-/// What a claim asked for and its cap, of each of its GPUs.
+/// The size and the cap of a claim on each of its GPUs.
 fn size(live: &Live) -> Size {
     let slices = live.record.slices.iter();
     slices.map(|s| (s.sm_milli, s.mem, s.mem_limit)).collect()
 }
 
 impl AdviceState {
-    /// Notes what each claim uses. Once for each sample of the driver.
+    /// Records the use of every claim, once per sample of the driver.
     pub(crate) fn on(&mut self, world: &World<'_>, fact: &Fact, _: &mut Vec<Command>) {
         let Fact::Sample(Look { pages, .. }) = fact else {
             return;
@@ -141,7 +142,7 @@ impl AdviceState {
         let now = Instant::now();
         let gpus = 0..world.gpus.len();
         let uses: Vec<_> = gpus.clone().map(|g| world.driver_use(g)).collect();
-        // Without a process on a GPU that is looked at, nothing is used there.
+        // A sampled GPU without a process of the claim has a use of 0.
         let least: Vec<Option<f64>> = gpus
             .map(|g| world.gpus.reading(g)?.processes.as_ref().map(|_| 0.0))
             .collect();
@@ -188,7 +189,7 @@ impl AdviceState {
         seen.look_at_refusals(refusals, asked.map(|(_, bytes, gpu)| (bytes, gpu)), now);
     }
 
-    /// Sentences that are true now, each with a command that acts on it. `mps` says whether GPUs can be shared by MPS.
+    /// The sentences that hold now. `mps` says whether GPUs can be shared by MPS.
     pub(crate) fn show(
         &self,
         world: &World<'_>,
@@ -220,11 +221,11 @@ impl AdviceState {
                 );
                 continue;
             }
-            // Launches of a program that runs without the proxy are not counted.
+            // Launches of a program without the library are not counted.
             if claim.caps == Caps::None {
                 continue;
             }
-            // A claim that does nothing is not told to do it in less room as well.
+            // An idle claim gets no advice about its size as well.
             match idle(world, claim) {
                 Some(advice) => out.push(advice),
                 None => out.extend(self.over_asked(world, claim, gpus)),
@@ -247,16 +248,16 @@ impl AdviceState {
         out
     }
 
-    /// What a claim was seen to use since it has the size that it has now.
+    /// Observations of a claim since it got its present size.
     fn seen(&self, live: &Live, id: ClaimId) -> Option<&Seen> {
         self.seen.get(&id).filter(|seen| seen.size == size(live))
     }
 
-    /// A claim that has had its size for a while and uses a small part of it, also at its busiest.
+    /// A claim whose use has stayed well below its size, in its busiest minute too.
     fn over_asked(&self, world: &World<'_>, claim: &ClaimView, gpus: &[GpuView]) -> Option<Advice> {
         let (id, policy) = (claim.id.parse().ok()?, world.config.sizes.auto_shrink);
         let live = world.claims.get(&id)?;
-        // Those that follow their need by themselves are told nothing.
+        // No advice for sizes that are adjusted automatically.
         let follows = policy == AutoShrink::Request && live.record.terms.auto;
         if policy == AutoShrink::Off || follows {
             return None;
@@ -289,12 +290,12 @@ impl AdviceState {
         })
     }
 
-    /// A claim that was refused memory at its cap lately, and would be again, where more is free.
+    /// A claim that was refused memory at its cap recently and would be refused again, while the GPU has more.
     fn at_cap(&self, world: &World<'_>, claim: &ClaimView, gpus: &[GpuView]) -> Option<Advice> {
         let id = claim.id.parse().ok()?;
         let seen = self.seen(world.claims.get(&id)?, id)?;
         let refused = seen.refused.filter(|r| r.at.elapsed() < RECENT)?;
-        // What was asked for in vain is known of a process that lives on; of another only that it stands at the cap.
+        // The refused size is known only for a living process; for others only that the claim is at its cap.
         let asked = refused.asked.and_then(|(bytes, gpu)| {
             let gpu = u32::try_from(gpu).ok()?;
             Some((bytes, claim.gpus.iter().find(|p| p.gpu == gpu)?))
@@ -317,7 +318,7 @@ impl AdviceState {
             Some(gpu.mem_allocatable?.saturating_sub(gpu.mem_claimed))
         };
         let free = claim.gpus.iter().map(free).min()??;
-        // The peak is that of all GPUs together.
+        // The peak is a sum over all GPUs.
         let peak = if claim.gpus.len() == 1 { seen.peak } else { 0 };
         let size = gshare_abi::enough(needed, peak, part.mem_limit.saturating_add(free))?;
         let flag = if part.mem_limit == part.mem_request {
@@ -342,7 +343,7 @@ impl AdviceState {
     }
 }
 
-/// `sudo ` where only root may.
+/// `sudo ` where the command needs root.
 fn sudo(world: &World<'_>) -> &'static str {
     match world.host.mode {
         Mode::System => "sudo ",
@@ -350,7 +351,7 @@ fn sudo(world: &World<'_>) -> &'static str {
     }
 }
 
-/// Idle SMs that could run side by side: all that runs there belongs to one user, and it takes turns.
+/// SMs are idle because claims of one user take turns on a GPU; they could run side by side.
 fn side_by_side(
     world: &World<'_>,
     gpu: &GpuView,
@@ -389,7 +390,7 @@ fn side_by_side(
     })
 }
 
-/// A claim that holds its part and launches nothing.
+/// A claim that holds a GPU and launches nothing.
 fn idle(world: &World<'_>, claim: &ClaimView) -> Option<Advice> {
     let seconds = match claim.idle_s {
         Some(seconds) => seconds,
@@ -399,11 +400,11 @@ fn idle(world: &World<'_>, claim: &ClaimView) -> Option<Advice> {
         }
         None => return None,
     };
-    // One that has left its GPU holds nothing of it.
+    // An offloaded claim occupies no GPU.
     if seconds < world.config.advice.idle_after.as_secs() || claim.place.word.is_some() {
         return None;
     }
-    // Its programs and what they have in memory live on where that can be done.
+    // Suggest offloading where it works: programs and their memory are kept.
     let holds = claim.gpus.iter().any(|p| p.mem_charge != Some(0));
     let verb = match claim.place.levers.not_detachable {
         None if holds => "offload",

@@ -1,4 +1,5 @@
-//! Whose SMs are busy: at each sample what the members' pages say is divided by `gshare_core::attribution`.
+//! Attribution of SM activity: at each sample, `gshare_core::attribution` divides it by the reports in the members'
+//! pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,37 +17,37 @@ use super::fact::{Fact, Look, Others};
 use super::owners::Whose;
 use super::world::World;
 
-/// A division older than this says nothing about now, in nanoseconds.
+/// An attribution older than this is not shown as current, in nanoseconds.
 const STALE_NS: u64 = 5_000_000_000;
-/// Shorter intervals are joined with the next one, in nanoseconds.
+/// Shorter intervals are merged with the next one, in nanoseconds.
 const SHORTEST_NS: u64 = 200_000_000;
 
-/// A claim's process on one GPU: slots are handed out again, but never with the same number.
+/// A claim's process on one GPU. Slots are reused; the number at the end makes them unique.
 type Place = (ClaimId, usize, usize, u64);
 
-/// What is remembered of a process from look to look.
+/// State of a process between two looks.
 #[derive(Debug, Default)]
 struct Known {
     meter: Meter,
     copied: u64,
     waited_ns: u64,
     launches: u64,
-    /// It is gone; what it did last counts in this interval.
+    /// The process has ended; its last report counts in this interval.
     last: Option<SlotView>,
 }
 
-/// What a claim did on one GPU in the last interval.
+/// Figures of a claim on one GPU in the last interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Done {
     part: Part,
-    /// Bytes a second; absent where nobody counts.
+    /// Bytes per second; absent if no library counts them.
     copied: Option<f64>,
     launches: Option<f64>,
-    /// Part of the time during which launches were held back.
+    /// Fraction of the time in which launches were delayed.
     throttled: Option<f64>,
 }
 
-/// The last interval of all GPUs, and what is needed for the next.
+/// The last interval of all GPUs, and the state for the next.
 #[derive(Debug, Default)]
 pub(crate) struct Attribution {
     at_ns: u64,
@@ -76,7 +77,7 @@ fn reading_of(slot: &SlotView) -> Option<Reading> {
     })
 }
 
-/// What one claim's processes add up to.
+/// Sums over the processes of one claim.
 #[derive(Default)]
 struct Sums {
     work: Work,
@@ -92,7 +93,7 @@ impl Attribution {
     pub(crate) fn on(&mut self, world: &World<'_>, fact: &Fact, _: &mut Vec<Command>) {
         match fact {
             Fact::Sample(look) | Fact::NoSample(look) => self.divide_all(world, look),
-            // What it said last counts in this interval.
+            // Its last report counts in this interval.
             Fact::Departed { claim, gpu, slot } => {
                 let place = (*claim, *gpu, slot.slot, slot.generation);
                 self.known.entry(place).or_default().last = Some((**slot).clone());
@@ -101,12 +102,12 @@ impl Attribution {
         }
     }
 
-    /// When the time was divided last, by the clock of launches.
+    /// End of the last interval, by the clock of launches.
     pub(crate) fn at_ns(&self) -> u64 {
         self.at_ns
     }
 
-    /// Divides the time since the last look among the claims.
+    /// Attributes the time since the last look to the claims.
     fn divide_all(&mut self, world: &World<'_>, look: &Look) {
         let now = world.now.mono_ns;
         let ns = now.saturating_sub(self.at_ns);
@@ -169,7 +170,7 @@ impl Attribution {
         let born = self.at_ns;
         let known = self.known.entry(place).or_default();
         sums.counted = true;
-        // Of a process that dies while it writes the last interval is not read.
+        // A process that dies while it writes leaves an interval that cannot be read.
         sums.work
             .processes
             .push(reading_of(slot).map(|reading| known.meter.read(now, born, &reading)));
@@ -211,7 +212,7 @@ impl Attribution {
                 let all = last.sm_count.map(f64::from);
                 sums.work.most = told.zip(all).map(|(sms, all)| sms.value / all.max(1.0));
             }
-            // Processes that the driver sees and nobody counts.
+            // Processes that the driver lists and no library counts.
             let uncounted = listed.into_iter().flatten().filter(|p| {
                 p.compute
                     && world.whose(p.pid) == Whose::Claim(*id)
@@ -237,11 +238,11 @@ impl Attribution {
             left,
             counters,
         };
-        // A claim without a process is not beside anybody.
+        // A claim without a process cannot have neighbours.
         Some(attribute(&interval, &work))
     }
 
-    /// Whether a GPU's counters may contain the work of a claim that has left it.
+    /// Whether a GPU's counters may contain work of a claim that has left.
     pub(crate) fn counts_who_left(&self, g: usize) -> bool {
         let present = self.present.get(&g);
         present.is_some_and(Present::has_left)
@@ -253,7 +254,7 @@ impl Attribution {
         known.and_then(Option::as_ref)
     }
 
-    /// Fills in what the claims' counters say of a GPU.
+    /// Adds the claims' counters to the view of a GPU.
     pub(crate) fn show_gpu(&self, world: &World<'_>, g: usize, view: &mut GpuView) {
         let Some(division) = self.division(world, g) else {
             return;
@@ -270,7 +271,7 @@ impl Attribution {
         }
     }
 
-    /// Fills in what a claim's own counters say of its part of a GPU.
+    /// Adds a claim's own counters to its part of a GPU.
     pub(crate) fn show_part(
         &self,
         world: &World<'_>,
@@ -319,7 +320,7 @@ fn estimate(part: f64) -> Figure {
     }
 }
 
-/// Adds up what a user's claims use, each figure only where it is known of all of them.
+/// Sums the use of a user's claims; a figure is present only if all claims have it.
 pub(crate) fn sum_up(user: &mut UserView, parts: &[&ClaimGpu], of_a_gpu: &impl Fn(u32) -> f64) {
     let nothing = Figure {
         value: 0.0,
@@ -327,7 +328,7 @@ pub(crate) fn sum_up(user: &mut UserView, parts: &[&ClaimGpu], of_a_gpu: &impl F
         estimate: false,
     };
     let sum = |figure: fn(&ClaimGpu) -> Option<Figure>, in_gpus: bool| {
-        // Without a process on the GPU nothing is used, and that is known.
+        // A GPU without a process of the claim has a known use of 0.
         let of = |part: &&ClaimGpu| {
             let idle = part.mem_used == Some(0);
             let weight = match in_gpus {
@@ -345,7 +346,7 @@ pub(crate) fn sum_up(user: &mut UserView, parts: &[&ClaimGpu], of_a_gpu: &impl F
         let first = all.first()?;
         Some(Figure {
             value: all.iter().map(|f| f.value).sum(),
-            // The weakest source counts.
+            // The least reliable source counts.
             source: all.iter().find(|f| f.estimate).unwrap_or(first).source,
             estimate: all.iter().any(|f| f.estimate),
         })
@@ -372,7 +373,7 @@ mod tests {
         }
     }
 
-    /// A second later; the claims' processes on GPU 0 say this.
+    /// Looks one second later, with these reports of the claims' processes on GPU 0.
     fn look(attribution: &mut Attribution, scene: &mut Scene, slots: &[(u64, u64)]) {
         scene.now.mono_ns += 1_000_000_000;
         let page = |(claim, copied): &(u64, u64)| ((ClaimId(*claim), 0), vec![slot(*copied)]);

@@ -1,4 +1,4 @@
-//! Programs that a claim may not take out of the cgroup that they are in: batch jobs, containers, limits of others.
+//! Programs that a claim may not move out of their cgroup: batch jobs, containers, and programs under other limits.
 
 use gshare_enforcer::cgroup::{Bound, CgroupError, ClaimTree};
 use gshare_proto::{ErrorCode, WireError};
@@ -6,14 +6,14 @@ use gshare_proto::{ErrorCode, WireError};
 use super::fences::Fences;
 
 impl Fences {
-    /// Whether a process of this user may be moved into a claim: a claim is no way out of somebody else's limits.
+    /// Whether a user's process may be moved into a claim; a claim must not bypass limits of others.
     pub(crate) fn may_leave(&self, pid: i32, uid: u32) -> Result<(), WireError> {
         let bound = self.tree.as_ref().and_then(|tree| tree.bound(pid, uid));
         bound.map_or(Ok(()), |bound| Err(refusal(pid, &bound)))
     }
 }
 
-/// What a user is told whose process could not be moved.
+/// The error for a user whose process could not be moved.
 pub(crate) fn not_moved(error: &CgroupError) -> WireError {
     match error {
         CgroupError::Bound { pid, bound } => refusal(*pid, bound),

@@ -1,4 +1,4 @@
-//! Makes claims on behalf, opens their cgroups and ends them; when is decided in `behalf.rs`.
+//! Makes claims on behalf, opens their cgroups and ends them. `behalf.rs` decides when.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,11 +16,11 @@ use super::world::World;
 use super::{convert, die, grant, slurm, whose};
 use crate::daemon::command::{ClaimCommand, Command, GpuCommand};
 
-/// What is kept of what was asked: whoever asks for the same again gets the same claim.
+/// The journaled form of a request: the same request gets the same claim again.
 fn plain(spec: ClaimSpec, name: &str) -> ClaimSpec {
     ClaimSpec {
         name: Some(name.to_owned().into()),
-        // Nothing of the caller's: it only makes the claim.
+        // The caller only makes the claim; its command is not recorded.
         command: Vec::new().into(),
         cwd: None,
         kernel: None,
@@ -29,7 +29,7 @@ fn plain(spec: ClaimSpec, name: &str) -> ClaimSpec {
         requeue: false,
         signal: None,
         lease_s: None,
-        // It ends with its cgroup, and its programs stay where its maker has put them.
+        // The claim ends with its cgroup, and its programs are not moved.
         hold: true,
         movable: Some(false),
         wait: Wait::Default,
@@ -37,7 +37,7 @@ fn plain(spec: ClaimSpec, name: &str) -> ClaimSpec {
     }
 }
 
-/// `gshare admin claim-for`: makes a claim on behalf, or finds the one that was made.
+/// `gshare admin claim-for`: makes a claim on behalf, or finds the existing one.
 pub(crate) fn order(
     world: &World<'_>,
     peer: &Peer,
@@ -87,7 +87,7 @@ pub(crate) fn order(
         gids: world.host.names.account(asked.uid).gids().into(),
         ..peer.clone()
     };
-    // The caller answers for the project: it may be an account of another scheduler, unknown here.
+    // The caller vouches for the project, which may be an account of another scheduler.
     let mut spec = ClaimSpec { wait, ..spec };
     let project = spec.project.take().map(|p| convert::clean(&p, 128));
     let (request, patience, mut record) = convert::request(world, &owner, &spec)?;
@@ -110,8 +110,8 @@ pub(crate) fn order(
     })
 }
 
-/// The claim that is asked for, if the caller is in it: another program of the same job, such as the step beside it, was first,
-/// and root in it counts as its owner.
+/// The requested claim, if the caller is already in it: another program of the same job asked first. Root in it
+/// counts as its owner.
 fn own_claim(world: &World<'_>, peer: &Peer, asked: &ClaimFor) -> Option<ClaimId> {
     let id = whose::behalf_of(world, peer.process?.pid)?;
     let record = &world.claims.get(&id)?.record;
@@ -122,7 +122,7 @@ fn found(id: ClaimId) -> Order {
     Order::then(Vec::new(), move |world, _| Ok(grant::granted(world, id)))
 }
 
-/// Which cgroups of claims on behalf are there.
+/// The cgroups of claims on behalf that exist.
 pub(crate) fn cgroups_of_others(world: &World<'_>) -> BTreeMap<ClaimId, Found> {
     let Some(tree) = &world.host.fences.tree else {
         return BTreeMap::new();
@@ -142,7 +142,7 @@ pub(crate) fn cgroups_of_others(world: &World<'_>) -> BTreeMap<ClaimId, Found> {
     world.claims.iter().filter_map(found).collect()
 }
 
-/// The claim of this name, if it is the same; an error if another one stands in the way.
+/// The claim of this name, if the request is the same; an error if it is a different claim.
 fn known_behalf(
     world: &World<'_>,
     uid: u32,
@@ -188,7 +188,7 @@ fn known_behalf(
     Ok(None)
 }
 
-/// Whether one of these cgroups is the other, or below it.
+/// Whether one cgroup equals or contains the other.
 fn overlap(a: &Path, b: &Path) -> bool {
     a.starts_with(b) || b.starts_with(a)
 }
@@ -201,8 +201,7 @@ impl Claims {
     }
 }
 
-/// The answer to a process that asks for a claim where one on behalf stands for it: it is in that one, and stays
-/// where it is.
+/// The answer to a process that asks for a claim inside a claim on behalf: it joins that one and is not moved.
 pub(crate) fn joins_behalf(world: &World<'_>, peer: &Peer) -> Option<Result<Reply, WireError>> {
     let id = whose::behalf_of(world, peer.process?.pid)?;
     let owner = world.claims.get(&id)?.record.uid;

@@ -1,5 +1,4 @@
-//! The claims: those that are granted, those that wait, what connections have asked and is answered later, and what is
-//! remembered of those who wait.
+//! The claims: granted and waiting ones, requests that are answered later, and what is remembered of waiting claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
@@ -18,7 +17,7 @@ use gshare_abi::wire::Answer;
 use gshare_proto::ErrorCode;
 use gshare_proto::WireError;
 
-/// All of them: as a map, those that are granted.
+/// All claims; as a map, the granted ones.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     granted: BTreeMap<ClaimId, Live>,
@@ -43,7 +42,7 @@ impl DerefMut for Claims {
     }
 }
 
-/// One waiting claim: what the connection that waits for it needs.
+/// A waiting claim, with what its connection needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) peer: Peer,
@@ -51,11 +50,11 @@ pub(crate) struct Asked {
     pub(crate) record: ClaimRecord,
     pub(crate) since_ms: u64,
     pub(crate) request: Request,
-    /// The client knows its number.
+    /// The client knows the claim's number.
     pub(crate) told: bool,
 }
 
-/// Resizes that are asked for and not answered yet.
+/// Resize requests without an answer yet.
 #[derive(Debug, Default)]
 pub(crate) struct Wishes {
     pub(super) next: u64,
@@ -63,14 +62,14 @@ pub(crate) struct Wishes {
 }
 
 impl Wishes {
-    /// A number for a resize.
+    /// A new number for a resize request.
     pub(crate) fn ticket(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 }
 
-/// A resize that is asked for.
+/// A resize request.
 #[derive(Debug)]
 pub(crate) struct Wish {
     pub(super) id: ClaimId,
@@ -79,35 +78,35 @@ pub(crate) struct Wish {
     pub(super) out: Sender,
 }
 
-/// What was written down, and who of those in it is not back yet.
+/// The saved queue, and the waiting claims whose clients have not come back.
 #[derive(Debug, Default)]
 pub(crate) struct Remembered {
-    /// What was written down last, without what grows by itself, and the places of those who wait by number.
+    /// The last saved state without values that grow by themselves, and the places of waiting claims by number.
     pub(super) written: Memory,
     pub(super) places: BTreeMap<ClaimId, Kept>,
-    /// The claims that wait, by the journal.
+    /// Waiting claims in the journal.
     pub(super) waiting: BTreeSet<ClaimId>,
     pub(super) at: Now,
-    /// Those who waited when the service before this one ended, with the time since when.
+    /// Claims that waited when the previous service ended, with the time since when.
     pub(super) absent: BTreeMap<ClaimId, (ClaimRecord, u64)>,
-    /// The journal had something.
+    /// The journal had a saved state.
     pub(super) found: bool,
-    /// It has been read: only then is it written anew.
+    /// The saved state has been read; it is written only after that.
     pub(super) read: bool,
 }
 
-/// A process that is about to become a claim.
+/// A process that is being adopted as a claim.
 #[derive(Debug)]
 pub(crate) struct Adoption {
     pub(super) asked: Asked,
     pub(super) process: ProcessKey,
     pub(super) held: Vec<(usize, Bytes)>,
-    /// The name of the caller, if that is not its owner.
+    /// Name of the caller, if another user than the owner.
     pub(super) by: Option<String>,
 }
 
 impl Adoption {
-    /// The claim with its number, and what the core hears.
+    /// Gives the claim its number, and the event for the core.
     pub(crate) fn numbered(&mut self, id: ClaimId) -> (Asked, Event) {
         self.asked.record.id = id.0;
         let request = self.asked.request.clone();
@@ -116,20 +115,20 @@ impl Adoption {
     }
 }
 
-/// A claim that is to be guaranteed no more than it uses.
+/// A claim whose size is reduced to its use.
 #[derive(Debug)]
 pub(crate) struct Shrink {
     pub(super) id: ClaimId,
     /// Bytes before.
     pub(super) asked: u64,
     pub(super) change: Change,
-    /// What undoes it.
+    /// The change that undoes it.
     pub(super) back: Change,
     pub(super) before: String,
 }
 
 impl Shrink {
-    /// For the core.
+    /// The event for the core.
     pub(crate) fn event(&self, ticket: u64) -> Event {
         Event::Resize {
             ticket,
@@ -140,7 +139,7 @@ impl Shrink {
     }
 }
 
-/// Those who wait for the GPU of a claim get nothing now, and may ask again.
+/// Refuses the processes that wait for the GPU of a claim; they may ask again.
 pub(crate) fn refuse_wanting(claims: &mut Claims, id: ClaimId, error: &WireError) {
     let Some(live) = claims.get_mut(&id) else {
         return;

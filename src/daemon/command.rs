@@ -1,5 +1,5 @@
-//! What features want to be done. Closed. The commands of one fact are collected while all features see it, and then
-//! carried out by the service, the journal first.
+//! Commands: what features want done. Closed. The service collects the commands of one fact from all features, then
+//! carries them out, the journal first.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -32,143 +32,128 @@ use crate::stage::Stages;
 /// Something to do.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Write it into the journal, in one transaction with the others of the same fact. If that fails nothing else of the
-    /// batch is done; see [`effects::written`](super::effects::written).
+    /// Write it into the journal, in one transaction with the others of the same fact. If that fails, the rest of the
+    /// batch is dropped; see [`effects::written`](super::effects::written).
     Store(Store),
-    /// The core hears of something.
+    /// Give the core an event.
     Core(Event),
-    /// Of all this, and what it comes to is written down once.
+    /// Give the core several events; the result is saved once.
     Events(Vec<Event>),
-    /// All features hear of something.
+    /// Tell all features a fact.
     Tell(Fact),
-    /// The core hears what the GPUs are like now.
+    /// Give the core the present state of the GPUs.
     Refresh,
     /// Answer a caller.
     Reply(Sender, Result<Reply, WireError>),
-    /// The GPUs have been looked at.
+    /// Handle a new sample of the GPUs.
     Sample(Box<GpuSample>),
-    /// A test may end the service here.
+    /// A point where a test may kill the service.
     CrashPoint(&'static str),
-    /// Find out which of these to end: as few as let somebody start.
+    /// Find the smallest subset of these claims whose end lets a waiting claim start.
     FewestToEnd(Vec<ClaimId>),
     /// Read what these claims have used of processors and disks.
     ReadVitals(Vec<ClaimId>),
-    /// Ask the Jupyter servers of all kernels.
+    /// Query the Jupyter servers of all kernels.
     AskServers,
-    /// Look, as the owner of a claim, whether its kernel's connection file is there.
+    /// Check, with the rights of the claim's owner, whether its kernel's connection file exists.
     LookFor(ClaimId, u32, PathBuf),
-    /// What is shown has changed.
+    /// Send new snapshots.
     Publish,
-    /// Tell everybody on the screen.
+    /// Show a notice to everybody on the screen.
     Notice(String),
-    /// Tell on the screen what is about a claim, and write it down.
-    NoticeOf {
-        /// Which.
-        id: ClaimId,
-        /// What.
-        text: String,
-    },
+    /// Show a notice about a claim on the screen, and log it for the claim.
+    NoticeOf { id: ClaimId, text: String },
     /// Write a line to the terminal of a program without a claim.
     Say(Terminal, String),
-    /// Tell a user on the screen; with a claim, which may have ended, it is written down as well.
+    /// Notify a user on the screen; if it is about a claim, log it there too, even if the claim has ended.
     TellUser(u32, Option<ClaimId>, String),
-    /// A claim has ended for this cause: its run is recorded.
+    /// Record the run of a claim that has ended for this cause.
     RunEnded(Box<Live>, String),
-    /// How long a claim will run is looked up, by its record and the number of its GPUs.
+    /// Look up how long a claim will run, by its record and the number of its GPUs.
     AskRunTime(ClaimId, Box<ClaimRecord>, u32),
-    /// Tell the owner of a claim, also on its terminals and in its notebook.
-    TellOwner {
-        /// Which.
-        id: ClaimId,
-        /// What.
-        text: String,
-    },
-    /// `gpus.rs` carries it out.
+    /// Notify the owner of a claim, also on its terminals and in its notebook.
+    TellOwner { id: ClaimId, text: String },
+    /// Carried out by `gpus.rs`.
     Gpus(GpuCommand),
-    /// `rules.rs` carries it out.
+    /// Carried out by `rules.rs`.
     Rules(RuleCommand),
-    /// `ending.rs` carries it out.
+    /// Carried out by `ending.rs`.
     Ends(EndCommand),
-    /// `submit.rs` carries it out.
+    /// Carried out by `submit.rs`.
     Claims(ClaimCommand),
-    /// `levers.rs` carries it out.
+    /// Carried out by `levers.rs`.
     Levers(LeverCommand),
-    /// `policy.rs` carries it out.
+    /// Carried out by `policy.rs`.
     Limits(LimitCommand),
 }
 
 /// Commands about GPUs and their processes.
 #[derive(Debug)]
 pub(crate) enum GpuCommand {
-    /// Start the MPS daemons that are wanted, and let the others go.
+    /// Start the MPS daemons that are needed, and release the others.
     TendMps,
-    /// Give MPS daemons a new directory whose user has gone.
+    /// Give MPS daemons whose user has left a new directory.
     RenewMps,
-    /// Let a user through to the MPS daemon of a GPU.
-    LetIntoMps {
-        /// Index.
-        gpu: usize,
-        /// The user.
-        uid: u32,
-    },
-    /// A GPU takes no new claims.
+    /// Give a user access to the MPS daemon of a GPU.
+    LetIntoMps { gpu: usize, uid: u32 },
+    /// Drain a GPU.
     Drain(DrainRecord),
-    /// It does again, by its lasting name.
+    /// End the drain of a GPU, named by its lasting name.
     Undrain(String),
-    /// The mode that a GPU gets when it is empty.
+    /// Set the mode that a GPU gets when it is empty.
     NextMode(usize, Option<GpuMode>),
-    /// Modes that were waited for come into force on GPUs that are empty.
+    /// Apply pending modes on GPUs that are empty.
     ChangeModes,
-    /// A GPU is in this mode from now on.
+    /// Change the mode of a GPU.
     SetMode(usize, GpuMode),
-    /// Let go of GPUs, and answer when nothing has them open any more.
+    /// Release GPUs, and answer when no process of gshare has them open any more.
     LetGo(Box<LetGo>),
-    /// These GPUs are let go, and no others.
+    /// Make these the released GPUs.
     TakeBack(ReleasedGpus),
     /// Divide a GPU.
     Divide(Box<Dividing>),
-    /// A GPU has been divided, or not: look at it.
+    /// Handle the result of dividing a GPU.
     Divided(usize),
-    /// What a context costs on the GPUs and instances that there are now.
+    /// Measure the cost of a context on the present GPUs and instances.
     Overheads,
-    /// Look up whose the processes of the newest sample are.
+    /// Look up the owners of the processes in the newest sample.
     LookUpOwners,
-    /// A process may have come into another claim: all are looked up at the next look.
+    /// Look up all owners again at the next look, because a process may have changed its claim.
     DoubtOwners,
-    /// A member of a claim that has nothing but a context uses so much of a GPU.
+    /// Learn the cost of a context from a member that has nothing else.
     Relearn(ClaimId, usize, Bytes),
-    /// GPUs are shared in another way: MPS follows, and the core is told.
+    /// Follow a change of how GPUs are shared: MPS and the core.
     ShareAnew,
 }
 
 /// Commands about the rules in force.
 #[derive(Debug)]
 pub(crate) enum RuleCommand {
-    /// A quota that an administrator has set; absent if it was removed.
+    /// Set the guarantee of a party; `None` removes it.
     SetQuota(Party, Option<Quota>),
-    /// The core hears of all quotas, and whom claims count for.
+    /// Give the core all guarantees, and the parties that claims count for.
     Quotas,
-    /// What the checks of the driver found.
+    /// Set the result of the checks of the driver.
     SetConformance(Conformance),
     /// Follow the line in the state directory that says whether gshare is off.
     FollowOff,
-    /// Take the stages into force that are written down.
+    /// Apply the stages from the state directory.
     ReadStages,
-    /// Take stages into force.
+    /// Apply stages.
     FollowStages(Box<Stages>),
-    /// The core hears who decides about claims on each GPU.
+    /// Tell the core who decides about claims on each GPU.
     Admission,
-    /// The core hears of the rules of the configuration.
+    /// Give the core the rules of the configuration.
     Rules,
-    /// The core hears of those about making room.
+    /// Give the core the rules about making room.
     ReclaimRules,
-    /// The core hears what has changed in what can be done to claims.
+    /// Tell the core which levers on claims have changed.
     LookAtLevers,
-    /// Claims in the host come back where their memory fits.
+    /// Restore offloaded claims whose memory fits.
     CallBack(Which),
 }
 
-/// Which claims come back.
+/// Which claims are restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     /// All of them.
@@ -180,264 +165,228 @@ pub(crate) enum Which {
 /// Commands about the end of claims.
 #[derive(Debug)]
 pub(crate) enum EndCommand {
-    /// The programs of a claim got their signal before its end, or the end was put off.
+    /// Record that the programs of a claim got the signal before its end, or that the end was postponed.
     Signalled {
-        /// Which.
         id: ClaimId,
         /// They got it.
         due: bool,
         /// Its command is started again afterwards.
         again: bool,
     },
-    /// Withdraw a claim that waits.
+    /// Withdraw a waiting claim.
     Withdraw {
-        /// Which.
         id: ClaimId,
-        /// What its caller is told.
+        /// Text for its caller.
         text: String,
     },
     /// End a claim with all its processes: SIGTERM now, SIGKILL later.
     EndAll {
-        /// Which.
         id: ClaimId,
-        /// Why.
         cause: String,
-        /// The time between the two.
+        /// Time between the two signals.
         grace: Duration,
     },
-    /// Set the state that a claim's pages show.
+    /// Set the state in a claim's pages.
     SetStates(ClaimId, State),
-    /// From now on a claim ends.
+    /// Begin the end of a claim.
     BeginEnd(ClaimId, Box<Ending>),
     /// Ask the processes of a claim that hold the GPU to end.
     AskToEnd(ClaimId),
-    /// Ask all processes of a claim to end; they have this time.
+    /// Ask all processes of a claim to end within this time.
     AskAllToEnd(ClaimId, Duration),
-    /// See whether a claim that ends is over.
+    /// Check whether the end of a claim is complete.
     SettleEnd(ClaimId),
-    /// Until it is killed a claim that is ended for others keeps the GPU.
+    /// Let a claim that is ended for others keep the GPU until it is killed.
     KeepGpu(ClaimId),
-    /// Kill these processes of a claim, and what else is in its cgroup.
+    /// Kill these processes of a claim, and everything else in its cgroup.
     KillMembers(ClaimId, Vec<ProcessKey>),
-    /// What did not end was killed.
+    /// Record that the remaining processes were killed.
     Killed(ClaimId),
-    /// Take a claim apart.
-    Dismantle {
-        /// Which.
-        id: ClaimId,
-        /// Why it ended.
-        cause: String,
-    },
+    /// Remove a claim's pages, filter and cgroup.
+    Dismantle { id: ClaimId, cause: String },
     /// End a claim whose processes live on without it.
-    EndBehalf {
-        /// Which.
-        id: ClaimId,
-        /// Why.
-        cause: String,
-    },
-    /// Those who wait for the GPU of a claim that was released get nothing.
+    EndBehalf { id: ClaimId, cause: String },
+    /// Refuse the processes that wait for the GPU of a released claim.
     RefuseWanting(ClaimId),
-    /// The command of a claim that ends is to start anew.
+    /// Mark the command of an ending claim to be started again.
     Requeued(ClaimId),
-    /// The time limit of a claim ends at another time, in Unix milliseconds, or never.
+    /// Move the end of a claim's time limit: Unix milliseconds, or never.
     MoveLease(ClaimId, Option<u64>),
-    /// It has ended.
+    /// Record that the time limit has ended.
     LeaseEnded {
-        /// Which.
         id: ClaimId,
-        /// That stops its command.
+        /// Its command is stopped by that.
         stopped: bool,
-        /// Its programs on the GPU were told.
+        /// Its programs on the GPU were signalled.
         told: bool,
     },
     /// Send a signal to processes of claims.
     Signal(Vec<ProcessKey>, i32),
-    /// MPS has ended the work of a claim that ends: its processes are signalled.
+    /// Signal the processes of an ending claim after MPS has ended their work.
     SignalEnd(ClaimId),
     /// End the command of a claim and queue it again.
-    Requeue {
-        /// Which.
-        id: ClaimId,
-        /// Why.
-        why: String,
-    },
-    /// Keep a claim when its command has ended.
+    Requeue { id: ClaimId, why: String },
+    /// Keep a claim whose command has ended.
     Hold(ClaimId),
     /// End a claim.
     End {
-        /// Which.
         id: ClaimId,
-        /// Why.
         cause: Cow<'static, str>,
     },
 }
 
-/// Commands about what is asked for, granted and resized.
+/// Commands about requests, grants and sizes.
 #[derive(Debug)]
 pub(crate) enum ClaimCommand {
-    /// A claim gets its GPUs.
+    /// Grant a claim its GPUs.
     Grant {
-        /// Which.
         id: ClaimId,
-        /// Its parts.
         slices: Vec<Slice>,
-        /// When its time limit ends.
+        /// End of its time limit.
         ends: Option<Now>,
-        /// Nothing is booked for it.
+        /// The ledger books nothing for it.
         counted: bool,
     },
-    /// Make a process a claim.
+    /// Adopt a process as a claim.
     Adopt(Box<Adoption>),
-    /// The core has decided about it.
+    /// Handle the core's decision about an adoption.
     Adopted(ClaimId, Box<Adoption>),
-    /// A claim gets its number and is put before the core, which has this long for it.
+    /// Number a claim and give it to the core, which has this long for it.
     Submit(Box<Asked>, Option<Duration>),
-    /// A claim is put before the core, which has this long for it.
+    /// Give a claim to the core, which has this long for it.
     Ask(ClaimId, Box<Asked>, Option<Duration>),
-    /// Tell those who wait for a claim where it stands.
+    /// Tell the callers of a waiting claim its place.
     Place {
-        /// Which.
         id: ClaimId,
-        /// From the front.
+        /// Place in the queue, from the front.
         position: usize,
-        /// Why it waits.
         reason: Reason,
     },
-    /// Tell programs that wait for the GPU of their claim where that stands, and when they start.
+    /// Tell programs that wait for the GPU of their claim its place and the expected start.
     TellStart {
-        /// Which.
         id: ClaimId,
-        /// From the front.
+        /// Place in the queue, from the front.
         position: usize,
-        /// Why it waits.
         reason: Reason,
-        /// When, as far as that is known.
+        /// Expected start, if known.
         start: Option<String>,
     },
-    /// It is not known yet when they start.
+    /// Tell them that the start is not known yet.
     NoStart(ClaimId),
-    /// Refuse a claim that waits.
+    /// Refuse a waiting claim.
     Refuse(ClaimId, WireError),
     /// Ask the core for another size.
     Resize(Box<(Wish, Change, Option<Duration>)>),
-    /// What the core has decided about another size.
+    /// Handle the core's decision about another size.
     Resized(Action),
-    /// A claim's share of the SMs is another for a while.
+    /// Change a claim's share of the SMs for a while.
     Share(ClaimId, Vec<Slice>),
-    /// Tell the end of a process, which belongs to this claim.
+    /// Watch a process of this claim for its end.
     WatchExit(ClaimId, ProcessKey, Arc<PidFd>),
-    /// Guarantee to a claim no more than it uses.
+    /// Reduce a claim's size to its use.
     Shrink(ClaimId),
-    /// The core has decided about that.
+    /// Handle the core's decision about that.
     Shrunk(Box<Shrink>),
     /// Use the cgroup of a claim on behalf that has appeared.
     Enter(ClaimId),
-    /// Move a claim into a slice of systemd's.
+    /// Move a claim into a systemd slice.
     IntoSlice(ClaimId),
 }
 
-/// Commands about claims that leave their GPUs and come back.
+/// Commands about offloading, restoring and moving claims.
 #[derive(Debug)]
 pub(crate) enum LeverCommand {
-    /// What was asked of a claim is not done.
+    /// Refuse a request to offload, restore or move a claim.
     RefuseLever(ClaimId, String),
-    /// Have a claim leave its GPUs, come back or move, as the core has decided.
+    /// Offload, restore or move a claim, as the core has decided.
     Pull(Action),
-    /// Begin, or go on with, what the journal says is under way for a claim.
+    /// Begin, or continue, what the journal says is under way for a claim.
     BeginLever {
-        /// Which.
         id: ClaimId,
-        /// It goes on where the service before died.
+        /// It continues what the previous service began.
         again: bool,
     },
-    /// Go on with what was under way when the service before died.
+    /// Continue what was under way when the previous service ended.
     Resume(ClaimId),
-    /// Have the checkpoint engine do it.
+    /// Start the job in the checkpoint engine.
     StartLever(Box<Prepared>),
-    /// It has done its part.
+    /// Handle the engine's result.
     LeverDone(ClaimId, Outcome),
-    /// A caller waits for what they asked of a claim.
+    /// Add a caller who waits for the result.
     AwaitLever(ClaimId, Sender),
-    /// Tell them where it stands in the queue.
+    /// Tell them their place in the queue.
     TellQueued(ClaimId, Sender),
-    /// What was to be done to a claim has been done: tell those who wait for it, or its owner.
+    /// Report that a lever is done to its callers, or to the claim's owner.
     TellLever(ClaimId, String),
     /// A call of an offloaded claim waits for its memory.
     Wanted {
-        /// Which.
         id: ClaimId,
         /// A person has asked for it already.
         asked: bool,
     },
-    /// Say what it waits for.
+    /// Answer what it waits for.
     AnswerWanted(ClaimId, Sender),
-    /// Write down where the memory of a claim is.
+    /// Journal where the memory of a claim is.
     KeepHolding(ClaimId, Box<HoldingRecord>),
-    /// A claim is on these GPUs from now on.
+    /// Record that a claim is on these GPUs.
     NowOn {
-        /// Which.
         id: ClaimId,
-        /// Its parts.
         to: Vec<SliceRecord>,
-        /// The GPUs that it is bound to.
+        /// GPUs that it is bound to.
         only: Vec<String>,
     },
-    /// Write which GPUs a claim has into its pages.
+    /// Write a claim's GPUs into its pages.
     Relabel(ClaimId),
-    /// Have the filter of a claim open its GPUs.
+    /// Open the GPUs of a claim in its device filter.
     OpenAgain(ClaimId),
-    /// Have all processes of a claim stand still, or run again.
+    /// Freeze all processes of a claim, or let them run.
     Freeze(ClaimId, bool),
-    /// The calls of a claim that is on its GPU wait no longer.
+    /// Let the waiting calls of a claim continue.
     EndWaits(ClaimId),
-    /// What the core wanted done to a claim is not done.
+    /// Report that a lever of the core's failed.
     LeverFailed {
-        /// Which.
         id: ClaimId,
-        /// How.
         failure: Failure,
-        /// Why.
         why: String,
     },
-    /// Offload a claim although nobody waits.
+    /// Offload a claim although nobody waits for its room.
     Offload(ClaimId),
 }
 
 /// Commands about filters and limits.
 #[derive(Debug)]
 pub(crate) enum LimitCommand {
-    /// Write the limits of a claim as they are to be now, in its pages and with the driver.
+    /// Write the present limits of a claim into its pages and to the driver.
     LimitsAnew(ClaimId),
-    /// Those of all claims.
+    /// Write the limits of all claims.
     AllLimitsAnew,
-    /// Members of a claim lack a mount over the driver: it may open no GPU.
+    /// Close the GPUs of a claim whose members lack a mount over the driver.
     Uncover(ClaimId),
-    /// They have it again.
+    /// Open them again.
     Cover(ClaimId),
-    /// Make the mounts again of these members of a claim.
+    /// Mount again for these members of a claim.
     Remount {
-        /// Which.
         id: ClaimId,
         /// Members that lack a mount.
         bare: Vec<i32>,
-        /// The mounts.
+        /// The expected mounts.
         expected: Vec<Bind>,
     },
     /// Write the cap of a claim on a GPU into its page.
     WriteCap(ClaimId, Slice),
-    /// The core hears what claims have been charged.
+    /// Tell the core what claims are charged.
     Measure,
-    /// Bring the filter that keeps programs outside claims from GPUs to where it belongs.
+    /// Place the filter that keeps programs without a claim from GPUs.
     Deny,
-    /// Make the filters of all claims, of what is left of ended ones, and of programs without a claim anew.
+    /// Set the filters of all claims, of the remains of ended ones, and of programs without a claim again.
     FiltersAnew,
-    /// Account processes outside claims by the newest sample.
+    /// Account processes without a claim by the newest sample.
     Account,
-    /// Compare the newest sample with what claims may have.
+    /// Compare the newest sample with the claims' limits.
     Reconcile,
     /// Find out on which GPUs the driver itself can limit memory.
     ProbeLimits,
-    /// Have the driver hold a claim to its size.
+    /// Have the driver limit a claim's memory.
     LimitMemory(ClaimId),
     /// Write the caps of a claim on a GPU into its page.
     WriteCaps(ClaimId, usize),

@@ -1,5 +1,5 @@
-//! What the list of checks of the driver found here (`gshare doctor --conformance`). Until it has passed with the driver that
-//! is installed, stages 3 and 4 are experimental.
+//! Results of the driver checks on this machine (`gshare doctor --conformance`). Until they have passed with the
+//! installed driver, stages 3 and 4 are experimental.
 
 use gshare_proto::{AdminDone, Check, Conformance as Found, ErrorCode, WireError, messages};
 
@@ -11,16 +11,16 @@ use super::world::World;
 use crate::clock::unix_ms;
 use crate::off;
 
-/// Name of the line in the state directory.
+/// File name in the state directory.
 const FILE: &str = "conformance";
 const COMMAND: &str = "sudo gshare doctor --conformance";
 
-/// What was found before. A line that cannot be understood says nothing.
+/// The saved result; `None` if the line cannot be parsed.
 pub(crate) fn read(world: &World<'_>) -> Option<Conformance> {
     off::read_line(&world.host.paths.state_dir, FILE).flatten()
 }
 
-/// Whether the driver that is installed has not passed.
+/// Whether the installed driver has not passed yet.
 pub(crate) fn is_untried(world: &World<'_>) -> bool {
     let driver = world.gpus.driver_version();
     let passed = |c: &Conformance| c.different == 0 && c.checks > 0 && c.driver == driver;
@@ -45,7 +45,7 @@ pub(crate) fn row(world: &World<'_>) -> Check {
     }
 }
 
-/// What `gshare admin stage` says of stages 3 and 4.
+/// The warning of `gshare admin stage` for stages 3 and 4.
 pub(crate) fn warning(world: &World<'_>) -> Option<String> {
     let text = format!(
         "stages 3 and 4 are experimental here until this driver passes its checks. To run them (idle GPU, about 10 min): {COMMAND}"
@@ -53,7 +53,7 @@ pub(crate) fn warning(world: &World<'_>) -> Option<String> {
     is_untried(world).then_some(text)
 }
 
-/// Takes down what the list found, for an administrator who has run it; without, what is known is said.
+/// Saves the result for an administrator who has run the checks; without one, reports the saved result.
 pub(crate) fn order(world: &World<'_>, found: Option<Found>) -> Result<Order, WireError> {
     let answer = || {
         Order::answered(|world, _| AdminDone {

@@ -1,4 +1,4 @@
-//! A connection as the task that owns the state knows it: its number, where its replies go, its right to be heard.
+//! A connection as the state's task knows it: its number, where replies go, and its turn.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use gshare_abi::wire::{Answer, LaunchAnswer};
 use gshare_proto::{Reply, WireError};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-/// A client that does not read is not told its place more often than this ahead.
+/// Maximum number of unread queue places for a client; more are not sent.
 pub(crate) const UNREAD_PLACES: usize = 16;
 
 /// Number of a connection.
@@ -27,12 +27,12 @@ pub(crate) struct Out {
 pub(crate) struct Sender {
     pub(super) out: mpsc::UnboundedSender<Out>,
     pub(super) unsent: Arc<AtomicUsize>,
-    /// A member of 0.1 is at the other end.
+    /// The other end is a member of version 0.1.
     pub(super) older: bool,
 }
 
 impl Sender {
-    /// Of a client that has gone.
+    /// A sender whose client has gone.
     #[cfg(test)]
     pub(crate) fn closed() -> Self {
         Self {
@@ -42,12 +42,12 @@ impl Sender {
         }
     }
 
-    /// Sends a reply; a client that has gone misses it.
+    /// Sends a reply; it is dropped if the client has gone.
     pub(crate) fn reply(&self, reply: &Reply) {
         self.line(Self::encode(reply).into());
     }
 
-    /// A reply as the line that carries it.
+    /// Encodes a reply as a line.
     pub(crate) fn encode(reply: &Reply) -> Vec<u8> {
         match serde_json::to_vec(reply) {
             Ok(mut line) => {
@@ -61,7 +61,7 @@ impl Sender {
         }
     }
 
-    /// Sends a line made by [`Self::encode`], which several may share.
+    /// Sends a line made by [`Self::encode`]; several connections may share it.
     pub(crate) fn line(&self, line: Arc<[u8]>) {
         self.send(Out {
             line,
@@ -79,7 +79,7 @@ impl Sender {
         self.reply(&answer.unwrap_or_else(Reply::Error));
     }
 
-    /// The same for a member of 0.1.
+    /// The same sender for a member of 0.1.
     pub(super) fn to_older(&self) -> Self {
         Self {
             older: true,
@@ -92,7 +92,7 @@ impl Sender {
         self.member_with(answer, Vec::new());
     }
 
-    /// Refuses what a member asks.
+    /// Refuses a member's request.
     pub(crate) fn refuse_member(&self, code: &str, message: String) {
         let code = code.to_owned();
         self.member(&Answer::Refused { code, message });
@@ -121,32 +121,32 @@ impl Sender {
         });
     }
 
-    /// Whether the client has taken everything: a stopped one is not sent snapshot after snapshot.
+    /// Whether the client has read everything. A stopped client is not sent snapshot after snapshot.
     pub(crate) fn idle(&self) -> bool {
         self.unsent() == 0
     }
 
-    /// Replies that the client has not taken yet.
+    /// Number of replies that the client has not read yet.
     pub(crate) fn unsent(&self) -> usize {
         self.unsent.load(Ordering::Relaxed)
     }
 
-    /// Whether the connection has ended: nobody will read an answer.
+    /// Whether the connection has ended.
     pub(crate) fn gone(&self) -> bool {
         self.out.is_closed()
     }
 
     fn send(&self, out: Out) {
-        // Counted before the other side can count it off.
+        // Counted before the other side can count down.
         self.unsent.fetch_add(1, Ordering::Relaxed);
         let _ = self.out.send(out);
     }
 }
 
-/// The right of a connection to have one request handled, and of its user.
+/// The turn of a connection, and of its user, to have one request handled.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    /// When its line was whole.
+    /// Time at which its line was complete.
     pub(super) received: Instant,
     pub(super) _connection: OwnedSemaphorePermit,
     pub(super) _user: Option<OwnedSemaphorePermit>,

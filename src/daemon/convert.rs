@@ -30,23 +30,23 @@ pub(crate) fn record(key: ProcessKey) -> ProcessRecord {
     }
 }
 
-/// Longest lease, and longest time that is added at once, in seconds: a year.
+/// Longest time limit, and the longest extension at once, in seconds: a year.
 pub(crate) const MOST_S: u64 = 366 * 86_400;
 
-/// Beginning of the path of a GPU's device node, by which Slurm knows it.
+/// Beginning of the path of a GPU's device node, the name that Slurm uses.
 const NODE: &str = "/dev/nvidia";
 
-/// The least memory that is worth a claim.
+/// Smallest memory of a claim.
 const LEAST_MEM: u64 = 1 << 20;
 
-/// Longest time before the end, as Slurm has it.
+/// Longest lead time of a signal; Slurm has the same limit.
 const LONGEST_S: u32 = 65_535;
 
 fn usage(message: impl Into<String>) -> WireError {
     WireError::new(ErrorCode::Usage, message)
 }
 
-/// Checks what a client asks and fills in the defaults.
+/// Checks a client's request and fills in the defaults.
 pub(crate) fn request(
     world: &World<'_>,
     peer: &Peer,
@@ -82,7 +82,7 @@ pub(crate) fn request(
     };
     let mut request = Request::of_size(size, sm_limit, class);
     if let Some(mem) = alone {
-        // Memory alone: how large a part of a GPU that is, the GPU says.
+        // With memory alone, the GPU's memory determines the fraction of a GPU.
         let gpus = world.machine.ledger().gpus().iter();
         let whole = gpus.filter(|g| g.of_a_gpu() == Share::ONE);
         let part = whole.map(|g| g.part(Bytes(mem))).max();
@@ -90,7 +90,7 @@ pub(crate) fn request(
         request.sm = None;
     }
     request.sm = spec.sm_milli.map(Share::from_milli).or(request.sm);
-    // A limit that was asked for must hold; the default only reaches down to the request.
+    // A limit that was asked for must hold; the default limit gives way to a larger size.
     request.sm_limit = if spec.sm_limit_milli.is_some() {
         sm_limit
     } else {
@@ -140,7 +140,7 @@ pub(crate) fn request(
         class: class.name().to_owned(),
         command: spec.command.to_vec(),
         cwd: spec.cwd.clone().map(String::from),
-        // A held claim without a command belongs to no process.
+        // A held claim without a command has no process.
         process: (!spec.hold || !spec.command.is_empty()).then(|| record(process)),
         terms: TermsRecord {
             hold: spec.hold,
@@ -163,7 +163,7 @@ pub(crate) fn request(
     Ok((request, patience, record))
 }
 
-/// Why a signal cannot be asked for.
+/// Why a signal cannot be requested.
 fn check_signal(spec: SignalSpec) -> Result<(), WireError> {
     let known = Signal::try_from(spec.number).is_ok();
     (known && (1..=LONGEST_S).contains(&spec.before_s))
@@ -177,7 +177,7 @@ fn check_signal(spec: SignalSpec) -> Result<(), WireError> {
         })
 }
 
-/// Binds a request to GPUs of a model and of a mode, and says whether it may be moved.
+/// Binds a request to GPUs of a model and mode, and sets whether the claim may be moved.
 fn bind(world: &World<'_>, spec: &ClaimSpec, request: &mut Request) -> Result<(), WireError> {
     request.movable = spec.movable.unwrap_or(true);
     if let Some(word) = &spec.mode {
@@ -223,13 +223,13 @@ fn bind(world: &World<'_>, spec: &ClaimSpec, request: &mut Request) -> Result<()
     Ok(())
 }
 
-/// A process's command line as a claim has it.
+/// Command line of a process as a claim records it.
 pub(crate) fn command_line(pid: i32) -> Vec<String> {
     let words = proc::cmdline(pid).unwrap_or_default();
     CommandLine::of(words.iter().map(|w| w.to_string_lossy())).into_words()
 }
 
-/// `[trainer] podman run ...` where containers run.
+/// `[trainer] podman run ...` if containers run in it.
 pub(super) fn what_in(containers: &[String], name: Option<&str>, command: &[String]) -> String {
     let what = figures::what(name, command);
     if containers.is_empty() {
@@ -239,12 +239,12 @@ pub(super) fn what_in(containers: &[String], name: Option<&str>, command: &[Stri
     }
 }
 
-/// Text of a user that others will see on their terminals: bounded, nothing that steers the terminal.
+/// A user's text for other users' terminals: limited in length, without control characters.
 pub(crate) fn clean(text: &str, most: usize) -> String {
     figures::printable(text).take(most).collect()
 }
 
-/// The project a claim counts for: the one named, if its owner may use it; else the owner's primary group.
+/// The project that a claim counts for: the named one if its owner may use it, otherwise the owner's primary group.
 pub(crate) fn project(
     world: &World<'_>,
     uid: u32,
@@ -287,7 +287,7 @@ pub(crate) fn project(
 }
 
 impl Gpus {
-    /// GPUs by index, UUID or unique beginning of one, or device node; `lead` stands before a wrong word.
+    /// GPUs by index, UUID or unique prefix of one, or device node; `lead` precedes an unknown word in the error.
     pub(crate) fn gpu_ids(
         &self,
         lead: &str,
@@ -336,7 +336,7 @@ mod tests {
     fn text_of_users_cannot_carry_escapes_to_other_terminals() {
         assert_eq!(clean("a\x1b[31mb\nc", 100), "a [31mb c");
         assert_eq!(clean("abcdef", 3), "abc");
-        // Nor turn around what others read, or look like another word.
+        // Characters that reverse the text or imitate others are removed too.
         assert_eq!(clean("a\u{202e}b\u{200b}c\u{9b}2Jd", 100), "a b c 2Jd");
     }
 }

@@ -1,5 +1,5 @@
-//! The core with its clock: what it must still be told, in order, and its steps, counted. For tests: all that it is told and
-//! decides, played again at the end.
+//! The core with its clock: the queue of events for it, and its steps, counted. In tests all events and decisions are
+//! recorded, and replayed at the end.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -13,18 +13,18 @@ use gshare_core::play::recording::Recording;
 use super::fact::Decided;
 use super::world::Now;
 
-/// So much before its start the clock of the core begins, so that it can be told of the time before.
+/// The core's clock begins this long before its start, so that it can be told of earlier times.
 const BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// The core, which can be asked anything and changes by [`Core::step`] alone.
+/// The core. It can be queried freely, and changes by [`Core::step`] alone.
 #[derive(Debug)]
 pub(crate) struct Core {
     machine: Machine,
     origin: Instant,
     todo: VecDeque<Event>,
-    /// What it has decided is being carried out.
+    /// Its last decision is being carried out.
     busy: bool,
-    /// Where `GSHARE_RECORD` names a directory: all its steps, and the file for what comes of playing them again.
+    /// If `GSHARE_RECORD` names a directory: all steps, and the file for the result of their replay.
     recorded: Option<(PathBuf, Recording)>,
 }
 
@@ -61,26 +61,26 @@ impl Core {
         Now::read(self.now())
     }
 
-    /// When it wants to hear of the time, also between two ticks.
+    /// When the core next needs to be told the time, which may be between two ticks.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let now = self.now();
         let at = self.machine.next_wake(now)?;
         Instant::now().checked_add(at.saturating_sub(now))
     }
 
-    /// Takes in what it must be told next. True if there is something and nothing is being carried out: then [`Core::step`]
-    /// is called until it has nothing more.
+    /// Queues events. True if there are any and nothing is being carried out: then call [`Core::step`] until it
+    /// returns `None`.
     pub(crate) fn begin(&mut self, events: impl IntoIterator<Item = Event>) -> bool {
         self.todo.extend(events);
         !self.todo.is_empty() && !std::mem::replace(&mut self.busy, true)
     }
 
-    /// Takes in what it must be told after what is being carried out.
+    /// Queues an event behind the decision that is being carried out.
     pub(crate) fn then(&mut self, event: Event) {
         self.todo.push_back(event);
     }
 
-    /// One step, and what is decided in it; `None` when all has been told.
+    /// One step, and its decision; `None` once the queue is empty.
     pub(crate) fn step(&mut self) -> Option<(Vec<Action>, Decided)> {
         let Some(event) = self.todo.pop_front() else {
             self.busy = false;
@@ -104,7 +104,7 @@ impl Core {
         Some((actions, decided))
     }
 
-    /// Writes down, where that is wanted, whether what was told leads to what was decided, also without this service.
+    /// Writes down, if recording, whether a replay of the events leads to the same decisions.
     pub(crate) fn end(&self) {
         let Some((file, recording)) = &self.recorded else {
             return;

@@ -1,6 +1,6 @@
-//! The driver's files are replaced under running claims. A file that is renamed over one with a mount on it
-//! undoes the mount in every other view of files: strict members would load the new driver itself. So the files
-//! are watched; claims whose members lack a mount lose new opens of their GPUs until the mounts are made again.
+//! Replacement of the driver's files under running claims. A file that is renamed over one with a mount on it undoes
+//! the mount in every other mount namespace, so strict members would load the new driver directly. The files are
+//! watched; claims whose members lack a mount cannot open GPUs until the mounts are restored.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -28,14 +28,14 @@ use super::strict::{LibDirs, VIEW};
 use super::world::World;
 use super::{gpus, tell};
 
-/// Hidden first argument of the process that makes the mounts again in a member's view.
+/// Hidden first argument of the process that restores the mounts in a member's namespace.
 pub const COVER_ARGUMENT: &str = "__cover";
-/// After a change the directories must be quiet for this long before the files count as settled.
+/// The files count as settled once the directories have been quiet for this long.
 const QUIET_MS: u16 = 300;
-/// The names that matter.
+/// Beginnings of the relevant file names.
 const NAMES: [&str; 2] = ["libcuda.so", "libnvidia-ml.so"];
 
-/// Tells the service of every change of the driver's files in `dirs`: at once, and when it is quiet again.
+/// Tells the service of every change of the driver's files in `dirs`: immediately, and once they have settled.
 pub(super) fn watch(
     dirs: &BTreeSet<PathBuf>,
     events: mpsc::UnboundedSender<Msg>,
@@ -56,7 +56,7 @@ pub(super) fn watch(
                 let name = name.to_string_lossy();
                 NAMES.iter().any(|stem| name.starts_with(stem))
             };
-            // An event without a name is one of a directory itself.
+            // An event without a name is about the directory itself.
             if !seen.iter().any(|e| e.name.as_ref().is_none_or(ours)) {
                 continue;
             }
@@ -81,7 +81,7 @@ pub(super) fn watch(
         .map(drop)
 }
 
-/// The directories that the driver's files lie in, and links to them.
+/// The directories of the driver's files, and of links to them.
 fn dirs_of(binds: &[Bind], libcuda: &Path, nvml: &Path, own: &LibDirs) -> BTreeSet<PathBuf> {
     let places = binds
         .iter()
@@ -95,8 +95,8 @@ fn dirs_of(binds: &[Bind], libcuda: &Path, nvml: &Path, own: &LibDirs) -> BTreeS
     dirs.filter(|dir| !dir.starts_with(&own.preload)).collect()
 }
 
-/// What is done for claims whose members are held by mounts over these files, or are not any more: those that lack one lose
-/// new opens of their GPUs until it is made again.
+/// Commands for claims whose members must have these mounts: a claim with a member that lacks one cannot open GPUs
+/// until it is restored.
 pub(crate) fn look(world: &World<'_>, expected: &[Bind]) -> Vec<Command> {
     let mut out = Vec::new();
     for (&id, live) in world.claims.iter() {
@@ -109,7 +109,7 @@ pub(crate) fn look(world: &World<'_>, expected: &[Bind]) -> Vec<Command> {
             (false, false) => Some(Command::Limits(LimitCommand::Uncover(id))),
             _ => None,
         });
-        // The plan of a driver that is half there is none to make mounts by.
+        // While the driver is replaced only in part there is no plan for mounts.
         if !bare.is_empty() && !world.host.driver.strict.binds().is_empty() {
             out.push(Command::Limits(LimitCommand::Remount {
                 id,
@@ -121,7 +121,7 @@ pub(crate) fn look(world: &World<'_>, expected: &[Bind]) -> Vec<Command> {
     out
 }
 
-/// Makes the mounts again in the views of these members of a claim. True if none lacks one then.
+/// Restores the mounts for these members of a claim. True if none lacks one afterwards.
 pub(crate) fn remount(world: &World<'_>, id: ClaimId, bare: &[i32], expected: &[Bind]) -> bool {
     for &pid in bare {
         if let Err(error) = cover_again(world.host.driver.strict.binds(), pid) {
@@ -131,7 +131,7 @@ pub(crate) fn remount(world: &World<'_>, id: ClaimId, bare: &[i32], expected: &[
     bare_members(world, id, expected).is_empty()
 }
 
-/// Members of a claim lack a mount: its new programs may open no GPU.
+/// Members of a claim lack a mount: its new programs cannot open a GPU.
 pub(crate) fn uncover(with: &mut Effects, id: ClaimId) -> Vec<Command> {
     let rules = gpus::rules(&with.world(), None, []);
     let Some(live) = with.claims.get_mut(&id) else {
@@ -148,7 +148,7 @@ pub(crate) fn uncover(with: &mut Effects, id: ClaimId) -> Vec<Command> {
     vec![Command::TellOwner { id, text }]
 }
 
-/// They have it again. Where the claim is ended its GPUs stay closed.
+/// They have the mount again. The GPUs of a claim that is ending stay closed.
 pub(crate) fn undo_uncover(with: &mut Effects, id: ClaimId) -> Vec<Command> {
     let Some(live) = with.claims.get_mut(&id) else {
         return Vec::new();
@@ -165,7 +165,7 @@ pub(crate) fn undo_uncover(with: &mut Effects, id: ClaimId) -> Vec<Command> {
 }
 
 impl Driver {
-    /// The driver's files have changed: stages for what is there now. The mounts that members must have by that, where
+    /// The driver's files have changed: stages proxies for the new ones. Gives the mounts that members must have, if
     /// claims are strict.
     pub(crate) fn files_changed(&mut self, config: &Config, socket: &Path) -> Option<Vec<Bind>> {
         self.find_again(config, socket);
@@ -181,9 +181,9 @@ impl Driver {
     }
 }
 
-/// Members, one for each view of files that the launcher made, that lack a mount. A container's view is its own
-/// affair, and a launcher that has been moved has no view yet: the sign of one is a mount in gshare's directory,
-/// which no change of the driver's files undoes.
+/// Members that lack a mount, one for each mount namespace of the launcher's. Containers' namespaces are left alone,
+/// and so is a launcher that has been moved and has no namespace yet. The mark of a launcher's namespace is a mount
+/// in gshare's directory, which no change of the driver's files undoes.
 fn bare_members(world: &World<'_>, id: ClaimId, expected: &[Bind]) -> Vec<i32> {
     let members = tell::members_now(world, id);
     let sign = world
@@ -199,7 +199,7 @@ fn bare_members(world: &World<'_>, id: ClaimId, expected: &[Bind]) -> Vec<i32> {
     for process in members {
         let pid = process.pid;
         let space = fs::metadata(format!("/proc/{pid}/ns/mnt")).map(|m| (m.dev(), m.ino()));
-        // A process that cannot be looked at has ended.
+        // A process that cannot be inspected has ended.
         let (Ok(space), Some(points)) = (space, proc::mount_points(pid)) else {
             continue;
         };
@@ -211,8 +211,8 @@ fn bare_members(world: &World<'_>, id: ClaimId, expected: &[Bind]) -> Vec<i32> {
     bare
 }
 
-/// Makes the mounts in a member's view, by a process of its own. Only in views that the launcher made: what
-/// users arrange in a user namespace is theirs.
+/// Mounts in a member's namespace, by a separate process, and only in namespaces that the launcher made: those of
+/// users are theirs.
 fn cover_again(binds: &[Bind], pid: i32) -> anyhow::Result<()> {
     let space = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/user")).map(|m| m.ino());
     anyhow::ensure!(
@@ -240,7 +240,7 @@ fn cover_again(binds: &[Bind], pid: i32) -> anyhow::Result<()> {
 }
 
 impl Driver {
-    /// Watches the driver's files: the proxies have its names, and strict commands are held by mounts over them.
+    /// Watches the driver's files: the proxies copy their names, and strict commands depend on mounts over them.
     pub(crate) fn watch_files(&self, events: mpsc::UnboundedSender<Msg>) {
         let Ok(libcuda) = &self.libcuda else {
             return;
@@ -253,14 +253,15 @@ impl Driver {
     }
 }
 
-/// Whether it is the mount by which a view of the launcher's is known: never undone.
+/// Whether this is the mount that marks a namespace of the launcher; it is never undone.
 fn is_sign(bind: &Bind) -> bool {
     Path::new(&bind.on).file_name() == Some(VIEW.as_ref())
 }
 
-/// The process that makes the mounts: its standard input is the view of files.
+/// The process that makes the mounts; its standard input is the mount namespace.
 ///
 /// # Errors
+///
 /// What could not be done.
 pub fn cover(arguments: &[String]) -> anyhow::Result<()> {
     let bind = |[from, device, inode, on]: &[String; 4]| -> anyhow::Result<Bind> {
@@ -283,8 +284,8 @@ pub fn cover(arguments: &[String]) -> anyhow::Result<()> {
             gshare_abi::trusted(Path::new(path)).map_err(anyhow::Error::msg)?;
         }
     }
-    // All of it anew: the driver in gshare's directory may have no name any more, and then nothing can be laid over
-    // it; and while a proxy lies over the new one, that cannot be reached. The claim opens no GPU meanwhile.
+    // Mount everything again: the driver in gshare's directory may have no name any more, and nothing can be mounted
+    // over it then; and a proxy mounted over the new driver hides it. The claim opens no GPU meanwhile.
     for bind in binds
         .iter()
         .filter(|bind| !is(bind, &bind.on) || !is_sign(bind))

@@ -1,9 +1,9 @@
-//! The service's death at a step of one's choice, for the tests of what it leaves: `gshare daemon --die-at STEP`.
-//! A hidden option of whoever starts the service; no client and no environment reaches it. What is installed is built
-//! without the feature `crash-points` and has neither the option nor the steps.
+//! Crash points for tests: `gshare daemon --die-at STEP` kills the service at a chosen step. The option is hidden,
+//! and neither clients nor the environment can set it. Installed programs are built without the feature
+//! `crash-points`, which has both the option and the steps.
 
-/// The steps of a launch at which it can be asked to die, in their order: of the grant, of the launcher's
-/// request (strict caps only), of a program's registration. `-told` is before the answer is written, `-heard` after.
+/// Crash points of a launch, in order: of the grant, the launcher's request (strict limits only), and a program's
+/// registration. `-told` is before the answer is written, `-heard` after.
 #[cfg(feature = "crash-points")]
 pub const STEPS: [&str; 20] = [
     "claim-asked",
@@ -28,9 +28,9 @@ pub const STEPS: [&str; 20] = [
     "member-heard",
 ];
 
-/// The same of a lever, in the order of a move: what is under way is journaled; calls wait in front of the driver; a
-/// process is locked, its memory in the host, back on a GPU; it runs; all processes are where they were to go. Then what has
-/// gone to the host is marked so, and all is journaled.
+/// Crash points of a lever, in the order of a move: the move is journaled; calls wait in front of the driver; a
+/// process is locked, its memory is in the host, then back on a GPU; it runs; all processes are on their GPUs. Then
+/// the offloaded state is set, and the result is journaled.
 #[cfg(feature = "crash-points")]
 pub const LEVER_STEPS: [&str; 9] = [
     "lever-journaled",
@@ -44,8 +44,8 @@ pub const LEVER_STEPS: [&str; 9] = [
     "lever-settled",
 ];
 
-/// The same of dividing a GPU: what is wanted is journaled; the mode is on; an instance cannot be used any more, is removed,
-/// is made, can be used; the mode is off.
+/// Crash points of dividing a GPU: the layout is journaled; the mode is on; an instance is closed, removed, made,
+/// opened; the mode is off.
 #[cfg(feature = "crash-points")]
 pub const MIG_STEPS: [&str; 7] = [
     "mig-journaled",
@@ -57,8 +57,8 @@ pub const MIG_STEPS: [&str; 7] = [
     "mig-whole",
 ];
 
-/// The same of a claim on behalf, beside those of its grant: it is asked; its cgroup has the filter; that it was there is
-/// journaled; at its end the filter is off; nothing knows of it any more.
+/// Crash points of a claim on behalf, in addition to those of its grant: it is requested; its cgroup has the filter;
+/// that it was there is journaled; at its end the filter is off; nothing knows of it any more.
 #[cfg(feature = "crash-points")]
 pub const BEHALF_STEPS: [&str; 5] = [
     "behalf-asked",
@@ -71,13 +71,13 @@ pub const BEHALF_STEPS: [&str; 5] = [
 #[cfg(feature = "crash-points")]
 pub(super) use points::{after_answer, answered, at, choose};
 
-/// Without crash points nothing happens here.
+/// Without the feature this does nothing.
 #[cfg(not(feature = "crash-points"))]
 pub(super) fn at(_step: &str) {}
-/// Likewise.
+/// Without the feature this does nothing.
 #[cfg(not(feature = "crash-points"))]
 pub(super) fn after_answer(_step: &str) {}
-/// Likewise.
+/// Without the feature this does nothing.
 #[cfg(not(feature = "crash-points"))]
 pub(super) fn answered() {}
 
@@ -89,12 +89,13 @@ mod points {
     use super::{BEHALF_STEPS, LEVER_STEPS, MIG_STEPS, STEPS};
 
     static CHOSEN: OnceLock<String> = OnceLock::new();
-    /// The next answer that is written is the one after which to die.
+    /// Die after the next answer has been written.
     static ARMED: AtomicBool = AtomicBool::new(false);
 
-    /// Chooses the step, once for the process.
+    /// Chooses the step, once per process.
     ///
     /// # Errors
+    ///
     /// When there is no such step.
     pub(in crate::daemon) fn choose(step: Option<&str>) -> anyhow::Result<()> {
         let Some(step) = step else { return Ok(()) };
@@ -114,14 +115,14 @@ mod points {
         CHOSEN.get().is_some_and(|chosen| chosen == step)
     }
 
-    /// Dies here, as by SIGKILL, if that was chosen.
+    /// Dies here, as by SIGKILL, if this step was chosen.
     pub(in crate::daemon) fn at(step: &str) {
         if is(step) {
             let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
         }
     }
 
-    /// The same, once the next answer has been written.
+    /// Dies here, but after the next answer has been written.
     pub(in crate::daemon) fn after_answer(step: &str) {
         if is(step) {
             ARMED.store(true, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! What this machine and this service can do, a row per mechanism.
+//! `gshare doctor`: a row per mechanism, with what this machine and this service can do.
 
 pub(crate) mod row;
 
@@ -21,7 +21,7 @@ use super::world::World;
 use super::{conformance, mps, policy};
 use gshare_enforcer::gpu::Observer;
 
-/// The cgroup2 mount of a directory, where the first move after a pause waits for the kernel (no `favordynmods`).
+/// The cgroup2 mount of a directory, if the first move after a pause is slow there (no `favordynmods`).
 fn slow_mount(dir: &std::path::Path) -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/mounts").ok()?;
     let mut fields = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
@@ -33,7 +33,7 @@ fn slow_mount(dir: &std::path::Path) -> Option<String> {
     (!favoured).then(|| mount[1].to_owned())
 }
 
-/// Why the memory limits of users' slices do not hold below a cgroup: that controller is not on this hierarchy.
+/// Why the memory limits of users' slices do not apply below a cgroup: the controller is on another hierarchy.
 fn unbound_memory(dir: &std::path::Path) -> Option<String> {
     let mount = gshare_enforcer::cgroup::Mount::find().ok()?;
     let known = std::fs::read_to_string(mount.point.join("cgroup.controllers")).ok()?;
@@ -317,7 +317,7 @@ fn shim_row(world: &World<'_>) -> Check {
     }
 }
 
-/// Functions of the driver that are younger than the shim's table.
+/// Functions of the driver that are newer than the library's table.
 fn table_row(world: &World<'_>) -> Check {
     let name = "driver functions";
     match world
@@ -428,7 +428,7 @@ fn driver_row(world: &World<'_>, observer: &Observer) -> Check {
     }
 }
 
-/// A row for each GPU that is not well.
+/// A row for each GPU with errors.
 fn health_rows(world: &World<'_>, features: &Features) -> Vec<Check> {
     let row = |g: usize| {
         let health = health_view(world, features, g).filter(|h| h.grade > Grade::Good)?;
@@ -445,7 +445,7 @@ fn health_rows(world: &World<'_>, features: &Features) -> Vec<Check> {
     world.gpus.present().filter_map(row).collect()
 }
 
-/// How a GPU is doing; absent where nothing is known of it.
+/// Health of a GPU; absent if nothing is known.
 pub(crate) fn health_view(world: &World<'_>, features: &Features, g: usize) -> Option<HealthView> {
     features.health.view(world, g)
 }

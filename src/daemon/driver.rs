@@ -1,4 +1,4 @@
-//! The driver as the service finds it: its libraries, and the proxies that stand in their place.
+//! The driver on this machine: its libraries, and the proxies that replace them.
 
 use std::path::{Path, PathBuf};
 
@@ -8,11 +8,11 @@ use gshare_enforcer::driver::Library;
 
 use super::strict::{Found, LibDirs, Strict, search};
 
-/// What there is of it, and how commands are held to it.
+/// The driver, and how commands are bound to its proxies.
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) simulated: bool,
-    /// Where it is, or why there is none.
+    /// Its path, or why there is none.
     pub(crate) libcuda: Result<PathBuf, String>,
     pub(crate) nvml: PathBuf,
     pub(crate) dirs: LibDirs,
@@ -20,7 +20,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Looks for it. Nothing is held strictly until that is decided.
+    /// Finds the driver. Strict limits are off until they are decided.
     pub(crate) fn find(config: &Config, paths: &Paths) -> anyhow::Result<Self> {
         let dirs = LibDirs::choose(&paths.runtime_dir, &paths.state_dir);
         let nvml = search(config.driver.libnvidia_ml.as_deref(), &dirs)
@@ -38,7 +38,7 @@ impl Driver {
         })
     }
 
-    /// Looks again after its files have changed.
+    /// Finds the driver again after its files have changed.
     pub(crate) fn find_again(&mut self, config: &Config, socket: &Path) {
         let configured = config.driver.libcuda.as_deref();
         if let Ok(found) = search(configured, &self.dirs).locate(Library::Cuda) {
@@ -55,7 +55,7 @@ impl Driver {
         }
     }
 
-    /// Stages what is laid over the driver that is there now.
+    /// Stages the proxies that are mounted over the present driver.
     pub(crate) fn stage_strict(&mut self, config: &Config, socket: &Path) {
         if let Ok(libcuda) = &self.libcuda {
             self.strict.stage(&Found {
@@ -69,7 +69,7 @@ impl Driver {
     }
 }
 
-/// Puts the proxies where cooperative programs find them, with the names that the driver has now.
+/// Puts the proxies where cooperative programs find them, under the driver's present file names.
 pub(super) fn stage_preload(dirs: &LibDirs, libcuda: &Path, socket: &Path) -> std::io::Result<()> {
     let mode = gshare_artifacts::Mode::Preload;
     gshare_artifacts::stage_shim(&dirs.preload, libcuda, socket, mode)

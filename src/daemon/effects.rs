@@ -1,5 +1,5 @@
-//! What commands are carried out on: rules in force, journal, core, GPUs, claims, and what the kernel and the driver keep
-//! them by. The module that owns a command carries it out here, and says which commands follow from it.
+//! State on which commands are carried out: rules in force, journal, core, GPUs, claims, and the host. The module
+//! that owns a command carries it out, and returns the commands that follow.
 
 use gshare_enforcer::gpu::Observer;
 
@@ -16,7 +16,6 @@ use super::outside::Policy;
 use super::settings::Settings;
 use super::world::{World, world_of};
 
-/// All of it.
 #[derive(Debug)]
 pub(crate) struct Effects {
     pub(crate) config: Settings,
@@ -32,14 +31,15 @@ pub(crate) struct Effects {
 }
 
 impl Effects {
-    /// What features may look at.
+    /// What features may read.
     pub(crate) fn world(&self) -> World<'_> {
         world_of!(self)
     }
 }
 
-/// Writes down what a batch has for the journal, in one transaction. What is left to do: the rest of it, or, if that fails,
-/// nothing but telling its callers. What was only seen of a GPU is told also where it is not written down.
+/// Journals the records of a batch in one transaction. Returns the commands that remain: the rest of the batch, or,
+/// if the journal fails, only the replies to its callers. Observations of GPUs are reported even if they cannot be
+/// journaled.
 pub(crate) fn written(journal: &Journal, batch: Vec<Command>) -> Vec<Command> {
     let (mut stored, mut rest) = (Vec::new(), Vec::new());
     for command in batch {

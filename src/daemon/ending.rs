@@ -1,5 +1,4 @@
-//! The end of a claim: asked for by its owner, by its lease or by the exit of its command; and its last
-//! entry in the journal.
+//! The end of a claim: by its owner, its time limit or the exit of its command; and its final entry in the journal.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -27,12 +26,12 @@ use super::{gpus, mps, signal, tell, whose};
 use crate::daemon::command::{Command, EndCommand, GpuCommand};
 use gshare_core::units::show_duration;
 
-/// Between SIGTERM and SIGKILL to a claim that is ended for others.
+/// Time between SIGTERM and SIGKILL for a claim that is ended for others.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
-/// How the cause of the end of a claim begins whose command is to be started anew.
+/// Beginning of the cause of the end of a claim whose command will be started again.
 pub(crate) const REQUEUED: &str = "requeued";
 
-/// A control program of MPS that has not answered by then is not waited for.
+/// Longest wait for an answer of MPS's control program.
 const MPS_ANSWERS: Duration = Duration::from_secs(4);
 
 /// Carries out a command about the end of a claim.
@@ -56,7 +55,7 @@ pub(crate) fn carry_out(with: &mut Effects, command: EndCommand) -> Vec<Command>
             }
         }
         EndCommand::AskToEnd(id) => ask_to_end(&with.world(), id),
-        // MPS ends the work of its clients first: the signals follow, with so much time between them.
+        // MPS ends the work of its clients first; the signals follow, with this time between them.
         EndCommand::AskAllToEnd(id, grace) => {
             if ask_all_to_end(&with.world(), id)
                 && let Some(ending) = with.claims.ending_of(id)
@@ -67,7 +66,7 @@ pub(crate) fn carry_out(with: &mut Effects, command: EndCommand) -> Vec<Command>
         }
         EndCommand::SettleEnd(id) => {
             if end_saving(&mut with.claims, id) {
-                // Clients of MPS are ended on the GPU first; the signals follow when that is done.
+                // Clients of MPS are ended on the GPU first; the signals follow.
                 mps::terminate_clients(&with.world(), id);
             }
             return settle(&with.world(), id);
@@ -151,7 +150,8 @@ pub(crate) fn release_all(world: &World<'_>, peer: &Peer) -> Result<Order, WireE
     Ok(let_go(world, peer, mine.into_iter().collect()))
 }
 
-/// Ends these claims, and withdraws those that wait: these first, so that none of them starts on what the others leave.
+/// Ends these claims, and withdraws the waiting ones first, so that none of them starts on room that the others
+/// leave.
 fn let_go(world: &World<'_>, peer: &Peer, ids: Vec<ClaimId>) -> Order {
     let (held, waiting): (Vec<ClaimId>, Vec<ClaimId>) = ids
         .into_iter()
@@ -190,8 +190,8 @@ fn let_go(world: &World<'_>, peer: &Peer, ids: Vec<ClaimId>) -> Order {
     })
 }
 
-/// Ends a claim whose processes may still hold GPU memory: nothing more is granted to them, those
-/// that hold the GPU are asked to end, later made to. Others lose the GPU, not their lives.
+/// Ends a claim whose processes may still hold GPU memory: nothing more is granted to them, and processes on the GPU
+/// are asked to end, later killed. The others lose the GPU only.
 fn end(world: &World<'_>, id: ClaimId, cause: &str) -> Vec<Command> {
     let Some(live) = world.claims.get(&id) else {
         return Vec::new();
@@ -212,8 +212,8 @@ fn end(world: &World<'_>, id: ClaimId, cause: &str) -> Vec<Command> {
     out
 }
 
-/// Ends a claim with all its processes: SIGTERM now, SIGKILL after `grace`. One that ends already ends so
-/// from now on.
+/// Ends a claim with all its processes: SIGTERM now, SIGKILL after `grace`. A claim that is ending already switches
+/// to this way.
 pub(crate) fn end_all(
     world: &World<'_>,
     id: ClaimId,
@@ -241,16 +241,16 @@ pub(crate) fn end_all(
     ]
 }
 
-/// Asks the processes of a claim that hold the GPU to end. Clients of MPS are ended on the GPU first; the signals follow
-/// when that is done.
+/// Asks the processes of a claim that hold the GPU to end. Clients of MPS are ended on the GPU first; the signals
+/// follow.
 fn ask_to_end(world: &World<'_>, id: ClaimId) {
     if !mps::terminate_clients(world, id) {
         send(world, &whose::holders(world, id), libc::SIGTERM);
     }
 }
 
-/// Asks all processes of a claim to end. True if MPS ends the work of its clients first: one that is killed with work in
-/// flight harms its neighbours.
+/// Asks all processes of a claim to end. True if MPS ends the work of its clients first: a client that is killed with
+/// work in flight harms its neighbours.
 fn ask_all_to_end(world: &World<'_>, id: ClaimId) -> bool {
     let by_mps = mps::terminate_clients(world, id);
     if !by_mps {
@@ -259,7 +259,7 @@ fn ask_all_to_end(world: &World<'_>, id: ClaimId) -> bool {
     by_mps
 }
 
-/// The work of a claim's clients has been ended by MPS: now the signals.
+/// MPS has ended the work of a claim's clients: send the signals.
 fn clients_ended(world: &World<'_>, id: ClaimId) {
     let ending = world.claims.get(&id).and_then(|l| l.ending.as_ref());
     if ending.is_some_and(|ending| ending.all) {
@@ -269,7 +269,8 @@ fn clients_ended(world: &World<'_>, id: ClaimId) {
     }
 }
 
-/// What is done for a claim that ends: it goes if nothing of it is left on the GPU; what did not end in time is killed.
+/// Commands for an ending claim: it is dismantled once nothing of it is on the GPU; processes that did not end in
+/// time are killed.
 fn settle(world: &World<'_>, id: ClaimId) -> Vec<Command> {
     let live = world.claims.get(&id);
     let Some((live, ending)) = live.and_then(|live| Some((live, live.ending.as_ref()?))) else {
@@ -303,7 +304,7 @@ fn settle(world: &World<'_>, id: ClaimId) -> Vec<Command> {
     out
 }
 
-/// Takes a claim apart: pages, filter, cgroup, journal. The core is told by the caller.
+/// Dismantles a claim: pages, filter, cgroup, journal. The caller tells the core.
 pub(crate) fn dismantle(with: &mut Effects, id: ClaimId, cause: &str) -> Vec<Command> {
     let Some(mut live) = with.claims.remove(&id) else {
         return Vec::new();
@@ -311,7 +312,7 @@ pub(crate) fn dismantle(with: &mut Effects, id: ClaimId, cause: &str) -> Vec<Com
     for seat in &live.seats {
         seat.limits.set_state(State::NotGranted);
     }
-    // By the record: a grant that failed half-way has made some that are no seats yet.
+    // Use the record's slices: a grant that failed half-way has pages that are no seats yet.
     for slice in &live.record.slices {
         if let Some(gpu) = with.gpus.gpu_index(&slice.uuid) {
             let _ = std::fs::remove_file(with.host.limits_path(&with.gpus, id, gpu));
@@ -347,7 +348,7 @@ pub(crate) fn dismantle(with: &mut Effects, id: ClaimId, cause: &str) -> Vec<Com
     } else {
         with.journal.note(uid, id, &format!("ended: {cause}"));
     }
-    // Before the core gives its part to another user.
+    // Before the core grants its part to another user.
     if live.record.slices.iter().any(|s| s.held == Held::Mps) {
         out.push(Command::Gpus(GpuCommand::RenewMps));
     }
@@ -357,7 +358,7 @@ pub(crate) fn dismantle(with: &mut Effects, id: ClaimId, cause: &str) -> Vec<Com
 }
 
 impl Claims {
-    /// From now on a claim ends; a restarted service goes on with it. False if there is none.
+    /// Begins the end of a claim; a restarted service continues it. False if there is no such claim.
     fn begin_end(&mut self, journal: &Journal, id: ClaimId, ending: Ending) -> bool {
         let Some(live) = self.get_mut(&id) else {
             return false;
@@ -366,7 +367,7 @@ impl Claims {
         live.record.end.kill_all |= ending.all;
         live.ending = Some(ending);
         journal.keep(&live.record, "that a claim is ending");
-        // One that is suspended could not act on a signal, nor end without one.
+        // A suspended process can neither handle a signal nor end.
         self.set_frozen(id, false);
         true
     }
@@ -375,7 +376,7 @@ impl Claims {
         self.get_mut(&id)?.ending.as_mut()
     }
 
-    /// What did not end was killed; what still holds on is killed again.
+    /// Processes that did not end were killed; those that remain are killed again.
     fn killed(&mut self, id: ClaimId) {
         if let Some(ending) = self.ending_of(id) {
             ending.kill_at = Some(Instant::now() + Duration::from_secs(1));
@@ -384,7 +385,7 @@ impl Claims {
     }
 }
 
-/// Until it is killed a claim that is ended for others keeps the GPU, so that its programs can save what they have.
+/// A claim that is ended for others keeps the GPU until it is killed, so that its programs can save their state.
 fn keep_gpu(claims: &mut Claims, id: ClaimId) {
     let Some(live) = claims.get_mut(&id) else {
         return;
@@ -397,7 +398,7 @@ fn keep_gpu(claims: &mut Claims, id: ClaimId) {
     }
 }
 
-/// The time to save is over: from now on a claim ends as any that is ended. False if it is not.
+/// The grace time is over: from now on the claim ends like any other. False if it is not saving.
 fn end_saving(claims: &mut Claims, id: ClaimId) -> bool {
     let due = |ending: &Ending| ending.kill_at.is_some_and(|at| at <= Instant::now());
     let ending = claims.ending_of(id).filter(|e| e.saving && due(e));
@@ -422,11 +423,11 @@ pub(crate) fn tidy_lingering(with: &mut Effects) {
 fn signal_all(world: &World<'_>, id: ClaimId) {
     let members = tell::members_now(world, id);
     send(world, &members, libc::SIGTERM);
-    // One that is stopped could not act on it.
+    // A stopped process cannot handle the signal.
     send(world, &members, libc::SIGCONT);
 }
 
-/// The cgroup of a service without its claim: what runs there next is no member.
+/// Removes the claim's filter and settings from the cgroup of a service; later processes there are no members.
 fn give_back_lodging(world: &World<'_>, dir: &std::path::Path) {
     let mut lodged = world.claims.values().filter_map(|l| l.cgroup.as_ref());
     let taken = lodged.any(|c| c.dir() == dir);
@@ -437,7 +438,7 @@ fn give_back_lodging(world: &World<'_>, dir: &std::path::Path) {
     }
 }
 
-/// SIGKILL to everything in the claim, also to what is started meanwhile.
+/// Sends SIGKILL to everything in the claim, including processes that start meanwhile.
 fn kill_members(world: &World<'_>, id: ClaimId, members: &[ProcessKey]) {
     let live = world.claims.get(&id);
     let Some(cgroup) = live.and_then(|live| live.cgroup.as_ref()) else {
@@ -453,7 +454,7 @@ fn kill_members(world: &World<'_>, id: ClaimId, members: &[ProcessKey]) {
     send(world, &moved.copied().collect::<Vec<_>>(), libc::SIGKILL);
 }
 
-/// Whether a member has launched anything within the grace time.
+/// Whether a member has launched work within the grace time.
 fn launched_lately(world: &World<'_>, live: &Live) -> bool {
     let grace = world.config.claims.leftover_grace;
     let now = gshare_abi::monotonic_ns();
@@ -469,15 +470,15 @@ fn launched_lately(world: &World<'_>, live: &Live) -> bool {
     })
 }
 
-/// Whether a program that the command left behind may still come to use the GPU.
+/// Whether a program that outlives the command may still start to use the GPU.
 fn may_begin(world: &World<'_>, id: ClaimId) -> bool {
     let ending = world.claims.get(&id).and_then(|l| l.ending.as_ref());
     ending.is_some_and(|e| e.since.elapsed() < world.config.claims.leftover_grace)
         && !tell::members_now(world, id).is_empty()
 }
 
-/// Ends a claim so that its command can start anew later: SIGTERM, a grace time, SIGKILL. What started it does
-/// so when it sees that (`gshare claim --requeue`).
+/// Ends a claim so that its command can start again later: SIGTERM, a grace time, SIGKILL. `gshare claim --requeue`
+/// restarts it.
 pub(crate) fn requeue(world: &World<'_>, id: ClaimId, why: &str) -> Vec<Command> {
     let text = format!(
         "{id} is ended and queued again: {why}. Its programs have {} to save their work",
@@ -491,15 +492,15 @@ pub(crate) fn requeue(world: &World<'_>, id: ClaimId, why: &str) -> Vec<Command>
     out
 }
 
-/// Ends a claim with all its processes: SIGTERM now, SIGKILL after a grace. Until then its programs keep the GPU, so
-/// that they can save what they have.
+/// Ends a claim with all its processes: SIGTERM now, SIGKILL after a grace time. Its programs keep the GPU until
+/// then, so that they can save their state.
 pub(crate) fn end_claim(world: &World<'_>, id: ClaimId, cause: &str) -> Vec<Command> {
     let mut out = end_all(world, id, cause, GRACE);
     out.push(Command::Ends(EndCommand::KeepGpu(id)));
     out
 }
 
-/// Ends a claim on behalf. Its processes get no signal: what runs on runs without the claim.
+/// Ends a claim on behalf. Its processes get no signal and continue without the claim.
 fn end_behalf(with: &mut Effects, id: ClaimId, cause: &str) -> Vec<Command> {
     let Some(live) = with.claims.get(&id) else {
         return Vec::new();
@@ -507,7 +508,7 @@ fn end_behalf(with: &mut Effects, id: ClaimId, cause: &str) -> Vec<Command> {
     for seat in &live.seats {
         seat.limits.set_state(State::NotGranted);
     }
-    // Before the journal forgets it: nobody would find a filter that is left.
+    // Take the filter off before the journal forgets the claim: nothing else would find it.
     if let (Some(filters), Some(cgroup)) = (&with.host.fences.filters, &live.cgroup)
         && let Err(error) = filters.clear_dir(cgroup.dir())
     {
@@ -518,7 +519,7 @@ fn end_behalf(with: &mut Effects, id: ClaimId, cause: &str) -> Vec<Command> {
     die::at("behalf-ended");
     done.extend([
         Command::Gpus(GpuCommand::DoubtOwners),
-        // What its processes still hold is use without a claim before others get its part.
+        // What its processes still hold must count as use without a claim before others get its part.
         Command::Gpus(GpuCommand::LookUpOwners),
         Command::Refresh,
         Command::Core(Event::Gone { id }),
@@ -561,8 +562,8 @@ pub(crate) fn may(
     .with_hint(format!("ask {whose}")))
 }
 
-/// Sends a signal to processes, each checked to be still the same. Those of a claim on behalf are not gshare's to
-/// signal.
+/// Signals processes after checking that each is still the same one. Processes of a claim on behalf are not
+/// signalled.
 fn send(world: &World<'_>, processes: &[ProcessKey], signal: i32) {
     for process in processes {
         if whose::behalf_of(world, process.pid).is_some() {
@@ -585,7 +586,7 @@ mod tests {
     use super::*;
     use crate::daemon::world::scene::Scene;
 
-    /// Claim 1, whose command is this test's own process, on its way to its end.
+    /// Claim 1 while it ends; its command is this test's own process.
     fn ends(all: bool, kill_in: Option<Duration>) -> (Scene, ProcessKey) {
         let mut scene = Scene::of(1);
         let own = proc::key(std::process::id().cast_signed()).expect("it lives");

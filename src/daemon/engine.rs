@@ -1,4 +1,5 @@
-//! The process that asks the driver to offload and restore claims, and what is remembered of those that are on their way.
+//! The process that asks the driver to offload and restore claims, and the state of claims that are being offloaded
+//! or restored.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,51 +14,51 @@ use super::connection::Sender;
 use super::msg::{LeverMsg, Msg, Unable};
 use super::world::World;
 
-/// First argument of the process that talks to the driver.
+/// Hidden first argument of that process.
 pub const ENGINE_ARGUMENT: &str = "__checkpoint-engine";
 
-/// What the levers need of the service.
+/// State of the levers.
 #[derive(Debug)]
 pub(crate) struct LeverState {
-    /// `None` where there is no driver to ask.
+    /// `None` without a driver.
     pub(super) engine: Option<Arc<Engine>>,
-    /// Whether the driver can do it; `None` before that is known.
+    /// Whether the driver supports it; `None` until that is known.
     pub(crate) usable: Option<Result<(), String>>,
     pub(super) claims: BTreeMap<ClaimId, Lever>,
 }
 
-/// What is remembered of a claim.
+/// State of one claim.
 #[derive(Debug, Default)]
 pub(super) struct Lever {
-    /// Since when a lever is being pulled.
+    /// When the running lever began.
     since: Option<Instant>,
-    /// Processes whose memory stays on its GPU.
+    /// Processes whose memory cannot leave the GPU.
     pub(super) unable: BTreeMap<i32, Unable>,
-    /// Those who wait for what they asked.
+    /// Callers that wait for the result.
     pub(super) waiters: Vec<Sender>,
-    /// When a call of the offloaded claim last said that it waits.
+    /// When a call of the offloaded claim last reported that it waits.
     pub(super) wanted: Option<Instant>,
 }
 
 impl LeverState {
-    /// A claim that is on its way from or to a GPU.
+    /// A claim that is being offloaded, restored or moved.
     pub(crate) fn under_way(&self) -> Option<ClaimId> {
         let mut all = self.claims.iter();
         all.find_map(|(id, lever)| lever.since.map(|_| *id))
     }
 
-    /// A lever on a claim is being pulled from now on.
+    /// A lever on a claim has begun.
     pub(crate) fn begun(&mut self, id: ClaimId) {
         self.claims.entry(id).or_default().since = Some(Instant::now());
     }
 
-    /// It has been; how long that took.
+    /// The lever has ended; returns how long it took.
     pub(crate) fn ended(&mut self, id: ClaimId) -> Option<Duration> {
         let since = self.claims.get_mut(&id)?.since.take();
         since.map(|at| at.elapsed())
     }
 
-    /// Starts the engine, so that nobody waits for `cuInit` later.
+    /// Starts the engine early, because `cuInit` is slow.
     pub(crate) fn start(libcuda: Option<&Path>, events: &UnboundedSender<Msg>) -> Self {
         let own = std::env::current_exe().ok();
         let engine = libcuda.zip(own).map(|(libcuda, own)| {
@@ -83,7 +84,7 @@ impl LeverState {
     }
 }
 
-/// The engine opens no GPU that was let go. An engine that runs is ended; says when it has.
+/// Keeps the engine from GPUs that are released. A running engine is ended; the result tells when it has.
 pub(crate) fn restrict_engine(
     world: &World<'_>,
     levers: &LeverState,
@@ -106,7 +107,7 @@ pub(crate) fn restrict_engine(
     let ending = started.spawn(move || {
         engine.restrict(only);
         let _ = ended_tx.send(());
-        // So that nobody waits for `cuInit` later; that there is no GPU left for it is no news.
+        // Start early because `cuInit` is slow. An error here means that no GPU is left for it, which is known.
         let _ = engine.start();
     });
     if let Err(error) = ending {

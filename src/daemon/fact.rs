@@ -1,4 +1,4 @@
-//! What features are told. Closed: a feature knows nothing of another but what stands here and in the
+//! Facts: what features are told. Closed: a feature knows of other features only through these and the
 //! [`World`](super::world::World).
 
 mod xid;
@@ -16,31 +16,30 @@ use crate::kernel::seen::Seen;
 
 pub(crate) use self::xid::{KernelXid, Pci};
 
-/// What the processes of claims say in their pages, by claim and index of the GPU.
+/// Reports of the claims' processes in their pages, by claim and index of the GPU.
 pub(crate) type Pages = BTreeMap<(ClaimId, usize), Vec<SlotView>>;
 
-/// A look at what runs.
+/// One look at the GPUs.
 #[derive(Debug, Default)]
 pub(crate) struct Look {
-    /// What the pages of claims say.
     pub(crate) pages: Pages,
-    /// What works beside claims, by index of the GPU.
+    /// Use without a claim, by index of the GPU.
     pub(crate) others: Vec<Others>,
 }
 
-/// What works on a GPU beside claims.
+/// Use of a GPU without a claim.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Others {
-    /// A process that computes.
+    /// A compute process runs.
     pub(crate) compute: bool,
-    /// A process that draws.
+    /// A graphics process runs.
     pub(crate) draw: bool,
 }
 
-/// What is known of claims at a tick.
+/// State of claims at a tick.
 #[derive(Debug, Default)]
 pub(crate) struct Tick {
-    /// State of the kernel by its Jupyter server, and for how long it has done nothing.
+    /// State of each kernel by its Jupyter server, and for how long it has been idle.
     pub(crate) kernels: BTreeMap<ClaimId, (String, Option<Duration>)>,
     /// Why a claim can never be offloaded.
     pub(crate) fixed: BTreeMap<ClaimId, String>,
@@ -51,67 +50,60 @@ pub(crate) struct Tick {
 /// A cgroup that gshare does not own, at a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// It is the one that is in use.
+    /// It is unchanged.
     Same,
     /// It has appeared, or was removed and made again.
     Anew,
-    /// There is none.
+    /// It does not exist.
     Gone,
 }
 
 /// One step of the core.
 #[derive(Debug)]
 pub(crate) struct Decided {
-    /// So long it took.
+    /// Duration of the step.
     pub(crate) took: Duration,
-    /// Claims that it refused.
+    /// Number of refused claims.
     pub(crate) refused: u64,
-    /// Time limits that ended.
+    /// Number of time limits that ended.
     pub(crate) leases_over: u64,
-    /// Caps that it set.
+    /// Number of caps that it set.
     pub(crate) caps: u64,
 }
 
 /// Something that has happened.
 #[derive(Debug)]
 pub(crate) enum Fact {
-    /// The service has found its GPUs and its claims again.
+    /// The service has found its GPUs and its claims.
     Started {
-        /// Errors of GPUs since the machine was started, oldest first.
+        /// Errors of GPUs since the machine started, oldest first.
         xids: Vec<XidRecord>,
     },
-    /// It is known whose the processes of the newest look are.
+    /// The owners of the processes in the newest look are known.
     Owners {
-        /// Those of them that serve MPS.
+        /// Processes that serve MPS.
         servers: Vec<i32>,
     },
-    /// A process may have come into another claim.
+    /// A process may have changed its claim.
     MayHaveMoved,
-    /// These processes outside claims are accounted as claims of their own.
+    /// These processes without a claim are accounted as claims of their own.
     Accounted(BTreeSet<u32>),
-    /// The GPUs have been looked at, and the pages at the same time.
+    /// The GPUs and the pages have been looked at.
     Sample(Look),
-    /// The same where the driver has given no sample for a while.
+    /// The pages have been looked at; the driver has given no sample for a while.
     NoSample(Look),
-    /// A process of a claim is gone, and its slot will be another's.
+    /// A process of a claim has ended, and its slot will be reused.
     Departed {
-        /// Its claim.
         claim: ClaimId,
-        /// Index.
         gpu: usize,
-        /// What it said last.
+        /// Its last report.
         slot: Box<SlotView>,
     },
-    /// Some time has passed.
+    /// Time has passed.
     Tick(Tick),
-    /// What the Jupyter servers of a user say of kernels.
-    Notebooks {
-        /// Whose.
-        uid: u32,
-        /// What.
-        seen: Vec<Seen>,
-    },
-    /// A line of the service's is about to be written into the output of a kernel.
+    /// Answers of a user's Jupyter servers about kernels.
+    Notebooks { uid: u32, seen: Vec<Seen> },
+    /// The service is about to write a line into the output of a kernel.
     NotebookLine {
         /// The kernel's process.
         pid: i32,
@@ -120,9 +112,8 @@ pub(crate) enum Fact {
         /// Unix milliseconds.
         at_ms: u64,
     },
-    /// It is known whether the connection file of a kernel that has ended is there.
+    /// Whether the connection file of a kernel that has ended still exists.
     KernelSeen {
-        /// Its claim.
         claim: ClaimId,
         /// The file is gone.
         shut_down: bool,
@@ -131,50 +122,36 @@ pub(crate) enum Fact {
     Decided(Decided),
     /// A claim has got its GPU.
     Granted {
-        /// After this time.
+        /// Time that it waited.
         waited: Duration,
     },
     /// A claim has ended.
     Ended {
-        /// So many allocations were refused at its cap.
+        /// Allocations refused at its cap.
         refusals: u64,
     },
-    /// A claim has come to its GPU just now.
-    Arrived {
-        /// Which.
-        claim: ClaimId,
-    },
-    /// Its owner keeps a claim that idles.
-    Kept {
-        /// Which.
-        claim: ClaimId,
-    },
-    /// What claims have used of processors and disks so far; absent where that cannot be read.
+    /// A claim has just arrived on its GPU.
+    Arrived { claim: ClaimId },
+    /// Its owner keeps an idle claim.
+    Kept { claim: ClaimId },
+    /// Total use of processors and disks by claims; absent if it cannot be read.
     Vitals(Vec<(ClaimId, Option<Vitals>)>),
-    /// Of the claims that may be ended, as few as let somebody start.
+    /// The smallest subset of the claims that may be ended whose end lets a waiting claim start.
     FewestToEnd(Vec<ClaimId>),
-    /// The kernel's log has an error of a GPU.
+    /// The kernel's log reports an error of a GPU.
     KernelXid {
-        /// What it says.
         xid: KernelXid,
         /// The claim of the process that it names.
         claim: Option<ClaimId>,
     },
-    /// A GPU that was let go is taken back, and may have been reset.
-    TakenBack {
-        /// Index.
-        gpu: usize,
-    },
-    /// An administrator says that a GPU is mended.
-    Mended {
-        /// Index.
-        gpu: usize,
-    },
-    /// Something was told on the screen.
+    /// A released GPU is taken back; it may have been reset.
+    TakenBack { gpu: usize },
+    /// An administrator reports that a GPU is repaired.
+    Mended { gpu: usize },
+    /// A notice was shown on the screen.
     Told {
         /// The owner of the claim that it is about.
         owner: Option<u32>,
-        /// What.
         notice: Notice,
     },
 }

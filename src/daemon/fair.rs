@@ -1,5 +1,5 @@
-//! Whose message is handled next. What the service says to itself comes first; what clients send is handled by owner, the
-//! one first for whom the service has worked least lately: a flood waits behind itself alone.
+//! Order of messages: the service's own messages first; clients' messages by owner, the owner with the least recent
+//! work first. A flood of messages delays only its own sender.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -8,27 +8,27 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::msg::Msg;
 
-/// Owners of whom it is remembered what was done for them.
+/// Maximum number of owners whose work is remembered.
 const REMEMBERED: usize = 1024;
 
 #[derive(Debug, Default)]
 struct Owner {
     waiting: VecDeque<Msg>,
-    /// Work for them, counted from that of whoever had least when they came.
+    /// Work for them, counted from the smallest value when they arrived.
     spent: Duration,
 }
 
-/// What waits.
+/// Messages in the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Fair {
     own: VecDeque<Msg>,
     owners: BTreeMap<u32, Owner>,
-    /// What the one served last had before that.
+    /// Work of the last served owner before that message.
     floor: Duration,
 }
 
 impl Fair {
-    /// Waits until there is something, and takes in all that has come. Cancel safe.
+    /// Waits for a message, and takes in all that have arrived. Cancel safe.
     pub(crate) async fn arrived(&mut self, inbox: &mut UnboundedReceiver<Msg>) {
         if self.is_empty()
             && let Some(msg) = inbox.recv().await
@@ -54,13 +54,13 @@ impl Fair {
         }
         let owner = self.owners.entry(uid).or_default();
         if owner.waiting.is_empty() {
-            // Credit is not saved up for a flood.
+            // An owner cannot save up credit for a flood.
             owner.spent = owner.spent.max(self.floor);
         }
         owner.waiting.push_back(msg);
     }
 
-    /// What is to be handled now, and for whom.
+    /// The next message, and its owner.
     pub(crate) fn next(&mut self) -> Option<(Option<u32>, Msg)> {
         if let Some(msg) = self.own.pop_front() {
             return Some((None, msg));
@@ -74,7 +74,7 @@ impl Fair {
         Some((Some(*uid), owner.waiting.pop_front()?))
     }
 
-    /// That has taken so long.
+    /// Adds the time that the message took.
     pub(crate) fn took(&mut self, owner: Option<u32>, time: Duration) {
         if let Some(owner) = owner.and_then(|uid| self.owners.get_mut(&uid)) {
             owner.spent += time;
@@ -101,7 +101,7 @@ mod tests {
         }
         assert_eq!(order[..5], [None, Some(7), Some(8), Some(7), Some(8)]);
         assert_eq!(order.len(), 103);
-        // One who comes anew has saved nothing up, and owes nothing.
+        // A new owner starts without credit and without debt.
         (0..10).for_each(|n| fair.put(closed(n, 7)));
         (0..10).for_each(|n| fair.put(closed(n, 9)));
         let mut first = Vec::new();

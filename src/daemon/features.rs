@@ -18,22 +18,22 @@ use super::reminders::Reminders;
 use super::world::World;
 use gshare_core::ClaimId;
 
-/// A round has at most so many turns: what comes of the commands of one turn is told in the next.
+/// Maximum number of turns in a round. The results of one turn's commands are the facts of the next.
 const TURNS: usize = 64;
 
-/// Lists the features: in this order they see a fact, and what they want for it is done.
+/// Lists the features in the order in which they see a fact and in which their commands are carried out.
 macro_rules! features {
     ($($(#[$doc:meta])* $name:ident: $kind:ty;)*) => {
-        /// All features. Each has a state of its own, which no other sees.
+        /// All features. Each has a private state.
         #[derive(Debug, Default)]
         pub(crate) struct Features {
             $($(#[$doc])* pub(crate) $name: $kind,)*
-            /// What they have not been told yet.
+            /// Facts that they have not seen yet.
             pub(super) round: Round,
         }
 
         impl Features {
-            /// Lets all of them see a fact.
+            /// Shows a fact to all of them.
             pub(crate) fn on(&mut self, world: &World<'_>, fact: &Fact, commands: &mut Vec<Command>) {
                 $(self.$name.on(world, fact, commands);)*
             }
@@ -47,27 +47,27 @@ macro_rules! features {
 features! {
     /// The processes on GPUs and in claims.
     identity: Identity;
-    /// Sick GPUs.
+    /// GPUs with errors.
     health: Health;
-    /// Whose SMs are busy.
+    /// Attribution of SM activity.
     attribution: Attribution;
-    /// What Jupyter says of notebooks.
+    /// State of notebooks by Jupyter.
     notebooks: Notebooks;
-    /// Kernels that may be started again.
+    /// Kernels that may be restarted.
     kernels: Kernels;
-    /// Programs without a claim that take what is guaranteed.
+    /// Programs without a claim that use guaranteed room.
     takers: Takers;
-    /// Claims that stand for the processes below cgroups of others.
+    /// Claims that stand for processes below foreign cgroups.
     behalf: Behalf;
-    /// What was announced to owners.
+    /// Announcements to owners.
     reminders: Reminders;
-    /// Claims that run nothing.
+    /// Idle claims.
     idle: Idle;
-    /// Sentences that say what could be better.
+    /// Advice.
     advice: AdviceState;
-    /// What was told lately.
+    /// Recent notices.
     notices: Notices;
-    /// What the service counts about itself.
+    /// Figures of the service about itself.
     metrics: Metrics;
 }
 
@@ -80,13 +80,13 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// Takes a fact in. True if it opens a round: then [`Round::turn`] is called until it has nothing more.
+    /// Adds a fact. True if it opens a round: then call [`Round::turn`] until it returns `None`.
     pub(crate) fn begin(&mut self, fact: Fact) -> bool {
         self.facts.push(fact);
         !std::mem::replace(&mut self.open, true)
     }
 
-    /// The facts of the next turn; `None` when it is quiet. A round that does not become quiet is cut.
+    /// The facts of the next turn; `None` once there are none. A round that does not end is cut after [`TURNS`].
     pub(crate) fn turn(&mut self) -> Option<Vec<Fact>> {
         let facts = std::mem::take(&mut self.facts);
         if facts.is_empty() || self.turns == TURNS {
@@ -106,7 +106,7 @@ impl Round {
 }
 
 impl Features {
-    /// What a claim is beside its command line. The environment has the name that a notebook had when its kernel was
+    /// Identity of a claim besides its command line. The environment has the name that a notebook had when its kernel
     /// started.
     pub(crate) fn identity_of(&self, id: ClaimId, live: &Live) -> gshare_proto::Identity {
         let mut found = self.identity.show(id, live);
@@ -158,7 +158,7 @@ mod tests {
         }
     }
 
-    /// The features that keep something of a claim.
+    /// The features that keep state about a claim.
     fn keepers(features: &Features) -> Vec<String> {
         let (mut feature, mut found) = (String::new(), BTreeSet::new());
         for line in format!("{features:#?}").lines() {

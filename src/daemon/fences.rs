@@ -1,4 +1,4 @@
-//! What the kernel keeps claims by: the tree of their cgroups, the filters on devices and the devices' numbers.
+//! Kernel mechanisms that contain claims: the tree of cgroups, the device filters and the devices' numbers.
 
 use std::path::Path;
 
@@ -11,11 +11,11 @@ use gshare_enforcer::systemd;
 
 use super::claims::Claims;
 
-/// What there is of these, and why not.
+/// The mechanisms that are available, and why others are not.
 #[derive(Debug)]
 pub(crate) struct Fences {
     pub(crate) tree: Option<Tree>,
-    /// Why there is none, or why it lies outside systemd's units.
+    /// Why there is no tree, or why it lies outside systemd's units.
     pub(crate) no_tree: Option<String>,
     pub(crate) filters: Option<Filters>,
     pub(crate) no_filter: Option<String>,
@@ -23,7 +23,7 @@ pub(crate) struct Fences {
 }
 
 impl Fences {
-    /// Looks what works here.
+    /// Finds out which mechanisms are available.
     pub(crate) fn find(config: &Config, mode: Mode) -> Self {
         let (tree, no_tree) = open_tree(config, mode);
         let majors = majors(config);
@@ -37,15 +37,15 @@ impl Fences {
         }
     }
 
-    /// Reads the numbers of the driver's devices again: all but the GPUs' own change when its modules are loaded anew, and a
-    /// filter for the old ones lets everything of the new ones through. True if they have changed. With `load` the module of
-    /// unified memory is loaded where it is not, since somebody is about to need it.
+    /// Reads the numbers of the driver's devices again: all but the GPUs' own change when its modules are reloaded,
+    /// and a filter for the old numbers lets all new devices through. True if they have changed. With `load`, the
+    /// module of unified memory is loaded if it is missing, because a program is about to need it.
     pub(crate) fn read_majors(&mut self, config: &Config, load: bool) -> bool {
         let mut now = match load {
             true => majors(config),
             false => majors_now(config),
         };
-        // A module that is not loaded has no device that could be opened.
+        // Without its module no device can be opened, so the known number stays.
         now.uvm = now.uvm.or(self.majors.uvm);
         now.caps = now.caps.or(self.majors.caps);
         if now == self.majors {
@@ -66,7 +66,7 @@ impl Fences {
             .collect()
     }
 
-    /// Sets the filter of a cgroup, where there are filters.
+    /// Sets the filter of a cgroup, if filters are available.
     pub(crate) fn set(
         &mut self,
         cgroup: Option<&ClaimCgroup>,
@@ -84,12 +84,12 @@ impl Fences {
 pub(crate) struct Rules {
     /// Those of claims.
     pub(crate) claims: Vec<(ClaimId, DeviceRules)>,
-    /// Those of what is left of ended claims.
+    /// Rules for the remains of ended claims.
     pub(crate) ended: DeviceRules,
 }
 
 impl Fences {
-    /// Sets the filters of all claims, and of what is left of ended ones.
+    /// Sets the filters of all claims, and of the remains of ended ones.
     pub(crate) fn set_all(&mut self, claims: &Claims, rules: Rules) {
         for (id, rules) in rules.claims {
             let cgroup = claims.get(&id).and_then(|live| live.cgroup.as_ref());
@@ -150,9 +150,9 @@ fn own_tree(config: &Config, mode: Mode) -> (Option<Tree>, Option<String>) {
     }
 }
 
-/// Device numbers: as configured, else what the kernel lists, else those of the nodes that are there.
+/// Device numbers: as configured, otherwise from the kernel's list, otherwise from the existing nodes.
 ///
-/// Some are given when the module of unified memory is loaded, which after a boot nobody may have needed yet.
+/// Some are assigned when the module of unified memory is loaded, which may not have happened since the boot.
 fn majors(config: &Config) -> Majors {
     majors_with(config, "nvidia-modprobe")
 }
@@ -172,7 +172,7 @@ fn majors_with(config: &Config, modprobe: &str) -> Majors {
             tracing::warn!(%status, "nvidia-uvm is not loaded: its device number is unknown until a program loads it");
             majors
         }
-        // Not every driver's package has the program.
+        // Some driver packages lack the program.
         Err(_) => majors,
     }
 }
@@ -187,7 +187,7 @@ fn majors_now(config: &Config) -> Majors {
     if let Some(major) = devices.nvidia_major.or_else(|| of_node("nvidiactl")) {
         majors.nvidia = major;
     }
-    // A node may be of a time before the module was loaded anew; without a driver there are only nodes.
+    // A node may be older than the last load of the module; without a driver there are only nodes.
     let uvm = devices.uvm_major.or(majors.uvm);
     majors.uvm = uvm.or_else(|| of_node("nvidia-uvm"));
     let caps = devices.caps_major.or(majors.caps);
@@ -242,7 +242,7 @@ mod tests {
         let mut config = Config::default();
         config.devices.dir = dir.path().to_owned();
         let modprobe = dir.path().join("nvidia-modprobe");
-        // The number that a program finds is that of the node; `null` has the major 1.
+        // The script reports the number of the node; `null` has the major 1.
         let script = format!(
             "#!/bin/sh\necho \"$@\" >>{0}/calls\nln -s /dev/null {0}/nvidia-uvm\n",
             dir.path().display()

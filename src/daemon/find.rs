@@ -1,4 +1,4 @@
-//! Which claim a caller means.
+//! Finds the claim that a caller means.
 
 use gshare_core::ClaimId;
 use gshare_proto::{ErrorCode, WireError, messages};
@@ -9,8 +9,7 @@ use super::peer::Peer;
 use super::watch;
 use super::world::World;
 
-/// Finds a claim by `c3`, `3` or its name, granted or waiting. Of several with that name the caller's own
-/// is meant.
+/// Finds a claim by `c3`, `3` or its name, granted or waiting. Among several with that name, the caller's own.
 pub(crate) fn find(world: &World<'_>, peer: &Peer, word: &str) -> Result<ClaimId, WireError> {
     let only = watch::viewer(world, peer).only();
     let is_seen = |r: &ClaimRecord| !r.is_private() || only.is_none_or(|uid| uid == r.uid);
@@ -51,7 +50,7 @@ pub(crate) fn find(world: &World<'_>, peer: &Peer, word: &str) -> Result<ClaimId
     }
 }
 
-/// The refusal of what cannot be done with an auto-claim.
+/// The error for a request that an auto-claim does not support.
 fn is_auto(world: &World<'_>, word: &str, auto: &AutoClaim) -> WireError {
     let (pid, user) = (auto.pid(), world.host.names.user(auto.uid()));
     WireError::new(

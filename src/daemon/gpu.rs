@@ -1,4 +1,4 @@
-//! A GPU as the service knows it.
+//! State of a GPU.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Deref, DerefMut};
@@ -13,10 +13,10 @@ use super::journal::DrainRecord;
 use super::mps_daemon::Daemons;
 use super::owners::Owners;
 
-/// Time that one point on the screen stands for.
+/// Time per point on the screen.
 pub(crate) const STEP: Duration = Duration::from_secs(10);
 
-/// How long the service waits for the first look at the GPUs.
+/// Longest wait for the first look at the GPUs.
 pub(crate) const FIRST_LOOK: Duration = Duration::from_secs(15);
 
 /// A GPU for as long as the service runs.
@@ -30,22 +30,21 @@ pub(crate) struct Gpu {
     pub(crate) minor: Option<u32>,
     /// Physical bytes.
     pub(crate) total: u64,
-    /// What a context costs here.
+    /// Memory cost of a context.
     pub(crate) overhead: Overhead,
     /// Mean SM activity (or time busy) of the last ten minutes' points, percent, oldest first.
     pub(crate) history: VecDeque<Option<f32>>,
-    /// Bytes that processes outside claims used when that was last known, less what is held back for those that
-    /// draw.
+    /// Bytes last seen in use without a claim, minus the room that is reserved for graphics.
     pub(crate) unclaimed: u64,
-    /// The point of the history that is being made.
+    /// The current, incomplete point of the history.
     pub(crate) step: Step,
-    /// Minors of the capabilities that an instance needs; empty for a whole GPU.
+    /// Minor numbers of the capabilities that an instance needs; empty for a whole GPU.
     pub(crate) caps: Vec<u32>,
-    /// Parts that an instance is of its GPU.
+    /// The fractions of its GPU that an instance has.
     pub(crate) part: Option<Part>,
-    /// For a MIG instance: the index of the GPU that it is a part of.
+    /// For a MIG instance: the index of its GPU.
     pub(crate) parent: Option<usize>,
-    /// Profile and first memory slice of an instance: `2g.20gb@4`; absent where the driver does not tell.
+    /// Profile and first memory slice of an instance: `2g.20gb@4`; absent if the driver does not report them.
     pub(crate) place: Option<String>,
     /// An instance that was removed.
     pub(crate) gone: bool,
@@ -53,21 +52,21 @@ pub(crate) struct Gpu {
     pub(crate) modes: Modes,
 }
 
-/// What a context costs on a GPU.
+/// Memory cost of a context on a GPU.
 #[derive(Debug)]
 pub(crate) struct Overhead {
-    /// Measured, else learnt before, else [`UNKNOWN_OVERHEAD`].
+    /// Measured, otherwise learnt, otherwise [`UNKNOWN_OVERHEAD`].
     pub(crate) bytes: u64,
     /// It was measured under this driver.
     pub(crate) known: bool,
-    /// What gshare's own probe measured under this driver.
+    /// Result of gshare's own probe under this driver.
     pub(crate) probed: Option<u64>,
-    /// The same for clients of MPS, whose server has a part of it; absent until one was seen.
+    /// The same for clients of MPS, whose server holds a part of it; absent until a client was seen.
     pub(crate) mps: Option<u64>,
 }
 
 impl Gpu {
-    /// One of which nothing is known but what the driver calls it.
+    /// A GPU of which only the driver's names are known.
     pub(crate) fn new(uuid: String, model: String) -> Self {
         Self {
             uuid,
@@ -94,7 +93,7 @@ impl Gpu {
 }
 
 impl Gpu {
-    /// Bytes that a context costs a claim that has the GPU in this way.
+    /// Bytes that a context costs a claim that holds the GPU in this way.
     pub(crate) fn context_cost(&self, held: Held) -> u64 {
         match (held, self.overhead.mps) {
             (Held::Mps, Some(bytes)) => bytes,
@@ -102,8 +101,8 @@ impl Gpu {
         }
     }
 
-    /// What a member that has nothing but a context may teach: its page is its own word, which counts little against the
-    /// probe's, so that nobody makes the contexts of others free or too dear to have.
+    /// Range of values that a member with nothing but a context may teach. Its page is untrusted, so the range stays
+    /// close to the probe's value: no member can make others' contexts free or very expensive.
     pub(crate) fn believable(&self, held: Held) -> std::ops::RangeInclusive<u64> {
         match (held, self.overhead.probed) {
             (Held::Mps, _) => self.overhead.bytes / 4..=self.overhead.bytes,
@@ -112,7 +111,7 @@ impl Gpu {
         }
     }
 
-    /// Whether that was measured.
+    /// Whether that cost was measured.
     pub(crate) fn context_cost_known(&self, held: Held) -> bool {
         match held {
             Held::Mps => self.overhead.mps.is_some(),
@@ -121,10 +120,10 @@ impl Gpu {
     }
 }
 
-/// What a context is taken to cost before it was measured: above what is seen on any current GPU.
+/// Assumed cost of a context before it is measured: above the cost on any current GPU.
 pub(crate) const UNKNOWN_OVERHEAD: u64 = 512 << 20;
 
-/// A point that is being made.
+/// An incomplete point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     sum: f64,
@@ -150,7 +149,7 @@ impl Step {
         }
     }
 
-    /// The mean once the time is over, absent if nothing was known; then the next point begins.
+    /// Ends the point once its time is over: its mean, or absent if nothing was known.
     pub(crate) fn finish(&mut self) -> Option<Option<f32>> {
         if self.since.elapsed() < STEP {
             return None;
@@ -161,7 +160,7 @@ impl Step {
     }
 }
 
-/// The parts that an instance is of its GPU.
+/// The fractions of its GPU that an instance has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     /// Of the memory: nominal, in eighths, as the profiles are named.
@@ -170,27 +169,25 @@ pub(crate) struct Part {
     pub(crate) sm: Share,
 }
 
-/// What is kept of a GPU's mode.
+/// Modes of a GPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Modes {
     /// In force.
     pub(crate) now: GpuMode,
-    /// Wanted once nobody holds a part of the GPU.
+    /// Pending until no claim holds a part of the GPU.
     pub(crate) next: Option<GpuMode>,
 }
 
-/// What the driver says of a claim's processes on one GPU.
+/// The driver's figures for a claim's processes on one GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct DriverUse {
-    /// Processes.
     pub(crate) processes: usize,
-    /// Bytes.
     pub(crate) bytes: Option<u64>,
     /// Percent of the time.
     pub(crate) busy: Option<f64>,
 }
 
-/// A GPU that was let go, with what has to be known of it while nobody may ask the driver.
+/// A released GPU, with the facts that are needed while the driver must not be queried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Released {
     pub(super) index: usize,
@@ -200,54 +197,54 @@ pub(crate) struct Released {
     pub(super) total: u64,
     /// Name of the administrator.
     pub(super) by: String,
-    /// When gshare takes it back by itself, Unix milliseconds; `None`: when it is told to.
+    /// When gshare takes it back, Unix milliseconds; `None`: on command only.
     pub(super) until_ms: Option<u64>,
-    /// After a boot it is as all others.
+    /// The boot in which it was released; another boot ends the release.
     pub(super) boot: String,
 }
 
-/// GPUs that were let go, by index.
+/// Released GPUs by index.
 pub(crate) type ReleasedGpus = BTreeMap<usize, Released>;
 
-/// A reading older than this says nothing about now.
+/// A reading older than this is not current.
 const STALE: Duration = Duration::from_secs(10);
 
 /// The GPUs and their instances: as a list, by index.
 #[derive(Debug, Default)]
 pub(crate) struct Gpus {
     all: Vec<Gpu>,
-    /// The newest look at them.
+    /// The newest sample.
     pub(crate) sample: Option<GpuSample>,
-    /// Whose the processes are that it found.
+    /// Owners of the processes in that sample.
     pub(crate) owners: Owners,
-    /// Those that take no new claims, by UUID.
+    /// Drained GPUs, by UUID.
     pub(crate) drains: BTreeMap<String, DrainRecord>,
-    /// Those whose instances are being made or removed.
+    /// GPUs whose instances are being made or removed.
     pub(crate) dividing: BTreeSet<usize>,
-    /// Those that were let go.
+    /// Released GPUs.
     pub(crate) released: ReleasedGpus,
     /// MPS daemons.
     pub(crate) mps: Daemons,
 }
 
 impl Gpus {
-    /// Whether one is divided into instances.
+    /// Whether any GPU is divided into instances.
     pub(crate) fn have_instances(&self) -> bool {
         self.iter().any(|g| g.parent.is_some())
     }
 
-    /// All but the instances that were removed, which keep their numbers for others.
+    /// All except removed instances, whose numbers are kept for reuse.
     pub(crate) fn present(&self) -> impl Iterator<Item = usize> {
         (0..self.len()).filter(|g| !self[*g].gone)
     }
 
-    /// A reading that is fresh enough to speak of now.
+    /// A current reading.
     pub(crate) fn reading(&self, gpu: usize) -> Option<&GpuReading> {
         let fresh = |r: &&GpuReading| r.age().is_some_and(|age| age < STALE);
         self.last_reading(gpu).filter(fresh)
     }
 
-    /// The last reading of a GPU however old it is; none if another GPU has taken its number.
+    /// The last reading of a GPU, however old; `None` if another GPU has taken its number.
     pub(crate) fn last_reading(&self, gpu: usize) -> Option<&GpuReading> {
         let known = &self.get(gpu)?.uuid;
         let reading = self.sample.as_ref()?.gpus.get(gpu)?;
@@ -255,7 +252,7 @@ impl Gpus {
         same.then_some(reading)
     }
 
-    /// A name for a GPU that outlives the making of instances: of an instance its GPU's UUID, profile and place.
+    /// A name that outlives the making of instances: for an instance, its GPU's UUID, profile and place.
     pub(crate) fn lasting_name(&self, gpu: usize) -> String {
         let gpu = &self[gpu];
         match (gpu.parent, &gpu.place) {
@@ -264,7 +261,7 @@ impl Gpus {
         }
     }
 
-    /// The index of a GPU by its UUID or its lasting name.
+    /// The index of a GPU by its UUID or lasting name.
     pub(crate) fn gpu_index(&self, uuid: &str) -> Option<usize> {
         let found = self.iter().position(|g| g.uuid == uuid);
         found.or_else(|| {
@@ -299,7 +296,7 @@ impl Gpus {
         Ok(())
     }
 
-    /// A GPU that did not answer when the service started may do so later.
+    /// Identifies GPUs that did not answer when the service started.
     pub(crate) fn meet(&mut self) {
         let Some(sample) = &self.sample else {
             return;
@@ -366,7 +363,7 @@ mod tests {
         (gpu.overhead.bytes, gpu.overhead.probed) = (388 * MIB, Some(388 * MIB));
         let probed = gpu.believable(Held::Timeslice);
         assert!(probed.contains(&(300 * MIB)) && !probed.contains(&(200 * MIB)));
-        // What was lowered once lowers no further bound.
+        // A bound that was lowered once is not lowered further.
         gpu.overhead.bytes = 300 * MIB;
         assert_eq!(gpu.believable(Held::Timeslice), probed);
         let mps = gpu.believable(Held::Mps);

@@ -1,4 +1,4 @@
-//! The GPUs: who they are, what the core may divide, how they did in the last minutes.
+//! GPUs: their identity, what the core may divide, and their history of the last minutes.
 
 use gshare_core::{Bytes, ClaimId, GpuFacts};
 use gshare_enforcer::device::DeviceRules;
@@ -43,7 +43,7 @@ pub(crate) fn carry_out(with: &mut Effects, command: GpuCommand) -> Vec<Command>
         GpuCommand::SetMode(g, now) => with.gpus[g].modes = Modes { now, next: None },
         GpuCommand::LetGo(let_go) => {
             with.gpus.released.clone_from(&let_go.next);
-            // Of all that were let go, also before.
+            // Waits for all released GPUs, including earlier ones.
             let mut waits: Vec<Wait> = (let_go.gpus.iter().flat_map(|g| close(with, *g))).collect();
             waits.push(Wait {
                 what: "a call of NVML",
@@ -53,13 +53,13 @@ pub(crate) fn carry_out(with: &mut Effects, command: GpuCommand) -> Vec<Command>
         }
         GpuCommand::TakeBack(next) => {
             with.gpus.released = next;
-            // Not waited for: a GPU takes claims when it answers.
+            // Not waited for: a GPU takes claims once it answers.
             drop(with.observer.release(with.gpus.released_indices()));
             drop(engine::restrict_engine(&with.world(), &with.levers));
         }
         GpuCommand::Divide(dividing) => {
             die::at("mig-journaled");
-            // No program may start there from now on, and what gshare itself has open goes; NVML's own handle is needed.
+            // From now on no program may start there, and everything of gshare's except NVML's handle is closed.
             let g = dividing.gpu;
             with.gpus.dividing.insert(g);
             let waits = close(with, g);
@@ -102,7 +102,7 @@ pub(crate) fn carry_out(with: &mut Effects, command: GpuCommand) -> Vec<Command>
     Vec::new()
 }
 
-/// Has a claim's cgroup open its GPUs, also those that it comes to, and no other.
+/// Opens its GPUs in the device filter of a claim's cgroup, including those that it moves to, and no others.
 pub(crate) fn open_gpus(with: &mut Effects, id: ClaimId) -> Result<(), DeviceError> {
     let Some(live) = with.claims.get(&id).filter(|live| !live.uncovered) else {
         return Ok(());
@@ -112,7 +112,7 @@ pub(crate) fn open_gpus(with: &mut Effects, id: ClaimId) -> Result<(), DeviceErr
     with.host.fences.set(live.cgroup.as_ref(), &rules)
 }
 
-/// The same of a claim that runs. False if that failed.
+/// Opens the GPUs of a running claim. False if that failed.
 pub(crate) fn open_again(with: &mut Effects, id: ClaimId) -> bool {
     let opened = open_gpus(with, id);
     opened
@@ -120,7 +120,7 @@ pub(crate) fn open_again(with: &mut Effects, id: ClaimId) -> bool {
         .is_ok()
 }
 
-/// Ends what has a GPU open beside NVML's handle: its MPS daemon and the engine.
+/// Closes everything of gshare's that has a GPU open besides NVML's handle: its MPS daemon and the engine.
 fn close(with: &mut Effects, g: usize) -> Vec<Wait> {
     let engine = engine::restrict_engine(&with.world(), &with.levers);
     let ended = [
@@ -139,8 +139,7 @@ pub(crate) fn all_facts(world: &World<'_>, features: &Features) -> Vec<GpuFacts>
     gpus.map(|g| facts(world, features, g)).collect()
 }
 
-/// Bytes that processes outside claims use on each GPU, less what is held back for those that draw; `None` where a GPU does
-/// not answer.
+/// Bytes in use without a claim on each GPU, minus the room reserved for graphics; `None` if the GPU does not answer.
 pub(crate) fn unclaimed(world: &World<'_>) -> Vec<Option<u64>> {
     let left = |g: usize| {
         let bytes = unclaimed_bytes(world, g)?;
@@ -150,7 +149,7 @@ pub(crate) fn unclaimed(world: &World<'_>) -> Vec<Option<u64>> {
     (0..world.gpus.len()).map(left).collect()
 }
 
-/// The device rules of all claims that have a cgroup.
+/// The device rules of all claims with a cgroup.
 pub(crate) fn all_rules(world: &World<'_>) -> Rules {
     let of = |(id, live): (&ClaimId, &super::live::Live)| {
         let closed = live.uncovered || live.ending.as_ref().is_some_and(|e| !e.saving);
@@ -163,8 +162,8 @@ pub(crate) fn all_rules(world: &World<'_>) -> Rules {
     }
 }
 
-/// Bytes that claims have above their limits, as they may while gshare is off and keep after that, and those of claims
-/// for which nothing is booked: offered to nobody.
+/// Bytes that claims have above their limits, as they may while gshare is off and keep after that, and bytes of
+/// claims that the ledger does not book: not available to others.
 fn beyond_books(world: &World<'_>, gpu: usize) -> u64 {
     let uuid = &world.gpus[gpu].uuid;
     let above = |live: &super::live::Live| {
@@ -182,7 +181,7 @@ fn beyond_books(world: &World<'_>, gpu: usize) -> u64 {
     beyond.fold(0, u64::saturating_add)
 }
 
-/// Bytes that programs that draw use outside claims.
+/// Bytes of graphics programs without a claim.
 fn desktop_bytes(world: &World<'_>, gpu: usize) -> u64 {
     let processes = world.gpus.reading(gpu).and_then(|r| r.processes.as_ref());
     let draws = processes.into_iter().flatten().filter(|p| p.graphics);
@@ -203,7 +202,7 @@ pub(crate) fn rules(
     let gpus: Vec<usize> = if world.config.is_off() {
         all.collect()
     } else if of.is_some_and(ClaimRecord::is_observed) {
-        // As a program without a claim: GPUs in stage 4 stay closed.
+        // Like a program without a claim: GPUs in stage 4 stay closed.
         let closed = world.gpus.denied(&world.config.stages);
         all.filter(|g| own.contains(g) || !closed.contains(g))
             .collect()
@@ -219,7 +218,7 @@ pub(crate) fn rules(
     rules
 }
 
-/// Bytes that processes outside claims use; `None` while nothing is known.
+/// Bytes in use without a claim; `None` while nothing is known.
 pub(crate) fn unclaimed_bytes(world: &World<'_>, gpu: usize) -> Option<u64> {
     let reading = world.gpus.reading(gpu)?;
     let (mut outside, mut inside) = (Some(0u64), 0u64);
@@ -235,12 +234,12 @@ pub(crate) fn unclaimed_bytes(world: &World<'_>, gpu: usize) -> Option<u64> {
             }
         }
     }
-    // Where the driver does not say how much a process uses, what is left of the total counts.
+    // If the driver does not report the memory of each process, the remainder of the total counts.
     outside.or_else(|| Some(reading.mem_used?.saturating_sub(inside)))
 }
 
 impl Settings {
-    /// Bytes that are held back for what draws, beside the reserve of every GPU.
+    /// Bytes reserved for graphics, in addition to the reserve of every GPU.
     fn desktop_room(&self) -> u64 {
         let memory = &self.memory;
         memory.display_reserve.saturating_sub(memory.reserve).0
@@ -248,7 +247,7 @@ impl Settings {
 }
 
 impl Gpus {
-    /// Driver version, for what is learnt under it.
+    /// Driver version, the key of values learnt under it.
     pub(crate) fn driver_version(&self) -> &str {
         self.sample
             .as_ref()
@@ -257,7 +256,7 @@ impl Gpus {
     }
 }
 
-/// Takes in what processes outside claims use. A GPU that does not answer has not become empty.
+/// Updates the bytes in use without a claim. A GPU that does not answer keeps its old value.
 pub(crate) fn note_unclaimed(gpus: &mut Gpus, bytes: Vec<Option<u64>>) {
     for (gpu, bytes) in gpus.iter_mut().zip(bytes) {
         gpu.unclaimed = bytes.unwrap_or(gpu.unclaimed);

@@ -1,4 +1,4 @@
-//! Machines that have only a part of a GPU's driver: what is missing there, and why.
+//! Machines with only a part of a GPU's driver: what is missing there, and why.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ fn is_vgpu(model: &str) -> bool {
     size.len() + 1 == profile.len() && !size.is_empty() && size.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Name and text of a row for each kind of machine that this one is.
+/// Name and text of a row for each such kind that applies to this machine.
 pub(super) fn rows<'a>(models: impl Iterator<Item = &'a str>) -> Vec<(&'static str, String)> {
     rows_of(Path::new(WSL).exists(), models)
 }

@@ -1,6 +1,6 @@
-//! Sick GPUs: what the driver reports of errors, repairs and clocks, what that means, who is told. A sick GPU takes no
-//! new claims until an administrator says that it is mended, or the machine was restarted. The kernel's log alone makes
-//! none sick: NVML has to confirm it.
+//! Health of GPUs: the driver's errors, repairs and clocks, their meaning, and who is notified. A GPU with a serious
+//! error takes no new claims until an administrator reports its repair or the machine restarts. The kernel's log
+//! alone is not enough: NVML has to confirm the error.
 
 mod kmsg;
 mod table;
@@ -20,30 +20,30 @@ use crate::clock;
 pub(crate) use kmsg::watch;
 use table::{Act, Meaning};
 
-/// Errors of a GPU that are shown.
+/// Maximum number of errors shown per GPU.
 const SHOWN: usize = 8;
-/// The same error from NVML and from the kernel's log comes within this time.
+/// NVML and the kernel's log report the same error within this time, in milliseconds.
 const SAME: u64 = 10_000;
-/// An error that the kernel's log alone has is a warning for so long, in milliseconds.
+/// An error that only the kernel's log reports is a warning for this long, in milliseconds.
 const UNCONFIRMED: u64 = 600_000;
-/// What the two sources of errors are called.
+/// Names of the two sources of errors.
 const NVML: &str = "nvml";
 const KERNEL_LOG: &str = "kernel log";
-/// Memory errors of longer ago are not a reason to look.
+/// Older memory errors need no check.
 const LATELY: Duration = Duration::from_secs(7 * 86_400);
 
-/// What is known of the health of GPUs.
+/// State of the GPUs' health.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     /// Errors by UUID of the GPU, newest first.
     xids: BTreeMap<String, VecDeque<XidView>>,
-    /// Newest event of NVML that was taken, by index.
+    /// Newest NVML event that was taken, by index.
     taken: BTreeMap<usize, Instant>,
-    /// How often GPUs had been lost when they were last seen well, by index.
+    /// Number of losses when the GPU was last seen working, by index.
     losses: BTreeMap<usize, u32>,
-    /// GPUs that are back, and since when by Unix milliseconds: what the driver says of them is waited for.
+    /// GPUs that have returned, and since when in Unix milliseconds: their recovery state is awaited.
     back: BTreeMap<usize, u64>,
-    /// GPUs that were sick at the last look, with the first reason.
+    /// GPUs with a serious error at the last look, with the first reason.
     sick: BTreeMap<String, String>,
 }
 
@@ -59,7 +59,7 @@ fn view_of(xid: &XidRecord, gpu: usize) -> XidView {
     }
 }
 
-/// Whether an error would make a GPU sick if NVML said so too.
+/// Whether an error would be serious if NVML confirmed it.
 fn unconfirmed(meaning: &Meaning, source: &str) -> bool {
     source == KERNEL_LOG && meaning.act.grade() == Grade::Sick
 }
@@ -75,13 +75,13 @@ fn tell(meaning: &Meaning, source: &str, gpu: usize) -> String {
     }
 }
 
-/// This start of the machine: a restart mends what only that can.
+/// Identifies this boot; a restart clears errors that need one.
 pub(super) fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     id.unwrap_or_default().trim().to_owned()
 }
 
-/// The errors of this start of the machine, oldest first.
+/// The errors since this boot, oldest first.
 pub(super) fn known(journal: &Journal) -> Vec<XidRecord> {
     let from = clock::unix_ms().saturating_sub(clock::millis(LATELY));
     let known = journal.xids(&boot_id(), from);
@@ -128,7 +128,7 @@ impl Health {
         }
     }
 
-    /// Takes what the newest sample says of a GPU.
+    /// Handles the newest sample of a GPU.
     fn look(&mut self, world: &World<'_>, g: usize, pages: &Pages, out: &mut Vec<Command>) {
         let Some(reading) = world.gpus.last_reading(g) else {
             return;
@@ -143,8 +143,8 @@ impl Health {
         self.tell_of_sickness(world, g, out);
     }
 
-    /// A GPU that was lost and answers again was reset: that it fell off the bus is over, and so is what a reset
-    /// mends, where the driver itself says that nothing has to be done any more. What was on it is gone.
+    /// A lost GPU that answers again was reset. Errors that a reset clears are over, if the driver asks for no
+    /// further action. Its memory is lost.
     fn look_for_return(
         &mut self,
         world: &World<'_>,
@@ -158,7 +158,7 @@ impl Health {
         };
         let (losses, recovery) = (reading.losses, reading.health.recovery);
         let before = self.losses.insert(g, losses).unwrap_or(0);
-        // Fewer than before: NVML was initialised anew.
+        // A smaller count means that NVML was initialised again.
         if losses > before {
             self.back.insert(g, world.now.unix_ms);
             tell_of_reset(world, g, pages, out);
@@ -193,7 +193,7 @@ impl Health {
         }));
     }
 
-    /// The kernel's log has an error.
+    /// Handles an error from the kernel's log.
     fn kernel_xid(
         &mut self,
         world: &World<'_>,
@@ -217,7 +217,7 @@ impl Health {
         }
     }
 
-    /// Takes an error: its number, the process that it names with that one's claim, and where it stands.
+    /// Handles an error: its number, the process that it names with the claim, and the source.
     fn take_xid(
         &mut self,
         world: &World<'_>,
@@ -238,7 +238,7 @@ impl Health {
             if source != NVML || !unconfirmed(&meaning, &same.source) {
                 return;
             }
-            // Taken again as what NVML confirms.
+            // Replace the entry of the kernel's log with NVML's.
             known.retain(|x| x.code != code || x.source != KERNEL_LOG);
         }
         let record = XidRecord {
@@ -249,7 +249,7 @@ impl Health {
             source: source.to_owned(),
         };
         known.push_front(view_of(&record, g));
-        // What follows an error, or what programs do wrong later, hides no graver one.
+        // A graver error stays in the list when lesser ones follow.
         if known.len() > SHOWN {
             let grade = |i: &usize| table::of(known[*i].code).act.grade();
             let least = (0..known.len()).rev().min_by_key(grade);
@@ -259,7 +259,7 @@ impl Health {
         let meaning = table::of(code);
         let text = format!("GPU {g}: Xid {code}: {}", meaning.text);
         out.push(Command::Notice(text.clone()));
-        // Of a program's own fault its owner is told, else everybody who holds a part.
+        // A program's own fault is reported to its owner, other errors to all holders of the GPU.
         let concerned = match (claim, meaning.act) {
             (_, Act::Nothing) => Vec::new(),
             (Some(id), Act::Program) => vec![id],
@@ -269,7 +269,7 @@ impl Health {
         tell_owners(concerned, &text, out);
     }
 
-    /// A GPU that has become sick, or well again, is told of once.
+    /// Notifies once that a GPU has failed or recovered.
     fn tell_of_sickness(&mut self, world: &World<'_>, g: usize, out: &mut Vec<Command>) {
         let uuid = world.gpus[g].uuid.clone();
         let was = self.sick.contains_key(&uuid);
@@ -280,7 +280,7 @@ impl Health {
                 out.push(Command::Notice(format!(
                     "GPU {g} takes no new claims: {reason}"
                 )));
-                // Of an error that makes a GPU sick they have just been told, and what to do.
+                // The holders have just been notified of a serious error, with advice.
                 if !self.told_just_now(world, g) {
                     let what = view.tell.unwrap_or_default();
                     let text = format!("GPU {g} is sick: {reason}; {what}");
@@ -296,7 +296,7 @@ impl Health {
         }
     }
 
-    /// Whether the holders of a GPU were told a moment ago of an error for which it takes no new claims.
+    /// Whether the holders of a GPU were just notified of an error for which it takes no new claims.
     fn told_just_now(&self, world: &World<'_>, g: usize) -> bool {
         let newest = self.xids.get(&world.gpus[g].uuid);
         newest.and_then(VecDeque::front).is_some_and(|x| {
@@ -306,25 +306,25 @@ impl Health {
         })
     }
 
-    /// Whether new claims are kept off a GPU (or an instance of it).
+    /// Whether a GPU (or the GPU of an instance) takes no new claims because of errors.
     pub(crate) fn is_sick(&self, world: &World<'_>, g: usize) -> bool {
         let g = world.gpus[g].parent.unwrap_or(g);
         self.sickness(world, g).is_some()
     }
 
-    /// Whether errors are known of a GPU that somebody may have mended.
+    /// Whether a GPU has known errors that an administrator may have repaired.
     pub(crate) fn is_ill(&self, world: &World<'_>, g: usize) -> bool {
         let xids = self.xids.get(&world.gpus[g].uuid);
         xids.is_some_and(|x| !x.is_empty())
     }
 
-    /// Why a GPU is sick.
+    /// Why a GPU takes no new claims.
     pub(crate) fn sickness(&self, world: &World<'_>, g: usize) -> Option<String> {
         let view = self.view(world, g).filter(|v| v.grade == Grade::Sick)?;
         view.reasons.into_iter().next()
     }
 
-    /// How a GPU is doing; absent where nothing is known of it.
+    /// Health of a GPU; absent if nothing is known.
     pub(crate) fn view(&self, world: &World<'_>, g: usize) -> Option<HealthView> {
         let reading = world.gpus.last_reading(g)?;
         let xids = self.xids.get(&world.gpus[g].uuid);
@@ -344,7 +344,7 @@ impl Health {
         };
         let mut found: Vec<(Grade, String, String)> = Vec::new();
         match reading.state {
-            // A GPU that was let go is not polled.
+            // A released GPU is not polled.
             GpuState::Ok | GpuState::Released => {}
             GpuState::Lost => {
                 found.push((Grade::Sick, messages::gpu_is_lost(), Act::Restart.tell(g)));
@@ -366,7 +366,7 @@ impl Health {
             }
         }
         found.extend(of_seen(&reading.health, g));
-        // The worst first, and of the same the newest.
+        // The worst first, then the newest.
         found.sort_by_key(|(grade, ..)| std::cmp::Reverse(*grade));
         found.retain(|(grade, ..)| *grade > Grade::Good);
         if let Some((grade, _, tell)) = found.first() {
@@ -386,7 +386,7 @@ fn tell_owners(ids: Vec<ClaimId>, text: &str, out: &mut Vec<Command>) {
     }));
 }
 
-/// Tells those whose programs live on while the driver does not name them any more.
+/// Notifies owners whose programs live on while the driver does not list them any more.
 fn tell_of_reset(world: &World<'_>, g: usize, pages: &Pages, out: &mut Vec<Command>) {
     let Some(listed) = world.gpus.reading(g).and_then(|r| r.processes.as_ref()) else {
         return;
@@ -413,7 +413,7 @@ fn tell_of_reset(world: &World<'_>, g: usize, pages: &Pages, out: &mut Vec<Comma
     }
 }
 
-/// What counters say.
+/// Problems by the GPU's counters.
 fn of_seen(seen: &Seen, g: usize) -> Vec<(Grade, String, String)> {
     let mut found = Vec::new();
     let reset = || Act::Reset.tell(g);
@@ -497,8 +497,8 @@ mod tests {
         assert!(!health.is_sick(&scene.world(), 0));
     }
 
-    /// The order of NVIDIA's catalogue of Xids: the error, the row that is to be replaced, how far it reaches, then each channel
-    /// that is cleaned up.
+    /// The order of NVIDIA's catalogue of Xids: the error, the row that is to be replaced, how far it reaches, then
+    /// each channel that is cleaned up.
     #[test]
     fn what_follows_an_error_does_not_hide_it() {
         let (mut health, mut scene) = (Health::default(), Scene::of(1));
@@ -534,7 +534,7 @@ mod tests {
         };
         assert_eq!(told(&hear(31)), [2]);
         assert_eq!(told(&hear(95)), [1, 2]);
-        // NVML has not said so.
+        // NVML has not confirmed it.
         assert!(!health.is_sick(&scene.world(), 0));
         raise(&mut scene, 0, 95);
         on(&mut health, &scene, sample());
@@ -551,7 +551,7 @@ mod tests {
         scene.sample().gpus[0].health.recovery = Some(0);
         on(&mut health, &scene, sample());
         assert!(!health.is_sick(&scene.world(), 0));
-        // A service that is started anew knows what the journal has.
+        // A restarted service knows the errors from the journal.
         let (mut anew, uuid) = (Health::default(), "GPU-0".to_owned());
         let xid = XidRecord {
             uuid,

@@ -1,5 +1,5 @@
-//! The history: what was claimed and used, and why claims idled. Each look at the GPUs is added to a step of ten
-//! seconds here; a thread of its own keeps the steps (see [`store`]) and answers questions about them.
+//! The history: claimed and used amounts, and causes of idleness. Each look at the GPUs is added to a ten-second step
+//! here; a thread keeps the steps (see [`store`]) and answers queries.
 
 pub(crate) mod answer;
 mod ask;
@@ -30,11 +30,11 @@ use sum::{Cause, Collector, Sum};
 use vitals::Vitals;
 use worker::Worker;
 
-/// What the service remembers for the history.
+/// State of the history in the service.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     pub(super) collector: Collector,
-    /// Open until the thread has it.
+    /// Open until the thread takes it.
     pub(super) store: Option<Store>,
     pub(super) worker: Option<Worker>,
     pub(super) claims: BTreeMap<ClaimId, Kept>,
@@ -42,7 +42,7 @@ pub(crate) struct History {
     pub(super) seen: Option<Instant>,
 }
 
-/// What is remembered of a claim.
+/// State of a claim.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) sum: Sum,
@@ -52,18 +52,18 @@ pub(super) struct Kept {
     pub(super) held_back_ms: Option<u64>,
 }
 
-/// A question.
+/// A query.
 #[derive(Debug)]
 pub(crate) enum Ask {
     /// Lines over time.
     History(HistorySpec),
     /// A report.
     Report(ReportSpec),
-    /// What is stored about the one who asks, from a place on.
+    /// Data stored about the caller, from a position on.
     Stored(Option<StoredPlace>),
 }
 
-/// A claim's parts of GPUs, as they are recorded.
+/// A claim's recorded parts of GPUs.
 pub(super) struct Seen {
     pub(super) id: ClaimId,
     pub(super) uid: u32,
@@ -72,7 +72,7 @@ pub(super) struct Seen {
     pub(super) held_back_ms: Option<u64>,
 }
 
-/// What is answered where the thread could not be started.
+/// The answer if the thread could not be started.
 pub(crate) fn no_history() -> WireError {
     WireError::new(ErrorCode::NotAvailable, "this service keeps no history")
 }

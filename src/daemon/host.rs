@@ -1,4 +1,4 @@
-//! What the service has around it: for whom it runs, where its files are, the driver, what the kernel keeps claims by.
+//! The service's surroundings: whom it serves, its files, the driver, and the kernel mechanisms that contain claims.
 
 #[cfg(test)]
 use std::path::PathBuf;
@@ -20,18 +20,18 @@ use super::notebooks::helpers::Helpers;
 #[cfg(test)]
 use super::strict::{LibDirs, Strict};
 
-/// Its surroundings.
+/// The service's surroundings.
 #[derive(Debug)]
 pub(crate) struct Host {
-    /// Of the machine or of one user.
+    /// For the machine or for one user.
     pub(crate) mode: Mode,
     pub(crate) paths: Paths,
     pub(crate) started_ms: u64,
-    /// How often a service has started on this journal.
+    /// Number of services that have started on this journal.
     pub(crate) epoch: u64,
-    /// What threads and processes that work for the service tell it.
+    /// Messages from threads and processes that work for the service.
     pub(crate) events: UnboundedSender<Msg>,
-    /// The processes that ask Jupyter.
+    /// The processes that query Jupyter.
     pub(crate) helpers: Helpers,
     /// Shares of GPU time.
     pub(crate) gates: Option<Gates>,
@@ -43,7 +43,7 @@ pub(crate) struct Host {
 
 #[cfg(test)]
 impl Host {
-    /// One on which nothing is there.
+    /// Surroundings without anything.
     pub(crate) fn none() -> Self {
         let config = Config::default();
         let paths = config.paths(Mode::System);

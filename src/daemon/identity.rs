@@ -1,6 +1,6 @@
-//! The processes on the GPUs, of claims and outside them, and what is shown of them and of claims: command line, notebook,
-//! script, model, unit. Read once a process and again from time to time (a process may become another program), because a
-//! look at `/proc` costs and there are many processes.
+//! Identity of the processes on the GPUs, with and without a claim, and of claims: command line, notebook, script,
+//! model, unit. Read once per process, and again from time to time because a process may execute another program;
+//! reading `/proc` for all of them at each look would cost too much.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -21,43 +21,43 @@ use super::world::World;
 use crate::figures::{self, Face};
 use crate::identity;
 
-/// After this long a process is looked at again, and again after twice the time, up to [`RARELY`].
+/// A process is read again after this time, then after twice the time, up to [`RARELY`].
 const AGAIN: Duration = Duration::from_secs(20);
-/// A process that has long been the same is looked at again after this long.
+/// Longest time between two reads of a process.
 const RARELY: Duration = Duration::from_secs(160);
-/// After this long the containers in a claim are looked for again, after twice the time where nothing has changed, up to
-/// [`CONTAINERS_RARELY`], and at once when other processes of it are on a GPU.
+/// The containers in a claim are searched again after this time, then after twice the time while nothing changes, up
+/// to [`CONTAINERS_RARELY`]; immediately when its processes on GPUs change.
 const CONTAINERS_AGAIN: Duration = Duration::from_secs(5);
 const CONTAINERS_RARELY: Duration = Duration::from_secs(20);
 
-/// The processes that were looked at, and what claims are by them.
+/// The processes that were read, and the identity of claims by them.
 #[derive(Debug, Default)]
 pub(crate) struct Identity {
     known: HashMap<ProcessKey, Known>,
     claims: BTreeMap<ClaimId, OfClaim>,
-    /// Processes on the GPUs that belong to no claim, by the newest sample.
+    /// Processes on the GPUs without a claim, by the newest sample.
     outside: Vec<UnclaimedView>,
-    /// Those of claims.
+    /// Processes of claims.
     members: Vec<ProcessView>,
     names: Names,
 }
 
-/// What a claim is by its processes.
+/// Identity of a claim by its processes.
 #[derive(Debug, Default)]
 struct OfClaim {
-    /// `None` before it was looked at.
+    /// `None` until it is read.
     view: Option<View>,
     containers: Option<Containers>,
 }
 
-/// A process that was looked at.
+/// A process that was read.
 #[derive(Debug)]
 struct Known {
     face: Rc<Face>,
     at: Instant,
-    /// How long that is good for.
+    /// For how long that is valid.
     good: Duration,
-    /// When somebody asked last.
+    /// When it was last requested.
     asked: Instant,
 }
 
@@ -66,9 +66,9 @@ struct Known {
 struct Containers {
     names: Vec<String>,
     at: Instant,
-    /// How long that is good for.
+    /// For how long that is valid.
     good: Duration,
-    /// Its processes on GPUs then.
+    /// Its processes on GPUs at that time.
     beside: Vec<ProcessKey>,
 }
 
@@ -86,14 +86,14 @@ impl Identity {
         }
     }
 
-    /// Looks at the processes of the newest sample; `servers` are those of MPS.
+    /// Reads the processes of the newest sample; `servers` are those of MPS.
     fn look(&mut self, world: &World<'_>, servers: &[i32]) {
         let mut on_gpus: BTreeMap<ClaimId, Vec<ProcessKey>> = BTreeMap::new();
         let (mut outside, mut members) = (Vec::new(), Vec::new());
         for (gpu, p) in world.processes() {
             let key = world.gpus.owners.key(p.pid);
             match world.whose(p.pid) {
-                // Its memory is nobody's to claim, but it is no stranger either.
+                // An MPS server is not listed as a program without a claim.
                 Whose::Outside if servers.contains(&p.pid) => {}
                 Whose::Outside => {
                     let face = key.map(|key| self.face(key));
@@ -126,7 +126,7 @@ impl Identity {
         }
     }
 
-    /// A process that lives now.
+    /// Identity of a living process.
     fn face(&mut self, process: ProcessKey) -> Rc<Face> {
         let now = Instant::now();
         let mut good = AGAIN;
@@ -159,7 +159,7 @@ impl Identity {
         face
     }
 
-    /// Looks for the containers in a claim, if that is due.
+    /// Searches for the containers in a claim, if it is time.
     fn look_into(&mut self, id: ClaimId, live: &Live, beside: &[ProcessKey]) {
         let Some(cgroup) = &live.cgroup else { return };
         let known = self.containers_in(id).filter(|c| c.beside == beside);
@@ -192,7 +192,7 @@ impl Identity {
         }
     }
 
-    /// Processes on the GPUs that belong to no claim, by the newest sample.
+    /// Processes on the GPUs without a claim, by the newest sample.
     pub(crate) fn outside(&self) -> &[UnclaimedView] {
         &self.outside
     }
@@ -203,13 +203,13 @@ impl Identity {
         self.members.iter().filter(own).cloned().collect()
     }
 
-    /// What a process is, as it was last looked at.
+    /// Identity of a process, as last read.
     pub(crate) fn process(&self, process: ProcessKey) -> View {
         let known = self.known.get(&process);
         known.map_or_else(View::default, |known| known.face.identity.clone())
     }
 
-    /// What a claim is beside its command line.
+    /// Identity of a claim besides its command line.
     pub(crate) fn show(&self, id: ClaimId, live: &Live) -> View {
         let known = self.claims.get(&id).and_then(|c| c.view.clone());
         known.unwrap_or_else(|| View {
@@ -219,7 +219,7 @@ impl Identity {
     }
 }
 
-/// The containers that run in a claim, or the service that it lives in. Its own cgroup names nothing.
+/// The containers that run in a claim, or the service that it lives in. Its own cgroup names neither.
 fn unit_of(live: &Live, containers: &[String]) -> Option<Named> {
     let lodging = live.record.runs.lodging.as_ref();
     if let Some(lodging) = lodging.filter(|unit| unit.extension().is_none_or(|e| e != "slice")) {
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
     use crate::daemon::world::scene::Scene;
 
-    /// This process on a GPU, as a member of a claim or outside of them.
+    /// This process on a GPU, as a member of a claim or without one.
     fn look(identity: &mut Identity, whose: Whose, servers: &[i32]) -> Scene {
         let mut scene = Scene::of(1);
         scene.claim(1, 0).record.command = vec!["python3".into(), "train.py".into()];
@@ -302,7 +302,7 @@ mod tests {
         let live = &scene.claims[&ClaimId(1)];
         let shown = identity.show(ClaimId(1), live);
         assert_eq!(script(shown).as_deref(), Some("train.py"));
-        // One that has come since the last look.
+        // A process that came after the last look.
         let shown = Identity::default().show(ClaimId(1), live);
         assert_eq!(script(shown).as_deref(), Some("train.py"));
 

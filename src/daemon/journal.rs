@@ -1,5 +1,5 @@
-//! What must survive the service: granted claims, learnt context overheads, and the record of ended
-//! claims. One SQLite file in WAL mode; a claim is written before anything is done for it.
+//! The journal: state that must survive the service, such as granted claims, learnt context costs and the record of
+//! ended claims. One SQLite file in WAL mode; a claim is written before anything is done for it.
 
 mod admin;
 mod file;
@@ -30,12 +30,13 @@ pub(crate) use records::{
     BehalfRecord, ClaimRecord, OriginRecord, ProcessRecord, SampleRecord, SliceRecord, TermsRecord,
 };
 
-/// Its name in the state directory.
+/// File name in the state directory.
 pub(crate) const FILE: &str = "gshare.db";
 
-/// Opens it for reading, beside the task that writes it.
+/// Opens it read-only, beside the task that writes it.
 ///
 /// # Errors
+///
 /// When it cannot be read.
 pub(crate) fn reader(path: &Path) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)
@@ -53,12 +54,12 @@ CREATE TABLE IF NOT EXISTS overhead (
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 ";
 
-/// A claim that waited when the last service stopped, or was held.
+/// Claims that were held or waited when the last service stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     pub(crate) held: Vec<ClaimRecord>,
     pub(crate) waiting: Vec<ClaimRecord>,
-    /// Ids of those whose record could not be read.
+    /// Ids of claims whose record could not be read.
     pub(crate) unread: Vec<u64>,
 }
 
@@ -72,7 +73,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// How many services have used it, with this one.
+    /// How many services have used it, including this one.
     pub(crate) fn starts(&self) -> u64 {
         self.starts
     }
@@ -82,27 +83,27 @@ impl Journal {
         ClaimId(self.next_id)
     }
 
-    /// An id for a new claim.
+    /// Takes the id for a new claim.
     pub(crate) fn take_id(&mut self) -> ClaimId {
         let id = self.next_id();
         self.take_ids_to(id);
         id
     }
 
-    /// Gives no new claim this id or one below it.
+    /// Keeps new claims from using this id or a smaller one.
     pub(crate) fn take_ids_to(&mut self, id: ClaimId) {
         self.next_id = self.next_id.max(id.0.saturating_add(1));
     }
 
-    /// Opens or creates the file. One of an older format is converted in one transaction, after a copy of it was laid
-    /// beside it; one of a newer format is left as it is.
+    /// Opens or creates the file. An older format is converted in one transaction, after the file was copied; a newer
+    /// format is not changed.
     pub(crate) fn open(path: &Path) -> Result<Self, JournalError> {
         let failed = |source| JournalError::Open {
             path: path.to_owned(),
             source,
         };
         let mut db = Connection::open(path).map_err(failed)?;
-        // Others may pass through the directory; SQLite gives the files beside it the same mode.
+        // Others may pass through the directory; SQLite gives its additional files the same mode.
         let own = std::fs::Permissions::from_mode(0o600);
         if let Err(error) = std::fs::set_permissions(path, own) {
             tracing::warn!(%error, "cannot set the journal's file mode to 0600");
@@ -120,12 +121,11 @@ impl Journal {
             .query_row("SELECT count(*) FROM sqlite_master", [], |r| r.get(0))
             .map_err(failed)?;
         if tables == 0 {
-            // Only an empty file takes this without being written anew.
+            // Only an empty file accepts this without being rewritten.
             db.pragma_update(None, "auto_vacuum", "INCREMENTAL")
                 .map_err(failed)?;
         }
-        // WAL with synchronous = NORMAL loses nothing when the process is killed, and no fsync stands in
-        // the way of a claim.
+        // WAL with synchronous = NORMAL loses nothing when the process is killed, and claims wait for no fsync.
         db.pragma_update(None, "journal_mode", "WAL")
             .map_err(failed)?;
         db.pragma_update(None, "synchronous", "NORMAL")
@@ -145,14 +145,14 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Writes a claim that has changed. A full disk loses that, nothing else.
+    /// Writes a changed claim. On a full disk only this change is lost.
     pub(crate) fn keep(&self, claim: &ClaimRecord, what: &str) {
         if let Err(error) = self.put(claim) {
             tracing::error!(claim = claim.id, %error, "could not record in the journal {what}");
         }
     }
 
-    /// Why nothing new may be promised: a newer service has written the file, and would not know of it.
+    /// Why nothing new may be promised: the file belongs to a newer service.
     pub(crate) fn newer(&self) -> Option<String> {
         let found = self.newer?;
         Some(format!(
@@ -160,13 +160,13 @@ impl Journal {
         ))
     }
 
-    /// Writes a claim that is held (new or changed).
+    /// Writes a new or changed claim that is held.
     pub(crate) fn put(&self, claim: &ClaimRecord) -> Result<(), JournalError> {
         write(&self.db, claim, false)
     }
 
-    /// All claims that were held or waited when the last service stopped. A record that cannot be read is laid aside as it
-    /// is, and its claim ends.
+    /// All claims that were held or waited when the last service stopped. An unreadable record is set aside
+    /// unchanged, and its claim ends.
     pub(crate) fn claims(&mut self, now_ms: u64) -> Result<Claims, JournalError> {
         let mut found = Claims::default();
         let rows: Vec<(i64, bool, String)> = self
@@ -194,8 +194,7 @@ impl Journal {
         Ok(found)
     }
 
-    /// Those who wait, and their order, in one step: who is new, who waits no more, and the places that are new or
-    /// changed and those that are gone.
+    /// Saves the queue in one step: new and removed waiting claims, and new, changed and removed places.
     pub(crate) fn put_queue(&mut self, changes: &QueueChanges) -> Result<(), JournalError> {
         let tx = self.db.transaction()?;
         for claim in &changes.waiting {
@@ -228,7 +227,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The order of those who wait. Places that cannot be read are left out.
+    /// The order of the queue. Unreadable places are left out.
     pub(crate) fn places(&self) -> Result<Vec<Kept>, JournalError> {
         let mut rows = self.db.prepare("SELECT record FROM queue ORDER BY seq")?;
         let texts: Vec<String> = rows
@@ -240,7 +239,7 @@ impl Journal {
             .collect())
     }
 
-    /// Learnt bytes that a context costs on a model under a driver.
+    /// Learnt bytes of a context on a model under a driver.
     pub(crate) fn overhead(&self, model: &str, driver: &str) -> Result<Option<u64>, JournalError> {
         let bytes: Option<i64> = self
             .db
@@ -253,7 +252,7 @@ impl Journal {
         Ok(bytes.map(i64::unsigned_abs))
     }
 
-    /// Records what a context costs.
+    /// Records the cost of a context.
     pub(crate) fn learn_overhead(
         &self,
         model: &str,
@@ -267,7 +266,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Points of the GPUs that older versions kept here, oldest first.
+    /// Points of the GPUs that older versions stored here, oldest first.
     pub(crate) fn samples(&self) -> Result<Vec<SampleRecord>, JournalError> {
         if !has_samples(self)? {
             return Ok(Vec::new());
@@ -288,13 +287,13 @@ impl Journal {
         Ok(rows.query_map([], sample)?.collect::<Result<_, _>>()?)
     }
 
-    /// They are kept elsewhere now.
+    /// They are stored elsewhere now.
     pub(crate) fn forget_samples(&self) -> Result<(), JournalError> {
         self.db.execute_batch("DROP TABLE IF EXISTS sample")?;
         Ok(())
     }
 
-    /// A word remembered under a key.
+    /// A value stored under a key.
     pub(crate) fn meta(&self, key: &str) -> Result<Option<String>, JournalError> {
         Ok(self
             .db
@@ -302,19 +301,19 @@ impl Journal {
             .optional()?)
     }
 
-    /// Whether it takes anything.
+    /// Whether it can be written.
     pub(crate) fn try_out(&self) -> Result<(), JournalError> {
         self.set_meta("tried", "")
     }
 
-    /// From now on it is as on a full disk.
+    /// Behaves as on a full disk from now on.
     #[cfg(test)]
     pub(crate) fn take_no_more(&self) {
         let refused = self.db.pragma_update(None, "query_only", true);
         refused.expect("it is open");
     }
 
-    /// Remembers a word under a key.
+    /// Stores a value under a key.
     pub(crate) fn set_meta(&self, key: &str, value: &str) -> Result<(), JournalError> {
         put_meta(&self.db, key, value)
     }
@@ -333,7 +332,7 @@ fn over(db: Connection, newer: Option<i64>) -> Journal {
     }
 }
 
-/// A copy in memory of what a file of a newer format has in tables that are known.
+/// A copy in memory of the known tables of a file with a newer format.
 fn beside_newer(path: &Path, found: i64) -> rusqlite::Result<Journal> {
     let db = Connection::open_in_memory()?;
     lay_out(&db)?;
@@ -364,7 +363,7 @@ fn lay_out(db: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// A number above every id that was ever granted, or told to somebody who waited.
+/// A number above every id that was ever granted, or told to a waiting client.
 fn first_free_id(journal: &Journal) -> Result<u64, JournalError> {
     let told = journal.meta("told")?.and_then(|t| t.parse::<u64>().ok());
     let highest: i64 = journal.db.query_row(
@@ -384,14 +383,14 @@ fn has_samples(journal: &Journal) -> Result<bool, JournalError> {
     Ok(tables > 0)
 }
 
-/// What has changed about those who wait.
+/// Changes of the queue.
 #[derive(Debug, Default)]
 pub(crate) struct QueueChanges {
     pub(crate) waiting: Vec<ClaimRecord>,
     pub(crate) withdrawn: Vec<u64>,
     pub(crate) places: Vec<Kept>,
     pub(crate) gone: Vec<u64>,
-    /// Key and text of what else the core knows.
+    /// Key and text of the core's other saved state.
     pub(crate) memory: Option<(String, String)>,
 }
 
@@ -513,7 +512,7 @@ pub(super) mod tests {
             ..QueueChanges::default()
         })
         .unwrap();
-        // One is granted meanwhile: its row is no waiting one's any more.
+        // A waiting claim is granted meanwhile: its row changes to a held one.
         j.put(&claim(2)).unwrap();
         j.put_queue(&QueueChanges {
             withdrawn: vec![1, 2],

@@ -1,7 +1,7 @@
-//! Kernels of notebooks that have ended: their claims stay for a while, because Jupyter may start them again.
+//! Notebook kernels that have ended: their claims stay for a while, because Jupyter may restart them.
 //!
-//! Jupyter takes the connection file away when it shuts a kernel down, and leaves it when it starts it again. A user's file
-//! may lie where looking takes long, and where only they may look, so that is done elsewhere.
+//! Jupyter deletes the connection file when it shuts a kernel down, and leaves it for a restart. A user's file system
+//! may be slow, and only the user may be able to read it, so a helper process checks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use super::fact::Fact;
 use super::live::Live;
 use super::world::World;
 
-/// A look at a connection file that has not come back by then is taken again.
+/// A check of a connection file without an answer is repeated after this time.
 const LOST: Duration = Duration::from_secs(45);
 
-/// Claims whose kernel has ended and may be started again.
+/// Claims whose kernel has ended and may be restarted.
 #[derive(Debug, Default)]
 pub(crate) struct Kernels(BTreeMap<ClaimId, Gap>);
 
-/// A kernel has ended: is another one started in its place?
+/// A kernel has ended, and may be replaced by another one.
 #[derive(Debug)]
 struct Gap {
     since: Now,
-    /// The connection file is looked at since then.
+    /// When the current check of the connection file began.
     looking: Option<Now>,
 }
 
@@ -68,7 +68,7 @@ impl Kernels {
     }
 }
 
-/// The kernel of a claim that waits for another one to be started in its place.
+/// The kernel that a claim waits to see replaced.
 fn awaited(live: &Live) -> Option<&KernelSpec> {
     let waits = !live.command_alive && live.stays_without_command();
     live.record.origin.kernel.as_ref().filter(|_| waits)
@@ -80,7 +80,7 @@ mod tests {
     use crate::daemon::fact::Tick;
     use crate::daemon::world::scene::Scene;
 
-    /// What is done when these facts are told, each so many seconds after the start; at 3 s another kernel is started.
+    /// Commands after these facts, each this many seconds after the start; at 3 s another kernel starts.
     fn done(facts: Vec<(u64, Fact)>) -> Vec<String> {
         let mut scene = Scene::of(1);
         scene.claim(1, 0).record.origin.kernel = Some(KernelSpec::default());

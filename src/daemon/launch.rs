@@ -1,4 +1,4 @@
-//! Launches of commands that are held strictly: who may ask, and the move into the claim.
+//! Strict launches: who may request one, and the move into the claim.
 
 use std::fs;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::strict::{Strict, field, is_launcher};
 use super::world::World;
 use super::{bound, convert, die};
 
-/// Moves the launcher into its claim and tells it what to do.
+/// Moves the launcher into its claim, and answers what it must do.
 pub(crate) fn launch(world: &World<'_>, peer: &Peer, launch: &Launch, out: &Sender) {
     die::at("launch-asked");
     let answer = match plan(world, peer, ClaimId(launch.claim)) {
@@ -92,7 +92,7 @@ impl Driver {
         }
     }
 
-    /// How a claim's members are held.
+    /// How a claim's members are limited.
     pub(crate) fn caps_of(&self, record: &ClaimRecord) -> Caps {
         if record.is_observed() || record.terms.no_library {
             Caps::None
@@ -112,7 +112,7 @@ impl Driver {
 }
 
 impl Strict {
-    /// Strict limits are no promise if a part of a GPU can be had without them.
+    /// Strict limits mean little if a part of a GPU can be had without them.
     pub(crate) fn may_go_without_library(&self, request: &Request) -> Result<(), WireError> {
         let whole = request.sm == Some(Share::ONE) && request.mem.is_none();
         if !self.on || whole {
@@ -124,7 +124,7 @@ impl Strict {
             .with_hint("claim whole GPUs (-g 1), or drop --no-library"))
     }
 
-    /// Refuses early what the launcher would have to refuse after an hour in the queue.
+    /// Refuses early what the launcher would have to refuse after a long wait.
     pub(crate) fn may_launch(&self, peer: &Peer) -> Result<(), WireError> {
         if !self.on {
             return Ok(());
@@ -156,7 +156,7 @@ impl Strict {
     }
 }
 
-/// What was read of a process by its number was that of this process.
+/// The facts read about this pid belong to this process if it still lives.
 fn alive(pidfd: &Arc<PidFd>) -> Result<(), String> {
     if pidfd.has_exited() {
         Err("the process has ended".to_owned())

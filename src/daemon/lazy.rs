@@ -1,8 +1,8 @@
-//! Claims that hold nothing until a program needs the GPU: `gshare claim --lazy`, and the kernels of notebooks.
+//! Claims that hold nothing until a program needs the GPU: `gshare claim --lazy`, and notebook kernels.
 //!
-//! Such a claim is journaled and has its cgroup, which opens no GPU. The first process that initialises the driver
-//! asks the core for it; its registration, and those of all that follow, are answered when the GPU is there. Until
-//! then they are told their place.
+//! Such a claim is journaled and has a cgroup that opens no GPU. The first process that initialises the driver
+//! requests its GPUs from the core; its registration, and all that follow, are answered when the GPU is granted.
+//! Until then they are told their place.
 
 pub(crate) mod places;
 
@@ -30,13 +30,13 @@ use super::{convert, ending, grant, members, policy, reclaim, stage};
 use crate::clock::unix_ms;
 use crate::daemon::command::{ClaimCommand, Command, LimitCommand};
 
-/// So long after one line the library of those who wait prints another.
+/// Shortest time between two lines about the queue from the library of a waiting program.
 const HEARD: Duration = Duration::from_secs(3);
 
-/// Registrations of one process that wait at a time.
+/// Maximum number of pending registrations per process.
 const COPIES: usize = 16;
 
-/// A claim for later: everything but GPUs.
+/// Makes a lazy claim: everything but GPUs.
 pub(crate) fn lay_by(
     with: &mut Effects,
     id: ClaimId,
@@ -80,7 +80,7 @@ fn try_lay_by(
     grant::adopt_command(with, id, peer)
 }
 
-/// The claim of a notebook's kernel that is started anew takes the new process as its command.
+/// A restarted kernel becomes the command of its notebook's claim.
 pub(crate) fn kernel_again(
     with: &mut Effects,
     peer: &Peer,
@@ -101,7 +101,7 @@ pub(crate) fn kernel_again(
     let adopted = adopted.and_then(|()| Ok(with.journal.put(&record)?));
     let live = with.claims.get_mut(&id)?;
     if let Err(error) = adopted {
-        // It waits on for one that can be put into it.
+        // It still waits for a kernel that can be moved into it.
         live.command_alive = alive;
         let text =
             format!("{id}: could not put its restarted kernel back into the claim: {error:#}");
@@ -124,7 +124,7 @@ pub(crate) fn want(
     let Some(live) = with.claims.get_mut(&id) else {
         return Vec::new();
     };
-    // A process registers once, its copies of the library a few times: more would only be answered at once later.
+    // A process registers once per copy of the library, and has few copies; more would only be answered late.
     let of = |w: &&Wanting| w.peer.process == peer.process;
     let own: Vec<&Wanting> = live.wanting.iter().filter(of).collect();
     if own.iter().any(|w| w.peer.conn == peer.conn) {
@@ -141,7 +141,7 @@ pub(crate) fn want(
         out: out.clone(),
     });
     if with.claims.waiting.contains_key(&id) {
-        // Its place is told again with the next change; the first word comes at once.
+        // Its place is sent again with the next change; send the first now.
         if let Some(answer) = with.claims.get(&id).and_then(|l| l.told_wait.as_ref()) {
             out.member(answer);
         }
@@ -155,8 +155,8 @@ pub(crate) fn want(
     asked.unwrap_or_default().into_iter().collect()
 }
 
-/// The core has found room: the claim gets its GPUs, and those who waited their pages. If that fails it holds nothing, as
-/// before.
+/// The core has found room: the claim gets its GPUs, and the waiting processes their pages. If that fails, it holds
+/// nothing, as before.
 pub(crate) fn grant(
     with: &mut Effects,
     id: ClaimId,
@@ -218,7 +218,7 @@ fn try_grant(
     Ok(done)
 }
 
-/// Takes back what a grant that failed has done.
+/// Undoes a grant that failed.
 fn empty_handed(with: &mut Effects, id: ClaimId) {
     let Some(live) = with.claims.get_mut(&id) else {
         return;
@@ -237,7 +237,7 @@ fn empty_handed(with: &mut Effects, id: ClaimId) {
     }
 }
 
-/// A claim that asks for its GPUs now.
+/// A lazy claim that requests its GPUs now.
 fn asked_for(
     world: &World<'_>,
     id: ClaimId,
@@ -269,7 +269,7 @@ fn asked_for(
     ))))
 }
 
-/// What those are told who wait for the GPU of a claim.
+/// Answers the processes that wait for the GPU of a claim.
 pub(crate) fn place(
     world: &World<'_>,
     features: &Features,
@@ -284,7 +284,7 @@ pub(crate) fn place(
     }
 }
 
-/// Those who were told that nobody knows when they start are told as soon as somebody does.
+/// Tells processes without a known start their start as soon as it is known.
 pub(crate) fn starts(world: &World<'_>, features: &Features, sizes: &Sizes) -> Vec<Command> {
     let untold = |live: &Live| {
         let heard = live.told_no_start.is_some_and(|at| at.elapsed() >= HEARD);
@@ -309,7 +309,7 @@ pub(crate) fn starts(world: &World<'_>, features: &Features, sizes: &Sizes) -> V
     told.collect()
 }
 
-/// Tells those who wait for the GPU of a claim; whether they know then when they start.
+/// Tells the processes that wait for the GPU of a claim; true if they know their start then.
 pub(crate) fn tell_wanting(claims: &mut Claims, id: ClaimId, answer: Answer, knows: bool) {
     let Some(live) = claims.get_mut(&id) else {
         return;
@@ -324,7 +324,7 @@ pub(crate) fn tell_wanting(claims: &mut Claims, id: ClaimId, answer: Answer, kno
 }
 
 impl Claims {
-    /// A connection has ended: claims that were asked for on it are withdrawn, and its processes no longer wait.
+    /// A connection has ended: its requests for claims are withdrawn, and its processes no longer wait.
     pub(crate) fn closed(&mut self, conn: ConnId) -> Vec<Event> {
         let mut gone: Vec<ClaimId> = Vec::new();
         for (id, live) in self.iter_mut() {
@@ -342,7 +342,7 @@ impl Claims {
         gone.into_iter().map(|id| Event::Gone { id }).collect()
     }
 
-    /// Whether a claim has asked for nothing yet, or not got it.
+    /// Whether a claim has requested no GPU yet, or not got it.
     pub(crate) fn is_without(&self, id: ClaimId) -> bool {
         let live = self.get(&id);
         live.is_some_and(|l| {
@@ -351,7 +351,7 @@ impl Claims {
     }
 }
 
-/// What one who only looks is told of a claim without GPUs.
+/// The answer about a claim without GPUs to a process that does not request them.
 pub(crate) fn later(claims: &Claims, id: ClaimId) -> Answer {
     let spec = claims.get(&id).and_then(|l| l.record.terms.lazy.as_deref());
     Answer::Later {

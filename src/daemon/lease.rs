@@ -1,5 +1,5 @@
-//! Leases: told before they end, put off by their owners, and over after a grace in which programs can save
-//! what they have.
+//! Time limits of claims: a warning before the end, extension by the owner, and a grace time in which programs can
+//! save their state.
 
 use std::time::{Duration, Instant};
 
@@ -21,15 +21,15 @@ use super::world::World;
 use super::{ending, whose};
 use crate::clock::{millis, unix_ms};
 
-/// Cause of the end of a claim whose lease is over.
+/// Cause of the end of a claim whose time limit ended.
 pub(crate) const LEASE_ENDED: &str = "time limit ended";
 /// The same in journals of versions before 0.2.
 pub(crate) const LEASE_ENDED_BEFORE: &str = "lease ended";
-/// A process that asks about its claim has just ended.
+/// How recently a process may have ended that asks about its claim.
 const JUST_NOW: Duration = Duration::from_secs(600);
 
 impl Ending {
-    /// The lease is over: what holds the GPU has had SIGTERM and keeps the GPU until `grace` is over.
+    /// The time limit has ended: processes on the GPU have had SIGTERM and keep it until `grace` is over.
     pub(crate) fn lease(grace: Duration) -> Self {
         Self {
             kill_at: Some(Instant::now() + grace),
@@ -40,7 +40,7 @@ impl Ending {
     }
 }
 
-/// `gshare extend`: the record of a claim whose time limit ends so much later.
+/// `gshare extend`: the record of a claim whose time limit ends that much later.
 pub(crate) fn extended(
     world: &World<'_>,
     peer: &Peer,
@@ -80,13 +80,13 @@ pub(crate) fn extended(
     Ok(record)
 }
 
-/// The refusal where it cannot be written down.
+/// The error if that cannot be journaled.
 pub(crate) fn not_extended(id: ClaimId, error: JournalError) -> WireError {
     let text = format!("{id} is not extended: {:#}", anyhow::Error::from(error));
     WireError::new(ErrorCode::Internal, text)
 }
 
-/// What is done once that record is written down.
+/// Commands once that record is journaled.
 pub(crate) fn extend(world: &World<'_>, id: ClaimId, by_s: u64) -> Order {
     let by = Duration::from_secs(by_s);
     let ends = world.machine.lease_end(id).unwrap_or(world.now.core);
@@ -102,10 +102,10 @@ pub(crate) fn extend(world: &World<'_>, id: ClaimId, by_s: u64) -> Order {
     Order::then(then, |_, _| Ok(Reply::Done { message }))
 }
 
-/// A lease is over. Programs on the GPU are asked to end, and keep it for the grace time.
+/// The time limit of a claim ends. Programs on the GPU are asked to end, and keep it for the grace time.
 pub(crate) fn over(world: &World<'_>, id: ClaimId) -> Vec<Command> {
     let tell = |text: String| Command::TellOwner { id, text };
-    // While gshare is off it ends nothing, also not later.
+    // While gshare is off it ends nothing, and does not make up for it later.
     if world.config.is_off() {
         let text = format!(
             "{id}: its time limit is over; it continues without one, because gshare is off"
@@ -155,7 +155,7 @@ pub(crate) fn over(world: &World<'_>, id: ClaimId) -> Vec<Command> {
     out
 }
 
-/// The owner is told that a lease ends soon.
+/// Warns the owner that a time limit ends soon.
 pub(crate) fn warning(world: &World<'_>, id: ClaimId, at: Now) -> Option<Command> {
     let left = show_duration(at.saturating_sub(world.now.core));
     let text =
@@ -164,7 +164,7 @@ pub(crate) fn warning(world: &World<'_>, id: ClaimId, at: Now) -> Option<Command
 }
 
 impl Claims {
-    /// Takes a record into force that has been written down.
+    /// Replaces the record of a claim by the journaled one.
     pub(crate) fn record(&mut self, record: ClaimRecord) {
         if let Some(live) = self.get_mut(&ClaimId(record.id)) {
             live.record = record;
@@ -173,7 +173,7 @@ impl Claims {
 }
 
 impl Settings {
-    /// How much of a lease's grace is left after a restart.
+    /// How much of the grace time is left after a restart.
     pub(crate) fn grace_left(&self, ends_ms: Option<u64>) -> Option<Duration> {
         let until = ends_ms?.saturating_add(millis(self.claims.lease_grace));
         let left = until.saturating_sub(unix_ms());
@@ -181,7 +181,8 @@ impl Settings {
     }
 }
 
-/// The claim whose command a process of the caller's is or was, and whether the end of its lease ended it.
+/// The claim of which a process of the caller's is or was the command, and whether the end of its time limit ended
+/// it.
 pub(crate) fn lease_of(
     world: &World<'_>,
     journal: &Journal,

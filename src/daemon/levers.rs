@@ -1,7 +1,7 @@
-//! Levers on claims that run: the core's decisions to park, bring back and move them, carried out.
+//! Carries out the core's decisions to offload, restore and move running claims.
 //!
-//! The journal says what is under way before anything is done for it, and how far each process is says the driver: so
-//! a service that is killed anywhere in between goes on where the last one ended ([`resumed`]).
+//! The journal says what is under way before anything is done, and the driver says how far each process is. So a
+//! restarted service continues where the previous one ended ([`resumed`]).
 
 pub(crate) mod facts;
 pub(crate) mod job;
@@ -39,8 +39,8 @@ use super::{die, whose};
 use crate::clock::unix_ms;
 
 impl LeverState {
-    /// Notes whether a process that begins with CUDA has NCCL loaded, as frameworks have by then. Its communicators
-    /// cannot be checkpointed, and nothing but its library tells of them before they are made. On one GPU there are none.
+    /// Notes whether a process that starts CUDA has NCCL loaded, as frameworks have by then. NCCL's communicators
+    /// cannot be checkpointed, and only the loaded library announces them. On one GPU there are none.
     pub(crate) fn look_for_nccl(&mut self, id: ClaimId, pid: i32) {
         if proc::has_mapped(pid, |file| file.starts_with("libnccl.so")) {
             let lever = self.claims.entry(id).or_default();
@@ -87,7 +87,7 @@ pub(crate) fn carry_out(
             with.levers.answer(id, Ok(&text));
             return vec![match asked {
                 true => Command::NoticeOf { id, text },
-                // It was not asked for on a command line.
+                // It was not requested on a command line.
                 false => Command::TellOwner { id, text },
             }];
         }
@@ -106,7 +106,7 @@ pub(crate) fn carry_out(
         LeverCommand::Relabel(id) => place::relabel(with, id),
         LeverCommand::OpenAgain(id) => drop(gpus::open_again(with, id)),
         LeverCommand::Freeze(id, frozen) => with.claims.set_frozen(id, frozen),
-        // The calls of a claim that is on its GPU wait no longer.
+        // The calls of a claim that is on its GPU continue.
         LeverCommand::EndWaits(id) => {
             for seat in with.claims.get(&id).into_iter().flat_map(|l| &l.seats) {
                 if seat.limits.page().state() as u32 >= gshare_abi::WAITS_FROM {
@@ -122,7 +122,7 @@ pub(crate) fn carry_out(
     Vec::new()
 }
 
-/// Has a claim leave its GPUs, come back or move: written down, then begun.
+/// Offloads, restores or moves a claim: journaled, then begun.
 fn pull(with: &mut Effects, features: &Features, action: Action) -> Vec<Command> {
     let Some(id) = target(&action) else {
         return Vec::new();
@@ -141,7 +141,7 @@ fn pull(with: &mut Effects, features: &Features, action: Action) -> Vec<Command>
     })]
 }
 
-/// Writes down where the memory of a claim is, or is on its way to.
+/// Journals where the memory of a claim is, or is moving to.
 fn set_holding(
     with: &mut Effects,
     id: ClaimId,
@@ -158,7 +158,7 @@ fn set_holding(
     kept
 }
 
-/// What has happened has happened, also where the disk is full: the next change is journaled with it.
+/// It has happened even if the disk is full; the next change is journaled with it.
 fn keep_holding(with: &mut Effects, id: ClaimId, holding: HoldingRecord) {
     if let Some(live) = with.claims.get_mut(&id) {
         live.record.holding = holding;
@@ -180,7 +180,7 @@ fn uuids(slices: &[SliceRecord]) -> Vec<String> {
     slices.iter().map(|s| s.uuid.clone()).collect()
 }
 
-/// The claim that is to leave its GPUs, come back or be moved.
+/// The claim to be offloaded, restored or moved.
 fn target(action: &Action) -> Option<ClaimId> {
     match action {
         Action::Park { id, .. } | Action::Unpark { id, .. } | Action::Move { id, .. } => Some(*id),
@@ -188,7 +188,7 @@ fn target(action: &Action) -> Option<ClaimId> {
     }
 }
 
-/// What is written down before a decision of the core is carried out; why it cannot be.
+/// The journal entry before a decision of the core is carried out, or why there cannot be one.
 fn pulled(
     world: &World<'_>,
     features: &Features,
@@ -222,7 +222,7 @@ fn pulled(
     }
 }
 
-/// What follows where it could not be begun.
+/// What follows if it could not be begun.
 fn not_begun(id: ClaimId, again: bool, why: String) -> Command {
     let failure = Failure::Refused;
     match again {
@@ -231,7 +231,7 @@ fn not_begun(id: ClaimId, again: bool, why: String) -> Command {
     }
 }
 
-/// Starts it in a thread, which tells what comes of it.
+/// Starts it in a thread, which reports the result.
 fn start(prepared: Prepared, world: &World<'_>, levers: &mut LeverState) -> Option<Command> {
     let (id, again) = (prepared.id, prepared.again);
     let job = job(world, levers, prepared)?;
@@ -252,7 +252,7 @@ fn start(prepared: Prepared, world: &World<'_>, levers: &mut LeverState) -> Opti
     Some(not_begun(id, again, error.to_string()))
 }
 
-/// Begins, or goes on with (`again`), what the journal says is under way.
+/// Begins, or continues (`again`), what the journal says is under way.
 fn begin(world: &World<'_>, levers: &LeverState, id: ClaimId, again: bool) -> Vec<Command> {
     let Some(kind) = world
         .claims
@@ -280,7 +280,7 @@ fn begin(world: &World<'_>, levers: &LeverState, id: ClaimId, again: bool) -> Ve
     out
 }
 
-/// What is to be done by what the journal says of a claim.
+/// The job that the journal's state of a claim requires.
 fn kind_of(world: &World<'_>, live: &Live, again: bool) -> Option<Kind> {
     let here = uuids(&live.record.slices);
     Some(match &live.record.holding {
@@ -294,7 +294,7 @@ fn kind_of(world: &World<'_>, live: &Live, again: bool) -> Option<Kind> {
             let to = uuids(to);
             let new: Vec<&String> = to.iter().filter(|uuid| !here.contains(uuid)).collect();
             let there = world.processes().filter(|(gpu, _)| {
-                // Only a service that has just looked for the first time knows this for now.
+                // Valid only right after the first look of a restarted service.
                 let uuid = &world.gpus[*gpu as usize].uuid;
                 again && new.contains(&uuid)
             });
@@ -349,13 +349,13 @@ fn job(world: &World<'_>, levers: &LeverState, prepared: Prepared) -> Option<Job
     })
 }
 
-/// What follows when the engine has done its part, after so long.
+/// Commands when the engine has finished, with the duration.
 fn done(world: &World<'_>, id: ClaimId, outcome: Outcome, took: Option<Duration>) -> Vec<Command> {
     let Some(live) = world.claims.get(&id) else {
         return Vec::new();
     };
     if live.ending.is_some() {
-        // A claim that is to end must be able to run; the rest is the end's.
+        // An ending claim must be able to run; ending.rs does the rest.
         return vec![Command::Ends(EndCommand::SetStates(id, State::NotGranted))];
     }
     let took = took.map_or_else(String::new, |t| format!(" in {:.1} s", t.as_secs_f64()));
@@ -396,7 +396,7 @@ fn done(world: &World<'_>, id: ClaimId, outcome: Outcome, took: Option<Duration>
     out
 }
 
-/// A claim is where it was before.
+/// A claim stays where it was.
 fn failed(id: ClaimId, holding: HoldingRecord, failure: Failure, why: String) -> Vec<Command> {
     let (verb, holding, state) = match holding {
         HoldingRecord::Unparking { parked, .. } => {
@@ -456,7 +456,7 @@ fn now_parked(
     ]
 }
 
-/// The claim is on these GPUs from now on: journal, pages, filter, then its calls go through.
+/// Records that the claim is on these GPUs: journal, pages, filter, then its calls continue.
 fn now_on(id: ClaimId, to: Vec<SliceRecord>, only: Vec<String>) -> Vec<Command> {
     vec![
         Command::Levers(LeverCommand::NowOn { id, to, only }),
@@ -468,7 +468,7 @@ fn now_on(id: ClaimId, to: Vec<SliceRecord>, only: Vec<String>) -> Vec<Command> 
     ]
 }
 
-/// A claim that is bound to some GPUs has come to others: from now on to these. With that in words.
+/// The GPUs that a claim is bound to after a move, with a text if they changed.
 fn bound_to(gpus: &Gpus, record: &ClaimRecord, to: &[SliceRecord]) -> (Vec<String>, String) {
     let mut only = record.terms.only.clone();
     let pairs = record.slices.iter().zip(to);
@@ -482,17 +482,17 @@ fn bound_to(gpus: &Gpus, record: &ClaimRecord, to: &[SliceRecord]) -> (Vec<Strin
     (only, text)
 }
 
-/// Goes on with what was under way when the service before died.
+/// Continues what was under way when the previous service ended.
 fn resumed(world: &World<'_>, id: ClaimId) -> Vec<Command> {
     let Some(live) = world.claims.get(&id) else {
         return Vec::new();
     };
     match &live.record.holding {
-        // What stood still runs again, to be able to end.
+        // Frozen processes must run again to be able to end.
         HoldingRecord::Here | HoldingRecord::Parked(_) if live.ending.is_some() => {
             vec![Command::Levers(LeverCommand::Freeze(id, false))]
         }
-        // The service may have died between the journal and the pages.
+        // The previous service may have ended between the journal and the pages.
         HoldingRecord::Here => vec![
             Command::Levers(LeverCommand::Freeze(id, false)),
             Command::Levers(LeverCommand::EndWaits(id)),
@@ -508,7 +508,7 @@ fn resumed(world: &World<'_>, id: ClaimId) -> Vec<Command> {
     }
 }
 
-/// Bytes that a claim has on its GPUs: by its ledger, or by the driver where that knows of more.
+/// Bytes of a claim on its GPUs: by its ledger, or by the driver if that is more.
 fn bytes_of(world: &World<'_>, live: &Live) -> u64 {
     let id = ClaimId(live.record.id);
     let charged = live.seats.iter().map(|seat| {
@@ -520,7 +520,8 @@ fn bytes_of(world: &World<'_>, live: &Live) -> u64 {
 }
 
 impl Claims {
-    /// Has all processes of a claim stand still, or run again. The kernel does so when it can; nobody waits for it.
+    /// Freezes all processes of a claim, or lets them run. The kernel does so when it can; the service does not wait
+    /// for it.
     pub(crate) fn set_frozen(&self, id: ClaimId, frozen: bool) {
         let live = self
             .get(&id)
@@ -558,7 +559,7 @@ mod tests {
     use super::*;
     use crate::daemon::world::scene::Scene;
 
-    /// Claim 1 on the first of two GPUs, which is on its way like this.
+    /// Claim 1 on the first of two GPUs, on its way in this state.
     fn on_its_way(holding: HoldingRecord) -> Scene {
         let mut scene = Scene::of(2);
         scene.claim(1, 0).record.holding = holding;
@@ -691,7 +692,7 @@ mod tests {
             ),
             "{goes_on:?}"
         );
-        // Without an engine it is as if it had been tried.
+        // Without an engine it behaves as if it had been tried.
         let levers = LeverState::start(None, &scene.host.events);
         let begun = begin(&scene.world(), &levers, id, true);
         assert!(

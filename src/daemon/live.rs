@@ -1,4 +1,4 @@
-//! A granted claim, as long as it lives.
+//! A granted claim while it lives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::connection::Sender;
 use super::journal::ClaimRecord;
 use super::peer::Peer;
 
-/// Between SIGTERM and SIGKILL to processes that hold the GPU of a released claim.
+/// Time between SIGTERM and SIGKILL for processes that hold the GPU of a released claim.
 pub(super) const TERM_GRACE: Duration = Duration::from_secs(10);
 
 /// A claim's pages on one GPU.
@@ -22,15 +22,15 @@ pub(super) const TERM_GRACE: Duration = Duration::from_secs(10);
 pub(crate) struct Seat {
     /// Index of the GPU.
     pub(crate) gpu: usize,
-    /// What the claim may do.
+    /// Its limits.
     pub(crate) limits: LimitsFile,
-    /// What it does.
+    /// Its use.
     pub(crate) usage: UsageMemfd,
-    /// The same for the arbiter; absent where there was no descriptor left for it.
+    /// The arbiter's mapping; absent if no descriptor was left for it.
     pub(crate) turning: Option<Arc<Turning>>,
 }
 
-/// A claim that ends.
+/// The end of a claim.
 #[derive(Debug)]
 pub(crate) struct Ending {
     /// Cause, for the record and the screen.
@@ -39,19 +39,19 @@ pub(crate) struct Ending {
     pub(crate) since: Instant,
     /// When processes that still hold GPU memory are killed; `None`: they are waited for.
     pub(crate) kill_at: Option<Instant>,
-    /// That some were killed has been told.
+    /// Kills have been reported.
     pub(crate) told: bool,
-    /// All processes end with it, not only those that hold the GPU.
+    /// All processes end, not only those that hold the GPU.
     pub(crate) all: bool,
-    /// They have the GPU until then, to save what they have.
+    /// The processes keep the GPU until then, to save their state.
     pub(crate) saving: bool,
     /// While MPS ends the work of its clients: the time between the signals that follow.
     pub(crate) by_mps: Option<Duration>,
 }
 
 impl Ending {
-    /// Those who hold the GPU get SIGTERM now and SIGKILL after the grace time.
-    /// With `all`, so do all other processes of the claim.
+    /// Processes that hold the GPU get SIGTERM now and SIGKILL after the grace time. With `all`, so do all other
+    /// processes of the claim.
     pub(crate) fn killing(cause: &str, all: bool) -> Self {
         Self {
             cause: cause.to_owned(),
@@ -64,7 +64,7 @@ impl Ending {
         }
     }
 
-    /// The command has exited; those who still hold the GPU are waited for.
+    /// The command has exited; processes that still hold the GPU are waited for.
     pub(crate) fn waiting() -> Self {
         Self {
             cause: "command exited".to_owned(),
@@ -86,67 +86,67 @@ pub(crate) struct Wanting {
     pub(super) out: Sender,
 }
 
-/// What processes of a claim did that are gone.
+/// Figures of a claim's ended processes.
 #[derive(Debug, Default)]
 pub(crate) struct Past {
     /// Refusals at the cap.
     pub(crate) refusals: u64,
     pub(crate) launches: u64,
-    /// When one that ended launched something last, by the monotonic clock.
+    /// Last launch of an ended process, by the monotonic clock.
     pub(crate) launch_ns: Option<u64>,
 }
 
-/// What an owner was told of refusals at the cap.
+/// What an owner was last told about refusals at the cap.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
-    /// So many.
+    /// Number of refusals.
     pub(crate) refusals: u64,
-    /// When that was.
+    /// Time of the notice.
     pub(crate) at: Option<Instant>,
 }
 
 /// One granted claim.
 #[derive(Debug)]
 pub(crate) struct Live {
-    /// What the journal says.
+    /// Its journaled record.
     pub(crate) record: ClaimRecord,
     /// Its pages.
     pub(crate) seats: Vec<Seat>,
     /// Its cgroup, where there are cgroups.
     pub(crate) cgroup: Option<ClaimCgroup>,
-    /// The command runs.
+    /// The command is running.
     pub(crate) command_alive: bool,
-    /// How it ended, where the kernel said it.
+    /// Its exit status, if the kernel reported it.
     pub(crate) exit: Option<std::process::ExitStatus>,
-    /// Members lack a mount over the driver, and it may open no GPU until they have it again.
+    /// Members lack a mount over the driver, and cannot open a GPU until it is restored.
     pub(crate) uncovered: bool,
-    /// Being ended, and why.
+    /// Set while it is being ended.
     pub(crate) ending: Option<Ending>,
     /// Processes that wait until it has its GPUs.
     pub(crate) wanting: Vec<Wanting>,
-    /// What they were told last.
+    /// What they were last told.
     pub(crate) told_wait: Option<Answer>,
-    /// When that was, if it did not say when they start.
+    /// When that was, if it had no start time.
     pub(crate) told_no_start: Option<Instant>,
-    /// Registered processes that live, and the handles on them.
+    /// Registered processes that live, with a handle on each.
     pub(crate) members: BTreeMap<ProcessKey, Arc<PidFd>>,
-    /// What processes that are gone did.
+    /// Figures of its ended processes.
     pub(crate) past: Past,
-    /// When a member that lives launched something last, by the monotonic clock, at the last look.
+    /// Last launch of a living member, by the monotonic clock, at the last look.
     pub(crate) last_launch_ns: Option<u64>,
-    /// The refusals that were told.
+    /// The last notice about refusals.
     pub(crate) told: Told,
     /// Highest charge seen, summed over its GPUs.
     pub(crate) peak: u64,
 }
 
 impl Live {
-    /// Whether it goes on without its command: until it is released, or because Jupyter may start its kernel again.
+    /// Whether it stays when its command has ended: until it is released, or because Jupyter may restart its kernel.
     pub(crate) fn stays_without_command(&self) -> bool {
         self.ending.is_none() && (self.record.terms.hold || self.record.origin.kernel.is_some())
     }
 
-    /// A claim as the journal has it, with nothing set up yet.
+    /// A claim from its record, without pages or cgroup.
     pub(crate) fn new(record: ClaimRecord) -> Self {
         Self {
             record,

@@ -1,4 +1,4 @@
-//! One service per journal: two of them would each give away what the other holds.
+//! One service per journal: two of them would grant the same room twice.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -10,17 +10,18 @@ use anyhow::Context;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-/// Held as long as the service runs; the kernel lets go of it however the service ends.
+/// Held while the service runs; the kernel releases it however the service ends.
 #[derive(Debug)]
 pub(crate) struct Lock(#[allow(dead_code, reason = "held, not used")] Flock<File>);
 
-/// Takes the directory for this process.
+/// Locks the directory for this process.
 ///
 /// # Errors
+///
 /// When another service has it.
 pub(crate) fn take(dir: &Path) -> anyhow::Result<Lock> {
     let path = dir.join("lock");
-    // A child that a killed service had just forked has the lock until it is its own program.
+    // A child that a killed service had just forked holds the lock until it executes its program.
     for _ in 0..10 {
         if let Ok(file) = OpenOptions::new().read(true).write(true).open(&path)
             && matches!(
@@ -44,7 +45,7 @@ pub(crate) fn take(dir: &Path) -> anyhow::Result<Lock> {
         .with_context(|| format!("cannot open {}", path.display()))?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(mut lock) => {
-            // For people who look; a full disk must not keep the service from running.
+            // For people who look into the file; a full disk must not stop the service.
             let _ = lock.set_len(0);
             let _ = lock.rewind();
             let _ = writeln!(lock, "{}", std::process::id());

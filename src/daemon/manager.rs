@@ -1,5 +1,5 @@
-//! The service manager's side of the service: what systemd is told (`sd_notify`), its watchdog, and the log.
-//! Without a manager all of it does nothing, and the log goes to stderr.
+//! Interface to the service manager: notifications to systemd (`sd_notify`), its watchdog, and the log. Without a
+//! manager it does nothing, and the log goes to stderr.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
 
-/// What administrators do is logged under this name, whatever the level.
+/// Log target for administrators' acts, whatever the level.
 pub(crate) const AUDIT: &str = "gshare_audit";
 
 /// Overrides the level of the config.
@@ -25,7 +25,7 @@ fn filter(level: &str) -> Targets {
         .unwrap_or_default()
 }
 
-/// Starts the log: to the journal with its priorities where stderr leads there, else to stderr.
+/// Starts the log: to the journal with its priorities if stderr leads there, otherwise to stderr.
 pub(super) fn start_log(level: &str) {
     let (filter, handle) = reload::Layer::new(filter(level));
     let log = tracing_subscriber::registry().with(filter);
@@ -47,7 +47,7 @@ pub(super) fn start_log(level: &str) {
     }
 }
 
-/// Changes the least severity that is logged.
+/// Changes the lowest severity that is logged.
 pub(super) fn set_level(level: &str) {
     if let Some(handle) = FILTER.get()
         && let Err(error) = handle.reload(filter(level))
@@ -56,7 +56,7 @@ pub(super) fn set_level(level: &str) {
     }
 }
 
-/// Whether stderr is the journal's stream, as `JOURNAL_STREAM` has it: `device:inode`.
+/// Whether stderr is the journal's stream, given as `device:inode` in `JOURNAL_STREAM`.
 fn is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else {
         return false;
@@ -65,12 +65,12 @@ fn is_journal() -> bool {
         .is_ok_and(|stderr| stream == format!("{}:{}", stderr.dev(), stderr.ino()))
 }
 
-/// The service answers its clients.
+/// Reports that the service answers its clients.
 pub(super) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// The configuration is being read again; [`ready`] ends that.
+/// Reports that the configuration is being read again, until [`ready`].
 pub(super) fn reloading() {
     let now = NotifyState::monotonic_usec_now();
     match now {
@@ -79,7 +79,7 @@ pub(super) fn reloading() {
     }
 }
 
-/// The service ends.
+/// Reports that the service is ending.
 pub(super) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
@@ -89,12 +89,12 @@ pub(super) fn status(text: &str) {
     tell(&[NotifyState::Status(text)]);
 }
 
-/// How often the watchdog wants to hear of the service; `None` without one.
+/// Interval for the watchdog; `None` without one.
 pub(super) fn watchdog() -> Option<Duration> {
     sd_notify::watchdog_enabled().map(|most| most / 3)
 }
 
-/// The service is not stuck.
+/// Tells the watchdog that the service is alive.
 pub(super) fn alive() {
     tell(&[NotifyState::Watchdog]);
 }

@@ -1,4 +1,4 @@
-//! Members: registration of processes with the shim, whose a process is, and what their ends mean.
+//! Members: registration of processes with the library, membership of processes, and their ends.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -29,12 +29,12 @@ use super::world::World;
 use super::{bound, convert, die, lazy, mps, whose};
 use crate::clock::unix_ms;
 
-/// Between two looks at a process whose end cannot be waited for.
+/// Time between two looks at a process whose end cannot be awaited.
 const UNWATCHED_LOOK: Duration = Duration::from_millis(500);
-/// A claim's refusals at its cap are told once in this time: some programs ask and ask.
+/// Shortest time between two notices about a claim's refusals; some programs ask again and again.
 const REFUSALS_TOLD: Duration = Duration::from_secs(30);
 
-/// Hands a process its pages.
+/// Gives a process its pages.
 pub(crate) fn register(
     with: &mut Effects,
     peer: &Peer,
@@ -95,7 +95,7 @@ fn seat(
                 why_without(&with.journal, peer.uid, register.hint),
             )
         })?;
-    // Dead now means that the number may have been another's when it was looked up.
+    // If it has ended, the pid may have been another process's at the lookup.
     if pidfd.has_exited() {
         return Err(gone());
     }
@@ -103,7 +103,7 @@ fn seat(
     if live.record.slices.len() > 1 {
         with.levers.look_for_nccl(id, process.pid);
     }
-    // Watched before it has any slot, so that none is left behind.
+    // Watch it before it has a slot, so that no slot stays behind.
     if live.members.insert(process, Arc::clone(&pidfd)).is_none() {
         with.host.watch_exit(id, process, pidfd);
     }
@@ -164,7 +164,7 @@ fn seat(
     ))
 }
 
-/// Once a tick: peaks and new refusals of all claims, and those that are ending are settled.
+/// Once per tick: peaks and new refusals of all claims, and progress of those that are ending.
 pub(crate) fn watch(with: &mut Effects) -> Vec<Command> {
     let used = programs_use(&with.world());
     let mut out = Vec::new();
@@ -177,7 +177,7 @@ pub(crate) fn watch(with: &mut Effects) -> Vec<Command> {
     out
 }
 
-/// What programs use that run without the library: the driver's word is all there is.
+/// Use of programs that run without the library, by the driver alone.
 fn programs_use(world: &World<'_>) -> BTreeMap<ClaimId, u64> {
     let by_gpu = (0..world.gpus.len()).map(|g| world.driver_use(g));
     let by_gpu: Vec<_> = by_gpu.collect();
@@ -192,8 +192,8 @@ fn programs_use(world: &World<'_>) -> BTreeMap<ClaimId, u64> {
     plain.map(|(id, _)| (*id, used(id))).collect()
 }
 
-/// Without cgroups a daemonized child has no ancestor left that says whose it is; then the number in
-/// its environment counts, among the user's own claims.
+/// Without cgroups a daemonized child has no ancestor that identifies its claim; then the number in its environment
+/// counts, among the user's own claims.
 pub(crate) fn claim_by_hint(world: &World<'_>, peer: &Peer, hint: Option<u64>) -> Option<ClaimId> {
     if world.host.fences.tree.is_some() {
         return None;
@@ -206,14 +206,14 @@ pub(crate) fn claim_by_hint(world: &World<'_>, peer: &Peer, hint: Option<u64>) -
         .map(|_| id)
 }
 
-/// The claim of a process that registers, if it has no GPU yet.
+/// The claim of a registering process, if it has no GPU yet.
 fn lacking(world: &World<'_>, peer: &Peer, register: &Register) -> Option<ClaimId> {
     let id = whose::claim_of(world, peer.process?.pid)
         .or_else(|| claim_by_hint(world, peer, register.hint))?;
     (register.abi == gshare_abi::ABI_VERSION && world.claims.is_without(id)).then_some(id)
 }
 
-/// Makes sure that the command of a claim found again is in it.
+/// Makes sure that the command of a restored claim is in it.
 pub(crate) fn adopt_again(live: &Live, peer: &Peer) -> Result<(), WireError> {
     let cgroup = live.cgroup.as_ref().filter(|_| !live.record.runs.strict);
     let (Some(cgroup), Some(process)) = (cgroup, peer.process) else {
@@ -233,7 +233,7 @@ impl AsRawFd for Shared {
 }
 
 impl Claims {
-    /// A watched process has ended: its bytes return at once.
+    /// A watched process has ended: its bytes are freed at once.
     pub(crate) fn exited(
         &mut self,
         gpus: &Gpus,
@@ -281,7 +281,7 @@ impl Claims {
             }
         }
         out.push(Command::Ends(EndCommand::SettleEnd(id)));
-        // A claim may wait for the bytes that have just come back.
+        // A claim may wait for the bytes that were freed.
         if !self.waiting.is_empty() {
             out.push(Command::Core(Event::Tick));
         }
@@ -289,13 +289,13 @@ impl Claims {
         out
     }
 
-    /// Looks at the pages of a claim whose programs use so much without the library. What is to be told of it.
+    /// Looks at the pages of a claim whose programs without the library use this much. Returns the notice, if any.
     fn watch(&mut self, ledger: &Ledger, gpus: &Gpus, id: ClaimId, used: u64) -> Option<String> {
         let live = self.get_mut(&id)?;
         let (mut charge, mut refusals, mut last) = (used, live.past.refusals, None);
         live.last_launch_ns = None;
         for seat in &live.seats {
-            // What a refused member is told: more could be claimed there.
+            // For the message to a refused member: how much more could be claimed there.
             seat.limits.beat(Some(ledger.mem_free(seat.gpu).0));
             let slots = seat.usage.read_slots(gpus[seat.gpu].total);
             for slot in slots {
@@ -334,8 +334,8 @@ impl Claims {
     }
 }
 
-/// What the program of a user is told that names a claim in its environment and is in none: when and why that
-/// claim ended, and how to start anew. Of others' claims nothing is said.
+/// The answer to a user's program that names a claim in its environment and is in none: when and why that claim
+/// ended, and how to start again. Nothing about others' claims.
 fn why_without(journal: &Journal, uid: u32, hint: Option<u64>) -> String {
     const NEXT: &str = "this program has no GPU. Start it with: gshare claim -- CMD";
     let end = hint.and_then(|id| {
@@ -348,7 +348,7 @@ fn why_without(journal: &Journal, uid: u32, hint: Option<u64>) -> String {
 }
 
 impl Host {
-    /// Tells the state's task when a process ends.
+    /// Notifies the state's task when a process ends.
     pub(crate) fn watch_exit(&self, claim: ClaimId, process: ProcessKey, pidfd: Arc<PidFd>) {
         let events = self.events.clone();
         tokio::spawn(async move {
@@ -365,7 +365,7 @@ impl Host {
                     let _ = fd.readable().await;
                 }
                 Err(error) => {
-                    // Watched already through the same handle, or the kernel has no room: look now and then.
+                    // Already watched through the same handle, or the kernel has no room: look from time to time.
                     tracing::debug!(pid = process.pid, %error, "no event for the end of a process");
                     while !pidfd.has_exited() {
                         tokio::time::sleep(UNWATCHED_LOOK).await;

@@ -1,7 +1,7 @@
-//! Figures for Prometheus: off unless the config names a place to listen.
+//! Metrics for Prometheus: off unless the config names an address.
 //!
-//! The exporter has a thread and a runtime of its own, so that scrapers, slow or hostile, take no time from
-//! the task that owns the state; that task only answers with a page, at most a few times a second.
+//! The exporter has its own thread and runtime, so that slow or hostile scrapers take no time from the state's task,
+//! which only provides a page, at most a few times per second.
 
 mod count;
 mod families;
@@ -29,22 +29,22 @@ use super::fact::Fact;
 use super::msg::Msg;
 use super::world::World;
 
-/// What can go down as well.
+/// A value that can fall.
 const GAUGE: &str = "gauge";
-/// What only grows, until the service starts anew.
+/// A value that only grows until the service restarts.
 const COUNTER: &str = "counter";
 
-/// Whether and where figures can be scraped; the error is for `gshare doctor`.
+/// The address of the exporter, if there is one; the error is for `gshare doctor`.
 pub(crate) type Exporter = Result<Option<String>, String>;
 
-/// Bounds of waiting times in seconds: from at once to a day.
+/// Bounds of waiting times in seconds: from none to a day.
 const WAITS: &[f64] = &[
     0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14_400.0, 86_400.0,
 ];
-/// Bounds of times to decide in seconds.
+/// Bounds of decision times in seconds.
 const DECISIONS: &[f64] = &[0.000_01, 0.000_1, 0.001, 0.01, 0.1, 1.0];
 
-/// What the service counts about itself since it started, and where that can be scraped.
+/// The service's own counters since it started, and its exporter.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     decisions: Histogram,
@@ -76,18 +76,17 @@ impl Default for Metrics {
     }
 }
 
-/// What the service says of itself beside its world.
+/// Figures of the service besides its world.
 #[derive(Debug, Default)]
 pub(crate) struct About {
-    /// Its driver is the simulated one.
+    /// The driver is simulated.
     pub(crate) simulated: bool,
     /// When it started, Unix milliseconds.
     pub(crate) started_ms: u64,
-    /// How often one has started on this journal.
+    /// Number of services that have started on this journal.
     pub(crate) epoch: u64,
-    /// Ended claims that the journal has not taken yet.
+    /// Ended claims that are not journaled yet.
     pub(crate) unwritten: usize,
-    /// In force.
     pub(crate) quotas: Vec<Quota>,
 }
 
@@ -113,22 +112,22 @@ impl Metrics {
         }
     }
 
-    /// Starts to listen as configured. A place that is taken does not keep the service from its work.
+    /// Starts to listen as configured. If the address is in use, the service runs on without metrics.
     pub(crate) fn listen(&mut self, at: &Listen, mode: Mode, events: &mpsc::UnboundedSender<Msg>) {
         self.exporter = start(at, mode, events);
     }
 
-    /// Whether and where the figures can be scraped.
+    /// The address of the exporter, or why there is none.
     pub(crate) fn exporter(&self) -> &Exporter {
         &self.exporter
     }
 
-    /// Where the time to answer is noted.
+    /// The recorder of answer times.
     pub(crate) fn answers(&self) -> Answers {
         self.answers.clone()
     }
 
-    /// The page that is scraped: all figures at this moment.
+    /// The page with all current figures.
     pub(crate) fn page(&self, world: &World<'_>, snapshot: &Snapshot, about: &About) -> String {
         let mut page = Page::default();
         families::dcgm(&mut page, world, snapshot);
@@ -179,7 +178,7 @@ fn begin(
     Ok(Some(place))
 }
 
-/// A socket in the place of one that a service before left.
+/// Binds a socket, replacing one that a previous service left.
 fn bind(path: &Path, mode: Mode) -> anyhow::Result<UnixListener> {
     use std::os::unix::fs::FileTypeExt;
     if let Ok(meta) = path.symlink_metadata() {
@@ -194,7 +193,7 @@ fn bind(path: &Path, mode: Mode) -> anyhow::Result<UnixListener> {
     }
     let listener =
         UnixListener::bind(path).with_context(|| format!("cannot listen at {}", path.display()))?;
-    // The figures are no more than `gshare ps` shows to everybody.
+    // The figures contain no more than `gshare ps` shows to everybody.
     let bits = if mode == Mode::System { 0o666 } else { 0o600 };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(bits))?;
     Ok(listener)

@@ -1,6 +1,6 @@
-//! Instances of divided GPUs (MIG). Each is a GPU of its own for placement, pages and the screen, behind the whole ones;
-//! the GPU that it is a part of then offers nothing itself. An instance has a new UUID whenever it is made, so what lasts
-//! (drains, history, the GPUs that a claim named) is kept under its place: see [`Gpus::lasting_name`].
+//! Instances of divided GPUs (MIG). Each is a GPU of its own for placement, pages and the screen, listed after the
+//! whole GPUs; its GPU then offers nothing itself. An instance gets a new UUID whenever it is made, so state that
+//! lasts (drains, history, the GPUs that a claim named) is kept under its place: see [`Gpus::lasting_name`].
 
 pub(crate) mod divide;
 pub(crate) mod order;
@@ -30,7 +30,7 @@ fn part(instance: &MigReading, whole: u64) -> Option<Part> {
     })
 }
 
-/// An instance as a reading of a GPU: what is its parent's alone (clocks, power) is not its own.
+/// An instance as a reading of a GPU. Values of the whole GPU (clocks, power) are left out.
 fn reading(index: usize, parent: &GpuReading, instance: &MigReading) -> GpuReading {
     GpuReading {
         index: u32::try_from(index).unwrap_or(u32::MAX),
@@ -54,8 +54,8 @@ fn reading(index: usize, parent: &GpuReading, instance: &MigReading) -> GpuReadi
 }
 
 impl Gpus {
-    /// Takes the instances that the newest sample shows: new ones are met, and each has a reading at its place. For the
-    /// core: which of the new ones take no claims.
+    /// Updates the instances from the newest sample: new ones are added, and each has a reading at its place. Returns
+    /// the new ones that are drained, for the core.
     pub(crate) fn meet_instances(&mut self, config: &Config, claims: &Claims) -> Vec<Event> {
         let mut drained = Vec::new();
         let Some(mut sample) = self.sample.take() else {
@@ -69,7 +69,7 @@ impl Gpus {
         for gpu in self.iter_mut().filter(|g| g.parent.is_some()) {
             gpu.gone = !seen(&gpu.uuid);
         }
-        // First those that are where one was before: they have its number again.
+        // First those at the place of an earlier one: they get its number again.
         for same_place in [true, false] {
             for (parent, instance) in &found {
                 if self.gpu_index(&instance.uuid).is_none() {
@@ -156,7 +156,7 @@ impl Gpus {
     }
 }
 
-/// The number of an instance that was removed and that nobody speaks of any more.
+/// The number of a removed instance that nothing refers to any more.
 fn free_number(
     gpus: &Gpus,
     claims: &Claims,
@@ -188,7 +188,7 @@ pub(crate) fn commands(gpu: usize, model: &str) -> String {
             "{model} cannot be divided; to share it in turns: gshare admin mode {gpu} timeslice"
         );
     };
-    // NVIDIA's guide: these have displays, and MIG only in compute mode.
+    // From NVIDIA's guide: these have displays, and MIG only in compute mode.
     let before = if model.contains("RTX PRO 6000") && !model.contains("Server") {
         "first, once per GPU, with NVIDIA's tool: DisplayModeSelector --gpumode=compute; then "
     } else {

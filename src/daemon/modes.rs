@@ -1,5 +1,5 @@
-//! How each GPU is shared: what the administrator wants, what is in force, and the change from one to the
-//! other, which waits until nobody holds a part of the GPU.
+//! How each GPU is shared: the administrator's choice, the mode in force, and the change between them, which waits
+//! until no claim holds a part of the GPU.
 
 use gshare_config::{Config, GpuMode};
 use gshare_core::Sharing;
@@ -14,12 +14,12 @@ fn meta_key(uuid: &str) -> String {
     format!("mode.{uuid}")
 }
 
-/// The journal's key of a mode that comes when the GPU is empty; no word where none does.
+/// The journal's key of a mode that applies once the GPU is empty; absent without one.
 pub(crate) fn next_key(uuid: &str) -> String {
     format!("mode-next.{uuid}")
 }
 
-/// The claims that still hold a part of a GPU, for people: `c3 (ada), c4 (bob)`.
+/// The claims that still hold a part of a GPU, for display: `c3 (ada), c4 (bob)`.
 pub(crate) fn holders_text(world: &World<'_>, g: usize) -> String {
     let who: Vec<String> = world
         .machine
@@ -35,7 +35,7 @@ pub(crate) fn holders_text(world: &World<'_>, g: usize) -> String {
     who.join(", ")
 }
 
-/// How the core is to share a GPU.
+/// How the core shares a GPU.
 pub(crate) fn sharing(world: &World<'_>, g: usize) -> Sharing {
     if let Some(part) = world.gpus[g].part {
         return Sharing::Instance {
@@ -58,7 +58,7 @@ pub(crate) fn sharing(world: &World<'_>, g: usize) -> Sharing {
     }
 }
 
-/// Modes that were waited for come into force when nobody holds a part of the GPU any more.
+/// Applies pending modes on GPUs without holders.
 pub(crate) fn change(world: &World<'_>) -> Vec<Command> {
     let mut commands = Vec::new();
     for (g, gpu) in world.gpus.iter().enumerate() {
@@ -79,8 +79,8 @@ pub(crate) fn change(world: &World<'_>) -> Vec<Command> {
 }
 
 impl Gpus {
-    /// Every GPU's mode: as set by command, else as the configuration says; and the one that it was waiting for when the
-    /// service before this one ended.
+    /// Every GPU's mode: as set by command, otherwise from the configuration; and the mode that was pending when the
+    /// previous service ended.
     pub(crate) fn load_modes(
         &mut self,
         config: &Config,
@@ -99,12 +99,12 @@ impl Gpus {
         Ok(())
     }
 
-    /// Whether a GPU is divided into instances now, whatever mode was asked for: the hardware decides.
+    /// Whether a GPU is divided into instances now, whatever mode is set: the hardware decides.
     pub(crate) fn is_divided(&self, g: usize) -> bool {
         self.last_reading(g).and_then(|r| r.mig_enabled) == Some(true)
     }
 
-    /// Whether a GPU's mode lets it take new claims at present.
+    /// Whether a GPU's mode allows new claims at present.
     pub(crate) fn mode_is_ready(&self, g: usize) -> bool {
         if self.dividing.contains(&self[g].parent.unwrap_or(g)) {
             return false;
@@ -118,7 +118,7 @@ impl Gpus {
     }
 }
 
-/// The mode in force, as the screen shows it.
+/// The mode in force, for the screen.
 pub(crate) fn mode_text(gpus: &Gpus, g: usize) -> String {
     if gpus.is_divided(g) || gpus[g].parent.is_some() {
         return GpuMode::Mig.name().to_owned();
@@ -160,7 +160,7 @@ mod tests {
         assert!(!scene.gpus.mode_is_ready(0), "it takes no new claims");
         assert!(change(&scene.world()).is_empty());
 
-        // The claim has gone.
+        // The claim has ended.
         let gone = Event::Gone { id: ClaimId(1) };
         scene.machine.step(scene.now.core, gone);
         starts(&mut scene, &journal);
@@ -168,7 +168,7 @@ mod tests {
         let set = |c: &Command| matches!(c, Command::Gpus(GpuCommand::SetMode(0, mode)) if *mode == exclusive);
         assert!(done.iter().any(set), "{done:?}");
 
-        // It is in force, and nothing is waited for.
+        // It is in force, and nothing is pending.
         starts(&mut scene, &journal);
         let modes = scene.gpus[0].modes;
         assert_eq!((modes.now, modes.next), (exclusive, None));

@@ -1,5 +1,5 @@
-//! MPS daemons, one per GPU that is shared through MPS: started, watched, asked to end clients in order. A
-//! thread per GPU talks to the daemon; what it sees comes back as a message.
+//! MPS daemons, one per GPU that is shared through MPS: started, watched, and asked to end clients in order. A thread
+//! per GPU talks to the daemon; its reports are messages.
 
 pub(crate) mod doctor;
 
@@ -24,18 +24,18 @@ use super::whose;
 use super::whose::Whose;
 use super::world::World;
 
-/// What is to become of the daemons: those that GPUs want are started or found, and those of others let go.
+/// Changes of the daemons: those that GPUs need are started or found, the others are released.
 pub(crate) fn changes(world: &World<'_>) -> Vec<Change> {
     let change = |g: usize| match (wants(world, g), world.gpus.mps.contains_key(&g)) {
         (true, false) => Some(Change::Begin(g, Box::new(begin(world, g)?))),
-        // Clients that still run keep their server until the mode is really left.
+        // Clients that still run keep their server until the mode has changed.
         (false, true) => Some(Change::End(g)),
         _ => None,
     };
     (0..world.gpus.len()).filter_map(change).collect()
 }
 
-/// Whether a GPU is to have a daemon.
+/// Whether a GPU needs a daemon.
 fn wants(world: &World<'_>, g: usize) -> bool {
     let gpus = world.gpus;
     gpus[g].parent.is_none()
@@ -62,8 +62,8 @@ fn begin(world: &World<'_>, g: usize) -> Option<OnGpu> {
     Some(OnGpu::new(control, worker))
 }
 
-/// GPUs whose daemons get a new directory: those that serve one user who has no claim there any more, and those whose
-/// directory is not safe. The others' directories are opened to all where users share a server.
+/// GPUs whose daemons get a new directory: those that serve one user who has no claim there any more, and those with
+/// an unsafe directory. Where users share a server, the directory is opened to all.
 pub(crate) fn to_renew(world: &World<'_>) -> Vec<usize> {
     let multi_user = world.config.mps.multi_user;
     let all = world.gpus.mps.iter().filter(|(_, on)| !on.is_renewing());
@@ -72,7 +72,7 @@ pub(crate) fn to_renew(world: &World<'_>) -> Vec<usize> {
         let fits = match on.control.access() {
             Ok(Access::One(uid)) => !multi_user && users.contains(&uid),
             Ok(Access::Owner) => true,
-            // A user who runs through it goes on.
+            // A user with running clients keeps it.
             Ok(Access::Everybody) => multi_user || !users.is_empty(),
             Err(error) => {
                 tracing::warn!("MPS on GPU {g} restarts: {error}");
@@ -92,7 +92,7 @@ pub(crate) fn to_renew(world: &World<'_>) -> Vec<usize> {
         .collect()
 }
 
-/// What follows from a report that [`Daemons::note`] has taken in; `news` if it said something new.
+/// Commands after a report that [`Daemons::note`] has taken in; `news` if it contained something new.
 ///
 /// [`Daemons::note`]: super::mps_daemon::Daemons::note
 pub(crate) fn follows(world: &World<'_>, g: usize, report: Report, news: bool) -> Vec<Command> {
@@ -139,8 +139,8 @@ fn happened(world: &World<'_>, g: usize, event: MpsEvent, out: &mut Vec<Command>
     out.push(Command::Notice(text));
 }
 
-/// All clients of a server have lost their GPU work: their owners are told, and what is left of the
-/// programs has to go before the server takes others.
+/// All clients of a server have lost their GPU work: notifies their owners, and ends the remaining programs before
+/// the server accepts others.
 fn lost(world: &World<'_>, g: usize, clients: &[i32], what: &str, out: &mut Vec<Command>) {
     let uuid = &world.gpus[g].uuid;
     let held = |s: &SliceRecord| s.uuid == *uuid && s.held == Held::Mps;
@@ -188,7 +188,7 @@ fn lost(world: &World<'_>, g: usize, clients: &[i32], what: &str, out: &mut Vec<
     }
 }
 
-/// Processes of claims that should run through MPS and do not: they have no limit on their SMs.
+/// Processes of claims that should run through MPS and do not: their SMs are not limited.
 pub(crate) fn strays(world: &World<'_>, g: usize) -> BTreeMap<i32, ClaimId> {
     let uuid = &world.gpus[g].uuid;
     let through = |id: &ClaimId| {
@@ -207,7 +207,7 @@ pub(crate) fn strays(world: &World<'_>, g: usize) -> BTreeMap<i32, ClaimId> {
     of.filter(|(_, id)| through(id)).collect()
 }
 
-/// What the owner of a process is told that runs beside MPS.
+/// Notice for the owner of a process that runs beside MPS.
 pub(crate) fn stray_text(g: usize, (pid, id): (i32, ClaimId)) -> Command {
     let text = format!(
         "{id}: process {pid} runs on GPU {g} outside MPS, so nothing limits its SMs (does CUDA_MPS_PIPE_DIRECTORY have the value that gshare env prints?)"
@@ -215,8 +215,8 @@ pub(crate) fn stray_text(g: usize, (pid, id): (i32, ClaimId)) -> Command {
     Command::TellOwner { id, text }
 }
 
-/// Lets the user of a claim through to the daemon of a GPU: without multi-user it has one user's clients only, and
-/// so has its directory.
+/// Gives the user of a claim access to the daemon of a GPU. Without multi-user, the daemon and its directory serve
+/// one user.
 pub(crate) fn let_in(world: &World<'_>, g: usize, uid: u32) {
     let Some(on) = world.gpus.mps.get(&g).filter(|on| !on.is_renewing()) else {
         return;
@@ -230,8 +230,8 @@ pub(crate) fn let_in(world: &World<'_>, g: usize, uid: u32) {
     }
 }
 
-/// The variables that make a claim's programs clients, and with what part. Values keep their length, so
-/// that a later one can take their place.
+/// Variables that make a claim's programs clients, with their share. Values have a fixed length, so that a later one
+/// can replace them.
 pub(crate) fn mps_env(world: &World<'_>, record: &ClaimRecord) -> Vec<(String, String)> {
     let slice = record.slices.iter().find(|s| s.held == Held::Mps);
     let Some((slice, g)) = slice.and_then(|s| Some((s, world.gpus.gpu_index(&s.uuid)?))) else {
@@ -241,14 +241,14 @@ pub(crate) fn mps_env(world: &World<'_>, record: &ClaimRecord) -> Vec<(String, S
         return Vec::new();
     };
     let percentage = world.mps_percentage(slice);
-    // Below what is interactive or answers requests.
+    // Lower priority than interactive and inference claims.
     let priority = u8::from(record.class == "batch");
     let var = |name: &str, value: String| (format!("CUDA_MPS_{name}"), value);
     vec![
         var("PIPE_DIRECTORY", on.control.pipe().display().to_string()),
         var("LOG_DIRECTORY", on.control.log().display().to_string()),
         var("ACTIVE_THREAD_PERCENTAGE", format!("{percentage:09.5}")),
-        // The daemon has this one GPU.
+        // The daemon serves only this GPU.
         var(
             "PINNED_DEVICE_MEM_LIMIT",
             format!("0={}M", slice.mem_limit.div_ceil(1 << 20)),
@@ -257,7 +257,7 @@ pub(crate) fn mps_env(world: &World<'_>, record: &ClaimRecord) -> Vec<(String, S
     ]
 }
 
-/// The users who have a part of a GPU through MPS.
+/// The users with a part of a GPU through MPS.
 fn mps_users(world: &World<'_>, g: usize) -> BTreeSet<u32> {
     let uuid = &world.gpus[g].uuid;
     let through = |s: &SliceRecord| s.uuid == *uuid && s.held == Held::Mps;
@@ -266,7 +266,7 @@ fn mps_users(world: &World<'_>, g: usize) -> BTreeSet<u32> {
     here.map(|r| r.uid).collect()
 }
 
-/// What a new size means for programs that run through MPS already, in words; `None` where nothing is fixed.
+/// Effect of a new size on programs that already run through MPS, in words; `None` if nothing is fixed.
 pub(crate) fn mps_words_for_runners(
     world: &World<'_>,
     now: &ClaimRecord,
@@ -298,7 +298,7 @@ pub(crate) fn mps_words_for_runners(
     (!words.is_empty()).then(|| words.join("; "))
 }
 
-/// A program of a claim has initialised CUDA: whom a server serves is worth a look.
+/// A program of a claim has initialised CUDA: check which clients the servers have.
 pub(crate) fn poke_mps(world: &World<'_>, id: ClaimId) {
     let record = world.claims.get(&id).map(|l| &l.record);
     let slices = record.iter().flat_map(|r| &r.slices);
@@ -313,7 +313,7 @@ pub(crate) fn poke_mps(world: &World<'_>, id: ClaimId) {
     }
 }
 
-/// SMs that programs of a claim have been shown by the driver since they started.
+/// SMs that the driver has shown to a claim's programs since they started.
 fn sms_of_runners(world: &World<'_>, record: &ClaimRecord, uuid: &str) -> BTreeSet<u64> {
     let live = world.claims.values().find(|l| l.record.id == record.id);
     let seats = live.into_iter().flat_map(|l| &l.seats);
@@ -324,8 +324,8 @@ fn sms_of_runners(world: &World<'_>, record: &ClaimRecord, uuid: &str) -> BTreeS
         .collect()
 }
 
-/// Before the processes of a claim that ends are signalled their work on the GPU is ended by MPS. True if
-/// that is under way: the signals follow.
+/// Has MPS end the GPU work of an ending claim's processes before they are signalled. True if that is under way; the
+/// signals follow.
 pub(crate) fn terminate_clients(world: &World<'_>, id: ClaimId) -> bool {
     let Some(live) = world.claims.get(&id) else {
         return false;
@@ -344,7 +344,7 @@ pub(crate) fn terminate_clients(world: &World<'_>, id: ClaimId) -> bool {
     on.up && on.worker.send(Order::Terminate(id, pids))
 }
 
-/// The claims of these processes, for people: `c3 (ada) or c4 (bob)`.
+/// The claims of these processes, for display: `c3 (ada) or c4 (bob)`.
 fn who(world: &World<'_>, clients: &[i32]) -> String {
     let claims: BTreeSet<ClaimId> = clients
         .iter()
@@ -363,7 +363,7 @@ fn who(world: &World<'_>, clients: &[i32]) -> String {
     }
 }
 
-/// Writes the part of a claim that runs through MPS into its page, for programs that start from now on.
+/// Writes the share of a claim through MPS into its page, for programs that start from now on.
 pub(crate) fn write_mps_part(
     world: &World<'_>,
     record: &ClaimRecord,
@@ -383,7 +383,7 @@ pub(crate) fn write_mps_part(
 }
 
 impl World<'_> {
-    /// The thread percentage of a claim's part.
+    /// The thread percentage of a claim's share.
     pub(crate) fn mps_percentage(&self, slice: &SliceRecord) -> f64 {
         let share = match self.config.mps.share {
             MpsShare::Request => slice.sm_milli,
@@ -393,12 +393,12 @@ impl World<'_> {
             .gpus
             .gpu_index(&slice.uuid)
             .and_then(|g| self.gpus.last_reading(g)?.sm_count);
-        // In thousandths, as the page of limits has it.
+        // In thousandths, as in the limits page.
         (mps::percentage_for(share, sms) * 1000.0).round() / 1000.0
     }
 
-    /// SMs that a claim's programs have through MPS: the most that the driver showed one of them, else what MPS
-    /// would make of what is asked.
+    /// SMs of a claim's programs through MPS: the largest number that the driver showed one of them, otherwise the
+    /// number that MPS would derive from the size.
     pub(crate) fn mps_figure(&self, slice: &SliceRecord, slots: &[SlotView]) -> Option<Figure> {
         let told = slots.iter().filter_map(|s| s.mps_sms).max();
         let asked = self.mps_sms(slice).map(f64::from);
@@ -416,12 +416,12 @@ impl World<'_> {
         }
     }
 
-    /// SMs that a claim's programs get through MPS by what is asked: a prediction.
+    /// Predicted SMs of a claim's programs through MPS, by its size.
     pub(crate) fn mps_sms(&self, slice: &SliceRecord) -> Option<u32> {
         self.mps_sms_of(slice).map(|(given, _)| given)
     }
 
-    /// The same, and how many the GPU has.
+    /// The same, and the number that the GPU has.
     pub(crate) fn mps_sms_of(&self, slice: &SliceRecord) -> Option<(u32, u32)> {
         let g = self.gpus.gpu_index(&slice.uuid)?;
         let all = self.gpus.last_reading(g)?.sm_count?;
@@ -431,7 +431,7 @@ impl World<'_> {
 }
 
 impl Settings {
-    /// NVIDIA's control program.
+    /// Path of NVIDIA's control program.
     pub(crate) fn mps_program(&self) -> Result<PathBuf, String> {
         mps::find_program(self.mps.control.as_deref()).ok_or_else(|| {
             let name = mps::PROGRAM;
@@ -444,7 +444,7 @@ impl Settings {
 }
 
 impl Gpus {
-    /// Whether MPS serves on a GPU now.
+    /// Whether MPS serves a GPU now.
     pub(crate) fn mps_is_up(&self, g: usize) -> bool {
         let fault = |s: &Server| s.state == mps::ServerState::Fault;
         self.mps
@@ -460,7 +460,7 @@ pub(crate) fn beside_mps(gpus: &Gpus, id: ClaimId, g: usize) -> Vec<u32> {
 }
 
 impl Host {
-    /// Where the daemons' directories are, by GPU.
+    /// Parent of the daemons' directories.
     pub(crate) fn mps_dir(&self) -> PathBuf {
         self.paths.runtime_dir.join("mps")
     }

@@ -1,4 +1,4 @@
-//! One GPU's MPS daemon, and the thread that talks to it: its answers take milliseconds, or for ever.
+//! One GPU's MPS daemon, and the thread that talks to it: an answer takes milliseconds, or never comes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -14,7 +14,7 @@ use super::msg::{MpsReport as Report, Msg};
 
 /// Longest wait for terminated clients to leave their server.
 const LEAVE: Duration = Duration::from_secs(3);
-/// Seconds that servers have when the daemon ends.
+/// Seconds that servers get when the daemon ends.
 const QUIT_S: u32 = 5;
 
 /// MPS on one GPU.
@@ -24,17 +24,17 @@ pub(crate) struct OnGpu {
     pub(super) worker: Worker,
     /// The daemon answers.
     pub(crate) up: bool,
-    /// Its directory is made anew: nobody may use it meanwhile.
+    /// Its directory is being replaced, and must not be used.
     renewing: bool,
-    /// Why it does not.
+    /// Why it does not answer.
     pub(crate) why: Option<String>,
     pub(crate) servers: Vec<Server>,
-    /// Processes of claims that run beside MPS, and were told.
+    /// Processes of claims that run beside MPS and were reported.
     beside: BTreeMap<i32, ClaimId>,
 }
 
 impl OnGpu {
-    /// One that has just been started or found.
+    /// A daemon that has just been started or found.
     pub(super) fn new(control: Control, worker: Worker) -> Self {
         Self {
             control,
@@ -52,7 +52,7 @@ impl OnGpu {
         self.control.pipe()
     }
 
-    /// Whether its directory is made anew.
+    /// Whether its directory is being replaced.
     pub(crate) fn is_renewing(&self) -> bool {
         self.renewing
     }
@@ -64,16 +64,16 @@ impl OnGpu {
     }
 }
 
-/// What becomes of a GPU's daemon.
+/// A change of a GPU's daemon.
 #[derive(Debug)]
 pub(crate) enum Change {
     /// It was started, or found.
     Begin(usize, Box<OnGpu>),
-    /// It is let go.
+    /// It is released.
     End(usize),
 }
 
-/// MPS daemons by GPU: all others read, what is decided elsewhere is done here.
+/// MPS daemons by GPU. Other modules read them and decide; this one acts.
 #[derive(Debug, Default)]
 pub(crate) struct Daemons(BTreeMap<usize, OnGpu>);
 
@@ -95,7 +95,7 @@ impl Daemons {
         }
     }
 
-    /// Ends the daemon of a GPU; what is given says when it has ended.
+    /// Ends the daemon of a GPU; the receiver tells when it has ended.
     pub(crate) fn end(&mut self, g: usize) -> Option<Receiver<()>> {
         let on = self.0.remove(&g)?;
         let (ended_tx, ended_rx) = channel();
@@ -103,7 +103,7 @@ impl Daemons {
         Some(ended_rx)
     }
 
-    /// Has the directories of these daemons made anew. Until that is done their GPUs take no new claims.
+    /// Replaces the directories of these daemons. Their GPUs take no new claims until that is done.
     pub(crate) fn renew(&mut self, gpus: &[usize]) {
         for g in gpus {
             if let Some(on) = self.0.get_mut(g) {
@@ -113,7 +113,7 @@ impl Daemons {
         }
     }
 
-    /// Takes in what a worker tells. False if that was known.
+    /// Handles a worker's report. False if it contained nothing new.
     pub(crate) fn note(&mut self, g: usize, report: &Report) -> bool {
         let Some(on) = self.0.get_mut(&g) else {
             return true;
@@ -140,7 +140,7 @@ impl Daemons {
         }
     }
 
-    /// Takes in which processes run beside a daemon: those that did not before.
+    /// Updates the processes that run beside a daemon; returns the new ones.
     pub(crate) fn note_beside(
         &mut self,
         g: usize,
@@ -157,7 +157,7 @@ impl Daemons {
         new.map(|(pid, id)| (*pid, *id)).collect()
     }
 
-    /// One that nobody serves, below a directory.
+    /// A daemon without users, in a directory.
     #[cfg(test)]
     pub(super) fn with_idle(g: usize, dir: &Path) -> Self {
         let control = Control::new(Path::new("/bin/false"), dir).expect("made");
@@ -166,16 +166,16 @@ impl Daemons {
     }
 }
 
-/// What the service asks of a daemon.
+/// Orders for a daemon's thread.
 #[derive(Debug)]
 pub(super) enum Order {
     /// End the GPU work of these processes of a claim.
     Terminate(ClaimId, BTreeSet<i32>),
     /// Look now.
     Look,
-    /// End the daemon, make its directory anew and start another: the user has changed.
+    /// End the daemon, replace its directory and start another: the user has changed.
     Renew,
-    /// End the daemon, and say when it has ended.
+    /// End the daemon, and report when it has ended.
     Quit(Sender<()>),
 }
 
@@ -205,7 +205,7 @@ impl Worker {
         let started = std::thread::Builder::new()
             .name(format!("mps-{gpu}"))
             .spawn(move || {
-                // NVIDIA's server is no part of the service.
+                // NVIDIA's server does not get the service's priority.
                 gshare_abi::host::Priority::Background.take();
                 work.run(&orders, tick);
             });
@@ -215,7 +215,7 @@ impl Worker {
         Self(sender)
     }
 
-    /// False if nobody takes orders any more.
+    /// False if the thread has ended.
     pub(super) fn send(&self, order: Order) -> bool {
         self.0.send(order).is_ok()
     }
@@ -229,7 +229,7 @@ struct Work {
     events: UnboundedSender<Msg>,
     watch: Watch,
     began: Instant,
-    /// The directory has to be made anew before anything else.
+    /// The directory must be replaced first.
     renew: bool,
 }
 
@@ -271,7 +271,7 @@ impl Work {
         self.events.send(Msg::Mps { gpu, report }).is_ok()
     }
 
-    /// One look; false if nobody wants to know.
+    /// One look; false if the receiver is gone.
     fn look(&mut self) -> bool {
         let mut look = self.see();
         if look == Look::Silent && self.watch.start_now(self.began.elapsed()) {
@@ -287,7 +287,7 @@ impl Work {
         (events.is_empty() && before == servers) || self.tell(Report::Seen(events, servers))
     }
 
-    /// Makes the directory anew and starts a daemon there; false if nobody wants to know.
+    /// Replaces the directory and starts a daemon there; false if the receiver is gone.
     fn renewed(&mut self) -> bool {
         let made = self.control.renew(QUIT_S);
         let up = made.and_then(|()| self.control.start(&self.uuid, self.multi_user));
@@ -308,7 +308,7 @@ impl Work {
     fn servers(&self) -> Result<Vec<Server>, MpsError> {
         let mut servers = Vec::new();
         for pid in self.control.servers()? {
-            // One that has ended in between is none.
+            // A server that has ended in between is skipped.
             if let Some(state) = self.control.state(pid)? {
                 servers.push(Server {
                     pid,
@@ -335,7 +335,7 @@ impl Work {
             }
         }
         let end = Instant::now() + LEAVE;
-        // The real server drops a client once its work is over; one that stays in the list holds no work.
+        // The real server drops a client once its work is over; a client that stays in the list holds no work.
         while Instant::now() < end {
             let ended = |pid: &i32| {
                 gshare_enforcer::proc::stat(*pid).is_none_or(|s| matches!(s.state, 'Z' | 'X'))
@@ -345,7 +345,7 @@ impl Work {
             if pids.iter().filter(stays).all(ended) || left.iter().all(|s| s.clients.is_empty()) {
                 return;
             }
-            // Clients leave by themselves only when their program sees the error: a short while is given.
+            // Clients leave by themselves only when their program sees the error: allow a short while.
             if end.saturating_duration_since(Instant::now()) < LEAVE - Duration::from_millis(200) {
                 return;
             }

@@ -1,4 +1,4 @@
-//! What the task that owns the state is told by connections and threads, and what they say in it.
+//! Messages from connections and threads to the state's task.
 
 use std::collections::BTreeMap;
 
@@ -17,109 +17,94 @@ use super::history::worker::Told;
 use super::peer::Peer;
 use super::stage::past::Past;
 
-/// What the task that owns the state is told. Closed: nothing else can change the state.
+/// Messages to the state's task. Closed: nothing else can change the state.
 #[derive(Debug)]
 pub(crate) enum Msg {
     /// A request.
     Call {
-        /// The caller.
         peer: Peer,
-        /// What.
         call: Call,
         /// Where the answer goes.
         out: Sender,
-        /// Given back once handled: until then the connection is not read.
+        /// Returned once handled: until then the connection is not read.
         turn: Turn,
     },
-    /// A process with the shim wants its pages.
+    /// A process with the library requests its pages.
     Register {
-        /// The caller.
         peer: Peer,
-        /// What it says of itself.
         register: Register,
         /// Where the answer goes.
         out: Sender,
         /// As for a request.
         turn: Turn,
     },
-    /// The launcher is about to become a command.
+    /// The launcher is about to execute a command.
     Launch {
-        /// The caller.
         peer: Peer,
-        /// For which claim.
         launch: Launch,
         /// Where the answer goes.
         out: Sender,
         /// As for a request.
         turn: Turn,
     },
-    /// Claims that leave their GPUs and come back.
+    /// About offloading, restoring and moving claims.
     Lever(LeverMsg),
-    /// Files of the driver have changed.
+    /// The driver's files have changed.
     DriverFiles,
-    /// Cgroups or sessions have come or gone.
+    /// Cgroups or sessions have appeared or vanished.
     Places,
     /// A connection ended.
     Closed {
-        /// Which.
         conn: ConnId,
-        /// Whose it was.
+        /// Its owner.
         uid: u32,
     },
-    /// A process that was watched has ended.
+    /// A watched process has ended.
     Exited {
         /// The claim it belonged to.
         claim: ClaimId,
-        /// The process.
         process: ProcessKey,
-        /// How it ended, where the kernel says it.
+        /// Its exit status, if the kernel reports it.
         status: Option<std::process::ExitStatus>,
     },
     /// The metrics are scraped.
     Scrape(oneshot::Sender<String>),
-    /// The thread of a GPU's MPS daemon has something to tell.
-    Mps {
-        /// Which GPU.
-        gpu: usize,
-        /// What.
-        report: MpsReport,
-    },
-    /// More is known of users than before: the parties of their claims may be others.
+    /// A report of the thread of a GPU's MPS daemon.
+    Mps { gpu: usize, report: MpsReport },
+    /// More is known of users: the parties of their claims may have changed.
     Accounts,
-    /// A program without a claim was kept from a GPU.
+    /// A program without a claim was denied a GPU.
     Refused(Box<Refused>),
     /// A GPU has been divided, or not.
     Divided {
-        /// Index.
         gpu: usize,
-        /// What to tell.
+        /// Answer for the caller.
         result: Result<AdminDone, WireError>,
         /// Where the answer goes.
         out: Sender,
     },
-    /// What an order for a stage needs to know was read.
+    /// The data that an order for a stage needs were read.
     Stage {
         /// The administrator.
         peer: Peer,
-        /// What.
         call: AdminCall,
-        /// The last days.
+        /// Runs of the last days.
         past: Result<Past, WireError>,
         /// Where the answer goes.
         out: Sender,
     },
-    /// Something for the features alone.
+    /// A fact for the features.
     Fact(Fact),
-    /// The kernel's log has an error of a GPU.
+    /// The kernel's log reports an error of a GPU.
     KernelXid(KernelXid),
-    /// The thread of the history has something to tell.
+    /// A report of the history's thread.
     History(Told),
     /// The observer has looked at the GPUs.
     Sample(Box<GpuSample>),
 }
 
 impl Msg {
-    /// The client whose message it is; of one connection they stay in their order.
+    /// The client that sent it; messages of one connection keep their order.
     pub(super) fn owner(&self) -> Option<u32> {
         match self {
             Self::Call { peer, .. }
@@ -131,7 +116,7 @@ impl Msg {
         }
     }
 
-    /// Whether a process may come into another claim by it.
+    /// Whether it can move a process into another claim.
     pub(super) fn may_move(&self) -> bool {
         match self {
             Self::Call { call, .. } => !matches!(
@@ -153,7 +138,7 @@ impl Msg {
     }
 }
 
-/// A program that was kept from a GPU.
+/// A program that was denied a GPU.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) pid: i32,
@@ -163,69 +148,59 @@ pub(crate) struct Refused {
     pub(crate) terminal: Option<Terminal>,
 }
 
-/// What the task that owns the state is told about levers.
+/// Messages to the state's task about levers.
 #[derive(Debug)]
 pub(crate) enum LeverMsg {
     /// A member of an offloaded claim needs its memory.
     Want {
-        /// The caller.
         peer: Peer,
-        /// What it says.
         want: Want,
         /// Where the answer goes.
         out: Sender,
-        /// Given back once handled.
+        /// Returned once handled.
         turn: Turn,
     },
     /// The checkpoint engine has started, or cannot.
     Engine(Result<(), String>),
-    /// A claim is neither here nor there, and what it waits for is tried again.
-    Stuck {
-        /// The claim.
-        id: ClaimId,
-        /// Why.
-        why: String,
-    },
-    /// A lever on a claim has been pulled.
+    /// A claim is between GPU and host, and the step that failed is repeated.
+    Stuck { id: ClaimId, why: String },
+    /// A lever on a claim has ended.
     Done {
-        /// The claim.
         id: ClaimId,
-        /// What came of it.
         outcome: Outcome,
         /// Processes that the driver has lost, or does not answer for.
         unable: BTreeMap<i32, Unable>,
     },
 }
 
-/// Why the memory of a process stays on its GPU.
+/// Why the memory of a process cannot leave its GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unable {
-    /// It has NCCL loaded, in a claim of several GPUs.
+    /// It has NCCL loaded, in a claim with several GPUs.
     Nccl,
-    /// While another process of the claim was locked the driver gave no answer for it.
+    /// While another process of the claim was locked, the driver gave no answer for it.
     Silent,
-    /// The driver has lost it (`FAILED`), in this function where that is known.
+    /// The driver has lost it (`FAILED`), in this function if known.
     Lost(Option<&'static str>),
 }
 
-/// What came of it.
+/// Result of a lever.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// Done.
     Done,
     /// The claim is where it was.
     Failed(Failure, String),
 }
 
-/// What the thread of a GPU's MPS daemon tells.
+/// Reports of the thread of a GPU's MPS daemon.
 #[derive(Debug)]
 pub(crate) enum MpsReport {
-    /// What has happened, and the servers there are now.
+    /// New events, and the present servers.
     Seen(Vec<MpsEvent>, Vec<Server>),
     /// The daemon could not be started.
     NotStarted(String),
-    /// The daemon serves in a directory that nobody has used.
+    /// The daemon serves in an unused directory.
     Renewed,
-    /// The clients of a claim that ends were ended on the GPU, or time ran out: they may be signalled.
+    /// The clients of an ending claim were ended on the GPU, or time ran out: they may be signalled.
     Terminated(ClaimId),
 }

@@ -1,5 +1,5 @@
-//! What the system's databases say of users and groups. A directory (LDAP) may take long to answer, or never: threads ask it,
-//! and the task that owns the state reads what is known. Callers are looked up before their request is handled.
+//! Users and groups from the system's databases. A directory (LDAP) may take long to answer, or never answer, so
+//! threads query it, and the state's task reads the results. A caller is looked up before its request is handled.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 
 use gshare_enforcer::proc;
 
-/// After this a user is looked up again.
+/// A user is looked up again after this time.
 const FRESH: Duration = Duration::from_secs(60);
-/// Longest wait of the task that owns the state for somebody of whom nothing is known; none while a directory is slow.
+/// Longest wait of the state's task for an unknown user; none while a directory is slow.
 const A_MOMENT: Duration = Duration::from_millis(20);
-/// Longest wait of somebody's own request for what the directory says of them, first and later.
+/// Longest wait of a user's own request for the directory: the first time, and later.
 const PATIENCE: [Duration; 2] = [Duration::from_secs(5), Duration::from_millis(100)];
 
 /// A user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Account {
-    /// Login name; absent where there is none, or none is known.
+    /// Login name; absent if there is none, or it is unknown.
     pub(crate) name: Option<String>,
     /// Primary group.
     pub(crate) gid: Option<u32>,
@@ -28,7 +28,7 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Asks the system. For threads.
+    /// Queries the system; for threads.
     pub(crate) fn read(uid: u32) -> Self {
         let groups = proc::groups_of(uid).unwrap_or_default();
         let named = |gid| (gid, proc::group_name(gid));
@@ -57,7 +57,7 @@ impl Account {
     }
 }
 
-/// What is known of a user, and whether somebody asks.
+/// What is known of a user, and whether a lookup runs.
 #[derive(Debug, Default)]
 struct Known {
     account: Arc<Account>,
@@ -65,18 +65,18 @@ struct Known {
     asked: Option<Instant>,
 }
 
-/// Users by number. A clone is the same.
+/// Users by uid. Clones share the data.
 #[derive(Clone, Debug)]
 pub(crate) struct Names(Arc<Inner>);
 
-/// Called when a directory that was slow has told of a user.
+/// Called when a slow directory has answered for a user.
 type Changed = Box<dyn Fn() + Send + Sync>;
 
 struct Inner {
     known: Mutex<HashMap<u32, Known>>,
-    /// Names of groups that somebody has connected with.
+    /// Names of groups of callers so far.
     groups: Mutex<HashMap<u32, Option<String>>>,
-    /// Names of users that have no account.
+    /// Names of users without an account.
     given: HashMap<u32, String>,
     read: fn(u32) -> Account,
     changed: Option<Changed>,
@@ -99,8 +99,8 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Names {
-    /// Names of users that have no account come from `GSHARE_USER_NAMES` (`60001=ada,60002=bob`), which the
-    /// demo sets for its service. An account's own name always wins.
+    /// Names of users without an account come from `GSHARE_USER_NAMES` (`60001=ada,60002=bob`), which the demo sets
+    /// for its service. An account's own name always wins.
     pub(crate) fn new(changed: Option<Changed>) -> Self {
         let given = std::env::var("GSHARE_USER_NAMES").unwrap_or_default();
         let pairs = given.split(',').filter_map(|pair| {
@@ -124,7 +124,7 @@ impl Names {
         }))
     }
 
-    /// What is known of a user. Somebody of whom nothing is known is waited for a moment.
+    /// What is known of a user. For an unknown user there is a short wait.
     pub(crate) fn account(&self, uid: u32) -> Arc<Account> {
         let mut known = lock(&self.0.known);
         let late = |k: &Known| k.asked.is_some_and(|at| at.elapsed() > A_MOMENT);
@@ -148,19 +148,19 @@ impl Names {
             .unwrap_or_default()
     }
 
-    /// The name of a user, or the number where there is none.
+    /// The name of a user, or the uid if there is none.
     pub(crate) fn user(&self, uid: u32) -> String {
         let name = self.account(uid).name.clone();
         let name = name.or_else(|| self.0.given.get(&uid).cloned());
         name.unwrap_or_else(|| uid.to_string())
     }
 
-    /// The name of a group that somebody has connected with.
+    /// The name of a group of a caller.
     pub(crate) fn group(&self, gid: u32) -> Option<String> {
         lock(&self.0.groups).get(&gid).cloned().flatten()
     }
 
-    /// The user of that name or number. For threads.
+    /// The user of that name or uid; for threads.
     pub(crate) fn uid(&self, word: &str) -> Option<u32> {
         let number = word.parse().ok();
         let known = || {
@@ -170,8 +170,8 @@ impl Names {
         number.or_else(|| proc::uid_of(word)).or_else(known)
     }
 
-    /// Looks up a user, and the groups that they have connected with, before their request is handled: nobody else waits
-    /// for that.
+    /// Looks up a user and the groups of the connection before their request is handled. Only their own requests
+    /// wait.
     pub(crate) async fn know(&self, uid: u32, gids: &[u32]) {
         let missing: Vec<u32> = {
             let groups = lock(&self.0.groups);
@@ -207,7 +207,7 @@ impl Names {
         }
     }
 
-    /// Has a thread look up a user; says when it has.
+    /// Starts a thread that looks up a user; the receiver tells when it is done.
     fn ask(&self, uid: u32) -> Receiver<()> {
         let (answered_tx, answered_rx) = channel();
         let (names, begun) = (self.clone(), Instant::now());
@@ -230,7 +230,7 @@ impl Names {
         answered_rx
     }
 
-    /// Takes in what was found. A name that was known is kept where a directory does not answer. Whether that is new.
+    /// Stores a result. If a directory does not answer, the known name is kept. True if it is new.
     fn note(&self, uid: u32, found: Account) -> bool {
         let mut known = lock(&self.0.known);
         let of = known.entry(uid).or_default();
@@ -243,7 +243,7 @@ impl Names {
         true
     }
 
-    /// Users of whom this is known.
+    /// Users with this result.
     #[cfg(test)]
     pub(crate) fn of(uid: u32, account: Account) -> Self {
         let names = Self::default();

@@ -1,6 +1,6 @@
-//! Notebooks, as their Jupyter servers know them: names that follow a rename, and whether kernels work. Asked by
-//! processes with the rights of the users' kernels ([`helpers`]), because the files of their servers are theirs. What they
-//! say is what users say of themselves.
+//! State of notebooks by their Jupyter servers: names that follow a rename, and whether kernels work. Processes with
+//! the rights of the kernels' users query the servers ([`helpers`]), whose files are private. The answers are under
+//! the users' control.
 
 pub(crate) mod helpers;
 
@@ -18,26 +18,26 @@ use crate::clock::nanos;
 use crate::figures::printable;
 use crate::kernel::seen::Seen;
 
-/// Between two questions to the servers of a user, at most and at least.
+/// Shortest and longest time between two queries of a user's servers.
 const LOOK: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
-/// Longest name that is kept, in characters.
+/// Longest stored name, in characters.
 const NAME: usize = 300;
 
-/// So long after a line of gshare's its server has taken note of it at the latest, in milliseconds.
+/// Time in milliseconds after which the server has noticed a line of gshare's.
 const HEARD: u64 = 3_000;
 
-/// A line of gshare's in a notebook. Jupyter takes any output for activity of the kernel: an owner who is warned
-/// of an idle kernel would never have it idle for longer.
+/// A line that gshare wrote into a notebook. Jupyter counts any output as activity of the kernel, so the warning
+/// about an idle kernel would end its idleness.
 #[derive(Debug)]
 struct Line {
-    /// When it was written, in Unix milliseconds.
+    /// Time of the line, in Unix milliseconds.
     at_ms: u64,
-    /// When the kernel was last active before; unknown of one that was at work.
+    /// The kernel's last activity before it; unknown if it was working.
     active_ms: Option<u64>,
 }
 
 impl Line {
-    /// When the kernel was last active, where its server says `seen`.
+    /// The kernel's last activity without the line, if its server reports `seen`.
     fn without(&self, seen: &Seen) -> Option<u64> {
         let active = seen.active_ms?;
         let own = (self.at_ms..=self.at_ms.saturating_add(HEARD)).contains(&active);
@@ -49,23 +49,23 @@ impl Line {
     }
 }
 
-/// What is known of notebooks.
+/// State of notebooks.
 #[derive(Debug, Default)]
 pub(crate) struct Notebooks {
     claims: BTreeMap<ClaimId, Notebook>,
     looked_ns: Option<u64>,
 }
 
-/// What is known of the notebook of a claim.
+/// State of the notebook of a claim.
 #[derive(Debug, Default)]
 struct Notebook {
-    /// With when it was said, by the clock of launches.
+    /// Last answer, with its time by the clock of launches.
     seen: Option<(Seen, u64)>,
-    /// The line of gshare's that came last into it.
+    /// The last line that gshare wrote into it.
     line: Option<Line>,
 }
 
-/// How often the servers are asked: often enough for the shortest time that is counted.
+/// Interval between queries: short enough for the shortest configured time.
 fn pace(world: &World<'_>) -> Duration {
     let first = world.config.idle.first().unwrap_or(LOOK.1);
     (first / 4).clamp(LOOK.0, LOOK.1)
@@ -96,7 +96,7 @@ impl Notebooks {
         }
     }
 
-    /// What the servers of a user say. Only that user's own claims are looked for in it.
+    /// Handles the answers of a user's servers. Only that user's own claims are updated.
     fn take(&mut self, world: &World<'_>, uid: u32, all: &[Seen], out: &mut Vec<Command>) {
         let own = world.claims.iter().filter(|(_, l)| l.record.uid == uid);
         for (id, live) in own {
@@ -117,7 +117,7 @@ impl Notebooks {
         }
     }
 
-    /// A line is about to be written into the output of this kernel.
+    /// Records a line that is about to be written into the output of this kernel.
     fn line(&mut self, world: &World<'_>, process: (i32, u64), at_ms: u64) {
         let of_it = |live: &Live| {
             let own = live.record.process;
@@ -133,7 +133,7 @@ impl Notebooks {
         known.line = Some(Line { at_ms, active_ms });
     }
 
-    /// The notebook of a claim by its server, if that has named it lately.
+    /// The notebook of a claim by its server, if it was reported recently.
     pub(crate) fn notebook_of(&self, id: ClaimId) -> Option<Named> {
         let (seen, _) = self.claims.get(&id)?.seen.as_ref()?;
         Some(Named {
@@ -142,7 +142,7 @@ impl Notebooks {
         })
     }
 
-    /// Whether a claim's kernel does nothing, and for how long, by its server; `None` when that says nothing now.
+    /// The kernel's state and idle time by its server; `None` without a current answer.
     pub(crate) fn kernel(
         &self,
         world: &World<'_>,
@@ -263,7 +263,7 @@ mod tests {
                 "{state} {active:?}"
             );
         }
-        // A kernel never seen before counts as active: it is not known since when it idles.
+        // A kernel without an earlier answer counts as active, because its idle time is unknown.
         let first = Line {
             active_ms: None,
             ..line

@@ -1,4 +1,4 @@
-//! What happened lately, for the screen.
+//! Recent notices for the screen.
 
 use std::collections::VecDeque;
 
@@ -8,15 +8,15 @@ use super::command::Command;
 use super::fact::Fact;
 use super::world::World;
 
-/// How many notices are kept.
+/// Maximum number of notices.
 const NOTICES: usize = 50;
 
-/// The newest first, each with the owner of the claim that it is about.
+/// The newest first, each with the owner of its claim.
 #[derive(Debug, Default)]
 pub(crate) struct Notices(VecDeque<(Option<u32>, Notice)>);
 
 impl Notices {
-    /// Keeps what was told. Where there is too much, the oldest of the owner with the most goes.
+    /// Adds a notice. If there are too many, drops the oldest of the owner with the most.
     pub(crate) fn on(&mut self, _: &World<'_>, fact: &Fact, _: &mut Vec<Command>) {
         let Fact::Told { owner, notice } = fact else {
             return;
@@ -34,7 +34,7 @@ impl Notices {
         }
     }
 
-    /// Those about whose owner this says yes.
+    /// Notices for whose owner `of` is true.
     pub(crate) fn show(&self, of: impl Fn(Option<u32>) -> bool) -> Vec<Notice> {
         let shown = self.0.iter().filter(|(owner, _)| of(*owner));
         shown.map(|(_, notice)| notice.clone()).collect()

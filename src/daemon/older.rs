@@ -1,4 +1,4 @@
-//! Lines of JSON, as members of 0.1 send and expect them: a program keeps the library that it started with.
+//! JSON lines of members of version 0.1: a program keeps the library that it started with.
 
 use gshare_abi::wire::{Answer, Register, Request, Want};
 use serde::Deserialize;
@@ -19,9 +19,9 @@ enum Line {
     },
 }
 
-/// What a member asks with this line; `None` where it is a client's, or the reason why it cannot be read.
+/// A member's request in this line; `None` if it is a client's, or the reason why it cannot be read.
 pub(super) fn request(line: &str) -> Option<Result<Request, String>> {
-    // As those libraries write it: clients' lines are not parsed for this.
+    // Exactly as those libraries write it, so that clients' lines need no parsing here.
     let begins = |op: &str| line.starts_with(&format!("{{\"op\":\"{op}\""));
     if !begins("register") && !begins("want") {
         return None;

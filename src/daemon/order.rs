@@ -1,4 +1,4 @@
-//! What a caller has asked for and may have: what is written down, then done, then answered.
+//! A permitted request: what is journaled, then done, then answered.
 
 use gshare_proto::{AdminDone, Reply, WireError};
 
@@ -7,33 +7,29 @@ use super::features::Features;
 use super::journal::Store;
 use super::world::World;
 
-/// One decision for the audit log.
+/// One entry of the audit log.
 #[derive(Debug)]
 pub(crate) struct Act {
     /// `drain`.
     pub(crate) action: &'static str,
-    /// On what.
     pub(crate) target: String,
-    /// The state before.
     pub(crate) before: String,
-    /// The state after.
     pub(crate) after: String,
-    /// The reason given.
     pub(crate) reason: Option<String>,
 }
 
-/// What a caller has asked for and may have. It is written down first, in one transaction, or nothing of it is done.
+/// A permitted request. It is journaled first, in one transaction; if that fails, nothing of it is done.
 #[derive(Default)]
 pub(crate) struct Order {
-    /// For the audit log.
+    /// Entries of the audit log.
     pub(crate) acts: Vec<Act>,
-    /// Written with them.
+    /// Records written with them.
     pub(crate) stores: Vec<Store>,
-    /// Written then: a line in the state directory. If that fails nothing else is done.
+    /// A line in the state directory, written next. If that fails, nothing else is done.
     pub(crate) file: Option<File>,
-    /// Done then, in order.
+    /// Commands carried out next, in order.
     pub(crate) then: Vec<Command>,
-    /// What the caller is told of that; `None` where a command answers.
+    /// The answer; `None` if a command answers.
     pub(crate) answer: Option<Answer>,
 }
 
@@ -51,7 +47,7 @@ impl std::fmt::Debug for Order {
 }
 
 impl Order {
-    /// One that does this; its answer is made when all is done.
+    /// An order with these commands; its answer is made afterwards.
     pub(crate) fn then(
         then: Vec<Command>,
         answer: impl FnOnce(&World<'_>, &Features) -> Result<Reply, WireError> + 'static,
@@ -63,7 +59,7 @@ impl Order {
         }
     }
 
-    /// An administrator's that does nothing yet; its answer is made when all is done.
+    /// An administrator's order without commands yet; its answer is made afterwards.
     pub(crate) fn answered(
         answer: impl FnOnce(&World<'_>, &Features) -> AdminDone + 'static,
     ) -> Self {
@@ -72,12 +68,12 @@ impl Order {
         })
     }
 
-    /// An administrator's that does nothing yet, with an answer that is known.
+    /// An administrator's order without commands yet, with a known answer.
     pub(crate) fn saying(message: String, undo: Option<String>) -> Self {
         Self::answered(move |_, _| AdminDone { message, undo })
     }
 
-    /// Whether something is to be written down.
+    /// Whether something must be written.
     pub(crate) fn is_kept(&self) -> bool {
         !self.acts.is_empty() || !self.stores.is_empty()
     }

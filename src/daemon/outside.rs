@@ -1,5 +1,5 @@
-//! What is known of use outside claims and beyond them: accounts of programs without a claim, the filter that keeps such
-//! programs from GPUs, limits that the driver enforces, and claims in over-use. What is done is decided in `policy/`.
+//! State about use without a claim and above claims: accounts of programs without a claim, the filter that keeps them
+//! from GPUs, limits enforced by the driver, and claims in over-use. `policy/` decides what to do.
 
 mod auto;
 mod denial;
@@ -13,19 +13,19 @@ pub(crate) use denial::{Denial, NoEffect, Places, Wanted};
 pub(crate) use limits::{Limit, MemoryLimits, PATIENCE};
 pub(crate) use overuse::{Counted, Overuse};
 
-/// What is remembered from one look to the next.
+/// State between two looks.
 #[derive(Debug, Default)]
 pub(crate) struct Policy {
-    /// Looks at the driver so far.
+    /// Number of looks at the driver.
     pub(crate) looks: u64,
-    /// Claims that use more than they are counted.
+    /// Claims with more use than their library counts.
     pub(crate) over: Overuse,
-    /// Processes outside claims that are accounted as claims of their own.
+    /// Processes without a claim that are accounted as claims of their own.
     pub(crate) auto: Autos,
-    /// The filter that keeps programs outside claims from GPUs.
+    /// The filter that keeps programs without a claim from GPUs.
     pub(crate) denial: Denial,
-    /// Limits on memory that the driver itself enforces.
+    /// Memory limits that the driver itself enforces.
     pub(crate) limits: MemoryLimits,
-    /// gshare's own processes besides the service, which are nobody's use: they and their descendants.
+    /// gshare's own processes besides the service, which with their descendants count for no user.
     pub(crate) own: BTreeSet<i32>,
 }

@@ -1,6 +1,6 @@
-//! What a context costs on each GPU: measured once per model (an instance of a GPU is one) and driver by a short-lived
-//! process that makes a context and asks the driver how much it uses, then remembered. Learnt again, and for clients of MPS,
-//! from members that have nothing but a context.
+//! Cost of a context on each GPU: measured once per model (an instance is a model of its own) and driver by a
+//! short-lived process that makes a context and asks the driver for its use, then remembered. Learnt again, and for
+//! clients of MPS, from members that have only a context.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub const PROBE_ARGUMENT: &str = "__probe-context";
 /// Longest time for all GPUs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Under what it is remembered.
+/// Key under which it is remembered.
 fn name(model: &str, held: Held) -> String {
     match held {
         Held::Mps => format!("{model} (MPS)"),
@@ -26,7 +26,7 @@ fn name(model: &str, held: Held) -> String {
 }
 
 impl Gpus {
-    /// Takes what earlier services measured.
+    /// Reads earlier services' measurements.
     pub(crate) fn load_overheads(&mut self, journal: &Journal) -> anyhow::Result<()> {
         let driver = self.driver_version().to_owned();
         for gpu in self.iter_mut() {
@@ -40,8 +40,8 @@ impl Gpus {
         Ok(())
     }
 
-    /// Measures where it is not known, one GPU of each model, all models at once: before the first claim, so
-    /// that no claim is charged a guess. Once per model and driver; a minute at most.
+    /// Measures unknown costs, on one GPU of each model, all models in parallel: before the first claim, so that no
+    /// claim is charged a guess. Once per model and driver; a minute at most.
     pub(crate) fn measure_overheads(
         &mut self,
         driver: &Driver,
@@ -52,7 +52,7 @@ impl Gpus {
             return;
         };
         let mut models: Vec<(&str, &str)> = Vec::new();
-        // A GPU that is divided has no contexts but those of its instances.
+        // A divided GPU has contexts only on its instances.
         let has_contexts = |g: usize, gpu: &Gpu| {
             gpu.parent.is_some() || gpu.uuid.starts_with("GPU-") && !self.is_divided(g)
         };
@@ -101,7 +101,7 @@ impl Gpus {
         }
     }
 
-    /// A member of this claim that has nothing but a context uses so much of a GPU.
+    /// A member of this claim that has only a context uses this much of a GPU.
     pub(crate) fn relearn(
         &mut self,
         journal: &mut Journal,
@@ -137,7 +137,7 @@ impl Gpus {
             "a CUDA context on GPU {index} ({name}) takes {}",
             Bytes(bytes)
         );
-        // For clients of MPS there is no probe.
+        // There is no probe for clients of MPS.
         if by_probe || held == Held::Mps {
             let saved = journal.learn_overhead(&name, &driver, bytes);
             if let Err(error) = saved {
@@ -153,7 +153,7 @@ impl Gpus {
                 gpu.overhead.probed = gpu.overhead.probed.or(by_probe.then_some(bytes));
             }
         }
-        // Contexts that are made from now on.
+        // For contexts that are made from now on.
         for live in claims.values() {
             for seat in &live.seats {
                 let gpu = &self[seat.gpu];
@@ -184,7 +184,7 @@ fn probe(libcuda: &std::path::Path, nvml: &std::path::Path, uuid: &str) -> anyho
         .stderr(Stdio::piped())
         .spawn()?;
     let until = Instant::now() + PATIENCE;
-    // Its few bytes of output fit the pipe, so it can be waited for first.
+    // Its short output fits the pipe, so the process can be awaited first.
     while child.try_wait()?.is_none() {
         if Instant::now() > until {
             let _ = child.kill();

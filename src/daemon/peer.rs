@@ -1,5 +1,5 @@
-//! The peer at the other end of the socket: the one place that says for whom a connection counts, and whether it may
-//! have an administrator's rights. By the kernel's word alone.
+//! The peer of a connection: the only place that determines the user for whom it counts, and whether it may have an
+//! administrator's rights. Based on the kernel's credentials alone.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -17,20 +17,20 @@ use super::names::Names;
 pub(crate) struct Peer {
     /// The connection.
     pub(crate) conn: ConnId,
-    /// The user for whom it counts: the effective one at `connect`, or the owner of the namespace or of the
-    /// subordinate number that it came from.
+    /// The user for whom it counts: the effective uid at `connect`, or the owner of the user namespace or subordinate
+    /// uid that it came from.
     pub(crate) uid: u32,
-    /// Its groups then.
+    /// Its groups at that time.
     pub(crate) gids: Arc<[u32]>,
     /// The process that connected.
     pub(crate) process: Option<ProcessKey>,
     /// A handle on it.
     pub(crate) pidfd: Option<Arc<PidFd>>,
-    /// It lives on the machine itself, not in a container.
+    /// It runs on the machine itself, not in a container.
     pub(crate) on_machine: bool,
 }
 
-/// Whether this kernel hands out handles on the process that connected (6.5 and later).
+/// Whether this kernel provides handles on the connecting process (6.5 and later).
 fn peer_handles() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     *KNOWN.get_or_init(|| {
@@ -42,10 +42,11 @@ fn peer_handles() -> bool {
 }
 
 impl Peer {
-    /// The peer that has connected. `subordinate` is the owner of the range that its user id is in.
+    /// The peer of a new connection. `subordinate` is the owner of the range that its uid is in.
     ///
     /// # Errors
-    /// The kernel's; inside, what a user is told that nobody stands for.
+    ///
+    /// The kernel's; inside, the text for a user for whom no account stands.
     pub(crate) fn of(
         conn: ConnId,
         stream: &UnixStream,
@@ -53,8 +54,8 @@ impl Peer {
         names: &Names,
     ) -> io::Result<Result<Self, WireError>> {
         let cred = stream.peer_cred()?;
-        // The number alone may by now be that of another process: whoever connected may have ended and left the
-        // connection to somebody else. Only kernels that have no handles are believed the number.
+        // A pid alone may be another process's by now: the connecting process may have ended and left the connection
+        // to another. The pid is trusted only on kernels without handles.
         let pidfd = if peer_handles() {
             PidFd::of_peer(stream.as_fd())?
         } else {
@@ -64,11 +65,11 @@ impl Peer {
         let process = pid.and_then(proc::key);
         let namespace = pid.map(proc::user_namespace);
         let on_machine = pid.is_some_and(proc::lives_on_the_machine);
-        // What was read is of this process if it lives still.
+        // The facts are about this process if it still lives.
         let lives = process.is_some() && pidfd.as_ref().is_some_and(|fd| !fd.has_exited());
         let namespace = match namespace {
             Some(Ok(namespace)) if lives => namespace,
-            // A service of a user may not look, and serves that user alone.
+            // A user's service may not look, and serves that user alone.
             _ => UserNamespace::Same,
         };
         let Some(uid) = counts_for(cred.uid(), namespace, subordinate, |uid| {
@@ -119,8 +120,8 @@ impl Peer {
     }
 }
 
-/// The owner of the range of subordinate user ids that a number is in. Looked up off the task that owns the state, as is
-/// whether the number has an account.
+/// The owner of the range of subordinate uids that a uid is in. Looked up outside the state's task, as is whether the
+/// uid has an account.
 pub(super) async fn subordinate_owner(uid: u32, names: &Names) -> Option<u32> {
     let ranges = std::fs::read_to_string("/etc/subuid").ok()?;
     proc::range_owner(&ranges, uid)?;
@@ -129,15 +130,15 @@ pub(super) async fn subordinate_owner(uid: u32, names: &Names) -> Option<u32> {
     looked.await.ok()?
 }
 
-/// The user for whom a process of the machine's own namespace counts, as in [`Peer`]. For threads.
+/// The user for whom a process in the machine's own namespace counts, as in [`Peer`]; for threads.
 pub(super) fn owner_of(uid: u32) -> u32 {
     let has_account = |uid| proc::user_name(uid).is_some();
     let subordinate = proc::subordinate_owner(uid);
     counts_for(uid, UserNamespace::Same, subordinate, has_account).unwrap_or(uid)
 }
 
-/// The user for whom a process counts that connects as `uid` from a namespace: everybody has one quota and one set of
-/// limits, however many numbers they can connect with. `subordinate` is the owner of the range that `uid` is in.
+/// The user for whom a process counts that connects as `uid` from a namespace: every user has one guarantee and one
+/// set of limits, with any number of uids. `subordinate` is the owner of the range that `uid` is in.
 fn counts_for(
     uid: u32,
     namespace: UserNamespace,
@@ -145,12 +146,12 @@ fn counts_for(
     has_account: impl Fn(u32) -> bool,
 ) -> Option<u32> {
     match namespace {
-        // Container daemons make namespaces as root, for the users who have the ranges; others of root's let accounts
-        // keep their numbers (systemd's PrivateUsers=).
+        // Container daemons make namespaces as root for the owners of the ranges; other namespaces of root's keep
+        // accounts' uids (systemd's PrivateUsers=).
         UserNamespace::Of(0) => subordinate.or_else(|| has_account(uid).then_some(uid)),
         UserNamespace::Of(owner) => Some(owner),
-        // A program with the set-user-ID bit brings a subordinate number out of its namespace. Numbers of accounts may
-        // lie in somebody's range by mistake.
+        // A set-user-ID program can take a subordinate uid out of its namespace. Uids of accounts may be in a user's
+        // range by mistake.
         UserNamespace::Same | UserNamespace::Elsewhere => {
             Some(subordinate.filter(|_| !has_account(uid)).unwrap_or(uid))
         }
@@ -170,7 +171,7 @@ mod tests {
             (1000, Same, None, Some(1000)),
             (61_001, Same, None, Some(61_001)),
             (100_005, Same, Some(1000), Some(1000)),
-            // An account of a directory service in somebody's range stays itself.
+            // An account of a directory service inside a user's range counts for itself.
             (100_777, Same, Some(1000), Some(100_777)),
             (100_777, Of(1001), Some(1000), Some(1001)),
             (100_005, Of(1000), None, Some(1000)),

@@ -1,4 +1,5 @@
-//! Recorded runs, played into the scheduler: who would have waited, been refused or reached a limit, had they shared.
+//! Replay of recorded runs in the scheduler: which would have waited, been refused or reached a limit, had they
+//! shared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,15 +11,15 @@ use gshare_proto::history::{Fared, SharingView, UserFared};
 use super::journal::ClaimRecord;
 use crate::figures;
 
-/// What a program asks for, in parts of its peak.
+/// Requested memory as a multiple of the peak.
 const ABOVE: f64 = 1.1;
-/// A later start is a wait.
+/// A later start counts as a wait, in seconds.
 const WAIT_S: f64 = 1.0;
 const WHOLE: u32 = 1000;
-/// Runs that are played, the newest.
+/// Maximum number of replayed runs, the newest.
 pub(crate) const MOST: usize = 2_000;
 
-/// The GPUs on which runs are played, all alike.
+/// The GPUs of a replay, all alike.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Machine {
     pub(crate) gpus: usize,
@@ -27,7 +28,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// The machine's GPUs, each with the memory of the smallest; none where one is divided into MIG instances.
+    /// The machine's GPUs, each with the memory of the smallest; none if one is divided into MIG instances.
     pub(crate) fn of(divided: bool, gpus: &[GpuFacts]) -> Option<Self> {
         let mem = gpus.iter().filter_map(GpuFacts::capacity).min()?;
         (!divided && mem > Bytes::ZERO).then_some(Self {
@@ -36,16 +37,16 @@ impl Machine {
         })
     }
 
-    /// Thousandths of a GPU that have so many bytes.
+    /// Thousandths of a GPU with this many bytes.
     fn milli(self, bytes: f64) -> u32 {
-        // Of whole bytes: a part that comes out even stays what it is.
+        // Round to whole bytes, so that an exact fraction stays exact.
         let parts = u128::from(bytes.round() as u64) * u128::from(WHOLE);
         let parts = parts.div_ceil(u128::from(self.mem));
         u32::try_from(parts).unwrap_or(WHOLE).clamp(1, WHOLE)
     }
 }
 
-/// A claim, or a program without one, that ran.
+/// A recorded run of a claim, or of a program without one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Run {
     pub(crate) uid: u32,
@@ -55,20 +56,20 @@ pub(crate) struct Run {
     /// Unix milliseconds.
     begun_ms: u64,
     ended_ms: u64,
-    /// Its GPUs, as far as they are known.
+    /// Its GPUs, as far as known.
     gpus: BTreeSet<String>,
-    /// Most bytes on all of them.
+    /// Peak bytes on all of them.
     peak: u64,
-    /// Mean part of each GPU that it used.
+    /// Mean fraction of each GPU that it used.
     used: Option<f64>,
-    /// Thousandths of each GPU that it asked for; none without a claim.
+    /// Requested thousandths of each GPU; none without a claim.
     asked: Option<u32>,
     /// Only its owner and administrators may see it.
     private: bool,
 }
 
 impl Run {
-    /// What ran between two moments, by its record.
+    /// A run between two moments, by its record.
     pub(crate) fn new(
         record: &ClaimRecord,
         (from_ms, to_ms): (u64, u64),
@@ -90,12 +91,12 @@ impl Run {
         }
     }
 
-    /// Whether this user may see it, who sees only their own of what is private; `None` sees all.
+    /// Whether this user may see it: `only` sees no others' private runs; `None` sees all.
     pub(crate) fn is_seen_by(&self, only: Option<u32>) -> bool {
         !self.private || only.is_none_or(|uid| uid == self.uid)
     }
 
-    /// Adds what the history knows: its GPUs, and the mean part of each that it used.
+    /// Adds figures of the history: its GPUs, and the mean fraction of each that it used.
     pub(crate) fn with(mut self, gpus: BTreeSet<String>, used: Option<f64>) -> Self {
         self.gpus.extend(gpus);
         self.used = used;
@@ -110,18 +111,18 @@ impl Run {
         self.gpus.len().max(1)
     }
 
-    /// Most bytes on one GPU.
+    /// Peak bytes on one GPU.
     fn each(&self) -> f64 {
         self.peak as f64 / self.count() as f64
     }
 
-    /// Thousandths of a GPU with its own peak and what it asks for above that.
+    /// Thousandths of a GPU for its own peak and the margin.
     fn own(&self, machine: Machine) -> u32 {
         machine.milli(self.each() * ABOVE)
     }
 }
 
-/// What came of a run that was played.
+/// Result of a replayed run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Came {
     /// Seconds until it started; none if it never could.
@@ -137,7 +138,7 @@ impl Came {
     }
 }
 
-/// Plays runs as claims that ask for what they asked for; programs without a claim ask for their own peak and a tenth.
+/// Replays runs as claims with their recorded sizes; programs without a claim request their own peak and a tenth.
 /// With `takes`, claims have guarantees and may be offloaded and moved.
 pub(crate) fn as_asked(runs: &[Run], machine: Machine, takes: bool) -> Vec<Came> {
     let size = |run: &Run| run.asked.unwrap_or_else(|| run.own(machine));
@@ -188,8 +189,9 @@ fn play(runs: &[Run], sizes: &[u32], machine: Machine, takes: bool) -> Vec<Came>
     all.into_iter().flatten().collect()
 }
 
-/// The sizes of two ways to share: all share compute freely and know their peaks; each keeps the GPU time that it used, a
-/// whole GPU where that is not known, and asks by the peaks of its program's earlier runs. Runs are in the order of begin.
+/// Sizes for two ways to share: all share compute freely and know their peaks; or each keeps the GPU time that it
+/// used, a whole GPU if unknown, and requests by the peaks of its program's earlier runs. Runs are in order of their
+/// beginning.
 fn ways<'r>(runs: &'r [Run], machine: Machine) -> [Vec<u32>; 2] {
     let mut earlier: BTreeMap<(u32, &[String]), f64> = BTreeMap::new();
     let cautious = |run: &'r Run| {
@@ -206,7 +208,7 @@ fn ways<'r>(runs: &'r [Run], machine: Machine) -> [Vec<u32>; 2] {
     [runs.iter().map(|r| r.own(machine)).collect(), careful]
 }
 
-/// What sharing would have made of these runs, of which some are shown.
+/// Effect of sharing on these runs, some of which are listed.
 pub(crate) fn sharing(
     runs: &mut [Run],
     machine: Machine,
@@ -255,11 +257,11 @@ pub(crate) fn sharing(
     }
 }
 
-/// GPU seconds in which a GPU had one of these runs or several; those whose GPU is not known count as on one.
+/// GPU seconds in which a GPU had at least one of these runs; runs on unknown GPUs count as on one.
 fn occupied<'r>(runs: impl Iterator<Item = &'r Run>) -> f64 {
     let mut until: BTreeMap<&str, u64> = BTreeMap::new();
     let mut sum_ms = 0;
-    // In the order of begin: what lies before the end so far is counted already.
+    // In order of the beginning: time before the end so far is already counted.
     for run in runs {
         let unknown = run.gpus.is_empty().then_some("");
         for gpu in run.gpus.iter().map(String::as_str).chain(unknown) {
@@ -301,9 +303,9 @@ mod tests {
         sharing(&mut runs.to_vec(), machine, |_| true, name)
     }
 
-    /// By hand: 10 of 20 GiB and a tenth are 0.55 of the GPU, so the second waits for the first to end, 9 h; 8 GiB are
-    /// 0.44 and fit beside the first. 20 GiB and a tenth are more than there is: the whole, which is enough. 20.5 GiB are
-    /// not there. Two GPUs are not there either.
+    /// By hand: 10 of 20 GiB and a tenth are 0.55 of the GPU, so the second waits for the first to end, 9 h; 8 GiB
+    /// are 0.44 and fit beside the first. 20 GiB and a tenth exceed the GPU: the whole GPU is enough. 20.5 GiB do not
+    /// exist, and neither do two GPUs.
     #[test]
     fn who_waits_is_refused_or_reaches_a_limit_is_as_computed_by_hand() {
         let mut two = run(5, "two.py", (24.0, 25.0), 4.0);
@@ -317,8 +319,8 @@ mod tests {
             two,
         ];
         let said = shared(&runs, ONE);
-        // One way all share compute; the other, nothing is known of their compute, and each has the GPU to itself:
-        // the second waits for the first, 9.5 h, and the third for both, 9.4 h.
+        // One way all share compute; the other, their compute is unknown and each has the GPU to itself: the second
+        // waits for the first, 9.5 h, and the third for both, 9.4 h.
         let total = &said.total;
         assert_eq!(total.runs, 6);
         assert_eq!(total.waited, [1, 2]);
@@ -327,7 +329,7 @@ mod tests {
             [90.0, 95.0]
         );
         assert_eq!((total.refused, total.limited), ([1, 1], [1, 1]));
-        // On GPU-0 somebody ran in 10 + 1 + 1 + 1 hours, and on GPU-9 in one.
+        // GPU-0 was in use for 10 + 1 + 1 + 1 hours, and GPU-9 for one.
         assert_eq!(said.occupied_gpu_s, 14.0 * HOUR);
         // Held: 0.55 x 10, 0.44 x 0.4, 0.55 x 2 and 1 + 1; or all whole.
         let held = 5.5 + 0.176 + 1.1 + 2.0;
@@ -380,7 +382,7 @@ mod tests {
         assert_eq!(alone.occupied_gpu_s, 2.0 * HOUR);
     }
 
-    /// By hand: the second run of a program that needs more than its first asks for 4.4 GiB, and has 6.
+    /// By hand: the second run of a program, which needs more than its first, requests 4.4 GiB and has 6.
     #[test]
     fn who_asks_by_earlier_runs_reaches_a_limit_where_a_run_needs_more() {
         let quiet = |r: Run| r.with(BTreeSet::new(), Some(0.1));
@@ -395,7 +397,7 @@ mod tests {
             (total.limited, total.waited, total.refused),
             ([0, 1], [0, 0], [0, 0])
         );
-        // What a program used of compute is kept too: 0.8 for two runs at once.
+        // Used compute counts too: 0.8 for two runs at once.
         let busy = |from| run(1, "b.py", (from, from + 2.0), 2.0).with(BTreeSet::new(), Some(0.8));
         let total = shared(&[busy(0.0), busy(0.5)], ONE).total;
         assert_eq!((total.waited, total.longest_s), ([0, 1], [0.0, 1.5 * HOUR]));

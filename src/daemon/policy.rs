@@ -1,4 +1,4 @@
-//! What is done about use outside claims and about use beyond them: the service's side of `[policy]`.
+//! Measures against use without a claim and above claims: `[policy]` in the service.
 
 pub(crate) mod adopt;
 pub(crate) mod auto;
@@ -103,7 +103,7 @@ fn limit_memory(id: ClaimId) -> Command {
     Command::Limits(LimitCommand::LimitMemory(id))
 }
 
-/// What is done after each look at the driver: in this order, since who is accounted takes no part in over-use.
+/// Commands after each look at the driver, in this order: accounted programs take no part in over-use.
 pub(crate) fn after_a_sample() -> Vec<Command> {
     vec![
         Command::Limits(LimitCommand::ProbeLimits),

@@ -1,4 +1,4 @@
-//! Why a claim waits, and what those hold whom it waits for.
+//! Why a claim waits, and what holds the room that it needs.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::journal::{ClaimRecord, SliceRecord};
 use super::world::World;
 use crate::clock::unix_ms;
 
-/// A reason, with the names of those who hold what is needed.
+/// A reason, with the names of the holders of the room.
 pub(crate) fn held_text(world: &World<'_>, reason: String, holders: &[ClaimId]) -> String {
     let mut who: Vec<String> = holders
         .iter()
@@ -42,12 +42,12 @@ pub(crate) fn held_text(world: &World<'_>, reason: String, holders: &[ClaimId]) 
     }
 }
 
-/// Why a claim waits, with the names of those who hold what it needs.
+/// Why a claim waits, with the names of the holders of the room that it needs.
 pub(crate) fn reason_text(world: &World<'_>, reason: &Reason) -> String {
     held_text(world, reason.to_string(), reason.holders())
 }
 
-/// Why a claim waits: the rule, who holds what it needs, and what an administrator has closed.
+/// Why a claim waits: the rule, the holders of the room, and what an administrator has closed.
 pub(crate) fn waits_text(
     world: &World<'_>,
     features: &Features,
@@ -65,7 +65,7 @@ pub(crate) fn waits_text(
     }
 }
 
-/// The same of a claim that may use these GPUs (all, if none is named).
+/// The same for a claim that may use these GPUs (all, if none is named).
 pub(crate) fn would_wait_text(
     world: &World<'_>,
     features: &Features,
@@ -79,12 +79,12 @@ pub(crate) fn would_wait_text(
     }
 }
 
-/// The parts of GPUs that a claim has, in GPUs.
+/// The size of a claim, in GPUs.
 pub(crate) fn gpus_of(world: &World<'_>, record: &ClaimRecord) -> f64 {
     record.slices.iter().map(|s| share_of(world, s)).sum()
 }
 
-/// What a slice is of its GPU: the larger of its part of the memory and of the SMs.
+/// A slice as a fraction of its GPU: the larger of memory and SMs.
 pub(crate) fn share_of(world: &World<'_>, slice: &SliceRecord) -> f64 {
     let sm = f64::from(slice.sm_milli) / 1000.0;
     let whole = world
@@ -94,7 +94,7 @@ pub(crate) fn share_of(world: &World<'_>, slice: &SliceRecord) -> f64 {
     match whole {
         Some(Bytes(whole)) if whole > 0 => {
             let mem = slice.mem as f64 / whole as f64;
-            // What one asks as 0.5 of the allocatable is a little less of the whole: show what was asked.
+            // A request for 0.5 of the allocatable memory is slightly less of the total: show the request.
             if mem > sm { mem } else { sm }
         }
         _ => sm,

@@ -1,5 +1,5 @@
-//! Making room for claims that wait, as far as people and the journal are concerned: rules, announcements,
-//! countdowns, shares that are lowered for a while, and claims that are ended for others.
+//! Makes room for waiting claims, in what concerns people and the journal: rules, announcements, countdowns,
+//! temporarily lower shares, and claims that are ended for others.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use super::world::World;
 use super::{ending, sizes};
 use crate::clock::unix_ms;
 
-/// The host's memory, where the kernel says.
+/// The host's memory, by the kernel.
 fn host_memory() -> Option<Bytes> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
@@ -33,7 +33,7 @@ fn host_memory() -> Option<Bytes> {
     Some(Bytes(kib.saturating_mul(1024)))
 }
 
-/// For the core: the rules of the configuration.
+/// The rules of the configuration, for the core.
 pub(crate) fn rules(world: &World<'_>, levers: &LeverState) -> [Event; 2] {
     let keys = &world.config.reclaim;
     let rules = ReclaimRules {
@@ -50,7 +50,7 @@ pub(crate) fn rules(world: &World<'_>, levers: &LeverState) -> [Event; 2] {
     [Event::HostRam(Bytes(most)), Event::Reclaim(rules)]
 }
 
-/// A claim is ended, or ended and queued again, because others come first.
+/// Ends a claim, or ends and queues it again, for others with precedence.
 pub(crate) fn end_for(
     world: &World<'_>,
     levers: &LeverState,
@@ -85,7 +85,7 @@ pub(crate) fn end_for(
     out
 }
 
-/// Its owner keeps what was announced, once.
+/// Its owner keeps an announced claim, once.
 pub(crate) fn keep(
     world: &World<'_>,
     features: &Features,
@@ -133,7 +133,7 @@ pub(crate) fn keep(
     }))
 }
 
-/// The owner learns what happens to the claim, when and for whom; the claim that waits for it, that it does.
+/// Tells the owner what happens to the claim, when and for whom, and the waiting claim that it does.
 pub(crate) fn announced(
     world: &World<'_>,
     features: &Features,
@@ -175,7 +175,7 @@ pub(crate) fn announced(
     Command::TellOwner { id, text }
 }
 
-/// What was announced is not done.
+/// An announced action is cancelled.
 pub(crate) fn retracted(id: ClaimId, lever: Lever) -> Command {
     let what = match lever {
         Lever::Move => "stays where it is",
@@ -185,7 +185,7 @@ pub(crate) fn retracted(id: ClaimId, lever: Lever) -> Command {
     Command::TellOwner { id, text }
 }
 
-/// A claim's share of the SMs is another for a while. What its owner is told.
+/// Changes a claim's share of the SMs for a while. Returns the notice for its owner.
 pub(crate) fn share(with: &mut Effects, id: ClaimId, slices: &[Slice]) -> Option<Command> {
     let live = with.claims.get_mut(&id)?;
     let record = &mut live.record;
@@ -205,7 +205,7 @@ pub(crate) fn share(with: &mut Effects, id: ClaimId, slices: &[Slice]) -> Option
     if now >= full {
         record.runs.sm_full = None;
     }
-    // After a restart a share that was not written down is as it was before: nobody loses by that.
+    // An unsaved share is back to the full one after a restart, which harms nobody.
     with.journal.keep(record, "a claim's lowered share");
     let text = format!(
         "{id} is now guaranteed {} % of the compute; it asked for {} %",
@@ -215,7 +215,7 @@ pub(crate) fn share(with: &mut Effects, id: ClaimId, slices: &[Slice]) -> Option
     Some(Command::TellOwner { id, text })
 }
 
-/// Why others who would give way are left alone: `c5 (mail) does not have to make room yet: ...`.
+/// Why others that could give way do not: `c5 (mail) does not have to make room yet: ...`.
 pub(crate) fn alone_texts(world: &World<'_>, alone: &[(ClaimId, Alone)]) -> Vec<String> {
     let now = world.now.core;
     let left = |until: &Now| show_duration(whole(until.saturating_sub(now)));
@@ -239,7 +239,7 @@ pub(crate) fn alone_texts(world: &World<'_>, alone: &[(ClaimId, Alone)]) -> Vec<
     alone.iter().map(text).collect()
 }
 
-/// What happens to a claim that runs: `moves from GPU 1 to GPU 0 in 12s for c22`.
+/// What will happen to a running claim: `moves from GPU 1 to GPU 0 in 12s for c22`.
 pub(crate) fn announced_text(world: &World<'_>, id: ClaimId) -> Option<String> {
     let (plan, step) = world.machine.announced(id)?;
     let left = plan.due.saturating_sub(world.now.core);
@@ -257,7 +257,7 @@ fn owner_of(world: &World<'_>, id: ClaimId) -> String {
     uid.map_or_else(|| "somebody".to_owned(), |uid| world.host.names.user(uid))
 }
 
-/// The party that is guaranteed what a claim is served from, if that is not its owner: `project vision`.
+/// The party whose guarantee serves a claim, if not its owner: `project vision`.
 pub(crate) fn party_of(world: &World<'_>, id: ClaimId) -> Option<String> {
     match world.machine.guaranteed_by(id)? {
         Party::User(_) => None,
@@ -306,7 +306,7 @@ fn step_of(world: &World<'_>, step: &Step) -> String {
     )
 }
 
-/// The same by how long earlier runs took, which takes long to find out.
+/// The start of a waiting claim, also by the durations of earlier runs, which is slow to compute.
 pub(crate) fn start_expected(world: &World<'_>, sizes: &Sizes, id: ClaimId) -> Option<String> {
     let expected = *sizes::expected_starts(world, sizes).get(&id)?;
     Some(format!(
@@ -315,7 +315,7 @@ pub(crate) fn start_expected(world: &World<'_>, sizes: &Sizes, id: ClaimId) -> O
     ))
 }
 
-/// When a waiting claim starts, as far as that is known at once: by its plan, by leases that end, by claims that idle.
+/// The start of a waiting claim as far as it is quick to compute: by its plan, time limits, and idle claims.
 pub(crate) fn start_known(
     world: &World<'_>,
     features: &Features,
@@ -345,7 +345,7 @@ pub(crate) fn start_known(
     Some(format!("expected start in {left}, {how}"))
 }
 
-/// Why a program waits that has been started already, and when that ends.
+/// Why a program waits that has already started, and until when.
 pub(crate) fn waits_and_start(
     world: &World<'_>,
     features: &Features,

@@ -1,4 +1,4 @@
-//! What the history is told: what holds of every line at each look at the GPUs, and what is asked of it.
+//! Passes the state of every line to the history at each look at the GPUs, and queries to its thread.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -37,16 +37,16 @@ use crate::{figures, identity};
 
 /// Points on the screen: ten minutes.
 const POINTS: usize = 60;
-/// No launch for this long, and no GPU time: a claim idles.
+/// A claim without launches and GPU time for this long is idle.
 const IDLE_AFTER_S: u64 = 3;
-/// Less than this many percent of SMs or time is none.
+/// Fewer percent of SMs or time count as none.
 const NOTHING: f64 = 1.0;
-/// How long the end of the service waits for the disk.
+/// Longest wait for the disk at the end of the service.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl History {
-    /// Opens the file, moves points of older versions into it, and puts the last minutes on the screen again. Time
-    /// without a service is unknown.
+    /// Opens the file, imports points of older versions, and restores the last minutes on the screen. Time without a
+    /// service is unknown.
     pub(crate) fn load(
         &mut self,
         host: &Host,
@@ -77,7 +77,7 @@ impl History {
         self.store = Some(store);
     }
 
-    /// Starts the thread that keeps the history, once it is known which claims live.
+    /// Starts the history's thread, once the live claims are known.
     pub(crate) fn start(&mut self, world: &World<'_>) {
         let claims = world.claims.keys().map(|id| id.0).collect();
         let (path, max) = (world.host.history_path(), world.config.history.max_size.0);
@@ -94,7 +94,7 @@ impl History {
         }
     }
 
-    /// Writes what is not written yet, at the end of the service.
+    /// Writes the rest at the end of the service.
     pub(crate) fn end(&mut self, world: &World<'_>, features: &Features) {
         if let Some(step) = self.collector.take() {
             self.keep(world, features, step);
@@ -104,7 +104,7 @@ impl History {
         }
     }
 
-    /// Adds the newest look at the GPUs, and to `sizes` what claims use by it.
+    /// Adds the newest look at the GPUs, and the claims' use to `sizes`.
     pub(crate) fn look(&mut self, world: &World<'_>, features: &Features, sizes: &mut Sizes) {
         let facts = self.facts_of_now(world, features, sizes);
         let most = millis(world.config.service.tick)
@@ -115,7 +115,7 @@ impl History {
         }
     }
 
-    /// What holds of every line at this moment.
+    /// State of every line at this moment.
     fn facts_of_now(
         &mut self,
         world: &World<'_>,
@@ -152,7 +152,7 @@ impl History {
             };
             let throttled = throttled.min(1.0);
             sizes.look(world, features, self, &seen, throttled);
-            // What is in the host holds nothing of a GPU.
+            // A claim in host memory holds nothing of a GPU.
             let live = world.claims.get(&seen.id);
             if live.is_some_and(|l| matches!(l.record.holding, HoldingRecord::Parked(_))) {
                 continue;
@@ -173,7 +173,7 @@ impl History {
                 facts.push((key, fact));
             }
         }
-        // A claim may end before the step does, and then nothing knows its owner any more.
+        // A claim may end before the step, and its owner is unknown after that.
         if unnamed {
             self.name_claims(world, features);
         }
@@ -192,7 +192,7 @@ impl History {
         facts
     }
 
-    /// A step has ended: what idled in it gets its cause, and it goes to the thread.
+    /// A step has ended: idle claims in it get their cause, and it goes to the thread.
     fn keep(&mut self, world: &World<'_>, features: &Features, mut step: Sums) {
         for (key, sum) in &mut step.rows {
             let Key::Claim { claim, .. } = key else {
@@ -201,7 +201,7 @@ impl History {
             let id = ClaimId(*claim);
             let live = world.claims.get(&id);
             let kept = self.claims.entry(id).or_default();
-            // Of a claim's several GPUs, and in a question soon after another, what was found last holds.
+            // With several GPUs, and soon after the last read, the last result holds.
             if kept.vitals.as_ref().is_none_or(Vitals::is_old) {
                 let now = live.and_then(Vitals::read);
                 let hours = &world.config.history.work_hours;
@@ -217,7 +217,7 @@ impl History {
         let _ = self.tell(Order::Step(step));
     }
 
-    /// Tells the thread what claims are called, where that has changed.
+    /// Sends the thread new and changed names of claims.
     fn name_claims(&mut self, world: &World<'_>, features: &Features) {
         let mut changed = Vec::new();
         for (id, kept) in &self.claims {
@@ -240,14 +240,14 @@ impl History {
         }
     }
 
-    /// What the thread has told of the past.
+    /// Takes the past use of claims from the thread.
     pub(crate) fn remember(&mut self, claims: BTreeMap<u64, Sum>) {
         for (id, sum) in claims {
             self.claims.entry(ClaimId(id)).or_default().sum.add(&sum);
         }
     }
 
-    /// Passes a question on to the thread. What it needs to be up to now goes first.
+    /// Passes a query to the thread, after the data that it needs.
     pub(crate) fn ask(
         &mut self,
         world: &World<'_>,
@@ -284,12 +284,12 @@ impl History {
         self.day.as_ref()?.get(&uid).map(Sum::usage)
     }
 
-    /// How the file is doing; absent where there is no thread.
+    /// State of the file; absent without a thread.
     pub(crate) fn status(&self) -> Option<Status> {
         self.worker.as_ref().map(Worker::status)
     }
 
-    /// Gives the thread an order; back where there is none.
+    /// Gives the thread an order; returns it if there is no thread.
     pub(crate) fn tell(&self, order: Order) -> Result<(), Order> {
         let Some(worker) = &self.worker else {
             return Err(order);
@@ -325,7 +325,7 @@ fn move_samples(journal: &mut Journal, store: &mut Store) -> anyhow::Result<()> 
             looked: seconds,
             used: activity,
             used_s: if activity.is_some() { seconds } else { 0.0 },
-            // It was time busy where the GPU did not count its SMs.
+            // It was busy time if the GPU did not count its SMs.
             estimate: true,
             mem_claimed: sample.claimed_bytes as f64 * seconds,
             mem_used: sample.used_bytes.map(|b| b as f64 * seconds),
@@ -351,11 +351,11 @@ fn claim_fact(world: &World<'_>, id: ClaimId, part: &ClaimGpu, idle_s: Option<u6
         let slice = live.record.slices.iter().find(|s| s.uuid == part.uuid);
         slice.is_some_and(|s| s.held == Held::Timeslice)
     });
-    // In turns it is time that is borrowed, side by side it is SMs.
+    // In turns the burst is time, side by side it is SMs.
     let got = if in_turns { busy.or(used) } else { used };
     let none = |f: Option<gshare_proto::Figure>| f.is_none_or(|f| f.value < NOTHING);
     let known = part.sm_active.is_some() || part.time_busy.is_some() || part.mem_used == Some(0);
-    // A claim that is moved does nothing because of that, and not by itself.
+    // A moving claim is not idle by itself.
     let live = world.claims.get(&id);
     let on_its_way = live.is_some_and(|live| live.record.holding.is_on_its_way());
     let idle = known
@@ -387,14 +387,14 @@ fn face_of(id: ClaimId, record: &ClaimRecord, identity: &Identity) -> ClaimFace 
         uid: record.uid,
         since_ms: record.granted_ms,
         project: record.project.clone(),
-        // Others see it too.
+        // Visible to other users.
         what: convert::what_in(&containers, name, &figures::program(&record.command)),
         notebook: identity.notebook.clone().map(|n| (n.value, n.source)),
         private: record.is_private(),
     }
 }
 
-/// The GPU on which a claim's part counts: one that comes back from host memory has its new one already.
+/// The GPU to which a claim's part counts: a claim that is being restored already has its new one.
 fn seat_of(world: &World<'_>, id: ClaimId, part: &ClaimGpu) -> usize {
     let live = world.claims.get(&id);
     let new = live.and_then(|live| match &live.record.holding {
@@ -408,7 +408,7 @@ fn seat_of(world: &World<'_>, id: ClaimId, part: &ClaimGpu) -> usize {
     new.unwrap_or(part.gpu as usize)
 }
 
-/// Points at their places in time before `now`: where there was none, nothing is known.
+/// Points at their places in time before `now`: missing ones are unknown.
 fn spread(points: &[(u64, Option<f32>)], now: u64) -> VecDeque<Option<f32>> {
     let place =
         |at: u64| usize::try_from(now.saturating_sub(at) / millis(STEP)).unwrap_or(usize::MAX);
@@ -429,7 +429,7 @@ fn spread(points: &[(u64, Option<f32>)], now: u64) -> VecDeque<Option<f32>> {
 }
 
 impl Gpus {
-    /// What an instance is of its GPU; 1 of a GPU.
+    /// An instance as a fraction of its GPU; 1 for a GPU.
     pub(crate) fn part_of(&self, g: usize) -> f64 {
         self[g].part.as_ref().map_or(1.0, |p| p.sm.as_f64())
     }
@@ -466,7 +466,7 @@ impl Host {
     }
 }
 
-/// The claims that hold something, with the figures that the screen has of them.
+/// The claims that hold something, with the figures on the screen.
 fn claims_seen(world: &World<'_>, features: &Features) -> Vec<Seen> {
     let shown = view::shown(world, features);
     let held = world.claims.iter().map(|(id, live)| {
@@ -497,7 +497,7 @@ fn gpu_fact(world: &World<'_>, features: &Features, g: usize) -> Fact {
     let reading = world.gpus.reading(g);
     let gpu = view::gpu_view(world, features, g);
     let part = world.gpus.part_of(g);
-    // An instance's use is in its GPU's already.
+    // An instance's use is already in its GPU's.
     let own = world.gpus[g].parent.is_none();
     let percent = |v: f64| v / 100.0 * part;
     Fact {

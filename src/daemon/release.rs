@@ -1,5 +1,5 @@
-//! GPUs that gshare lets go of, so that an administrator can reset them or change what the driver does only while
-//! nobody has them open: NVML's handles, the checkpoint engine and the MPS daemon go, and come back later.
+//! Released GPUs: an administrator can reset them or make changes for which no process may have them open. NVML's
+//! handles, the checkpoint engine and the MPS daemon are closed, and come back later.
 
 use std::time::Duration;
 
@@ -24,9 +24,9 @@ use super::world::World;
 use super::{modes, whose};
 use crate::clock::unix_ms;
 
-/// Where the journal keeps what was let go.
+/// The journal's key of the released GPUs.
 const META: &str = "released";
-/// What the journal knows of, of this boot.
+/// The journaled ones, if released since this boot.
 pub(crate) fn load(journal: &Journal) -> Result<ReleasedGpus, JournalError> {
     let text = journal.meta(META)?.unwrap_or_default();
     let all: Vec<Released> = serde_json::from_str(&text).unwrap_or_default();
@@ -37,7 +37,7 @@ pub(crate) fn load(journal: &Journal) -> Result<ReleasedGpus, JournalError> {
     Ok(kept.map(|r| (r.index, r)).collect())
 }
 
-/// What the observer is to show of them.
+/// Readings of released GPUs for the observer.
 pub(crate) fn readings(released: &ReleasedGpus) -> Vec<GpuReading> {
     let reading = |r: &Released| GpuReading {
         state: GpuState::Released,
@@ -50,7 +50,7 @@ pub(crate) fn readings(released: &ReleasedGpus) -> Vec<GpuReading> {
     released.values().map(reading).collect()
 }
 
-/// `gshare admin release`: the answer comes when nothing of gshare has the GPUs open any more.
+/// `gshare admin release`; the answer comes when nothing of gshare has the GPUs open any more.
 pub(crate) fn order(
     world: &World<'_>,
     levers: &LeverState,
@@ -165,10 +165,10 @@ fn without(released: &ReleasedGpus, gone: &[usize]) -> ReleasedGpus {
     kept.map(|(g, r)| (*g, r.clone())).collect()
 }
 
-/// What is done for GPUs that are gshare's again: they take claims when they answer.
+/// Commands for GPUs that were taken back: they take claims once they answer.
 fn taken_back(next: ReleasedGpus, gpus: &[usize]) -> Vec<Command> {
     let text = format!("{} is taken back", list(gpus));
-    // It may have been reset; what it says of itself decides.
+    // It may have been reset; its own report decides.
     let back = gpus.iter().map(|gpu| Fact::TakenBack { gpu: *gpu });
     let mut out = vec![Command::Gpus(GpuCommand::TakeBack(next))];
     out.extend(back.map(Command::Tell));
@@ -180,14 +180,14 @@ fn taken_back(next: ReleasedGpus, gpus: &[usize]) -> Vec<Command> {
     out
 }
 
-/// Programs that the driver lists on a GPU, for people; they belong to no claim.
+/// Programs without a claim that the driver lists on a GPU, for display.
 pub(crate) fn users_without_claim(world: &World<'_>, g: usize) -> String {
     let reading = world.gpus.last_reading(g);
     let processes = reading.into_iter().flat_map(|r| {
         let parts = r.instances.iter().filter_map(|i| i.processes.as_ref());
         parts.chain(&r.processes).flatten()
     });
-    // The last look at the driver may show programs that have ended since.
+    // The last look at the driver may list programs that have ended since.
     let runs = |pid| gshare_enforcer::proc::key(pid).is_some();
     let processes = processes.filter(|p| !whose::is_mps_server(world, p.pid) && runs(p.pid));
     let named = processes.map(|p| {
@@ -222,19 +222,19 @@ fn words_of(gpus: &[usize]) -> String {
 }
 
 impl Gpus {
-    /// Whether gshare has let go of a GPU, or of the one that it is an instance of.
+    /// Whether a GPU is released, or the GPU of an instance.
     pub(crate) fn is_released(&self, g: usize) -> bool {
         let whole = self[g].parent.unwrap_or(g);
         self.released.contains_key(&whole)
     }
 
-    /// The indices of those, as NVML has them.
+    /// Their NVML indices.
     pub(crate) fn released_indices(&self) -> Vec<u32> {
         let indices = self.released.keys();
         indices.filter_map(|g| u32::try_from(*g).ok()).collect()
     }
 
-    /// The GPUs that are named, none of them an instance.
+    /// The named GPUs, none of them an instance.
     pub(crate) fn whole_gpus(&self, words: &[impl AsRef<str>]) -> Result<Vec<usize>, WireError> {
         let usage = |text: String| WireError::new(ErrorCode::Usage, text);
         if words.is_empty() {
@@ -252,7 +252,7 @@ impl Gpus {
     }
 }
 
-/// Why a GPU that was let go takes no claims.
+/// Why a released GPU takes no claims.
 pub(crate) fn released_text(gpus: &Gpus, g: usize) -> Option<String> {
     let whole = gpus[g].parent.unwrap_or(g);
     let released = gpus.released.get(&whole)?;
@@ -283,8 +283,8 @@ fn release_act(gpus: &Gpus, action: &'static str, g: usize, after: &str) -> Act 
     }
 }
 
-/// Whether nothing stands in the way of letting a GPU go: no claim there or on its instances, no call that hangs, no
-/// claim on its way between GPU and host, for which the engine is needed.
+/// Whether a GPU can be released: no claim on it or its instances, no call that hangs, and no claim moving between
+/// GPU and host, which needs the engine.
 pub(crate) fn may_be_let_go(
     world: &World<'_>,
     levers: &LeverState,

@@ -1,4 +1,4 @@
-//! Reading the configuration again while the service runs (SIGHUP, `systemctl reload gshared`).
+//! Reads the configuration again while the service runs (SIGHUP, `systemctl reload gshared`).
 
 use gshare_config::{Config, Service as ServiceKeys};
 
@@ -7,23 +7,23 @@ use super::manager;
 use super::settings::Settings;
 use super::world::World;
 
-/// Keys that hold for the life of the process, by the beginning of their names. All others change at once.
+/// Prefixes of keys that apply only at the start of the service. All others apply at once.
 const AT_START: &[&str] = &[
     "service.", "driver.", "devices.", "launch.", "metrics.", "cgroup.",
 ];
-/// Keys among them that do change at once.
+/// Exceptions that apply at once.
 const LIVE: &[&str] = &["service.log"];
 
 fn at_start(key: &str) -> bool {
     AT_START.iter().any(|p| key.starts_with(p)) && !LIVE.contains(&key)
 }
 
-/// What a new configuration changes.
+/// Changes of a new configuration.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Change {
-    /// Keys that are in force now.
+    /// Keys that apply now.
     now: Vec<String>,
-    /// Keys that a restart brings into force.
+    /// Keys that apply after a restart.
     later: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ impl Change {
     }
 }
 
-/// `new`, but with what holds for the life of the process as it is.
+/// `new`, with the old values of keys that apply only at the start.
 fn merged(old: &Config, new: &Config) -> Config {
     Config {
         service: ServiceKeys {
@@ -68,7 +68,7 @@ fn merged(old: &Config, new: &Config) -> Config {
 }
 
 impl Settings {
-    /// Takes a configuration that was read again. A file with mistakes changes nothing.
+    /// Applies a configuration that was read again. A file with mistakes changes nothing.
     pub(crate) fn reload(
         &mut self,
         read: Result<Config, gshare_config::ConfigError>,

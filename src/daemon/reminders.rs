@@ -1,4 +1,4 @@
-//! Owners are reminded of what was announced for their claims, as its time comes near.
+//! Reminds owners of announced actions on their claims as the time approaches.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use super::command::Command;
 use super::fact::Fact;
 use super::world::World;
 
-/// When owners are reminded: so long before it is done.
+/// Times of the reminders before the action.
 const REMINDERS: [Duration; 3] = [
     Duration::from_secs(60),
     Duration::from_secs(10),
     Duration::from_secs(3),
 ];
-/// An announcement that is not older than this was heard.
+/// An announcement younger than this needs no reminder.
 const HEARD: Duration = Duration::from_secs(2);
 
 /// `moves from GPU 1 to GPU 0`.
@@ -35,12 +35,12 @@ pub(super) fn step_text(world: &World<'_>, id: ClaimId, lever: Lever, to: &[usiz
     format!("moves from GPU {} to GPU {}", list(&from), list(to))
 }
 
-/// To the next second.
+/// Rounded up to the next second.
 pub(super) fn whole(left: Duration) -> Duration {
     Duration::from_secs(left.as_millis().div_ceil(1000).try_into().unwrap_or(0))
 }
 
-/// Of which announcement each owner was reminded, and how often.
+/// Number of reminders for each claim's announcement.
 #[derive(Debug, Default)]
 pub(crate) struct Reminders(BTreeMap<ClaimId, (Now, usize)>);
 
@@ -64,7 +64,7 @@ impl Reminders {
                 continue;
             };
             let last = self.0.insert(id, (plan.due, mark));
-            // An owner told within a moment of a mark needs no reminder of that one.
+            // An owner who was told within a moment of a mark needs no reminder for it.
             let long = world.config.reclaim.countdown > REMINDERS[mark] + HEARD;
             let said = last.is_some_and(|(due, m)| due == plan.due && m >= mark);
             if said || !long || left.is_zero() {

@@ -1,8 +1,7 @@
-//! Changing the size of a claim that is held: from the wire to the core, and what the core decides to the
-//! journal and the pages.
+//! Resizes claims: from the request to the core, and from its decision to the journal and the pages.
 //!
-//! The limits page holds the SM words that the compute gate reads and the cap that every reservation is
-//! checked against, so a change holds from the moment it is written: no member is asked, none is stopped.
+//! The limits page holds the SM values that the compute gate reads, and the cap that every reservation is checked
+//! against. So a change applies as soon as it is written; no member is asked or stopped.
 
 use std::time::Duration;
 
@@ -47,7 +46,7 @@ fn change(spec: &ResizeSpec) -> Result<Change, WireError> {
     Ok(change)
 }
 
-/// A change as one would type it.
+/// A change as command line options.
 pub(crate) fn arguments(change: &Change) -> String {
     let mut words = Vec::new();
     if let Some(share) = change.share {
@@ -63,10 +62,10 @@ pub(crate) fn arguments(change: &Change) -> String {
     words.join(" ")
 }
 
-/// SMs are guaranteed in whole percent.
+/// Guaranteed SMs are in whole percent.
 const PERCENT: u64 = 10;
 
-/// `gshare resize`: the answer comes when the core has decided.
+/// `gshare resize`; the answer comes when the core has decided.
 pub(crate) fn order(
     world: &World<'_>,
     peer: &Peer,
@@ -93,7 +92,7 @@ pub(crate) fn order(
     })
 }
 
-/// What the core has decided about another size.
+/// Handles the core's decision about another size.
 pub(crate) fn decided(with: &mut Effects, action: Action) -> Vec<Command> {
     match action {
         Action::Resize {
@@ -119,7 +118,7 @@ pub(crate) fn decided(with: &mut Effects, action: Action) -> Vec<Command> {
     Vec::new()
 }
 
-/// A claim gets another size: journal, pages, answer. Where it cannot be written down the core is told the size before.
+/// Gives a claim another size: journal, pages, answer. If it cannot be journaled, the core gets the old size.
 fn resize(
     with: &mut Effects,
     id: ClaimId,
@@ -152,7 +151,7 @@ fn resize(
     }
     let old = std::mem::replace(&mut live.record, record);
     let mut out = policy::carry_out(with, LimitCommand::LimitMemory(id));
-    // Through MPS the part of the SMs is fixed for programs that run: the next ones get this.
+    // Through MPS the share of SMs is fixed for running programs: the next ones get this.
     let world = with.world();
     if let Some(live) = world.claims.get(&id) {
         for seat in &live.seats {
@@ -164,7 +163,7 @@ fn resize(
     out
 }
 
-/// What follows where that cannot be written down.
+/// Commands if it cannot be journaled.
 fn not_resized(
     world: &World<'_>,
     id: ClaimId,
@@ -190,7 +189,7 @@ fn not_resized(
     out
 }
 
-/// What a claim would be guaranteed if that were no more than it uses; `None` where it uses all.
+/// The size that would cover only a claim's use; `None` if it uses all.
 pub(crate) fn shrink(world: &World<'_>, id: ClaimId) -> Option<Shrink> {
     let live = world.claims.get(&id)?;
     let used = live.seats.iter().map(|seat| {
@@ -203,7 +202,7 @@ pub(crate) fn shrink(world: &World<'_>, id: ClaimId) -> Option<Shrink> {
     if used == 0 || used >= asked {
         return None;
     }
-    // The part of a client of MPS is fixed while it runs, and that of a claim with the GPU for itself.
+    // The share of a running client of MPS is fixed, and so is that of a claim with the whole GPU.
     let fixed = slices.iter().any(|s| s.held != Held::Timeslice);
     let sm = slices.iter().map(|s| s.sm_milli).max().unwrap_or(0);
     let most = slices.iter().map(|s| s.mem_limit).max().unwrap_or(asked);
@@ -212,7 +211,7 @@ pub(crate) fn shrink(world: &World<'_>, id: ClaimId) -> Option<Shrink> {
         asked,
         change: Change {
             mem: Some(Bytes(used)),
-            // More is its own while it is free.
+            // It may burst while there is room.
             mem_limit: Some(Bytes(most)),
             sm: (!fixed).then(|| scaled(sm, used, asked)),
             ..Change::default()
@@ -226,7 +225,7 @@ pub(crate) fn shrink(world: &World<'_>, id: ClaimId) -> Option<Shrink> {
     })
 }
 
-/// What its owner is told when the core has decided.
+/// Notice for its owner once the core has decided.
 pub(crate) fn shrunk(shrink: &Shrink, world: &World<'_>) -> Option<Command> {
     let id = shrink.id;
     let record = world.claims.get(&id).map(|l| &l.record);
@@ -246,7 +245,7 @@ pub(crate) fn shrunk(shrink: &Shrink, world: &World<'_>) -> Option<Command> {
 }
 
 impl Wishes {
-    /// A caller wants another size; for the core.
+    /// Requests another size from the core.
     pub(crate) fn ask(&mut self, wish: Wish, change: Change, patience: Option<Duration>) -> Event {
         let (ticket, id) = (self.ticket(), wish.id);
         self.open.insert(ticket, wish);
@@ -258,14 +257,14 @@ impl Wishes {
         }
     }
 
-    /// The client of these wishes has gone: for the core.
+    /// Drops the requests of a connection that has ended; for the core.
     pub(crate) fn closed(&mut self, conn: ConnId) -> Vec<Event> {
         let gone = self.open.extract_if(.., |_, wish| wish.conn == conn);
         gone.map(|(ticket, _)| Event::Unwish { ticket }).collect()
     }
 }
 
-/// Answers a wish that was carried out. What is told of it.
+/// Answers a request that was carried out; returns the notice.
 fn resized_text(
     world: &World<'_>,
     id: ClaimId,
@@ -335,7 +334,7 @@ fn resize_refused(world: &World<'_>, ticket: u64, error: &ResizeError) {
             arguments(fit)
         ));
     } else if let ResizeError::BelowCharge { charge, .. } = error {
-        // Up to the next MiB, so that what is printed is enough.
+        // Round up to the next MiB, so that the printed size is enough.
         let mib = charge.0.div_ceil(Bytes::MIB);
         told = told.with_hint(format!(
             "let the program free some memory, or lower only the guarantee and keep the limit: add --gpu-mem-limit {mib}M"
@@ -405,7 +404,7 @@ fn resize_waits(world: &World<'_>, ticket: u64, position: usize, error: &ResizeE
     }
 }
 
-/// The part of what was asked that is used, in thousandths of the SMs, rounded up to a percent.
+/// The used fraction of the size, in thousandths of the SMs, rounded up to a percent.
 fn scaled(sm_milli: u32, used: u64, asked: u64) -> Share {
     let part = u128::from(sm_milli) * u128::from(used) / u128::from(asked.max(1));
     let part = u64::try_from(part).unwrap_or(u64::MAX);

@@ -1,5 +1,5 @@
-//! Finding claims again after the service died or was restarted: from the journal, the cgroup tree, the
-//! limits files and the pages that live on in the members.
+//! Restores claims after a restart of the service: from the journal, the cgroup tree, the limits files and the pages
+//! that live on in the members.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -35,13 +35,13 @@ use super::world::World;
 use super::{container, convert, gpus, grant, mps, off};
 use crate::clock::unix_ms;
 
-/// Longest search for the page of a claim in its members, which may make it slow; for all claims of one user, and for
-/// all claims there are: whatever the members do, the service starts in time.
+/// Longest search for a claim's page in its members, which may be slow on purpose; for one claim, for all claims of
+/// one user, and for all: the service starts in time whatever the members do.
 const PAGE_SEARCH: Duration = Duration::from_millis(250);
 const OWNER_SEARCH: Duration = Duration::from_secs(2);
 const WHOLE_SEARCH: Duration = Duration::from_secs(10);
 
-/// What is left of the time for searches.
+/// Remaining time for searches.
 #[derive(Debug, Default)]
 pub(crate) struct Searches {
     by_owner: HashMap<u32, Duration>,
@@ -49,7 +49,7 @@ pub(crate) struct Searches {
 }
 
 impl Searches {
-    /// How long the next search for a page of this user's may take.
+    /// Longest next search for a page of this user's.
     fn left(&self, uid: u32) -> Duration {
         let own = self.by_owner.get(&uid).copied().unwrap_or_default();
         let owners = OWNER_SEARCH.saturating_sub(own);
@@ -63,11 +63,11 @@ impl Searches {
     }
 }
 
-/// What the journal says of claims at the start.
+/// The journal's claims at the start.
 pub(crate) struct Journaled {
-    /// What is to be told of it.
+    /// Notices.
     pub(crate) told: Vec<Command>,
-    /// Those that are held.
+    /// Claims that are held.
     pub(crate) held: Vec<ClaimRecord>,
     waiting: Vec<ClaimRecord>,
     rebooted: bool,
@@ -119,7 +119,7 @@ pub(crate) fn read(with: &mut Effects) -> anyhow::Result<Journaled> {
     })
 }
 
-/// For the core, once all claims that are held are found again: what it knew of those that wait.
+/// Restores the queue in the core, once all held claims are restored.
 pub(crate) fn recall(with: &mut Effects, found: &mut Journaled) -> anyhow::Result<Vec<Event>> {
     let (core, gpus) = (&with.core, &with.gpus);
     let waiting = std::mem::take(&mut found.waiting);
@@ -134,9 +134,9 @@ pub(crate) fn recall(with: &mut Effects, found: &mut Journaled) -> anyhow::Resul
     Ok(events)
 }
 
-/// Removes what is left of claims that are over.
+/// Removes what ended claims left.
 pub(crate) fn tidy(with: &mut Effects, found: &Journaled) -> anyhow::Result<()> {
-    // Last: whoever is killed before goes through all of it again.
+    // Written last: after a kill before this, everything is repeated.
     with.journal.set_meta("boot", &found.boot)?;
     keep_orphans(with);
     drop_old_pages(&with.world());
@@ -144,7 +144,7 @@ pub(crate) fn tidy(with: &mut Effects, found: &Journaled) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// One claim. What cannot be done for it is logged: the others, and what it holds, must not suffer.
+/// Restores one claim. Errors are logged, so that other claims and its own room do not suffer.
 pub(crate) fn restore(
     with: &mut Effects,
     record: ClaimRecord,
@@ -241,7 +241,7 @@ impl Fences {
             None
         })?;
         if let Err(error) = self.set(Some(&cgroup), rules) {
-            // The one of the service before is attached still.
+            // The previous service's filter is still attached.
             tracing::error!(claim = record.id, %error, "cannot set the device filter of a claim again");
         }
         Some(cgroup)
@@ -249,7 +249,7 @@ impl Fences {
 }
 
 impl Claims {
-    /// Keeps the cgroup of a claim that is over, in which processes live on, from the GPUs.
+    /// Keeps the cgroup of an ended claim with living processes from the GPUs.
     pub(crate) fn linger(&mut self, fences: &mut Fences, rules: &DeviceRules, cgroup: ClaimCgroup) {
         if let Err(error) = fences.set(Some(&cgroup), rules) {
             let place = cgroup.dir().display();
@@ -259,7 +259,7 @@ impl Claims {
     }
 }
 
-/// Cgroups without a journaled claim: their processes live on, without a GPU.
+/// Cgroups without a journaled claim: their processes live on without a GPU.
 fn keep_orphans(with: &mut Effects) {
     let Some(tree) = &with.host.fences.tree else {
         return;
@@ -271,7 +271,7 @@ fn keep_orphans(with: &mut Effects) {
             return;
         }
     };
-    // A journal that was lost must not lead to a new claim in an old cgroup.
+    // After the loss of a journal, no new claim may get an old cgroup.
     let highest = found.iter().map(|c| c.place().claim).max();
     with.journal.take_ids_to(ClaimId(highest.unwrap_or(0)));
     let known = |c: &ClaimCgroup| with.claims.contains_key(&ClaimId(c.place().claim));
@@ -282,7 +282,7 @@ fn keep_orphans(with: &mut Effects) {
     }
 }
 
-/// Pages of claims that are over: whoever still maps one loses the GPU.
+/// Pages of ended claims: a process that still maps one loses the GPU.
 fn drop_old_pages(world: &World<'_>) {
     let dir = world.host.paths.runtime_dir.join("claims");
     let known: Vec<&Path> = world
@@ -303,7 +303,7 @@ fn drop_old_pages(world: &World<'_>) {
     }
 }
 
-/// Where a claim was, or was on its way to, for the core.
+/// A claim's place, or where it was moving, for the core.
 fn restored_holding(world: &World<'_>, id: ClaimId, slices: Vec<Slice>) -> Holding {
     let Some(record) = world.claims.get(&id).map(|l| &l.record) else {
         return Holding::here(slices);
@@ -344,7 +344,7 @@ fn restored_holding(world: &World<'_>, id: ClaimId, slices: Vec<Slice>) -> Holdi
     Holding { phase, at, to }
 }
 
-/// What a claim asked for, as far as the journal says.
+/// A claim's request, as far as it is journaled.
 fn restored_request(world: &World<'_>, id: ClaimId, slices: &[Slice]) -> Option<Request> {
     let record = &world.claims.get(&id)?.record;
     let first = slices.first()?;
@@ -366,7 +366,7 @@ fn restored_request(world: &World<'_>, id: ClaimId, slices: &[Slice]) -> Option<
     Some(request)
 }
 
-/// Handles on the processes of a claim that live: the command, and those that may be members.
+/// Handles on a claim's living processes: the command, and possible members.
 fn find_processes(live: &mut Live, members: &[ProcessKey]) -> Vec<(ProcessKey, Arc<PidFd>)> {
     let command = live.record.process.map(convert::key);
     let mut found: Vec<(ProcessKey, Arc<PidFd>)> = Vec::new();
@@ -395,13 +395,13 @@ fn find_processes(live: &mut Live, members: &[ProcessKey]) -> Vec<(ProcessKey, A
     found
 }
 
-/// Whether a process still runs: a zombie does not, and its memory is gone.
+/// Whether a process still runs: a zombie does not, and its memory is free.
 fn alive(pid: i32, start_ticks: u64) -> bool {
     proc::stat(pid).is_some_and(|s| s.start_ticks == start_ticks && !matches!(s.state, 'Z' | 'X'))
 }
 
-/// Gives back the slots of members that died while no service looked. The page is the members' word: a slot
-/// that names any other process than a member is not that process's either.
+/// Frees the slots of members that ended without a service. The page is untrusted: a slot that names a process
+/// outside the claim is freed too.
 fn reclaim_strangers(live: &mut Live, members: &[ProcessKey]) {
     for seat in &mut live.seats {
         let member = |pid: i32, start_ticks| members.contains(&ProcessKey { pid, start_ticks });
@@ -461,8 +461,8 @@ impl Host {
     }
 }
 
-/// The limits file is found by its path, the usage page in a member. What is missing is made anew:
-/// the changed epoch makes members register again.
+/// The limits file is found by its path, the usage page in a member. What is missing is made again; the changed epoch
+/// makes members register again.
 fn restored_seat(
     world: &World<'_>,
     record: &ClaimRecord,
@@ -482,23 +482,23 @@ fn restored_seat(
     let own = |l: &LimitsFile| l.page().claim() == id.0 && l.page().token() == token;
     let mut limits = LimitsFile::open(&path).ok();
     if let Some(mut other) = limits.take_if(|l| !own(l)) {
-        // The claim's page on another GPU: it may come to that one's place, not be overwritten.
+        // The claim's page for another GPU: it may move there, and must not be overwritten.
         other.set_aside()?;
     }
     let limits = limits.or_else(|| world.host.page_elsewhere(id, token));
     let limits = match limits {
         Some(mut limits) => {
-            // The service may have died between the journal of a move and the page's new name.
+            // The previous service may have ended between the journal entry of a move and the page's new name.
             LimitsFile::relabel(&mut [(&mut limits, gpu_uuid, path)])?;
-            // What was lent is lent still: only a lowered cap that is written is a lower cap.
-            // One that is above all that may be lent was opened while gshare was off.
+            // Burst memory stays: only a lowered cap in the page is a lower cap. A cap above the limit was opened
+            // while gshare was off.
             let lent = Some(Bytes(limits.memory_cap())).filter(|cap| *cap <= slice.mem_limit);
             slice.mem_cap = lent.unwrap_or_default().clamp(slice.mem, slice.mem_limit);
             limits
         }
         None => grant::new_limits(world, id, slice, token)?,
     };
-    // One that is not found in time is made anew.
+    // A page that is not found in time is made again.
     let begun = Instant::now();
     let until = begun + searches.left(record.uid);
     let found = members
@@ -520,7 +520,7 @@ fn restored_seat(
         true => world.gpus[slice.gpu].total,
         false => off::cap_now(world, id, slice.gpu, slice.mem_cap.0),
     });
-    // The service may have died between the journal and the pages of a resize.
+    // The previous service may have ended between the journal and the pages of a resize.
     limits.set_memory_request(slice.mem.0);
     limits.set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
     mps::write_mps_part(world, record, slice.gpu, &limits);
@@ -539,7 +539,7 @@ mod tests {
         let mut spend = |uid: u32, times: u32| {
             let mut all = Duration::ZERO;
             for _ in 0..times {
-                // A search takes a little more than it may.
+                // A search takes slightly longer than its limit.
                 let left = searches.left(uid);
                 let took = if left.is_zero() {
                     left
@@ -551,7 +551,7 @@ mod tests {
             }
             all
         };
-        // 512 claims on four GPUs, all of them made slow.
+        // 512 claims on four GPUs, all slowed on purpose.
         let hostile = spend(1, 2048);
         assert!(hostile < Duration::from_millis(2100), "{hostile:?}");
         assert!(spend(2, 1) >= PAGE_SEARCH, "others are searched as before");

@@ -1,4 +1,4 @@
-//! Rules of classes: the core hears of them, and of the local time by which some of them hold.
+//! Rules of classes for the core, and the local time on which some of them depend.
 
 use chrono::Timelike;
 use gshare_core::machine::Event;
@@ -16,7 +16,7 @@ use super::world::{World, world_of};
 use super::{off, reclaim, stage};
 use crate::clock::unix_ms;
 
-/// Claims that one user may hold and await together: each costs descriptors and a place in every decision.
+/// Maximum number of claims that one user may hold and wait for: each costs descriptors and time in every decision.
 const CLAIMS_PER_USER: usize = 512;
 
 /// Local time in minutes from midnight.
@@ -25,8 +25,8 @@ fn minute_now() -> u16 {
     u16::try_from(now.hour() * 60 + now.minute()).unwrap_or(0)
 }
 
-/// The next time that the local clock shows this minute of the day, Unix milliseconds; `None` where the claim does not
-/// wait for the hours of its class.
+/// Next time that the local clock shows this minute of the day, Unix milliseconds; `None` if the claim does not wait
+/// for the hours of its class.
 pub(crate) fn hours_start(reason: &Reason) -> Option<u64> {
     let Reason::Hours { from, .. } = reason else {
         return None;
@@ -78,7 +78,7 @@ pub(crate) fn carry_out(
     vec![Command::Events(events)]
 }
 
-/// For the core: the rules of the configuration.
+/// The rules of the configuration, for the core.
 pub(crate) fn all(world: &World<'_>, levers: &LeverState) -> Vec<Event> {
     let mut all = vec![
         Event::Classes(world.config.classes.clone()),
@@ -89,7 +89,7 @@ pub(crate) fn all(world: &World<'_>, levers: &LeverState) -> Vec<Event> {
     all
 }
 
-/// For the core: the time of the day, when it has changed.
+/// The time of day for the core, when it has changed.
 pub(crate) fn minute(core: &Machine) -> Option<Event> {
     let minute = minute_now();
     (core.minute() != minute).then_some(Event::Minute(minute))

@@ -1,5 +1,5 @@
-//! The socket: accepts, reads lines, writes replies. It understands framing only; what a line means is
-//! decided in the one task that owns the state.
+//! The socket: accepts, reads lines, writes replies. It handles framing only; the meaning of a line is decided in the
+//! state's task.
 
 mod budget;
 mod lines;
@@ -32,19 +32,19 @@ use super::msg::{LeverMsg, Msg};
 use super::names::Names;
 use super::peer::{self, Peer};
 
-/// Connections of one user at a time, idle or not: each costs two descriptors.
+/// Maximum number of connections per user, idle or not: each costs two descriptors.
 const CONNECTIONS_PER_USER: usize = 2048;
-/// Connections that wait to be accepted. Whose they are is not known before, so all users wait behind these; when there are
-/// more, `connect` waits in its own process.
+/// Maximum number of connections that wait to be accepted. Their users are unknown until then, so all users wait
+/// behind these; beyond the limit, `connect` waits in the client.
 const BACKLOG: i32 = 64;
-/// How long a closing connection may take for what was said last.
+/// Longest time to send the last replies on a closing connection.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Users of whom it is remembered how often they connect.
+/// Maximum number of users whose connection rate is remembered.
 const PACES: usize = 1024;
-/// A client that says nothing for this long before its first request is let go.
+/// A client without a first request for this long is disconnected.
 const GREETING_TIME: Duration = Duration::from_secs(10);
 
-/// The connections by user. Of those that hold or await nothing the oldest goes when there are too many.
+/// Connections by user. If there are too many, the oldest one that neither holds nor waits for anything is closed.
 #[derive(Debug)]
 struct Idle {
     most: usize,
@@ -54,7 +54,7 @@ struct Idle {
 }
 
 impl Idle {
-    /// `None` when the user has too many connections of any kind.
+    /// `None` if the user has too many connections of any kind.
     fn enter(&mut self, uid: u32, conn: ConnId) -> Option<(watch::Receiver<bool>, Arc<Budget>)> {
         let (all, budget) = self.all.entry(uid).or_default();
         if *all >= CONNECTIONS_PER_USER {
@@ -73,7 +73,7 @@ impl Idle {
         Some((closed, budget))
     }
 
-    /// How long a user's new connection has to wait, and for what then; `None` if there are too many.
+    /// How long a user's new connection has to wait, and for which permit after that; `None` if there are too many.
     fn pace(&mut self, uid: u32) -> Option<(Duration, Arc<Semaphore>)> {
         let now = Instant::now();
         if self.paces.len() >= PACES {
@@ -107,6 +107,7 @@ impl Idle {
 /// Makes the listening socket: not reachable under its name before its mode is right.
 ///
 /// # Errors
+///
 /// When another service answers there, or the path cannot be used.
 pub(crate) fn bind(path: &Path, everybody: bool) -> anyhow::Result<UnixListener> {
     match std::os::unix::net::UnixStream::connect(path) {
@@ -127,7 +128,7 @@ pub(crate) fn bind(path: &Path, everybody: bool) -> anyhow::Result<UnixListener>
         }
         Err(_) => {}
     }
-    // Bound under another name, given its mode, then renamed: clients never see it half made.
+    // Bound under another name, given its mode, then renamed: clients never see an unfinished socket.
     let hidden = path.with_extension(format!("new-{}", std::process::id()));
     let _ = std::fs::remove_file(&hidden);
     let listener = UnixListener::bind(&hidden)
@@ -141,7 +142,7 @@ pub(crate) fn bind(path: &Path, everybody: bool) -> anyhow::Result<UnixListener>
     Ok(listener)
 }
 
-/// Accepts for ever. `wake` is called at each connection: whoever connects may be about to claim.
+/// Accepts for ever. `wake` is called at each connection, because a claim may follow.
 pub(crate) async fn serve(
     listener: UnixListener,
     idle_connections: u32,
@@ -160,7 +161,7 @@ pub(crate) async fn serve(
     }));
     let mut next: ConnId = 1;
     loop {
-        // Those who are connected have their turn before the next who connects.
+        // Lets existing connections run before the next one is accepted.
         tokio::task::yield_now().await;
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -192,12 +193,12 @@ pub(crate) async fn serve(
                         Ok(uid) => {
                             let _ = events.send(Msg::Closed { conn, uid });
                         }
-                        // Nothing was said for it.
+                        // It did nothing yet.
                         Err(error) => tracing::debug!(conn, %error, "connection failed"),
                     }
                 });
             }
-            // Out of descriptors or memory: others may give theirs back.
+            // Out of descriptors or memory: others may free theirs.
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -224,7 +225,7 @@ async fn connection(
         Ok(peer) => peer,
         Err(refused) => {
             let _ = stream.try_write(&Sender::encode(&Reply::Error(refused)));
-            // A caller unknown to the service: nothing was said for them.
+            // A caller unknown to the service, without a request yet.
             return Ok(stream.peer_cred()?.uid());
         }
     };
@@ -250,7 +251,7 @@ async fn connection(
         older: false,
     };
     let mut reader = Lines::new(Arc::clone(&budget));
-    // One request at a time: whoever does not read the answers is not read either.
+    // One request at a time: a client that does not read answers is not read either.
     let turns = Arc::new(Semaphore::new(1));
     let (mut greeted, mut counted, mut half_closed) = (false, true, false);
     let mut received: Option<Instant> = None;
@@ -274,7 +275,7 @@ async fn connection(
             line = next_line(&mut reader, &stream, &turns, &budget) => match line {
                 Ok(Ok((line, turn))) => {
                     received = Some(turn.received);
-                    // A connection that waits for or watches something is not idle from now on.
+                    // A connection that waits for or watches something no longer counts as idle.
                     if handle(&line, &mut greeted, &peer, &sender, turn, events, host).await {
                         lock().leave(uid, conn);
                         counted = false;
@@ -304,8 +305,8 @@ async fn connection(
         }
     };
     lock().exit(uid, conn);
-    // Whatever was said last still goes out, if the client takes it. One that has only closed its sending
-    // side also gets the answers to what it asked before: they have come when no sender is left.
+    // Send the last replies if the client reads them. A client that has only closed its sending side also gets the
+    // answers to its earlier requests: they are complete when no sender is left.
     drop(sender);
     if !half_closed {
         rx.close();
@@ -324,7 +325,7 @@ async fn connection(
     Ok(uid)
 }
 
-/// Whether the client has closed both directions; one that has closed only its own still reads.
+/// Whether the client has closed both directions; with only its own closed it still reads.
 fn hung_up(stream: &UnixStream) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
@@ -436,7 +437,7 @@ async fn handle(
             stays
         }
         Err(error) => {
-            // It may repeat what was sent.
+            // It may repeat the input.
             let error: String = error.to_string().chars().take(200).collect();
             bad(format!("not a request: {error}"));
             false
@@ -444,19 +445,19 @@ async fn handle(
     }
 }
 
-/// Has systemd make what claims of this user live in: it may be slow, and the task that owns the state waits for nobody.
+/// Has systemd make the units for this user's claims, outside the state's task because it may be slow.
 async fn prepare(units: Option<&UnitTree>, uid: u32) {
     let Some(units) = units.filter(|units| !units.has_home(uid)).cloned() else {
         return;
     };
     let made = tokio::task::spawn_blocking(move || units.prepare(uid)).await;
     if let Ok(Err(error)) = made {
-        // The claim will be told.
+        // The claim will report it.
         tracing::debug!(uid, %error, "could not prepare systemd units for this user's claims");
     }
 }
 
-/// The next line, once the one before it has been handled; cancel safe.
+/// The next line, once the previous one has been handled; cancel safe.
 async fn next_line(
     reader: &mut Lines,
     stream: &UnixStream,

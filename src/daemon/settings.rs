@@ -1,4 +1,4 @@
-//! The rules in force: the configuration, and what administrators have set over it.
+//! The rules in force: the configuration, overridden by administrators' settings.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -11,7 +11,7 @@ use crate::clock::local;
 use crate::off::Off;
 use crate::stage::Stages;
 
-/// All of them: as a configuration, the one in force.
+/// All settings; as a configuration, the one in force.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     config: Config,
@@ -19,9 +19,9 @@ pub(crate) struct Settings {
     pub(crate) off: Off,
     /// How much it does.
     pub(crate) stages: Stages,
-    /// What the list of checks of the driver found here.
+    /// Result of the driver checks on this machine.
     pub(crate) conformance: Option<Conformance>,
-    /// Quotas set by administrators.
+    /// Guarantees set by administrators.
     pub(crate) set_quotas: BTreeMap<Party, Quota>,
 }
 
@@ -48,7 +48,7 @@ impl DerefMut for Settings {
     }
 }
 
-/// When it ran on which GPU with which driver, and what it found.
+/// When the checks ran, on which GPU and driver, and the result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Conformance {
     pub(super) at_ms: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Conformance {
 }
 
 impl Conformance {
-    /// For people.
+    /// For display.
     pub(super) fn text(&self) -> String {
         let (gpu, driver, at) = (&self.gpu, &self.driver, local(self.at_ms));
         format!(

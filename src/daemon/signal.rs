@@ -1,4 +1,4 @@
-//! `gshare claim --signal`: programs that can save what they have get a signal some time before their claim ends.
+//! `gshare claim --signal`: programs that can save their state get a signal some time before their claim ends.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::live::Live;
 use super::world::World;
 use super::{convert, whose};
 
-/// In what time the claim ends, as far as that is known, and whether its command starts again afterwards.
+/// Time until the claim ends, as far as known, and whether its command starts again afterwards.
 fn end_of(world: &World<'_>, id: ClaimId) -> Option<(Duration, bool)> {
     let now = world.now.core;
     let lease = world
@@ -30,7 +30,7 @@ fn end_of(world: &World<'_>, id: ClaimId) -> Option<(Duration, bool)> {
     lease.into_iter().chain(announced).min()
 }
 
-/// The signals whose time has come.
+/// Signals whose time has come.
 pub(crate) fn due(world: &World<'_>) -> Vec<Command> {
     let mut out = Vec::new();
     for (&id, live) in world.claims.iter() {
@@ -40,7 +40,7 @@ pub(crate) fn due(world: &World<'_>) -> Vec<Command> {
         };
         let before = Duration::from_secs(spec.before_s.into());
         let due = end_of(world, id).filter(|(left, _)| *left <= before);
-        // An end that was put off is announced again when its time comes.
+        // A postponed end is announced again when its time comes.
         if due.is_some() != record.end.signalled && !(due.is_some() && world.config.is_off()) {
             out.push(Command::Ends(EndCommand::Signalled {
                 id,
@@ -76,8 +76,8 @@ fn send(world: &World<'_>, live: &Live, spec: SignalSpec, left: Duration) -> Vec
     ]
 }
 
-/// The programs of a claim got their signal, or its end was put off. A command that ends by itself then is started `again`,
-/// as one that is made to end is.
+/// Records that the programs of a claim got their signal, or that the end was postponed. If the command then ends by
+/// itself it is started `again`, as after a forced end.
 pub(super) fn signalled(record: &mut ClaimRecord, due: bool, again: bool) {
     (record.end.signalled, record.end.requeued) = (due, again);
 }

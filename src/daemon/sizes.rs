@@ -1,5 +1,5 @@
-//! Sizes from experience: what claims that run use is noted, runs that end are recorded, and sizes are said and applied.
-//! The thread that has the history's file looks into the records; nobody waits for it.
+//! Sizes from experience: records the use of running claims and ended runs, suggests sizes and applies them. The
+//! history's thread reads the records, so the state's task does not wait.
 
 mod follow;
 
@@ -36,11 +36,11 @@ use gshare_core::machine::Caller;
 
 /// Maximum number of waiting claims whose expected start is shown.
 const FORESEEN: usize = 16;
-/// For so many claims at a time earlier runs are looked up: users ask faster than a file answers.
+/// Maximum number of claims whose earlier runs are looked up at a time: users ask faster than a file answers.
 const LOOKED_UP: usize = 4096;
 
 impl Sizes {
-    /// A claim whose size the service says: first the records are looked at. Where there are none it comes back at once.
+    /// A claim whose size the service chooses: looks up the records first. Without a history it comes back at once.
     pub(super) fn ask(
         &mut self,
         config: &Settings,
@@ -69,7 +69,7 @@ impl Sizes {
         }
     }
 
-    /// The records have been looked at: the claim is to be made with that size. False if nobody waits for it any more.
+    /// The records were read: the claim gets that size. False if no caller waits any more.
     pub(crate) fn size(&mut self, world: &World<'_>, sized: &mut Sized) -> bool {
         let spec = &mut sized.spec;
         let facts = size_facts(world, spec.class.as_deref());
@@ -79,14 +79,14 @@ impl Sizes {
         if let Some(sm) = suggestion.sm {
             spec.sm_milli = spec.sm_milli.or(Some((sm * 1000.0).round() as u32));
         }
-        // While others leave it free it may have all: a size that is learnt is not a cap.
+        // It may use all free room: a learnt size is not a limit.
         let room = capacities(world).filter(|c| c.0 >= suggestion.mem).min();
         spec.mem_limit = spec.mem_limit.or(room.map(|Bytes(b)| b));
         spec.sm_limit_milli = spec.sm_limit_milli.or(Some(Share::ONE.milli()));
         self.asking.remove(&sized.peer.conn)
     }
 
-    /// A question for sizes.
+    /// Handles a query for sizes.
     pub(crate) fn suggest(
         &self,
         world: &World<'_>,
@@ -129,7 +129,7 @@ impl Sizes {
         if live.record.has_no_library() {
             return;
         }
-        // Once its command has ended, nothing says it any more.
+        // After the end of the command it is no longer known.
         let notebook = features.identity_of(id, live).notebook;
         let track = self.runs.entry(id).or_insert_with(|| RunTrack::new(follow));
         track.notebook = notebook.map(|n| n.value).or(track.notebook.take());
@@ -143,7 +143,7 @@ impl Sizes {
         }
     }
 
-    /// How long it will run is looked up for a claim that is about to wait or start.
+    /// Looks up how long a claim will run that is about to wait or start.
     pub(crate) fn ask_run_time(
         &mut self,
         config: &Settings,
@@ -158,7 +158,7 @@ impl Sizes {
         }
     }
 
-    /// Has earlier runs of a claim looked up; false where too much of that waits.
+    /// Looks up earlier runs of a claim; false if too many lookups wait.
     fn ask_runs(
         &mut self,
         config: &Settings,
@@ -178,7 +178,7 @@ impl Sizes {
         true
     }
 
-    /// What earlier runs say of a claim that waits or runs; for the core, how long they took.
+    /// Experience from earlier runs of a waiting or running claim; their durations, for the core.
     pub(crate) fn learned(&mut self, id: ClaimId, told: Told) -> Option<Event> {
         self.looked_up = self.looked_up.saturating_sub(1);
         if let Some(track) = self.runs.get_mut(&id) {
@@ -187,7 +187,7 @@ impl Sizes {
         told.time.map(|span| Event::RunTime { id, span })
     }
 
-    /// A claim has ended: its run is recorded.
+    /// Records the run of a claim that has ended.
     pub(crate) fn end_run(
         &mut self,
         world: &World<'_>,
@@ -215,7 +215,7 @@ impl Sizes {
     }
 }
 
-/// What each GPU has for claims.
+/// Bytes of each GPU that claims can use.
 fn capacities(world: &World<'_>) -> impl Iterator<Item = Bytes> {
     let gpus = world.machine.ledger().gpus().iter();
     gpus.filter_map(GpuFacts::capacity)
@@ -241,7 +241,7 @@ pub(crate) fn expected_view(world: &World<'_>, expected: Expected) -> ExpectedVi
     }
 }
 
-/// What a claim without earlier runs would get, and what there is.
+/// The size of a claim without earlier runs, and the machine's capacity.
 fn size_facts(world: &World<'_>, class: Option<&str>) -> Facts {
     let defaults = &world.config.defaults;
     let interactive = class == Some("interactive");
@@ -269,7 +269,7 @@ impl Settings {
     }
 }
 
-/// When the first of those who wait start. It is looked for once after each decision.
+/// Expected starts of the first waiting claims. Computed once after each decision.
 pub(crate) fn expected_starts<'a>(
     world: &World<'_>,
     sizes: &'a Sizes,
@@ -283,7 +283,7 @@ pub(crate) fn expected_starts<'a>(
     })
 }
 
-/// What somebody could claim now.
+/// What a caller could claim now.
 pub(crate) fn claimable_by(world: &World<'_>, caller: &Caller) -> Claimable {
     world
         .machine
@@ -305,7 +305,7 @@ fn plain_caller(world: &World<'_>, uid: u32) -> Caller {
     }
 }
 
-/// What a user could claim now by a plain `gshare claim`. It is looked for once after each decision.
+/// What a user could claim now with a plain `gshare claim`. Computed once after each decision.
 pub(crate) fn room_of(world: &World<'_>, sizes: &Sizes, uid: u32) -> Arc<Claimable> {
     let look = || Arc::new(claimable_by(world, &plain_caller(world, uid)));
     match sizes.room.lock() {
@@ -314,7 +314,7 @@ pub(crate) fn room_of(world: &World<'_>, sizes: &Sizes, uid: u32) -> Arc<Claimab
     }
 }
 
-/// A user's claims, with what they used so far.
+/// A user's claims, with their use so far.
 fn running(world: &World<'_>, sizes: &Sizes, uid: u32) -> Vec<say::Running> {
     let own = world
         .claims

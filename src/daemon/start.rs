@@ -1,4 +1,4 @@
-//! The start of the service: the driver and its GPUs, the journal, and the claims that are found again.
+//! The start of the service: the driver and its GPUs, the journal, and the restored claims.
 
 use anyhow::Context;
 use gshare_config::{Config, Mode, Paths};
@@ -32,9 +32,10 @@ use super::{conformance, cover, health, mig, release, restore, stage, story};
 use crate::clock::unix_ms;
 use crate::daemon::command::{Command, GpuCommand, RuleCommand};
 
-/// Finds the driver and the GPUs, opens the journal, finds claims again.
+/// Finds the driver and the GPUs, opens the journal, restores claims.
 ///
 /// # Errors
+///
 /// When there is no driver, no GPU answers or the journal cannot be used.
 pub(crate) fn start(
     config: Config,
@@ -62,7 +63,7 @@ pub(crate) fn start(
         "the driver answers but shows no GPU\nhint: nvidia-smi -L should list one"
     );
 
-    // Instances before claims: those that a boot has taken are what claims are found on.
+    // Instances before claims: claims are restored on instances that a boot has removed.
     let undivided = mig::divide::restore(&config, &journal, &observer, &sample.gpus);
     let sample = observer.sample_now(FIRST_LOOK)?;
     let fences = Fences::find(&config, mode);
@@ -147,7 +148,7 @@ pub(crate) fn start(
         Command::Rules(RuleCommand::Admission),
         Command::Rules(RuleCommand::FollowOff),
     ]);
-    // Facts first, without claims: what their members use must not count as unclaimed.
+    // Facts first, without claims: their members' use must not count as use without a claim.
     let mut found = restore::read(&mut service.effects)?;
     service.execute(std::mem::take(&mut found.told));
     let mut searches = restore::Searches::default();

@@ -1,4 +1,4 @@
-//! What is told of claims: whether one would start, what happened to one, and what users held lately.
+//! Reports about claims: whether one would start, the log of one, and users' recent use.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::world::World;
 use super::{claim_for, convert, reclaim, rules, sizes};
 use crate::clock::unix_ms;
 
-/// Nothing that ended before is remembered when it comes to whose turn it is.
+/// Use before this period does not count for the order of the queue.
 const REMEMBERED: Duration = Duration::from_secs(7 * 24 * 3600);
 
 fn before(span: Duration) -> u64 {
@@ -30,12 +30,12 @@ fn before(span: Duration) -> u64 {
     unix_ms().saturating_sub(ms)
 }
 
-/// Writes down what happened to a claim.
+/// Adds an entry to a claim's log.
 pub(crate) fn write_down(world: &World<'_>, journal: &mut Journal, id: ClaimId, text: &str) {
     journal.note(world.uid_of(id).unwrap_or(0), id, text);
 }
 
-/// For the core: what users held before this service was started.
+/// Users' claims before this service started, for the core.
 pub(crate) fn past(world: &World<'_>, journal: &Journal) -> Option<Event> {
     if world.claims.knows_the_past() {
         return None;
@@ -61,7 +61,7 @@ pub(crate) fn past(world: &World<'_>, journal: &Journal) -> Option<Event> {
     Some(Event::Remember(past))
 }
 
-/// What of the same kind would start now instead.
+/// A smaller claim of the same kind that would start now.
 fn smaller(world: &World<'_>, request: Request, parties: Vec<Party>) -> Option<String> {
     let open = candidates(world.machine.ledger(), &request);
     let share = (request.gpus == 1 && request.mem.is_none()).then_some(request.share);
@@ -118,7 +118,7 @@ fn would_start(world: &World<'_>, slices: &[Slice], entitled: bool) -> Tried {
     }
 }
 
-/// What happened to a claim.
+/// The log of a claim.
 pub(crate) fn log(
     world: &World<'_>,
     journal: &Journal,
@@ -153,7 +153,7 @@ pub(crate) fn log(
     })
 }
 
-/// What would become of a claim.
+/// What would happen to a claim.
 pub(crate) fn try_claim(
     world: &World<'_>,
     features: &Features,

@@ -1,6 +1,6 @@
-//! Strict launches: what the launcher is told to lay over what, who may ask, and the move into the claim. The
-//! launcher is the only one that is moved: the caller runs without a GPU until it has become
-//! the launcher, so that no process is in a claim's cgroup with the driver's own library in reach of its loader.
+//! Strict launches: which files the launcher mounts over which, who may request one, and the move into the claim.
+//! Only the launcher is moved: the caller runs without a GPU until it has become the launcher, so that no process in
+//! a claim's cgroup can load the driver's own library.
 
 use gshare_proto::messages;
 use std::fs;
@@ -16,18 +16,18 @@ use crate::launcher;
 /// CAP_SYS_ADMIN in the line `CapPrm` of `/proc/PID/status`.
 const SYS_ADMIN: u64 = 1 << 21;
 
-/// How commands are held here.
+/// How commands are limited on this machine.
 #[derive(Debug)]
 pub(crate) struct Strict {
-    /// By the launcher. Once decided, nothing is started in a weaker way when something is missing.
+    /// Strict limits are on. Once decided, no command starts in a weaker way if something is missing.
     pub(crate) on: bool,
-    /// Why not, for people; empty when the configuration says so.
+    /// Why they are off, for display; empty if the configuration says so.
     pub(crate) off_because: String,
     /// `gshare-exec`.
     launcher: PathBuf,
-    /// Nothing that could be staged would help.
+    /// No staging can help.
     blocked: bool,
-    /// What is laid over what, or why that cannot be said now.
+    /// The mounts, or why they are not known now.
     plan: Result<Vec<Bind>, String>,
 }
 
@@ -36,9 +36,9 @@ pub(crate) struct Strict {
 pub(crate) struct LibDirs {
     /// Preloaded proxies: first on `LD_LIBRARY_PATH`.
     pub(crate) preload: PathBuf,
-    /// Proxies that are laid over the driver.
+    /// Proxies that are mounted over the driver.
     pub(crate) strict: PathBuf,
-    /// Where strict members find the driver itself: empty files elsewhere.
+    /// Where strict members find the driver itself: empty files in other mount namespaces.
     pub(crate) driver: PathBuf,
 }
 
@@ -54,7 +54,7 @@ impl LibDirs {
         }
     }
 
-    /// All of them: where the driver is not to be looked for.
+    /// All of them: the driver is not searched there.
     pub(crate) fn all(&self) -> Vec<PathBuf> {
         vec![
             self.preload.clone(),
@@ -94,7 +94,7 @@ impl Default for Strict {
 }
 
 impl Strict {
-    /// Decides how commands are held from now on.
+    /// Decides how commands are limited from now on.
     pub(crate) fn decide(config: &Config, mode: Mode, cgroups: bool, libcuda: bool) -> Self {
         let off = |why: &str| Self {
             off_because: why.to_owned(),
@@ -135,17 +135,18 @@ impl Strict {
         }
     }
 
-    /// The launcher, for whoever is to start a command through it.
+    /// The launcher, through which a command starts.
     ///
     /// # Errors
-    /// Why nothing can be started now.
+    ///
+    /// Why no command can start now.
     pub(crate) fn launcher(&self) -> Result<&Path, String> {
         self.plan.as_ref().map_err(Clone::clone)?;
         launcher::check(&self.launcher)?;
         Ok(&self.launcher)
     }
 
-    /// Stages the proxies for the driver that is there now, and says what is laid over what.
+    /// Stages the proxies for the present driver, and plans the mounts.
     pub(crate) fn stage(&mut self, found: &Found<'_>) {
         if self.on && !self.blocked {
             self.plan = plan(found);
@@ -155,15 +156,15 @@ impl Strict {
         }
     }
 
-    /// What is laid over what.
+    /// The mounts.
     pub(crate) fn binds(&self) -> &[Bind] {
         self.plan.as_deref().unwrap_or_default()
     }
 }
 
-/// Name of the file in the driver's directory on which every view of the launcher's has a mount.
+/// Name of the file in the driver's directory that has a mount in every namespace of the launcher's.
 pub(crate) const VIEW: &str = "view";
-/// The plan of a service that has not looked yet.
+/// The plan before the service has looked.
 const NOT_STAGED: &str = "the service is starting";
 
 /// What the service found of the driver.
@@ -176,7 +177,7 @@ pub(crate) struct Found<'a> {
     pub(crate) socket: &'a Path,
 }
 
-/// A search for the driver's libraries that passes gshare's own over.
+/// A search for the driver's libraries that skips gshare's own.
 pub(crate) fn search(configured: Option<&Path>, dirs: &LibDirs) -> Search {
     Search {
         configured: configured.map(Path::to_owned),
@@ -197,7 +198,7 @@ fn plan(found: &Found<'_>) -> Result<Vec<Bind>, String> {
         empty(file).map_err(|e| text(file, e))?;
     }
     let mut binds = vec![bind(&none, &view)?];
-    // The driver itself first: after the others it is out of reach.
+    // The driver itself first: it cannot be reached after the others.
     let libraries = [
         (Library::Cuda, found.libcuda, &found.config.driver.libcuda),
         (Library::Nvml, found.nvml, &found.config.driver.libnvidia_ml),
@@ -220,7 +221,7 @@ fn plan(found: &Found<'_>) -> Result<Vec<Bind>, String> {
     for (library, real, configured) in &libraries {
         let proxy = dirs.strict.join(library.file_name());
         for place in search(configured.as_deref(), dirs).installed(*library, real) {
-            // What the proxy cannot stand for, a library of another word size, must not be a way around it.
+            // A library that the proxy cannot replace, such as one of another word size, must not bypass it.
             let from = if place.loads { &proxy } else { &none };
             binds.push(bind(from, &place.path)?);
         }
@@ -233,7 +234,7 @@ fn plan(found: &Found<'_>) -> Result<Vec<Bind>, String> {
     Ok(binds)
 }
 
-/// An empty file that all can read; one that is there stays, it may be somebody's mount point.
+/// An empty, readable file; an existing one stays, because it may be a mount point.
 fn empty(path: &Path) -> std::io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == 0) {
         return Ok(());
@@ -257,8 +258,8 @@ fn bind(from: &Path, on: &Path) -> Result<Bind, String> {
     })
 }
 
-/// Whether a process is the launcher with its capability, by the kernel's word. One that is traced or runs in a
-/// user namespace is under the user's hand and has none that counts.
+/// Whether a process is the launcher with its capability, according to the kernel. A process that is traced or in a
+/// user namespace is under the user's control, and its capability does not count.
 pub(super) fn is_launcher(pid: i32, launcher: &Path) -> Result<(), String> {
     let own = fs::metadata(launcher).map_err(|e| format!("{}: {e}", launcher.display()))?;
     let gone = |_| "the process has ended".to_owned();

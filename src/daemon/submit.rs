@@ -1,4 +1,4 @@
-//! A request for a claim, up to where the core decides, and what its caller is told until then.
+//! Requests for claims, up to the core's decision, and the messages to their callers until then.
 
 use gshare_core::machine::Event;
 use gshare_proto::{ClaimSpec, ErrorCode, Reply, WireError};
@@ -61,7 +61,7 @@ pub(crate) fn carry_out(
                 let told = with.journal.set_meta("told", &id.0.to_string());
                 let claims = &mut with.claims;
                 match told {
-                    // No new claim is taken that cannot be written down.
+                    // A claim that cannot be journaled is refused.
                     Err(error)
                         if !claims.contains_key(&id)
                             && !claims.remembered.waiting.contains(&id) =>
@@ -90,7 +90,7 @@ pub(crate) fn carry_out(
             let answer = lazy::place(&with.world(), features, (id, position), &reason, start);
             lazy::tell_wanting(&mut with.claims, id, answer, start.is_some());
         }
-        // Still nobody knows when they start.
+        // The start is still unknown.
         ClaimCommand::NoStart(id) => {
             if let Some(live) = with.claims.get_mut(&id) {
                 live.told_no_start = Some(std::time::Instant::now());
@@ -140,12 +140,12 @@ pub(crate) fn carry_out(
     Vec::new()
 }
 
-/// Whether the service says the size of what is asked for: then earlier runs are looked at first.
+/// Whether the service chooses the size: earlier runs are looked up first.
 pub(crate) fn is_to_be_sized(world: &World<'_>, peer: &Peer, spec: &ClaimSpec) -> bool {
     spec.auto && spec.mem.is_none() && claim_for::joins_behalf(world, peer).is_none()
 }
 
-/// Takes a request; the answer comes when it is decided.
+/// Handles a request; the answer comes when it is decided.
 pub(crate) fn submit(
     with: &mut Effects,
     peer: Peer,
@@ -168,20 +168,20 @@ fn submitted(
     if let Some(joined) = claim_for::joins_behalf(&with.world(), &peer) {
         return joined.map(answer);
     }
-    // A client that lost its connection while the service restarted asks again: same process, same claim.
-    // One that asks for something else (a claim within a claim) is a new claim.
+    // A client that lost its connection during a restart of the service asks again: same process, same claim. A
+    // different request (a claim within a claim) is a new claim.
     let (mut request, patience, mut record) = convert::request(&with.world(), &peer, &spec)?;
     // Root of a container has no claims here, not even one that moves nothing.
     let contained = peer
         .process
         .filter(|_| peer.uid == 0 && !peer.on_machine)
         .map(convert::record);
-    // No program of theirs is moved or started by gshare.
+    // gshare neither moves nor starts their programs.
     let observed = stage::observes(&with.world(), peer.uid);
     if let Some(process) = record.process.or(contained).filter(|_| !observed) {
         with.host.fences.may_leave(process.pid, peer.uid)?;
     }
-    // Nobody's command ends it.
+    // No command would end it.
     if spec.hold && spec.command.is_empty() && !spec.lazy && !observed {
         request.lease = request.lease.or(with.config.claims.held_limit);
     }
@@ -189,7 +189,7 @@ fn submitted(
         live.command_alive && live.ending.is_none() && live.record.asks_as(&record)
     });
     if let Some((&id, live)) = known {
-        // The service may have died between the journal and the move.
+        // The previous service may have ended between the journal and the move.
         members::adopt_again(live, &peer)?;
         return Ok(answer(grant::granted(&with.world(), id)));
     }

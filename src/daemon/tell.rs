@@ -1,5 +1,5 @@
-//! Telling the owner of a claim: on the screen for everybody, on the terminals that its processes have, and in the
-//! output of its notebook.
+//! Notifies the owner of a claim: on the screen for everybody, on the terminals of its processes, and in the output
+//! of its notebook.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use gshare_enforcer::proc::{self, ProcessKey};
 use super::whose::members_of;
 use super::world::World;
 
-/// Writes a line to the owner's terminals. One that takes no text at once is left alone.
+/// Writes a line to the owner's terminals; skips a terminal that does not accept it at once.
 pub(crate) fn write_to_terminals(world: &World<'_>, id: ClaimId, text: &str) {
     let Some(owner) = world.claims.get(&id).map(|live| live.record.uid) else {
         return;

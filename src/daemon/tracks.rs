@@ -1,4 +1,4 @@
-//! What claims that run used so far, and what is remembered for their sizes.
+//! Use of running claims so far, and state for their sizes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -14,45 +14,45 @@ use super::history::runs::{AskedByRun, EndOfRun, PARTS, RunRecord, Told, UsedByR
 use super::history::say::Used;
 use super::journal::ClaimRecord;
 
-/// Points that are kept; when there are more, two become one.
+/// Maximum number of points; beyond it, pairs are merged.
 const POINTS: usize = 512;
-/// A look stands for no longer than this.
+/// Longest time that one look covers, in seconds.
 const LONGEST: f64 = 5.0;
-/// Earlier runs whose phases are followed.
+/// Maximum number of earlier runs whose phases are followed.
 const FOLLOWED: usize = 4;
 
-/// What earlier runs say.
+/// Experience from earlier runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Experience {
-    /// Bytes that all but a nominal part stay below, and half.
+    /// Bytes that all but a nominal fraction stay below, and the median.
     pub(crate) bound: u64,
     pub(crate) middle: u64,
-    /// They are of the same script with the same arguments.
+    /// They ran the same script with the same arguments.
     pub(crate) near: bool,
-    /// How many.
+    /// Number of runs.
     pub(crate) runs: usize,
     /// Phases of the newest ones.
     pub(crate) phases: Vec<Vec<Phase>>,
-    /// Part of the SMs that was enough.
+    /// Fraction of the SMs that was enough.
     pub(crate) share: Option<f64>,
 }
 
-/// What the service remembers of claims that run, for their sizes.
+/// State of running claims for their sizes.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes {
     pub(super) runs: BTreeMap<ClaimId, RunTrack>,
     /// Connections that wait for a size.
     pub(super) asking: BTreeSet<ConnId>,
-    /// For so many claims earlier runs are being looked up.
+    /// Number of claims whose earlier runs are being looked up.
     pub(super) looked_up: usize,
-    /// When those who wait start, as it was found since the last decision, once somebody has asked.
+    /// Expected starts of waiting claims, computed on the first query after each decision.
     pub(super) expected: OnceLock<BTreeMap<ClaimId, Expected>>,
-    /// What a user could claim, likewise, of each who has asked.
+    /// What each user who has asked could claim, computed likewise.
     pub(super) room: Mutex<BTreeMap<u32, Arc<Claimable>>>,
 }
 
 impl Sizes {
-    /// The core has decided anew, perhaps about wishes to resize.
+    /// The core has made decisions, perhaps about resize requests.
     pub(crate) fn decided(&mut self, actions: &[Action]) {
         let followed = |action: &Action| match action {
             Action::Resize { ticket, .. } | Action::ResizeRefused { ticket, .. } => Some(*ticket),
@@ -70,47 +70,47 @@ impl Sizes {
     }
 }
 
-/// A run that goes on.
+/// A running run.
 #[derive(Clone, Debug)]
 pub(crate) struct RunTrack {
     pub(crate) began: Instant,
     last: Option<Instant>,
     pub(crate) memory: MemoryTrack,
     work: WorkTrack,
-    /// The notebook that it was, when that was seen last.
+    /// Its notebook, when last seen.
     pub(crate) notebook: Option<String>,
-    /// The records were asked for.
+    /// The records were requested.
     pub(crate) asked: bool,
     pub(crate) experience: Option<Experience>,
     /// The records have answered.
     pub(crate) known: bool,
-    /// When its request was changed last, by itself.
+    /// Last automatic change of its size.
     pub(crate) changed: Option<Instant>,
-    /// A wish to grow that is open, and its bytes.
+    /// An open request to grow, and its bytes.
     pub(crate) wish: Option<(u64, u64)>,
 }
 
 /// Its memory so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MemoryTrack {
-    /// Highest in equal parts of time.
+    /// Peaks in equal parts of time.
     points: Vec<u64>,
     point_s: f64,
     filled_s: f64,
     peak: u64,
-    /// The last two hours, and what counts for a request that follows.
+    /// The last two hours, for a size that follows the need.
     next: Track,
     lately: Track,
     pub(crate) place: Place,
     stable_s: f64,
 }
 
-/// How it has used the SMs of its GPUs.
+/// Its use of the SMs of its GPUs.
 #[derive(Clone, Debug, Default)]
 struct WorkTrack {
     next_sm: Track,
     busy: Busy,
-    /// Of this stretch of time and of the one before it.
+    /// In the present stretch of time and in the previous one.
     lately_busy: [Busy; 2],
     stretch_began: f64,
     in_turns: bool,
@@ -154,7 +154,7 @@ impl RunTrack {
         let at = now.duration_since(self.began);
         self.memory.look(parts, at, passed);
         self.work.in_turns = in_turns;
-        // A stretch is as long as what counts for memory.
+        // A stretch is as long as the period for memory.
         if at.as_secs_f64() - self.work.stretch_began >= 2.0 * self.memory.stable_s {
             self.work.lately_busy = [Busy::default(), self.work.lately_busy[0]];
             self.work.stretch_began = at.as_secs_f64();
@@ -186,7 +186,7 @@ impl RunTrack {
         self.began.elapsed().as_secs_f64()
     }
 
-    /// Memory now, and the highest lately.
+    /// Memory now, and the recent peak.
     pub(crate) fn lately(&self) -> Option<f64> {
         self.memory.lately.need().map(|n| n.highest)
     }
@@ -203,8 +203,8 @@ impl RunTrack {
         }
     }
 
-    /// The part of the SMs (of GPU time) that it is to be guaranteed: what was enough for earlier runs of the same, and
-    /// what would have been enough lately.
+    /// The fraction of the SMs (of GPU time) to guarantee: enough for earlier runs of the same program, and for
+    /// recent use.
     pub(crate) fn share(&self) -> Option<f64> {
         let near = self.experience.as_ref().filter(|e| e.near);
         let mut lately = self.work.lately_busy[0];
@@ -213,7 +213,7 @@ impl RunTrack {
         shares.into_iter().flatten().reduce(f64::max)
     }
 
-    /// The record of it, at its end.
+    /// Its record, at its end.
     pub(crate) fn record(
         &self,
         claim: &ClaimRecord,
@@ -283,7 +283,7 @@ impl MemoryTrack {
     fn add_point(&mut self, passed: f64, mem: u64) {
         self.filled_s += passed;
         let wanted = ((self.filled_s / self.point_s) as usize).max(self.points.len());
-        // What was between two looks was as the one after it.
+        // Time between two looks counts like the later one.
         while self.points.len() <= wanted {
             if self.points.len() >= POINTS {
                 self.points = self
@@ -304,7 +304,7 @@ impl MemoryTrack {
         }
     }
 
-    /// Half of the time, nine tenths, 99 % of it at most; `peak` where no point is known.
+    /// Median, 90th and 99th percentile over its time; `peak` if no point is known.
     fn quantiles(&self, peak: u64) -> [u64; 3] {
         let mut sorted = self.points.clone();
         sorted.sort_unstable();
@@ -314,7 +314,7 @@ impl MemoryTrack {
         })
     }
 
-    /// Highest in each part of the run, in the order of time.
+    /// Peak in each part of the run, in order of time.
     fn parts(&self, peak: u64) -> Vec<u64> {
         let many = self.points.len();
         let parts = (0..PARTS).map(|n| {
@@ -331,7 +331,7 @@ impl WorkTrack {
         let of = |figure: Option<Figure>| figure.map(|f| (f.value / 100.0).clamp(0.0, 1.0));
         for part in parts {
             let time = of(part.time_got).or(of(part.time_busy));
-            // In turns it is time that is shared, side by side it is SMs.
+            // In turns time is shared, side by side SMs.
             let used = match self.in_turns {
                 true => time.or(of(part.sm_active)),
                 false => of(part.sm_active).or(time),

@@ -1,4 +1,4 @@
-//! What the arbiter is told: which claims are on which GPU, and with which processes.
+//! The arbiter's table: the claims on each GPU, with their processes.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::live::{Live, Seat};
 use super::off;
 use super::world::World;
 
-/// Whose turn the time above all requests is first, and with which weight.
+/// Priority and weight for the time above all sizes.
 fn standing(class: &str, excess: ExcessTime) -> (u8, u32) {
     match (excess, class) {
         (ExcessTime::Equal, _) | (ExcessTime::Weights, "batch") => (0, 1000),
@@ -39,7 +39,7 @@ impl Seat {
     }
 }
 
-/// Which claims are on which GPU, and with which processes.
+/// The claims on each GPU, with their processes.
 pub(crate) fn gate_table(world: &World<'_>) -> Table {
     let mut table = Table::new();
     for (ClaimId(claim), live) in world.claims.iter() {
@@ -77,9 +77,10 @@ pub(crate) fn gate_table(world: &World<'_>) -> Table {
     table
 }
 
-/// Whether shares of GPU time are held on GPUs whose mode is `timeslice`.
+/// Whether shares of GPU time are enforced on GPUs in mode `timeslice`.
 ///
 /// # Errors
+///
 /// Why they are not, in words.
 pub(crate) fn gate_in_force(world: &World<'_>) -> Result<(), String> {
     if let Err(why) = &world.host.driver.libcuda {
@@ -98,7 +99,7 @@ pub(crate) fn take_turns(world: &World<'_>, gpu: usize) -> bool {
     gate_in_force(world).is_ok() && world.claims.values().filter(here).count() > 1
 }
 
-/// How a claim's share of GPU time is held.
+/// How a claim's share of GPU time is enforced.
 pub(crate) fn turns_view(world: &World<'_>, id: ClaimId, live: &Live) -> Option<TurnsView> {
     gate_in_force(world).ok()?;
     let gates = world.host.gates.as_ref()?;

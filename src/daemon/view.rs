@@ -1,5 +1,4 @@
-//! The snapshot: everything that is shown, from the ledger, the pages and the driver's figures. What is
-//! not known is absent.
+//! The snapshot: all displayed data, from the ledger, the pages and the driver's figures. Unknown values are absent.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +33,7 @@ use crate::daemon::viewer::Viewer;
 use crate::figures::{self, what};
 use crate::identity;
 
-/// All that a picture is made of.
+/// The state behind a snapshot.
 pub(crate) struct State<'a> {
     pub(crate) effects: &'a Effects,
     pub(crate) features: &'a Features,
@@ -48,7 +47,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// What claims' figures are made from.
+/// Inputs of the claims' figures.
 #[derive(Debug)]
 pub(crate) struct Shown {
     uses: Vec<BTreeMap<ClaimId, DriverUse>>,
@@ -60,7 +59,7 @@ pub(crate) struct Shown {
 pub(crate) struct Parts {
     /// By GPU.
     pub(crate) gpus: Vec<ClaimGpu>,
-    /// When a kernel was launched last, by the monotonic clock.
+    /// Time of the last launch, by the monotonic clock.
     last_launch: Option<u64>,
     /// Refusals at the cap.
     refusals: u64,
@@ -74,14 +73,14 @@ impl Parts {
     }
 }
 
-/// Idle for less than this is not worth a word.
+/// Shorter idleness is not mentioned.
 const IDLE_SHOWN_S: u64 = 60;
-/// Only a claim that idles for so long may be shown as stopped.
+/// A claim is shown as stopped only after this idle time.
 const STOPPED_SHOWN_S: u64 = 2;
-/// Without a launch for this long, and without GPU time, a process runs nothing.
+/// A process without launches and GPU time for this long is idle.
 const QUIET_NS: u64 = 3_000_000_000;
-/// Whether the claim's processes are known to run nothing: the shim counts the launches of all of them, has
-/// seen none for a while, and the driver has seen none of their kernels either.
+/// Whether the claim's processes are known to be idle: the library counts the launches of all of them and has seen
+/// none for a while, and the driver has seen none of their kernels.
 fn no_launches(used: &DriverUse, slots: &[SlotView]) -> bool {
     let now = gshare_abi::monotonic_ns();
     let quiet = |s: &SlotView| {
@@ -96,7 +95,7 @@ fn no_launches(used: &DriverUse, slots: &[SlotView]) -> bool {
             .all(|s| s.work.is_some_and(|w| w.flight.is_none()))
 }
 
-/// Bytes charged above what is guaranteed: borrowed, or left from before the claim was made smaller.
+/// Bytes charged above the size: burst, or left from before the claim was made smaller.
 fn over_request(part: &ClaimGpu) -> u64 {
     part.mem_charge
         .unwrap_or(0)
@@ -114,7 +113,7 @@ fn place_text(place: &PlaceView) -> String {
     }
 }
 
-/// Whether a signal has stopped the command, as Ctrl-Z does. One that works is not looked at.
+/// Whether a signal has stopped the command, as Ctrl-Z does. A working claim is not checked.
 fn is_stopped(live: &Live) -> bool {
     let process = live.record.process.filter(|_| live.command_alive);
     process.is_some_and(|p| proc::stat(p.pid).is_some_and(|s| s.state == 'T'))
@@ -140,7 +139,7 @@ fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[Clai
         return format!("{} over its request", Bytes(over));
     }
     if let Some(idle) = idle_s.filter(|s| *s >= IDLE_SHOWN_S) {
-        // With seconds the row would look different each time.
+        // With seconds the row would change constantly.
         let minutes = std::time::Duration::from_secs(idle / 60 * 60);
         return format!("idle {}", gshare_core::units::show_duration(minutes));
     }
@@ -151,7 +150,7 @@ fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[Clai
     }
 }
 
-/// What users hold and use, in GPUs: a part of an instance is that part of what the instance is of its GPU.
+/// What users hold and use, in GPUs: an instance counts as its fraction of its GPU.
 pub(crate) fn users(
     claims: &[ClaimView],
     queue: &[QueueView],
@@ -167,7 +166,7 @@ pub(crate) fn users(
         users.entry(uid).or_insert_with(|| UserView {
             uid,
             user: name.to_owned(),
-            // Of somebody without a claim.
+            // A user without a claim.
             mem_used: Some(0),
             ..UserView::default()
         });
@@ -177,7 +176,7 @@ pub(crate) fn users(
         let Some(user) = users.get_mut(&claim.uid) else {
             continue;
         };
-        // A program that was adopted is none.
+        // An adopted program is not a program without a claim.
         user.claims += u32::from(!claim.adopted);
         let here = !claim.place.in_host();
         for part in &claim.gpus {
@@ -187,7 +186,7 @@ pub(crate) fn users(
             }
         }
     }
-    // Only where every part of a user's claims is known, the sum is.
+    // A sum is known only if every part is.
     for user in users.values_mut() {
         let own = claims.iter().filter(|c| c.uid == user.uid);
         let own = own.filter(|c| !c.place.in_host());
@@ -225,7 +224,7 @@ fn claim_part(
     (shown, g): (&Shown, usize),
     slots: &[SlotView],
 ) -> ClaimGpu {
-    // What the driver says of its processes there.
+    // The driver's figures for its processes there.
     let (gpu, used) = (&shown.gpus[g], shown.uses[g].get(&id).copied());
     // Alone on a GPU with counters, its activity is the GPU's.
     let alone = shown.uses[g].keys().all(|other| *other == id)
@@ -253,7 +252,7 @@ fn claim_part(
         sm_limit: f64::from(slice.sm_limit_milli) / 1000.0,
         mps_sms: world
             .mps_figure(slice, slots)
-            // A process that is no client has the SMs of nobody's choice.
+            // The SMs of a process that is no client are not set by the claim.
             .filter(|sms| !sms.estimate || beside_mps.is_empty()),
         beside_mps,
         past_library,
@@ -266,7 +265,7 @@ fn claim_part(
                 .fold(0, |sum: u64, s| sum.saturating_add(s.charge_bytes)),
         ),
         mem_driver: Some(world.policy.driver_bytes(id, g)).filter(|bytes| *bytes > 0),
-        // Without a process on the GPU nothing is used, and that is known.
+        // A GPU without a process of the claim has a known use of 0.
         mem_used: used.map_or(listed.then_some(0), |used| used.bytes),
         time_busy: used.and_then(|used| used.busy).map(|value| Figure {
             value,
@@ -320,7 +319,7 @@ pub(crate) fn claim_parts(
         parts.push(part);
     }
     if live.record.has_no_library() || live.record.runs.plain {
-        // Its programs run without the library: the driver's word is all there is.
+        // Its programs run without the library: only the driver reports their use.
         for part in &mut parts {
             part.mem_charge = None;
         }
@@ -397,7 +396,7 @@ fn claim_view(known: &State<'_>, id: ClaimId, live: &Live, shown: &Shown) -> Cla
         overuse: over.map(|(_, text)| text),
         announced: reclaim::announced_text(&known.world(), id),
         since_ms: record.granted_ms,
-        // While its memory is away for others the limit stands still.
+        // While its memory is offloaded for others, the time limit is paused.
         ends_ms: record
             .terms
             .ends_ms
@@ -477,7 +476,7 @@ pub(crate) fn gpu_view(world: &World<'_>, features: &Features, g: usize) -> GpuV
     view
 }
 
-/// The figures for Prometheus.
+/// The metrics for Prometheus.
 pub(crate) fn metrics_page(known: &State<'_>) -> String {
     let about = About {
         simulated: known.effects.host.driver.simulated,
@@ -559,7 +558,7 @@ fn queue_views(world: &World<'_>, features: &Features, sizes: &Sizes) -> Vec<Que
     queue.filter_map(view).collect()
 }
 
-/// What the claims' figures are made from.
+/// Inputs of the claims' figures.
 pub(crate) fn shown(world: &World<'_>, features: &Features) -> Shown {
     Shown {
         uses: (0..world.gpus.len()).map(|g| world.driver_use(g)).collect(),
@@ -569,7 +568,7 @@ pub(crate) fn shown(world: &World<'_>, features: &Features) -> Shown {
     }
 }
 
-/// Everything at this moment.
+/// All data at this moment.
 pub(crate) fn snapshot(known: &State<'_>) -> Snapshot {
     let shown = shown(&known.world(), known.features);
     let unclaimed = known.features.identity.outside().to_vec();
@@ -577,14 +576,14 @@ pub(crate) fn snapshot(known: &State<'_>) -> Snapshot {
         .effects
         .claims
         .iter()
-        // One that waits for its first grant is in the queue.
+        // A claim that waits for its first grant is in the queue.
         .filter(|(id, _)| !known.effects.claims.waiting.contains_key(id))
         .map(|(id, live)| claim_view(known, *id, live, &shown))
         .collect();
     claims.extend(auto::auto_views(&known.world(), known.features));
     let queue = queue_views(&known.world(), known.features, known.sizes);
     let mut gpus = shown.gpus;
-    // Instances that were removed keep their numbers for others, and are not shown.
+    // Removed instances keep their numbers for reuse, and are not shown.
     while gpus
         .last()
         .is_some_and(|g| known.effects.gpus[g.index as usize].gone)
@@ -634,7 +633,7 @@ pub(crate) fn snapshot(known: &State<'_>) -> Snapshot {
     }
 }
 
-/// Without the jobs of others that Slurm keeps private, and what is said of them.
+/// Without private Slurm jobs of others, and what is said about them.
 fn without_private(viewer: Viewer, mut snapshot: Snapshot) -> Snapshot {
     let Some(uid) = viewer.only() else {
         return snapshot;
@@ -666,7 +665,7 @@ fn without_private(viewer: Viewer, mut snapshot: Snapshot) -> Snapshot {
     snapshot
 }
 
-/// As one who looks sees it.
+/// A snapshot for this viewer.
 pub(crate) fn seen_by(known: &State<'_>, viewer: Viewer, snapshot: Snapshot) -> Snapshot {
     let room = with_room(&known.world(), known.sizes, viewer.uid(), snapshot);
     let mut seen = viewer.sees(without_private(viewer, room));
@@ -675,7 +674,7 @@ pub(crate) fn seen_by(known: &State<'_>, viewer: Viewer, snapshot: Snapshot) -> 
     seen
 }
 
-/// With what this user could claim now, by a plain `gshare claim`.
+/// Adds what this user could claim now with a plain `gshare claim`.
 pub(crate) fn with_room(
     world: &World<'_>,
     sizes: &Sizes,
@@ -683,7 +682,7 @@ pub(crate) fn with_room(
     mut snapshot: Snapshot,
 ) -> Snapshot {
     if world.config.is_off() {
-        // Nothing is kept for a claim.
+        // No room is planned for a claim.
         return snapshot;
     }
     let room = sizes::room_of(world, sizes, uid);

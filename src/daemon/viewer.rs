@@ -1,5 +1,5 @@
-//! What one user may see of others: that a claim is there and which program runs in it, not its arguments, which may
-//! name data, hosts or keys.
+//! What one user may see of others: their claims and the programs, but not their arguments, which may contain names
+//! of data, hosts or keys.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ use super::journal::ClaimRecord;
 use crate::figures;
 use crate::identity;
 
-/// What stands in the place of a program that is not named.
+/// Shown instead of a program without a name.
 const NAMELESS: &str = "-";
 
-/// The one who looks at a snapshot.
+/// The viewer of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Viewer {
     /// Root and the service's own user.
     All(u32),
-    /// Any other user; `names` is whether others' programs and notebooks have one.
+    /// Any other user; `names` is whether they may see others' programs and notebooks.
     User { uid: u32, names: bool },
 }
 
@@ -30,7 +30,7 @@ impl Default for Viewer {
 }
 
 impl Viewer {
-    /// A user who has nothing here, such as a reader of the metrics.
+    /// A user without claims here, such as a reader of the metrics.
     pub(crate) fn stranger(names: bool) -> Self {
         Self::User {
             uid: u32::MAX,
@@ -38,14 +38,14 @@ impl Viewer {
         }
     }
 
-    /// Whose claims theirs would be.
+    /// The user as whose claims the viewer's would count.
     pub(crate) fn uid(self) -> u32 {
         match self {
             Self::All(uid) | Self::User { uid, .. } => uid,
         }
     }
 
-    /// The user who sees only their own of what is private; `None` sees all.
+    /// The user who sees no private claims of others; `None` sees all.
     pub(crate) fn only(self) -> Option<u32> {
         match self {
             Self::All(_) => None,
@@ -53,7 +53,7 @@ impl Viewer {
         }
     }
 
-    /// Whether this viewer may read what is told of somebody's programs.
+    /// Whether this viewer may read notices about the owner's programs.
     pub(crate) fn may_read(self, owner: u32) -> bool {
         match self {
             Self::All(_) => true,
@@ -70,7 +70,7 @@ impl Viewer {
         }
     }
 
-    /// What the history calls a claim.
+    /// A claim's name in the history.
     pub(crate) fn sees_face(self, mut face: ClaimFace) -> ClaimFace {
         if !self.may_read(face.uid) {
             NAMELESS.clone_into(&mut face.what);
@@ -79,7 +79,7 @@ impl Viewer {
         face
     }
 
-    /// The snapshot as it is for this viewer.
+    /// The snapshot for this viewer.
     pub(crate) fn sees(self, mut snapshot: Snapshot) -> Snapshot {
         let Self::User { uid, names } = self else {
             return snapshot;
@@ -140,13 +140,13 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// When it gets its next snapshot; `None` while it has not taken the last one.
+    /// When it gets its next snapshot; `None` while it has not read the last one.
     pub(super) fn due(&self) -> Option<Instant> {
         self.out.idle().then_some(self.next)
     }
 }
 
-/// The name of a model is from an argument.
+/// The name of a model comes from an argument.
 fn hide(identity: &mut Identity) {
     identity.model = None;
 }

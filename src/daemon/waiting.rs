@@ -1,5 +1,5 @@
-//! Those who wait: their numbers, their room, and what a service that is started anew must know of them and of
-//! what was told, planned and had before.
+//! The queue in the journal: numbers of waiting claims, and the state that a restarted service needs about them,
+//! plans and past use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,9 +15,9 @@ use super::world::{Now as Moment, World};
 use super::{slurm, stage};
 use crate::clock::unix_ms;
 
-/// What claims have had is written down so often, where nothing else has changed.
+/// Interval for saving past use if nothing else changes.
 const EVERY: Duration = Duration::from_secs(60);
-/// Under which name the journal has it.
+/// Its key in the journal.
 const KEY: &str = "machine";
 
 /// A moment of the core's clock as the time since 1970.
@@ -25,7 +25,7 @@ fn unix_clock(moment: Moment, at: Now) -> Duration {
     Duration::from_millis(moment.unix_at(at))
 }
 
-/// What is worth writing down at once: all but what grows while time passes, and what the records of claims have.
+/// State that must be saved at once: all except what grows with time, and what claims' records contain.
 fn plain(mut memory: Memory) -> Memory {
     memory.queue.clear();
     memory.past.clear();
@@ -42,7 +42,7 @@ fn plain(mut memory: Memory) -> Memory {
     memory
 }
 
-/// For the core: what a claim asks for that is about to wait.
+/// The request of a claim that is about to wait, for the core.
 pub(crate) fn event(
     world: &World<'_>,
     id: ClaimId,
@@ -64,8 +64,8 @@ pub(crate) fn event(
 }
 
 impl Claims {
-    /// The number of a claim that is asked for, and since when it waits: that of before, if it waited when the service
-    /// before this one ended.
+    /// The number of a requested claim, and since when it waits: the earlier values if it already waited when the
+    /// previous service ended.
     pub(crate) fn number_of(
         &mut self,
         core: &Machine,
@@ -83,7 +83,7 @@ impl Claims {
         (journal.take_id(), unix_ms())
     }
 
-    /// Writes down what a service that is started anew must know, if it is another than before.
+    /// Saves what a restarted service needs, if it has changed.
     pub(crate) fn remember(&mut self, core: &Core, gpus: &Gpus, journal: &mut Journal) {
         if !self.remembered.read {
             return;
@@ -110,7 +110,7 @@ impl Claims {
         if changes.is_empty() {
             return;
         }
-        // A full disk costs those who wait their places if the service ends just then, and nothing else.
+        // With a full disk, waiting claims lose their places if the service ends just then, and nothing else.
         if let Err(error) = journal.put_queue(&changes) {
             tracing::warn!(%error, "cannot save the queue for a restart of the service");
             return;
@@ -123,8 +123,8 @@ impl Claims {
         self.remembered.places = places;
     }
 
-    /// What the core is to be told of the one before it, `waited` among it: who waited then. The claims were restored; after a
-    /// start of the machine (`rebooted`) there are none, nor is anybody of those who waited.
+    /// What the core needs from the previous one, including the claims that `waited` then. Claims were restored
+    /// before; after a boot (`rebooted`) there are none, and no waiting ones either.
     pub(crate) fn recall(
         &mut self,
         core: &Core,
@@ -155,7 +155,7 @@ impl Claims {
         let same = memory.gpus.iter().eq(gpus.iter().map(|g| &g.uuid));
         memory.queue = places;
         if !same {
-            // Numbers of GPUs mean others now.
+            // Numbers of GPUs may have changed.
             memory.plans.clear();
             memory.queue.clear();
         }
@@ -163,7 +163,7 @@ impl Claims {
             .into_iter()
             .map(|record| (ClaimId(record.id), record))
             .collect();
-        // A caller whose client is known can come back; so can a claim that is parked, and one for later.
+        // A caller with a known client can come back; so can an offloaded claim, and a lazy one.
         memory.queue.retain(|kept| {
             waited.contains_key(&kept.id)
                 || core.holding(kept.id).is_some()
@@ -180,7 +180,7 @@ impl Claims {
     }
 }
 
-/// What the journal does not have yet of those who wait and of their order.
+/// Changes of the queue that are not journaled yet.
 fn queue_changes(
     claims: &Claims,
     moment: Moment,
@@ -209,12 +209,12 @@ fn queue_changes(
 }
 
 impl Claims {
-    /// Whether it is known from the service before what owners have had.
+    /// Whether owners' past use is known from the previous service.
     pub(crate) fn knows_the_past(&self) -> bool {
         self.remembered.found
     }
 
-    /// Those who wait for a first grant; a claim for later is journaled as one that is held.
+    /// Claims that wait for a first grant; a lazy claim is journaled as held.
     fn who_waits(&self) -> BTreeSet<ClaimId> {
         let waiting = self.waiting.keys().chain(self.remembered.absent.keys());
         waiting

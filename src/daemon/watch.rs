@@ -1,4 +1,4 @@
-//! Those who watch: a snapshot now and after every change, as fast as each takes them.
+//! Watching clients: a snapshot now and after every change, as fast as each reads them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,26 +11,26 @@ use super::peer::Peer;
 use super::viewer::{Viewer, Watcher};
 use super::world::World;
 
-/// No screen needs more than this, and whoever asks for more must not slow the service down.
+/// Shortest time between two snapshots, so that no client slows the service down.
 const SHORTEST: Duration = Duration::from_millis(50);
 /// Time between two snapshots for all screens of one user together.
 const SPACING: Duration = Duration::from_millis(10);
 
-/// How long so many screens of one user take, one after the other.
+/// Time for one snapshot to each of this many screens of one user.
 fn spaced(screens: usize) -> Duration {
     SPACING.saturating_mul(u32::try_from(screens).unwrap_or(u32::MAX))
 }
 
-/// The connections that watch.
+/// The watching connections.
 #[derive(Debug, Default)]
 pub(crate) struct Screens {
     all: HashMap<ConnId, Watcher>,
-    /// What they show has changed.
+    /// Their content has changed.
     dirty: bool,
 }
 
 impl Screens {
-    /// What they show has changed.
+    /// Marks that their content has changed.
     pub(crate) fn touch(&mut self) {
         self.dirty = true;
     }
@@ -40,7 +40,7 @@ impl Screens {
         // An hour is as good as never, and cannot overflow the clock.
         let least =
             Duration::from_millis(min_interval_ms).clamp(SHORTEST, Duration::from_secs(3600));
-        // Many screens of one user come one after the other, also where each asks again at once.
+        // Several screens of one user follow one after the other, even if each asks again at once.
         let own = || self.all.values().filter(|w| w.uid == peer.uid);
         let old = self.all.get(&peer.conn);
         let next = match old.map(|old| (old.sent, old.next)) {
@@ -61,18 +61,18 @@ impl Screens {
         self.touch();
     }
 
-    /// Sends no more to a connection.
+    /// Stops sending to a connection.
     pub(crate) fn close(&mut self, conn: ConnId) {
         self.all.remove(&conn);
     }
 
-    /// When one of them is due for what has changed.
+    /// When the next one gets the changed content.
     pub(crate) fn next(&self) -> Option<Instant> {
         let due = || self.all.values().filter_map(Watcher::due).min();
         self.dirty.then(due).flatten()
     }
 
-    /// Sends what each sees to those that have taken the last.
+    /// Sends snapshots to those that have read the last one.
     pub(crate) fn publish(&mut self, seen_by: impl Fn(Viewer) -> Snapshot) {
         let now = Instant::now();
         let mut screens: BTreeMap<u32, usize> = BTreeMap::new();
@@ -94,7 +94,7 @@ impl Screens {
     }
 }
 
-/// As what a client looks.
+/// The viewer of a client.
 pub(crate) fn viewer(world: &World<'_>, peer: &Peer) -> Viewer {
     let own = nix::unistd::Uid::effective().as_raw();
     let uid = peer.uid;

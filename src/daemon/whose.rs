@@ -1,5 +1,5 @@
-//! Whose the processes on the GPUs are. Looked up once per sample of the driver, not per figure: asking the
-//! kernel costs, and an answer that changes within a snapshot would count a process twice.
+//! Owners of the processes on the GPUs. Looked up once per sample of the driver, not per figure: the kernel's answers
+//! cost time, and an answer that changes within a snapshot would count a process twice.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -18,10 +18,10 @@ pub(crate) use super::owners::{Owners, Whose};
 use super::peer::Peer;
 use super::world::World;
 
-/// One look in this many asks the kernel for all processes, not only for those that are not watched members.
+/// One look in this many queries all processes, not only those that are not watched members.
 const LOOKS: u32 = 10;
 
-/// Whose the processes of the newest sample are.
+/// Owners of the processes in the newest sample.
 pub(crate) fn look_up_all(world: &World<'_>) -> Owners {
     let pids: BTreeSet<i32> = world.processes().map(|(_, p)| p.pid).collect();
     let (mut of, mut keys) = (HashMap::new(), HashMap::new());
@@ -54,15 +54,15 @@ pub(crate) fn look_up_all(world: &World<'_>) -> Owners {
     }
 }
 
-/// The processes outside claims that serve MPS.
+/// Processes without a claim that serve MPS.
 pub(crate) fn servers(world: &World<'_>) -> Vec<i32> {
     let outside = world.processes().map(|(_, p)| p.pid);
     let outside = outside.filter(|pid| world.whose(*pid) == Whose::Outside);
     outside.filter(|pid| is_mps_server(world, *pid)).collect()
 }
 
-/// Members that hold GPU memory of this claim, by the ledger or by the driver's word. Each is a member
-/// at this moment: they may be about to be signalled.
+/// Members of this claim that hold GPU memory, by the ledger or the driver. Membership is checked now, because they
+/// may be signalled next.
 pub(crate) fn holders(world: &World<'_>, id: ClaimId) -> Vec<ProcessKey> {
     let Some(live) = world.claims.get(&id) else {
         return Vec::new();
@@ -86,8 +86,8 @@ pub(crate) fn holders(world: &World<'_>, id: ClaimId) -> Vec<ProcessKey> {
     found
 }
 
-/// The claim that a process belongs to: by its cgroup, or without cgroups by descent from a claim's
-/// command. A member that somebody moved out of the claim's cgroup, as users may have systemd do, stays one.
+/// The claim of a process: by its cgroup, or without cgroups by descent from a claim's command. A member that was
+/// moved out of the claim's cgroup, as systemd does for users, stays a member.
 pub(crate) fn claim_of(world: &World<'_>, pid: i32) -> Option<ClaimId> {
     let Some(tree) = &world.host.fences.tree else {
         return world.claims.claim_by_descent(pid, |_| true);
@@ -103,7 +103,7 @@ pub(crate) fn claim_of(world: &World<'_>, pid: i32) -> Option<ClaimId> {
         })
 }
 
-/// Whether a process is a server of ours: one that was seen, or the child of a daemon of this user.
+/// Whether a process is an MPS server of ours: one that was seen, or the child of a daemon of this user.
 pub(crate) fn is_mps_server(world: &World<'_>, pid: i32) -> bool {
     let seen = |on: &OnGpu| on.servers.iter().any(|s| s.pid == pid);
     if world.gpus.mps.values().any(seen) {
@@ -116,7 +116,7 @@ pub(crate) fn is_mps_server(world: &World<'_>, pid: i32) -> bool {
     program.is_ok_and(|program| is_child_of(pid, &program))
 }
 
-/// Whether the parent of a process runs this program as this user, also where that file was replaced meanwhile.
+/// Whether the parent of a process runs this program as this user, even if the file was replaced meanwhile.
 fn is_child_of(pid: i32, program: &Path) -> bool {
     let own = nix::unistd::Uid::effective().as_raw();
     let parent = proc::stat(pid).map(|s| s.ppid);
@@ -125,13 +125,13 @@ fn is_child_of(pid: i32, program: &Path) -> bool {
     program.is_some() && parent.and_then(proc::exe) == program
 }
 
-/// The processes that the journal knows: the command and those that joined.
+/// The journaled processes: the command and those that joined.
 pub(crate) fn roots(live: &Live) -> impl Iterator<Item = ProcessKey> {
     let recorded = live.record.process.iter().chain(&live.record.runs.joined);
     recorded.map(|r| convert::key(*r))
 }
 
-/// Those of a claim's processes that somebody moved out of its cgroup, as users may have systemd do, and to no other claim's.
+/// Processes of a claim that were moved out of its cgroup, as systemd does for users, and not into another claim's.
 pub(crate) fn moved_out(
     processes: impl Iterator<Item = ProcessKey>,
     tree: &Tree,
@@ -139,7 +139,7 @@ pub(crate) fn moved_out(
     processes.filter(|p| proc::key(p.pid) == Some(*p) && tree.claim_of_pid(p.pid).is_none())
 }
 
-/// The processes in a claim's cgroup, and the members that were moved out of it; none where it has no cgroup.
+/// The processes in a claim's cgroup, and members that were moved out of it; none without a cgroup.
 pub(crate) fn pids_of(live: &Live, tree: Option<&Tree>) -> Option<BTreeSet<i32>> {
     let (cgroup, tree) = live.cgroup.as_ref().zip(tree)?;
     let mut pids: BTreeSet<i32> = cgroup.procs().unwrap_or_default().into_iter().collect();
@@ -149,8 +149,9 @@ pub(crate) fn pids_of(live: &Live, tree: Option<&Tree>) -> Option<BTreeSet<i32>>
     Some(pids)
 }
 
-/// Processes that may have the claim's pages: those of its cgroup; without cgroups, the command, those that joined, their
-/// descendants, and what has the claim's environment from the service at `socket`: others have claims of the same numbers.
+/// Processes that may map the claim's pages: those of its cgroup; without cgroups, the command, joined processes,
+/// their descendants, and processes with the claim's environment from the service at `socket`, since other services
+/// have claims of the same numbers.
 pub(crate) fn members_of(live: &Live, socket: &Path, tree: Option<&Tree>) -> Vec<ProcessKey> {
     if live.record.origin.behalf.is_some() && live.cgroup.is_none() {
         return Vec::new();
@@ -195,8 +196,8 @@ pub(crate) fn behalf_of(world: &World<'_>, pid: i32) -> Option<ClaimId> {
     claim_of(world, pid).filter(|id| world.claims.is_on_behalf(*id))
 }
 
-/// A process that looks dead has just ended, unless the driver still names it at the next look: then it
-/// is one that cannot be seen from here, or whose first thread alone has ended.
+/// A process that looks ended has just ended, unless the driver still lists it at the next look: then it cannot be
+/// seen from here, or only its first thread has ended.
 fn look_up(world: &World<'_>, pid: i32, lives: bool) -> Whose {
     if !lives && world.gpus.owners.of.get(&pid) != Some(&Whose::Gone) {
         return Whose::Gone;
@@ -204,8 +205,8 @@ fn look_up(world: &World<'_>, pid: i32, lives: bool) -> Whose {
     claim_of(world, pid).map_or(Whose::Outside, Whose::Claim)
 }
 
-/// A process that was a claim's at the last look and whose end would have been told: it lives, and where it is
-/// only root and this service can change.
+/// A process that was a claim's at the last look and whose end would have been noticed: it lives, and only root and
+/// this service can move it.
 fn member_before(world: &World<'_>, pid: i32) -> Option<(ClaimId, ProcessKey)> {
     let Some(Whose::Claim(id)) = world.gpus.owners.of.get(&pid) else {
         return None;
@@ -215,15 +216,15 @@ fn member_before(world: &World<'_>, pid: i32) -> Option<(ClaimId, ProcessKey)> {
     (watched && !world.gpus.owners.ended.contains(&pid)).then_some((*id, key))
 }
 
-/// The processes of the newest sample that are a claim's.
+/// A claim's processes in the newest sample.
 pub(crate) fn processes_of(world: &World<'_>, id: ClaimId) -> impl Iterator<Item = i32> {
     let all = world.gpus.owners.by_claim.get(&id).into_iter().flatten();
     let own = move |pid: &i32| world.whose(*pid) == Whose::Claim(id);
     all.copied().filter(own)
 }
 
-/// The user that a peer counts as where it runs: root below the cgroup of somebody's claim acts for that claim's owner. Images bring
-/// programs that run as root, and a claim hands nobody the machine.
+/// The user as whom a peer acts: root below the cgroup of a user's claim acts for the claim's owner. Images contain
+/// programs that run as root, and a claim must not give root's rights.
 pub(crate) fn standing(world: &World<'_>, peer: Peer) -> Peer {
     let claim = peer.process.filter(|_| peer.uid == 0);
     let claim = claim.and_then(|process| claim_of(world, process.pid));
@@ -242,8 +243,8 @@ pub(crate) fn standing(world: &World<'_>, peer: Peer) -> Peer {
 }
 
 impl Claims {
-    /// Among claims without cgroups: that of the nearest ancestor that is a claim's command, joined one or was
-    /// registered as its member; of several the newest, which the process asked for last.
+    /// Without cgroups: the claim of the nearest ancestor that is a claim's command, has joined one or was registered
+    /// as its member; among several the newest, which the process requested last.
     fn claim_by_descent(&self, pid: i32, of: fn(&ClaimRecord) -> bool) -> Option<ClaimId> {
         if !self.values().any(|live| of(&live.record)) {
             return None;

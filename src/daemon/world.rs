@@ -1,4 +1,4 @@
-//! What a feature may look at: a shared borrow of what holds now. Nothing here has an effect.
+//! What a feature may read: a shared borrow of the present state. Nothing here has an effect.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,21 +21,21 @@ use gshare_core::Bytes;
 pub(crate) struct World<'a> {
     /// The configuration in force.
     pub(crate) config: &'a Settings,
-    /// What the service has around it.
+    /// The service's surroundings.
     pub(crate) host: &'a Host,
     /// GPUs and their instances, by index.
     pub(crate) gpus: &'a Gpus,
-    /// Claims that are granted, and those that wait.
+    /// Granted and waiting claims.
     pub(crate) claims: &'a Claims,
     /// The core: who waits for what, and what it has announced.
     pub(crate) machine: &'a Machine,
-    /// What is known of use outside claims and beyond them.
+    /// State about use without a claim and above claims.
     pub(crate) policy: &'a Policy,
-    /// When it is.
+    /// The present moment.
     pub(crate) now: Now,
 }
 
-/// What a service's features may look at while another part of it changes.
+/// What a service's features may read while another part of it changes.
 macro_rules! world_of {
     ($service:expr) => {
         $crate::daemon::world::World {
@@ -63,7 +63,7 @@ pub(crate) struct Now {
 }
 
 impl Now {
-    /// This one.
+    /// The present moment.
     pub(crate) fn read(core: Duration) -> Self {
         Self {
             unix_ms: clock::unix_ms(),
@@ -72,7 +72,7 @@ impl Now {
         }
     }
 
-    /// Unix milliseconds of a moment of the core's clock, also of one that has passed.
+    /// Unix milliseconds of a moment of the core's clock, including past ones.
     pub(crate) fn unix_at(self, at: Duration) -> u64 {
         self.unix_ms
             .saturating_add(clock::millis(at.saturating_sub(self.core)))
@@ -88,7 +88,7 @@ impl Now {
 }
 
 impl<'a> World<'a> {
-    /// Claims that have a part of a GPU or of an instance of it.
+    /// Claims with a part of a GPU or of an instance of it.
     pub(crate) fn holders_of(&self, gpu: usize) -> Vec<ClaimId> {
         let on = |live: &Live| {
             live.record.slices.iter().any(|s| {
@@ -100,7 +100,7 @@ impl<'a> World<'a> {
         holding.map(|(id, _)| *id).collect()
     }
 
-    /// Whose a claim is: of one that is granted, that waits (`claims.waiting`), or that counts a program without a claim.
+    /// Owner of a claim: granted, waiting (`claims.waiting`), or an account of a program without one.
     pub(crate) fn uid_of(&self, id: ClaimId) -> Option<u32> {
         let held = self.claims.get(&id).map(|live| live.record.uid);
         let waits = || Some(self.claims.waiting.get(&id)?.record.uid);
@@ -108,20 +108,19 @@ impl<'a> World<'a> {
         held.or_else(waits).or_else(auto)
     }
 
-    /// Whose a process of the newest sample is.
+    /// Owner of a process in the newest sample.
     pub(crate) fn whose(&self, pid: i32) -> Whose {
         self.gpus
             .owners
             .whose(pid, |id| self.claims.contains_key(id))
     }
 
-    /// What claims are charged: which, the index of the GPU, bytes.
+    /// The claims' charges: claim, index of the GPU, bytes.
     pub(crate) fn charges(&self) -> Vec<(ClaimId, usize, Bytes)> {
         let mut charges = Vec::new();
         for (id, live) in self.claims.iter() {
             for seat in &live.seats {
-                // The cap holds what is charged below the limit; a member that writes more into its page
-                // must not keep others from what is free.
+                // The charge counts up to the cap: a member that writes more into its page must not block others.
                 let uuid = &self.gpus[seat.gpu].uuid;
                 let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
                 let most = slice.map_or(self.gpus[seat.gpu].total, |s| s.mem_limit);
@@ -174,7 +173,7 @@ fn add(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     }
 }
 
-/// What a test says of the world: GPUs that answer, and claims on them.
+/// Test scenes: GPUs that answer, and claims on them.
 #[cfg(test)]
 pub(crate) mod scene {
     use std::time::Instant;
@@ -201,7 +200,7 @@ pub(crate) mod scene {
     }
 
     impl Scene {
-        /// GPUs of 24 GiB with nothing on them.
+        /// Empty GPUs of 24 GiB.
         pub(crate) fn of(gpus: u32) -> Self {
             let reading = |g| GpuReading {
                 taken: Some(Instant::now()),
@@ -231,7 +230,7 @@ pub(crate) mod scene {
             }
         }
 
-        /// What a look at the GPUs finds.
+        /// The sample of a look at the GPUs.
         pub(crate) fn sample(&mut self) -> &mut GpuSample {
             self.gpus.sample.as_mut().expect("they were looked at")
         }
@@ -282,7 +281,6 @@ pub(crate) mod scene {
             }
         }
 
-        /// What features see of it.
         pub(crate) fn world(&self) -> World<'_> {
             World {
                 config: &self.config,

@@ -54,7 +54,7 @@ pub(super) fn drain(
     })
 }
 
-/// `gshare admin undrain`: a GPU that is sick counts as mended with that.
+/// `gshare admin undrain`. A GPU with errors counts as repaired from then on.
 pub(super) fn undrain(
     world: &World<'_>,
     features: &Features,
@@ -136,33 +136,33 @@ fn names(gpus: &[usize]) -> String {
 }
 
 impl Gpus {
-    /// What was decided before this service started; for the core.
+    /// Reads the drains from the journal; gives the events for the core.
     pub(crate) fn load_drains(&mut self, journal: &Journal) -> Result<Vec<Event>, JournalError> {
         let drains = journal.drains()?.into_iter();
         Ok(drains.map(|drain| self.drain(drain)).collect())
     }
 
-    /// A GPU takes no new claims from now on; for the core.
+    /// Drains a GPU; gives the event for the core.
     pub(crate) fn drain(&mut self, drain: DrainRecord) -> Event {
         let event = self.drain_event(&drain.uuid, true);
         self.drains.insert(drain.uuid.clone(), drain);
         event
     }
 
-    /// It does again, by its lasting name; for the core.
+    /// Ends the drain of a GPU, named by its lasting name; gives the event for the core.
     pub(crate) fn undrain(&mut self, name: &str) -> Event {
         self.drains.remove(name);
         self.drain_event(name, false)
     }
 
-    /// The core knows a GPU by the UUID that it has now.
+    /// The event for a drain. The core knows a GPU by its present UUID.
     fn drain_event(&self, name: &str, on: bool) -> Event {
         let gpu = self.gpu_index(name).map(|g| self[g].uuid.clone());
         let uuid = gpu.unwrap_or_else(|| name.to_owned());
         Event::Drain { uuid, on }
     }
 
-    /// An instance that was made anew is drained as the one was that was at its place.
+    /// The event for an instance that was made again: it stays drained if the one at its place was.
     pub(crate) fn drained_again(&self, g: usize) -> Option<Event> {
         let name = self.lasting_name(g);
         (self.drains.contains_key(&name)).then(|| self.drain_event(&name, true))
@@ -197,7 +197,7 @@ impl Gpus {
     }
 }
 
-/// That a GPU takes no new claims, for the screen.
+/// The drain of a GPU, for the screen.
 pub(crate) fn drain_view(gpus: &Gpus, gpu: usize) -> Option<DrainView> {
     gpus.get(gpu)?;
     let drain = gpus.drains.get(&gpus.lasting_name(gpu))?;
@@ -208,7 +208,7 @@ pub(crate) fn drain_view(gpus: &Gpus, gpu: usize) -> Option<DrainView> {
     })
 }
 
-/// The GPUs of those that it names (of all, if none) that take no new claims, and why: `GPU 1 is drained (new fan)`.
+/// Why GPUs of this list (all, if it is empty) take no new claims: `GPU 1 is drained (new fan)`.
 pub(crate) fn closed_text(
     world: &World<'_>,
     features: &Features,
@@ -221,12 +221,12 @@ pub(crate) fn closed_text(
     let meant = |g: &usize| only.is_empty() || u32::try_from(*g).is_ok_and(|g| only.contains(&g));
     let closed = (world.gpus.present())
         .filter(meant)
-        // A GPU that is divided is not meant as a whole unless it is named.
+        // A divided GPU counts as a whole only if it is named.
         .filter(|g| !only.is_empty() || !world.gpus.is_divided(*g))
         .filter_map(|g| why_closed(world, features, g));
     let mut said: Vec<String> = Vec::new();
     for why in closed {
-        // What is said of a GPU holds for all of its instances.
+        // A reason for a GPU covers its instances.
         if !said.contains(&why) {
             said.push(why);
         }
@@ -234,7 +234,7 @@ pub(crate) fn closed_text(
     (!said.is_empty()).then(|| said.join(", "))
 }
 
-/// Why a GPU takes no new claims, if it does not.
+/// Why a GPU takes no new claims; `None` if it takes them.
 fn why_closed(world: &World<'_>, features: &Features, g: usize) -> Option<String> {
     if let Some(released) = released_text(world.gpus, g) {
         return Some(released);

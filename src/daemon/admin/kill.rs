@@ -1,4 +1,4 @@
-//! Ending claims with all their processes, whoever they belong to.
+//! Ends claims with all their processes, for administrators.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use crate::daemon::peer::Peer;
 use crate::daemon::tell;
 use crate::daemon::world::World;
 
-/// Between SIGTERM and SIGKILL where the administrator does not say.
+/// Default time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
-/// Longest time between the two.
+/// Longest time between SIGTERM and SIGKILL.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// `gshare admin kill`.
@@ -37,7 +37,7 @@ pub(super) fn order(
         world.host.names.user(peer.uid),
         in_brackets(reason.as_deref())
     );
-    // Those that wait go first: none of them starts on what the others leave.
+    // Withdraw waiting claims first, so that none of them starts on room that the others leave.
     let waits = |id: &&ClaimId| world.claims.waiting.contains_key(id);
     let withdraw = |id: &ClaimId| {
         Command::Ends(EndCommand::Withdraw {
@@ -57,7 +57,7 @@ pub(super) fn order(
     }
 }
 
-/// What is said of the end of one, and done for it unless it waits.
+/// Ends one claim: gives the text for the administrator, and the commands.
 fn kill_one(
     world: &World<'_>,
     id: ClaimId,
@@ -99,7 +99,7 @@ fn kill_one(
     )
 }
 
-/// The claims that are meant, in order. All of the words must fit, or none is touched.
+/// The claims that the words name, in order. If one word does not fit, no claim is ended.
 pub(super) fn chosen(
     world: &World<'_>,
     peer: &Peer,
@@ -176,7 +176,7 @@ fn kill_act(world: &World<'_>, id: ClaimId, reason: Option<String>) -> Act {
 }
 
 fn what(record: &crate::daemon::journal::ClaimRecord) -> String {
-    // The audit log stays for good: no arguments in it.
+    // No arguments: the audit log is kept for good.
     crate::figures::public(&record.command)
 }
 

@@ -1,4 +1,4 @@
-//! How claims share a GPU, by command.
+//! `gshare admin mode`: how claims share a GPU.
 
 use gshare_config::GpuMode;
 use gshare_proto::{ErrorCode, WireError, messages};
@@ -9,7 +9,7 @@ use crate::daemon::order::{Act, Order};
 use crate::daemon::world::World;
 use crate::daemon::{mig, modes};
 
-/// `gshare admin mode`: at once on an empty GPU, else when it is empty.
+/// Sets the mode of a GPU: at once if it is empty, otherwise when it becomes empty.
 pub(super) fn order(
     world: &World<'_>,
     word: &str,
@@ -90,7 +90,7 @@ pub(super) fn order(
     })
 }
 
-/// Whether a mode can be had on this GPU at all.
+/// Whether this GPU can have the mode at all.
 fn mode_is_possible(world: &World<'_>, g: usize, wanted: GpuMode) -> Result<(), WireError> {
     let refuse = |text: String, hint: String| {
         Err(WireError::new(ErrorCode::NotAvailable, text).with_hint(hint))

@@ -1,4 +1,4 @@
-//! Quotas: the configuration's, and over them those that administrators set.
+//! Guarantees: those of the configuration, overridden by those that administrators set.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ use crate::daemon::settings::Settings;
 use crate::daemon::world::World;
 use crate::identity::unknown;
 
-/// More than any machine has, in thousandths.
+/// Larger than any machine, in thousandths of a GPU.
 const MOST_GPUS: u32 = 64_000;
 
-/// For the core: quotas that have changed, and with them perhaps whom claims count for.
+/// Events for the core after guarantees have changed; claims may count for other parties then.
 pub(crate) fn anew(world: &World<'_>) -> Vec<Event> {
-    // Guarantees that cannot be had at the same time are no reason not to start.
+    // Guarantees that do not fit together do not stop the service from starting.
     if let Some(why) = unpackable_quotas(cards(world.gpus), &world.config.quotas()) {
         tracing::warn!("{why}");
     }
@@ -32,19 +32,19 @@ pub(crate) fn anew(world: &World<'_>) -> Vec<Event> {
         .collect()
 }
 
-/// For the core: whom a claim counts for.
+/// The parties that a claim counts for; for the core.
 pub(crate) fn parties(world: &World<'_>, id: ClaimId, record: &ClaimRecord) -> Event {
     let parties = parties_of(world, record.uid, &record.project);
     Event::Parties { id, parties }
 }
 
-/// The parties that a claim of a user for a project counts for.
+/// The parties that a user's claim for a project counts for.
 pub(crate) fn parties_of(world: &World<'_>, uid: u32, project: &str) -> Vec<Party> {
     let mut parties = vec![
         Party::User(world.host.names.user(uid)),
         Party::Project(project.to_owned()),
     ];
-    // Only groups that have a quota matter, and looking names up costs.
+    // Look up groups with a guarantee only: the lookup is slow.
     let named = |q: &Quota| match &q.party {
         Party::Group(name) => Some(name.clone()),
         _ => None,
@@ -70,7 +70,7 @@ fn text(quota: &Quota) -> String {
     parts.join(", ")
 }
 
-/// The flags that set it.
+/// The flags of `gshare admin quota set` that give this guarantee.
 fn flags(quota: &Quota) -> String {
     let flag = |name: &str, milli: Option<u32>| {
         milli.map(|m| format!(" --{name} {}", Share::from_milli(m).short()))
@@ -180,7 +180,7 @@ pub(super) fn remove(world: &World<'_>, word: &str) -> Result<Order, WireError> 
 }
 
 impl Settings {
-    /// A quota that an administrator has set; `None` if it was removed.
+    /// Sets the guarantee of a party; `None` removes it.
     pub(crate) fn set_quota(&mut self, party: Party, quota: Option<Quota>) {
         match quota {
             Some(quota) => drop(self.set_quotas.insert(party, quota)),
@@ -188,7 +188,7 @@ impl Settings {
         }
     }
 
-    /// What was decided before this service started.
+    /// Reads guarantees from the journal.
     pub(crate) fn load_quotas(&mut self, journal: &Journal) -> Result<(), JournalError> {
         for record in journal.quotas()? {
             match record.quota() {
@@ -219,7 +219,7 @@ impl Settings {
         }
     }
 
-    /// All entries in force: those of administrators take the place of the configuration's.
+    /// All guarantees in force: an administrator's replaces the configuration's.
     pub(crate) fn quotas(&self) -> Vec<Quota> {
         let mut all: BTreeMap<Party, Quota> = self
             .quotas
@@ -231,7 +231,7 @@ impl Settings {
     }
 }
 
-/// GPUs, of which one that is divided counts once.
+/// Number of GPUs; a divided GPU counts once.
 fn cards(gpus: &Gpus) -> usize {
     gpus.iter().filter(|g| g.parent.is_none()).count()
 }

@@ -1,4 +1,4 @@
-//! The rights of administrators, the reasons that they give, and the error of a caller whose wish cannot be written down.
+//! Rights of administrators, the reasons that they give, and the error when the journal cannot record a request.
 
 use gshare_proto::{ErrorCode, WireError, messages};
 
@@ -7,10 +7,10 @@ use crate::daemon::journal::JournalError;
 use crate::daemon::peer::Peer;
 use crate::daemon::world::World;
 
-/// Longest text of a reason, in characters.
+/// Maximum length of a reason, in characters.
 const REASON: usize = 200;
 
-/// Root, the service's own user, and the groups of the config; by the kernel's word on the connection.
+/// True for root, the service's own user and the groups of the config, by the kernel's credentials of the connection.
 pub(crate) fn may_administrate(world: &World<'_>, peer: &Peer) -> Result<(), WireError> {
     if !peer.on_machine {
         return Err(WireError::new(
@@ -46,7 +46,7 @@ pub(crate) fn may_administrate(world: &World<'_>, peer: &Peer) -> Result<(), Wir
     .with_hint("sudo gshare admin ..., or ask to be listed: [admin] groups in gshare.toml"))
 }
 
-/// The reason that an administrator gave, fit for other people's terminals.
+/// An administrator's reason, cleaned for other users' terminals.
 pub(super) fn reason_of(text: Option<&str>) -> Option<String> {
     text.map(|t| convert::clean(t, REASON))
         .filter(|t| !t.trim().is_empty())
@@ -57,7 +57,7 @@ pub(super) fn in_brackets(reason: Option<&str>) -> String {
     reason.map_or_else(String::new, |r| format!(" ({r})"))
 }
 
-/// The error of a caller of whose wish nothing is done, because it cannot be written down.
+/// The error for a request that was not carried out because the journal could not record it.
 pub(crate) fn unwritten(error: &JournalError) -> WireError {
     WireError::new(ErrorCode::Internal, messages::nothing_changed(error))
         .with_hint(messages::state_disk_room())

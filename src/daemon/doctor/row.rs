@@ -1,14 +1,14 @@
-//! The rows of `gshare doctor`: under which heading each stands.
+//! The rows of `gshare doctor`, and the heading of each.
 
 use gshare_proto::Check;
 
-/// Where a mechanism has been seen to work so far; docs/hardware.md has the same words.
+/// Status of a mechanism that has been tested on the simulated driver only; docs/hardware.md uses the same words.
 pub(crate) const SIMULATION: &str = "simulation only";
 
-/// For what needs a kernel only.
+/// Status of a mechanism that needs only a kernel.
 const KERNEL: &str = "no GPU involved (Linux 6.18)";
 
-/// Headings in the order of the page, each with how the names of its rows begin.
+/// Headings in the order of the page, each with the beginnings of its rows' names.
 pub(super) const GROUPS: &[(&str, &[&str])] = &[
     (
         "service",
@@ -46,7 +46,7 @@ pub(super) const GROUPS: &[(&str, &[&str])] = &[
     ("containers and metrics", &["containers", "metrics"]),
 ];
 
-/// The status of a row that has none of its own.
+/// The default status of a row.
 fn usual_status(name: &str) -> &'static str {
     match name {
         "service" | "journal" | "history" | "administrators" | "cgroups" | "systemd" => KERNEL,
@@ -62,7 +62,7 @@ fn group(name: &str) -> &'static str {
     group.map_or("more", |(heading, _)| heading)
 }
 
-/// A row; its heading and its status are by its name.
+/// A row; its name determines the heading and the status.
 pub(crate) fn check(name: &str, state: &str, detail: impl Into<String>) -> Check {
     Check {
         group: group(name).to_owned(),

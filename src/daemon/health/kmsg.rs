@@ -1,4 +1,4 @@
-//! Xids in the kernel's log: some are told there only, and with the process that they concern.
+//! Xids in the kernel's log: some are reported only there, and with the process that caused them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::daemon::fact::{KernelXid, Pci};
 
-/// `0000:2b:00`, also with a function behind: `00000000:2B:00.0`.
+/// `0000:2b:00`, also with a function: `00000000:2B:00.0`.
 pub(crate) fn pci(text: &str) -> Option<Pci> {
     let mut parts = text.split(':');
     let mut hex = || u32::from_str_radix(parts.next()?.split('.').next()?.trim(), 16).ok();
@@ -16,12 +16,12 @@ pub(crate) fn pci(text: &str) -> Option<Pci> {
     Some((domain, u8::try_from(bus).ok()?, u8::try_from(device).ok()?))
 }
 
-/// Reads a record of `/dev/kmsg` (Documentation/ABI/testing/dev-kmsg): `3,1234,5678,-;NVRM: Xid (PCI:0000:2b:00): 79,
-/// pid=1234, name=python, ...`; with MIG, ` GPU-I:01` stands behind the device.
+/// Parses a record of `/dev/kmsg` (Documentation/ABI/testing/dev-kmsg): `3,1234,5678,-;NVRM: Xid (PCI:0000:2b:00):
+/// 79, pid=1234, name=python, ...`; with MIG, ` GPU-I:01` follows the device.
 ///
-/// Users have the kernel log texts of their choice, such as the name of a program that crashed, and root's programs write
-/// records of their own. So the record must be the kernel's, and begin with all that the driver's line begins with: the
-/// name of a program that the kernel puts first has 15 letters at most, which end before the device.
+/// Users can make the kernel log texts of their choice, such as the name of a crashed program, and root's programs
+/// write records of their own. So the record must be the kernel's, and begin exactly as the driver's line does: a
+/// program name that the kernel puts first has at most 15 letters, which end before the device.
 pub(crate) fn parse(record: &str) -> Option<KernelXid> {
     let (head, message) = record.split_once(';')?;
     let mut fields = head.split(',');
@@ -63,7 +63,7 @@ fn is_device(text: &str) -> bool {
         && hex(function, 1)
 }
 
-/// Reads the log in a thread of its own, from now on, as long as `tell` wants more.
+/// Reads the log in a thread, from now on, until `tell` returns false.
 pub(crate) fn watch(path: &Path, tell: impl Fn(KernelXid) -> bool + Send + 'static) {
     let opened = open(path);
     let file = match opened {
@@ -83,7 +83,7 @@ pub(crate) fn watch(path: &Path, tell: impl Fn(KernelXid) -> bool + Send + 'stat
 
 fn open(path: &Path) -> std::io::Result<File> {
     let pipe = path.metadata()?.file_type().is_fifo();
-    // A pipe that is open for writing too has no end.
+    // A pipe that is also open for writing never ends.
     let mut file = File::options().read(true).write(pipe).open(path)?;
     if !pipe {
         file.seek(SeekFrom::End(0))?;
@@ -92,17 +92,17 @@ fn open(path: &Path) -> std::io::Result<File> {
 }
 
 fn read(mut file: File, tell: impl Fn(KernelXid) -> bool) {
-    // A read of the kernel's log gives one record, at most this long.
+    // A read of the kernel's log returns one record, at most this long.
     let mut record = vec![0; 8192];
     loop {
         let n = match file.read(&mut record) {
             Ok(0) => {
-                // The end of a file that is being written.
+                // The end of a file that is still being written.
                 std::thread::sleep(Duration::from_secs(1));
                 continue;
             }
             Ok(n) => n,
-            // Records were overwritten before they were read: the next one is the oldest that is left.
+            // Records were overwritten before they were read: continue with the oldest that is left.
             Err(e) if e.raw_os_error() == Some(nix::errno::Errno::EPIPE as i32) => continue,
             Err(e) if e.kind() == ErrorKind::Interrupted => continue,
             Err(error) => {
@@ -110,7 +110,7 @@ fn read(mut file: File, tell: impl Fn(KernelXid) -> bool) {
                 return;
             }
         };
-        // What follows a record's first line are the names of devices.
+        // After the first line of a record come the names of devices.
         let text = String::from_utf8_lossy(&record[..n]);
         for xid in text.lines().filter_map(parse) {
             if !tell(xid) {

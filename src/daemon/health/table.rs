@@ -1,28 +1,28 @@
-//! What the driver's error numbers mean for those who use and run the machine, after NVIDIA's catalogue of Xids.
+//! Meaning of the driver's error numbers for users and administrators, after NVIDIA's catalogue of Xids.
 
 use gshare_proto::Grade;
 
 /// The GPU has fallen off the bus.
 pub(super) const OFF_THE_BUS: u64 = 79;
 
-/// What has to be done.
+/// Required action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     /// Nothing.
     Nothing,
-    /// The program's owner mends the program.
+    /// The owner fixes the program.
     Program,
-    /// The GPU is reset when nobody needs it.
+    /// Reset the GPU once it is unused.
     Later,
-    /// The GPU is reset.
+    /// Reset the GPU.
     Reset,
-    /// The machine is restarted.
+    /// Restart the machine.
     Restart,
-    /// An administrator checks links between GPUs.
+    /// An administrator checks the links between GPUs.
     Links,
 }
 
-/// What an error means.
+/// Meaning of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Meaning {
     pub(super) text: &'static str,
@@ -30,7 +30,7 @@ pub(super) struct Meaning {
 }
 
 impl Act {
-    /// How sick a GPU is that needs this.
+    /// How serious an error with this action is.
     pub(super) const fn grade(self) -> Grade {
         match self {
             Self::Nothing | Self::Program => Grade::Good,
@@ -39,7 +39,7 @@ impl Act {
         }
     }
 
-    /// What to do, for the holders and the administrator.
+    /// Advice for the holders and the administrator.
     pub(super) fn tell(self, gpu: usize) -> String {
         match self {
             Self::Nothing => "nothing to do".to_owned(),
@@ -120,7 +120,7 @@ pub(super) fn of(code: u64) -> Meaning {
             Act::Links,
         ),
     };
-    // What nobody knows is worth a look, whatever it is.
+    // An unknown error deserves a check.
     let act = if act == Act::Links && code != 74 {
         Act::Later
     } else {
@@ -129,7 +129,7 @@ pub(super) fn of(code: u64) -> Meaning {
     Meaning { text, act }
 }
 
-/// What the driver says that a GPU needs; absent where it says nothing, or that it needs nothing.
+/// The driver's recovery action; absent if it reports none.
 pub(super) fn recovery(action: Option<u64>) -> Option<(&'static str, Act)> {
     Some(match action? {
         0 => return None,
@@ -143,7 +143,7 @@ pub(super) fn recovery(action: Option<u64>) -> Option<(&'static str, Act)> {
     })
 }
 
-/// Why clocks are throttled, where that needs attention: not for being idle or at the power limit.
+/// Why clocks are throttled, if that needs attention: not for idleness or the power limit.
 pub(super) fn throttled(bits: u64) -> Vec<String> {
     [
         (0x8, "hardware slowdown"),

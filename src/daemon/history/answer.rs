@@ -17,26 +17,26 @@ use crate::daemon::names::Names;
 use crate::daemon::played::Machine;
 use crate::daemon::viewer::Viewer;
 
-/// Points of a line where nobody says how many.
+/// Default number of points in a line.
 const POINTS: i64 = 120;
 /// Points of a user's line in a report.
 const REPORT_POINTS: i64 = 60;
-/// Weeks that hours of the week are means of.
+/// Period for means by hour of the week.
 const HEAT_S: i64 = 35 * 86_400;
-/// Claims in the list of the worst.
+/// Claims in the list of the most wasteful.
 const WORST: usize = 10;
-/// Lines in an answer: claims beyond these are left out, the smallest first.
+/// Maximum number of lines in an answer; the smallest are left out.
 const MOST_LINES: usize = 200;
 
-/// What is known of the machine beside the history, and the one who asks.
+/// Facts about the machine, and the caller.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Place {
     /// UUIDs by index.
     pub(crate) gpus: Vec<String>,
-    /// Now, Unix milliseconds.
+    /// Now, in Unix milliseconds.
     pub(crate) now_ms: u64,
     pub(crate) viewer: Viewer,
-    /// For a report, where runs can be played: on what, and the most bytes that claims that run had so far.
+    /// For a report, if runs can be replayed: the machine, and the peak bytes of running claims.
     pub(crate) played: Option<Box<(Machine, BTreeMap<u64, u64>)>>,
 }
 
@@ -58,7 +58,7 @@ impl Place {
                 messages::period_ends_first(),
             ));
         }
-        // A step that has begun is in.
+        // A step that has begun is included.
         Ok(((from_ms / 1000) as i64, (to / 1000) as i64 + 1))
     }
 }
@@ -71,7 +71,7 @@ fn broken(error: &rusqlite::Error) -> WireError {
     .with_hint("gshare doctor says why")
 }
 
-/// Name of the user whose sum it is.
+/// Name of the user of a sum.
 fn user_name(names: &Names, uid: u32) -> String {
     match uid {
         NOBODY => "(no name kept)".to_owned(),
@@ -79,7 +79,7 @@ fn user_name(names: &Names, uid: u32) -> String {
     }
 }
 
-/// Mean use over a time of which `known` of `all` was known.
+/// Mean use over a time of which `known` of `all` is known.
 fn scaled(sum: Option<f64>, all: f64, known: f64) -> (Option<f64>, bool) {
     match sum {
         Some(value) if known > 0.0 && all > known * 1.001 => (Some(value * all / known), true),
@@ -134,7 +134,7 @@ pub(super) fn only(kinds: &[i64]) -> Filter {
     }
 }
 
-/// A line with points wherever somebody looked.
+/// A line with points wherever there was a look.
 fn points(
     line: &BTreeMap<i64, Sum>,
     span: &Span,
@@ -150,14 +150,14 @@ fn points(
         .collect()
 }
 
-/// Takes use and memory from what the devices said.
+/// Takes use and memory from the devices' figures.
 fn with_devices(line: &mut BTreeMap<i64, Sum>, devices: &BTreeMap<i64, Sum>) {
     for (b, device) in devices {
         let sum = line.entry(*b).or_default();
         if device.used.is_some() {
             sum.used = device.used;
             sum.estimate = device.estimate;
-            // Known for a part of the time of a part of the GPUs: what is missing is not made up.
+            // Known for a part of the time of a part of the GPUs: the rest is not estimated.
             sum.used_known = sum.claimed;
         }
         sum.busy = device.busy.or(sum.busy);
@@ -165,7 +165,7 @@ fn with_devices(line: &mut BTreeMap<i64, Sum>, devices: &BTreeMap<i64, Sum>) {
     }
 }
 
-/// Which lines are asked for.
+/// The lines of a query.
 fn filter(spec: &HistorySpec, place: &Place, names: &Names) -> Result<Filter, WireError> {
     let mut filter = Filter {
         private_of: place.viewer.only(),
@@ -223,7 +223,8 @@ impl Store {
     /// Lines over time.
     ///
     /// # Errors
-    /// A time that ends before it begins, something that is not known, a file that cannot be read.
+    ///
+    /// A time that ends before it begins, an unknown name, a file that cannot be read.
     pub(crate) fn history(
         &self,
         spec: &HistorySpec,
@@ -330,7 +331,7 @@ impl Store {
         Ok(lines)
     }
 
-    /// Owner and name of a claim; `None` where an older version kept figures of a claim without them.
+    /// Owner and name of a claim; `None` if an older version kept figures without them.
     fn face(&self, claim: u64) -> rusqlite::Result<Option<ClaimFace>> {
         let row = |r: &rusqlite::Row<'_>| {
             let notebook: Option<String> = r.get(4)?;
@@ -381,7 +382,7 @@ impl Store {
             found.into_values().next().unwrap_or_default()
         };
         let alone = by == HistoryBy::Gpu && !whole;
-        // Seven days of 24 hours: sums of what there was, claimed, and used with what of it was known.
+        // Seven days of 24 hours: sums of capacity, claimed, used, and claimed while use was known.
         let mut cells = vec![[0.0_f64; 4]; 7 * 24];
         for (b, machine) in &looked {
             let at = span.from + b * span.step;
@@ -420,6 +421,7 @@ impl Store {
     /// Sums by user, GPU and claim.
     ///
     /// # Errors
+    ///
     /// As [`Self::history`].
     pub(crate) fn report(
         &self,
@@ -429,7 +431,7 @@ impl Store {
     ) -> Result<ReportView, WireError> {
         let read = |error: rusqlite::Error| broken(&error);
         let (from, to) = place.span(spec.from_ms, spec.to_ms)?;
-        // Hours for days, minutes for hours: a report is over time that is rounded to these.
+        // A report over days uses hours, over hours it uses minutes; its time is rounded to these.
         let level = match to - from {
             0..=3600 => 0,
             3601..=172_800 => 1,
@@ -559,7 +561,7 @@ impl Store {
         Ok(worst)
     }
 
-    /// What users claimed and used in the last day.
+    /// Use of each user in the last day.
     pub(crate) fn day(&self, now_ms: u64) -> rusqlite::Result<BTreeMap<u32, Sum>> {
         let now = (now_ms / 1000) as i64;
         let span = Span::with_level(now - 86_400, now + 1, 1, 2);
@@ -569,7 +571,7 @@ impl Store {
         Ok(lines.into_iter().filter_map(user).collect())
     }
 
-    /// What claims claimed and used between two moments, Unix milliseconds.
+    /// Use of claims between two moments, Unix milliseconds.
     pub(crate) fn of_claims(
         &self,
         from_ms: u64,

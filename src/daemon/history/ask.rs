@@ -1,5 +1,5 @@
-//! Questions to the history: sums over a time, by line and step. A time is put together from the level that was asked
-//! for, finer ones where that is not rolled up yet, and coarser ones where it is dropped already.
+//! Queries of the history: sums over a time, by line and step. A time is assembled from the requested level, from
+//! finer levels where it is not rolled up yet, and from coarser ones where it is already dropped.
 
 use rusqlite::Connection;
 use std::collections::BTreeMap;
@@ -7,10 +7,9 @@ use std::collections::BTreeMap;
 use super::store::{LEVELS, Level, Store, read, summed};
 use super::sum::Sum;
 
-/// What sums are kept apart by.
+/// How sums are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Group {
-    /// One line.
     All,
     /// UUID of the GPU.
     Gpu,
@@ -34,7 +33,7 @@ impl Group {
     }
 }
 
-/// Which lines are looked at.
+/// Which lines are included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filter {
     /// Kinds.
@@ -45,11 +44,11 @@ pub(super) struct Filter {
     pub(super) uid: Option<u32>,
     /// Only this claim.
     pub(super) claim: Option<u64>,
-    /// Without the claims of others than this user that are private.
+    /// Without private claims of users other than this one.
     pub(super) private_of: Option<u32>,
 }
 
-/// A time in Unix seconds, the level to read it from, and the length of a step of the answer.
+/// A time in Unix seconds, the level to read, and the length of a step of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) from: i64,
@@ -67,7 +66,7 @@ impl Span {
         Self::with_level(from, to, points, level)
     }
 
-    /// The same from a certain level.
+    /// The same, from this level.
     pub(super) fn with_level(from: i64, to: i64, points: i64, level: usize) -> Self {
         let unit = LEVELS[level].step;
         let from = from - from.rem_euclid(unit);
@@ -81,7 +80,7 @@ impl Span {
     }
 }
 
-/// Sums by line, and by step from the begin of the span.
+/// Sums by line, and by step from the beginning of the span.
 pub(super) type Sums = BTreeMap<String, BTreeMap<i64, Sum>>;
 
 impl Store {
@@ -96,7 +95,7 @@ impl Store {
         let mut conditions = Vec::new();
         let kinds: Vec<String> = filter.kinds.iter().map(ToString::to_string).collect();
         conditions.push(format!("s.kind IN ({})", kinds.join(", ")));
-        // Those that are kept without a claim are no line.
+        // Sums without a claim form no line.
         conditions.extend((group == Group::Claim).then(|| "s.claim <> 0".to_owned()));
         conditions.extend(filter.uid.map(|uid| format!("s.uid = {uid}")));
         conditions.extend(filter.claim.map(|c| format!("s.claim = {c}")));
@@ -125,7 +124,7 @@ impl Store {
         Ok(found)
     }
 
-    /// From which tables a span is read.
+    /// The tables from which a span is read.
     fn parts(&self, span: &Span) -> rusqlite::Result<Vec<(&'static Level, i64, i64)>> {
         let mut parts = Vec::new();
         let (mut from, mut to) = (span.from, span.to);
@@ -136,10 +135,10 @@ impl Store {
             parts.push((&LEVELS[pair + 1], from, mark));
             from = mark;
         }
-        // The level itself where nothing finer was used, else the finest.
+        // The level itself if no finer one is used, otherwise the finest.
         let last = if span.level == 0 { 0 } else { usize::MAX };
         if last == 0 {
-            // Coarser levels at the begin, where this one is dropped already.
+            // Coarser levels at the beginning, where this one is already dropped.
             for (level, coarse) in LEVELS.iter().zip(&LEVELS[1..]) {
                 let oldest = oldest(&self.db, level)?.unwrap_or(to).clamp(from, to);
                 let oldest = (oldest - oldest.rem_euclid(coarse.step)).max(from);
@@ -150,7 +149,7 @@ impl Store {
         } else {
             parts.push((&LEVELS[0], from, to));
             if span.level == 1 {
-                // Minutes that are dropped already.
+                // Minutes that are already dropped.
                 let (_, begin, end) = parts[0];
                 let oldest = oldest(&self.db, &LEVELS[1])?
                     .unwrap_or(end)

@@ -1,5 +1,5 @@
-//! Records of runs that ended: what was run, asked, used, and how it ended. A table of the history's file, written by the
-//! thread that has it. What a prediction would have said is kept with each, so that its errors are known.
+//! Records of ended runs: command, size, use, and how it ended. A table in the history's file, written by its thread.
+//! Each record keeps the prediction that would have been made, so that its error is known.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 use super::store::Store;
 use crate::hash::sha256;
 
-/// Records that are kept, at most; the oldest go first.
+/// Maximum number of records; the oldest are dropped.
 const MOST: i64 = 100_000;
-/// Parts of its time by which a run's memory is remembered.
+/// Number of equal parts of its time for which a run's memory is recorded.
 pub(crate) const PARTS: usize = 32;
 
 pub(super) const SCHEMA: &str = "
@@ -32,20 +32,20 @@ CREATE INDEX IF NOT EXISTS run_score ON run (uid, kind, ended_ms);
 CREATE INDEX IF NOT EXISTS run_ended ON run (ended_ms);
 ";
 
-/// A run of a command in a claim that has ended. Bytes, seconds; parts of a GPU are 0 to 1.
+/// An ended run of a command in a claim. Bytes, seconds; fractions of a GPU are 0 to 1.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RunRecord {
-    /// Number of the record; 0 before it has one.
+    /// Number of the record; 0 until it has one.
     #[serde(default)]
     pub(crate) id: u64,
     /// Number of the claim.
     pub(crate) claim: u64,
-    /// When it ended, Unix milliseconds.
+    /// End, Unix milliseconds.
     pub(crate) ended_ms: u64,
     pub(crate) uid: u32,
     pub(crate) project: String,
     pub(crate) class: String,
-    /// What was run; of the words in the file only whether they are the same as those of another run.
+    /// The command. Words of its arguments are kept only as hashes, to compare runs.
     #[serde(flatten)]
     pub(crate) shape: Shape,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,54 +56,54 @@ pub(crate) struct RunRecord {
     pub(crate) used: UsedByRun,
     #[serde(flatten)]
     pub(crate) ended: EndOfRun,
-    /// What a prediction before it was from, and its error in units of its spread.
+    /// Basis of the prediction before it, and its error in units of its spread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) level: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) score: Option<f64>,
 }
 
-/// What a run had and was promised.
+/// Size and limits of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AskedByRun {
     /// Model of its GPU.
     pub(crate) gpu_model: String,
     /// GPUs that it had.
     pub(crate) gpus: u32,
-    /// Asked on each.
+    /// Requested on each.
     #[serde(rename = "asked_mem")]
     pub(crate) mem: u64,
     #[serde(rename = "asked_sm")]
     pub(crate) sm: f64,
-    /// It was claimed with `-g auto`.
+    /// Claimed with `-g auto`.
     #[serde(default)]
     pub(crate) auto: bool,
 }
 
-/// What a run used.
+/// Use of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct UsedByRun {
-    /// Highest on one GPU.
+    /// Peak on one GPU.
     pub(crate) peak: u64,
-    /// Half of the time, nine tenths, 99 % of it at most.
+    /// Median, 90th and 99th percentile over its time.
     pub(crate) mem: [u64; 3],
-    /// Highest in each part of the run, in the order of time.
+    /// Peak in each part of the run, in order of time.
     pub(crate) parts: Vec<u64>,
     /// Means over the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sm_active: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) occupancy: Option<f64>,
-    /// Seconds by twentieths of its GPU that it used: of its time where it had turns, of its SMs else.
+    /// Seconds per twentieth of its GPU that it used: of GPU time in turns, otherwise of SMs.
     pub(crate) busy: [f64; BINS],
-    /// It had turns.
+    /// Its claim took turns.
     pub(crate) in_turns: bool,
-    /// Seconds of a whole GPU: worked, borrowed above what was asked, held back.
+    /// Seconds of a whole GPU: worked, burst above its size, throttled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) gpu_s: Option<f64>,
     pub(crate) burst_gpu_s: f64,
     pub(crate) throttled_s: f64,
-    /// Allocations that the cap refused.
+    /// Allocations refused at the cap.
     #[serde(default)]
     pub(crate) refusals: u64,
 }
@@ -115,7 +115,7 @@ pub(crate) struct EndOfRun {
     /// Why its claim ended.
     #[serde(rename = "end")]
     pub(crate) cause: String,
-    /// What its command returned, or the signal that ended it; none of both where the kernel did not say it.
+    /// Exit status of its command, or the signal that ended it; neither if the kernel did not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,7 +132,7 @@ impl RunRecord {
     }
 }
 
-/// What is kept of the words of arguments, which are compared and never shown.
+/// The stored form of arguments, which are compared and never shown.
 fn kept(words: &str) -> String {
     match words {
         "" => String::new(),
@@ -140,27 +140,27 @@ fn kept(words: &str) -> String {
     }
 }
 
-/// Whose runs are asked for.
+/// Whose runs may be used.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Whose {
     pub(crate) uid: u32,
-    /// Those of users with the same primary group may be.
+    /// Also those of users with the same primary group.
     pub(crate) group: bool,
-    /// Everybody's may be.
+    /// Also everybody's.
     pub(crate) all: bool,
 }
 
-/// What earlier runs say of a command.
+/// Experience from earlier runs of a command.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
     pub(crate) estimate: Option<Estimate>,
-    /// The records of the runs that it rests on, newest first.
+    /// The records that it is based on, newest first.
     pub(crate) records: Vec<RunRecord>,
     pub(crate) time: Option<Span>,
 }
 
 impl Told {
-    /// The part of a GPU's SMs (or time) that would have been enough for nine in ten of these runs.
+    /// The fraction of a GPU's SMs (or time) that was enough for nine in ten of these runs.
     pub(crate) fn share(&self) -> Option<f64> {
         let enough = |r: &RunRecord| Busy(r.used.busy).enough();
         let mut all: Vec<f64> = self.records.iter().filter_map(enough).collect();
@@ -201,7 +201,7 @@ impl Store {
         let mut found = Vec::new();
         for row in rows {
             let (id, text) = row?;
-            // One that cannot be read says nothing.
+            // Skip a record that cannot be read.
             if let Ok(mut record) = serde_json::from_str::<RunRecord>(&text) {
                 record.id = id.unsigned_abs();
                 found.push(record);
@@ -210,7 +210,7 @@ impl Store {
         Ok(found)
     }
 
-    /// What earlier runs say.
+    /// Experience from earlier runs.
     pub(crate) fn told(&self, whose: &Whose, shape: &Shape, gpus: u32) -> rusqlite::Result<Told> {
         let shape = &Shape {
             words: kept(&shape.words),
@@ -237,7 +237,7 @@ impl Store {
                     })
             });
         }
-        // Only looked at when nothing nearer is there.
+        // Needed only if there are no closer runs.
         let user = if own.is_empty() && shared.is_empty() {
             self.list("uid = ?1", &[&whose.uid], RUNS)?
         } else {
@@ -265,7 +265,7 @@ impl Store {
         })
     }
 
-    /// How long runs of a user with as many GPUs take; of a script where that was run often enough.
+    /// Duration of a user's runs with this number of GPUs; of one script, if it ran often enough.
     pub(crate) fn time_of(
         &self,
         uid: u32,
@@ -290,7 +290,7 @@ impl Store {
         Ok(duration(&same, &user))
     }
 
-    /// Keeps a run, with what would have been said of it.
+    /// Stores a run, with the prediction that would have been made.
     pub(crate) fn add_run(&mut self, mut record: RunRecord, whose: &Whose) -> rusqlite::Result<()> {
         let shape = record.shape.clone();
         let told = self.told(whose, &shape, record.asked.gpus)?;
@@ -339,7 +339,7 @@ impl Store {
     }
 }
 
-/// Records of earlier versions had the words of arguments.
+/// Records of earlier versions contained the words of arguments.
 pub(super) fn forget_words(store: &mut Store) -> rusqlite::Result<()> {
     const DONE: &str = "words";
     let done = "SELECT 1 FROM meta WHERE key = ?1";
@@ -357,7 +357,7 @@ pub(super) fn forget_words(store: &mut Store) -> rusqlite::Result<()> {
             if let Some(record) = found.first_mut() {
                 record.shape.words = kept(&record.shape.words);
             }
-            // One that cannot be read is of no use.
+            // Skip a record that cannot be read.
             let text = found.first().and_then(|r| serde_json::to_string(r).ok());
             store
                 .db
@@ -371,7 +371,7 @@ pub(super) fn forget_words(store: &mut Store) -> rusqlite::Result<()> {
     })
 }
 
-/// Puts records in as they are, for benchmarks.
+/// Inserts records unchanged, for benchmarks.
 #[cfg(feature = "lab")]
 pub(crate) fn put_runs(store: &Store, records: &[RunRecord]) -> rusqlite::Result<()> {
     store.db.execute_batch("BEGIN")?;

@@ -1,5 +1,5 @@
-//! What is suggested, and why, in words. Every number in a reason is in the records that it rests on, or computed from
-//! them in the plainest way (count, smallest, largest, median).
+//! Suggested sizes, with reasons in words. Every number in a reason is in the records behind it, or a count, minimum,
+//! maximum or median of them.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -15,25 +15,25 @@ use super::runs::{RunRecord, Told};
 /// Sizes are multiples of this.
 pub(crate) const STEP: u64 = 256 << 20;
 
-/// What a run used so far.
+/// Use of a run so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Used {
     pub(crate) seconds: f64,
     pub(crate) peak: u64,
-    /// Next minutes' memory, and part of the SMs.
+    /// Expected memory in the next minutes, and the fraction of SMs.
     pub(crate) next_mem: Option<u64>,
     pub(crate) next_sm: Option<f64>,
-    /// Part of the SMs that is enough, and the most that was used.
+    /// Fraction of the SMs that is enough, and the largest used.
     pub(crate) enough: Option<f64>,
     pub(crate) most: Option<f64>,
 }
 
-/// Bytes up to a multiple of [`STEP`].
+/// Rounds bytes up to a multiple of [`STEP`].
 pub(crate) fn rounded(bytes: f64) -> u64 {
     ((bytes / STEP as f64).ceil() as u64).max(1) * STEP
 }
 
-/// What a machine has, and what it gives without being asked.
+/// Capacity and defaults of the machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) default_mem: Bytes,
@@ -43,7 +43,7 @@ pub(crate) struct Facts {
     pub(crate) first_look: Duration,
 }
 
-/// A claim that runs.
+/// A running claim.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     pub(crate) id: String,
@@ -54,7 +54,7 @@ pub(crate) struct Running {
     pub(crate) used: Used,
 }
 
-/// `9.1-9.6 GiB`, or one of the two where they are the same.
+/// `9.1-9.6 GiB`, or one value if both are the same.
 fn from_to(low: u64, high: u64) -> String {
     let (a, b) = (Bytes(low).to_string(), Bytes(high).to_string());
     if a == b {
@@ -72,7 +72,7 @@ fn runs(n: usize) -> String {
     }
 }
 
-/// A command line as one would type it.
+/// A command line as typed in a shell.
 pub(crate) fn typed(command: &[String]) -> String {
     let plain = |w: &String| {
         let safe = |c: char| c.is_ascii_alphanumeric() || "-_=./:,+@%".contains(c);
@@ -85,7 +85,7 @@ pub(crate) fn typed(command: &[String]) -> String {
     command.iter().map(plain).collect::<Vec<_>>().join(" ")
 }
 
-/// Why: from which runs, what they needed, and how sure that is.
+/// Reasons: the earlier runs, what they needed, and how certain that is.
 pub(crate) fn reasons(told: &Told) -> Vec<String> {
     let Some(e) = &told.estimate else {
         return Vec::new();
@@ -165,7 +165,7 @@ fn share_reason(records: &[RunRecord], share: Option<f64>) -> Option<String> {
     Some(text)
 }
 
-/// The size of a command.
+/// Suggests a size for a command.
 pub(crate) fn suggest(told: &Told, facts: &Facts, command: &[String]) -> Suggestion {
     let mut out = Suggestion {
         confidence: "guess".to_owned(),
@@ -235,7 +235,7 @@ fn frees(out: &mut Suggestion, asked_mem: u64, asked_sm: f64) {
     out.frees_sm = out.sm.map(|sm| asked_sm - sm);
 }
 
-/// The size of a claim that runs.
+/// Suggests a size for a running claim.
 pub(crate) fn running(told: &Told, facts: &Facts, claim: &Running) -> Suggestion {
     let mut out = suggest(told, facts, &claim.command);
     out.id = Some(claim.id.clone());
@@ -257,7 +257,7 @@ pub(crate) fn running(told: &Told, facts: &Facts, claim: &Running) -> Suggestion
             out.sm = used.enough;
             out.reasons = vec![format!("a guess: {seen}, and nothing else is known")];
         } else {
-            // Nothing is known yet: it stays as it is.
+            // Without experience it stays as it is.
             out.mem = claim.asked_mem;
             out.sm = Some(claim.asked_sm);
             out.reasons.push(seen);

@@ -1,5 +1,5 @@
-//! For the report: what sharing would have made of the runs that had no limits. Playing them takes seconds where many
-//! would have waited, so it is done in a thread of its own.
+//! For the report: what sharing would have meant for runs without limits. A replay takes seconds if many would have
+//! waited, so it has its own thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -17,10 +17,10 @@ use crate::daemon::journal::{self, ClaimRecord};
 use crate::daemon::names::Names;
 use crate::daemon::played::{self, Machine, Run};
 
-/// Of a shorter time nothing is played.
+/// Shorter times are not replayed.
 const DAY_S: f64 = 86_400.0;
 
-/// Mean part of its GPUs that a claim used: SM activity or GPU time, whichever is more.
+/// Mean fraction of its GPUs that a claim used: SM activity or GPU time, whichever is larger.
 fn used(sum: &Sum) -> Option<f64> {
     let part = |used: Option<f64>, seconds: f64| used.map(|u| u / seconds);
     let sms = part(sum.used, sum.used_s).filter(|_| sum.used_s > 0.0);
@@ -28,7 +28,7 @@ fn used(sum: &Sum) -> Option<f64> {
     sms.into_iter().chain(busy).max_by(f64::total_cmp)
 }
 
-/// Plays runs for a report, and answers with it. One at a time, so that questions take one processor at most.
+/// Replays runs for a report and answers it. One at a time, so that queries use one processor at most.
 pub(crate) fn answer(
     mut view: ReportView,
     (mut runs, machine): (Vec<Run>, Machine),
@@ -55,8 +55,8 @@ pub(crate) fn answer(
 }
 
 impl Store {
-    /// The runs of a report's time, to be played, if any program or claim ran without limits in it. Where that cannot be
-    /// done the report says why.
+    /// The runs to replay for a report, if any program or claim ran without limits. Otherwise the report says why
+    /// there is no replay.
     pub(crate) fn to_be_played(
         &self,
         journal: &Connection,
@@ -72,7 +72,7 @@ impl Store {
         });
         let ended = journal::ended_since(journal, from_ms)?;
         let mut records: Vec<(ClaimRecord, u64, u64)> = ended.into_iter().chain(running).collect();
-        // What never had memory on a GPU needs none.
+        // A run without GPU memory needs none.
         records.retain(|(record, _, peak)| *peak > 0 && record.granted_ms < to_ms);
         if !records
             .iter()
@@ -101,7 +101,7 @@ impl Store {
         Ok(Some((records.into_iter().map(run).collect(), machine)))
     }
 
-    /// UUIDs of the GPUs that claims had.
+    /// UUIDs of the GPUs of each claim.
     fn gpus_of_claims(&self) -> rusqlite::Result<BTreeMap<u64, BTreeSet<String>>> {
         let sql = format!(
             "SELECT claim, gpu FROM series WHERE kind = {} AND claim <> 0",

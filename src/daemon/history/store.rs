@@ -1,5 +1,5 @@
-//! The history's file: one SQLite database, three tables of sums (ten seconds, a minute, an hour), each rolled up from
-//! the one before in the transaction that ends its step. One thread has it open.
+//! The history's file: one SQLite database with three tables of sums (ten seconds, a minute, an hour), each rolled up
+//! from the finer one in the transaction that ends its step. One thread has it open.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,9 +16,9 @@ pub(crate) struct Level {
     pub(crate) table: &'static str,
     /// Seconds of a step.
     pub(crate) step: i64,
-    /// Seconds that steps are kept.
+    /// Seconds for which steps are kept.
     pub(crate) kept: i64,
-    /// Where its mark stands: up to when it is rolled up.
+    /// Name of its mark: the time up to which it is rolled up.
     mark: &'static str,
 }
 
@@ -46,18 +46,18 @@ pub(crate) const LEVELS: [Level; 3] = [
     },
 ];
 
-/// Longer than this, sums are kept without a user or a claim, and records of runs not at all. The mark is up to when that
-/// is done.
+/// After this time sums are kept without user and claim, and run records are deleted. Its mark is the time up to
+/// which that is done.
 const NAMED: Level = Level {
     table: "hour",
     step: 3600,
     kept: 90 * DAY,
     mark: "named",
 };
-/// Owner of sums that are kept without a user.
+/// Owner of sums without a user.
 pub(crate) const NOBODY: u32 = u32::MAX;
 
-/// 2 added `mem_borrowed`, which is unknown in what was recorded before; 3 added `private`.
+/// 2 added `mem_borrowed`, which is unknown in older rows; 3 added `private`.
 const FORMAT: i64 = 3;
 
 /// The columns of sums in the order of [`values`].
@@ -81,7 +81,7 @@ pub(super) const COLUMNS: [&str; 18] = [
     "idle_other",
     "mem_borrowed",
 ];
-/// Those of them that may be unknown.
+/// Columns that may be unknown.
 const UNKNOWN: [&str; 4] = ["used", "busy", "mem_used", "mem_borrowed"];
 
 fn schema() -> String {
@@ -114,7 +114,7 @@ fn schema() -> String {
     )
 }
 
-/// What a claim is called in reports.
+/// A claim's name in reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClaimFace {
     /// Number.
@@ -123,13 +123,12 @@ pub(crate) struct ClaimFace {
     pub(crate) uid: u32,
     /// Granted, Unix milliseconds.
     pub(crate) since_ms: u64,
-    /// Project.
     pub(crate) project: String,
-    /// What runs.
+    /// The program.
     pub(crate) what: String,
-    /// Notebook, and where that word is from.
+    /// Notebook, and the source of that name.
     pub(crate) notebook: Option<(String, String)>,
-    /// Other users do not see it.
+    /// Hidden from other users.
     pub(crate) private: bool,
 }
 
@@ -142,7 +141,7 @@ pub(crate) struct Store {
     insert: String,
 }
 
-/// Shares are kept in thousandths of a GPU second, bytes in MiB seconds: both fit into few bytes of SQLite.
+/// Shares are stored in thousandths of a GPU second, bytes in MiB seconds: small numbers for SQLite.
 const SHARE: f64 = 1000.0;
 const MIB: f64 = 1_048_576.0;
 
@@ -175,7 +174,7 @@ fn values(sum: &Sum) -> [Option<i64>; 18] {
     ]
 }
 
-/// Reads a sum from the columns of [`COLUMNS`] that begin at `first`.
+/// Reads a sum from the [`COLUMNS`] that begin at `first`.
 pub(super) fn read(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Sum> {
     let get = |i: usize| row.get::<_, Option<i64>>(first + i);
     let share = |i: usize| Ok::<_, rusqlite::Error>(get(i)?.map(|v| v as f64 / SHARE));
@@ -225,11 +224,11 @@ fn fields(key: &Key) -> (i64, i64, i64, &str) {
 }
 
 impl Store {
-    /// Opens or makes the file. One that is damaged is put aside: a history is not worth a service that does not
-    /// start.
+    /// Opens or creates the file. A damaged file is renamed: the service starts without its history.
     ///
     /// # Errors
-    /// When none can be had, or the file is of a newer gshare.
+    ///
+    /// When the file can be neither opened nor created, or has a newer format.
     pub(crate) fn open(path: &Path, max_bytes: u64) -> rusqlite::Result<Self> {
         match Self::try_open(path, max_bytes) {
             Err(error) if is_damage(&error) => {
@@ -259,13 +258,13 @@ impl Store {
             )));
         }
         if found == 0 {
-            // Pages are given back when the oldest points go.
+            // Free pages are returned to the file system.
             db.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         }
         db.pragma_update(None, "journal_mode", "WAL")?;
-        // Nothing is lost when the process is killed; with the power the last minutes may be.
+        // A killed process loses nothing; a power failure may lose the last minutes.
         db.pragma_update(None, "synchronous", "NORMAL")?;
-        // The service is to stay small: a MiB of pages is enough to write with.
+        // Keep the service small: one MiB of pages is enough for writing.
         db.pragma_update(None, "cache_size", -1024)?;
         if found == 1 {
             for level in &LEVELS {
@@ -308,7 +307,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Takes over points of an older version, once.
+    /// Imports points of an older version, once.
     pub(crate) fn take_over(&mut self, steps: &[Step]) -> rusqlite::Result<()> {
         self.in_transaction(|store| {
             let done: Option<i64> = store
@@ -332,7 +331,7 @@ impl Store {
         })
     }
 
-    /// A GPU's activity in percent since a moment, oldest first: when in milliseconds, and what if it was known.
+    /// A GPU's activity since a moment, oldest first: milliseconds, and percent if known.
     pub(crate) fn activity_since(
         &self,
         uuid: &str,
@@ -351,7 +350,7 @@ impl Store {
             .collect()
     }
 
-    /// Adds steps, rolls up what ended with them and drops what is too old, all or nothing.
+    /// Adds steps, rolls up complete ones and deletes old ones, in one transaction.
     pub(crate) fn add_all(&mut self, steps: &[Step]) -> rusqlite::Result<()> {
         let result = self.in_transaction(|store| {
             for step in steps {
@@ -360,7 +359,7 @@ impl Store {
             Ok(())
         });
         if result.is_err() {
-            // Numbers that were given out in it are not in the file.
+            // Numbers assigned in the failed transaction are not in the file.
             self.series.clear();
         }
         result
@@ -386,7 +385,7 @@ impl Store {
             let all = [Some(step.at), Some(series)].into_iter().chain(values);
             statement.execute(rusqlite::params_from_iter(all))?;
         }
-        // A clock that was put back writes into steps that are rolled up already: roll them again.
+        // After the clock is set back, steps fall into rolled-up time: roll it up again.
         for level in LEVELS[1..].iter().chain([&NAMED]) {
             let begin = step.at - step.at.rem_euclid(level.step);
             if self.mark(level)?.is_some_and(|mark| mark > begin) {
@@ -405,7 +404,7 @@ impl Store {
         if let Some(id) = self.series.get(key) {
             return Ok(*id);
         }
-        // Claims come and go; the numbers of those that are there are found again.
+        // Bound the cache; numbers of current lines are read again.
         if self.series.len() > 4096 {
             self.series.clear();
         }
@@ -426,7 +425,7 @@ impl Store {
         Ok(id)
     }
 
-    /// Up to when a level is rolled up; absent before the first time.
+    /// The time up to which a level is rolled up; absent before the first time.
     pub(super) fn mark(&self, level: &Level) -> rusqlite::Result<Option<i64>> {
         self.db
             .prepare_cached("SELECT value FROM meta WHERE key = ?1")?
@@ -441,7 +440,7 @@ impl Store {
         Ok(())
     }
 
-    /// Rolls up every step that had ended by `end`. What a crash left undone is done by the next.
+    /// Rolls up every step that had ended by `end`. After a crash the next call completes it.
     fn roll(&mut self, end: i64) -> rusqlite::Result<()> {
         for pair in LEVELS.windows(2) {
             let (fine, coarse) = (&pair[0], &pair[1]);
@@ -474,7 +473,7 @@ impl Store {
 
     fn drop_old(&mut self, now: i64) -> rusqlite::Result<()> {
         for level in &LEVELS {
-            // Whole steps of the coarser level, so that no step is there in part.
+            // Delete whole steps of the coarser level, so that none is there in part.
             let cut = now - level.kept;
             self.drop_before(level, cut - cut.rem_euclid(3600))?;
         }
@@ -503,7 +502,7 @@ impl Store {
         Ok(())
     }
 
-    /// Lines of which nothing is left.
+    /// Deletes lines without any sums.
     fn drop_lines(&mut self) -> rusqlite::Result<()> {
         self.series.clear();
         self.db.execute_batch(
@@ -513,7 +512,7 @@ impl Store {
         )
     }
 
-    /// Adds up what claims and users had before a moment, without saying whose it was; records of runs go.
+    /// Merges sums before a moment into sums without user and claim; deletes run records.
     fn forget_names(&mut self, cut: i64) -> rusqlite::Result<()> {
         let cut = cut - cut.rem_euclid(NAMED.step);
         self.db
@@ -547,7 +546,7 @@ impl Store {
         self.drop_lines()
     }
 
-    /// Gives pages that are free back to the file system, a few at a time. Not in a transaction.
+    /// Returns some free pages to the file system. Not in a transaction.
     pub(crate) fn shrink(&self) -> rusqlite::Result<()> {
         self.db.execute_batch("PRAGMA incremental_vacuum(256)")
     }
@@ -564,7 +563,7 @@ impl Store {
         Ok(pages * one("page_size")?)
     }
 
-    /// Remembers what a claim is called.
+    /// Stores a claim's name.
     pub(crate) fn name_claim(&self, face: &ClaimFace) -> rusqlite::Result<()> {
         let (notebook, source) = face.notebook.clone().unzip();
         self.db
@@ -586,7 +585,7 @@ impl Store {
     }
 }
 
-/// Whether the file itself is at fault, not the disk or a lock.
+/// Whether the file itself is damaged, rather than the disk full or the file locked.
 fn is_damage(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
     matches!(

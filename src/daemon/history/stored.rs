@@ -1,4 +1,4 @@
-//! All that the service's two files have about a user, for that user (`gshare report --mine --raw`).
+//! All data about a user in the service's two files, for that user (`gshare report --mine --raw`).
 
 use gshare_proto::{StoredPlace, StoredView};
 use rusqlite::types::ValueRef;
@@ -7,17 +7,17 @@ use serde_json::{Map, Value};
 
 use super::store::{LEVELS, Store};
 
-/// Rows of an answer, and bytes after which it ends.
+/// Maximum number of rows in an answer, and bytes after which it ends.
 const ROWS: usize = 500;
 const BYTES: usize = 1 << 20;
 
 /// A table with rows about users.
 struct Table {
     name: &'static str,
-    /// Which rows are about the user ?1 with the name ?2.
+    /// Condition for rows about the user ?1 with the name ?2.
     whose: &'static str,
     columns: &'static str,
-    /// What rows are ordered by.
+    /// Columns that rows are ordered by.
     key: [&'static str; 2],
 }
 
@@ -36,7 +36,7 @@ macro_rules! of_record {
     };
 }
 
-/// Of the journal.
+/// Tables of the journal.
 const JOURNAL: [Table; 9] = [
     table("claim", of_record!()),
     table(
@@ -48,12 +48,12 @@ const JOURNAL: [Table; 9] = [
     table("event", "uid = ?1"),
     table("quota", "party = 'user:' || ?2"),
     table("drain", "by = ?2"),
-    // What they did as administrators, and what was done to their claims and quota.
+    // Their acts as administrators, and acts on their claims and guarantee.
     table(
         "audit",
         "uid = ?1 OR target = 'user:' || ?2 OR substr(target, -length(?2) - 4) = ' of ' || ?2",
     ),
-    // The recent use that the scheduler divides by.
+    // Recent use, which the scheduler divides by.
     Table {
         columns: "key, json_extract(value, '$.past.\"' || ?1 || '\"') AS past",
         ..table(
@@ -63,7 +63,7 @@ const JOURNAL: [Table; 9] = [
     },
 ];
 
-/// Of the history.
+/// Tables of the history.
 const HISTORY: [Table; 6] = [
     table("series", "uid = ?1"),
     table("face", "uid = ?1"),
@@ -81,7 +81,7 @@ const fn sums(name: &'static str) -> Table {
 }
 
 impl Store {
-    /// The rows about a user from a place on, and where the next answer begins.
+    /// The rows about a user from a position on, and where the next answer begins.
     pub(super) fn stored(
         &self,
         journal: &Connection,
@@ -119,7 +119,7 @@ impl Store {
     }
 }
 
-/// A row as one line of JSON. A document in it is part of that.
+/// A row as one line of JSON. A document in it is included as JSON.
 fn shown(table: &str, row: &rusqlite::Row<'_>) -> rusqlite::Result<String> {
     let mut line = Map::new();
     line.insert("table".to_owned(), Value::from(table));
@@ -145,7 +145,7 @@ mod tests {
     use crate::daemon::journal::{ClaimRecord, Journal, reader};
     use gshare_core::ClaimId;
 
-    /// A table that is new is either shown to the users whose rows it has, or named here as one without any.
+    /// A new table is either shown to the users in its rows, or listed here as one without users.
     #[test]
     fn every_table_is_shown_to_its_users_or_has_none() {
         let dir = tempfile::tempdir().unwrap();

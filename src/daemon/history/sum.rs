@@ -1,5 +1,5 @@
-//! Adding up what was claimed and used, in steps of ten seconds. Without IO or clock: the service gives it what it saw,
-//! the simulated weeks of the benchmark give it what they made up.
+//! Sums of claimed and used amounts, in steps of ten seconds. Without IO or clock: the service passes its looks, the
+//! benchmark's simulated weeks pass generated ones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use gshare_proto::history::{Idle, Usage};
 pub(crate) const STEP_S: i64 = 10;
 const STEP_MS: u64 = STEP_S as u64 * 1000;
 
-/// What a line of the history is about.
+/// Subject of a line of the history.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Key {
-    /// The machine: its GPUs, whether anybody claims them or not.
+    /// The machine: its GPUs, claimed or not.
     Machine,
     /// A GPU, by its UUID.
     Gpu(Arc<str>),
@@ -26,32 +26,32 @@ pub(crate) enum Key {
         /// UUID of the GPU.
         gpu: Arc<str>,
     },
-    /// A user who waits.
+    /// A waiting user.
     Wait(u32),
 }
 
-/// Why a claim did nothing.
+/// Why a claim was idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// Outside working hours.
     OffHours,
-    /// Its programs wait for somebody.
+    /// Its notebook kernel waits for input.
     Kernel,
-    /// They compute on the processor.
+    /// Its programs compute on the processor.
     Cpu,
-    /// They wait for disks.
+    /// Its programs wait for disks.
     Io,
     /// The cause is not known.
     #[default]
     Other,
 }
 
-/// Sums over a time. Shares are weighted by GPUs: half a GPU for a minute is 30.
+/// Sums over a time, weighted by GPUs: half a GPU for a minute is 30.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Sum {
-    /// Seconds in which somebody looked.
+    /// Seconds covered by looks.
     pub(crate) looked: f64,
-    /// GPU seconds claimed; of the machine, that there were.
+    /// GPU seconds claimed; for the machine, capacity.
     pub(crate) claimed: f64,
     /// GPU seconds used (SM activity).
     pub(crate) used: Option<f64>,
@@ -65,17 +65,16 @@ pub(crate) struct Sum {
     pub(crate) busy: Option<f64>,
     /// Byte seconds claimed.
     pub(crate) mem_claimed: f64,
-    /// Byte seconds used.
     pub(crate) mem_used: Option<f64>,
-    /// Byte seconds used above what was claimed.
+    /// Byte seconds used above the claim.
     pub(crate) mem_borrowed: Option<f64>,
-    /// GPU seconds above what was claimed.
+    /// GPU seconds used above the claim.
     pub(crate) borrowed: f64,
-    /// Claimed GPU seconds whose launches were held back.
+    /// Claimed GPU seconds with delayed launches.
     pub(crate) throttled: f64,
     /// GPU seconds waited for.
     pub(crate) waited: f64,
-    /// Claimed GPU seconds of idleness, by [`Cause`].
+    /// Claimed, idle GPU seconds by [`Cause`].
     pub(crate) idle: [f64; 5],
 }
 
@@ -107,7 +106,7 @@ impl Sum {
         }
     }
 
-    /// Moves what idled without a cause to a cause.
+    /// Assigns idleness without a cause to this cause.
     pub(crate) fn because(&mut self, cause: Cause) {
         let idle = std::mem::take(&mut self.idle[Cause::Other as usize]);
         self.idle[cause as usize] += idle;
@@ -125,7 +124,7 @@ impl Sum {
         }
     }
 
-    /// As it goes over the wire.
+    /// The form on the wire.
     pub(crate) fn usage(&self) -> Usage {
         Usage {
             claimed_gpu_s: self.claimed,
@@ -144,14 +143,14 @@ impl Sum {
     }
 }
 
-/// What holds of one line since the look before. Parts of a GPU, 0 to 1.
+/// State of one line since the previous look. Fractions of a GPU, 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Fact {
-    /// Claimed; of the machine, its GPUs.
+    /// Claimed; for the machine, its GPUs.
     pub(crate) claimed: f64,
     /// SM activity.
     pub(crate) used: Option<f64>,
-    /// That is an estimate.
+    /// The SM activity is an estimate.
     pub(crate) estimate: bool,
     /// Time with a kernel resident.
     pub(crate) busy: Option<f64>,
@@ -159,11 +158,11 @@ pub(crate) struct Fact {
     pub(crate) mem_claimed: f64,
     /// Bytes used.
     pub(crate) mem_used: Option<f64>,
-    /// Bytes used above what was claimed.
+    /// Bytes used above the claim.
     pub(crate) mem_borrowed: Option<f64>,
-    /// Above what was claimed.
+    /// Used above the claim.
     pub(crate) borrowed: f64,
-    /// Part of the time in which its launches were held back.
+    /// Fraction of the time with delayed launches.
     pub(crate) throttled: f64,
     /// Waited for.
     pub(crate) waited: f64,
@@ -201,13 +200,13 @@ impl Fact {
 /// The sums of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Step {
-    /// Its begin, Unix seconds.
+    /// Beginning, Unix seconds.
     pub(crate) at: i64,
     /// By line.
     pub(crate) rows: BTreeMap<Key, Sum>,
 }
 
-/// Adds up the step that is being made.
+/// Adds up the current step.
 #[derive(Debug, Default)]
 pub(crate) struct Collector {
     step: Step,
@@ -215,8 +214,8 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    /// What was seen at a moment holds since the look before, if that was not longer ago than `most_ms`: of a
-    /// longer time without a look nothing is known. Returns the steps that have ended.
+    /// Adds a look: its values hold since the previous look, if that was at most `most_ms` ago; a longer gap counts
+    /// as unknown. Returns the steps that have ended.
     pub(crate) fn look(&mut self, now_ms: u64, most_ms: u64, facts: &[(Key, Fact)]) -> Vec<Step> {
         let mut ended = Vec::new();
         let last = self.last_ms.replace(now_ms);
@@ -241,7 +240,7 @@ impl Collector {
         }
     }
 
-    /// What the step that is being made has of a claim.
+    /// A claim's rows of the current step.
     pub(crate) fn rows_of(&self, id: u64) -> impl Iterator<Item = Sum> {
         let rows = self.step.rows.iter();
         rows.filter_map(move |(key, sum)| match key {
@@ -250,7 +249,7 @@ impl Collector {
         })
     }
 
-    /// Ends the step that is being made.
+    /// Ends the current step.
     pub(crate) fn take(&mut self) -> Option<Step> {
         let step = std::mem::take(&mut self.step);
         (!step.rows.is_empty()).then_some(step)
@@ -301,7 +300,7 @@ mod tests {
         let seen = [(claim(), fact(1.0, None))];
         collector.look(1_000, 5_000, &seen);
         collector.look(2_000, 5_000, &seen);
-        // The machine slept, then the clock was put back.
+        // The machine slept, then the clock was set back.
         let ended = collector.look(90_000, 5_000, &seen);
         assert_eq!(ended[0].rows[&claim()].looked, 1.0);
         collector.look(50_000, 5_000, &seen);

@@ -1,4 +1,4 @@
-//! The file of the history: rolling up, crashes, old and new files.
+//! Tests of the history's file: roll-up, crashes, old and new formats.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ fn sum(claimed: f64, used: Option<f64>) -> Sum {
     }
 }
 
-/// A step in which user 7 claims half a GPU and uses a fifth, and nobody knows what user 8 uses.
+/// A step in which user 7 claims half a GPU and uses a fifth, and the use of user 8 is unknown.
 fn step(at: i64) -> Step {
     let mut rows = std::collections::BTreeMap::new();
     rows.insert(Key::Machine, sum(40.0, None));
@@ -110,7 +110,7 @@ fn every_level_has_the_same_sums() {
                 .all(|p| (p.claimed - 0.5).abs() < 1e-9 && p.known == 1.0)
         );
         assert_eq!(user.points[1].used, Some(0.2));
-        // What nobody knows is not 0.
+        // Unknown is not 0.
         let other = line("8");
         assert_eq!(
             (other.usage.used_gpu_s, other.usage.average_use()),
@@ -181,7 +181,7 @@ fn others_claims_have_no_names() {
     assert_eq!(labels, ["c1 -", "c2"]);
     assert!(worst.contains("c1") && !worst.contains("secret"), "{worst}");
 
-    // A job that Slurm keeps private is in nobody's list but its owner's and root's.
+    // A private Slurm job appears only in the lists of its owner and root.
     let private = ClaimFace {
         private: true,
         ..face
@@ -217,7 +217,7 @@ fn what_a_crash_left_undone_is_done_by_the_next_start() {
     let mut whole = open(&straight);
     let count = 800;
     for i in 0..count {
-        // Ended and started again at any place in a minute and an hour; the last step is written in two parts.
+        // Close and open it at any place in a minute and an hour; the last step is written in two parts.
         let mut store = open(&dir);
         store.add_all(&[step(BEGIN + i * 10)]).unwrap();
         whole.add_all(&[step(BEGIN + i * 10)]).unwrap();
@@ -269,7 +269,7 @@ fn old_points_go_and_the_file_stays_within_its_bound() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::open(&dir.path().join("h.db"), 2 << 20).unwrap();
     let mut most = 0;
-    // Many claims, four days: two MiB do not take all of it.
+    // Many claims over four days need more than two MiB.
     for hour in 0..96 {
         let steps: Vec<Step> = (0..360)
             .step_by(3)
@@ -292,7 +292,7 @@ fn old_points_go_and_the_file_stays_within_its_bound() {
     };
     assert!(count("hour") >= 90, "{} hours are left", count("hour"));
     assert!(count("ten") < 86_400 / 10);
-    // The report still has all of it, from the hours.
+    // The report still covers all of it, from the hours.
     let usage = report(&store, BEGIN, BEGIN + 96 * 3600).users;
     let user = usage.iter().find(|u| u.uid == 7).unwrap();
     assert!(
@@ -382,7 +382,7 @@ fn memory_above_the_claim_is_added_up_and_unknown_where_it_was_not_counted() {
     let path = dir.path().join("history.db");
     let mut store = open(&dir);
     store.add_all(&[step(BEGIN)]).unwrap();
-    // As a file of the first format has it.
+    // The file of the first format.
     let sql = "ALTER TABLE face DROP COLUMN private";
     store.db.execute_batch(sql).unwrap();
     store.db.pragma_update(None, "user_version", 1).unwrap();
@@ -440,7 +440,7 @@ fn after_90_days_sums_have_no_owner_and_runs_are_gone() {
     assert_eq!(claimed(&after), claimed(&before));
     assert_eq!(after.total.used_gpu_s, before.total.used_gpu_s);
     let count = |sql: &str| -> i64 { store.db.query_row(sql, [], |r| r.get(0)).unwrap() };
-    // The claims that still run are in new hours by name.
+    // Running claims keep their names in new hours.
     let named =
         "SELECT count(*) FROM hour JOIN series s ON s.id = series WHERE s.claim <> 0 AND at < ";
     assert_eq!(count(&format!("{named}{}", later - 90 * 86_400)), 0);
@@ -473,7 +473,7 @@ fn of_arguments_only_numbers_are_kept() {
         store.db.query_row(sql, [], |r| r.get(0)).unwrap()
     };
     let mut store = open(&dir);
-    // As an earlier version wrote it.
+    // The format of an earlier version.
     let old = serde_json::to_string(&run).unwrap();
     let sql = "INSERT INTO run (ended_ms, uid, script, gpus, seconds, record) VALUES (1, 7, 'train.py', 1, 1.0, ?1)";
     store.db.execute(sql, [old]).unwrap();
@@ -486,7 +486,7 @@ fn of_arguments_only_numbers_are_kept() {
     let shape = run.shape.clone();
     store.add_run(run, &Whose::default()).unwrap();
     assert!(!text(&store).contains("secret"), "{}", text(&store));
-    // Both are still known as runs of the same command.
+    // Both count as runs of the same command.
     let whose = Whose {
         uid: 7,
         ..Whose::default()
@@ -495,15 +495,15 @@ fn of_arguments_only_numbers_are_kept() {
     assert_eq!(told.records.len(), 2);
 }
 
-/// By hand: three runs of an hour, half an hour apart, each with 11 GiB and a tenth of 20 GiB: 0.605 of the GPU, so none fits
-/// beside another. The second would have waited half an hour, the third an hour.
+/// By hand: three runs of an hour, half an hour apart, each with 11 GiB and a tenth of 20 GiB: 0.605 of the GPU, so
+/// no two fit together. The second would have waited half an hour, the third an hour.
 #[test]
 fn a_report_plays_recorded_runs_once_there_is_a_day_of_records() {
     const HALF: i64 = 1800;
     let dir = tempfile::tempdir().unwrap();
     let mut store = open(&dir);
     let mut journal = Journal::open(&dir.path().join("gshare.db")).unwrap();
-    // Of the second and the third it is known that they were on one GPU and used 0.3 of it.
+    // The second and third are known to have used 0.3 of one GPU.
     let look = |at: i64| {
         let mut rows = std::collections::BTreeMap::new();
         rows.insert(Key::Machine, sum(10.0, None));
@@ -577,7 +577,7 @@ fn a_report_plays_recorded_runs_once_there_is_a_day_of_records() {
         (3, [0, 0], [0, 0])
     );
     assert_eq!((total.waited, total.longest_s), ([2, 2], [3600.0, 3600.0]));
-    // Of the first nothing is known, so it keeps a whole GPU for its hour; and its GPU is another than theirs.
+    // Nothing is known of the first, so it keeps a whole GPU for its hour, and not the others' GPU.
     let hours = total.held_gpu_s.map(|s| (s / 3.6).round());
     assert_eq!(hours, [1815.0, 2210.0], "thousandths");
     assert_eq!(sharing.occupied_gpu_s, 2.5 * 3600.0);

@@ -9,25 +9,25 @@ use gshare_enforcer::proc;
 use super::sum::Cause;
 use crate::daemon::live::Live;
 
-/// Processors that a claim keeps busy at least while it counts as computing on them.
+/// A claim that keeps this many processors busy counts as computing on them.
 const CPU_BUSY: f64 = 0.5;
-/// Part of the time in which some program of it waits for disks at least.
+/// A claim whose programs wait for disks in this fraction of the time counts as waiting for disks.
 const IO_BUSY: f64 = 0.3;
 
-/// Shorter times say nothing.
+/// Shorter times are not evaluated.
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// Totals at a moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Vitals {
     at: Instant,
-    /// Microseconds of processor time, and of waiting for a processor.
+    /// Microseconds of processor time, including waits for a processor.
     cpu_us: u64,
-    /// Microseconds in which something waited for disks; absent where the kernel does not count them.
+    /// Microseconds in which a program waited for disks; absent if the kernel does not count them.
     io_us: Option<u64>,
 }
 
-/// The number behind a word: `usage_usec 12`, `total=12`.
+/// The number after a word: `usage_usec 12`, `total=12`.
 fn number(text: &str, word: &str) -> Option<u64> {
     let at = text.find(word)? + word.len();
     let digits = text[at..].trim_start_matches([' ', '=']);
@@ -38,7 +38,7 @@ fn number(text: &str, word: &str) -> Option<u64> {
 }
 
 impl Vitals {
-    /// Reads those of a claim: of its cgroup, else of its processes.
+    /// Reads a claim's totals: from its cgroup, otherwise from its processes.
     pub(crate) fn read(live: &Live) -> Option<Self> {
         let at = Instant::now();
         if let Some(cgroup) = &live.cgroup {
@@ -66,18 +66,18 @@ impl Vitals {
         })
     }
 
-    /// Whether it is long ago enough to say what was done since.
+    /// Whether it is old enough for a comparison.
     pub(crate) fn is_old(&self) -> bool {
         self.at.elapsed() >= WINDOW
     }
 
-    /// Processors that it kept busy, or waited for, since an earlier moment.
+    /// Processors kept busy, or waited for, since an earlier moment.
     pub(crate) fn processors_since(&self, before: &Self) -> f64 {
         let us = self.at.duration_since(before.at).as_micros().max(1) as f64;
         self.cpu_us.saturating_sub(before.cpu_us) as f64 / us
     }
 
-    /// Why a claim idled between two moments.
+    /// Why a claim was idle between two moments.
     pub(crate) fn cause(before: Option<&Self>, now: Option<&Self>, hours: &WorkHours) -> Cause {
         let (Some(before), Some(now)) = (before, now) else {
             return Cause::Other;

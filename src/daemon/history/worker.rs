@@ -1,5 +1,5 @@
-//! The thread that has the history's file: it alone writes it, and answers what is asked of it, so that nobody waits
-//! for a disk.
+//! The thread that owns the history's file: it alone writes it and answers queries, so that the state's task never
+//! waits for a disk.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -24,35 +24,35 @@ use crate::daemon::names::Names;
 use crate::daemon::peer::Peer;
 use crate::daemon::played::Run;
 
-/// Steps that wait for a disk that takes none: an hour. The oldest go first.
+/// Maximum number of steps that wait for a failing disk: an hour. The oldest are dropped.
 const MOST_WAITING: usize = 360;
 
-/// What the thread is told. With a question comes the turn of its connection, given back with the answer.
+/// Orders for the thread. A query carries the turn of its connection, which is returned with the answer.
 #[derive(Debug)]
 pub(crate) enum Order {
     /// A step has ended.
     Step(Step),
-    /// What a claim is called.
+    /// A claim's name.
     Face(ClaimFace),
-    /// A client asks for lines.
+    /// A query for lines.
     History(Box<HistorySpec>, Box<Place>, Sender, Turn),
-    /// A client asks for a report.
+    /// A query for a report.
     Report(Box<ReportSpec>, Box<Place>, Sender, Turn),
-    /// A user asks what is stored about them, from a place on.
+    /// A query for the data stored about a user, from a position on.
     Stored(u32, Option<StoredPlace>, Sender, Turn),
     /// A run has ended.
     Run(Box<RunRecord>, Whose),
-    /// What earlier runs say of a claim that runs.
+    /// Look up earlier runs for a running claim.
     Learn(u64, Whose, Shape, u32),
-    /// A claim is to be made whose size they say.
+    /// Look up the size of a new claim.
     Size(Box<SizeAsk>),
-    /// A client asks for sizes.
+    /// A query for sizes.
     Suggest(Box<Question>, Sender, Turn),
-    /// Write what waits, and end.
+    /// Write everything and end.
     Stop,
 }
 
-/// A claim that is to be made.
+/// A claim whose size is looked up.
 #[derive(Debug)]
 pub(crate) struct SizeAsk {
     pub(crate) whose: Whose,
@@ -60,7 +60,7 @@ pub(crate) struct SizeAsk {
     pub(crate) sized: Box<Sized>,
 }
 
-/// A question for sizes.
+/// A query for sizes.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) whose: Whose,
@@ -69,39 +69,39 @@ pub(crate) struct Question {
     pub(crate) spec: SuggestSpec,
 }
 
-/// What the thread tells the service.
+/// Messages of the thread to the service.
 #[derive(Debug)]
 pub(crate) enum Told {
-    /// What users claimed and used in the last day.
+    /// Use of each user in the last day.
     Day(BTreeMap<u32, Sum>),
-    /// What claims that live claimed and used before this service was started.
+    /// Use of live claims before this service started.
     Claims(BTreeMap<u64, Sum>),
-    /// What earlier runs say of a claim that runs.
+    /// Earlier runs of a running claim.
     Learned(u64, runs::Told),
-    /// Of one that is to be made.
+    /// The size of a new claim.
     Sized(Box<Sized>),
 }
 
-/// What the thread says of a claim that is to be made.
+/// The size of a new claim.
 #[derive(Debug)]
 pub(crate) struct Sized {
     pub(crate) peer: Peer,
     pub(crate) spec: ClaimSpec,
     pub(crate) out: Sender,
-    /// Until then its connection has no other request.
+    /// Until it is returned, the connection has no other request.
     pub(crate) turn: Turn,
     pub(crate) told: runs::Told,
 }
 
-/// Passes it on.
+/// Passes a message on.
 pub(crate) type Tell = Box<dyn Fn(Told) + Send>;
 
-/// How the file is doing.
+/// State of the file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Status {
-    /// Why it takes nothing.
+    /// Why it cannot be written.
     pub(crate) trouble: Option<String>,
-    /// Steps that wait for it.
+    /// Steps that wait to be written.
     pub(crate) waiting: usize,
     /// Steps that were lost.
     pub(crate) lost: u64,
@@ -126,12 +126,12 @@ struct Desk {
     status: Arc<Mutex<Status>>,
     tell: Tell,
     minutes: i64,
-    /// The last day was told, with somebody in it.
+    /// The last day was reported, with at least one user.
     day_told: bool,
 }
 
 impl Worker {
-    /// Starts the thread. `store` is the file if it is open already; `claims` those that live.
+    /// Starts the thread. `store` is the file if it is already open; `claims` are the live ones.
     pub(crate) fn start(
         path: &Path,
         max_bytes: u64,
@@ -166,7 +166,7 @@ impl Worker {
         })
     }
 
-    /// Tells the thread something.
+    /// Sends the thread an order.
     pub(crate) fn tell(&self, order: Order) {
         let Err(mpsc::SendError(order)) = self.orders.send(order) else {
             return;
@@ -187,7 +187,7 @@ impl Worker {
         status.clone()
     }
 
-    /// Has everything written, and waits for that a while: a disk that hangs holds nobody up.
+    /// Lets the thread write everything, and waits for a limited time, since a disk may hang.
     pub(crate) fn stop(&mut self, patience: Duration) {
         let _ = self.orders.send(Order::Stop);
         let Some(thread) = self.thread.take() else {
@@ -215,7 +215,7 @@ impl Desk {
                         self.tell_day();
                         self.tidy();
                     } else if !self.day_told {
-                        // The first line as soon as there is one.
+                        // Report the first day as soon as there is a user in it.
                         self.tell_day();
                     }
                 }
@@ -236,7 +236,7 @@ impl Desk {
                         let mut report = s.report(&spec, &place, names)?;
                         let runs = journal::reader(&path)
                             .and_then(|db| s.to_be_played(&db, &place, &mut report));
-                        // A file that cannot be read leaves the rest of the report as it is.
+                        // If the file cannot be read, the rest of the report remains.
                         let runs = runs.unwrap_or_else(|error| {
                             report.not_played = Some(error.to_string());
                             None
@@ -295,7 +295,7 @@ impl Desk {
         }
     }
 
-    /// The file; opened again where it could not be.
+    /// The file; opened again if it could not be opened.
     fn store(&mut self) -> Option<&mut Store> {
         if self.store.is_none() {
             match Store::open(&self.path, self.max_bytes) {
@@ -324,7 +324,7 @@ impl Desk {
         }
     }
 
-    /// What earlier runs say; nothing where the file cannot be read.
+    /// Experience from earlier runs; none if the file cannot be read.
     fn told(&mut self, whose: &Whose, shape: &Shape, gpus: u32) -> runs::Told {
         let found = self.store().map(|s| s.told(whose, shape, gpus));
         match found {
@@ -405,7 +405,7 @@ fn unreadable(error: rusqlite::Error) -> WireError {
     WireError::new(ErrorCode::Internal, text)
 }
 
-/// Commands that are answered when none is named: the last different ones.
+/// Number of the latest different commands in an answer for which none is named.
 const LAST: usize = 5;
 
 fn suggest(store: &Store, question: &Question) -> Result<SuggestView, WireError> {

@@ -1,4 +1,4 @@
-//! Idle claims that cannot be offloaded: what is done in its place, by `[idle] no-detach`.
+//! Idle claims that cannot be offloaded: the alternative by `[idle] no-detach`.
 
 use gshare_config::NoDetach;
 
@@ -7,7 +7,7 @@ use crate::daemon::command::{ClaimCommand, Command};
 use crate::daemon::live::Live;
 use crate::daemon::world::World;
 
-/// What is done, as its owner is told at the start.
+/// The alternative, in the words for its owner at the start.
 const fn words(how: NoDetach) -> &'static str {
     match how {
         NoDetach::Warn => "gshare only warns you",
@@ -18,7 +18,7 @@ const fn words(how: NoDetach) -> &'static str {
     }
 }
 
-/// What can be done of it: an instance has one size.
+/// The alternative that is possible for this claim: an instance has a fixed size.
 pub(super) fn possible(how: NoDetach, live: &Live) -> NoDetach {
     let mut slices = live.record.slices.iter();
     match how {
@@ -27,7 +27,7 @@ pub(super) fn possible(how: NoDetach, live: &Live) -> NoDetach {
     }
 }
 
-/// Its owner is told when its programs do what rules offloading out.
+/// Notifies its owner when its programs start something that prevents offloading.
 pub(super) fn tell(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>) {
     let live = world.claims.get(&claim.id);
     if live.is_none_or(|l| l.members.is_empty()) || claim.told_fixed == claim.fixed {
@@ -42,7 +42,7 @@ pub(super) fn tell(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>
     }
 }
 
-/// It keeps what it uses, and others get the rest.
+/// Reduces its size to its use, which frees the rest.
 pub(super) fn shrink(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>) {
     let waits = world.machine.queue().next().is_some();
     let may = claim.fixed.is_some() && !claim.is_kept();

@@ -1,4 +1,4 @@
-//! Idle claims that cannot be offloaded end where their rule says so: as few as let somebody start.
+//! Ends idle claims that cannot be offloaded, if their rule says so: as few as let a waiting claim start.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::{Idling, has_its_gpu};
 use crate::daemon::command::{Command, EndCommand};
 use crate::daemon::world::World;
 
-/// Asks which of those that may be ended would be enough. Without any, nothing stays announced.
+/// Asks which of the claims that may be ended suffice. Without any, announcements are withdrawn.
 pub(super) fn choose(
     world: &World<'_>,
     claims: &mut BTreeMap<ClaimId, Idling>,
@@ -28,7 +28,7 @@ pub(super) fn choose(
     };
     let due = claims.values().filter(may);
     let mut due: Vec<(Duration, ClaimId)> = due.map(|c| (c.idle(), c.id)).collect();
-    // The one that idles for longest first.
+    // The longest idle first.
     due.sort_unstable_by(|a, b| b.cmp(a));
     if due.is_empty() || world.machine.queue().next().is_none() {
         claims.values_mut().for_each(|c| c.announced_ns = None);
@@ -38,7 +38,7 @@ pub(super) fn choose(
     }
 }
 
-/// Announces the end of one that was chosen, and ends it after the countdown.
+/// Announces the end of a chosen claim, and ends it after the countdown.
 pub(super) fn count_down(
     world: &World<'_>,
     claim: &mut Idling,

@@ -1,4 +1,4 @@
-//! The owner of a claim is warned that it idles.
+//! Warns the owner of an idle claim.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::Idling;
 use crate::daemon::command::Command;
 use crate::daemon::world::World;
 
-/// Once in a pause; also where somebody waits and it cannot be offloaded.
+/// Warns once per pause; also if another claim waits and this one cannot be offloaded.
 pub(super) fn warn(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>) {
     let rule = claim.rule;
     let instead = claim.fixed.is_some() && world.machine.queue().next().is_some();

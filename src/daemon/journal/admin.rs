@@ -1,4 +1,4 @@
-//! What administrators decided, and the audit log: a decision and its entry are one transaction.
+//! Administrators' decisions, and the audit log: a decision and its entry are one transaction.
 
 use gshare_core::quota::PartyError;
 use gshare_core::{Quota, Share};
@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS quota (
     party TEXT PRIMARY KEY, gpus_milli INTEGER, weight_milli INTEGER, max_milli INTEGER) STRICT;
 ";
 
-/// That a GPU takes no new claims.
+/// A drained GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DrainRecord {
     /// UUID of the GPU.
@@ -31,12 +31,11 @@ pub(crate) struct DrainRecord {
     pub(crate) since_ms: u64,
     /// Name of the administrator.
     pub(crate) by: String,
-    /// Why.
     pub(crate) reason: Option<String>,
 }
 
 impl Journal {
-    /// Carries out an administrator's decision on the journal together with its entries in the audit log.
+    /// Applies an administrator's decision to the journal together with its entries in the audit log.
     pub(crate) fn audited(
         &mut self,
         entries: &[AuditEntry],
@@ -90,7 +89,7 @@ impl Journal {
         Ok(entries)
     }
 
-    /// The quotas that administrators set.
+    /// The guarantees that administrators set.
     pub(crate) fn quotas(&self) -> Result<Vec<QuotaRecord>, JournalError> {
         let mut rows = self.db.prepare(
             "SELECT party, gpus_milli, weight_milli, max_milli FROM quota ORDER BY party",
@@ -106,7 +105,7 @@ impl Journal {
         Ok(rows.query_map([], record)?.collect::<Result<_, _>>()?)
     }
 
-    /// The GPUs that take no new claims.
+    /// The drained GPUs.
     pub(crate) fn drains(&self) -> Result<Vec<DrainRecord>, JournalError> {
         let mut rows = self
             .db
@@ -124,7 +123,7 @@ impl Journal {
     }
 }
 
-/// A quota that an administrator set.
+/// A guarantee that an administrator set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QuotaRecord {
     party: String,
@@ -134,7 +133,7 @@ pub(crate) struct QuotaRecord {
 }
 
 impl QuotaRecord {
-    /// As it is journaled.
+    /// The journaled form.
     pub(crate) fn of(quota: &Quota) -> Self {
         Self {
             party: quota.party.to_string(),
@@ -144,7 +143,6 @@ impl QuotaRecord {
         }
     }
 
-    /// What it says.
     pub(crate) fn quota(&self) -> Result<Quota, PartyError> {
         Ok(Quota {
             party: self.party.parse()?,
@@ -154,7 +152,7 @@ impl QuotaRecord {
         })
     }
 
-    /// Writes it, or over the one that is there.
+    /// Inserts or replaces it.
     pub(crate) fn put(&self, tx: &Connection) -> Result<(), JournalError> {
         tx.execute(
             "INSERT OR REPLACE INTO quota (party, gpus_milli, weight_milli, max_milli) VALUES (?1, ?2, ?3, ?4)",
@@ -163,7 +161,7 @@ impl QuotaRecord {
         Ok(())
     }
 
-    /// Removes that of a party.
+    /// Deletes that of a party.
     pub(crate) fn remove(tx: &Connection, party: &str) -> Result<(), JournalError> {
         tx.execute("DELETE FROM quota WHERE party = ?1", [party])?;
         Ok(())
@@ -171,7 +169,7 @@ impl QuotaRecord {
 }
 
 impl DrainRecord {
-    /// Writes it, or over the one that is there.
+    /// Inserts or replaces it.
     pub(crate) fn put(&self, tx: &Connection) -> Result<(), JournalError> {
         tx.execute(
             "INSERT OR REPLACE INTO drain (uuid, since_ms, by, reason) VALUES (?1, ?2, ?3, ?4)",
@@ -180,7 +178,7 @@ impl DrainRecord {
         Ok(())
     }
 
-    /// Removes that of a GPU.
+    /// Deletes that of a GPU.
     pub(crate) fn remove(tx: &Connection, uuid: &str) -> Result<(), JournalError> {
         tx.execute("DELETE FROM drain WHERE uuid = ?1", [uuid])?;
         Ok(())

@@ -1,4 +1,4 @@
-//! The open file, and what can go wrong with it.
+//! The open file, and its errors.
 
 use std::path::PathBuf;
 
@@ -18,25 +18,25 @@ pub(crate) enum JournalError {
         #[source]
         source: rusqlite::Error,
     },
-    /// A statement failed: a full disk, a damaged file.
+    /// A statement failed, for example because of a full disk or a damaged file.
     #[error("cannot use the journal: {0}")]
     Sql(rusqlite::Error),
-    /// A record could not be turned into text or back.
+    /// A record could not be encoded or decoded.
     #[error("a record of the journal is damaged")]
     Record(#[from] serde_json::Error),
 }
 
-// Its cause stands in its own text, so that every line of the log has it; as a source it would be told twice.
+// The cause is part of the error's own text, so that every log line has it; as a source it would appear twice.
 impl From<rusqlite::Error> for JournalError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sql(error)
     }
 }
 
-/// Of the file: 1 had the waiting claims in one text of `meta`, 2 has a row for each.
+/// Format of the file: 1 had all waiting claims in one text of `meta`, 2 has a row for each.
 pub(super) const FORMAT: i64 = 2;
 
-/// Of the documents in it: [`ClaimRecord`] as JSON.
+/// Format of the documents in it: [`ClaimRecord`] as JSON.
 pub(super) const DOCUMENT: i64 = 1;
 
 /// The open journal.
@@ -45,19 +45,19 @@ pub(crate) struct Journal {
     pub(super) db: Connection,
     pub(super) ended: Budget,
     pub(super) events: Budget,
-    /// The file has a newer format: nothing is written to it, and this is a copy in memory.
+    /// The file has a newer format: it is not written, and this is a copy in memory.
     pub(super) newer: Option<i64>,
     /// How many services have used it.
     pub(super) starts: u64,
-    /// Above every id that was ever granted or told.
+    /// Above every id that was ever granted or told to a client.
     pub(super) next_id: u64,
-    /// Ended claims that a full disk does not take.
+    /// Ended claims that could not be written to a full disk.
     pub(super) unwritten: Vec<Ended>,
-    /// When it forgets what is old, Unix milliseconds.
+    /// When old entries are next deleted, Unix milliseconds.
     pub(super) forget_ms: u64,
 }
 
-/// Keeps a text under a key, as part of a transaction.
+/// Stores a text under a key, as part of a transaction.
 pub(crate) fn put_meta(db: &Connection, key: &str, value: &str) -> Result<(), JournalError> {
     db.execute(
         "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)",
@@ -66,7 +66,7 @@ pub(crate) fn put_meta(db: &Connection, key: &str, value: &str) -> Result<(), Jo
     Ok(())
 }
 
-/// SQLite integers are signed; no figure here comes near the top bit.
+/// SQLite integers are signed; no value here comes near the top bit.
 pub(super) fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }

@@ -1,11 +1,11 @@
-//! Errors of GPUs, until somebody says that they are mended or the machine was restarted.
+//! Errors of GPUs, until an administrator reports the repair or the machine restarts.
 
 use rusqlite::{Connection, params};
 
 use super::admin::{DrainRecord, QuotaRecord};
 use super::file::{Journal, JournalError, put_meta, signed};
 
-/// An error of a GPU as it is kept.
+/// A journaled error of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct XidRecord {
     /// UUID of the GPU.
@@ -20,37 +20,36 @@ pub(crate) struct XidRecord {
     pub(crate) source: String,
 }
 
-/// What a feature wants to have written down.
+/// A record that a feature wants to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
     /// An error of a GPU.
     AddXid(XidRecord),
     /// Errors of a GPU are over: one kind, or all.
     ForgetXids {
-        /// The GPU.
         uuid: String,
         /// Number of the kind.
         code: Option<u64>,
     },
-    /// A word to be remembered under a key.
+    /// A value to be stored under a key.
     Meta(String, String),
-    /// A GPU takes no new claims.
+    /// A GPU is drained.
     Drain(DrainRecord),
-    /// It does again, by its lasting name.
+    /// A GPU, named by its lasting name, is drained no longer.
     Undrain(String),
-    /// A quota that an administrator has set.
+    /// An administrator has set a guarantee.
     Quota(QuotaRecord),
-    /// It is removed, by the name of its party.
+    /// The guarantee of this party is removed.
     NoQuota(String),
 }
 
 impl Store {
-    /// Whether it is something that was only seen; all else is decided.
+    /// Whether it is an observation; everything else is a decision.
     pub(crate) fn is_seen(&self) -> bool {
         matches!(self, Self::AddXid(_) | Self::ForgetXids { .. })
     }
 
-    /// Writes down what was decided, as part of a transaction; errors of GPUs are no decisions.
+    /// Writes a decision, as part of a transaction. Errors of GPUs are not decisions.
     pub(crate) fn put(&self, db: &Connection) -> Result<(), JournalError> {
         match self {
             Self::Meta(key, value) => put_meta(db, key, value),
@@ -71,7 +70,7 @@ CREATE INDEX IF NOT EXISTS xid_gpu ON xid (uuid, at_ms);
 ";
 
 impl Journal {
-    /// Writes all of it down, or nothing. `boot` is this start of the machine.
+    /// Writes all of it, or nothing. `boot` identifies the present boot.
     pub(crate) fn store(&self, boot: &str, all: &[Store]) -> Result<(), JournalError> {
         let together = self.db.unchecked_transaction()?;
         for one in all {
@@ -84,7 +83,7 @@ impl Journal {
         Ok(together.commit()?)
     }
 
-    /// Errors of a start of the machine that are not mended, oldest first.
+    /// Errors since this boot that are not repaired, oldest first.
     pub(crate) fn xids(&self, boot: &str, from_ms: u64) -> Result<Vec<XidRecord>, JournalError> {
         let mut rows = self.db.prepare(
             "SELECT uuid, at_ms, code, pid, source FROM xid
@@ -118,7 +117,7 @@ fn add_xid(journal: &Journal, boot: &str, xid: &XidRecord) -> Result<(), Journal
     journal.db
         .prepare_cached("INSERT INTO xid (boot, uuid, at_ms, code, pid, source) VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
         .execute(params![boot, xid.uuid, signed(xid.at_ms), signed(xid.code), xid.pid, xid.source])?;
-    // A GPU in trouble may report for weeks.
+    // A failing GPU may report errors for weeks.
     journal
         .db
         .prepare_cached(

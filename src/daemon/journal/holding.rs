@@ -1,53 +1,53 @@
-//! Where claims are and how they hold it, as journaled.
+//! Journaled place of a claim.
 
 use gshare_core::machine::lever::ParkedBy;
 use serde::{Deserialize, Serialize};
 
 use super::records::SliceRecord;
 
-/// Where a claim is, as journaled; its slices are where its bytes are, or were.
+/// Place of a claim; its slices are where its bytes are, or were.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum HoldingRecord {
     /// On its GPUs.
     #[default]
     Here,
-    /// On its way to the host.
+    /// It is being offloaded.
     Parking {
         /// Its processes are to be frozen.
         freeze: bool,
         /// The cause.
         by: ParkedBy,
     },
-    /// In the host.
+    /// In host memory.
     Parked(ParkedRecord),
-    /// On its way back.
+    /// It is being restored.
     Unparking {
-        /// Where it goes.
+        /// Its new place.
         to: Vec<SliceRecord>,
-        /// What it is until then.
+        /// Its state until then.
         parked: ParkedRecord,
     },
-    /// On its way to other GPUs.
+    /// It is moving to other GPUs.
     Moving {
-        /// Where it goes.
+        /// Its new place.
         to: Vec<SliceRecord>,
     },
-    /// Let in where everybody is, and only counted.
+    /// Admitted without a booking, and only counted.
     Counted,
 }
 
 impl HoldingRecord {
-    /// Neither on its GPUs nor in the host.
+    /// On the way between GPUs and host memory.
     pub(crate) fn is_on_its_way(&self) -> bool {
         !matches!(self, Self::Here | Self::Parked(_) | Self::Counted)
     }
 }
 
-/// A parked claim, as journaled.
+/// An offloaded claim, as journaled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ParkedRecord {
-    /// Bytes in the host.
+    /// Bytes in host memory.
     pub(crate) host: u64,
     /// Bytes by slice.
     pub(crate) charges: Vec<u64>,
@@ -57,6 +57,6 @@ pub(crate) struct ParkedRecord {
     pub(crate) by: ParkedBy,
     /// Since when, Unix milliseconds.
     pub(crate) since_ms: u64,
-    /// It waits to come back.
+    /// It waits to be restored.
     pub(crate) back: bool,
 }

@@ -1,4 +1,4 @@
-//! Files of older versions: converted in one transaction, with a copy of the file beside it.
+//! Files of older versions: converted in one transaction, after the file was copied.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,12 @@ use super::file::{DOCUMENT, FORMAT, JournalError, signed};
 use super::past::KEPT_MS;
 use super::records::ClaimRecord;
 
-/// Where the copy lies.
+/// Path of the copy.
 pub(super) fn copy_of(path: &Path) -> PathBuf {
     path.with_extension("db.format-1")
 }
 
-/// Makes a file of format 1 one of this format. `half` is called in the middle, for the test of a death there.
+/// Converts a file of format 1 to the present format. `half` is called in the middle, for the test of a crash there.
 pub(super) fn convert(
     db: &mut Connection,
     path: &Path,
@@ -60,7 +60,7 @@ pub(super) fn convert(
     waiting(&tx)?;
     tx.pragma_update(None, "user_version", FORMAT)?;
     tx.commit()?;
-    // The file shrinks from now on; a failure costs only that.
+    // The file can shrink from now on; a failure prevents only that.
     let shrinks = db
         .pragma_update(None, "auto_vacuum", "INCREMENTAL")
         .and_then(|()| db.execute_batch("VACUUM"));
@@ -71,10 +71,10 @@ pub(super) fn convert(
     Ok(())
 }
 
-/// A record with its texts in their bounds; `None` where it is none.
+/// A record with its texts cut to the present bounds; `None` if it cannot be read.
 fn bounded(text: &str) -> Option<ClaimRecord> {
     let mut value: Value = serde_json::from_str(text).ok()?;
-    // What a client said of a claim for later, or of its kernel, may be longer than is taken now.
+    // Texts about lazy claims and kernels may be longer than is accepted now.
     for field in ["lazy", "kernel"] {
         if let Some(said) = value.get(field)
             && said.to_string().len() > 16 * 1024
@@ -93,7 +93,7 @@ fn held(tx: &Transaction<'_>) -> Result<(), JournalError> {
         .query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?
         .collect::<Result<_, _>>()?;
     for (id, text) in rows {
-        // One that cannot be read is told of when the claims are found again.
+        // An unreadable record is reported when claims are restored.
         let text = match bounded(&text) {
             Some(record) => serde_json::to_string(&record)?,
             None => text,
@@ -117,7 +117,7 @@ fn ended(tx: &Transaction<'_>, newest: i64) -> Result<(), JournalError> {
          FROM old_ended WHERE ended_ms >= ?1 AND json_valid(record)",
         params![newest - signed(KEPT_MS), DOCUMENT],
     )?;
-    // Numbers are never used again.
+    // Numbers are never reused.
     let highest: i64 = tx.query_row("SELECT coalesce(max(id), 0) FROM old_ended", [], |r| {
         r.get(0)
     })?;
@@ -145,7 +145,7 @@ fn events(tx: &Transaction<'_>, newest: i64) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// Those who waited were in one text with all that the core knew.
+/// Waiting claims were in one text with the core's other state.
 fn waiting(tx: &Transaction<'_>) -> Result<(), JournalError> {
     let text: Option<String> = tx
         .query_row("SELECT value FROM meta WHERE key = 'machine'", [], |r| {
@@ -192,8 +192,8 @@ mod tests {
     use super::super::tests::claim;
     use super::*;
 
-    /// A file as format 1 had it: a held claim, a damaged one, an ended one with a text that is too long, events, and one
-    /// who waits.
+    /// A file of format 1: a held claim, a damaged one, an ended one with a text that is too long, events, and a
+    /// waiting claim.
     fn old(path: &Path) {
         let db = Connection::open(path).unwrap();
         db.execute_batch(
@@ -267,7 +267,7 @@ mod tests {
 
     const DIES: &str = "GSHARE_TEST_CONVERT_AND_DIE";
 
-    /// The same program once more, killed in the middle; then the file is still the old one, and is converted.
+    /// The same program again, killed in the middle: the file still has the old format, and is then converted.
     #[test]
     fn a_death_in_the_middle_of_the_conversion_loses_nothing() {
         if let Some(path) = std::env::var_os(DIES) {

@@ -1,5 +1,5 @@
-//! What is over: ended claims, and what happened to each, for `gshare log`. Both are kept by age and by size, so that
-//! nobody can fill the disk, and nobody drives out what others did.
+//! The past: ended claims, and events of each, for `gshare log`. Both are limited by age and by size, so that no user
+//! can fill the disk or displace others' entries.
 
 use std::collections::HashMap;
 
@@ -27,28 +27,28 @@ CREATE INDEX IF NOT EXISTS event_owner ON event (uid, at_ms);
 CREATE INDEX IF NOT EXISTS event_at ON event (at_ms);
 ";
 
-/// How long what is over is kept, in milliseconds.
+/// Retention, in milliseconds.
 pub(crate) const KEPT_MS: u64 = 30 * 86_400_000;
-/// Lines of a claim's log.
+/// Maximum number of lines in a claim's log.
 const LINES: u32 = 500;
-/// Longest line, in characters.
+/// Maximum length of a line, in characters.
 const LINE: usize = 2000;
-/// Bytes that SQLite keeps for a row and its places in the indexes, about.
+/// Approximate bytes that SQLite needs for a row with its index entries.
 const ROW: u64 = 120;
-/// Rows that are deleted, and pages that are given back, at a time: nobody waits long for either.
+/// Rows deleted and pages returned in one step, to keep each step short.
 const ROWS_AT_A_TIME: u64 = 500;
 const PAGES_AT_A_TIME: u64 = 256;
 
-/// Ends that the disk does not take are kept for a later try, at most this many.
+/// Maximum number of ends that wait for a full disk.
 const UNWRITTEN: usize = 10_000;
 
-/// A table that is kept by size.
+/// A table with a limited size.
 #[derive(Debug)]
 pub(super) struct Table {
     name: &'static str,
     at: &'static str,
     size: &'static str,
-    /// Most bytes of all owners, and of one.
+    /// Maximum bytes of all owners, and of one.
     most: u64,
     most_of_one: u64,
 }
@@ -68,7 +68,7 @@ pub(super) const EVENTS: Table = Table {
     most_of_one: 2 << 20,
 };
 
-/// Bytes by owner in a table. A transaction changes a copy, which counts once it is committed.
+/// Bytes by owner in a table. A transaction changes a copy, which takes effect when it is committed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Budget {
     of: HashMap<u32, u64>,
@@ -76,7 +76,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// As the file has it.
+    /// Reads it from the file.
     pub(super) fn of(db: &Connection, table: &Table) -> rusqlite::Result<Self> {
         let sql = format!(
             "SELECT uid, sum({} + {ROW}) FROM {} GROUP BY uid",
@@ -92,7 +92,7 @@ impl Budget {
         })
     }
 
-    /// A row has been written: the oldest of the one with the most go, until there is room.
+    /// After a row was written: deletes the oldest of the largest owner until there is room.
     fn add(
         &mut self,
         db: &Connection,
@@ -148,7 +148,7 @@ impl Budget {
         }
     }
 
-    /// Deletes some of what is older than a moment; false once nothing is.
+    /// Deletes some rows from before a moment; false once there are none.
     fn forget(&mut self, db: &Connection, table: &Table, before_ms: u64) -> rusqlite::Result<bool> {
         let sql = format!(
             "DELETE FROM {0} WHERE rowid IN (SELECT rowid FROM {0} WHERE {1} < ?1 LIMIT {ROWS_AT_A_TIME})
@@ -166,7 +166,7 @@ impl Budget {
     }
 }
 
-/// An ended claim that the journal does not know of yet.
+/// An ended claim that is not in the journal yet.
 #[derive(Debug)]
 pub(crate) struct Ended {
     record: ClaimRecord,
@@ -190,14 +190,14 @@ impl Ended {
 }
 
 impl Journal {
-    /// Writes down that a claim has ended: later, where the disk is full.
+    /// Records the end of a claim, or postpones that while the disk is full.
     pub(crate) fn put_end(&mut self, ended: Ended) {
         self.unwritten.push(ended);
         self.write_ends();
     }
 
-    /// Writes the ends that are not written yet. The claims are gone all the same; but a restarted service would
-    /// take them up again, so this is tried until the disk has room.
+    /// Writes the postponed ends. The claims have ended; but a restarted service would restore them, so this is
+    /// retried until the disk has room.
     pub(crate) fn write_ends(&mut self) {
         let mut ends = std::mem::take(&mut self.unwritten);
         while let Some(end) = ends.first() {
@@ -213,7 +213,7 @@ impl Journal {
         self.unwritten = ends;
     }
 
-    /// How many claims have ended without that being written yet.
+    /// Number of ended claims that are not written yet.
     pub(crate) fn unwritten(&self) -> usize {
         self.unwritten.len()
     }
@@ -227,7 +227,7 @@ impl Journal {
         peak_bytes: Option<u64>,
         launches: Option<u64>,
     ) -> Result<(), JournalError> {
-        // What it would have claimed later is of no use any more, and no arguments and paths of users are kept.
+        // Drop its request for later, and users' arguments and paths.
         let mut claim = ClaimRecord {
             command: figures::program(&claim.command),
             cwd: None,
@@ -263,14 +263,14 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes down what happened to a claim of this user. A full disk loses that, nothing else.
+    /// Logs an event of a user's claim. On a full disk only this entry is lost.
     pub(crate) fn note(&mut self, uid: u32, id: ClaimId, text: &str) {
         if let Err(error) = self.add_event(unix_ms(), id, uid, text) {
             tracing::warn!(%id, %error, "could not record an event of a claim");
         }
     }
 
-    /// Adds something that happened to a claim of this user.
+    /// Adds an event of a user's claim.
     pub(crate) fn add_event(
         &mut self,
         at_ms: u64,
@@ -289,7 +289,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The newest of what happened to a claim, oldest first: when, whose it was, what.
+    /// The newest events of a claim, oldest first: time, owner, text.
     pub(crate) fn events(&self, id: ClaimId) -> Result<Vec<(u64, u32, String)>, JournalError> {
         let mut rows = self.db.prepare_cached(
             "SELECT at_ms, uid, text FROM event WHERE claim = ?1 ORDER BY at_ms DESC, rowid DESC LIMIT ?2",
@@ -305,7 +305,7 @@ impl Journal {
         Ok(events)
     }
 
-    /// When and why a claim of this user ended: milliseconds since 1970, and the cause in words.
+    /// When and why a user's claim ended: milliseconds since 1970, and the cause in words.
     pub(crate) fn end_of(
         &self,
         id: ClaimId,
@@ -323,7 +323,7 @@ impl Journal {
         }))
     }
 
-    /// Forgets some of what happened long ago; with nothing left to forget again after an hour.
+    /// Deletes some of the past; once nothing is left to delete, again after an hour.
     pub(crate) fn forget_past(&mut self) {
         let now = unix_ms();
         if now < self.forget_ms {
@@ -339,8 +339,7 @@ impl Journal {
         }
     }
 
-    /// Forgets some of what was before a moment, and gives back free pages of the file; false once there is nothing
-    /// left to do.
+    /// Deletes some rows from before a moment and returns free pages of the file; false once nothing is left to do.
     fn forget(&mut self, before_ms: u64) -> Result<bool, JournalError> {
         let tx = self.db.transaction()?;
         let (mut ended, mut events) = (self.ended.clone(), self.events.clone());
@@ -352,7 +351,7 @@ impl Journal {
         let free: i64 = self
             .db
             .query_row("PRAGMA freelist_count", [], |r| r.get(0))?;
-        // Some are soon needed again.
+        // Keep some, which are soon needed again.
         if free.unsigned_abs() > PAGES_AT_A_TIME {
             self.db
                 .execute_batch(&format!("PRAGMA incremental_vacuum({PAGES_AT_A_TIME})"))?;
@@ -361,7 +360,7 @@ impl Journal {
         Ok(more)
     }
 
-    /// The claim of a user that ended since a moment and whose command was this process.
+    /// A user's claim that ended since a moment and whose command was this process.
     pub(crate) fn ended_of(
         &self,
         uid: u32,
@@ -382,8 +381,7 @@ impl Journal {
         Ok(found.and_then(|text| serde_json::from_str(&text).ok()))
     }
 
-    /// Processes outside claims that were accounted and have ended since a moment, the last first: when, and
-    /// what is known of them.
+    /// Accounted processes without a claim that have ended since a moment, the last first: time and record.
     pub(crate) fn uncapped_since(
         &self,
         from_ms: u64,
@@ -410,7 +408,7 @@ impl Journal {
     }
 }
 
-/// Claims that ended since a moment, when, and the most bytes they had. Damaged records are left out.
+/// Claims that ended since a moment, with the time and their peak bytes. Damaged records are left out.
 pub(crate) fn ended_since(
     db: &Connection,
     from_ms: u64,
@@ -429,7 +427,7 @@ pub(crate) fn ended_since(
     Ok(found.into_iter().flatten().collect())
 }
 
-/// Claims that hold something now, and programs without one that are accounted. Damaged records are left out.
+/// Claims that hold something now, and accounted programs without a claim. Damaged records are left out.
 pub(crate) fn running(db: &Connection) -> rusqlite::Result<Vec<ClaimRecord>> {
     let mut rows = db.prepare("SELECT record FROM claim WHERE NOT waits")?;
     let texts: Vec<String> = rows
@@ -492,7 +490,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut j = Journal::open(&dir.path().join("db")).unwrap();
         j.add_event(1, ClaimId(1), 7, "waits").unwrap();
-        // A transaction fails when it is committed, as on a disk that is full.
+        // A transaction fails when it is committed, as on a full disk.
         j.db.execute_batch(
             "PRAGMA foreign_keys = ON;
              CREATE TABLE disk (room INTEGER PRIMARY KEY);
@@ -514,7 +512,7 @@ mod tests {
         }
     }
 
-    /// A user who makes claims and ends them for ever fills neither the disk nor the place of others.
+    /// A user who makes and ends claims for ever can neither fill the disk nor displace others' entries.
     #[test]
     fn what_is_over_is_kept_by_size_and_by_owner() {
         let dir = tempfile::tempdir().unwrap();
@@ -542,7 +540,7 @@ mod tests {
         assert!(kept.unsigned_abs() <= EVENTS.most_of_one, "{kept}");
         assert_eq!(rows("SELECT count(*) FROM ended WHERE uid = 1"), 1);
         assert_eq!(rows("SELECT max(id) FROM ended"), 3999, "the newest stay");
-        // The file shrinks when they go.
+        // The file shrinks when they are deleted.
         let pages = rows("PRAGMA page_count");
         while j.forget(u64::MAX >> 1).unwrap() {}
         let after: i64 =
@@ -551,7 +549,7 @@ mod tests {
         assert!(after < pages / 2, "{pages} -> {after}");
     }
 
-    /// In the task that owns the state nothing looks at every row.
+    /// No query of the state's task may scan a whole table.
     #[test]
     fn no_question_reads_a_whole_table() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Claims as they are journaled.
+//! Journaled claims.
 
 use gshare_config::Stage;
 use gshare_core::Held;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::holding::HoldingRecord;
 
-/// A claim's part of one GPU, as journaled.
+/// A journaled part of a claim on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SliceRecord {
     /// UUID of the GPU.
@@ -18,18 +18,18 @@ pub(crate) struct SliceRecord {
     pub(crate) token: u64,
     /// Guaranteed bytes.
     pub(crate) mem: u64,
-    /// Most bytes.
+    /// Limit, bytes.
     pub(crate) mem_limit: u64,
     /// Guaranteed SMs in thousandths.
     pub(crate) sm_milli: u32,
-    /// Most SMs in thousandths.
+    /// Limit of SMs in thousandths.
     pub(crate) sm_limit_milli: u32,
     /// How the claim holds it.
     #[serde(default)]
     pub(crate) held: Held,
 }
 
-/// A process for good: pids are used again, the pair is not.
+/// Identity of a process: pids are reused, pid and start together are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessRecord {
     /// Process id.
@@ -38,7 +38,7 @@ pub(crate) struct ProcessRecord {
     pub(crate) start_ticks: u64,
 }
 
-/// A granted claim, as journaled.
+/// A journaled claim that is granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClaimRecord {
     /// Number.
@@ -74,52 +74,52 @@ pub(crate) struct ClaimRecord {
     pub(crate) end: EndRecord,
 }
 
-/// What was asked for besides a size.
+/// Terms of a claim besides its size.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TermsRecord {
     /// It outlives its command.
     pub(crate) hold: bool,
-    /// Lease end, Unix milliseconds.
+    /// End of the time limit, Unix milliseconds.
     pub(crate) ends_ms: Option<u64>,
-    /// UUIDs of the GPUs that it may use; none named: any.
+    /// UUIDs of the GPUs that it may use; empty: any.
     #[serde(default)]
     pub(crate) only: Vec<String>,
-    /// How its GPUs are to be shared; none named: in any way.
+    /// Mode that its GPUs must have; absent: any.
     #[serde(default)]
     pub(crate) mode: Option<String>,
     /// It stays on the GPUs where it started.
     #[serde(default)]
     pub(crate) no_move: bool,
-    /// Its command may be ended and started anew.
+    /// Its command may be ended and started again.
     #[serde(default)]
     pub(crate) requeue: bool,
-    /// What its programs get before it ends.
+    /// Signal to its programs before it ends.
     #[serde(default)]
     pub(crate) signal: Option<SignalSpec>,
-    /// Its command starts without the library, as its owner asked.
+    /// Its command starts without the library, at its owner's request.
     #[serde(default)]
     pub(crate) no_library: bool,
-    /// The service said its size.
+    /// The service chose its size.
     #[serde(default)]
     pub(crate) auto: bool,
-    /// What it asks for when a program first needs the GPU.
+    /// Its request, made when a program first needs the GPU.
     #[serde(default)]
     pub(crate) lazy: Option<Box<ClaimSpec>>,
 }
 
-/// What became a claim other than a command of `gshare claim`.
+/// Origin of a claim that is not a command of `gshare claim`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OriginRecord {
-    /// Its command ran before it was claimed: nobody counts what that process uses.
+    /// Its command ran before it became a claim: the use of that process is not counted by the library.
     #[serde(default)]
     pub(crate) adopted: bool,
-    /// A process outside claims that is accounted as a claim: it holds nothing and has no cap.
+    /// A process without a claim that is accounted as one: it holds nothing and has no cap.
     #[serde(default)]
     pub(crate) uncapped: bool,
-    /// The cgroup that an adopted or uncapped process was found in, from the top.
+    /// The cgroup in which an adopted or uncapped process was found, from the top.
     #[serde(default)]
     pub(crate) place: Option<String>,
-    /// The notebook's kernel that is its command.
+    /// The notebook kernel that is its command.
     #[serde(default)]
     pub(crate) kernel: Option<KernelSpec>,
     /// Made by root for the processes below a cgroup that gshare does not own.
@@ -130,55 +130,55 @@ pub(crate) struct OriginRecord {
 /// How its programs run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RunsRecord {
-    /// Processes that joined later (used without cgroups, where descent says who is a member).
+    /// Processes that joined later (used without cgroups, where descent determines membership).
     #[serde(default)]
     pub(crate) joined: Vec<ProcessRecord>,
-    /// The cgroup of the service that the command is the main process of, where the claim lives in it.
+    /// The cgroup of the service whose main process is the command, if the claim lives in it.
     #[serde(default)]
     pub(crate) lodging: Option<PathBuf>,
     /// Its commands are started by the launcher.
     #[serde(default)]
     pub(crate) strict: bool,
-    /// The stage that it was granted in, or a lower one that came later.
+    /// Stage in which it was granted, or a lower one that came later.
     #[serde(default)]
     pub(crate) stage: Stage,
-    /// Its programs were started with nothing of gshare: no cgroup, library or environment.
+    /// Its programs run without anything of gshare: no cgroup, library or environment.
     #[serde(default)]
     pub(crate) plain: bool,
-    /// Thousandths of the SMs that it asked for, while its share is lowered.
+    /// Thousandths of the SMs of its size, while its share is lowered.
     #[serde(default)]
     pub(crate) sm_full: Option<u32>,
 }
 
-/// How it ends: a restarted service goes on with that.
+/// How it ends, so that a restarted service can continue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EndRecord {
-    /// It is being ended, and why.
+    /// Cause, if it is being ended.
     #[serde(default)]
     pub(crate) ending: Option<String>,
-    /// And all its processes with it.
+    /// All its processes end with it.
     #[serde(default)]
     pub(crate) kill_all: bool,
-    /// Its command is ended to be started anew.
+    /// Its command is ended and will be started again.
     #[serde(default)]
     pub(crate) requeued: bool,
-    /// Its programs got the signal that was asked for.
+    /// Its programs got the requested signal.
     #[serde(default)]
     pub(crate) signalled: bool,
-    /// Its command was asked to end because its lease was over.
+    /// Its command was asked to end because its time limit ended.
     #[serde(default)]
     pub(crate) stopped: bool,
-    /// Programs of it were, whether its command was or not.
+    /// Its programs were asked to end, with or without the command.
     #[serde(default)]
     pub(crate) told: bool,
 }
 
-/// What a claim on behalf stands for.
+/// Origin of a claim on behalf.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BehalfRecord {
-    /// The cgroup, in the kernel's words.
+    /// The cgroup, as the kernel names it.
     pub(crate) cgroup: PathBuf,
-    /// What was asked.
+    /// The request.
     pub(crate) spec: Box<ClaimSpec>,
     /// The cgroup was there.
     pub(crate) seen: bool,
@@ -188,23 +188,23 @@ pub(crate) struct BehalfRecord {
 }
 
 impl ClaimRecord {
-    /// Whether other users do not see it.
+    /// Whether it is hidden from other users.
     pub(crate) fn is_private(&self) -> bool {
         self.origin.behalf.as_ref().is_some_and(|b| b.private)
     }
 
-    /// Whether its command runs without the library, so that nobody but the driver counts what it uses.
+    /// Whether its command runs without the library, so that only the driver counts its use.
     pub(crate) fn has_no_library(&self) -> bool {
         self.origin.adopted || self.terms.no_library
     }
 
-    /// Whether gshare records what it uses and does nothing else.
+    /// Whether gshare records its use and does nothing else.
     pub(crate) fn is_observed(&self) -> bool {
         self.runs.stage == Stage::Observe
     }
 
-    /// Whether the same process asks for the same once more, as a client does that lost its connection; of a claim on
-    /// behalf, whether any process does.
+    /// Whether the same process makes the same request again, as a client does that lost its connection; for a claim
+    /// on behalf, whether any process does.
     pub(crate) fn asks_as(&self, other: &Self) -> bool {
         let asked = |r: &Self| {
             (
@@ -234,10 +234,10 @@ pub(crate) struct SampleRecord {
     pub(crate) at_ms: u64,
     /// UUID of the GPU.
     pub(crate) uuid: String,
-    /// SM activity, or time busy where the GPU does not count it, in percent.
+    /// SM activity, or busy time if the GPU does not count it, in percent.
     pub(crate) activity: Option<f32>,
-    /// Bytes in use by everybody.
+    /// Bytes in use by all programs.
     pub(crate) used_bytes: Option<u64>,
-    /// Bytes that claims requested.
+    /// Claimed bytes.
     pub(crate) claimed_bytes: u64,
 }

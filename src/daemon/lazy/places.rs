@@ -1,5 +1,5 @@
-//! What the driver must find in the environment of a claim that had no GPU when its program was started: places are
-//! left in it, and the program's own library fills them when the GPU is there.
+//! Environment of a claim without GPUs at the start of its program: placeholders for what the driver must find there,
+//! which the program's own library fills when the GPU is granted.
 
 use gshare_core::ClaimId;
 use gshare_proto::ClaimSpec;
@@ -9,13 +9,13 @@ use super::super::live::Live;
 use crate::daemon::mps;
 use crate::daemon::world::World;
 
-/// Length of a UUID with `GPU-` or `MIG-` before it, and of the older names of instances.
+/// Length of a UUID with `GPU-` or `MIG-`, and of the older names of instances.
 const UUID: usize = 40;
 const OLD_INSTANCE: usize = 56;
 /// `0=16777216M`.
 const PINNED: usize = 11;
 
-/// How many GPUs a claim will have.
+/// Number of GPUs that a claim will have.
 pub(super) fn count(spec: Option<&ClaimSpec>) -> u32 {
     let of = |spec: &ClaimSpec| match (spec.gpu_count, spec.gpus_milli) {
         (Some(count), _) => count,
@@ -24,7 +24,7 @@ pub(super) fn count(spec: Option<&ClaimSpec>) -> u32 {
     spec.map_or(1, of).max(1)
 }
 
-/// What stands in them now; nothing for claims that had their GPUs at their start.
+/// Present values of the placeholders; empty for claims that had their GPUs at the start.
 pub(crate) fn in_places(world: &World<'_>, id: ClaimId) -> Vec<(String, String)> {
     let Some(live) = world
         .claims
@@ -35,8 +35,8 @@ pub(crate) fn in_places(world: &World<'_>, id: ClaimId) -> Vec<(String, String)>
     };
     let record = &live.record;
     let mut env = Vec::new();
-    // Where the library alone hides the other GPUs, a GPU's place is not its number in the driver, and programs take one for
-    // the other. An instance is not found without the variable at all.
+    // If only the library hides the other GPUs, a GPU's place differs from its number in the driver, and programs
+    // confuse the two. An instance is not found at all without the variable.
     if !record.slices.is_empty() && !hides_without_variable(world, live) {
         let uuids: Vec<&str> = record.slices.iter().map(|s| s.uuid.as_str()).collect();
         env.push(("CUDA_VISIBLE_DEVICES".to_owned(), uuids.join(",")));
@@ -45,7 +45,7 @@ pub(crate) fn in_places(world: &World<'_>, id: ClaimId) -> Vec<(String, String)>
     env
 }
 
-/// The places: for everything that any GPU could ask for, since which it will be is not known.
+/// The placeholders for everything that any GPU might need, since it is not known which it will be.
 pub(crate) fn places_for_later(world: &World<'_>, live: &Live) -> Vec<(String, String)> {
     let count = count(live.record.terms.lazy.as_deref()) as usize;
     let last = world.gpus.len().saturating_sub(1);
@@ -84,7 +84,7 @@ mod tests {
         assert!(env(&scene).contains(&variable), "{:?}", env(&scene));
         scene.config.claims.hide_by_library = true;
         assert!(!env(&scene).contains(&variable), "{:?}", env(&scene));
-        // Before it has a GPU there is nothing to say.
+        // Before the grant there is nothing to fill in.
         scene.config.claims.hide_by_library = false;
         scene.claim(1, 1).record.slices.clear();
         assert!(!env(&scene).iter().any(|(name, _)| *name == variable.0));

@@ -1,4 +1,4 @@
-//! What can be done to each claim, and if not, why: told to the core, and shown from the start.
+//! What can be done to each claim, with the reason if it cannot: for the core, and for the screen from the start.
 
 use gshare_abi::{
     CHOSE_DEVICES, HAS_CROWD, SHARES_MEMORY, USES_FOREIGN, USES_MANAGED, USES_MULTICAST,
@@ -20,7 +20,7 @@ use crate::daemon::whose;
 use crate::daemon::world::World;
 use crate::release::{MOVES_SINCE, Release};
 
-/// Bits of all members of a claim.
+/// Flags of all members of a claim.
 fn flags(live: &Live) -> u64 {
     let seats = live.seats.iter();
     seats.fold(0, |all, seat| all | seat.usage.flags())
@@ -30,7 +30,7 @@ fn is_member(live: &Live, pid: i32) -> bool {
     live.members.keys().any(|m| m.pid == pid)
 }
 
-/// Members of a claim whose memory stays on its GPU, and why.
+/// Members of a claim whose memory cannot leave the GPU, and why.
 fn unable<'a>(
     levers: &'a LeverState,
     id: ClaimId,
@@ -42,8 +42,8 @@ fn unable<'a>(
     unable.filter(|(pid, _)| is_member(live, *pid))
 }
 
-/// Whether the other GPUs are hidden from a claim by the device filter, or where the administrator wants it so by its
-/// library, alone: one that may be moved must not be started with a part of the GPUs in `CUDA_VISIBLE_DEVICES`.
+/// Whether other GPUs are hidden from a claim without `CUDA_VISIBLE_DEVICES`: by the device filter, or by the library
+/// if the administrator wants that. A claim that may be moved must not start with a subset of GPUs in that variable.
 pub(crate) fn hides_without_variable(world: &World<'_>, live: &Live) -> bool {
     let record = &live.record;
     let plain = |s: &SliceRecord| s.uuid.starts_with("GPU-") && s.held == Held::Timeslice;
@@ -80,7 +80,7 @@ fn may_move(world: &World<'_>, live: &Live, flags: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds to the environment which GPUs a claim has, or gives what must not be in it.
+/// Adds a claim's GPUs to the environment, or lists the variables that must not be in it.
 pub(crate) fn show_devices(
     world: &World<'_>,
     live: &Live,
@@ -88,7 +88,7 @@ pub(crate) fn show_devices(
 ) -> Vec<String> {
     let name = "CUDA_VISIBLE_DEVICES".to_owned();
     let slices = &live.record.slices;
-    // Until a claim has GPUs nobody else's choice counts either: what it needs then goes into its place.
+    // Until a claim has GPUs, other choices do not count either: its own value is filled in later.
     if hides_without_variable(world, live) || slices.is_empty() {
         return vec![name];
     }
@@ -102,14 +102,13 @@ impl Gpus {
         self.driver_version().parse().ok()
     }
 
-    /// Whether the driver is one whose checkpoints refuse even simple programs: what a person asks for is tried, and nothing
-    /// else.
+    /// Whether this driver's checkpoints refuse even simple programs: then only a person's request is tried.
     pub(super) fn refuses_pytorch(&self) -> bool {
         self.driver_release().is_some_and(Release::refuses_pytorch)
     }
 }
 
-/// The lines of the doctor.
+/// Rows of `gshare doctor`.
 pub(crate) fn lever_rows(
     world: &World<'_>,
     features: &Features,
@@ -178,7 +177,7 @@ pub(crate) fn levers_of(
         })
     });
     let movable = park.clone().and_then(|()| may_move(world, live, flags));
-    // What a person asks for is tried.
+    // A person's request is tried.
     let park = park.and_then(|()| match world.gpus.refuses_pytorch() {
         false => Ok(()),
         true => Err(format!(
@@ -281,7 +280,7 @@ fn may_park_now(
     Ok(())
 }
 
-/// Whether claims that can burst are spread over idle GPUs, from where they would have to be moved later.
+/// Whether claims that can burst are spread over idle GPUs, from which they may have to be moved later.
 pub(crate) fn moves_work(world: &World<'_>, levers: &LeverState) -> bool {
     let able = world
         .gpus
@@ -290,7 +289,7 @@ pub(crate) fn moves_work(world: &World<'_>, levers: &LeverState) -> bool {
     matches!(levers.usable, Some(Ok(()))) && able
 }
 
-/// Where a claim is, for the screen, and what can be done to it.
+/// A claim's place for the screen, and what can be done to it.
 pub(crate) fn place_view(
     world: &World<'_>,
     features: &Features,

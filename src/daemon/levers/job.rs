@@ -1,6 +1,6 @@
-//! One lever on one claim, on a thread of its own: all its processes end up running or all with their memory in the
-//! host, never some. How far each process is says the driver, so a job can be begun again wherever an earlier one,
-//! or the service itself, has ended.
+//! One lever on one claim, in a thread: in the end all its processes run, or all have their memory in the host, never
+//! a mix. The driver says how far each process is, so a job can be continued wherever an earlier one, or the service
+//! itself, has ended.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,49 +16,48 @@ use gshare_enforcer::checkpoint::{CheckpointError, Engine, ProcessState, Step};
 use crate::daemon::die;
 use crate::daemon::msg::{Outcome, Unable};
 
-/// A lock of the driver gives up after this: no call of the claim is in the driver by then, only work on the GPU.
+/// The driver's lock times out after this: by then no call of the claim is in the driver, only work on the GPU.
 const LOCK_MS: u32 = 3_000;
-/// Longest answer to how far a process is.
+/// Longest wait for the state of a process.
 const ASK: Duration = Duration::from_secs(5);
-/// Between two tries to undo what cannot stay.
+/// Time between two attempts to undo a step.
 const AGAIN: Duration = Duration::from_millis(200);
-/// Between two looks at the marks.
+/// Time between two looks at the marks.
 const LOOK: Duration = Duration::from_millis(1);
-/// Slowest rate at which memory is expected to move, in bytes a second.
+/// Slowest expected transfer rate, in bytes per second.
 const SLOWEST: u64 = 500_000_000;
-/// New processes that turn up while the others are being locked are locked as well, for so many rounds.
+/// Processes that appear while others are being locked are locked too, for this many rounds.
 const ROUNDS: u32 = 5;
 
 /// From GPU to GPU, by UUID.
 pub(crate) type Pairs = Vec<(String, String)>;
 
-/// Maps of GPUs to try, one after the other: the driver wants every GPU that a process sees, and which those are
-/// depends on how it was started.
+/// Maps of GPUs to try in turn: the driver wants every GPU that a process sees, and which those are depends on how it
+/// was started.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Maps(pub(super) Vec<Pairs>);
 
-/// What is to be done.
+/// The job.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
-    /// Memory to the host.
+    /// Offload to host memory.
     Park,
-    /// Back; without maps onto the GPUs where it was.
+    /// Restore; without maps, to the same GPUs.
     Unpark(Option<Maps>),
-    /// To other GPUs, and the way back if that fails.
+    /// Move to other GPUs, with the maps back in case that fails.
     Move {
         there: Maps,
         back: Maps,
-        /// Processes that the driver shows on the new GPUs already.
+        /// Processes that the driver already lists on the new GPUs.
         arrived: BTreeSet<i32>,
     },
 }
 
-/// What is about to be done to a claim by the checkpoint engine.
+/// A job for the checkpoint engine.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    /// Which.
     pub(crate) id: ClaimId,
-    /// It goes on where the service before died.
+    /// It continues what the previous service began.
     pub(super) again: bool,
     pub(super) kind: Kind,
 }
@@ -70,21 +69,21 @@ pub(super) enum Members {
     Known(Vec<i32>),
 }
 
-/// How long things may take.
+/// Time limits of the job.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// For calls that are in the driver to come back.
+    /// For calls in the driver to return.
     pub(super) drain: Duration,
-    /// For one step of the driver, beside what moving the memory takes.
+    /// For one step of the driver, in addition to the transfer of memory.
     pub(super) step: Duration,
-    /// Host memory that must be left, in bytes.
+    /// Host memory that must stay free, in bytes.
     pub(super) host_reserve: u64,
 }
 
-/// Looks at marks that say that a thread was caught: it may be on its way out.
+/// Looks at marks with a caught thread before it counts: it may be on its way out.
 const CAUGHT_LOOKS: u32 = 5;
 
-/// Told when something does not go on and is tried again.
+/// Reports that something does not succeed and is retried.
 pub(super) struct Tell(pub(super) Box<dyn Fn(String) + Send>);
 
 impl std::fmt::Debug for Tell {
@@ -106,13 +105,13 @@ pub(super) struct Job {
     pub(super) tell: Tell,
     /// Processes that the driver has lost, or does not answer for.
     pub(super) unable: RefCell<BTreeMap<i32, Unable>>,
-    /// Processes of which a step was given up without an answer.
+    /// Processes for which a step was given up without an answer.
     pub(super) unsure: RefCell<BTreeSet<i32>>,
 }
 
 type Fail = (Failure, String);
 type Done<T = ()> = Result<T, Fail>;
-/// Why a step failed, and whether the driver did not take its arguments.
+/// Why a step failed, and whether the driver rejected its arguments.
 struct Fault(Fail, bool);
 
 fn procs_below(dir: &Path) -> Vec<i32> {
@@ -126,7 +125,7 @@ fn procs_below(dir: &Path) -> Vec<i32> {
     pids
 }
 
-/// Memory of the host that is free, in bytes, as far as the kernel says.
+/// Free host memory, in bytes, by the kernel.
 fn free_memory() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
@@ -134,7 +133,7 @@ fn free_memory() -> u64 {
     kib.map_or(u64::MAX, |kib| kib << 10)
 }
 
-/// What the limits of a control group and of those above it leave, in bytes.
+/// Bytes left by the limits of a cgroup and of its ancestors.
 fn room_below(dir: &Path) -> u64 {
     let left = |dir: &Path| {
         let number = |name: &str| -> Option<u64> {
@@ -166,7 +165,7 @@ fn fail_of(error: &CheckpointError) -> Fail {
     (failure, error.to_string())
 }
 
-/// Where the service can be asked to die after a step.
+/// The crash point after a step.
 fn step_of_death(step: &Step) -> Option<&'static str> {
     match step {
         Step::State => None,
@@ -178,7 +177,7 @@ fn step_of_death(step: &Step) -> Option<&'static str> {
 }
 
 impl Job {
-    /// Does it. Takes as long as it takes; nothing else of the service waits for it.
+    /// Runs the job. It may take long; the rest of the service does not wait for it.
     pub(super) fn run(&self) -> (Outcome, BTreeMap<i32, Unable>) {
         let result = match &self.kind {
             Kind::Park => self.out(&BTreeSet::new()).inspect_err(|_| self.undo(None)),
@@ -229,7 +228,7 @@ impl Job {
         }
     }
 
-    /// How far the processes are that use CUDA.
+    /// States of the processes that use CUDA.
     fn states(&self) -> Done<BTreeMap<i32, ProcessState>> {
         let mut states = BTreeMap::new();
         for pid in self.pids() {
@@ -240,7 +239,7 @@ impl Job {
         Ok(states)
     }
 
-    /// How far a process is; none for one that does not use CUDA, or is gone.
+    /// State of a process; none if it does not use CUDA, or has ended.
     fn state_of(&self, pid: i32) -> Done<Option<ProcessState>> {
         match self.rested(pid) {
             Ok(Some(ProcessState::Busy)) => {
@@ -253,8 +252,8 @@ impl Job {
         }
     }
 
-    /// How far a process is once no step of it is under way: one that a service or an engine before began comes to its
-    /// end without them.
+    /// State of a process once no step is under way: a step that an earlier service or engine began completes without
+    /// it.
     fn rested(&self, pid: i32) -> Result<Option<ProcessState>, CheckpointError> {
         let until = Instant::now() + self.moving();
         loop {
@@ -272,13 +271,13 @@ impl Job {
         Ok(found.map(|(pid, _)| *pid).collect())
     }
 
-    /// Time for a step that moves all memory of the claim.
+    /// Time limit for a step that moves all memory of the claim.
     fn moving(&self) -> Duration {
         self.patience.step + Duration::from_secs(self.bytes / SLOWEST)
     }
 
-    /// Has one step carried out. A process that has died meanwhile is not in the way of the others; nor is one that the
-    /// driver loses on the way back. An engine that has died did not undo what it began.
+    /// Executes one step. A process that has ended meanwhile is skipped, and so is one that the driver loses on the
+    /// way back. An engine that died has not undone its step.
     fn step(&self, pid: i32, step: &Step, reaches: ProcessState) -> Done {
         let done = self.try_step(pid, step, reaches);
         if let (Ok(()), Some(point)) = (&done, step_of_death(step)) {
@@ -327,8 +326,8 @@ impl Job {
         }
     }
 
-    /// A step that was given up may still come to its end. Asks such a process for `step` until it has none under way:
-    /// either it is done, or it is out of place.
+    /// A step that was given up may still complete. Repeats `step` until none is under way: either it is done, or its
+    /// order is wrong.
     fn settle(&self, pid: i32, step: &Step, reaches: ProcessState) -> Done {
         if !self.unsure.borrow().contains(&pid) {
             return Ok(());
@@ -353,8 +352,8 @@ impl Job {
         Ok(())
     }
 
-    /// Waits until no thread is in a call of the driver. What the marks say of calls that began before is in order with
-    /// what the calls then saw of the state word: the barrier sees to that.
+    /// Waits until no thread is in a driver call. The barrier orders the marks of calls that began before with what
+    /// those calls then saw in the state word.
     fn drained(&self) -> Done {
         let Some((watch, slots)) = &self.marks else {
             return Ok(());
@@ -381,7 +380,7 @@ impl Job {
         }
     }
 
-    /// A thread that came into the driver between the look and the lock hangs there now, where no signal reaches it.
+    /// A thread that entered the driver between the look and the lock hangs there, and receives no signals.
     fn nobody_caught(&self) -> Done {
         let Some((watch, slots)) = &self.marks else {
             return Ok(());
@@ -396,13 +395,13 @@ impl Job {
                 let why = format!("a thread of process {pid} is still in a driver call");
                 return Err((Failure::Busy, why));
             }
-            // One that has just marked itself sees the state word and steps out again.
+            // A thread that has just set its mark sees the state word and leaves again.
             std::thread::sleep(LOOK);
         }
         Ok(())
     }
 
-    /// All memory to the host; those who have arrived elsewhere already are left alone.
+    /// Moves all memory to the host, except of processes that have already arrived elsewhere.
     fn out(&self, arrived: &BTreeSet<i32>) -> Done {
         self.drained()?;
         for round in 0..ROUNDS {
@@ -438,7 +437,7 @@ impl Job {
         Ok(())
     }
 
-    /// Whether the host has room, also within the limits of the claim's control group.
+    /// Whether the host has room, including the limits of the claim's cgroup.
     fn host_room(&self) -> Done {
         let room = match &self.members {
             Members::Cgroup(dir) => free_memory().min(room_below(dir)),
@@ -480,7 +479,7 @@ impl Job {
         Err(last)
     }
 
-    /// Brings all memory back to GPUs; calls still wait.
+    /// Moves all memory back to GPUs; calls still wait.
     fn restore_all(&self, maps: Option<&Maps>) -> Done {
         for pid in self.in_state(ProcessState::Checkpointed)? {
             self.restore(pid, maps)?;
@@ -489,7 +488,7 @@ impl Job {
     }
 
     fn come_back(&self, maps: Option<&Maps>) -> Done {
-        // A process that initialised CUDA meanwhile goes along, or it would stay on the GPUs that are left.
+        // A process that initialised CUDA meanwhile is moved too; otherwise it would stay on the old GPUs.
         let new: Vec<i32> = match maps {
             Some(_) => self.in_state(ProcessState::Running)?,
             None => Vec::new(),
@@ -514,7 +513,7 @@ impl Job {
         }
     }
 
-    /// Whatever was brought back goes to the host again: nothing else will do.
+    /// Offloads again what was restored, until it succeeds.
     fn park_again(&self) {
         let out = (Step::Checkpoint, ProcessState::Checkpointed);
         self.insist(|pid| {
@@ -526,7 +525,7 @@ impl Job {
         });
     }
 
-    /// All processes run again, their memory on GPUs: nothing else will do.
+    /// Brings all processes back to running with their memory on GPUs, until it succeeds.
     fn undo(&self, maps: Option<&Maps>) {
         let open = (Step::Unlock, ProcessState::Running);
         self.insist(|pid| {
@@ -540,8 +539,8 @@ impl Job {
         });
     }
 
-    /// Has something done to all processes until it is. Those that a step was given up of come last: the driver may answer
-    /// for them only once no other is locked.
+    /// Repeats something for all processes until it is done. Processes whose step was given up come last: the driver
+    /// may answer for them only once no other is locked.
     fn insist(&self, work: impl Fn(i32) -> Done) {
         let all = || {
             let mut pids = self.pids();

@@ -1,4 +1,4 @@
-//! What is told of levers that do not get on, and of processes that the driver has lost.
+//! Reports about jobs that make no progress, and about processes that the driver has lost.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::daemon::host::Host;
 use crate::daemon::msg::{LeverMsg, Msg, Outcome, Unable};
 
 impl Host {
-    /// How the job of a claim says that it does not get on.
+    /// How the job of a claim reports that it makes no progress.
     pub(super) fn teller(&self, id: ClaimId) -> Tell {
         let events = self.events.clone();
         Tell(Box::new(move |why| {
@@ -21,7 +21,7 @@ impl Host {
 }
 
 impl LeverState {
-    /// What the owner is told of processes that the driver has lost, or for which it does not answer.
+    /// Notifies the owner of processes that the driver has lost, or for which it does not answer.
     pub(crate) fn note_unable(
         &mut self,
         id: ClaimId,

@@ -1,4 +1,5 @@
-//! Which GPUs a claim on its way may open, how its processes come from one to another, and whose pages are whose.
+//! Which GPUs a moving claim may open, how its processes are mapped from one to another, and which pages belong to
+//! which GPU.
 
 use gshare_abi::GpuUuid;
 use gshare_abi::host::LimitsFile;
@@ -10,7 +11,7 @@ use crate::daemon::gpu::Gpus;
 use crate::daemon::journal::{ClaimRecord, HoldingRecord};
 use crate::daemon::world::World;
 
-/// The GPUs of a claim, and those that it comes to while it is on its way.
+/// The GPUs of a claim, and those that it is moving to.
 pub(crate) fn gpus_of(gpus: &Gpus, record: &ClaimRecord) -> Vec<usize> {
     let to = match &record.holding {
         HoldingRecord::Unparking { to, .. } | HoldingRecord::Moving { to } => to.as_slice(),
@@ -20,7 +21,7 @@ pub(crate) fn gpus_of(gpus: &Gpus, record: &ClaimRecord) -> Vec<usize> {
     all.filter_map(|s| gpus.gpu_index(&s.uuid)).collect()
 }
 
-/// The pages of a claim belong to the GPUs that its record names, in that order; members keep them.
+/// Assigns the pages of a claim to the GPUs of its record, in that order; members keep their mappings.
 pub(crate) fn relabel(with: &mut Effects, id: ClaimId) {
     let (host, gpus) = (&with.host, &with.gpus);
     let Some(live) = with.claims.get_mut(&id) else {
@@ -47,8 +48,8 @@ pub(crate) fn relabel(with: &mut Effects, id: ClaimId) {
     }
 }
 
-/// The maps by which processes that are on some GPUs come onto others: of the claim's GPUs alone, as its members
-/// see them behind the device filter; and of all GPUs of the machine, for those that see all.
+/// Maps that bring processes from some GPUs to others: of the claim's GPUs alone, as its members see them behind the
+/// device filter; and of all GPUs of the machine, for processes that see all.
 pub(super) fn maps(world: &World<'_>, from: &[String], to: &[String]) -> Maps {
     let pair = |(from, to): (&String, &String)| (from.clone(), to.clone());
     let own: Pairs = from.iter().zip(to).map(pair).collect();
@@ -70,7 +71,7 @@ pub(super) fn maps(world: &World<'_>, from: &[String], to: &[String]) -> Maps {
     if world.host.fences.filters.is_none() {
         maps.push(all);
     }
-    // Those that are there already.
+    // Processes that have already arrived.
     maps.push(to.iter().zip(to).map(pair).collect());
     Maps(maps)
 }

@@ -1,4 +1,4 @@
-//! What people and programs want of claims: offload, restore, suspend, resume, move; and calls that wait.
+//! Requests by people and programs: offload, restore, suspend, resume, move; and calls that wait.
 
 use std::mem::take;
 use std::time::{Duration, Instant};
@@ -25,10 +25,10 @@ use crate::daemon::whose;
 use crate::daemon::world::World;
 use crate::daemon::{ending, members, reclaim};
 
-/// Calls that wait say so every second (the shim's `detach`); after this much silence they do not wait any more.
+/// Waiting calls report every second (the shim's `detach`); after this much silence they no longer wait.
 const SILENT: Duration = Duration::from_secs(5);
 
-/// A person wants something of a claim; the answer comes when it is done.
+/// Handles a person's request; the answer comes when it is done.
 pub(crate) fn wish(
     world: &World<'_>,
     levers: &LeverState,
@@ -79,7 +79,7 @@ pub(crate) fn wish(
     }
     then.push(Command::Levers(LeverCommand::AwaitLever(id, out.clone())));
     then.push(Command::Core(Event::Wish { id, wish }));
-    // Where it stands in the queue has been told, though not here.
+    // The place in the queue was reported elsewhere.
     let waited = world.machine.reason(id).is_some();
     then.extend(waited.then(|| Command::Levers(LeverCommand::TellQueued(id, out.clone()))));
     Ok(Order {
@@ -88,7 +88,7 @@ pub(crate) fn wish(
     })
 }
 
-/// A claim whose memory is in the host anyway is frozen, or not any more.
+/// Freezes a claim whose memory is already in the host, or lets it run.
 fn refreeze(id: ClaimId, parked: ParkedRecord, freeze: bool) -> Order {
     let parked = ParkedRecord {
         frozen: freeze,
@@ -110,7 +110,7 @@ fn refreeze(id: ClaimId, parked: ParkedRecord, freeze: bool) -> Order {
     Order::then(then, |_, _| Ok(Reply::Done { message }))
 }
 
-/// A person wants a claim on other GPUs.
+/// Handles a person's request to move a claim.
 pub(crate) fn move_to(
     world: &World<'_>,
     (features, levers): (&Features, &LeverState),
@@ -144,7 +144,7 @@ pub(crate) fn wants(world: &World<'_>, peer: &Peer, want: &Want, out: &Sender) -
     vec![
         Command::Levers(LeverCommand::Wanted {
             id,
-            // Not where a person has asked for it already.
+            // Not if a person has already requested it.
             asked: world.machine.reason(id).is_some(),
         }),
         Command::Core(Event::Wanted { id }),
@@ -153,7 +153,7 @@ pub(crate) fn wants(world: &World<'_>, peer: &Peer, want: &Want, out: &Sender) -
     ]
 }
 
-/// What a member is told that needs the memory of its claim.
+/// The answer to a member that needs the memory of its claim.
 pub(crate) fn wanted_text(world: &World<'_>, features: &Features, id: ClaimId) -> String {
     match world.claims.get(&id).map(|l| &l.record.holding) {
         Some(HoldingRecord::Unparking { .. }) => "it is being restored".to_owned(),
@@ -169,20 +169,20 @@ pub(crate) fn wanted_text(world: &World<'_>, features: &Features, id: ClaimId) -
 }
 
 impl LeverState {
-    /// A caller waits for what they asked of a claim. That stands, whether a call waits or not.
+    /// A caller waits for the result. The request stands even if no call waits.
     pub(crate) fn wait(&mut self, id: ClaimId, out: Sender) {
         let lever = self.claims.entry(id).or_default();
         lever.wanted = None;
         lever.waiters.push(out);
     }
 
-    /// Whether somebody waits for it.
+    /// Whether a caller waits for it.
     pub(crate) fn is_awaited(&self, id: ClaimId) -> bool {
         let lever = self.claims.get(&id);
         lever.is_some_and(|lever| !lever.waiters.is_empty())
     }
 
-    /// A call of an offloaded claim waits for its memory, which a person may have asked for already.
+    /// A call of an offloaded claim waits for its memory; a person may have requested that already.
     pub(crate) fn wanted(&mut self, id: ClaimId, asked: bool) {
         let lever = self.claims.entry(id).or_default();
         if !asked || lever.wanted.is_some() {
@@ -190,7 +190,7 @@ impl LeverState {
         }
     }
 
-    /// Claims whose calls do not wait any more, because they were interrupted, are not brought back.
+    /// Cancels the restore of claims whose calls no longer wait because they were interrupted.
     fn forget(&mut self, claims: &Claims) -> Vec<Event> {
         let parked = |live: &Live| matches!(live.record.holding, HoldingRecord::Parked(_));
         let mut unwanted = Vec::new();
@@ -205,7 +205,7 @@ impl LeverState {
         unwanted
     }
 
-    /// A parked claim waits for room.
+    /// Queues an offloaded claim for room.
     pub(crate) fn waits(
         &self,
         world: &World<'_>,
@@ -238,7 +238,7 @@ impl LeverState {
         }
     }
 
-    /// For the core: what has changed in what can be done to claims.
+    /// Changes in what can be done to claims, for the core.
     pub(crate) fn look(&mut self, world: &World<'_>, features: &Features) -> Vec<Event> {
         let known = self.claims.keys().copied();
         let ended: Vec<ClaimId> = known.filter(|id| !world.claims.contains_key(id)).collect();
@@ -247,7 +247,7 @@ impl LeverState {
             self.claims.remove(&id);
         }
         let mut events = self.forget(world.claims);
-        // What was known before the engine was started anew is true until it says something else.
+        // What was known before the engine restarted holds until it reports otherwise.
         if self.usable.is_some() {
             events.extend(world.claims.keys().filter_map(|&id| {
                 let known = world.machine.levers(id)?;
@@ -275,7 +275,7 @@ fn own_granted(
     }
 }
 
-/// A GPU by index, UUID or the start of one.
+/// A GPU by index, UUID or prefix of one.
 fn gpu_named(gpus: &Gpus, word: &str) -> Result<usize, String> {
     if let Ok(index) = word.parse::<usize>() {
         return match gpus.get(index) {
@@ -335,7 +335,7 @@ fn lever_place(
     }
 }
 
-/// Where a parked claim stands that waits to come back.
+/// The place in the queue of an offloaded claim that waits to be restored.
 pub(crate) fn queued(world: &World<'_>, features: &Features, id: ClaimId) -> Option<Queued> {
     let (position, reason) = world.machine.place(id)?;
     Some(lever_place(world, features, id, position, reason))

@@ -1,4 +1,4 @@
-//! How long users wait for answers, as the threads that serve connections note it.
+//! Answer times by user, recorded by the threads that serve connections.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use super::page::Histogram;
 
-/// Bounds of times to answer in seconds.
+/// Bounds of answer times in seconds.
 const ANSWERS: &[f64] = &[
     0.001, 0.002, 0.003, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.5, 2.0,
 ];
-/// Users of whom times to answer are kept.
+/// Maximum number of users with answer times.
 const USERS: usize = 256;
 
-/// Time from the receipt of a line to the first line that is sent back, by the user's number.
+/// Time from the receipt of a line to the first line of the answer, by uid.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answers(Arc<Mutex<BTreeMap<u32, Histogram>>>);
 
 impl Answers {
-    /// A line of this user has been answered after this time.
+    /// Records an answer to this user.
     pub(crate) fn note(&self, uid: u32, took: Duration) {
         let mut users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if users.len() < USERS || users.contains_key(&uid) {
@@ -27,7 +27,6 @@ impl Answers {
         }
     }
 
-    /// All of them.
     pub(crate) fn by_user(&self) -> BTreeMap<u32, Histogram> {
         let users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         users.clone()

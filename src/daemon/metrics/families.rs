@@ -1,5 +1,5 @@
-//! What is exported. GPU figures have the names and units of NVIDIA's DCGM exporter, so that dashboards made
-//! for it work; everything that only gshare knows begins with `gshare_`.
+//! The exported metrics. GPU metrics have the names and units of NVIDIA's DCGM exporter, so that its dashboards work;
+//! metrics that only gshare has begin with `gshare_`.
 
 use gshare_core::{Quota, Share};
 use gshare_proto::{GpuView, Snapshot};
@@ -11,8 +11,7 @@ use crate::daemon::world::World;
 
 const MIB: f64 = 1_048_576.0;
 
-/// The DCGM exporter's families, as far as NVML gives them. Memory is in MiB, power in W, the
-/// profiling figures are parts of one.
+/// The DCGM exporter's families, as far as NVML has them. Memory is in MiB, power in W; profiling metrics are 0 to 1.
 pub(super) fn dcgm(page: &mut Page, world: &World<'_>, snapshot: &Snapshot) {
     type Read<'a> = Box<dyn Fn(usize, &GpuView) -> Option<f64> + 'a>;
     let reading = |g: usize| world.gpus.reading(g);
@@ -230,7 +229,7 @@ pub(super) fn quotas(page: &mut Page, quotas: &[Quota]) {
     }
 }
 
-/// The process of the service, under the names that all exporters use.
+/// Metrics of the service's process, under the names that all exporters use.
 pub(super) fn process(page: &mut Page) {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).ok();
     let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;

@@ -1,11 +1,11 @@
-//! Families of what the ledger and the claims' pages know: GPUs, claims, users.
+//! Families from the ledger and the claims' pages: GPUs, claims, users.
 
 use gshare_proto::{ClaimGpu, ClaimView, Figure, GpuState, GpuView, Snapshot};
 
 use super::page::Page;
 use super::{COUNTER, GAUGE};
 
-/// Help of the figure under both of its names.
+/// Help text of the metric under both of its names.
 pub(super) const SM_OCCUPANCY_HELP: &str =
     "Resident warps as a fraction of the maximum; absent where the GPU does not count it.";
 
@@ -13,7 +13,7 @@ pub(super) fn value(figure: Option<Figure>) -> Option<f64> {
     figure.map(|f| f.value)
 }
 
-/// Percent as a part of one.
+/// Percent as a fraction.
 pub(super) fn part(figure: Option<Figure>) -> Option<f64> {
     value(figure).map(|v| v / 100.0)
 }
@@ -106,7 +106,7 @@ pub(super) fn gpus(page: &mut Page, snapshot: &Snapshot) {
     }
 }
 
-/// By which a claim is found; `job` is that of Slurm, empty for others.
+/// Labels of a claim; `job` is that of Slurm, empty for others.
 fn labels<'a>(claim: &'a ClaimView, job: &'a str) -> Vec<(&'static str, &'a str)> {
     let mut labels = vec![
         ("claim", claim.id.as_str()),

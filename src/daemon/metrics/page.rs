@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// Upper bounds in seconds with the counts of what was at most that long.
+/// Counts of values up to each bound, in seconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Histogram {
     bounds: &'static [f64],
@@ -12,7 +12,7 @@ pub(crate) struct Histogram {
 }
 
 impl Histogram {
-    /// An empty one with these bounds, ascending.
+    /// An empty one with these bounds, in ascending order.
     pub(crate) fn new(bounds: &'static [f64]) -> Self {
         Self {
             bounds,
@@ -34,8 +34,8 @@ impl Histogram {
     }
 }
 
-/// A page that is being written. Names with their help come first, then their samples; a family without
-/// samples is one whose figures are not known now.
+/// A page in progress. Each name with its help precedes its samples; a family without samples has no known values at
+/// present.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     text: String,
@@ -56,7 +56,7 @@ impl Page {
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    /// A sample of the family that was begun last; unknown figures are left out.
+    /// Adds a sample to the current family; unknown values are left out.
     pub(super) fn sample(&mut self, name: &str, labels: Labels<'_>, value: Option<f64>) {
         let Some(value) = value.filter(|v| v.is_finite()) else {
             return;
@@ -66,19 +66,19 @@ impl Page {
         let _ = writeln!(self.text, " {value}");
     }
 
-    /// A whole family with one sample.
+    /// Adds a family with one sample.
     pub(super) fn single(&mut self, name: &str, kind: &str, help: &str, value: Option<f64>) {
         self.family(name, kind, help);
         self.sample(name, &[], value);
     }
 
-    /// A whole family that is a histogram.
+    /// Adds a family that is a histogram.
     pub(super) fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         self.family(name, "histogram", help);
         self.buckets(name, &[], histogram);
     }
 
-    /// A histogram of the family that was begun last.
+    /// Adds a histogram to the current family.
     pub(super) fn buckets(&mut self, name: &str, labels: Labels<'_>, histogram: &Histogram) {
         let Histogram { sum, count, .. } = histogram;
         let bounds = histogram.bounds.iter().map(f64::to_string);

@@ -1,26 +1,25 @@
-//! As much of a request as a scraper needs: its first line.
+//! Minimal parsing of a scraper's HTTP request: its first line.
 
-/// Most bytes of a request.
+/// Maximum bytes of a request.
 const LONGEST: usize = 8 * 1024;
 
-/// What is asked for.
+/// The requested page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// The figures.
     Metrics,
-    /// The page that names them.
+    /// The page that links to the metrics.
     Root,
-    /// Something that is not here.
+    /// Unknown.
     Other,
     /// Neither `GET` nor `HEAD`.
     Method,
 }
 
-/// A whole request.
+/// A complete request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) asked: Asked,
-    /// The answer has its head only.
+    /// The answer has only a head.
     pub(super) head: bool,
 }
 
@@ -28,7 +27,7 @@ pub(super) struct Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TooLong;
 
-/// Reads what has arrived; `None` while more is to come.
+/// Parses the received bytes; `None` while more is to come.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<Request>, TooLong> {
     if !bytes.windows(4).any(|w| w == b"\r\n\r\n") {
         let fits = bytes.len() <= LONGEST;

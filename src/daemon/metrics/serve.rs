@@ -1,4 +1,4 @@
-//! As much of HTTP as a scraper needs: `GET /metrics`, one answer per connection.
+//! Minimal HTTP server for scrapers: `GET /metrics`, one answer per connection.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
@@ -11,16 +11,16 @@ use tokio::task::AbortHandle;
 use super::request::{self, Asked, Request};
 use crate::daemon::msg::Msg;
 
-/// Connections at a time.
+/// Maximum number of connections.
 const CONNECTIONS: usize = 64;
 /// Time for a whole connection, request and answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A page is this old at most; within it the service is not asked again.
+/// Maximum age of a page; within it the service is not asked again.
 const FRESH: Duration = Duration::from_millis(200);
 /// Time for the service to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Where it listens.
+/// The listening socket.
 #[derive(Debug)]
 pub(super) enum Listener {
     /// A port of the loopback interface.
@@ -39,7 +39,7 @@ struct Source {
 impl Source {
     /// `None` when the service does not answer.
     async fn page(&self) -> Option<Arc<str>> {
-        // One asks, the others wait for its answer.
+        // One connection asks, the others wait for its answer.
         let mut last = self.last.lock().await;
         if let Some((at, page)) = &*last
             && at.elapsed() < FRESH
@@ -121,25 +121,24 @@ where
         });
         task.abort_handle()
     });
-    // A client that asks at once is read before the next comes.
+    // Lets the request of a fast client be read before the next connection.
     tokio::task::yield_now().await;
 }
 
-/// The connections that are open. Any user of the machine can open the port, and what is half open must not keep a
-/// scraper out.
+/// The open connections. Any user of the machine can connect, and half-open connections must not keep a scraper out.
 #[derive(Debug, Default)]
 struct Open(StdMutex<(u64, VecDeque<Opened>)>);
 
 #[derive(Debug)]
 struct Opened {
     number: u64,
-    /// The whole request is there.
+    /// The complete request has arrived.
     asked: bool,
     task: AbortHandle,
 }
 
 impl Open {
-    /// Starts one more. Of too many the oldest that has not asked yet is closed, else the oldest.
+    /// Adds one. If there are too many, closes the oldest without a complete request, otherwise the oldest.
     fn enter(&self, start: impl FnOnce(u64) -> AbortHandle) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (next, open) = &mut *state;
@@ -269,7 +268,7 @@ mod tests {
         let mut half_open = Vec::new();
         for n in 0..400 {
             let mut stream = TcpStream::connect(address).expect("connects");
-            // Nothing, a beginning, and one that asks and does not read.
+            // Nothing, a partial request, and one that asks and does not read.
             let _ = match n % 3 {
                 0 => Ok(()),
                 1 => stream.write_all(b"GET /met"),

@@ -53,7 +53,7 @@ fn what_happens_is_counted() {
         "gshare_queue_wait_seconds_bucket{le=\"1\"} 0",
         "gshare_queue_wait_seconds_bucket{le=\"10\"} 2",
         "gshare_decision_seconds_count 1",
-        // Of claims that have ended and of those that run.
+        // Of ended and running claims.
         "gshare_allocation_refusals_total 11",
     ] {
         assert!(has(&page, line), "{line}: {page}");
@@ -109,7 +109,7 @@ fn turns_over_use_and_quotas_have_their_true_values() {
         ("gshare_quota_gpus", "project:vision", Some(0.5)),
         ("gshare_quota_max_gpus", "project:vision", Some(1.5)),
         ("gshare_quota_gpus", "project:text", Some(1.0)),
-        // No maximum is no sample, not 0.
+        // Without a maximum there is no sample, rather than 0.
         ("gshare_quota_max_gpus", "project:text", None),
     ] {
         assert_eq!(value(family, label), wanted, "{family} {label}: {page}");

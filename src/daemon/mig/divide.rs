@@ -1,5 +1,5 @@
-//! Making and removing the instances of a GPU: at an administrator's command, and anew after a boot. Every step looks at
-//! what there is, so that a service that died between two steps goes on where it was.
+//! Makes and removes the instances of a GPU: on an administrator's command, and after a boot. Every step looks at the
+//! present state, so that a restarted service continues where the previous one ended.
 
 use std::time::{Duration, Instant};
 
@@ -17,21 +17,21 @@ use crate::daemon::journal::Journal;
 use crate::daemon::msg::Msg;
 use crate::daemon::release::letting_go::Wait;
 
-/// How long one step may take: the mode of some GPUs changes by a reset.
+/// Longest time for one step: the mode of some GPUs changes by a reset.
 const STEP: Duration = Duration::from_secs(60);
-/// How long the service itself waits for the driver's word on how a GPU is divided.
+/// Longest wait for the driver's report on how a GPU is divided.
 pub(super) const LOOK: Duration = Duration::from_secs(2);
-/// How long a start waits for others to close a GPU whose mode is to change.
+/// At a start, longest wait until others close a GPU whose mode must change.
 const SETTLING: Duration = Duration::from_secs(5);
-/// How long what has the GPU open may take to end.
+/// Longest wait until everything that has the GPU open has ended.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The journal's key of a layout that was asked for by command.
+/// The journal's key of a layout that was set by command.
 pub(super) fn meta_key(uuid: &str) -> String {
     format!("mig.{uuid}")
 }
 
-/// Why a GPU is not divided as it should be.
+/// Why a GPU could not be divided as requested.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Undivided {
     #[error(transparent)]
@@ -64,7 +64,7 @@ pub(super) fn place(instance: &MigInstance) -> Place {
     }
 }
 
-/// The instances that there are, by name.
+/// The present instances, by name.
 pub(crate) fn layout(state: &MigState) -> Layout {
     let profiles = profiles(state);
     let mut there: Vec<&MigInstance> = state.instances.iter().collect();
@@ -74,7 +74,7 @@ pub(crate) fn layout(state: &MigState) -> Layout {
     Layout::of(named.map(|p| p.name.clone()))
 }
 
-/// Where the instances of a layout are to be.
+/// Where the instances of a layout should be.
 pub(super) fn wanted(state: &MigState, layout: &Layout) -> Result<Vec<Place>, NoRoom> {
     let there: Vec<Place> = state.instances.iter().map(place).collect();
     places(&profiles(state), layout, &there)
@@ -122,7 +122,7 @@ fn divide(
     Ok(state)
 }
 
-/// The layout that a GPU is to have: as set by command, else as the configuration says.
+/// The requested layout of a GPU: as set by command, otherwise from the configuration.
 fn asked(config: &Config, journal: &Journal, reading: &GpuReading) -> Option<Layout> {
     let uuid = reading.uuid.as_deref()?;
     let set = journal.meta(&meta_key(uuid)).ok().flatten();
@@ -133,7 +133,7 @@ fn asked(config: &Config, journal: &Journal, reading: &GpuReading) -> Option<Lay
     })
 }
 
-/// Makes the instances anew that a boot has taken, before any claim is found again. What could not be done is said.
+/// Makes instances again that a boot has removed, before any claim is restored. Returns what could not be done.
 pub(crate) fn restore(
     config: &Config,
     journal: &Journal,
@@ -147,7 +147,7 @@ pub(crate) fn restore(
         };
         let divider = observer.divider(reading.index);
         let g = reading.index;
-        // What had it open when the service or the machine ended may take a moment to go.
+        // Programs that had it open when the service or the machine ended may need a moment to end.
         let until = Instant::now() + SETTLING;
         let result = loop {
             let result = divide(&|order| divider.step(order, STEP), &layout);
@@ -168,21 +168,20 @@ pub(crate) fn restore(
     undone
 }
 
-/// A GPU that is to be divided, and who waits for it.
+/// A GPU that is to be divided, and the caller that waits for it.
 #[derive(Debug)]
 pub(crate) struct Dividing {
-    /// Index.
     pub(crate) gpu: usize,
     pub(super) divider: Divider,
     pub(super) layout: Layout,
-    /// The layout is another than before.
+    /// The layout changes.
     pub(super) is_change: bool,
     pub(super) undo: String,
     pub(super) out: Sender,
 }
 
 impl Dividing {
-    /// Divides it in a thread, once nothing of gshare has it open. False if there is no thread: the caller was told.
+    /// Divides it in a thread, once nothing of gshare has it open. False if there is no thread; the caller was told.
     pub(crate) fn start(self, waits: Vec<Wait>, events: UnboundedSender<Msg>) -> bool {
         let (g, out) = (self.gpu, self.out.clone());
         let started = std::thread::Builder::new().name("mig".to_owned());
@@ -220,7 +219,7 @@ impl Dividing {
     }
 }
 
-/// What is told of a GPU that is not divided as it should be.
+/// The error for a GPU that could not be divided as requested.
 fn undone(g: usize, why: &Undivided, undo: &str) -> WireError {
     let hint = match why {
         Undivided::Driver(MigError::Pending(_)) => format!(

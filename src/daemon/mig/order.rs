@@ -1,4 +1,4 @@
-//! `gshare admin mig`: what is asked is looked at beside how the GPU is divided now, and done in a thread.
+//! `gshare admin mig`: compares the request with the present layout, and applies it in a thread.
 
 use gshare_core::mig::{Layout, NoRoom, Place};
 use gshare_enforcer::gpu::{MigOrder, MigState, Observer};
@@ -15,7 +15,7 @@ use crate::daemon::peer::Peer;
 use crate::daemon::release;
 use crate::daemon::world::World;
 
-/// The answer comes when the instances are there.
+/// Handles a request; the answer comes when the instances exist.
 pub(crate) fn order(
     world: &World<'_>,
     (observer, levers): (&Observer, &LeverState),
@@ -90,7 +90,7 @@ pub(crate) fn order(
     })
 }
 
-/// What would be done, for people.
+/// The text of a dry run.
 fn would(g: usize, state: &MigState, places: &[Place], layout: &Layout) -> String {
     let profiles = profiles(state);
     let name = |id: u32| {
@@ -127,7 +127,7 @@ fn would(g: usize, state: &MigState, places: &[Place], layout: &Layout) -> Strin
     lines.join("\n")
 }
 
-/// What is done when a GPU has been divided, or not.
+/// Commands once a GPU has been divided, or could not be.
 pub(crate) fn divided(g: usize, result: Result<AdminDone, WireError>, out: Sender) -> Vec<Command> {
     let text = result.as_ref().ok().map(|done| done.message.clone());
     let mut then = vec![

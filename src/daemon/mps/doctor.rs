@@ -1,4 +1,4 @@
-//! What `gshare doctor` says of compute limits: a row per GPU with its mechanism, why, and what would improve it.
+//! Rows of `gshare doctor` about compute limits: for each GPU the mechanism, why, and how to improve it.
 
 use crate::daemon::doctor::row::SIMULATION;
 use crate::daemon::mig;
@@ -10,7 +10,7 @@ use gshare_config::GpuMode;
 use gshare_core::Held;
 use gshare_proto::{Check, messages};
 
-/// Where MPS has been seen to work so far; docs/hardware.md has the same words.
+/// Status of MPS; docs/hardware.md uses the same words.
 const MPS: &str = "tested only with NVIDIA's MPS control program (550.163, without a GPU)";
 
 /// How each claim on a GPU holds its part.
@@ -54,7 +54,7 @@ fn mps_words(world: &World<'_>, g: usize) -> Result<String, String> {
     }
 }
 
-/// Whether the claims on a GPU run through MPS now; `None` where there are none.
+/// Whether the claims on a GPU run through MPS now; `None` without claims.
 fn runs_through_mps(world: &World<'_>, g: usize) -> Option<bool> {
     held_there(world, g).next().map(|held| held == Held::Mps)
 }
@@ -65,7 +65,7 @@ fn count(n: usize, what: &str) -> String {
 }
 
 impl Settings {
-    /// What would let more claims run side by side than MPS does now.
+    /// How more claims could run side by side than MPS allows now.
     fn above_mps(&self) -> Option<String> {
         let accept = "to run several users side by side: [mps] multi-user = \"accept\"; a fault of one program then \
                       ends the programs of all";

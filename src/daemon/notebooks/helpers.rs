@@ -1,5 +1,5 @@
-//! The processes that ask the Jupyter servers of users and write into their notebooks, one for each set of rights, each
-//! with a thread that waits for it.
+//! Processes that query users' Jupyter servers and write into their notebooks: one per set of rights, each with a
+//! thread that waits for it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
@@ -24,24 +24,25 @@ use crate::kernel::helper::{self, ARGUMENT, Wanted};
 use crate::kernel::seen;
 use crate::kernel::servers::Sought;
 
-/// Longest wait for an answer of a helper: its own waits are bounded, so one that is slower does not work.
+/// Longest wait for an answer of a helper. Its own waits are shorter, so a slower helper has failed.
 const PATIENCE: Duration = Duration::from_secs(40);
 /// Longest answer, in bytes.
 const LONGEST: usize = 1 << 20;
-/// Lines and looks at files that wait for a helper at most; more are dropped. Of what is looked for only the newest waits.
+/// Maximum number of lines and file checks that wait for a helper; more are dropped. Of queries only the newest
+/// waits.
 const AHEAD: usize = 64;
-/// A helper takes what is wanted within this time, or is started anew: its user may stop it for good.
+/// A helper that does not read an order within this time is restarted: its user may have stopped it.
 const TAKES: Duration = Duration::from_secs(2);
-/// The group of those who have none.
+/// Group of users without one.
 const NO_GROUP: u32 = 65_534;
-/// All of them, by the rights of the kernels that they are for.
+/// All helpers, by the rights of their kernels.
 #[derive(Debug, Default)]
 pub(crate) struct Helpers(BTreeMap<Rights, Desk>);
 
 type Events = mpsc::UnboundedSender<Msg>;
 
 impl Helpers {
-    /// Asks the servers of all users that have kernels in claims.
+    /// Queries the servers of all users with kernels in claims.
     pub(crate) fn look(&mut self, claims: &BTreeMap<ClaimId, Live>, events: &Events) {
         let mut sought: BTreeMap<Rights, Vec<Sought>> = BTreeMap::new();
         for live in claims.values() {
@@ -59,15 +60,15 @@ impl Helpers {
                 });
             }
         }
-        // A helper for which there are no kernels ends when its sender goes.
+        // A helper without kernels ends when its sender is dropped.
         self.0.retain(|rights, _| sought.contains_key(rights));
         for (rights, sought) in sought {
             self.ask(rights, Wanted::Look(sought), events);
         }
     }
 
-    /// Asks whether the connection file of a kernel that has ended is there still: with its user's rights, because the
-    /// path is that user's word, and what comes of it can be seen.
+    /// Checks whether the connection file of an ended kernel still exists: with its user's rights, because the user
+    /// chose the path and can see the result.
     pub(crate) fn look_for(
         &mut self,
         id: ClaimId,
@@ -112,7 +113,7 @@ impl Helpers {
     }
 }
 
-/// What is wanted of a helper. Its thread ends when this goes.
+/// Orders for a helper. Its thread ends when this is dropped.
 #[derive(Debug, Default)]
 struct Desk(Arc<Inbox>);
 
@@ -151,7 +152,7 @@ impl Inbox {
         });
     }
 
-    /// Waits for the next; `None` when nobody wants anything any more.
+    /// Waits for the next order; `None` once this is the last handle.
     fn take(&self) -> Option<Wanted> {
         let mut wants = self.wants.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -169,13 +170,14 @@ impl Inbox {
     }
 }
 
-/// As whom the kernel of a claim was started. Nobody but the claim's owner is meant, whoever has the number by now.
+/// The rights with which the kernel of a claim was started; only those of the claim's owner, even if the pid was
+/// reused.
 fn rights(live: &Live) -> Option<Rights> {
     let found = proc::rights(live.record.process?.pid)?;
     (found.uid == live.record.uid).then_some(found)
 }
 
-/// A helper that runs.
+/// A running helper.
 struct Helper {
     child: Child,
     input: ChildStdin,
@@ -183,7 +185,8 @@ struct Helper {
 }
 
 impl Helper {
-    /// Starts one, with nothing of the service's but a way to talk; the service of a user has no other rights to give.
+    /// Starts a helper with nothing of the service's except a channel; a user's own service starts it with its own
+    /// rights.
     fn start(rights: &Rights) -> std::io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command
@@ -232,7 +235,7 @@ impl Helper {
         Ok(())
     }
 
-    /// Reads a line within that time: its user may stop it for good, also in the middle of one.
+    /// Reads a line within that time; its user may stop it at any point.
     fn read(&mut self, patience: Duration) -> std::io::Result<String> {
         let until = Instant::now() + patience;
         let mut line = Vec::new();
@@ -257,7 +260,7 @@ impl Helper {
         String::from_utf8(line).map_err(std::io::Error::other)
     }
 
-    /// Passes on what is wanted; an answer, if that asks.
+    /// Passes an order on; returns an answer, if the order has one.
     fn ask(&mut self, uid: u32, wanted: &Wanted) -> std::io::Result<Option<Msg>> {
         let line = serde_json::to_string(wanted)? + "\n";
         self.write(line.as_bytes())?;
@@ -285,7 +288,7 @@ impl Drop for Helper {
     }
 }
 
-/// Passes on what is wanted of a user's helper, until nobody wants anything of it any more.
+/// Passes orders to a helper until there is no sender any more.
 fn serve(rights: &Rights, inbox: &Inbox, events: &mpsc::UnboundedSender<Msg>) {
     let uid = rights.uid;
     let mut helper = None;
@@ -297,7 +300,7 @@ fn serve(rights: &Rights, inbox: &Inbox, events: &mpsc::UnboundedSender<Msg>) {
                 continue;
             }
         };
-        // Told before it is done, so that no answer of a server comes first.
+        // Reported before it is done, so that no server's answer precedes it.
         if let Wanted::Say {
             pid, start_ticks, ..
         } = wanted

@@ -1,5 +1,4 @@
-//! Processes outside claims that are accounted as claims of their own: a number, an owner, what they use. Which they are is
-//! decided in `policy/auto.rs`.
+//! Accounts of processes without a claim: a number, an owner, their use. `policy/auto.rs` chooses the processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -14,24 +13,23 @@ use crate::daemon::fact::Fact;
 use crate::daemon::gpu::DriverUse;
 use crate::daemon::journal::{ClaimRecord, Ended, Journal};
 
-/// What accounted processes use, by process and GPU.
+/// Use of accounted processes, by process and GPU.
 pub(crate) type Seen = BTreeMap<ProcessKey, BTreeMap<usize, DriverUse>>;
 
-/// A process outside claims that is accounted as a claim.
+/// A process without a claim that is accounted as a claim.
 #[derive(Debug)]
 pub(crate) struct AutoClaim {
-    /// As the journal has it.
+    /// Its journaled record.
     record: ClaimRecord,
-    /// The process.
     process: ProcessKey,
-    /// What it uses, by GPU.
+    /// Its use, by GPU.
     uses: BTreeMap<usize, DriverUse>,
     /// Highest sum of its bytes.
     peak: u64,
 }
 
 impl AutoClaim {
-    /// One that uses nothing yet.
+    /// A new account without use.
     pub(crate) fn new(record: ClaimRecord, process: ProcessKey) -> Self {
         Self {
             record,
@@ -41,17 +39,16 @@ impl AutoClaim {
         }
     }
 
-    /// The process.
     pub(crate) fn pid(&self) -> i32 {
         self.process.pid
     }
 
-    /// The process for good.
+    /// Identity of the process.
     pub(crate) fn process(&self) -> ProcessKey {
         self.process
     }
 
-    /// What the journal has of it.
+    /// Its journaled record.
     pub(crate) fn record(&self) -> &ClaimRecord {
         &self.record
     }
@@ -61,7 +58,7 @@ impl AutoClaim {
         self.record.uid
     }
 
-    /// What it uses, by GPU.
+    /// Its use, by GPU.
     pub(crate) fn uses(&self) -> &BTreeMap<usize, DriverUse> {
         &self.uses
     }
@@ -71,7 +68,7 @@ impl AutoClaim {
         self.peak
     }
 
-    /// Takes in what it uses now.
+    /// Updates its use.
     pub(crate) fn note(&mut self, uses: BTreeMap<usize, DriverUse>) {
         let bytes = uses.values().filter_map(|u| u.bytes).sum();
         self.peak = self.peak.max(bytes);
@@ -79,25 +76,24 @@ impl AutoClaim {
     }
 }
 
-/// What becomes of the accounts after a look.
+/// A change of the accounts after a look.
 #[derive(Debug)]
 pub(crate) enum Change {
-    /// A process is accounted from now on; what everybody is told of it.
+    /// A process is accounted from now on, with a notice to everybody.
     Begin {
-        /// With its number.
+        /// Its record, with the number.
         record: Box<ClaimRecord>,
-        /// The process.
         process: ProcessKey,
-        /// Tells its end.
+        /// Reports its end.
         pidfd: Arc<PidFd>,
-        /// What is said.
+        /// The notice.
         text: String,
     },
     /// An account ends.
     End(ClaimId, String),
 }
 
-/// All accounts, by their number.
+/// All accounts, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Autos(BTreeMap<ClaimId, AutoClaim>);
 
@@ -110,7 +106,7 @@ impl Deref for Autos {
 }
 
 impl Autos {
-    /// Brings the accounts to what was seen. The ends are written down, and so is what begins.
+    /// Updates the accounts by what was seen. Beginnings and ends are journaled.
     pub(crate) fn follow(
         &mut self,
         journal: &mut Journal,
@@ -149,12 +145,12 @@ impl Autos {
         told
     }
 
-    /// One more.
+    /// Adds an account.
     pub(crate) fn enter(&mut self, auto: AutoClaim) {
         self.0.insert(ClaimId(auto.record.id), auto);
     }
 
-    /// True if the claim was an auto-claim, which has now ended.
+    /// True if the claim was such an account, which has now ended.
     pub(crate) fn end(&mut self, journal: &mut Journal, id: ClaimId, cause: &str) -> bool {
         let Some(auto) = self.0.remove(&id) else {
             return false;
@@ -168,7 +164,7 @@ impl Autos {
         pids.collect()
     }
 
-    /// What they have, for the core.
+    /// Their memory, for the core.
     fn held(&self) -> Vec<(ClaimId, usize, Bytes)> {
         let of = |(id, auto): (&ClaimId, &AutoClaim)| {
             let id = *id;

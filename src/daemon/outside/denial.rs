@@ -1,5 +1,5 @@
-//! The filter that keeps programs outside claims from GPUs: where it is, and what users are told of that. Where it belongs
-//! is decided in `policy/deny.rs`.
+//! The filter that keeps programs without a claim from GPUs: where it is attached, and its notices to users.
+//! `policy/deny.rs` decides where it belongs.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,13 +12,13 @@ use crate::daemon::command::Command;
 /// Where the filter belongs now.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
-    /// The cgroup of claims, by which the filter is known; absent where there can be no filter.
+    /// The cgroup of claims, which identifies the filter; absent if filters are not possible.
     pub(crate) tree: Option<PathBuf>,
-    /// Where and what it is to be; absent where it is to be nowhere.
+    /// Places and rules; absent if it belongs nowhere.
     pub(crate) places: Option<Places>,
 }
 
-/// Where and what the filter is to be.
+/// Places and rules of the filter.
 #[derive(Debug)]
 pub(crate) struct Places {
     /// Directories of the cgroups that get it.
@@ -31,10 +31,9 @@ pub(crate) struct Places {
     pub(crate) rules: GuardRules,
 }
 
-/// A filter that is wanted and holds nobody.
+/// A wanted filter that has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NoEffect {
-    /// The cause.
     pub(crate) why: String,
     /// What to do about it.
     pub(crate) fix: String,
@@ -50,7 +49,7 @@ impl NoEffect {
     }
 }
 
-/// What is in force.
+/// The filter in force.
 #[derive(Debug, Default)]
 pub(crate) struct Denial {
     /// Made when it is first needed.
@@ -59,20 +58,19 @@ pub(crate) struct Denial {
     places: BTreeSet<PathBuf>,
     /// Paths of the exempt cgroups, from the top.
     exempt: BTreeSet<PathBuf>,
-    /// Why it could not be set everywhere.
+    /// Why it could not be attached everywhere.
     trouble: Option<String>,
-    /// What an earlier service may have left was looked for.
+    /// The remains of an earlier service were looked for.
     settled: bool,
-    /// What it refuses is listened to, where the kernel says it.
+    /// Its refusals are followed, if the kernel reports them.
     heard: bool,
-    /// Why programs without a claim can open GPUs all the same, and what to do about it.
+    /// Why programs without a claim can open GPUs anyway, and what to do about it.
     no_effect: Option<NoEffect>,
-    /// The directories that are watched.
     watched: BTreeSet<PathBuf>,
 }
 
 impl Denial {
-    /// Brings the filter to where it belongs, or takes it off. `watch` follows directories, and `hear` what is refused.
+    /// Attaches the filter where it belongs, or removes it. `watch` follows directories, `hear` follows refusals.
     pub(crate) fn follow(
         &mut self,
         wanted: Wanted,
@@ -94,7 +92,7 @@ impl Denial {
         self.told(was_open)
     }
 
-    /// What users are told after a change.
+    /// The notice to users after a change.
     fn told(&self, was_open: bool) -> Option<Command> {
         let text = match self.places.is_empty() {
             true => "programs outside claims can open GPUs again",
@@ -104,8 +102,8 @@ impl Denial {
         changed.then(|| Command::Notice(text.to_owned()))
     }
 
-    /// Notes that it holds nobody, which is an administrator's first concern: a warning in the log, once told to everybody,
-    /// and shown as long as it is so.
+    /// Notes that the filter has no effect, which is an administrator's first concern: a warning in the log, a notice
+    /// to everybody once, and a sign on the screen while it lasts.
     pub(crate) fn note(&mut self, found: Option<NoEffect>) -> Option<Command> {
         let new = found
             .as_ref()
@@ -118,12 +116,12 @@ impl Denial {
         })
     }
 
-    /// Why it holds nobody although it is to.
+    /// Why a wanted filter has no effect.
     pub(crate) fn no_effect(&self) -> Option<&NoEffect> {
         self.no_effect.as_ref()
     }
 
-    /// What kept it from being set everywhere.
+    /// Why it could not be attached everywhere.
     pub(crate) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
@@ -145,7 +143,7 @@ impl Denial {
         }
     }
 
-    /// Follows what the filter refuses, once.
+    /// Follows the filter's refusals, once.
     fn hear(
         &mut self,
         guard: &mut Guard,
@@ -175,12 +173,12 @@ impl Denial {
                 Ok(_) => {
                     set.insert(dir);
                 }
-                // It was removed meanwhile.
+                // The cgroup was removed meanwhile.
                 Err(_) if !dir.exists() => {}
                 Err(error) => self.trouble = Some(format!("{}: {error}", dir.display())),
             }
         }
-        // What is in the list no more keeps no filter.
+        // Cgroups that are no longer in the list lose the filter.
         if !self.settled || self.places.iter().any(|dir| !set.contains(dir)) {
             match guard.lift_except(&set) {
                 Ok(_) => self.settled = true,
@@ -196,7 +194,7 @@ impl Denial {
         self.places = set;
     }
 
-    /// Takes the filter off, also what an earlier service left.
+    /// Removes the filter, including that of an earlier service.
     fn lift(&mut self, guard: &Guard) {
         if self.settled && self.places.is_empty() {
             return;

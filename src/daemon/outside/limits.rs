@@ -1,5 +1,5 @@
-//! Limits on the memory of control groups that the driver itself enforces: where it can, and what it was asked. What it is
-//! asked is decided in `policy/limits.rs`.
+//! Memory limits of cgroups that the driver itself enforces: where it can, and what it was asked. `policy/limits.rs`
+//! decides the values.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,26 +10,25 @@ use gshare_enforcer::gpu::{LimitError, LimitOrder};
 
 use crate::daemon::command::Command;
 
-/// How long the service waits for NVML: an answer takes well below a millisecond where nothing is wrong.
+/// Longest wait for NVML: a normal answer takes well below a millisecond.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(300);
 
-/// What a claim's size is on a GPU, for the driver.
+/// The driver's limit for a claim on a GPU.
 #[derive(Debug)]
 pub(crate) struct Limit {
-    /// Index.
     pub(crate) gpu: usize,
-    /// The cgroup of claims, with which it is tried whether the driver has such limits.
+    /// The cgroup of claims, on which the driver's support is tried.
     pub(crate) tree: PathBuf,
-    /// What to ask.
+    /// The request to the driver.
     pub(crate) order: LimitOrder,
 }
 
-/// Whether the driver limits the memory of control groups, by GPU, where that is known.
+/// Whether the driver limits the memory of cgroups, by GPU, as far as known.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryLimits(BTreeMap<usize, Result<(), String>>);
 
 impl MemoryLimits {
-    /// Tries on which of these GPUs the driver has such limits, once each. True if there are new ones.
+    /// Tries on which of these GPUs the driver supports limits, once each. True if there are new ones.
     pub(crate) fn probe(
         &mut self,
         gpus: Vec<(usize, PathBuf)>,
@@ -42,7 +41,7 @@ impl MemoryLimits {
         found
     }
 
-    /// Has the driver hold a claim to its size.
+    /// Has the driver limit a claim's memory.
     pub(crate) fn set(
         &mut self,
         id: ClaimId,
@@ -64,7 +63,7 @@ impl MemoryLimits {
         told
     }
 
-    /// Whether the driver limits memory on a GPU; asks it if that is not known.
+    /// Whether the driver limits memory on a GPU; tries it if unknown.
     fn try_out(
         &mut self,
         gpu: usize,
@@ -75,7 +74,7 @@ impl MemoryLimits {
             return known.is_ok();
         }
         match ask(gpu, LimitOrder::Probe { cgroup }) {
-            // Asked again at the next look.
+            // Tried again at the next look.
             Err(LimitError::NoAnswer { .. }) => false,
             answer => {
                 let known = answer.map_err(|e| e.to_string());
@@ -86,17 +85,17 @@ impl MemoryLimits {
         }
     }
 
-    /// Whether that is known of a GPU.
+    /// Whether the support on a GPU is known.
     pub(crate) fn is_known(&self, gpu: usize) -> bool {
         self.0.contains_key(&gpu)
     }
 
-    /// Whether it is known that the driver limits memory on a GPU.
+    /// Whether the driver is known to limit memory on a GPU.
     pub(crate) fn is_there(&self, gpu: usize) -> bool {
         self.0.get(&gpu).is_some_and(Result::is_ok)
     }
 
-    /// On how many GPUs it does, on how many it does not, and why not on one of those.
+    /// Number of GPUs with and without support, and the reason on one of the latter.
     pub(crate) fn count(&self) -> (usize, usize, Option<&str>) {
         let there = self.0.values().filter(|known| known.is_ok()).count();
         let why = self.0.values().find_map(|known| known.as_ref().err());

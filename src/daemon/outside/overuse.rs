@@ -1,5 +1,5 @@
-//! Claims that use more than they are counted, and the GPU time that the members' proxies counted between two looks,
-//! process by process: what the driver's figures are compared with. What is done is decided in `policy/overuse.rs`.
+//! Claims with more use than their library counts: the GPU time of each process between two looks by the members'
+//! libraries, for comparison with the driver's figures. `policy/overuse.rs` decides what to do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,27 +15,27 @@ use crate::daemon::live::Live;
 /// Percent of a GPU's time that a process counted since the last look.
 pub(crate) type Counted = BTreeMap<(usize, ProcessKey), f64>;
 
-/// What is remembered from one look to the next.
+/// State between two looks.
 #[derive(Debug, Default)]
 pub(crate) struct Overuse {
     time: Time,
     over: Reconcile<ProcessKey>,
-    /// Processes on a GPU of which nobody can tell what of their time is counted.
+    /// Processes on a GPU whose counted time may be incomplete.
     untold: BTreeSet<(usize, ProcessKey)>,
 }
 
 impl Overuse {
-    /// What the claims' processes counted since the last look.
+    /// Updates the time that the claims' processes counted since the last look.
     pub(crate) fn count(&mut self, claims: &BTreeMap<ClaimId, Live>, gpus: &[Gpu]) -> Counted {
         self.time.look(claims, gpus)
     }
 
-    /// Takes in of which processes nobody can tell.
+    /// Updates the processes with incomplete counts.
     pub(crate) fn note_untold(&mut self, untold: BTreeSet<(usize, ProcessKey)>) {
         self.untold = untold;
     }
 
-    /// Compares what was seen with what claims may have.
+    /// Compares the driver's figures with the claims' limits.
     pub(crate) fn judge(
         &mut self,
         now: Duration,
@@ -50,7 +50,7 @@ impl Overuse {
         self.over.forget(id);
     }
 
-    /// Whether nobody can tell what of a process's time on a GPU is counted.
+    /// Whether the counted time of a process on a GPU may be incomplete.
     pub(crate) fn is_untold(&self, gpu: usize, process: ProcessKey) -> bool {
         self.untold.contains(&(gpu, process))
     }
@@ -60,7 +60,7 @@ impl Overuse {
         self.over.over(id, gpu).is_some()
     }
 
-    /// Claims in over-use: on which GPU, since when, and by what.
+    /// Claims in over-use: on which GPU, since when, and by how much.
     pub(crate) fn all(
         &self,
     ) -> impl Iterator<Item = (ClaimId, usize, Duration, Finding<ProcessKey>)> + '_ {
@@ -72,46 +72,46 @@ impl Overuse {
         self.over.held_down().into_iter().collect()
     }
 
-    /// Bytes that the driver uses for a claim's members beyond what the ledger has: modules, graphs, stack, heap.
+    /// Bytes that the driver uses for a claim's members beyond the ledger: modules, graphs, stack, heap.
     pub(crate) fn driver_bytes(&self, id: ClaimId, gpu: usize) -> Bytes {
         self.over.driver_bytes(id, gpu)
     }
 }
 
-/// Of a process's launches so many, in a hundred, may be without a measured time before its count says nothing.
+/// A process with more than this percentage of launches without a measured time has an incomplete count.
 const UNMEASURED: u64 = 10;
 
-/// Looks that follow each other faster say nothing new, in nanoseconds: on a busy machine they are handled late, and
-/// then at once.
+/// Shorter intervals between looks are skipped, in nanoseconds: on a busy machine looks are delayed, then follow each
+/// other at once.
 const SHORTEST_NS: u64 = 150_000_000;
 
-/// A claim's process on one GPU: slots are handed out again, but never with the same number.
+/// A claim's process on one GPU. Slots are reused; the number at the end makes them unique.
 type Place = (ClaimId, usize, usize, u64);
 
-/// What a process had counted at a look.
+/// Counters of a process at a look.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Count {
-    /// Nanoseconds, with what runs now.
+    /// Nanoseconds, including running work.
     busy_ns: u64,
     launches: u64,
     unmeasured: u64,
 }
 
-/// What was counted so far.
+/// Counted time.
 #[derive(Debug, Default)]
 pub(crate) struct Time {
     at_ns: u64,
     counts: BTreeMap<Place, Count>,
-    /// What was told at the last look and at the one before.
+    /// Results of the last look and of the one before.
     told: [Told; 2],
 }
 
-/// Percent of the GPU's time by GPU and process; `None` where the proxy cannot say.
+/// Percent of the GPU's time by GPU and process; `None` if the library cannot tell.
 type Told = BTreeMap<(usize, ProcessKey), Option<f64>>;
 
-/// What a process has counted, to be held against the driver's figure. The two are not of the same moment: work
-/// that the driver saw in its last samples may lie in the interval before, so the larger one counts, and who
-/// could not say then is not accused now.
+/// Counted time for comparison with the driver's figure. The two differ in time: work in the driver's last samples
+/// may belong to the previous interval, so the larger value counts, and a process that could not be counted then is
+/// not accused now.
 fn lenient(now: &Told, before: &Told) -> BTreeMap<(usize, ProcessKey), f64> {
     let both = now.iter().filter_map(|(key, percent)| {
         let then = before.get(key).copied().unwrap_or(Some(0.0));
@@ -122,7 +122,7 @@ fn lenient(now: &Told, before: &Told) -> BTreeMap<(usize, ProcessKey), f64> {
 
 fn count(slot: &SlotView, now: u64) -> Option<Count> {
     let work = slot.work?;
-    // What runs counts from its earliest beginning: rather too much than too little.
+    // Running work counts from its earliest possible beginning: better too much than too little.
     let runs = work.flight.map_or(0, |f| now.saturating_sub(f.since_ns));
     Some(Count {
         busy_ns: work.busy_ns.saturating_add(runs),
@@ -143,8 +143,8 @@ fn percent(then: Count, now: Count, ns: u64) -> Option<f64> {
 }
 
 impl Time {
-    /// What the claims' processes counted since the last look, by GPU, in percent of the GPU's time; absent for
-    /// those whose proxy cannot say.
+    /// Time that the claims' processes counted since the last look, by GPU, in percent of the GPU's time; absent if
+    /// the library cannot tell.
     fn look(
         &mut self,
         claims: &BTreeMap<ClaimId, Live>,
@@ -173,7 +173,7 @@ impl Time {
                     };
                     let place = (*id, seat.gpu, slot.slot, slot.generation);
                     let then = before.counts.get(&place).copied();
-                    // One that came in between has counted all that it did in this time.
+                    // A process that started in between has counted all its work in this time.
                     told.insert(key, percent(then.unwrap_or_default(), count, ns));
                     counts.insert(place, count);
                 }
@@ -202,10 +202,10 @@ mod tests {
         };
         let told = |list: [Option<f64>; 3]| (1..).map(key).zip(list).collect::<Told>();
         let now = told([Some(0.0), Some(70.0), None]);
-        // Work that ended between the driver's look and ours; one whose count was not known.
+        // Work that ended between the driver's look and ours; a process whose count was unknown.
         let counted = lenient(&now, &told([Some(90.0), None, Some(5.0)]));
         assert_eq!(counted, BTreeMap::from([(key(1), 90.0)]));
-        // A process that is new.
+        // A new process.
         let counted = lenient(&now, &Told::new());
         assert_eq!(counted, BTreeMap::from([(key(1), 0.0), (key(2), 70.0)]));
     }
@@ -221,10 +221,10 @@ mod tests {
         let part = |then, now| percent(then, now, second);
         assert_eq!(part(at(0, 0, 0), at(second / 2, 9, 0)), Some(50.0));
         assert_eq!(part(at(second, 9, 0), at(second, 9, 0)), Some(0.0));
-        // Streams side by side count each, and an estimate may be too large.
+        // Parallel streams count separately, and an estimate may be too large.
         assert_eq!(part(at(0, 0, 0), at(2 * second, 9, 0)), Some(100.0));
         assert_eq!(part(at(second, 9, 0), at(0, 9, 0)), Some(0.0));
-        // Where many launches have no measured time nobody can say.
+        // With many launches without a measured time the count is unknown.
         assert_eq!(part(at(0, 0, 0), at(second, 100, 10)), Some(100.0));
         assert_eq!(part(at(0, 0, 0), at(second, 100, 11)), None);
         assert_eq!(percent(at(0, 0, 0), at(9, 9, 0), 0), None);

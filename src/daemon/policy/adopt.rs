@@ -1,5 +1,5 @@
-//! `gshare adopt PID`: a running process becomes a claim. It is counted and moved at once; nothing that it has open
-//! is taken from it, and no cap can be put on a program that runs without the proxy.
+//! `gshare adopt PID`: turns a running process into a claim. It is counted and moved at once; nothing that it has
+//! open is taken, and a program without the library gets no cap.
 
 use std::sync::Arc;
 
@@ -23,10 +23,10 @@ use crate::daemon::whose;
 use crate::daemon::world::World;
 use crate::figures;
 
-/// What the process has on a GPU: bytes, where the driver says.
+/// The process's use of a GPU: bytes, if the driver reports them.
 type Held = Vec<(usize, Option<u64>)>;
 
-/// What is done once it is a claim.
+/// Commands once it is a claim.
 pub(crate) fn done(adoption: Adoption, world: &World<'_>, id: ClaimId) -> Vec<Command> {
     if !world.claims.contains_key(&id) {
         return Vec::new();
@@ -45,7 +45,7 @@ pub(crate) fn done(adoption: Adoption, world: &World<'_>, id: ClaimId) -> Vec<Co
     told.into_iter().chain(then).collect()
 }
 
-/// `gshare adopt`: the answer comes when the core has decided.
+/// `gshare adopt`; the answer comes when the core has decided.
 pub(crate) fn order(
     world: &World<'_>,
     peer: &Peer,
@@ -58,7 +58,7 @@ pub(crate) fn order(
     world.host.fences.may_leave(pid, uid)?;
     let held = held_by(world.gpus, pid);
     let spec = adopt_spec(pid, spec, &held)?;
-    // Asked in the name of its owner, whoever asks.
+    // Requested in the name of its owner, whoever calls.
     let owner = Peer {
         conn: peer.conn,
         uid,
@@ -103,7 +103,7 @@ pub(crate) fn order(
     })
 }
 
-/// What is claimed where its caller says nothing: what the process has, on the GPUs that it has.
+/// The default request: the process's memory on its GPUs.
 fn adopt_spec(pid: i32, mut spec: ClaimSpec, held: &Held) -> Result<ClaimSpec, WireError> {
     spec.command = convert::command_line(pid).into();
     let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).ok();
@@ -136,7 +136,7 @@ fn adopt_spec(pid: i32, mut spec: ClaimSpec, held: &Held) -> Result<ClaimSpec, W
     Ok(spec)
 }
 
-/// What is said of a claim that the books had no room for when its process was adopted, as long as they have none.
+/// The notice about a claim that the ledger had no room for when its process was adopted, while that lasts.
 pub(crate) fn over_limit(world: &World<'_>, id: ClaimId) -> Option<String> {
     let adopted = world.claims.is_counted(id) && !world.config.is_off();
     let record = &world
@@ -147,7 +147,7 @@ pub(crate) fn over_limit(world: &World<'_>, id: ClaimId) -> Option<String> {
     let ledger = world.machine.ledger();
     let lacks = |s: &SliceRecord| {
         let g = world.gpus.gpu_index(&s.uuid)?;
-        // What it has counts as use outside the books.
+        // Its own use counts as use without a claim.
         let own = world.driver_use(g).get(&id).and_then(|u| u.bytes);
         let free = ledger.mem_free(g).saturating_add(Bytes(own.unwrap_or(0)));
         let queued = ledger.admission(g) == Admission::Queue;
@@ -159,7 +159,7 @@ pub(crate) fn over_limit(world: &World<'_>, id: ClaimId) -> Option<String> {
     ))
 }
 
-/// Has the core book claims that it had no room for when their processes were adopted, once it has.
+/// Books adopted claims that the ledger had no room for, once it has.
 pub(crate) fn with_room(world: &World<'_>) -> Vec<Command> {
     let event = |(&id, live): (&ClaimId, &Live)| {
         let record = &live.record;
@@ -182,7 +182,7 @@ pub(crate) fn with_room(world: &World<'_>) -> Vec<Command> {
     world.claims.iter().filter_map(event).collect()
 }
 
-/// The process, if this user may make it a claim.
+/// The process, if this user may adopt it.
 fn adoptable(
     world: &World<'_>,
     peer: &Peer,
@@ -213,14 +213,14 @@ fn adoptable(
         let text = format!("process {pid} belongs to the system or to gshare itself");
         return Err(WireError::new(ErrorCode::Usage, text));
     }
-    // What was read is of this process: it lived when its handle was taken, and lives still.
+    // The facts are about this process: it lived when its handle was taken, and still lives.
     if pidfd.has_exited() {
         return Err(gone());
     }
     Ok((process, pidfd, uids.real))
 }
 
-/// What the owner is told of the new claim: what holds from now on, and what does not.
+/// The answer about the new claim: what applies from now on, and what does not.
 pub(crate) fn adopted_text(world: &World<'_>, record: &ClaimRecord, size: &str) -> String {
     let id = ClaimId(record.id);
     let pid = record.process.map_or(0, |p| p.pid);
@@ -242,7 +242,7 @@ pub(crate) fn adopted_text(world: &World<'_>, record: &ClaimRecord, size: &str) 
     )
 }
 
-/// A claim smaller than what its process has would be in over-use at once.
+/// A claim smaller than its process's use would be in over-use at once.
 fn has_room_for_it(
     world: &World<'_>,
     pid: i32,
@@ -266,7 +266,7 @@ fn has_room_for_it(
     Ok(())
 }
 
-/// What it has started goes with it, as far as it is its owner's and in no claim.
+/// Its descendants move too, if they are its owner's and in no claim.
 fn move_descendants(world: &World<'_>, id: ClaimId, process: ProcessKey, uid: u32) {
     let Some(cgroup) = world.claims.get(&id).and_then(|l| l.cgroup.as_ref()) else {
         return;

@@ -1,5 +1,5 @@
-//! Processes outside claims, accounted as claims of their own: an owner, a number, no cap. Such a claim ends with its
-//! process, or when that leaves the GPUs.
+//! Processes without a claim, accounted as claims of their own: an owner, a number, no cap. Such an account ends with
+//! its process, or when the process leaves the GPUs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use crate::{figures, identity};
 /// Why an auto-claim ends.
 pub(crate) const EXITED: &str = "process ended";
 
-/// What is to be accounted by the newest sample, and which accounts begin and end by that. `next` is the number of the
-/// first that begins.
+/// Processes to account by the newest sample, and the accounts that begin and end. `next` is the number of the first
+/// new one.
 pub(crate) fn changes(world: &World<'_>, next: ClaimId) -> (Seen, Vec<Change>) {
     let autos = &world.policy.auto;
     if stage::unclaimed_policy(world) == Unclaimed::Observe {
@@ -73,7 +73,7 @@ fn begin(
         },
         ..ClaimRecord::default()
     };
-    // What was read belongs to this process only if it is still the same.
+    // The facts are about this process only if it is still the same.
     if proc::key(process.pid) != Some(process) || pidfd.has_exited() {
         return None;
     }
@@ -93,12 +93,12 @@ fn begin(
     })
 }
 
-/// Whether a process outside claims is accounted to its owner: not what draws, and not gshare's own.
+/// Whether a process without a claim is accounted to its owner: neither graphics nor gshare's own.
 fn is_adoptable(world: &World<'_>, process: &GpuProcess) -> bool {
     !process.graphics && !whose::is_own_process(world, process.pid)
 }
 
-/// Processes outside claims that are accounted, and what they use by GPU.
+/// Accounted processes without a claim, and their use by GPU.
 fn outside_now(world: &World<'_>) -> Seen {
     let mut found = Seen::new();
     let mut known: BTreeMap<i32, Option<ProcessKey>> = BTreeMap::new();
@@ -127,7 +127,7 @@ fn outside_now(world: &World<'_>) -> Seen {
     found
 }
 
-/// Why an auto-claim ends: its process is not outside claims on a GPU any more, or cannot be seen there now.
+/// Why an account ends: its process has a claim, has left the GPUs, or cannot be seen now.
 fn end_of(world: &World<'_>, auto: &AutoClaim) -> Option<String> {
     let process = auto.process();
     if let Some(claim) = whose::claim_of(world, process.pid) {
@@ -147,7 +147,7 @@ fn end_of(world: &World<'_>, auto: &AutoClaim) -> Option<String> {
     left.then(|| "left the GPU".to_owned())
 }
 
-/// An auto-claim of an earlier run of the service, with a handle on its process; `None` if that has ended.
+/// An account of an earlier run of the service, with a handle on its process; `None` if that has ended.
 pub(crate) fn restored(record: &ClaimRecord) -> Option<(ProcessKey, PidFd)> {
     let process = record.process.map(convert::key)?;
     let fd = PidFd::open(process.pid).ok().flatten()?;
@@ -206,7 +206,7 @@ fn auto_view(world: &World<'_>, features: &Features, id: ClaimId, auto: &AutoCla
     }
 }
 
-/// The auto-claims for the screen.
+/// The accounts for the screen.
 pub(crate) fn auto_views(world: &World<'_>, features: &Features) -> Vec<ClaimView> {
     let view = |(id, auto): (&ClaimId, &AutoClaim)| auto_view(world, features, *id, auto);
     world.policy.auto.iter().map(view).collect()

@@ -1,4 +1,4 @@
-//! `unclaimed = "deny"`: where the filter belongs, who is exempt, and whom it would stop.
+//! `unclaimed = "deny"`: where the filter belongs, who is exempt, and which programs it would stop.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ use super::super::outside::{NoEffect, Places, Wanted};
 use crate::daemon::stage;
 use crate::daemon::world::World;
 
-/// Services that start users' programs, where the filter is besides the top-level cgroups.
+/// Services that start users' programs, which get the filter besides the top-level cgroups.
 const SERVICES: [&str; 6] = [
     "/system.slice/cron.service",
     "/system.slice/crond.service",
@@ -23,9 +23,9 @@ const SERVICES: [&str; 6] = [
     "/system.slice/docker-*.scope",
     "/system.slice/libpod-*.scope",
 ];
-/// Top-level cgroups that start no user's program.
+/// Top-level cgroups that start no user's programs.
 const SPARED: [&str; 2] = ["init.scope", "system.slice"];
-/// Accounts below this are the system's own: a display server of theirs is nobody's program.
+/// Accounts below this uid belong to the system: their display servers are exempt.
 const FIRST_USER: u32 = 1000;
 
 /// Where the filter belongs now.
@@ -48,8 +48,7 @@ pub(crate) fn wanted(world: &World<'_>) -> Wanted {
     }
 }
 
-/// Why the filter holds nobody, where programs without a claim are to be kept from GPUs; the cause is known once it was to
-/// be set.
+/// Why a wanted filter has no effect; the cause is known after an attempt to attach it.
 pub(crate) fn no_effect(world: &World<'_>) -> Option<NoEffect> {
     let own = world.host.mode == Mode::User;
     let wanted = match own {
@@ -87,7 +86,7 @@ pub(crate) fn no_effect(world: &World<'_>) -> Option<NoEffect> {
     })
 }
 
-/// Where cgroups and sessions appear.
+/// Directories where cgroups and sessions appear.
 fn watched(world: &World<'_>, mount: &Mount) -> BTreeSet<PathBuf> {
     let named = world.config.policy.deny_cgroups.iter().flatten();
     let patterns = named.map(String::as_str).chain(SERVICES);
@@ -101,14 +100,14 @@ fn watched(world: &World<'_>, mount: &Mount) -> BTreeSet<PathBuf> {
     dirs
 }
 
-/// What the filter lets through.
+/// Rules of the filter.
 fn rules(world: &World<'_>, mount: &Mount, exempt: &BTreeSet<PathBuf>) -> GuardRules {
     let ids = exempt.iter().filter_map(|path| {
         let dir = mount.dir_of(path.to_str()?)?;
         std::fs::metadata(dir).ok().map(|m| m.ino())
     });
     let mut ids: BTreeSet<u64> = ids.collect();
-    // Claims that live elsewhere than in the tree: those of units.
+    // Claims of units, which live outside the tree.
     let live = world.claims.values().filter_map(|l| l.cgroup.as_ref());
     let tree = world.host.fences.tree.as_ref().map(|t| t.dir().to_owned());
     let within = |dir: &Path| tree.as_ref().is_some_and(|t| dir.starts_with(t));
@@ -128,8 +127,8 @@ fn rules(world: &World<'_>, mount: &Mount, exempt: &BTreeSet<PathBuf>) -> GuardR
     }
 }
 
-/// Paths of the cgroups that keep their GPU: those of the configuration, the graphical sessions at the
-/// machine's screens, and display servers that the system itself runs.
+/// Paths of the cgroups that keep their GPU: those of the configuration, graphical sessions at the machine's screens,
+/// and the system's own display servers.
 fn exempt(world: &World<'_>, mount: &Mount) -> BTreeSet<PathBuf> {
     let mut exempt: BTreeSet<PathBuf> = session::graphical_cgroups(Path::new(session::SESSIONS))
         .into_iter()
@@ -202,7 +201,7 @@ fn top_level(mount: &Mount) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The directories that a path of the list means: itself, or with a `*` all whose last part fits.
+/// The directories of a path in the list: itself, or with a `*` all whose last part matches.
 fn matching(mount: &Mount, path: &str) -> Vec<PathBuf> {
     let Some((parent, last)) = path.rsplit_once('/') else {
         return Vec::new();

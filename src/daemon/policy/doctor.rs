@@ -1,4 +1,4 @@
-//! The rows of `gshare doctor` about use outside claims and beyond them.
+//! Rows of `gshare doctor` about use without a claim and above claims.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::daemon::stage;
 use crate::daemon::viewer::Viewer;
 use crate::daemon::world::World;
 
-/// How far back the past is looked at.
+/// Period that is searched for programs without a claim.
 const PAST: Duration = Duration::from_secs(7 * 24 * 3600);
-/// How many are named.
+/// Maximum number that are named.
 const NAMED: usize = 5;
 
 fn reconcile_row(world: &World<'_>) -> Check {
@@ -64,7 +64,7 @@ pub(crate) fn policy_rows(world: &World<'_>, journal: &Journal, viewer: Viewer) 
     ]
 }
 
-/// What is done about use outside claims, and whom `deny` stops or would have stopped.
+/// The measure against use without a claim, and what `deny` stops or would have stopped.
 fn unclaimed_row(world: &World<'_>, journal: &Journal, viewer: Viewer) -> Check {
     let name = "unclaimed use";
     let policy = stage::unclaimed_policy(world);

@@ -1,5 +1,5 @@
-//! Rung M1: where the driver itself limits the memory of control groups (release 615 and later), every claim's group
-//! has its request as the soft and its limit as the hard limit.
+//! Limits by the driver itself, where it limits the memory of cgroups (release 615 and later): every claim's cgroup
+//! has its size as the soft and its limit as the hard limit.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use super::super::outside::{Limit, PATIENCE};
 use crate::daemon::off;
 use crate::daemon::world::World;
 
-/// Asks the driver through NVML.
+/// Queries the driver through NVML.
 pub(crate) fn asking(
     observer: &Observer,
 ) -> impl Fn(usize, LimitOrder) -> Result<(), LimitError> + '_ {
@@ -25,14 +25,14 @@ pub(crate) fn asking(
     }
 }
 
-/// The GPUs of which it is not known whether the driver limits memory there, and the cgroup to try it with.
+/// GPUs on which the driver's support is unknown, and the cgroup to try it with.
 pub(crate) fn unknown(world: &World<'_>) -> Vec<(usize, PathBuf)> {
     let gpus = (0..world.gpus.len()).filter(|g| !world.policy.limits.is_known(*g));
     gpus.filter_map(|g| Some((g, tree_for(world, g)?)))
         .collect()
 }
 
-/// The cgroup of claims, where limits on a GPU can be tried with it.
+/// The cgroup of claims, if limits on a GPU can be tried with it.
 fn tree_for(world: &World<'_>, gpu: usize) -> Option<PathBuf> {
     let tree = world.host.fences.tree.as_ref()?;
     let answers = world.gpus.reading(gpu).is_some() || world.policy.limits.is_known(gpu);
@@ -40,7 +40,7 @@ fn tree_for(world: &World<'_>, gpu: usize) -> Option<PathBuf> {
     (answers && whole).then(|| tree.dir().to_owned())
 }
 
-/// What the driver is to hold a claim to.
+/// The driver's limits for a claim.
 pub(crate) fn of(world: &World<'_>, id: ClaimId) -> Vec<Limit> {
     let live = world.claims.get(&id);
     let live = live.filter(|_| !off::is_unlimited(world, id));
@@ -62,7 +62,8 @@ pub(crate) fn of(world: &World<'_>, id: ClaimId) -> Vec<Limit> {
     live.record.slices.iter().filter_map(limit).collect()
 }
 
-/// Gives a claim processor time in proportion to its size, where the kernel can; 100, as any cgroup has, where nothing limits it.
+/// Gives a claim processor time in proportion to its size, if the kernel can; the default of 100 if nothing limits
+/// it.
 pub(crate) fn weigh(world: &World<'_>, id: ClaimId) {
     let cgroup = world
         .claims
@@ -103,7 +104,7 @@ pub(super) fn limits_row(world: &World<'_>) -> Check {
     }
 }
 
-/// Takes the limits of a claim off before its control group goes: a soft limit would stay reserved.
+/// Removes a claim's limits before its cgroup: a soft limit would stay reserved.
 pub(crate) fn unlimit_memory(world: &World<'_>, observer: &Observer, live: &Live) {
     let Some(cgroup) = live.cgroup.as_ref().map(|c| c.dir().to_owned()) else {
         return;

@@ -1,5 +1,5 @@
-//! The driver's word against what claims may have, once per look: what members use beyond their ledgers is charged to
-//! the claim; a claim in over-use is refused growth and warned, and by policy ended. `core::reconcile` decides.
+//! Compares the driver's figures with the claims' limits at each look: members' use above their ledgers is charged to
+//! the claim; a claim in over-use cannot grow and is warned, and by policy ended. `core::reconcile` decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,11 +21,10 @@ use crate::daemon::world::World;
 use crate::daemon::{convert, off, turns, whose};
 use crate::figures;
 
-/// Percent of a GPU's time that may be used beyond what the proxies count: their count is an estimate.
+/// Tolerance for uncounted time in percent of a GPU's time: the libraries' count is an estimate.
 const UNCOUNTED_TIME: f64 = 20.0;
 
-/// Starts of the names of libraries that bring work to the GPU past every launch that is counted: OptiX, OpenCL, Vulkan
-/// and OpenGL.
+/// Name prefixes of libraries whose GPU work bypasses all counted launches: OptiX, OpenCL, Vulkan and OpenGL.
 const UNSEEN: [&str; 4] = [
     "libnvoptix",
     "libnvidia-opencl",
@@ -33,8 +32,8 @@ const UNSEEN: [&str; 4] = [
     "libEGL_nvidia",
 ];
 
-/// Whether a claim's process has such a library mapped, or kernels that can start others: nobody can tell then what of its
-/// time is counted.
+/// Whether a claim's process has such a library mapped, or kernels that can start others: its counted time may then
+/// be incomplete.
 fn works_unseen(live: &Live, process: ProcessKey) -> bool {
     let slots = live.seats.iter().flat_map(|s| s.usage.read_slots(0));
     slots
@@ -45,13 +44,13 @@ fn works_unseen(live: &Live, process: ProcessKey) -> bool {
         })
 }
 
-/// What is known of all claims now, by the newest sample.
+/// State of all claims by the newest sample.
 pub(crate) fn look_at_all(world: &World<'_>, counted: &Counted) -> Vec<Look<ProcessKey>> {
     let gpus = 0..world.gpus.len();
     gpus.flat_map(|g| looks(world, g, counted)).collect()
 }
 
-/// What is done after a look: owners are warned, processes ended, caps written.
+/// Commands after a look: owners are warned, processes ended, caps written.
 pub(crate) fn follows(world: &World<'_>, acts: Vec<Act<ProcessKey>>) -> Vec<Command> {
     let mut out = Vec::new();
     for act in acts {
@@ -104,7 +103,7 @@ fn stop(
     finding: &Finding<ProcessKey>,
     force: bool,
 ) -> Vec<Command> {
-    // A member at this moment: the pid may have become somebody else's.
+    // Check that it is still a member: the pid may have been reused.
     let process = finding.process;
     if proc::key(process.pid) != Some(process) || whose::claim_of(world, process.pid) != Some(id) {
         return Vec::new();
@@ -140,8 +139,8 @@ pub(crate) fn write_cap(world: &World<'_>, id: ClaimId, slice: &Slice) {
     }
 }
 
-/// The cap that is written for a slice: what the driver uses for the claim is taken off, and a claim in over-use cannot
-/// grow.
+/// The cap for a slice: without the driver's own use for the claim, and with no room to grow if the claim is in
+/// over-use.
 pub(crate) fn cap_in_force(world: &World<'_>, id: ClaimId, slice: &Slice) -> u64 {
     let most = (slice.mem_cap.0).saturating_sub(world.policy.driver_bytes(id, slice.gpu));
     let over = world.policy.over.is_over(id, slice.gpu);
@@ -155,7 +154,7 @@ pub(crate) fn cap_in_force(world: &World<'_>, id: ClaimId, slice: &Slice) -> u64
     off::cap_now(world, id, slice.gpu, cap)
 }
 
-/// What is held against a claim: for the state column, and in a sentence.
+/// The over-use of a claim: for the state column, and as a sentence.
 pub(crate) fn overuse_of(world: &World<'_>, id: ClaimId) -> Option<(String, String)> {
     let (_, gpu, since, finding) = world.policy.over.all().find(|(c, ..)| *c == id)?;
     let short = match finding.kind {
@@ -192,7 +191,7 @@ fn overuse_text(id: ClaimId, gpu: usize, finding: &Finding<ProcessKey>) -> Strin
     }
 }
 
-/// Bytes that claims in over-use have on a GPU above what they hold there: not to be given to others.
+/// Bytes of claims in over-use above what they hold on a GPU: not available to others.
 pub(crate) fn overused_bytes(world: &World<'_>, gpu: usize) -> u64 {
     let mut sum = 0u64;
     for (id, g, ..) in world.policy.over.all().filter(|(_, g, ..)| *g == gpu) {
@@ -205,7 +204,7 @@ pub(crate) fn overused_bytes(world: &World<'_>, gpu: usize) -> u64 {
     sum
 }
 
-/// Processes of a claim that use a GPU and never registered, and those of which nobody can tell what they do there.
+/// Processes of a claim that use a GPU and never registered, or whose counts may be incomplete.
 pub(crate) fn uncounted(world: &World<'_>, id: ClaimId, gpu: usize) -> [Vec<u32>; 2] {
     let Some(live) = world.claims.get(&id) else {
         return Default::default();
@@ -229,7 +228,7 @@ pub(crate) fn uncounted(world: &World<'_>, id: ClaimId, gpu: usize) -> [Vec<u32>
     ]
 }
 
-/// Processes whose time is not counted, by what they have loaded; read where it matters only.
+/// Processes whose time is not counted, by their loaded libraries; read only if needed.
 pub(crate) fn untold(world: &World<'_>, counted: &Counted) -> BTreeSet<(usize, ProcessKey)> {
     let unseen = |(g, p): (u32, &GpuProcess)| {
         let key = (g as usize, world.gpus.owners.key(p.pid)?);
@@ -237,7 +236,7 @@ pub(crate) fn untold(world: &World<'_>, counted: &Counted) -> BTreeSet<(usize, P
         let more = p
             .time_busy
             .is_some_and(|busy| busy - counted >= UNCOUNTED_TIME);
-        // Of programs that no claim holds to anything, nobody asks.
+        // Programs without limits are not checked.
         let unseen = || match world.whose(p.pid) {
             Whose::Claim(id) => world
                 .claims
@@ -273,7 +272,7 @@ impl Settings {
 }
 
 impl Policy {
-    /// Bytes that the driver uses for a claim's members beyond what the ledger has: modules, graphs, stack, heap.
+    /// Bytes that the driver uses for a claim's members beyond the ledger: modules, graphs, stack, heap.
     pub(crate) fn driver_bytes(&self, id: ClaimId, gpu: usize) -> u64 {
         self.over.driver_bytes(id, gpu).0
     }
@@ -298,7 +297,7 @@ fn look(
     let held = slice.map_or(Held::Timeslice, |slice| slice.held);
     let hold = match slice {
         None => Hold::Nothing,
-        // Without a proxy nobody counts.
+        // Without the library nothing is counted.
         Some(slice) if world.host.driver.libcuda.is_err() || live.record.has_no_library() => {
             Hold::Most(Bytes(slice.mem_limit))
         }
@@ -336,7 +335,7 @@ fn look(
     }
 }
 
-/// What is known of the claims on a GPU now; nothing where the driver gives no list.
+/// State of the claims on a GPU; empty if the driver gives no list.
 fn looks(world: &World<'_>, gpu: usize, counted: &Counted) -> Vec<Look<ProcessKey>> {
     let Some(processes) = world.gpus.reading(gpu).and_then(|r| r.processes.as_ref()) else {
         return Vec::new();
@@ -353,7 +352,7 @@ fn looks(world: &World<'_>, gpu: usize, counted: &Counted) -> Vec<Look<ProcessKe
         }
     }
     let look = |(id, processes): (ClaimId, Vec<&GpuProcess>)| {
-        // On its way it has memory on both sides, and each is its own.
+        // A moving claim has memory on both sides, and each side is its own.
         if world.machine.on_its_way(id) || off::is_unlimited(world, id) {
             return None;
         }
@@ -368,7 +367,7 @@ mod tests {
     use super::*;
     use crate::daemon::world::scene::Scene;
 
-    /// What is done about this test's own process, in claim 1.
+    /// Results for this test's own process, in claim 1.
     fn done(scene: &mut Scene, act: impl Fn(Finding<ProcessKey>) -> Act<ProcessKey>) -> String {
         let process = proc::key(std::process::id().cast_signed()).expect("it lives");
         let finding = Finding {

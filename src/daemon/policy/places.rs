@@ -1,5 +1,5 @@
-//! Cgroups and sessions come between two looks at the driver: a service of cron's that is restarted, a login at
-//! the screen. The filter of `deny` must be on the first, and let the second through, before a program of theirs
+//! New cgroups and sessions between two looks at the driver, such as a restarted service of cron's or a login at the
+//! screen. The filter of `deny` must be attached to the former, and admit the latter, before one of their programs
 //! opens a GPU, so the directories where they appear are watched.
 
 use std::collections::BTreeSet;
@@ -12,11 +12,11 @@ use tokio::sync::mpsc;
 
 use crate::daemon::msg::Msg;
 
-/// More of these in one go are answered together.
+/// Events within this time are handled together.
 const TOGETHER_MS: u16 = 10;
 
-/// Tells the service of everything that appears in or vanishes from `dirs`: at once, and again when all of a
-/// burst is there. Directories that do not exist are left out.
+/// Notifies the service of everything that appears in or vanishes from `dirs`: at once, and again after a burst.
+/// Missing directories are left out.
 pub(crate) fn watch(
     dirs: &BTreeSet<PathBuf>,
     events: mpsc::UnboundedSender<Msg>,
@@ -65,7 +65,7 @@ mod tests {
         watch(&dirs, tx).unwrap();
         std::fs::create_dir(dir.path().join("cron.service")).unwrap();
         assert!(matches!(rx.blocking_recv(), Some(Msg::Places)));
-        // logind writes beside the file and renames.
+        // logind writes a temporary file and renames it.
         let beside = tempfile::tempdir_in("/dev/shm").unwrap();
         let (tx, mut rx) = mpsc::unbounded_channel();
         watch(&BTreeSet::from([beside.path().to_owned()]), tx).unwrap();

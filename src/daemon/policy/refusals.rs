@@ -1,4 +1,4 @@
-//! Programs that the filter of stage 4 kept from a GPU: their users are told so, in words, where the program runs.
+//! Programs that the filter of stage 4 denied a GPU: notifies their users on the terminal of the program.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,19 +15,19 @@ use crate::daemon::peer;
 use crate::daemon::world::World;
 use crate::figures;
 
-/// A program tries one GPU after the other: they are read together.
+/// A program tries one GPU after the other: these refusals are read together.
 const TOGETHER: Duration = Duration::from_millis(20);
-/// Most programs of a user of which a line is written in this time.
+/// Maximum number of a user's programs with a line within this time.
 const MOST: (u32, Duration) = (6, Duration::from_secs(60));
 /// Longest command line in such a line, in characters.
 const LONGEST: usize = 160;
 
-/// What users were told lately: since when, in how many lines, of which process last.
+/// Recent notices by user: since when, how many lines, and the last process.
 #[derive(Default)]
 struct Said(BTreeMap<u32, (Instant, u32, i32)>);
 
 impl Said {
-    /// Whether a user is told that one of their processes was refused now.
+    /// Whether to notify a user that one of their processes was refused now.
     fn is_told(&mut self, owner: u32, pid: i32, now: Instant) -> bool {
         self.0
             .retain(|_, (since, ..)| now.duration_since(*since) < MOST.1);
@@ -40,7 +40,7 @@ impl Said {
     }
 }
 
-/// Reads refusals until the service is gone. A program that meets one ends soon after, so it is looked at here.
+/// Reads refusals until the service ends. A refused program usually ends soon, so it is inspected here.
 pub(crate) fn follow(
     mut refusals: Refusals,
     events: mpsc::UnboundedSender<Msg>,
@@ -49,7 +49,7 @@ pub(crate) fn follow(
     let read = move || {
         while let Ok(refused) = refusals.wait() {
             for refusal in refused {
-                // A container's users are many numbers of one user.
+                // The users of a container are many uids of one user.
                 let (uid, owner) = (refusal.uid, peer::owner_of(refusal.uid));
                 if !said.is_told(owner, refusal.pid, Instant::now()) {
                     continue;
@@ -57,7 +57,7 @@ pub(crate) fn follow(
                 let key = proc::key(refusal.pid);
                 let mut command = convert::command_line(refusal.pid);
                 let mut terminal = proc::terminal(refusal.pid, uid);
-                // It may have gone, and another may have its number.
+                // The process may have ended, and its pid been reused.
                 let same = proc::uids(refusal.pid).is_some_and(|u| u.real == uid);
                 if !same || key.is_none() || proc::key(refusal.pid) != key {
                     command.clear();

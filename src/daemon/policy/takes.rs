@@ -1,4 +1,4 @@
-//! A program without a claim that takes memory which claims are guaranteed: from stage 3 on both owners are told of each other.
+//! A program without a claim that uses memory guaranteed to claims: from stage 3 on, both owners are notified.
 
 use std::collections::BTreeSet;
 
@@ -13,15 +13,15 @@ use crate::daemon::fact::Fact;
 use crate::daemon::world::World;
 use crate::figures;
 
-/// A claim, its owner, and what it is guaranteed on the GPU.
+/// A claim, its owner, and its guaranteed bytes on the GPU.
 type Short = (ClaimId, u32, Bytes);
 
-/// Programs without a claim that were named, by the number under which they are accounted.
+/// Programs without a claim that were named, by the number of their account.
 #[derive(Debug, Default)]
 pub(crate) struct Takers(BTreeSet<ClaimId>);
 
 impl Takers {
-    /// Names the largest of such programs on each GPU, once.
+    /// Names the largest such program on each GPU, once.
     pub(crate) fn on(&mut self, world: &World<'_>, fact: &Fact, out: &mut Vec<Command>) {
         if !matches!(fact, Fact::Accounted(_)) {
             return;
@@ -46,10 +46,10 @@ impl Takers {
     }
 }
 
-/// The claims on a GPU, where what they are guaranteed together is not there any more.
+/// The claims on a GPU whose sizes together exceed the memory that is left.
 fn short_of_memory(world: &World<'_>, gpu: usize) -> Vec<Short> {
     let ledger = world.machine.ledger();
-    // What claims have above their limits is not for these programs to answer.
+    // Claims' memory above their limits is not the fault of these programs.
     let unclaimed = Bytes(world.gpus[gpu].unclaimed);
     let there = ledger.gpus().get(gpu).and_then(|facts| {
         let facts = GpuFacts {

@@ -1,4 +1,4 @@
-//! What waits until nothing of gshare has a GPU open any more.
+//! Waits until nothing of gshare has a GPU open any more.
 
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -8,15 +8,15 @@ use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
 use crate::daemon::connection::Sender;
 use crate::daemon::gpu::ReleasedGpus;
 
-/// How long NVML, the engine and MPS may take to end.
+/// Longest wait for the end of NVML, the engine and MPS.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// GPUs of which gshare is to let go, and who waits for it.
+/// GPUs to release, and the caller that waits.
 #[derive(Debug)]
 pub(crate) struct LetGo {
-    /// All that are let go then.
+    /// All released GPUs afterwards.
     pub(crate) next: ReleasedGpus,
-    /// Those that are let go now.
+    /// Those that are released now.
     pub(crate) gpus: Vec<usize>,
     pub(super) done: AdminDone,
     pub(super) out: Sender,
@@ -46,7 +46,7 @@ impl LetGo {
     }
 }
 
-/// Something that has a GPU open and says when it has not any more; if it goes without a word, it still has.
+/// Something that has a GPU open and reports when it no longer has; if it vanishes without a report, it still has.
 #[derive(Debug)]
 pub(crate) struct Wait {
     pub(crate) what: &'static str,

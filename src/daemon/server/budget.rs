@@ -1,4 +1,4 @@
-//! What the connections of one user may take of the service together.
+//! Resources of the service that one user's connections may use together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,30 +6,30 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Requests of one user that are read and not answered yet. A long one counts for several.
+/// Maximum number of one user's requests that are read and not answered yet. A long one counts as several.
 const REQUESTS: u32 = 32;
-/// Bytes for which a request counts once.
+/// Bytes per counted request.
 const REQUEST_BYTES: usize = 8 * 1024;
-/// Bytes of longer lines of one user that are taken in a second: reading one keeps the thread that serves everybody.
+/// Maximum bytes per second of one user's longer lines: reading one blocks the thread that serves everybody.
 const LONG_A_SECOND: f64 = 8.0 * 1024.0 * 1024.0;
-/// What a connection may have read of a line that is not whole yet without it counting.
+/// Bytes of an incomplete line that are free for a connection.
 pub(super) const SMALL: usize = 4 * 1024;
-/// Most bytes above that, of all connections of a user.
+/// Maximum bytes above that, over all connections of a user.
 const UNFINISHED: usize = 2 << 20;
-/// Connections of one user that are read or written at a time: between two rounds of these, others are served.
+/// Maximum number of one user's connections read or written at a time; then others are served.
 const AT_A_TIME: usize = 4;
-/// New connections of one user about which it is found out at a time whose they are.
+/// Maximum number of one user's new connections whose owner is being determined at a time.
 const ARRIVALS: usize = 2;
-/// Connections that a user may make in a second for long; so many more at once; and how long those beyond wait at most.
+/// Sustained rate of new connections per user and second; size of a burst; and longest wait of those beyond.
 const A_SECOND: u32 = 250;
 const AT_ONCE: u32 = 1000;
 const HELD_BACK: Duration = Duration::from_secs(8);
 
-/// One user's part.
+/// One user's budget.
 #[derive(Debug)]
 pub(super) struct Budget {
     requests: Arc<Semaphore>,
-    /// From when on the next long line is taken.
+    /// When the next long line is accepted.
     long: tokio::sync::Mutex<Instant>,
     rounds: Semaphore,
     unfinished: AtomicUsize,
@@ -60,7 +60,7 @@ impl Budget {
         permit.ok()
     }
 
-    /// Waits until it is this connection's turn among those of its user, and does this; then all others have theirs.
+    /// Waits for this connection's turn among those of its user, and runs `act`; then all others have theirs.
     pub(super) async fn round<T>(&self, act: impl FnOnce() -> T) -> T {
         let _round = self.rounds.acquire().await;
         let done = act();
@@ -69,7 +69,7 @@ impl Budget {
     }
 }
 
-/// What one connection has read of a line that is not whole.
+/// Bytes of an incomplete line of one connection.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     budget: Arc<Budget>,
@@ -81,7 +81,7 @@ impl Unfinished {
         Self { budget, counted: 0 }
     }
 
-    /// So much is held now; false if that is too much.
+    /// Reserves this much; false if it exceeds the budget.
     pub(super) fn hold(&mut self, bytes: usize) -> bool {
         let counted = bytes.saturating_sub(SMALL);
         let all = &self.budget.unfinished;
@@ -103,10 +103,10 @@ impl Drop for Unfinished {
     }
 }
 
-/// How often a user connects.
+/// Connection rate of a user.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Until when the connections so far last at that pace.
+    /// Time until which the connections so far use up the rate.
     until: Instant,
     arrivals: Arc<Semaphore>,
 }
@@ -121,7 +121,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// One more connection: how long it has to wait first; `None` if it is one too many.
+    /// One more connection: how long it must wait first; `None` if it is one too many.
     pub(super) fn connect(&mut self, now: Instant) -> Option<Duration> {
         const EACH: Duration = Duration::from_nanos(1_000_000_000 / A_SECOND as u64);
         let until = self.until.max(now);
@@ -133,7 +133,7 @@ impl Pace {
         Some(wait)
     }
 
-    /// For finding out whose a connection is, which reads files of the kernel.
+    /// For determining the owner of a connection, which reads files of the kernel.
     pub(super) fn arrivals(&self) -> Arc<Semaphore> {
         Arc::clone(&self.arrivals)
     }

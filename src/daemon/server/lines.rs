@@ -1,4 +1,4 @@
-//! Lines from what arrives on a connection.
+//! Splits the input of a connection into lines.
 
 use std::io;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use super::split::{Bad, Split};
 /// Why no further line is read.
 pub(super) enum Stop {
     Bad(Bad),
-    /// Too much is unfinished of this user.
+    /// The user has too many incomplete bytes.
     TooMany,
     End,
 }
 
-/// Splits what arrives into lines of clients and messages of members; cancel safe.
+/// Splits the input into lines of clients and messages of members; cancel safe.
 pub(super) struct Lines {
     arrived: Split,
-    /// Length of the one that is there.
+    /// Length of the complete one.
     whole: usize,
     unfinished: Unfinished,
     budget: Arc<Budget>,
@@ -35,7 +35,7 @@ impl Lines {
         }
     }
 
-    /// Waits for a whole one and gives its length; it stays until it is taken.
+    /// Waits for a complete one and returns its length; it stays until it is taken.
     pub(super) async fn next(&mut self, stream: &UnixStream) -> io::Result<Result<usize, Stop>> {
         loop {
             match self.arrived.whole() {
@@ -48,17 +48,17 @@ impl Lines {
             }
             stream.readable().await?;
             let budget = Arc::clone(&self.budget);
-            // What is read is kept before anything can be cancelled.
+            // Input is stored before anything can be cancelled.
             if let Some(stop) = budget.round(|| self.read(stream)).await? {
                 return Ok(Err(stop));
             }
         }
     }
 
-    /// Reads once what has arrived.
+    /// Reads the available input once.
     fn read(&mut self, stream: &UnixStream) -> io::Result<Option<Stop>> {
         let mut chunk = [0; 16 * 1024];
-        // Little until it is known that this line needs more.
+        // Read little until the line is known to need more.
         let most = if self.arrived.len() < SMALL {
             SMALL
         } else {
@@ -76,7 +76,7 @@ impl Lines {
         }
     }
 
-    /// The one that is there.
+    /// The complete one.
     pub(super) fn take(&mut self) -> Vec<u8> {
         let taken = self.arrived.take(std::mem::take(&mut self.whole));
         self.unfinished.hold(self.arrived.len());

@@ -1,4 +1,4 @@
-//! Lines of clients and messages of members among the bytes that arrive on a connection.
+//! Lines of clients and messages of members in the input of a connection.
 
 use gshare_abi::wire;
 use gshare_proto::MAX_LINE;
@@ -10,15 +10,15 @@ const MEMBER: usize = 1024;
 #[derive(Debug)]
 pub(super) enum Bad {
     TooLong,
-    /// What began as a member's message is none.
+    /// It began like a member's message and is not one.
     Malformed(String),
 }
 
-/// What has arrived and was not taken yet.
+/// Input that was not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Split {
     buffer: Vec<u8>,
-    /// The bytes up to here have no end of a line.
+    /// The bytes up to here contain no end of a line.
     seen: usize,
 }
 
@@ -32,7 +32,7 @@ impl Split {
         self.buffer.len()
     }
 
-    /// Length of what is whole, if the first is; it stays until it is taken.
+    /// Length of the first one, if it is complete; it stays until it is taken.
     pub(super) fn whole(&mut self) -> Result<Option<usize>, Bad> {
         if wire::begins(&self.buffer) {
             let length = wire::length(&self.buffer);
@@ -51,7 +51,7 @@ impl Split {
         Ok(length)
     }
 
-    /// Takes the first so many bytes, which are whole.
+    /// Takes the first, complete bytes of this number.
     pub(super) fn take(&mut self, whole: usize) -> Vec<u8> {
         let rest = self.buffer.split_off(whole.min(self.buffer.len()));
         self.seen = 0;

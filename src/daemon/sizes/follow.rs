@@ -1,5 +1,5 @@
-//! Requests that follow need, in both directions: growth is reserved before it is needed, as earlier runs showed it; what
-//! is past is given back.
+//! Sizes that follow the need, in both directions: growth is reserved before it is needed, as earlier runs showed;
+//! the rest is given back.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ use crate::daemon::history::say::{STEP, rounded};
 use crate::daemon::journal::{HoldingRecord, SliceRecord};
 use crate::daemon::tracks::{RunTrack, Sizes};
 
-/// Above what is used now, without knowing what comes.
+/// Margin above present use without a forecast.
 const ABOVE: f64 = 1.11;
-/// What is given back is worth it from this part of the request on.
+/// Minimum fraction of the size that is worth giving back.
 const WORTH: f64 = 0.1;
-/// A change of so many thousandths of the SMs is worth it.
+/// Minimum change in thousandths of the SMs.
 const WORTH_SM: u32 = 100;
 
-/// What a run needs to be guaranteed now; `None` while nothing says it.
+/// The need of a run at present; `None` if it is unknown.
 fn need(track: &RunTrack, first_look: Duration, horizon: Duration) -> Option<f64> {
     let lately = track.lately()? * ABOVE;
     let ran = track.ran();
@@ -29,7 +29,7 @@ fn need(track: &RunTrack, first_look: Duration, horizon: Duration) -> Option<f64
         .filter(|e| e.near && !e.phases.is_empty())
     {
         Some(experience) => {
-            // As much above what they needed as their bound is above their middle.
+            // The same margin as between their bound and their median.
             let above = experience.bound as f64 / experience.middle.max(1) as f64;
             let ahead = experience
                 .phases
@@ -42,8 +42,8 @@ fn need(track: &RunTrack, first_look: Duration, horizon: Duration) -> Option<f64
     }
 }
 
-/// What a request is to become: first what is given back, then what it grows by; `true` with memory that it waits for.
-/// Memory and SMs each for itself.
+/// Changes of a size: first what is given back, then growth; `true` for memory that it waits for. Memory and SMs are
+/// separate.
 fn changes(track: &mut RunTrack, slice: &SliceRecord, sizes: &Keys) -> Vec<(Change, bool)> {
     let most = slice.mem_limit.max(slice.mem);
     let mem = need(track, sizes.first_look, sizes.horizon);
@@ -62,7 +62,7 @@ fn changes(track: &mut RunTrack, slice: &SliceRecord, sizes: &Keys) -> Vec<(Chan
         (mem.saturating_add(worth) <= slice.mem).then_some(mem),
         (sm + WORTH_SM <= slice.sm_milli).then_some(sm),
     );
-    // One thing at a time; SMs, which can be borrowed too, only once it has its memory.
+    // One at a time; SMs, which can burst, only once it has its memory.
     let more_mem = mem > slice.mem;
     let more_sm = !more_mem && sm >= slice.sm_milli + WORTH_SM;
     let soon = (track.changed).is_some_and(|at| at.elapsed() < sizes.follow / 4);
@@ -72,7 +72,7 @@ fn changes(track: &mut RunTrack, slice: &SliceRecord, sizes: &Keys) -> Vec<(Chan
     if shrinks {
         all.push((less, false));
     }
-    // A change takes the place of a wish that waits: then that is made again.
+    // A change replaces a waiting request, which is then made again.
     if more_mem && (shrinks || !waits) {
         all.push((parts(Some(mem), None), true));
     }
@@ -86,7 +86,7 @@ fn changes(track: &mut RunTrack, slice: &SliceRecord, sizes: &Keys) -> Vec<(Chan
 }
 
 impl Sizes {
-    /// Lets sizes follow need, as the policy says: the changes, for the core. Once for each look at the GPUs.
+    /// Lets sizes follow the need, as the policy allows; returns the changes for the core. Once per look at the GPUs.
     pub(crate) fn follow(&mut self, sizes: &Keys, claims: &mut Claims) -> Vec<Event> {
         let mut wanted: Vec<(ClaimId, Change, bool)> = Vec::new();
         for (id, live) in claims.iter() {
@@ -97,7 +97,7 @@ impl Sizes {
             let Some(slice) = record.slices.first() else {
                 continue;
             };
-            // What has its GPU or its instance for itself gives nothing to anybody by being smaller.
+            // A claim with a whole GPU or instance frees nothing by a smaller size.
             let alone = slice.held == Held::Whole;
             if alone
                 || record.origin.behalf.is_some()
@@ -111,7 +111,7 @@ impl Sizes {
             if sizes.auto_shrink == AutoShrink::Burst
                 || (sizes.auto_shrink == AutoShrink::Request && !record.terms.auto)
             {
-                // Once: what earlier runs of the same needed is enough of a limit.
+                // Only once: the use of earlier runs of the same program is limit enough.
                 let enough = track.experience.as_ref().filter(|e| e.near && e.runs >= 3);
                 let limit = enough.map(|e| rounded(e.bound as f64).max(slice.mem));
                 if let Some(limit) =
@@ -142,7 +142,7 @@ impl Sizes {
                 ticket,
                 id,
                 change,
-                // Growth of memory waits for room, ahead of its need; what is given back needs none.
+                // Growth of memory waits for room, ahead of its need; giving back needs none.
                 patience: (!grows).then_some(Duration::ZERO),
             }
         };

@@ -12,7 +12,7 @@ fn words(text: &str) -> Vec<String> {
 
 fn record(uid: u32, n: u64, command: &str, peak: f64, seconds: f64) -> RunRecord {
     let mut busy = [0.0; BINS];
-    // Up to 30 %, in one run up to 40.
+    // Up to 30 %, in one run up to 40 %.
     busy[if n == 3 { 7 } else { 5 }] = seconds;
     RunRecord {
         claim: n,
@@ -103,8 +103,9 @@ fn each_number_in_a_reason_is_in_the_records() {
             !used.is_empty() && used.len() == said.runs.len(),
             "{said:?}"
         );
-        // What may be said: how many, the smallest and largest peak, the numbers of the arguments, what the estimate is,
-        // the most of the SMs and what was enough of them, how long they took; and the rule's 99, 5 and nine in ten.
+        // Numbers that a reason may contain: the count, the smallest and largest peak, those in the arguments, the
+        // estimate, the largest and the sufficient fraction of SMs, the durations; and the rule's 99, 5 and nine in
+        // ten.
         let estimate = told.estimate.as_ref().expect("an estimate");
         let show = |bytes: u64| format!("{:.1}", bytes as f64 / GIB);
         let mut true_ones: Vec<String> =
@@ -204,7 +205,7 @@ fn records_are_private_unless_the_configuration_shares_them() {
         .estimate
         .expect("shared");
     assert_eq!(shared.level, Level::Shared);
-    // No account has these numbers, so they have no group in common.
+    // No account has these numbers, so they share no group.
     let group = Whose {
         uid: 60_001,
         group: true,
