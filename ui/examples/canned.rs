@@ -14,10 +14,10 @@ use std::time::Duration;
 use gshare_proto::{Call, ErrorCode, Granted, Reply, Snapshot};
 use gshare_ui::{Depth, Exit, Failure, Look, Options, Request, Update, Viewer};
 
-/// How often the doctor was asked.
+/// Number of requests for the doctor's rows.
 static LOOKS: AtomicU32 = AtomicU32::new(0);
 
-/// Answers requests on a canned snapshot: c12 and c23 belong to the viewer.
+/// Answers requests on a canned snapshot; c12 and c23 belong to the viewer.
 fn answer(snapshot: &mut Snapshot, call: Call) -> Result<Reply, Failure> {
     match call {
         Call::Release { id } => {
@@ -123,7 +123,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let state = Arc::new(Mutex::new(snapshot));
     let lock = |state: &Mutex<Snapshot>| state.lock().map(|s| s.clone()).unwrap_or_default();
     let (ticking, updates) = (Arc::clone(&state), feeder.updates.clone());
-    // As the service does: a snapshot every second, whether something has changed or not.
+    // Like the service: a snapshot every second, changed or not.
     thread::spawn(move || {
         while updates.send(Update::Snapshot(Box::new(lock(&ticking)))) {
             thread::sleep(Duration::from_secs(1));
@@ -134,7 +134,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let (seq, call) = match request {
                 Request::Call { seq, call } => (seq, call),
                 other => {
-                    // Told, so that it can be seen.
+                    // Shown, so that a test can see it.
                     let told = Update::Caption(Some(format!("asked: {other:?}")));
                     feeder.updates.send(told);
                     continue;

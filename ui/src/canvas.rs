@@ -1,4 +1,4 @@
-//! ratatui's terminal; the bytes of a frame go out in one piece, or not at all where nothing has changed.
+//! ratatui's terminal. The bytes of a frame are written in one piece, or not at all if nothing has changed.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use ratatui::{Terminal, TerminalOptions, Viewport};
 
 use crate::view::Cursor;
 
-/// What is written, until it is taken. The terminal flushes before and behind the cursor, which is not the end of a frame.
+/// Collects what is written. The terminal flushes before and after the cursor, which is not the end of a frame.
 #[derive(Clone, Debug, Default)]
 struct Bytes(Rc<RefCell<Vec<u8>>>);
 
@@ -32,13 +32,13 @@ impl Write for Bytes {
 pub(crate) struct Canvas {
     terminal: Terminal<CrosstermBackend<Bytes>>,
     bytes: Bytes,
-    /// The frame before.
+    /// The previous frame.
     last: Vec<u8>,
     size: (u16, u16),
 }
 
 impl Canvas {
-    /// An unknown terminal of this size.
+    /// A terminal of this size with unknown contents.
     pub(crate) fn new(columns: u16, rows: u16) -> io::Result<Self> {
         let mut bytes = Bytes::default();
         queue!(bytes, Hide, Clear(ClearType::All))?;
@@ -56,7 +56,7 @@ impl Canvas {
         self.size
     }
 
-    /// The bytes that make the terminal show what is drawn; none if it does.
+    /// The bytes that bring the terminal to this frame; empty if nothing has changed.
     pub(crate) fn show(
         &mut self,
         draw: impl FnOnce(Rect, &mut Buffer) -> Cursor,
@@ -68,7 +68,7 @@ impl Canvas {
         })?;
         let now = self.bytes.0.take();
         let mut out = Vec::new();
-        // What the frame before ended with changes nothing: without new cells that is the cursor alone.
+        // The end of the previous frame changes nothing: without new cells that is only the cursor.
         if !self.last.ends_with(&now) {
             queue!(out, BeginSynchronizedUpdate)?;
             out.extend_from_slice(&now);
@@ -90,7 +90,7 @@ mod tests {
     use crate::theme::{Depth, Look};
     use crate::view::draw;
 
-    /// A terminal, and what the program believes of it.
+    /// A terminal, and what the program assumes about it.
     struct Shown {
         canvas: Canvas,
         terminal: vt100::Parser,
@@ -108,7 +108,7 @@ mod tests {
             }
         }
 
-        /// How many bytes were written.
+        /// Returns the number of bytes written.
         fn draw(&mut self, model: &Model, look: &Look) -> usize {
             let drawn = self.canvas.show(|area, buf| draw(model, look, area, buf));
             let bytes = drawn.unwrap();
@@ -116,13 +116,13 @@ mod tests {
             bytes.len()
         }
 
-        /// All cells with their styles, and where the cursor is if it can be seen.
+        /// All cells with their styles, and the cursor's place if it is visible.
         fn cells(&self) -> (Vec<String>, Option<(u16, u16)>) {
             let screen = self.terminal.screen();
             let (columns, rows) = self.canvas.size();
             let cell = |x, y| {
                 let cell = screen.cell(y, x).unwrap();
-                // One that was never written is blank.
+                // A cell that was never written is blank.
                 let text = Some(cell.contents()).filter(|t| !t.is_empty());
                 let colours = (cell.fgcolor(), cell.bgcolor());
                 let marks = [cell.bold(), cell.dim(), cell.underline(), cell.inverse()];
@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    /// The terminal has what a new one of its size would have.
+    /// The terminal shows what a new one of its size would show.
     fn check(shown: &mut Shown, model: &Model, look: &Look, what: &str) {
         shown.draw(model, look);
         let mut anew = Shown::new(model.size);
@@ -172,7 +172,7 @@ mod tests {
                 assert_eq!(shown.draw(&model, &look), 0, "nothing has changed");
                 model.clock.now_ms += 1000;
                 check(&mut shown, &model, &look, "a second later");
-                // Whatever somebody else has left there.
+                // Whatever another program has left there.
                 shown
                     .terminal
                     .process(b"\x1b[5;5H\x1b[31;7mwall: hello\x1b[0m");
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Bytes for a second in which time alone goes on.
+    /// Bytes for a second in which only the time changes.
     #[test]
     fn an_idle_second_is_cheap_on_every_screen() {
         let look = Look::new(Depth::Rgb, true);

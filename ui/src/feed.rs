@@ -1,7 +1,7 @@
-//! What flows between the screen and whoever feeds it: the service, the read-only monitor or the demo.
+//! Messages between the screen and its feeder: the service, the read-only monitor or the demo.
 //!
-//! Neither side ever waits for the other: a snapshot that the screen has not yet taken is replaced by
-//! the next one, and requests are answered later by an update with the same number.
+//! Neither side ever waits for the other: a snapshot that the screen has not yet taken is replaced by the next one,
+//! and requests are answered later by an update with the same number.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,16 +19,16 @@ pub enum Update {
     CallResult {
         /// Number of the request.
         seq: u64,
-        /// What the service said, or what failed, in words.
+        /// The service's reply, or the error.
         outcome: Result<Reply, Failure>,
     },
     /// The line at the bottom of the demo; `None` removes it.
     Caption(Option<String>),
-    /// Close the screen (the demo's end).
+    /// Close the screen, at the end of the demo.
     Close,
 }
 
-/// Why a request failed, for people.
+/// Why a request failed, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Sentence, lower case, no full stop.
@@ -46,26 +46,26 @@ impl Failure {
     }
 }
 
-/// What the screen asks of its feeder.
+/// Requests of the screen to its feeder.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// A call to the service, to be answered by [`Update::CallResult`].
     Call {
-        /// Number for the answer.
+        /// Number that the answer will have.
         seq: u64,
         /// The call.
         call: Box<Call>,
     },
-    /// The demo's captions or the replay stand still, or go on.
+    /// Pause or continue the demo's captions or the replay.
     Captions {
-        /// Whether they stand still.
+        /// Whether they pause.
         paused: bool,
     },
-    /// Go about in a recording.
+    /// Seek in a recording.
     Replay(Seek),
 }
 
-/// Where to in a recording.
+/// Direction of a seek in a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// Twice as fast.
@@ -84,7 +84,7 @@ struct Pending {
     closed: bool,
 }
 
-/// Sees all news on its way to the screen.
+/// Is called with all updates for the screen.
 type Tap = Box<dyn FnMut(&Update) + Send>;
 
 #[derive(Default)]
@@ -100,12 +100,12 @@ impl Shared {
     }
 }
 
-/// The feeder's end for news; works from threads and from tasks, and never blocks.
+/// The feeder's end for updates; works from threads and tasks, and never blocks.
 #[derive(Clone)]
 pub struct UpdateSender(Arc<Shared>);
 
 impl UpdateSender {
-    /// Hands news to the screen. `false` when the screen is closed.
+    /// Sends an update to the screen. `false` when the screen is closed.
     pub fn send(&self, update: Update) -> bool {
         let tap = &self.0.tap;
         if let Some(tap) = &mut *tap.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -115,7 +115,7 @@ impl UpdateSender {
         if pending.closed {
             return false;
         }
-        // A snapshot takes the place of the one before, and ends a loss that was told before it.
+        // A snapshot replaces the previous one, and cancels an earlier disconnection.
         let (new, lost) = (
             matches!(update, Update::Snapshot(_)),
             matches!(update, Update::Disconnected(_)),
@@ -138,11 +138,11 @@ impl UpdateSender {
     }
 }
 
-/// The screen's end for news.
+/// The screen's end for updates.
 pub struct Updates(Arc<Shared>);
 
 impl Updates {
-    /// Everything that came since the last call, of snapshots the newest. Waits for something.
+    /// All updates since the last call, with only the newest snapshot. Waits for at least one.
     pub(crate) async fn next(&self) -> Vec<Update> {
         loop {
             let woken = self.0.wake.notified();
@@ -154,7 +154,7 @@ impl Updates {
         }
     }
 
-    /// Everything that came since the last call, of snapshots the newest.
+    /// All updates since the last call, with only the newest snapshot.
     #[must_use]
     pub fn take(&self) -> Vec<Update> {
         std::mem::take(&mut self.0.lock().news)
@@ -167,16 +167,16 @@ impl Drop for Updates {
     }
 }
 
-/// Both directions, as the screen holds them.
+/// Both directions, at the screen's end.
 pub struct Feed {
-    /// News.
+    /// From the feeder.
     pub updates: Updates,
-    /// Requests.
+    /// To the feeder.
     pub requests: mpsc::UnboundedSender<Request>,
 }
 
 impl Feed {
-    /// The same; `tap` sees all news, also what the screen has no time to draw.
+    /// The same; `tap` sees all updates, including those that are never drawn.
     #[must_use]
     pub fn tapped(self, tap: impl FnMut(&Update) + Send + 'static) -> Self {
         let shared = &self.updates.0.tap;
@@ -184,16 +184,16 @@ impl Feed {
         self
     }
 
-    /// Another end for news to this screen, for whoever closes it from outside.
+    /// Another sender of updates, for closing the screen from outside.
     #[must_use]
     pub fn sender(&self) -> UpdateSender {
         UpdateSender(Arc::clone(&self.updates.0))
     }
 }
 
-/// Both directions, as the feeder holds them.
+/// Both directions, at the feeder's end.
 pub struct Feeder {
-    /// News.
+    /// To the screen.
     pub updates: UpdateSender,
     /// Requests; ends when the screen is closed.
     pub requests: mpsc::UnboundedReceiver<Request>,

@@ -1,4 +1,4 @@
-//! The dialogs with lines to fill in: what was typed, and the call that it means.
+//! Dialogs with input lines: the typed text, and the call that it stands for.
 
 use std::str::FromStr;
 
@@ -16,13 +16,13 @@ pub(crate) struct Entry {
     pub(crate) input: LineInput,
 }
 
-/// Lines of a claim that people mostly type.
+/// Number of lines of a claim that most users need.
 const FEW: usize = 4;
 
-/// What a claim is unless another class is typed.
+/// Default class of a claim.
 const CLASS: &str = "interactive";
 
-/// The options of commands for what is typed on these lines, in their order.
+/// The command options for these lines, in order.
 const FLAGS: [(&str, &str); 8] = [
     ("Size", "-g "),
     ("Model", "--model "),
@@ -50,9 +50,9 @@ pub(crate) struct Form {
     pub(crate) focus: usize,
     pub(crate) sent: Option<u64>,
     pub(crate) refused: Option<String>,
-    /// What the service said to this claim when it was tried.
+    /// The service's answer to the dry run of this claim.
     pub(crate) tried: Option<(ClaimSpec, Result<Tried, String>)>,
-    /// A trial on its way, and what is tried.
+    /// The dry run that is under way, and its claim.
     pub(crate) trying: Option<(u64, ClaimSpec)>,
 }
 
@@ -108,7 +108,7 @@ impl Form {
         Self::new(Kind::Extend(claim.id.clone()), entries)
     }
 
-    /// How many lines are shown: what few people type is one line until somebody goes there or has typed it.
+    /// Number of visible lines: the rarely used ones are one line until the user goes there or has typed something.
     pub(crate) fn shown(&self) -> usize {
         let typed = |e: &Entry| !matches!(e.input.text(), "" | CLASS);
         match self.kind == Kind::Claim && self.focus < FEW && !self.entries[FEW..].iter().any(typed)
@@ -126,7 +126,7 @@ impl Form {
         }
     }
 
-    /// A note that is true whatever is typed.
+    /// A note that holds whatever is typed.
     pub(crate) fn note(&self) -> &'static str {
         match self.kind {
             Kind::Claim => "",
@@ -150,7 +150,7 @@ impl Form {
         parsed.transpose().map_err(|e| e.to_string())
     }
 
-    /// Part of the SMs: `0.8` or `80%`.
+    /// Fraction of the SMs: `0.8` or `80%`.
     fn limit(&self) -> Result<Option<u32>, String> {
         let limit = self.parsed("Limit")?;
         match limit {
@@ -159,14 +159,14 @@ impl Form {
         }
     }
 
-    /// The models that are meant, `h100,a100`.
+    /// The requested models: `h100,a100`.
     fn models(&self) -> List<Text<128>, 64> {
         let text = self.get("Model").unwrap_or_default();
         let names = text.split(',').map(|m| m.trim().to_owned());
         Vec::from_iter(names.filter(|m| !m.is_empty())).into()
     }
 
-    /// The claim that is meant, or what is wrong with it.
+    /// The requested claim, or what is wrong with it.
     pub(crate) fn spec(&self) -> Result<ClaimSpec, String> {
         let size: Option<Share> = self.parsed("Size")?;
         let mem: Option<Bytes> = self.parsed("Memory")?;
@@ -223,7 +223,7 @@ impl Form {
         }
     }
 
-    /// What the service said to what is typed now; none until it answers.
+    /// The service's answer to what is typed now; none until it arrives.
     pub(crate) fn answer(&self) -> Option<&Result<Tried, String>> {
         let spec = self.spec().ok()?;
         let (tried, answer) = self.tried.as_ref()?;

@@ -1,4 +1,4 @@
-//! A line that is being typed: the editing of tui-input, in a field of bounded length.
+//! A line of input: tui-input's editing, in a field of bounded length.
 
 use crossterm::event::{Event, KeyEvent};
 use tui_input::backend::crossterm::to_input_request;
@@ -13,7 +13,7 @@ impl PartialEq for LineInput {
     }
 }
 
-/// Maximum length of a field of this screen, in characters.
+/// Maximum length of an input line, in characters.
 const MAX_CHARS: usize = 200;
 
 impl LineInput {
@@ -26,14 +26,14 @@ impl LineInput {
         self.0.value()
     }
 
-    /// The text before the cursor and from it on.
+    /// The text before the cursor, and the rest.
     pub(crate) fn split(&self) -> (&str, &str) {
         let mut starts = self.text().char_indices();
         let at = starts.nth(self.0.cursor()).map(|(at, _)| at);
         self.text().split_at(at.unwrap_or(self.text().len()))
     }
 
-    /// Inserts at the cursor; control characters (of a paste) are left out.
+    /// Inserts at the cursor, without the control characters of pasted text.
     pub(crate) fn insert(&mut self, text: &str) {
         let typed = text.chars().filter(|c| !c.is_control());
         typed.for_each(|c| self.edit(InputRequest::InsertChar(c)));

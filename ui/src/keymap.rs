@@ -1,5 +1,5 @@
-//! The one table of keys: what handles a key also names it on the key line and in the help, so that
-//! the three cannot differ.
+//! The table of keys. One entry handles a key and names it on the key line and in the help, so that the three cannot
+//! differ.
 
 mod table;
 
@@ -21,7 +21,7 @@ pub(crate) enum Context {
 }
 
 impl Context {
-    /// All with their titles, in the order of the help.
+    /// All contexts with their titles, in the order of the help.
     pub(crate) const ALL: [(Self, &str); 13] = [
         (Self::Screen, "On the screens"),
         (Self::Page(Page::Overview), "On the Overview"),
@@ -38,7 +38,7 @@ impl Context {
         (Self::Any, "Everywhere"),
     ];
 
-    /// What the next key goes to.
+    /// The context for the next key.
     pub(crate) fn of(model: &Model) -> Self {
         match &model.dialog {
             Some(Dialog::Form(_)) => Self::Form,
@@ -51,7 +51,7 @@ impl Context {
         }
     }
 
-    /// Whether the keys of `self` work where the next key goes to `now`.
+    /// Whether keys of this context work in the context `now`.
     pub(crate) fn holds(self, now: Self) -> bool {
         let more = match now {
             Self::Page(_) => Self::Screen,
@@ -69,7 +69,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// As people write it: `n`, `Ctrl-C`, `Shift-Tab`, `F1`.
+    /// Parses a key as it is displayed: `n`, `Ctrl-C`, `Shift-Tab`, `F1`.
     fn parse(shown: &str) -> Option<Self> {
         let (control, name) = match shown.strip_prefix("Ctrl-") {
             Some(name) => (true, name.to_lowercase()),
@@ -122,14 +122,14 @@ impl Key {
 
 pub(crate) struct Command {
     pub(crate) context: Context,
-    /// Keys that run it, as people write them: `Down j`.
+    /// Its keys as displayed: `Down j`.
     pub(crate) shown: &'static str,
-    /// One or two words for the key line; empty for the help only.
+    /// One or two words for the key line; empty: in the help only.
     pub(crate) label: &'static str,
-    /// Which labels go first when the line is short: the largest.
+    /// Order in which labels are dropped from a short line, the largest first.
     pub(crate) rank: u8,
     pub(crate) help: &'static str,
-    /// Whether it can work now, else why not.
+    /// Whether it works now, or why not.
     pub(crate) able: fn(&Model) -> Result<(), String>,
     pub(crate) run: fn(&mut Model),
 }
@@ -148,7 +148,7 @@ pub(crate) fn commands() -> impl Iterator<Item = &'static Command> {
     table::COMMANDS.iter()
 }
 
-/// All keys in the order of the help: where, which (`Down j`), and what they do.
+/// All keys in the order of the help: context, keys (`Down j`), and effect.
 #[must_use]
 pub fn key_table() -> Vec<[&'static str; 3]> {
     let of = |(context, place)| {

@@ -6,7 +6,7 @@ mod sort;
 mod tree;
 mod words;
 
-/// The one so many places further, around the end.
+/// The element that many places further, wrapping around.
 pub(crate) fn around<T: Copy + PartialEq>(all: &[T], from: T, by: usize) -> T {
     let at = all.iter().position(|one| *one == from).unwrap_or(0);
     all[(at + by) % all.len()]
@@ -45,8 +45,8 @@ pub struct Viewer {
     pub admin: bool,
 }
 
-/// Whether what is announced for a claim can still be put off: it is not on its way. Of a service that does not say
-/// whether it is, nobody knows.
+/// Whether an announced action on a claim can still be postponed, because it has not begun. An older service does not
+/// report that.
 pub(crate) fn can_be_kept(claim: &ClaimView) -> bool {
     claim.place.on_its_way == Some(false)
 }
@@ -56,7 +56,7 @@ pub(crate) fn ends_idle(claim: &ClaimView) -> bool {
     idle.is_some_and(|idle| idle.ends_in_s.is_some() && !idle.kept)
 }
 
-/// A part of the screen with rows to choose from.
+/// A part of the screen with selectable rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Section {
     #[default]
@@ -69,7 +69,7 @@ pub(crate) enum Section {
 }
 
 impl Section {
-    /// Those of the Overview, in the order of Right.
+    /// Sections of the Overview, in the order of Right.
     pub(crate) const OVERVIEW: [Self; 3] = [Self::Claims, Self::Queue, Self::Gpus];
 }
 
@@ -79,7 +79,7 @@ pub(crate) enum RowKey {
     Waiting(String),
     Gpu(u32),
     Group(String),
-    /// A process on a GPU, by pid and index of the GPU; in a claim or in none.
+    /// A process on a GPU, by pid and index of the GPU; with or without a claim.
     Process(u32, u32),
     User(u32),
     Check(String),
@@ -88,23 +88,23 @@ pub(crate) enum RowKey {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum ClaimRow<'a> {
     Claim(&'a ClaimView),
-    /// The n-th process outside claims, shown as `u<n>`.
+    /// The n-th process without a claim, shown as `u<n>`.
     Unclaimed(usize, &'a UnclaimedView),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Dialog {
     Form(Box<Form>),
-    /// Something that is asked for only after a yes.
+    /// An action that needs a confirmation.
     Confirm(Box<Question>),
     Detail {
         key: RowKey,
         scroll: usize,
     },
     Help(usize),
-    /// What has happened, from this line on.
+    /// The log, from this line on.
     Log(usize),
-    /// What is worth a look, and what can be done about the chosen one.
+    /// The list of warnings, with actions for the chosen one.
     Warnings(usize),
     Message {
         title: String,
@@ -131,7 +131,7 @@ pub(crate) enum Tone {
 pub(crate) struct Toast {
     pub(crate) text: String,
     pub(crate) tone: Tone,
-    /// Until when, Unix milliseconds.
+    /// Shown until then, Unix milliseconds.
     pub(crate) until_ms: u64,
 }
 
@@ -140,7 +140,7 @@ pub(crate) enum Asked {
     Claim,
     Act,
     Try,
-    /// What FREE NOW says.
+    /// For FREE NOW.
     DryRun,
     Checks,
     Past,
@@ -150,28 +150,28 @@ pub(crate) enum Asked {
     ClaimPast,
 }
 
-/// What was found out about the machine, and when it was asked.
+/// The doctor's rows, and when they were requested.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Checks {
     /// Rows, or why there are none.
     pub(crate) rows: Option<Result<Vec<Check>, String>>,
-    /// When it was last asked, Unix milliseconds.
+    /// Last request, Unix milliseconds.
     pub(crate) asked_ms: u64,
 }
 
-/// A dry run of the viewer: of all that is free of a model, or of [`SOME`] where nothing is.
+/// A dry run for the viewer: of everything that is free of a model, or of [`SOME`] if nothing is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DryRun {
     pub(crate) model: String,
-    /// The size that was tried, thousandths of a GPU.
+    /// The requested size, thousandths of a GPU.
     pub(crate) milli: u32,
-    /// When it was tried, Unix milliseconds, and the number of the request.
+    /// Time of the request, Unix milliseconds, and its number.
     pub(crate) asked: (u64, u64),
     pub(crate) said: Option<Tried>,
 }
 
 impl DryRun {
-    /// Whether it is of so much of this model.
+    /// Whether it is for this size of this model.
     fn is_of(&self, room: &ModelRoomView, milli: u32) -> bool {
         self.model == room.model && self.milli == milli
     }
@@ -187,7 +187,7 @@ impl DryRun {
     }
 }
 
-/// A dry run is as good as new for so long, in milliseconds.
+/// How long a dry run stays valid, in milliseconds.
 const TRIED_MS: u64 = 30_000;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -196,24 +196,24 @@ pub(crate) struct Model {
     pub(crate) size: (u16, u16),
     pub(crate) clock: Clock,
     pub(crate) snapshot: Option<Box<Snapshot>>,
-    /// When it came, Unix milliseconds.
+    /// Time of arrival, Unix milliseconds.
     pub(crate) received_ms: u64,
     pub(crate) disconnected: Option<String>,
     pub(crate) page: Page,
     pub(crate) section: Section,
     pub(crate) grouping: Grouping,
-    /// Groups that are folded and claims that are unfolded, by their names.
+    /// Groups that are folded and claims that are unfolded, by name.
     pub(crate) turned: BTreeSet<String>,
     pub(crate) checks: Checks,
     pub(crate) past: Past,
     pub(crate) dry_runs: Vec<DryRun>,
-    /// The chosen row of each section, and where it was last seen; none where the viewer wants none.
+    /// The chosen row of each section, and its last place; none if the viewer has cleared the choice.
     chosen: BTreeMap<Section, Option<(RowKey, usize)>>,
-    /// Sections in which the viewer has chosen; in the others the choice stays on the first row.
+    /// Sections in which the viewer has chosen a row; in the others the first row stays chosen.
     touched: BTreeSet<Section>,
-    /// Steps by which the axis of the Queue is longer than it has to be.
+    /// Zoom steps of the Queue's axis beyond its minimum length.
     pub(crate) zoom: isize,
-    /// How long after now the axis of the Queue begins, in milliseconds.
+    /// Beginning of the Queue's axis after now, in milliseconds.
     pub(crate) ahead_ms: u64,
     pub(crate) mine: bool,
     pub(crate) sort: Sort,
@@ -225,15 +225,15 @@ pub(crate) struct Model {
     pub(crate) caption: Option<String>,
     pub(crate) captions_paused: bool,
     pub(crate) recorded: bool,
-    /// The clock on the wall, Unix milliseconds: that of a recording stands still when it does.
+    /// The wall clock, Unix milliseconds; in a recording, its own clock.
     pub(crate) wall_ms: u64,
     pub(crate) asked: BTreeMap<u64, Asked>,
     pub(crate) next_seq: u64,
-    /// What is to be done for the last message.
+    /// Commands that follow from the last message.
     pub(crate) out: Vec<Cmd>,
 }
 
-/// How long a line of news stays, in milliseconds.
+/// How long a message stays, in milliseconds.
 const TOAST_MS: u64 = 8000;
 
 /// A snapshot older than this is stale, in milliseconds.
@@ -252,7 +252,7 @@ impl Model {
         }
     }
 
-    /// The service behind the snapshot, or why nothing can be asked of it.
+    /// The service behind the snapshot, or why there is none.
     pub(crate) fn service(&self) -> Result<(), String> {
         if let Some(why) = &self.disconnected {
             return Err(why.clone());
@@ -282,7 +282,8 @@ impl Model {
         Some(format!("OFF{until}{by}: no limits, no queue"))
     }
 
-    /// What must be said above everything: the source is gone, silent, off, without effect, about to do more or less, or read-only.
+    /// The banner: the source is gone or silent, gshare is off or has no effect, a stage will change, or the screen
+    /// is read-only.
     pub(crate) fn banner(&self) -> Option<String> {
         let snapshot = self.snapshot.as_ref()?;
         let taken = || self.clock.time(snapshot.taken_ms);
@@ -306,7 +307,7 @@ impl Model {
         )
     }
 
-    /// Claims, then processes outside claims, as filtered and sorted.
+    /// Claims, then processes without a claim, filtered and sorted.
     pub(crate) fn claim_rows(&self) -> Vec<ClaimRow<'_>> {
         let Some(snapshot) = &self.snapshot else {
             return Vec::new();
@@ -367,7 +368,7 @@ impl Model {
         self.gpus().filter(shown).collect()
     }
 
-    /// Rows of the doctor, as filtered: what to fix first.
+    /// The doctor's rows, filtered; those to fix first.
     pub(crate) fn check_rows(&self) -> Vec<&Check> {
         let shown = |c: &&Check| self.matches(&[&c.name, &c.state, &c.detail]);
         let mut rows: Vec<&Check> = self.checks().filter(shown).collect();
@@ -384,7 +385,7 @@ impl Model {
         }
     }
 
-    /// Whether what belongs to this user is shown.
+    /// Whether rows of this user are shown.
     fn owned(&self, uid: Option<u32>) -> bool {
         !self.mine || uid == Some(self.viewer.uid)
     }
@@ -430,12 +431,12 @@ impl Model {
         chosen.as_ref().map(|(key, _)| key)
     }
 
-    /// The chosen row of the section that has the focus.
+    /// The chosen row of the focused section.
     pub(crate) fn current(&self) -> Option<&RowKey> {
         self.chosen(self.focus())
     }
 
-    /// The row whose page is open, else the chosen one.
+    /// The row whose page is open, otherwise the chosen one.
     pub(crate) fn subject(&self) -> Option<&RowKey> {
         match &self.dialog {
             Some(Dialog::Detail { key, .. }) => Some(key),
@@ -448,7 +449,7 @@ impl Model {
         self.keys(section).iter().position(|k| k == key)
     }
 
-    /// Chooses the row at `index` (or the last) of the section with the focus.
+    /// Chooses the row at `index` (or the last) of the focused section.
     pub(crate) fn choose(&mut self, index: usize) {
         let section = self.focus();
         let keys = self.keys(section);
@@ -463,7 +464,7 @@ impl Model {
         self.chosen.insert(self.focus(), None);
     }
 
-    /// Keeps each choice of this screen on its row; where the row is gone, the one that took its place.
+    /// Keeps each choice of this screen on its row; if the row is gone, on the row that took its place.
     pub(crate) fn settle(&mut self) {
         let sections = match self.page {
             Page::Overview => Section::OVERVIEW.to_vec(),
@@ -476,7 +477,7 @@ impl Model {
                 Some(Some((key, index))) if self.touched.contains(&section) => {
                     keys.iter().position(|k| k == key).unwrap_or(*index)
                 }
-                // No user in particular: all of them.
+                // No choice means all users.
                 None if section == Section::Users => continue,
                 // A claim rather than the heading of its group.
                 _ => keys
@@ -499,7 +500,7 @@ impl Model {
         self.viewer.admin || self.viewer.uid == uid
     }
 
-    /// The name of the user at the screen, where the snapshot has it.
+    /// The viewer's name, if the snapshot has it.
     pub(crate) fn viewer_name(&self) -> Option<&str> {
         let snapshot = self.snapshot.as_ref()?;
         let users = snapshot.users.iter().map(|u| (u.uid, &u.user));
@@ -523,7 +524,7 @@ impl Model {
         self.snapshot.as_ref()?.queue.iter().find(|q| q.id == id)
     }
 
-    /// What a dry run says to what is free of a model; none until its answer.
+    /// The result of a dry run for what is free of a model; none until its answer.
     pub(crate) fn dry_run(&self, room: &ModelRoomView) -> Option<(&DryRun, &Tried)> {
         self.dry_run_of(room, milli(room))
     }
@@ -533,19 +534,19 @@ impl Model {
         Some((run, run.said.as_ref()?))
     }
 
-    /// Whether all that is free of a model would be on loan, and is more than half a GPU.
+    /// Whether everything that is free of a model would be on loan, and exceeds half a GPU.
     fn is_on_loan(&self, room: &ModelRoomView) -> bool {
         let said = self.dry_run(room).map(|(_, tried)| tried);
         milli(room) > HALF && said.is_some_and(|t| t.starts && !t.entitled)
     }
 
-    /// Whether half a GPU of it is within the guarantee, though all of it is on loan.
+    /// Whether half a GPU of it is within the guarantee, although all of it is on loan.
     pub(crate) fn has_half(&self, room: &ModelRoomView) -> bool {
         let half = self.dry_run_of(room, HALF);
         self.is_on_loan(room) && half.is_some_and(|(_, t)| t.starts && t.entitled)
     }
 
-    /// The dry runs to ask for; `seq` is the number of the first request.
+    /// The dry runs to request; `seq` is the number of the first request.
     pub(crate) fn untried(&mut self, seq: u64) -> Vec<DryRun> {
         let now = self.clock.now_ms;
         let is_new = |d: &DryRun| now.saturating_sub(d.asked.0) < TRIED_MS;
@@ -571,7 +572,7 @@ impl Model {
         new
     }
 
-    /// The answer to one of these.
+    /// Stores the answer to one of these.
     pub(crate) fn tried(&mut self, seq: u64, said: Tried) {
         if let Some(run) = self.dry_runs.iter_mut().find(|d| d.asked.1 == seq) {
             run.said = Some(said);
@@ -587,14 +588,14 @@ impl Model {
     }
 }
 
-/// What is tried where nothing is free, and what the dialog opens with, in thousandths of a GPU.
+/// Size for a dry run when nothing is free, and default of the dialog, in thousandths of a GPU.
 pub(crate) const SOME: u32 = 250;
 
-/// What is tried besides where all that is free would be on loan, in thousandths of a GPU.
+/// Additional size for a dry run when everything free would be on loan, in thousandths of a GPU.
 const HALF: u32 = 500;
 
-/// What could be claimed of a model at once, in thousandths of a GPU: whole GPUs, else the largest part of one, else
-/// [`SOME`].
+/// What could be claimed of a model at once, in thousandths of a GPU: whole GPUs, otherwise the largest part of one,
+/// otherwise [`SOME`].
 fn milli(room: &ModelRoomView) -> u32 {
     match (room.whole, (room.largest * 1000.0).round() as u32) {
         (0, 0) => SOME,
@@ -605,14 +606,14 @@ fn milli(room: &ModelRoomView) -> u32 {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Weight {
-    /// Broken, or better with a command that ends no job.
+    /// Broken, or can be improved by a command that ends no job.
     Fix,
-    /// Works, and would work better with something else.
+    /// Works, and could be improved by other means.
     Stronger,
     Fine,
 }
 
-/// What a row of the doctor is.
+/// The weight of a row of the doctor.
 pub(crate) fn weight(check: &Check) -> Weight {
     let command = |fix: &String| fix.starts_with("sudo ") || fix.starts_with("gshare ");
     match (check.state.as_str(), &check.fix) {
@@ -623,7 +624,7 @@ pub(crate) fn weight(check: &Check) -> Weight {
     }
 }
 
-/// Memory of this part of a GPU; of an instance all, as it is claimed as a whole.
+/// Memory of this fraction of a GPU; for an instance all, because it is claimed as a whole.
 pub(crate) fn bytes_of(gpu: &GpuView, part: f64) -> Option<u64> {
     let part = if gpu.is_instance() { 1.0 } else { part };
     gpu.mem_allocatable
@@ -640,7 +641,7 @@ pub(crate) fn trouble(gpu: &GpuView) -> Option<&'static str> {
     }
 }
 
-/// `c14: refused 1.2 GiB`, with the claim where the text does not begin with it.
+/// `c14: refused 1.2 GiB`; the claim is added if the text does not begin with it.
 pub(crate) fn told(notice: &gshare_proto::Notice) -> String {
     let claim = notice.claim.as_ref();
     let claim = claim.filter(|id| !notice.text.starts_with(id.as_str()));

@@ -1,4 +1,4 @@
-//! Everything that can happen to the screen, and everything that it can want.
+//! Messages to the screen, and commands from it.
 
 use crossterm::event::{KeyEvent, MouseEvent};
 
@@ -16,14 +16,14 @@ pub(crate) enum Msg {
     Tick(Clock),
 }
 
-/// Something is to be done; only the run loop does it.
+/// A command that only the run loop can carry out.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cmd {
     Ask(Request),
     Quit,
-    /// Put this on the clipboard.
+    /// Copy this to the clipboard.
     Copy(String),
     Redraw,
-    /// Give the terminal back and stop, as Ctrl-Z does.
+    /// Restore the terminal and stop, as Ctrl-Z does.
     Suspend,
 }

@@ -12,30 +12,31 @@ use crate::text::{self, Clock};
 use crate::update::{act, update};
 use crate::view::draw;
 
-/// What a frame is drawn from.
+/// The data of a frame.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
     /// The state of everything.
     pub snapshot: Snapshot,
-    /// What was recorded, for the History screen; of one claim, for the Claims screen.
+    /// The record for the History screen; for the Claims screen, that of one claim.
     pub history: Option<HistoryView>,
     /// Rows of the doctor, for the Health screen.
     pub checks: Option<Vec<Check>>,
-    /// What a dry run says to so much of a model (in thousandths of a GPU), for the Overview.
+    /// Dry runs for the Overview: model, thousandths of a GPU, result.
     pub tried: Vec<(String, u32, Tried)>,
 }
 
-/// The question for the day before this time.
+/// The query for the day before this time.
 #[must_use]
 pub fn last_day(now_ms: u64) -> Call {
     Call::History(Span::Day.spec(now_ms, 0))
 }
 
 impl Frame {
-    /// What a screen shows now, asked of a service.
+    /// Requests what a screen shows now from a service.
     ///
     /// # Errors
-    /// When the service does not answer. What only this screen shows is absent where it cannot be had.
+    ///
+    /// When the service does not answer. Data for this screen alone are absent if they cannot be had.
     pub fn ask(client: &mut Client, page: Page) -> Result<Self, ClientError> {
         let mut frame = Self::default();
         if let Reply::Snapshot(snapshot) = client.call(&Call::Snapshot)? {
@@ -45,9 +46,9 @@ impl Frame {
             page,
             ..Options::default()
         };
-        // As the screen asks, and takes in the answers.
+        // Sends the same requests as the screen, and stores the answers.
         let mut model = frame.model(&options, (120, 40), 0);
-        // Twice: of a young service less time is asked for when its first answer is there.
+        // Twice: after the first answer of a new service, a shorter period is requested.
         for _ in 0..2 {
             act::refresh(&mut model);
             for cmd in std::mem::take(&mut model.out) {
@@ -91,13 +92,13 @@ impl Frame {
             said: Some(said.clone()),
         };
         model.dry_runs = self.tried.iter().map(run).collect();
-        // What a recording does not have is not asked for.
+        // Data that a recording does not have are not requested.
         if options.recorded && self.snapshot.service.is_some() {
             let nothing = || "the recording does not contain this".to_owned();
             model.past.view.get_or_insert_with(|| Err(nothing()));
             model.checks.rows.get_or_insert_with(|| Err(nothing()));
         }
-        // A picture of the first screen has no cursor; on the others the chosen row is what there is to see.
+        // The first screen has no chosen row; on the others the chosen row is part of the content.
         if matches!(options.page, Page::Claims | Page::Queue) {
             model.settle();
         }
@@ -105,8 +106,7 @@ impl Frame {
     }
 }
 
-/// The cells that a terminal of `size` columns and rows would show of `frame`, at the moment when its snapshot was
-/// taken.
+/// The cells of a terminal of `size` columns and rows that shows `frame`, at the time of its snapshot.
 #[must_use]
 pub fn frame_cells(
     frame: &Frame,
@@ -121,7 +121,7 @@ pub fn frame_cells(
     buf
 }
 
-/// The characters of [`frame_cells`], line by line. Lines end without blanks.
+/// The characters of [`frame_cells`], line by line, without blanks at the end.
 #[must_use]
 pub fn frame_text(frame: &Frame, options: &Options, size: (u16, u16), utc_offset_s: i32) -> String {
     buffer_text(&frame_cells(frame, options, size, utc_offset_s))

@@ -1,5 +1,5 @@
-//! What changes, as lines: for screen readers, braille displays and logs. Figures that change all the time are left
-//! out; a state is told when it begins and when it ends.
+//! Changes as lines, for screen readers, braille displays and logs. Figures that change constantly are left out; a
+//! state is reported when it begins and ends.
 
 use std::collections::BTreeMap;
 
@@ -11,24 +11,24 @@ use crate::text::{Clock, gib, share};
 use crate::theme::{Depth, Look};
 use crate::view;
 
-/// What has been told so far.
+/// What has been reported.
 #[derive(Debug)]
 pub struct Plain {
     model: Model,
     look: Look,
-    /// Sentences by what they are of.
+    /// Sentences by subject.
     told: BTreeMap<String, String>,
-    /// The newest event that was told, Unix milliseconds.
+    /// Time of the newest reported event, Unix milliseconds.
     news_ms: u64,
 }
 
-/// A sentence without its figures: what may change without being told again.
+/// A sentence without its figures, to compare it with the last report.
 fn stable(text: &str) -> String {
     text.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
 impl Plain {
-    /// Nothing told yet; for this user, in this time zone (seconds east of UTC).
+    /// Nothing reported yet; for this user, in this time zone (seconds east of UTC).
     #[must_use]
     pub fn new(viewer: Viewer, offset_s: i32) -> Self {
         let clock = Clock {
@@ -61,7 +61,7 @@ impl Plain {
         let now = self.model.clock.time(snapshot.taken_ms);
         for key in gone.into_iter().filter(|key| !facts.contains_key(key)) {
             self.told.remove(&key);
-            // A claim that waited and has started is told as what it is now.
+            // A claim that waited and has started is reported with its present state.
             let started = key
                 .strip_prefix("queue ")
                 .is_some_and(|id| facts.contains_key(&format!("claim {id}")));
@@ -82,13 +82,13 @@ impl Plain {
         out
     }
 
-    /// The sentences that are not what was told.
+    /// The sentences that differ from the last report.
     fn changes(&mut self, facts: BTreeMap<String, String>) -> Vec<String> {
         let mut out = Vec::new();
         let now = self.model.clock.time(self.model.clock.now_ms);
         for (key, text) in facts {
             let same = match key.as_str() {
-                // What is free is told to the last digit.
+                // Changes of FREE NOW are reported to the last digit.
                 "free" => self.told.get(&key) == Some(&text),
                 _ => self.told.get(&key).map(|t| stable(t)) == Some(stable(&text)),
             };
@@ -100,7 +100,7 @@ impl Plain {
         out
     }
 
-    /// What is true now, a sentence for each thing.
+    /// The present state, a sentence for each subject.
     fn facts(&mut self, snapshot: &Snapshot) -> BTreeMap<String, String> {
         self.model.snapshot = Some(Box::new(snapshot.clone()));
         let clock = self.model.clock;
@@ -191,7 +191,7 @@ mod tests {
             assert!(first.contains(text), "{text}: {first}");
         }
         assert!(first.is_ascii(), "{first}");
-        // Figures alone are no news.
+        // A change of figures alone is not reported.
         let mut next = base.clone();
         next.taken_ms += 60_000;
         next.claims[0].state_text = "idle 42m".to_owned();

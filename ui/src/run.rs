@@ -1,5 +1,4 @@
-//! The loop: waits for keys, news, signals and the clock; draws at most every 33 ms, and only when
-//! something has changed.
+//! The loop: waits for keys, updates, signals and the clock; draws at most every 33 ms, and only after a change.
 
 use std::future::poll_fn;
 use std::io;
@@ -29,16 +28,16 @@ use crate::theme::{Background, Look};
 use crate::update::update;
 use crate::view;
 
-/// Shortest time between two frames of news.
+/// Shortest time between two frames for updates.
 const FRAME: Duration = Duration::from_millis(33);
 
-/// Time between two looks at the clock.
+/// Time between two ticks of the clock.
 const TICK: Duration = Duration::from_secs(1);
 
-/// News that come less often than this do not carry the clock.
+/// With updates at longer intervals than this, the clock ticks by itself.
 const LATE: Duration = Duration::from_millis(1300);
 
-/// Shortest time between a frame and the one that answers a key: whoever holds a key down sees it move.
+/// Shortest time between a frame and the answer to a key, so that a key that is held down moves visibly.
 const ANSWER: Duration = Duration::from_millis(8);
 
 /// The screen's options.
@@ -48,16 +47,16 @@ pub struct Options {
     pub viewer: Viewer,
     /// Colours and characters.
     pub look: Look,
-    /// The terminal is asked for its background, which decides the colours.
+    /// Ask the terminal for its background, which decides the colours.
     pub ask_background: bool,
     /// The first screen.
     pub page: Page,
-    /// What is shown is a recording: its own time counts, not the clock's.
+    /// A recording is shown: its own clock counts.
     pub recorded: bool,
 }
 
 impl Default for Options {
-    /// For the user who runs the program, on the terminal that the environment describes.
+    /// For the user who runs the program, on the terminal of the environment.
     fn default() -> Self {
         let uid = getuid();
         let env = |name: &str| std::env::var(name).ok();
@@ -80,7 +79,7 @@ impl Default for Options {
 pub enum Exit {
     /// The user quit, or the feeder closed the screen.
     Quit,
-    /// A signal with this number asked for it (SIGTERM, SIGINT, SIGHUP).
+    /// A signal with this number ended it (SIGTERM, SIGINT, SIGHUP).
     Signal(i32),
 }
 
@@ -92,7 +91,7 @@ fn clock() -> Clock {
     }
 }
 
-/// Those that end the screen, and the one that stops it.
+/// Signals that end the screen, and the one that stops it.
 struct Signals(Vec<(Signal, SignalStream)>);
 
 impl Signals {
@@ -113,8 +112,8 @@ impl Signals {
     }
 }
 
-/// The terminal's background, asked of the terminal itself; none where it does not say. A terminal of this machine answers
-/// at once; over a network, an answer that comes later would be taken for keys. What is typed meanwhile is lost.
+/// The terminal's background, by asking the terminal; none if it does not answer. A local terminal answers at once;
+/// over a network, a late answer would be read as keys. Keys typed meanwhile are lost.
 fn background() -> Option<Background> {
     let mut query = QueryOptions::default();
     if std::env::var_os("SSH_CONNECTION").is_none() {
@@ -132,7 +131,7 @@ fn background() -> Option<Background> {
 /// # Errors
 /// When input or output is not a terminal, or the terminal fails.
 pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
-    // Signals first: from here on none can leave the terminal as ours.
+    // Signals first: from here on none can leave the terminal in raw mode.
     let mut signals = Signals::new()?;
     let mut screen = Screen::take()?;
     if options.ask_background
@@ -140,11 +139,11 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
     {
         options.look = options.look.on(found);
     }
-    // It looks for keys when one comes; here it would at everything that happens. It ends with this function.
+    // Reads keys in a separate task, because it would poll here at every event. The task ends with this function.
     let (keys, mut input) = unbounded_channel();
     let mut reader = JoinSet::new();
     reader.spawn(read(EventStream::new(), keys));
-    // From here on a new size is told; one from before was not.
+    // From here on a change of size is reported; an earlier one was not.
     screen.fit()?;
     let mut model = Model::new(options.viewer, screen.size(), clock());
     model.page = options.page;
@@ -152,7 +151,7 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
     let mut drawn = Instant::now();
     let mut next_frame = drawn;
     let mut dirty = true;
-    // While news come every second the clock is drawn with them, and nothing wakes up for it alone.
+    // While updates arrive every second, the clock is drawn with them, without wake-ups of its own.
     let mut tick = drawn;
     loop {
         let mut messages = Vec::new();
@@ -220,7 +219,7 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
     }
 }
 
-/// Hands on what the terminal sends.
+/// Passes on the terminal's events.
 async fn read(mut events: EventStream, to: UnboundedSender<io::Result<Event>>) {
     while let Some(event) = poll_fn(|cx| Pin::new(&mut events).poll_next(cx)).await
         && to.send(event).is_ok()
@@ -232,7 +231,7 @@ fn message(event: Event) -> Option<Msg> {
         Event::Key(key) => Some(Msg::Key(key)),
         Event::Paste(text) => Some(Msg::Paste(text)),
         Event::Resize(width, height) => Some(Msg::Resize(width, height)),
-        // Only what can mean something: a terminal may tell every movement.
+        // Only events with a meaning: a terminal may report every movement.
         Event::Mouse(mouse) => matches!(
             mouse.kind,
             MouseEventKind::Down(_) | MouseEventKind::ScrollDown | MouseEventKind::ScrollUp

@@ -1,5 +1,5 @@
-//! Feeds the screen from the service: one connection watches, each request has its own. Both are
-//! threads that may wait as long as they like; the screen does not.
+//! Feeds the screen from the service: one connection watches, each request has its own. Both are threads that may
+//! wait; the screen does not.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -15,11 +15,11 @@ const INTERVAL: Duration = Duration::from_millis(200);
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
-/// The service may take this long to answer a request.
+/// Longest time for the service to answer a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A feed from the service at `socket`, from now until the screen is closed; on slow lines with at least this time between
-/// two snapshots. It connects again when the service goes away and comes back.
+/// A feed from the service at `socket` until the screen is closed; on slow lines with at least this time between two
+/// snapshots. It reconnects when the service restarts.
 #[must_use]
 pub fn service_source(socket: &Path, interval: Option<Duration>) -> Feed {
     let (feeder, feed) = channel();
@@ -82,7 +82,7 @@ fn answer(
         let Request::Call { seq, call } = request else {
             continue;
         };
-        // A thread each, so that a call that hangs delays no other.
+        // A thread each, so that a hanging call delays no other.
         let (socket, updates): (PathBuf, _) = (socket.to_owned(), updates.clone());
         thread::spawn(move || {
             let asked = Client::connect(&socket).and_then(|mut client| {
@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    /// What a service says to each call, one connection each, as often as there are scripts.
+    /// A service with these replies to each call, one connection each, for each script.
     fn serve(listener: UnixListener, scripts: Vec<Vec<Reply>>) -> thread::JoinHandle<Vec<String>> {
         thread::spawn(move || {
             let mut asked = Vec::new();
@@ -161,7 +161,7 @@ mod tests {
         }))
     }
 
-    /// News until one is `wanted`.
+    /// Collects updates until one is `wanted`.
     fn until(feed: &Feed, wanted: impl Fn(&Update) -> bool) -> Update {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {

@@ -1,5 +1,4 @@
-//! The terminal: raw mode, alternate screen, bracketed paste. Whatever way the program leaves, the
-//! terminal is as it was.
+//! The terminal: raw mode, alternate screen, bracketed paste. It is restored however the program ends.
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
@@ -22,8 +21,8 @@ use ratatui::layout::Rect;
 use crate::canvas::Canvas;
 use crate::view::Cursor;
 
-/// Clicks and the wheel, told with coordinates of any size. Not movements: they would be most of what a
-/// slow line carries. With Shift held, terminals select text as ever.
+/// Clicks and the wheel, with coordinates of any size. No movements, which would be most of the traffic on a slow
+/// line. With Shift held, terminals still select text.
 const MOUSE_ON: &str = "\x1b[?1000h\x1b[?1006h";
 const MOUSE_OFF: &str = "\x1b[?1006l\x1b[?1000l";
 
@@ -34,11 +33,10 @@ thread_local! {
     static DRAWS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Panics of other threads, told when the terminal is back.
+/// Panics of other threads, printed when the terminal is restored.
 static LATER: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Puts the terminal back if it is ours. Errors are of no use to anybody here: the terminal may be
-/// gone, which is why we leave.
+/// Restores the terminal if it is in use. Errors are ignored: the terminal may be gone, which is why the screen ends.
 fn give_back() {
     if !TAKEN.swap(false, Ordering::SeqCst) {
         return;
@@ -61,7 +59,7 @@ fn give_back() {
     }
 }
 
-/// A panic message on the alternate screen is lost with it, so the screen goes first.
+/// A panic message on the alternate screen would be lost with it, so the screen is left first.
 fn hook_panics() {
     static HOOKED: Once = Once::new();
     HOOKED.call_once(|| {
@@ -115,7 +113,7 @@ impl Screen {
         out.flush()
     }
 
-    /// Gives the terminal back and stops; takes it again after SIGCONT. It may have another size then.
+    /// Restores the terminal and stops; takes it again after SIGCONT, when it may have another size.
     pub(crate) fn stop(&mut self) -> io::Result<()> {
         give_back();
         raise(Signal::SIGSTOP)?;
@@ -123,25 +121,25 @@ impl Screen {
         self.fit()
     }
 
-    /// Takes the size that the terminal has now, and draws everything anew next time.
+    /// Reads the terminal's present size, and redraws everything next time.
     pub(crate) fn fit(&mut self) -> io::Result<()> {
         let (columns, rows) = size()?;
         self.renew(columns, rows)
     }
 
-    /// Draws everything anew next time, whatever is on the terminal.
+    /// Redraws everything next time, whatever is on the terminal.
     pub(crate) fn renew(&mut self, columns: u16, rows: u16) -> io::Result<()> {
         self.canvas = Canvas::new(columns, rows)?;
         Ok(())
     }
 
-    /// Shows what is drawn; the terminal shows it at once or not at all.
+    /// Shows the frame; the terminal shows it at once or not at all.
     pub(crate) fn show(
         &mut self,
         draw: impl FnOnce(Rect, &mut Buffer) -> Cursor,
     ) -> io::Result<()> {
         let bytes = self.canvas.show(draw)?;
-        // In one piece: whatever is on the other side wakes up once.
+        // In one piece, so that the receiver wakes up once.
         let mut out = io::stdout().lock();
         out.write_all(&bytes)?;
         out.flush()

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: models on canned snapshots, and keys written as text.
+//! Helpers for the tests of this crate: models on canned snapshots, and keys written as text.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use gshare_proto::Snapshot;
@@ -46,7 +46,7 @@ pub(crate) fn show(model: &mut Model, snapshot: Snapshot) {
     update(model, Msg::Update(Update::Snapshot(Box::new(snapshot))));
 }
 
-/// Goes to a screen.
+/// Opens a screen.
 pub(crate) fn open(model: &mut Model, page: Page) {
     model.page = page;
     model.settle();
@@ -91,7 +91,7 @@ fn named(name: &str) -> KeyEvent {
     code.into()
 }
 
-/// What the terminal shows.
+/// The terminal's contents.
 pub(crate) fn buffer(model: &Model, look: &Look) -> Buffer {
     let (width, height) = model.size;
     let area = Rect::new(0, 0, width, height);
@@ -105,8 +105,8 @@ pub(crate) fn screen(model: &Model) -> String {
     picture::buffer_text(&buffer(model, &Look::new(Depth::Mono, true)))
 }
 
-/// Its characters, and below them, in a second picture, the style of each: a letter, explained at the end. Cells
-/// without a style of their own are blank there.
+/// Its characters, and in a second picture below, the style of each: a letter, explained at the end. Cells without a
+/// style of their own are blank there.
 pub(crate) fn styled_screen(model: &Model, look: &Look) -> String {
     let buf = buffer(model, look);
     let mut styles: Vec<String> = Vec::new();
@@ -168,7 +168,7 @@ pub(crate) const CONSOLE: [u32; 16] = [
     0x55_5555, 0xff_5555, 0x55_ff55, 0xff_ff55, 0x55_55ff, 0xff_55ff, 0x55_ffff, 0xff_ffff,
 ];
 
-/// A colour that is not the terminal's own, as such a terminal shows it.
+/// A colour as such a terminal shows it; none for the terminal's own.
 pub(crate) fn rgb_of(colour: Color, sixteen: &[u32; 16]) -> Rgb {
     let level = |n: u8| if n == 0 { 0 } else { 55 + 40 * n };
     let named = [
@@ -211,7 +211,7 @@ pub(crate) fn rgb_of(colour: Color, sixteen: &[u32; 16]) -> Rgb {
     }
 }
 
-/// Contrast between two colours as WCAG 2 has it: 1 to 21.
+/// Contrast between two colours by WCAG 2: 1 to 21.
 pub(crate) fn contrast(a: Rgb, b: Rgb) -> f64 {
     let linear = |v: u8| {
         let v = f64::from(v) / 255.0;

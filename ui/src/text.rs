@@ -1,4 +1,4 @@
-//! Figures and words as the screen writes them: [`gshare_proto::figures`] and times in the time zone of the user.
+//! Figures and words on the screen: [`gshare_proto::figures`], and times in the user's time zone.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) fn wrap(text: &str, cols: usize, lines: usize, dots: &str) -> Vec<Str
     rows.map(|row| cut(&row, cols, dots)).collect()
 }
 
-/// As much of a sentence as is whole in `cols` columns: without what is in parentheses, then without its last parts.
+/// A sentence shortened to `cols` columns: first without its parentheses, then without its last clauses.
 pub(crate) fn brief(text: &str, cols: usize, dots: &str) -> String {
     if width(text) <= cols {
         return text.to_owned();
@@ -34,10 +34,10 @@ pub(crate) fn brief(text: &str, cols: usize, dots: &str) -> String {
     }
 }
 
-/// Less of a sentence than this says nothing, where there is room for twice as much.
+/// A shorter part of a sentence is useless, if there is room for twice as much.
 const BRIEF: usize = 16;
 
-/// A time that ended longer ago is over, in milliseconds: the last week is asked for every five minutes.
+/// A period that ended longer ago is over, in milliseconds: the last week is requested every five minutes.
 const OVER_MS: u64 = 600_000;
 
 /// The first day of 1970 was a Thursday.
@@ -65,7 +65,7 @@ impl Clock {
         format!("{:02}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
     }
 
-    /// `16:05`, and `Mon 16:05` when it is not today.
+    /// `16:05`, or `Mon 16:05` if it is not today.
     pub(crate) fn short_time(self, ms: u64) -> String {
         let ((day, s), (today, _)) = (self.local(ms), self.local(self.now_ms));
         let name = match day == today {
@@ -75,7 +75,7 @@ impl Clock {
         format!("{name}{:02}:{:02}", s / 3600, s / 60 % 60)
     }
 
-    /// Times at round hours (or days) in so many columns; now is at one of its ends.
+    /// Times at round hours (or days) in this many columns; now is at one end.
     pub(crate) fn axis(self, (from, to): (u64, u64), cols: usize) -> String {
         let length = to.saturating_sub(from).max(1);
         let minutes = [1, 2, 5, 10, 30, 60, 180, 360, 720, 1440, 2880];
@@ -110,13 +110,13 @@ impl Clock {
         }
     }
 
-    /// How long ago `ms` was: `3m`.
+    /// The time since `ms`: `3m`.
     pub(crate) fn since(self, ms: u64) -> String {
         show_duration(Duration::from_millis(self.now_ms.saturating_sub(ms)))
     }
 }
 
-/// `22m`, of a time in seconds.
+/// `22m`, from seconds.
 pub(crate) fn seconds(s: u64) -> String {
     show_duration(Duration::from_secs(s))
 }
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(clock.since(u64::MAX), "0s");
         assert_eq!(clock.short_time(1_700_000_000_000), "23:13");
         assert_eq!(clock.short_time(1_700_010_000_000), "Wed 02:00");
-        // What is known of a young service is soon a little old, and an hour ago is over.
+        // The record of a new service is soon slightly old, and an hour ago is over.
         let now = clock.now_ms;
         assert!(
             clock

@@ -1,5 +1,5 @@
-//! How the screen looks, by meaning: what is used, claimed, free, wrong. Colour never carries a
-//! meaning alone, so a terminal without colours or without UTF-8 loses nothing but beauty.
+//! Styles by meaning: used, claimed, free, wrong. Colour never carries a meaning alone, so a terminal without colours
+//! or UTF-8 shows the same information.
 
 use ratatui::style::{Color, Modifier, Style};
 
@@ -19,14 +19,14 @@ pub enum Depth {
 /// The background of the terminal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Background {
-    /// Light text on it.
+    /// With light text.
     #[default]
     Dark,
-    /// Dark text on it.
+    /// With dark text.
     Light,
 }
 
-/// Each sign once, with UTF-8 and in ASCII.
+/// Each sign, in UTF-8 and in ASCII.
 macro_rules! glyphs {
     ($($(#[$doc:meta])* $name:ident: $type:ty = $utf8:expr, $ascii:expr;)*) => {
         /// The characters that are not letters.
@@ -46,29 +46,29 @@ glyphs! {
     unused: &'static str = "░", "=";
     /// Free.
     free: &'static str = "·", ".";
-    /// The end of the claim, where less is used; where more is.
+    /// The end of the claim: with less use; with more use.
     tick: [&'static str; 2] = ["│", "┃"], ["|", "|"];
     /// Between the slices of a GPU.
     wall: &'static str = "┃", "|";
-    /// Before what belongs to the viewer.
+    /// Marks the viewer's own.
     mine: &'static str = "▌", ">";
-    /// Worth a look.
+    /// Warning.
     sign: &'static str = "▲", "!";
     /// Broken.
     broken: &'static str = "✗", "x";
-    /// Goes there.
+    /// Moves there.
     arrow: &'static str = "→", "->";
-    /// This much is known, the rest is not.
+    /// A lower bound; the rest is unknown.
     at_least: &'static str = "≥", ">=";
-    /// Of heat.
+    /// Unit of temperature.
     degrees: &'static str = "°C", "C";
-    /// Not known.
+    /// Unknown.
     dash: &'static str = "—", "-";
     /// Something was cut off.
     ellipsis: &'static str = "…", "..";
     /// A rule across the screen.
     rule: &'static str = "─", "-";
-    /// Behind the heading of the order, and where it is reversed.
+    /// After the heading of the sort column; second if reversed.
     sorted: [&'static str; 2] = ["▾", "▴"], ["*", "^"];
     /// The selected row or focused section.
     pointer: &'static str = "▸", ">";
@@ -87,11 +87,11 @@ glyphs! {
 pub struct Theme {
     /// Ordinary text.
     pub(crate) text: Style,
-    /// What counts most in its line: figures in use, what is yours.
+    /// Most important in its line: figures in use, the viewer's own.
     pub(crate) strong: Style,
     /// Names of sections and columns.
     pub(crate) heading: Style,
-    /// The heading of the section that has the focus.
+    /// Heading of the focused section.
     pub(crate) focus: Style,
     /// Less important.
     pub(crate) dim: Style,
@@ -101,15 +101,15 @@ pub struct Theme {
     pub(crate) burst: Style,
     /// Claimed and not used.
     pub(crate) unused: Style,
-    /// Letters on these three.
+    /// Text on these three.
     pub(crate) on: [Style; 3],
     /// Free, and rules.
     pub(crate) free: Style,
-    /// What you can have.
+    /// What the viewer can have.
     pub(crate) good: Style,
-    /// The sign of what is worth a look, nothing else.
+    /// Warning signs, nothing else.
     pub(crate) warn: Style,
-    /// What is broken, nothing else.
+    /// Errors, nothing else.
     pub(crate) error: Style,
     /// Keys and commands to type.
     pub(crate) key: Style,
@@ -124,7 +124,7 @@ impl Theme {
     #[must_use]
     pub fn new(depth: Depth, background: Background) -> Self {
         let at = usize::from(background == Background::Light);
-        // A colour by its name, its number and its 24 bits, for a dark and a light background.
+        // A colour by name, number and 24 bits, for a dark and a light background.
         let pick = |named: [Color; 2], numbers: [u8; 2], bits: [u32; 2]| match depth {
             Depth::Mono => Color::Reset,
             Depth::Ansi => named[at],
@@ -139,11 +139,11 @@ impl Theme {
         let used = pick([Color::LightBlue; 2], [195, 18], [0xb5_dcff, 0x0b_2f62]);
         let burst = pick([Color::LightBlue; 2], [32, 32], [0x35_77ba, 0x4a_86c8]);
         let unused = pick([Color::DarkGray; 2], [236, 254], [0x1f_2733, 0xe3_eaf2]);
-        // Letters on these.
+        // Text on these.
         let on_used = pick([Color::White; 2], [16, 231], [0, 0xff_ffff]);
         let on_burst = pick([Color::Reset; 2], [16; 2], [0xff_ffff, 0]);
         let on_unused = pick([Color::Reset; 2], [231, 16], [0xff_ffff, 0]);
-        // Many colours draw areas, few draw signs.
+        // With many colours areas are coloured, with few colours signs.
         let area = |colour: Color| match depth {
             Depth::Mono | Depth::Ansi => ink_of(colour),
             Depth::Indexed | Depth::Rgb => Style::new().fg(colour).bg(colour),
@@ -179,7 +179,7 @@ impl Theme {
             }
             _ => bold(letters(ink, behind)),
         };
-        // Of 16 colours, only some can be read on light backgrounds.
+        // Of 16 colours, only some are readable on light backgrounds.
         let accent = ink([Color::Cyan, Color::Blue], [37, 53], [0x35_b3b5, 0x32_0f2d]);
         let (green, red) = ([Color::Green, Color::Reset], [Color::LightRed, Color::Red]);
         Self {
@@ -255,7 +255,7 @@ impl Look {
         self.depth != Depth::Mono
     }
 
-    /// The same with these colours and characters, where they are given.
+    /// The same with these colours and characters, if given.
     #[must_use]
     pub fn with(self, depth: Option<Depth>, on: Option<Background>, utf8: bool) -> Self {
         let background = on.unwrap_or(self.background);
@@ -268,8 +268,8 @@ impl Look {
         self.glyphs == UTF8
     }
 
-    /// What the terminal can do, by its environment: `NO_COLOR`, `COLORTERM`, `TERM`, and the locale
-    /// (`LC_ALL`, else `LC_CTYPE`, else `LANG`) for UTF-8, and `COLORFGBG` for the background.
+    /// The terminal's abilities by its environment: `NO_COLOR`, `COLORTERM`, `TERM`, the locale (`LC_ALL`, else
+    /// `LC_CTYPE`, else `LANG`) for UTF-8, and `COLORFGBG` for the background.
     #[must_use]
     pub fn detect(env: impl Fn(&str) -> Option<String>) -> Self {
         let get = |name: &str| env(name).filter(|v| !v.is_empty());
@@ -290,7 +290,7 @@ impl Look {
         });
         // The kernel's console has UTF-8, but a font of 512 signs without bars and arrows.
         let look = Self::new(depth, utf8 && term != "linux");
-        // `15;0`: the last number is the background, 7 and 15 are light.
+        // `15;0`: the last number is the background; 7 and 15 are light.
         match get("COLORFGBG")
             .as_deref()
             .and_then(|c| c.rsplit(';').next())
@@ -361,7 +361,7 @@ mod tests {
         }
     }
 
-    /// Seen by all, and without one of the three kinds of cones: Machado et al. 2009, on linear light.
+    /// Normal vision, and without one of the three kinds of cones: Machado et al. 2009, on linear light.
     const EYES: [[[f64; 3]; 3]; 4] = [
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
         [
@@ -411,7 +411,7 @@ mod tests {
         [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
     }
 
-    /// Any two meanings differ by a deltaE (1976) of 20 at least.
+    /// Any two meanings differ by a deltaE (1976) of at least 20.
     #[test]
     fn meanings_differ_also_for_eyes_without_one_kind_of_cones() {
         let mut least = f64::MAX;

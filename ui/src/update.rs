@@ -1,4 +1,4 @@
-//! What happens when something happens: pure, so that every key can be tested without a terminal.
+//! Reactions to messages: pure, so that every key can be tested without a terminal.
 
 pub(crate) mod act;
 mod mouse;
@@ -52,7 +52,7 @@ fn key(model: &mut Model, event: KeyEvent) {
     typed(model, |line| line.key(event));
 }
 
-/// Something is typed into the line that has the cursor.
+/// Edits the line with the cursor.
 fn typed(model: &mut Model, edit: impl FnOnce(&mut LineInput)) {
     match &mut model.dialog {
         Some(Dialog::Form(form)) => {
@@ -74,7 +74,7 @@ pub(crate) fn run(model: &mut Model, command: &Command) {
     }
 }
 
-/// Asks the service whether the claim in the dialog would start, one question at a time.
+/// Requests a dry run of the claim in the dialog, one at a time.
 pub(crate) fn try_claim(model: &mut Model) {
     let able = model.service().is_ok();
     let Some(Dialog::Form(form)) = &model.dialog else {
@@ -111,7 +111,7 @@ fn take(model: &mut Model, news: Update) {
     }
 }
 
-/// The part of an answer that was asked for, or why there is none.
+/// The expected part of an answer, or why it is missing.
 fn part<T>(
     outcome: Result<Reply, Failure>,
     of: impl FnOnce(Reply) -> Option<T>,
@@ -159,7 +159,7 @@ fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
     }
 }
 
-/// The service has done what was asked, or refuses it.
+/// The service's reply to an action.
 fn done(model: &mut Model, seq: u64, asked: Asked, outcome: Result<Reply, Failure>) {
     let form = match &mut model.dialog {
         Some(Dialog::Form(form)) if form.sent == Some(seq) => Some(form),
@@ -207,7 +207,7 @@ fn done(model: &mut Model, seq: u64, asked: Asked, outcome: Result<Reply, Failur
 /// An answer of another version.
 const STRANGE: &str = "the service gave an answer that this screen does not understand";
 
-/// What the service says to a claim that is being typed; what was typed since is tried next.
+/// The service's answer to the typed claim; what was typed since is tried next.
 fn tried(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
     let Some(Dialog::Form(form)) = &mut model.dialog else {
         return;
@@ -223,7 +223,7 @@ fn tried(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
     try_claim(model);
 }
 
-/// Tells a failure on one line, or in a box where that is too short.
+/// Shows a failure on one line, or in a box if it is too long.
 fn tell(model: &mut Model, failure: Failure) {
     let text = failure.sentence();
     if text::width(&text) <= usize::from(model.size.0) || model.dialog.is_some() {
@@ -237,7 +237,7 @@ fn tell(model: &mut Model, failure: Failure) {
     model.dialog = Some(Dialog::Message { title, lines });
 }
 
-/// A call to the service, remembered until its answer.
+/// Sends a call to the service, and remembers it until its answer.
 pub(crate) fn ask(model: &mut Model, asked: Asked, call: Call) -> u64 {
     let seq = model.next_seq;
     model.next_seq += 1;

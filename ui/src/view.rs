@@ -1,5 +1,5 @@
-//! Draws the model into a buffer, part by part, and notes what a click on each part means. What does not fit is scrolled
-//! or counted, never cut silently.
+//! Draws the model into a buffer, part by part, and notes the meaning of a click on each part. What does not fit is
+//! scrolled or counted, never cut silently.
 
 mod claims;
 mod dialog;
@@ -31,7 +31,7 @@ use crate::model::{AtLeast, Model, Page, RowKey, Section, Sort, Words, words};
 use crate::text;
 use crate::theme::{Depth, Glyphs, Look, Theme};
 
-/// Where the cursor is, if something is being typed.
+/// The cursor's place, if there is input.
 pub(crate) type Cursor = Option<(u16, u16)>;
 
 #[derive(Clone)]
@@ -55,7 +55,7 @@ pub(crate) use line;
 #[derive(Clone, Copy)]
 struct View<'a> {
     model: &'a Model,
-    /// The newest one; empty where there is none.
+    /// The newest one; empty if there is none.
     snapshot: &'a Snapshot,
     look: &'a Look,
     theme: &'a Theme,
@@ -74,7 +74,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// For questions whose answer does not depend on colours or on the characters of frames.
+    /// For results that do not depend on colours or on the characters of frames.
     fn bare(model: &'a Model) -> Self {
         static LOOK: LazyLock<Look> = LazyLock::new(|| Look::new(Depth::Mono, true));
         Self::new(model, &LOOK)
@@ -96,7 +96,7 @@ impl<'a> View<'a> {
         text::right(text, cols, self.glyphs.ellipsis)
     }
 
-    /// What is known, else a dash.
+    /// The value, or a dash if unknown.
     fn or_dash<T: ToString>(&self, known: Option<T>) -> String {
         known.map_or_else(|| self.glyphs.dash.to_owned(), |known| known.to_string())
     }
@@ -129,16 +129,16 @@ impl<'a> View<'a> {
         words(claim, self.snapshot, self.model.clock, self.glyphs.arrow)
     }
 
-    /// Whether this row of a section is chosen, and the section has the focus.
+    /// Whether this row is chosen in the focused section.
     fn is_chosen(&self, section: Section, key: &RowKey) -> bool {
         self.model.focus() == section && self.model.current() == Some(key)
     }
 }
 
-/// From this many columns on there is room for all columns.
+/// With this many columns or more, all columns of tables fit.
 const WIDE: usize = 100;
 
-/// What is drawn on, and what the places on it mean to the mouse.
+/// The buffer, with the meaning of its places for the mouse.
 struct Scene<'b> {
     buf: &'b mut Buffer,
     look: &'b Look,
@@ -172,7 +172,7 @@ impl<'b> Scene<'b> {
         }
     }
 
-    /// A table whose rows are of a section below so many of a heading; the chosen one is marked.
+    /// A table of a section's rows, below this many rows of headings; the chosen one is marked.
     fn table(
         &mut self,
         view: &View<'_>,
@@ -190,7 +190,7 @@ impl<'b> Scene<'b> {
         }
     }
 
-    /// A rule above a part that has a row for it; the rest of its area.
+    /// A rule above a part that has rows; returns the rest of its area.
     fn ruled(&mut self, area: Rect, has: bool) -> Rect {
         let look = self.look;
         if !has || area.is_empty() {
@@ -213,7 +213,7 @@ fn row_of(area: Rect, y: u16) -> Rect {
     area.rows().nth(y.into()).unwrap_or_default()
 }
 
-/// So many columns of `area` from this one on, as far as it has them.
+/// This many columns of `area` from this one on, as far as available.
 fn columns(area: Rect, from: u16, cols: u16) -> Rect {
     let from = from.min(area.width);
     let (x, width) = (area.x + from, cols.min(area.width - from));
@@ -227,7 +227,8 @@ fn below(area: Rect, rows: u16) -> Rect {
     Rect { y, height, ..area }
 }
 
-/// Parts of so many rows, from the top; what there is no room for is empty. `usize::MAX` takes what is left.
+/// Splits `area` into parts of these heights, from the top; parts without room are empty. `usize::MAX` takes the
+/// rest.
 fn parts<const N: usize>(area: Rect, rows: [usize; N]) -> [Rect; N] {
     let size = |n| match n {
         usize::MAX => Constraint::Fill(1),
@@ -260,7 +261,7 @@ fn frame(model: &Model, area: Rect, scene: &mut Scene<'_>) -> Cursor {
         (_, Page::History) => history::draw(&view, body, scene),
         (_, Page::Health) => health::draw(&view, body, scene),
     }
-    // Old figures are grey; the banner says since when.
+    // Stale figures are grey; the banner says since when.
     if model.is_stale() {
         let grey = Style::reset().patch(view.theme.dim);
         scene.buf.set_style(body.intersection(scene.buf.area), grey);
@@ -268,7 +269,7 @@ fn frame(model: &Model, area: Rect, scene: &mut Scene<'_>) -> Cursor {
     keys::draw(&view, below, scene)
 }
 
-/// All of it, with its box.
+/// Draws everything, with the box.
 fn paint(model: &Model, area: Rect, scene: &mut Scene<'_>) -> Cursor {
     let area = area.intersection(scene.buf.area);
     if area.is_empty() {
@@ -293,7 +294,7 @@ pub(crate) fn target(model: &Model, (x, y): (u16, u16)) -> Option<Target> {
     under.map(|(_, target)| target)
 }
 
-/// A cell of `area`, kept inside.
+/// A cell of `area`, clamped.
 fn at(area: Rect, x: usize, y: usize) -> (u16, u16) {
     let inside = |v: usize, from: u16, len: u16| from + cells(v).min(len.saturating_sub(1));
     (
@@ -302,7 +303,7 @@ fn at(area: Rect, x: usize, y: usize) -> (u16, u16) {
     )
 }
 
-/// Rows of the table that fit: what PgDn moves by.
+/// Visible rows of the table, the step of PgDn.
 pub(crate) fn page(model: &Model) -> usize {
     match &model.snapshot {
         Some(_) if model.page == Page::Overview => overview::page(model),
@@ -310,7 +311,7 @@ pub(crate) fn page(model: &Model) -> usize {
     }
 }
 
-/// What is worth a look, each with the command that acts on it or who can.
+/// The warnings, each with the command to act on it or who can.
 pub(crate) fn warnings(model: &Model) -> Vec<(String, String)> {
     let notes = notes::warnings(&View::bare(model)).into_iter();
     notes.map(|note| (note.text, note.command)).collect()
@@ -325,14 +326,14 @@ pub(crate) fn scroll_end(model: &Model) -> usize {
     dialog::scroll_end(&View::bare(model))
 }
 
-/// The part of `n` rows to show in `rows`, with the chosen one in the middle where that is possible.
+/// The part of `n` rows to show in `rows`, with the chosen one in the middle if possible.
 fn window(n: usize, rows: usize, chosen: Option<usize>) -> Range<usize> {
     let rows = rows.min(n);
     let start = chosen.unwrap_or(0).saturating_sub(rows / 2).min(n - rows);
     start..start + rows
 }
 
-/// `3-9 of 20`; nothing where all are shown.
+/// `3-9 of 20`; empty if all are shown.
 fn place(shown: &Range<usize>, n: usize) -> String {
     match shown.len() {
         some if some == n => String::new(),
@@ -341,7 +342,7 @@ fn place(shown: &Range<usize>, n: usize) -> String {
     }
 }
 
-/// Fills a line to `width` and marks it as chosen.
+/// Pads a line to `width` and marks it as chosen.
 fn chosen(mut line: Line<'static>, width: usize, look: &Look) -> Line<'static> {
     let gap = width.saturating_sub(line.width());
     line.spans.push(Span::raw(" ".repeat(gap)));
@@ -415,7 +416,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// A span without more words.
+/// A span from text and style.
 pub(crate) fn span(text: impl Into<String>, style: Style) -> Span<'static> {
     Span::styled(text.into(), style)
 }

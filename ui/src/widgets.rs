@@ -1,4 +1,4 @@
-//! Pieces that several parts of the screen draw with.
+//! Widgets that several parts of the screen share.
 
 pub(crate) mod bullet;
 pub(crate) mod gantt;

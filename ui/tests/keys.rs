@@ -1,5 +1,5 @@
-//! Every key of the help does what it says, on a real terminal. The keys come from the table that handles them: a
-//! key that is new there and has no check here fails the test.
+//! Every key of the help does what it says, on a real terminal. The keys come from the table that handles them: a new
+//! key without a check here fails the test.
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the message")]
 
 #[path = "support/pty.rs"]
@@ -21,28 +21,28 @@ const DELETE: &str = "\x1b[3~";
 const BACK_TAB: &str = "\x1b[Z";
 const ESC: &str = "\x1b";
 
-/// What must be seen.
+/// What must appear.
 #[derive(Clone, Copy)]
 enum Seen {
     /// This text.
     Text(&'static str),
-    /// This text no more.
+    /// This text has disappeared.
     Gone(&'static str),
-    /// The chosen row begins so.
+    /// The chosen row begins like this.
     Chosen(&'static str),
     /// No row is chosen.
     NoneChosen,
-    /// A row is chosen, and another one than before.
+    /// Another row than before is chosen.
     Another,
     /// The cursor is further down (1) or up (-1).
     Cursor(i32),
-    /// The program has ended and said so.
+    /// The program has ended with a message.
     Left,
-    /// It has stopped and the terminal is back.
+    /// It has stopped and the terminal is restored.
     Stopped,
-    /// This went to the terminal.
+    /// This was sent to the terminal.
     Sent(&'static str),
-    /// The whole screen was cleared once more.
+    /// The whole screen was cleared again.
     Cleared,
 }
 
@@ -50,13 +50,13 @@ use Seen::{Another, Chosen, Cleared, Cursor, Gone, Left, NoneChosen, Sent, Stopp
 
 /// How a key is checked.
 struct Check {
-    /// What the screen shows: arguments of the example.
+    /// Arguments of the example.
     of: &'static [&'static str],
-    /// Keys before, and what tells that they have been taken.
+    /// Keys before, and what shows that they were handled.
     before: (&'static str, Seen),
-    /// The keys of this row, each of which does the same.
+    /// Keys of this row, which have the same effect.
     keys: &'static [&'static str],
-    /// What each does.
+    /// The effect of each.
     seen: Seen,
 }
 
@@ -68,7 +68,7 @@ const CROWD: &[&str] = &["crowd"];
 const CAPTION: &[&str] = &["workstation", "--caption", "scene one"];
 const RECORDED: &[&str] = &["workstation", "--recorded"];
 
-/// Keys of the tests, by what they lead to.
+/// Key sequences of the tests, by where they lead.
 const START: (&str, Seen) = ("", Text("? help"));
 const FIRST: (&str, Seen) = ("", Chosen("c12"));
 const SECOND: (&str, Seen) = ("j", Chosen("c14"));
@@ -86,7 +86,7 @@ const HELP_PAGE: (&str, Seen) = ("? ", Gone("On the screens"));
 const QUESTION: (&str, Seen) = ("x", Text("Release c12"));
 const DAY: (&str, Seen) = ("4", Text("[day]"));
 
-/// `c12` for the clipboard, as OSC 52 has it.
+/// `c12` for the clipboard, in OSC 52.
 const COPIED: &str = "\x1b]52;c;YzEy";
 
 type Keys = &'static [&'static str];
@@ -234,7 +234,7 @@ impl Now {
     }
 }
 
-/// Waits for what must be seen; `false` when the program has ended.
+/// Waits for what must appear; `false` when the program has ended.
 fn wait(canned: &Canned, seen: Seen, before: &Now, what: &str) {
     let is_seen = |c: &Canned| {
         let now = Now::of(c);

@@ -1,5 +1,5 @@
-//! The screen on a real pseudo-terminal, seen through a terminal emulator: what it draws, and that
-//! the terminal is as it was, whatever way the program leaves.
+//! The screen on a real pseudo-terminal, seen through a terminal emulator: what it draws, and that the terminal is
+//! restored however the program ends.
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the message")]
 
 #[path = "support/pty.rs"]
@@ -11,7 +11,7 @@ use std::sync::PoisonError;
 use nix::sys::signal::Signal;
 use pty::{Canned, example, size};
 
-/// The colour of the first such sign on the row that shows the use of GPU 0.
+/// The colour of the first such sign on the row with the use of GPU 0.
 fn of_use(screen: &vt100::Screen, sign: &str) -> vt100::Color {
     let mut cells = (7..80).filter_map(|x| screen.cell(6, x));
     let cell = cells.find(|c| c.contents() == sign);
@@ -55,7 +55,7 @@ fn a_light_terminal_that_says_so_has_the_colours_for_it() {
         let used = of_use(s.parser.screen(), "█");
         assert!(!matches!(used, vt100::Color::Idx(195)), "for a dark one");
     });
-    // The answer is no key.
+    // The answer must not be read as keys.
     assert!(canned.text().contains("[1 Overview]"), "{}", canned.text());
     canned.press("q");
     assert!(canned.end("left: quit").success());
@@ -204,7 +204,7 @@ fn while_nothing_changes_little_is_written() {
     canned.until_text("? help  q quit");
     let written = |c: &Canned| c.look(|s| s.raw.len());
     let clock = |c: &Canned| c.look(|s| s.parser.screen().contents_between(0, 72, 0, 80));
-    // From one second of the clock to the one after the next.
+    // From one second of the clock to the second after the next.
     let first = clock(&canned);
     canned.until("next second", |c| clock(c) != first);
     let (start, second) = (written(&canned), clock(&canned));

@@ -1,5 +1,5 @@
-//! The table: where, keys, label and rank on the key line, whether it can work, what it does; then a sentence. In
-//! the order of the key line and the help.
+//! The table: context, keys, label and rank on the key line, whether it works, the action, and a sentence. In the
+//! order of the key line and the help.
 
 use super::Context::{Any, Confirm, Detail, Filter, Form, Page, Reading, Screen, Warnings};
 use super::{Command, always};
@@ -10,7 +10,7 @@ use crate::msg::Cmd;
 use crate::update::act::{self, levers, need};
 use crate::view;
 
-/// Why one cannot go about in what is shown.
+/// Why a live screen cannot seek.
 const RECORDED: &str = "you can seek only in a recording (gshare top --replay FILE)";
 
 fn some_figures(model: &Model) -> Result<(), String> {

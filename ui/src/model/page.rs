@@ -10,16 +10,16 @@ pub enum Page {
     Overview,
     /// The claims as a tree, and the GPUs of the chosen one.
     Claims,
-    /// Waiting claims: why, and until when.
+    /// Waiting claims: why each waits, and until when.
     Queue,
-    /// Allocated against used over time.
+    /// Claimed and used over time.
     History,
-    /// The GPUs' health, and what is enforced.
+    /// The GPUs' health, and the limits that are enforced.
     Health,
 }
 
 impl Page {
-    /// All, in the order of Tab; the first is 1.
+    /// All screens, in the order of Tab; the first has the key 1.
     pub const ALL: [Self; 5] = [
         Self::Overview,
         Self::Claims,
@@ -28,13 +28,13 @@ impl Page {
         Self::Health,
     ];
 
-    /// On its tab.
+    /// The text of its tab.
     #[must_use]
     pub fn name(self) -> &'static str {
         ["Overview", "Claims", "Queue", "History", "Health"][self.place()]
     }
 
-    /// Its place among all, from 0.
+    /// Its index.
     pub(crate) fn place(self) -> usize {
         self as usize
     }

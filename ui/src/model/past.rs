@@ -1,4 +1,4 @@
-//! What was recorded, and how far back one looks.
+//! The recorded past, and the period that is shown.
 
 use gshare_proto::{HistoryBy, HistorySeries, HistorySpec, HistoryView, IdleHolding, ReportView};
 
@@ -13,7 +13,7 @@ pub(crate) enum Span {
 impl Span {
     pub(crate) const ALL: [Self; 3] = [Self::Hour, Self::Day, Self::Week];
 
-    /// Its name, its length, and after how long it has changed enough to be asked for again, both in milliseconds.
+    /// Its name, its length, and the time after which it is requested again, both in milliseconds.
     const fn about(self) -> (&'static str, u64, u64) {
         match self {
             Self::Hour => ("hour", 3_600_000, 10_000),
@@ -30,7 +30,7 @@ impl Span {
         self.about().1
     }
 
-    /// The question for this time, which ended so many of its lengths ago.
+    /// The query for this period, `back` periods before now.
     pub(crate) fn spec(self, now_ms: u64, back: u64) -> HistorySpec {
         let to_ms = now_ms.saturating_sub(back * self.ms());
         HistorySpec {
@@ -43,34 +43,34 @@ impl Span {
     }
 }
 
-/// Points of a span: more than any terminal has columns for.
+/// Points of a period: more than any terminal has columns.
 const POINTS: u32 = 180;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Past {
     pub(crate) span: Span,
-    /// How many spans before now it ended.
+    /// Number of periods back.
     pub(crate) back: u64,
-    /// What has a chart of its own.
+    /// What the charts are split by.
     pub(crate) by: HistoryBy,
-    /// The same time, a line for each GPU.
+    /// The same period, a line for each GPU.
     pub(crate) gpus: Option<Box<HistoryView>>,
-    /// What the service recorded in that time, or why it does not say.
+    /// The service's record of that period, or why there is none.
     pub(crate) view: Option<Result<Box<HistoryView>, String>>,
-    /// The claims that held and idled in that time.
+    /// The claims that were held and idle in that period.
     pub(crate) report: Option<Box<ReportView>>,
     pub(crate) claim: Option<Box<HistoryView>>,
-    /// The claim that was asked for last, and when, Unix milliseconds.
+    /// The claim of the last request, and its time, Unix milliseconds.
     asked_claim: Option<(String, u64)>,
-    /// What was asked for last, and when, Unix milliseconds.
+    /// The last request, and its time, Unix milliseconds.
     asked: Option<((Span, u64, HistoryBy, u64), u64)>,
-    /// Since when a young service knows something, Unix milliseconds.
+    /// Beginning of a new service's record, Unix milliseconds.
     since_ms: u64,
 }
 
 impl Past {
-    /// What is to be asked now, if what is known is missing or old. Of a young service no more than what it knows, so that
-    /// its steps are short.
+    /// The query to send now, if the data are missing or old. For a new service no longer than its record, so that
+    /// the steps are short.
     pub(crate) fn question(&mut self, now_ms: u64) -> Option<HistorySpec> {
         let wanted = (self.span, self.back, self.by, self.since_ms);
         let (_, _, fresh_ms) = self.span.about();
@@ -93,7 +93,7 @@ impl Past {
         self.view = Some(answer);
     }
 
-    /// What is to be asked of this claim, which began then, if what is known is missing or old.
+    /// The query for this claim, which began at that time, if the data are missing or old.
     pub(crate) fn claim_question(
         &mut self,
         id: &str,
@@ -136,7 +136,7 @@ impl Past {
         self.series().iter().find(|s| s.uid.is_none())
     }
 
-    /// Users with something recorded, whoever claimed most first.
+    /// Users with a record, those with most claimed first.
     pub(crate) fn users(&self) -> Vec<&HistorySeries> {
         let mut users: Vec<&HistorySeries> =
             self.series().iter().filter(|s| s.uid.is_some()).collect();
@@ -145,8 +145,8 @@ impl Past {
     }
 }
 
-/// Since when something is known, where that is less than a quarter of the time. In its first step, which may not be over,
-/// a young service looked at the end.
+/// Beginning of the record, if it covers less than a quarter of the period. In its first step, which may be
+/// incomplete, a new service has looked only at the end.
 pub(crate) fn young(view: &HistoryView) -> Option<u64> {
     let all = view.series.iter().find(|s| s.uid.is_none())?;
     let first = all.points.first()?;

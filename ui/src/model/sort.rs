@@ -10,7 +10,7 @@ use super::around;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sort {
-    /// The viewer's own, then what is worth a look, then what bursts; by id where that is equal.
+    /// The viewer's own, then warnings, then bursting claims; equal ones by id.
     #[default]
     Need,
     User,
@@ -22,7 +22,7 @@ pub(crate) enum Sort {
 }
 
 impl Sort {
-    /// All in the order of `s`, as they are called.
+    /// All orders in the sequence of `s`, with their names.
     const ALL: [(Self, &'static str); 7] = [
         (
             Self::Need,
@@ -44,8 +44,7 @@ impl Sort {
         Self::ALL[self as usize].1
     }
 
-    /// How two claims stand to each other in this order or the other way round: the id decides between equals, and what
-    /// is not known is last in both.
+    /// Compares two claims in this order or reversed: equal ones by id, unknown values last in both.
     pub(crate) fn compare(self, reversed: bool, a: &ClaimView, b: &ClaimView) -> Ordering {
         let gpus = |c: &ClaimView| c.gpus.iter().map(|g| g.gpu).collect::<Vec<_>>();
         let value = |f: Option<Figure>| f.map(|f| f.value);

@@ -1,4 +1,4 @@
-//! The claims as a tree: groups, claims, and the processes of claims that are unfolded.
+//! The claims as a tree: groups, claims, and the processes of unfolded claims.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ impl Grouping {
 pub(crate) struct Group<'a> {
     pub(crate) title: String,
     pub(crate) claims: Vec<&'a ClaimView>,
-    /// Its processes outside claims, with their numbers.
+    /// Its processes without a claim, with their numbers.
     pub(crate) unclaimed: Vec<(usize, &'a UnclaimedView)>,
 }
 
@@ -50,11 +50,11 @@ impl TreeRow<'_> {
     }
 }
 
-/// From so many claims on only the viewer's own group is open at first.
+/// With this many claims or more, only the viewer's own group is open at first.
 const MANY: usize = 12;
 
 impl Model {
-    /// How the row is shown until somebody turns it, and the name under which that is remembered.
+    /// The default state of the row, and the name under which a change is stored.
     fn turnable(&self, key: &RowKey) -> Option<(bool, String)> {
         match key {
             RowKey::Group(title) => {
@@ -70,13 +70,13 @@ impl Model {
         }
     }
 
-    /// Whether what is in this row is shown; none for a row that holds nothing.
+    /// Whether the contents of this row are shown; none for a row without contents.
     fn is_open(&self, key: &RowKey) -> Option<bool> {
         let (open, name) = self.turnable(key)?;
         Some(open != self.turned.contains(&name))
     }
 
-    /// Whether there is something in this row that is not shown.
+    /// Whether this row has contents that are not shown.
     pub(crate) fn hides(&self, key: &RowKey) -> bool {
         let is_empty = match key {
             RowKey::Claim(id) => self.claim(id).is_none_or(|c| c.processes.is_empty()),
@@ -147,7 +147,7 @@ impl Model {
     }
 }
 
-/// What a claim is called among notebooks: the notebook, else the first script of its command.
+/// Name of a claim in the group of notebooks: the notebook, otherwise the first script of its command.
 fn notebook(claim: &ClaimView) -> String {
     let script = |text: &str| {
         let mut words = text.split_whitespace();

@@ -1,4 +1,4 @@
-//! What is to be said of a claim in a few words.
+//! The state of a claim in a few words.
 
 use gshare_proto::counts::many;
 use gshare_proto::totals::{bursts, slowed_by, throttled};
@@ -10,7 +10,7 @@ use crate::text::{Clock, percent};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Words {
     pub(crate) sign: bool,
-    /// In a few words; none where it simply runs.
+    /// In a few words; empty for a claim that simply runs.
     pub(crate) text: String,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn words(claim: &ClaimView, snapshot: &Snapshot, clock: Clock, arrow:
     if let Some(stuck) = claim.turns.and_then(|t| t.stuck) {
         return look(format!("waits for a kernel of c{}", stuck.claim));
     }
-    // What is slowed only above its size has what it claimed.
+    // A claim that is slowed only above its size has its size.
     if let Some(most) = throttled(claim).filter(|_| !bursts(claim, snapshot)) {
         let by = slowed_by(claim, snapshot);
         let by = by.map_or_else(String::new, |by| format!(" by {}", by.id));
@@ -66,7 +66,7 @@ pub(crate) fn words(claim: &ClaimView, snapshot: &Snapshot, clock: Clock, arrow:
     plain(parts.join(", "))
 }
 
-/// What is looked at first: the viewer's own, then what is worth a look, then what bursts.
+/// Order of importance: the viewer's own, then warnings, then bursting claims.
 pub(crate) fn rank(claim: &ClaimView, viewer: &Viewer, snapshot: &Snapshot) -> u8 {
     match claim {
         c if c.uid == viewer.uid => 0,

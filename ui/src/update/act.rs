@@ -1,4 +1,4 @@
-//! What the commands of the table do.
+//! Actions of the commands in the table.
 
 mod admin;
 mod go;
@@ -31,7 +31,7 @@ pub(crate) fn some_claims(model: &Model) -> Result<(), String> {
     need(is_table && model.claim_rows().len() > 1, why)
 }
 
-/// What is copied: the command of the open form, what fixes the chosen check, or the id of the chosen row.
+/// What is copied: the command of the open form, the fix of the chosen check, or the id of the chosen row.
 pub(crate) fn copyable(model: &Model) -> Result<String, String> {
     if let Some(Dialog::Form(form)) = &model.dialog {
         return Ok(form.command());
@@ -55,7 +55,7 @@ pub(crate) fn copy(model: &mut Model) {
     }
 }
 
-/// The claim of the open page or the chosen row; of a process, the one that it is in.
+/// The claim of the open page or the chosen row; for a process, its claim.
 fn subject(model: &Model) -> Result<&ClaimView, String> {
     match model.subject() {
         None => Err(NO_ROW.to_owned()),
@@ -104,7 +104,7 @@ pub(crate) fn open_resize(model: &mut Model) {
     }
 }
 
-/// The chosen claim and when it ends, if the viewer may change that.
+/// The chosen claim and its end, if the viewer may change that.
 pub(crate) fn limited_claim(model: &Model) -> Result<(&ClaimView, u64), String> {
     let claim = own_claim(model)?;
     let ends = claim.ends_ms;
@@ -125,7 +125,7 @@ pub(crate) fn open_detail(model: &mut Model) {
     }
 }
 
-/// A question to put before something is done, or why it cannot be.
+/// A confirmation, or why the action is not possible.
 pub(crate) type Asking = Result<Question, String>;
 
 pub(crate) fn put(model: &mut Model, question: Asking) {
@@ -135,7 +135,7 @@ pub(crate) fn put(model: &mut Model, question: Asking) {
     }
 }
 
-/// A claim in a question: `c3 of ada (train.py)`; a claim that is only held runs nothing.
+/// A claim in a question: `c3 of ada (train.py)`; a claim without a command runs nothing.
 fn called(claim: &ClaimView, owner: bool) -> String {
     let mut text = claim.id.clone();
     if owner {
@@ -147,7 +147,7 @@ fn called(claim: &ClaimView, owner: bool) -> String {
     text
 }
 
-/// What releasing the chosen row means, or why it cannot be.
+/// The confirmation for releasing the chosen row, or why it is not possible.
 pub(crate) fn release(model: &Model) -> Asking {
     model.service()?;
     let (id, text) = if let Some(RowKey::Waiting(id)) = model.subject() {
@@ -194,7 +194,7 @@ pub(crate) fn drop_filter(model: &mut Model) {
     model.settle();
 }
 
-/// One step back: the choice, then the filter.
+/// Undoes one step: the choice, then the filter.
 pub(crate) fn clear(model: &mut Model) {
     match model.current().is_some() {
         true => model.choose_none(),
@@ -202,7 +202,7 @@ pub(crate) fn clear(model: &mut Model) {
     }
 }
 
-/// Sorts by this; what is sorted by it already, the other way round.
+/// Sorts by this column, or reverses the order if it is already sorted by it.
 pub(crate) fn sort_by(model: &mut Model, sort: Sort) {
     model.reversed = model.sort == sort && !model.reversed;
     model.sort = sort;
@@ -221,7 +221,7 @@ pub(crate) fn mine_only(model: &mut Model) {
     model.say(Tone::Plain, words);
 }
 
-/// The call that a command of advice means, where the screen can make it.
+/// The call for a command of advice, if the screen can make it.
 fn call_of(command: &str) -> Option<Call> {
     let mut words = command.rsplit("gshare ").next()?.split_whitespace();
     let (verb, id) = (words.next()?, words.next()?.to_owned());
@@ -248,7 +248,7 @@ fn call_of(command: &str) -> Option<Call> {
     }
 }
 
-/// The chosen warning and the exact command, as a question where the screen can run it.
+/// Opens the chosen warning with the exact command, as a question if the screen can run it.
 pub(crate) fn open_warning(model: &mut Model) {
     let Some(Dialog::Warnings(chosen)) = model.dialog else {
         return;
@@ -303,12 +303,12 @@ pub(crate) fn send_form(model: &mut Model) {
     }
 }
 
-/// Goes on in the box: by lines of a text, to the next line or entry of a list.
+/// Moves in the box: by lines of a text, or to the next line or entry of a list.
 pub(crate) fn step(model: &mut Model, by: isize) {
     let n = match &model.dialog {
         Some(Dialog::Form(form)) => form.entries.len(),
         Some(Dialog::Warnings(_)) => view::warnings(model).len(),
-        // The end of the text is known only for a size of the terminal.
+        // The end of the text depends on the size of the terminal.
         _ => view::scroll_end(model) + 1,
     };
     let last = n.max(1) - 1;
@@ -332,10 +332,10 @@ pub(crate) fn step_pages(model: &mut Model, by: isize) {
     step(model, by * page);
 }
 
-/// Between two questions for what changes slowly, in milliseconds.
+/// Time between two requests for slowly changing data, in milliseconds.
 const SLOWLY_MS: u64 = 30_000;
 
-/// Asks for what the screen shows and the snapshot does not have, when it is missing or old.
+/// Requests what the screen shows and the snapshot does not have, if it is missing or old.
 pub(crate) fn refresh(model: &mut Model) {
     if model.service().is_err() {
         return;
@@ -374,7 +374,7 @@ pub(crate) fn refresh(model: &mut Model) {
     }
 }
 
-/// Asks for what was recorded of the claim that is shown on Claims.
+/// Requests the record of the claim that is shown on Claims.
 fn ask_claim(model: &mut Model) {
     let Some(RowKey::Claim(id)) = model.subject().cloned() else {
         return;

@@ -1,4 +1,4 @@
-//! The mouse: a click does what a key would, on what is under it.
+//! The mouse: a click does what a key would do there.
 
 use crossterm::event::{MouseButton, MouseEvent, MouseEventKind};
 

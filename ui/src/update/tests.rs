@@ -25,7 +25,7 @@ fn calls(commands: Vec<Cmd>) -> Vec<(u64, Call)> {
         .collect()
 }
 
-/// Those of them that are no trials.
+/// Those that are not dry runs.
 fn claims(commands: Vec<Cmd>) -> Vec<(u64, Call)> {
     let all = calls(commands).into_iter();
     all.filter(|(_, c)| !matches!(c, Call::Try(_))).collect()
@@ -42,7 +42,7 @@ fn refused(message: &str) -> Result<Reply, Failure> {
     })
 }
 
-/// Ways to somewhere where keys mean something.
+/// Key sequences to all places where keys have a meaning.
 const STARTS: &[&str] = &[
     "",
     "j",
@@ -86,7 +86,7 @@ fn every_key_in_the_table_does_something() {
     for claim in &mut snapshot.claims {
         claim.ends_ms = Some(canned::NOW_MS + 60_000);
     }
-    // So late that the Queue has a later half.
+    // Late enough for the Queue to have a second half.
     snapshot.claims[0].ends_ms = Some(canned::NOW_MS + 20 * 3_600_000);
     snapshot.claims[1].place.word = Some("offloaded".to_owned());
     snapshot.claims[0].announced = Some("moves".to_owned());
@@ -94,7 +94,7 @@ fn every_key_in_the_table_does_something() {
     for command in commands() {
         for key in command.keys() {
             let works = STARTS.iter().any(|start| {
-                // Small enough that boxes scroll; by root, so that all may be done.
+                // Small enough that boxes scroll; as root, so that everything is allowed.
                 let mut m = model(ROOT, (80, 14), snapshot.clone());
                 m.caption = Some("scene 1".to_owned());
                 m.recorded = true;
@@ -107,7 +107,7 @@ fn every_key_in_the_table_does_something() {
                 m.toast = None;
                 let mut after = m.clone();
                 let commands = update(&mut after, Msg::Key(key.event()));
-                // Words alone do nothing.
+                // A message alone is no effect.
                 after.toast = None;
                 !commands.is_empty() || after != m
             });
@@ -181,7 +181,7 @@ fn a_choice_stays_on_its_claim() {
     assert_eq!(m.current(), Some(&claim_key("c14")));
     press(&mut m, "ss");
     assert_eq!(m.current(), Some(&claim_key("c14")));
-    // When it ends, the choice goes to the row that took its place.
+    // When it ends, the choice moves to the row that takes its place.
     press(&mut m, "ssss<home>");
     next.claims.retain(|c| c.id != "c14");
     show(&mut m, next);
@@ -292,11 +292,11 @@ fn releasing_asks_first_and_only_for_own_claims() {
     let mut m = at_work();
     assert!(press(&mut m, "<esc>x").is_empty());
     assert!(screen(&m).contains("choose a row first"));
-    // c14 is somebody else's.
+    // c14 is another user's.
     assert!(press(&mut m, "jjx").is_empty());
     assert_eq!(m.dialog, None);
     assert!(screen(&m).contains("c14 belongs to vis: only vis or root can change it"));
-    // c12 is ours.
+    // c12 is the viewer's.
     assert!(press(&mut m, "kx").is_empty());
     assert!(screen(&m).contains("Release c12 (vit.ipynb), 0.25 of GPU 0?"));
     assert!(press(&mut m, "n").is_empty());
@@ -389,13 +389,13 @@ fn an_answer_to_a_closed_dialog_is_told_all_the_same() {
     press(&mut m, "<esc>");
     answer_with(&mut m, sent[0].0, refused("not now"));
     assert!(screen(&m).contains("not now. -g .2 starts now"));
-    // What is longer than the line has a box.
+    // A text that is longer than the line gets a box.
     let sent = calls(press(&mut m, "xy"));
     let long =
         "the service could not move the processes of c12 out of its group because it is busy";
     answer_with(&mut m, sent[0].0, refused(long));
     assert!(screen(&m).contains("The request failed"));
-    // Twice answered, or never asked: nothing.
+    // Answered twice, or never asked: nothing.
     let before = m.clone();
     answer_with(&mut m, sent[0].0, refused("again"));
     answer_with(&mut m, 99, refused("strange"));

@@ -1,4 +1,4 @@
-//! The claims, and the processes that are in none: what each uses beside what it has claimed.
+//! The table of claims and of processes without a claim: what each uses beside what it has claimed.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::widgets::bullet::Bullet;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Col {
-    /// Before claims in their groups.
+    /// Indent of claims in their groups.
     Indent,
     Id,
     User,
@@ -34,14 +34,14 @@ pub(super) enum Col {
     State,
 }
 
-/// The columns that are shown, and how wide they are.
+/// The visible columns, with their widths.
 pub(super) type Columns = [(Col, usize)];
 
 #[derive(Clone, Copy)]
 pub(super) struct Claims<'a> {
     view: View<'a>,
     width: usize,
-    /// Whether they stand in groups, with SM activity.
+    /// Whether the claims are grouped, with SM activity.
     groups: bool,
 }
 
@@ -53,7 +53,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let focus = model.section == Section::Claims;
     let at = model.chosen_index(Section::Claims).filter(|_| focus);
     let held = held(&rows);
-    // What to do where nobody has a claim yet; what it would gain is worth more than the last programs.
+    // Hints for a machine without claims matter more than the last programs.
     let room = usize::from(area.height).saturating_sub(1);
     let gain = if room >= 8 { gain(view).len() } else { 0 };
     let gain = if held == 0 { gain } else { 0 };
@@ -75,7 +75,7 @@ fn held(rows: &[ClaimRow<'_>]) -> usize {
     rows.iter().filter(is_claim).count()
 }
 
-/// What stands above these rows, and how many there are or which are shown: claims, and behind them programs without one.
+/// The title above these rows, with their number or range: claims, then programs without one.
 pub(super) fn counted(shown: &Range<usize>, rows: &[ClaimRow<'_>]) -> (&'static str, String) {
     let (held, all) = (held(rows), rows.len());
     let part = |from: usize, to: usize| {
@@ -95,7 +95,7 @@ pub(super) fn counted(shown: &Range<usize>, rows: &[ClaimRow<'_>]) -> (&'static 
     }
 }
 
-/// What claims would gain where there is none, and how to make one; a row for each line.
+/// What claims would gain if there are none, and how to make one; one row for each line.
 pub(super) fn hints(view: &View<'_>) -> impl Iterator<Item = Line<'static>> {
     let style = view.theme.dim;
     let lines = nothing(view.model).into_iter();
@@ -103,7 +103,7 @@ pub(super) fn hints(view: &View<'_>) -> impl Iterator<Item = Line<'static>> {
     gain(view).into_iter().chain(lines)
 }
 
-/// On how few GPUs the programs without a claim would fit.
+/// How few GPUs the programs without a claim would need.
 fn gain(view: &View<'_>) -> Vec<Line<'static>> {
     let is_held = |gain: &Gain| gain.held > 1 && view.model.filter.text().is_empty();
     let Some(gain) = gain::gain(view.snapshot).filter(is_held) else {
@@ -147,12 +147,12 @@ fn nothing(model: &Model) -> Vec<String> {
 }
 
 impl Col {
-    /// Whether it says whose a claim is and what it runs; the heading of the table stands above these.
+    /// Whether it names a claim's owner and program; the heading of the table stands above these.
     pub(super) fn is_name(self) -> bool {
         matches!(self, Self::Indent | Self::Id | Self::User | Self::What)
     }
 
-    /// Its title, the order that it is for, and whether it has words, which stand at the left.
+    /// Its title, its sort order, and whether it has words, which are left-aligned.
     fn about(self) -> (&'static str, Option<Sort>, bool) {
         match self {
             Self::Indent | Self::What => ("", None, true),
@@ -169,7 +169,7 @@ impl Col {
         }
     }
 
-    /// Figures stand at the right edge; what does not fit is cut with a sign.
+    /// Figures are right-aligned; what does not fit is cut with an ellipsis.
     fn cell(self, cols: usize, view: &View<'_>, line: Line<'static>) -> Cell<'static> {
         let line = fit(line, cols, view.look);
         Cell::from(if self.about().2 {
@@ -185,7 +185,7 @@ fn total(columns: &Columns) -> usize {
     all.saturating_sub(1)
 }
 
-/// A row of which the first columns have one cell together.
+/// A row whose first columns share one cell.
 pub(super) fn joined(
     columns: &Columns,
     view: &View<'_>,
@@ -253,7 +253,7 @@ impl<'a> Claims<'a> {
         let style = if focus { theme.focus } else { theme.heading };
         let names = columns.iter().filter(|(col, _)| col.is_name());
         let room: usize = names.map(|(_, cols)| cols + 1).sum();
-        // `1-3/6` where `1-3 of 6` would be cut, and claims alone where there is no room for both.
+        // `1-3/6` if `1-3 of 6` would be cut, and claims alone if both do not fit.
         let short = place.replace(" of ", "/");
         let alone = short.split(',').next().unwrap_or_default();
         let fits = |p: &&str| width(word) + 1 + width(&by) + width(p) < room;
@@ -270,8 +270,8 @@ impl<'a> Claims<'a> {
         })
     }
 
-    /// The columns for the width: figures get what they need, words share the rest, and where there is too little room
-    /// what matters less goes.
+    /// The columns for the width: figures get what they need, words share the rest, and the least important columns
+    /// are dropped.
     pub(super) fn columns(&self, rows: &[ClaimRow<'_>]) -> Vec<(Col, usize)> {
         let longest = |col: Col| rows.iter().map(|r| self.cell(r, col).width()).max();
         let longest = |col: Col| longest(col).unwrap_or(0);
@@ -300,14 +300,14 @@ impl<'a> Claims<'a> {
             Col::Memory => self.width >= if self.groups { 130 } else { 110 },
             _ => true,
         });
-        // The sign of the order stands behind a whole word.
+        // The sign of the order needs a whole word before it.
         for (col, cols) in &mut columns {
             let (title, order, _) = col.about();
             if order == Some(self.view.model.sort) {
                 *cols = (*cols).max(width(title) + width(self.sorted()));
             }
         }
-        // Words have 8 columns at least.
+        // Words have at least 8 columns.
         for drop in [
             Col::Sm,
             Col::State,
@@ -319,7 +319,7 @@ impl<'a> Claims<'a> {
             if total(&columns) + 8 <= self.width {
                 break;
             }
-            // What is to be said of it may be cut, down to a word.
+            // The state may be cut, down to a word.
             columns.retain(|(col, _)| *col != drop || drop == Col::State);
             let state = columns.iter_mut().find(|(col, _)| *col == drop);
             if let Some((_, cols)) = state {
@@ -347,7 +347,7 @@ impl<'a> Claims<'a> {
         Cells::new(cells.map(|(col, cols)| col.cell(*cols, &self.view, line(*col, *cols))))
     }
 
-    /// A bar behind two blanks.
+    /// A bar after two blanks.
     fn bar(&self, bullet: Bullet, cells: usize) -> Line<'static> {
         let mut line = Line::from("  ");
         line.extend(bullet.line(cells, self.view.look));
@@ -400,13 +400,13 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// What is to be said of a claim, in whole words.
+    /// The state of a claim, in whole words.
     fn state(&self, claim: &ClaimView, cols: usize) -> Line<'static> {
         let view = &self.view;
         let Words { sign, mut text } = view.words(claim);
         let room = cols.saturating_sub(if sign { 3 } else { 1 });
         if width(&text) > room {
-            // Of what was refused, how often.
+            // Shorten to the number of refusals.
             let short = text.replace(" allocations", "").replace(" allocation", "");
             text = view.brief(&short, room);
         }
@@ -427,7 +427,7 @@ impl<'a> Claims<'a> {
             Col::User => known(program.user.clone()),
             Col::What => format!("{} {}", program.what, program.pid).into(),
             Col::Gpu => program.gpu.to_string().into(),
-            // Nothing is claimed, so there is nothing to be unknown about.
+            // Nothing is claimed, so nothing is unknown.
             Col::Claim | Col::MemClaim => line!(view; dim "-"),
             Col::MemUsed => known(program.mem_used.map(gib)),
             Col::Sm => view.figure(program.sm_active).into(),
@@ -458,7 +458,7 @@ pub(super) fn gpus(claim: &ClaimView) -> String {
 }
 
 pub(crate) fn what(claim: &ClaimView) -> String {
-    // A claim that is only held runs nothing.
+    // A claim without a command runs nothing.
     let what = if claim.what == "-" { "" } else { &claim.what };
     match &claim.name {
         Some(name) if what.is_empty() => name.clone(),
@@ -468,13 +468,13 @@ pub(crate) fn what(claim: &ClaimView) -> String {
     }
 }
 
-/// Idleness from here on is told.
+/// Shorter idleness is not shown, in seconds.
 const IDLE_SHOWN_S: u64 = 60;
 
-/// Since when a claim runs nothing, who says so, and what becomes of it.
+/// Since when a claim is idle, the source, and what will happen.
 pub(super) fn idle(claim: &ClaimView) -> Option<String> {
     let idle = claim.idle.as_ref()?;
-    // A pause between two kernels is no news.
+    // A pause between two kernels is not shown.
     if idle.gpu_s < IDLE_SHOWN_S && !idle.warned && !idle.kept {
         return None;
     }
@@ -482,7 +482,7 @@ pub(super) fn idle(claim: &ClaimView) -> Option<String> {
     if let Some(kernel) = &idle.kernel {
         let time = idle.kernel_s.map(|s| format!(" {}", seconds(s)));
         let time = time.unwrap_or_default();
-        // Only a Jupyter server knows of kernels.
+        // Only a Jupyter server knows the state of kernels.
         text += &match idle.source.as_deref() {
             Some(source) if source.starts_with("Jupyter") => {
                 format!(", notebook kernel {kernel}{time} ({source})")

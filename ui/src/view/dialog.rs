@@ -24,14 +24,14 @@ struct Content {
     title: String,
     lines: Vec<Line<'static>>,
     scroll: usize,
-    /// The line that is always in sight.
+    /// The line that must stay visible.
     focus: Option<usize>,
     cursor: Option<(usize, usize)>,
     hits: Vec<(usize, Target)>,
 }
 
 impl Content {
-    /// Lines scrolled away where so many are shown.
+    /// Lines scrolled away if this many are visible.
     fn scrolled(&self, shown: usize) -> usize {
         let least = self.focus.map_or(0, |at| (at + 1).saturating_sub(shown));
         let most = self.lines.len().saturating_sub(shown);
@@ -48,7 +48,7 @@ fn widget(widget: impl Widget, size: (u16, u16), look: &Look) -> Vec<Line<'stati
     drawn(|area, scene| widget.render(area, scene.buf), size, look)
 }
 
-/// What is drawn into so many columns and rows, as lines.
+/// Its contents for this many columns and rows, as lines.
 fn drawn(
     draw: impl FnOnce(Rect, &mut Scene<'_>),
     (cols, rows): (u16, u16),
@@ -126,7 +126,7 @@ fn place(model: &Model, content: &Content, cols: usize, area: Rect) -> Rect {
     Rect::new(x, y, cells(outer), cells(rows)).intersection(area)
 }
 
-/// Draws the box, if there is one; says where the cursor is in it.
+/// Draws the box, if there is one; returns the cursor's place in it.
 pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) -> Option<Cursor> {
     let look = view.look;
     let cols = inside(view.model, area.width);
@@ -135,7 +135,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) -> Option
         return Some(None);
     }
     let frame = place(view.model, &content, cols, area);
-    // What is behind the box steps back, and means nothing to the mouse.
+    // The screen behind the box is dimmed, and ignores the mouse.
     let behind = Rect {
         height: cells(room(view.model, area.width, area.height)),
         ..area
@@ -148,7 +148,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) -> Option
     let scroll = content.scrolled(shown);
     let total = content.lines.len();
     let hides = total > scroll + shown || scroll > 0;
-    // A dialog with lines goes with the line that is typed.
+    // A dialog with input lines scrolls with the cursor.
     let foot = match hides && content.focus.is_none() {
         true => format!("{} Down, Up: more ", look.glyphs.rule),
         false => String::new(),
@@ -175,7 +175,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) -> Option
     Some(cursor.map(|(column, line)| at(frame, column + 2, (line + 1).saturating_sub(scroll))))
 }
 
-/// A box with a title in at most so many columns.
+/// A box with a title in at most this many columns.
 pub(super) fn frame(look: &Look, title: &str, cols: u16) -> Block<'static> {
     let signs = match look.glyphs.lines {
         true => border::ROUNDED,
@@ -206,14 +206,14 @@ const ASCII_EDGES: border::Set<'static> = border::Set {
     horizontal_bottom: "-",
 };
 
-/// Columns of a label and of a field of a dialog with lines.
+/// Columns of the labels in a dialog with input lines.
 const LABEL: usize = 9;
 const FIELD: usize = 20;
 
-/// A field with its text: the span, and the column of the cursor in it.
+/// An input field: the span, and the column of the cursor in it.
 fn field(view: &View<'_>, input: &LineInput, cols: usize, focus: bool) -> (Span<'static>, usize) {
     let (before, after) = input.split();
-    // A long text shows the part before the cursor.
+    // Of a long text, show the part before the cursor.
     let skip = width(before).saturating_sub(cols - 1);
     let text: String = format!("{before}{after}").chars().skip(skip).collect();
     let style = match focus {
@@ -254,7 +254,7 @@ fn filled(form: &Form, view: &View<'_>, cols: usize) -> Content {
     let answer = form.answer().filter(|_| wrong.is_empty());
     let told = match answer {
         Some(Ok(tried)) => claim::lines(tried, view, cols),
-        // The box keeps its height while somebody types.
+        // The box keeps its height during typing.
         _ => {
             let least = if is_claim { claim::ROWS } else { 3 };
             rows.resize(least, String::new());
@@ -277,7 +277,7 @@ fn filled(form: &Form, view: &View<'_>, cols: usize) -> Content {
     }
 }
 
-/// What stands in the way of what is typed, or was refused; none where nothing does.
+/// The problem with the input, or the refusal; none if there is neither.
 fn wrong(form: &Form, view: &View<'_>) -> Option<(String, Style)> {
     let theme = view.theme;
     let asking = || Some(("asking the service".to_owned(), theme.dim));
@@ -294,10 +294,10 @@ fn wrong(form: &Form, view: &View<'_>) -> Option<(String, Style)> {
     }
 }
 
-/// Warnings in sight at once.
+/// Maximum number of visible warnings.
 const LISTED: usize = 9;
 
-/// Every warning in a row, the chosen one whole below the list.
+/// One row for each warning, with the chosen one in full below the list.
 fn warnings(at: usize, view: &View<'_>, cols: usize) -> Content {
     let all = super::warnings(view.model);
     let sign = format!("{} ", view.glyphs.sign);

@@ -1,4 +1,4 @@
-//! The first line: the screens, what waits or is wrong there, how limits hold; and what must be said above everything.
+//! The first line: the screens with their counts and warnings, the enforcement of limits, and the banner.
 
 use gshare_proto::{Caps, Snapshot};
 use ratatui::layout::Rect;
@@ -10,7 +10,7 @@ use super::{Facts, Scene, Target, View, columns, line};
 use crate::model::{Model, Page};
 use crate::text::width;
 
-/// What a tab says; behind the name, what waits or is wrong there.
+/// The text of a tab: its name, then what waits or is wrong there.
 fn tab(model: &Model, page: Page, short: bool) -> String {
     let n = page.place() + 1;
     let news = match (&model.snapshot, page) {
@@ -25,7 +25,7 @@ fn tab(model: &Model, page: Page, short: bool) -> String {
     }
 }
 
-/// How firmly limits hold, and in which stage, where the service says one.
+/// The enforcement of limits, and the stage if the service reports one.
 fn limits(snapshot: &Snapshot) -> String {
     let (lead, word) = match (&snapshot.service, snapshot.caps) {
         (None, _) | (_, Caps::None) => return "read-only".to_owned(),
@@ -43,7 +43,7 @@ fn limits(snapshot: &Snapshot) -> String {
     format!("{lead}: {word}")
 }
 
-/// What stands at the right, in at most `room` columns: the time goes first, that the driver is simulated never.
+/// The right end, in at most `room` columns: the time is dropped first, the mark of the simulated driver never.
 fn right(view: &View<'_>, room: usize) -> Line<'static> {
     let time = view.model.clock.time(view.model.clock.now_ms);
     if view.model.snapshot.is_none() {
@@ -83,7 +83,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let tabs = |short| Page::ALL.map(|page| (page, tab(model, page, short)));
     let wide = |tabs: &[(Page, String); 5]| tabs.iter().map(|(_, t)| width(t)).sum::<usize>();
     let mut shown = tabs(false);
-    // The time while nothing else is known; then only that the driver is simulated has to be there.
+    // The time while nothing else is known; otherwise only the mark of the simulated driver is required.
     let least = match &model.snapshot {
         None => 8,
         Some(snapshot) => 5 * usize::from(snapshot.simulated),
@@ -104,7 +104,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         let style = if wrong { theme.strong } else { theme.dim };
         Line::styled(text.clone(), style)
     });
-    // Each brings its own blanks.
+    // Each title has its own blanks.
     Tabs::new(styled)
         .select(model.page.place())
         .style(Style::new())

@@ -1,4 +1,4 @@
-//! The health of the GPUs, and what this machine and its service can do.
+//! The health of the GPUs, and the abilities of this machine and its service.
 
 use gshare_proto::{Caps, Check, GpuState, GpuView, Grade, HealthView, Snapshot};
 use ratatui::layout::{Constraint, Rect};
@@ -17,7 +17,7 @@ pub(super) fn troubles(snapshot: &Snapshot) -> usize {
     gpus.filter(wrong).count()
 }
 
-/// GPUs above, then what to fix, what could be stronger, what holds a claim, and what is fine.
+/// GPUs at the top, then what to fix, what could be stronger, what limits a claim, and what is fine.
 pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let (model, look) = (view.model, view.look);
     let cols = usize::from(area.width);
@@ -32,13 +32,13 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     scene.line(service(view), head, 0);
     draw_gpus(view, &gpus[shown], &part, table, scene);
     let room = usize::from(rest.height).saturating_sub(1);
-    // What is fine has a row each where whole sentences have no room.
+    // Rows that are fine get one line each if whole sentences have no room.
     let whole = checks(view, cols, MOST);
     let rows = match whole.len() <= room {
         true => whole,
         false => checks(view, cols, 1),
     };
-    // The chosen one is in sight.
+    // Keep the chosen one visible.
     let is_chosen = |(key, _): &Told| {
         let key = key.as_ref();
         key.is_some_and(|key| view.is_chosen(Section::Health, key))
@@ -76,7 +76,7 @@ pub(super) fn health(view: &View<'_>, health: &HealthView) -> String {
         let at = view.model.clock.short_time(xid.at_ms);
         let said = format!("Xid {}: {}", xid.code, xid.text);
         let again = format!("Xid {} at {at}: {}", xid.code, xid.text);
-        // What makes it sick is said once, with its time.
+        // The reason for its sickness appears once, with its time.
         match words.iter_mut().find(|w| **w == said) {
             Some(reason) => *reason = again,
             None => words.push(again),
@@ -110,7 +110,7 @@ fn service(view: &View<'_>) -> Line<'static> {
     line!(view; heading "SERVICE ", text text)
 }
 
-/// Without the columns that matter less, where there is little room.
+/// Drops the less important columns if there is little room.
 fn kept<T>(cols: usize, all: [T; 7]) -> impl Iterator<Item = T> {
     let goes = move |i| (i == 2 && cols < 80) || (i == 5 && cols < 70);
     let kept = all.into_iter().enumerate().filter(move |(i, _)| !goes(*i));
@@ -177,7 +177,7 @@ fn draw_gpus(view: &View<'_>, gpus: &[&GpuView], part: &str, area: Rect, scene: 
     scene.table(view, table, area, (Section::Health, 1, keys));
 }
 
-/// What holds a claim here, a sentence for each.
+/// What limits a claim here, one sentence each.
 fn holds(snapshot: &Snapshot) -> [(&'static str, &'static str); 3] {
     let mps = snapshot.gpus.iter().any(|g| g.mode == "mps");
     let mig = snapshot.gpus.iter().any(GpuView::is_instance);
@@ -210,10 +210,10 @@ fn holds(snapshot: &Snapshot) -> [(&'static str, &'static str); 3] {
     [("memory", memory), ("compute", compute), ("place", place)]
 }
 
-/// A line, and the row that it is part of.
+/// A line, and the row that it belongs to.
 type Told = (Option<RowKey>, Line<'static>);
 
-/// What was found, and what holds a claim; what is fine in at most so many rows each.
+/// The checks, and what limits a claim; those that are fine in at most this many rows each.
 fn checks(view: &View<'_>, cols: usize, fine: usize) -> Vec<Told> {
     let (model, theme, glyphs) = (view.model, view.theme, view.glyphs);
     let found = model.check_rows();

@@ -1,4 +1,5 @@
-//! Used against claimed over time: a chart, the users, why claims idled, the hours of the week, and what was wasted most.
+//! Used and claimed over time: a chart, the users, causes of idleness, the hours of the week, and the most wasteful
+//! claims.
 
 use gshare_proto::{
     Heat, HistoryBy, HistoryPoint, HistorySeries, HistoryView, IdleHolding, Usage, messages,
@@ -24,7 +25,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
             Err(why) => why,
         },
     };
-    // Without a record: the last ten minutes of each GPU, which come with every snapshot.
+    // Without a record: the last ten minutes of each GPU, from the snapshot.
     let title = "LAST TEN MINUTES  SM activity, where it is known";
     let head = vec![line!(view; strong why), line!(view; heading title)];
     scene.rows(head, area);
@@ -39,7 +40,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     }
 }
 
-/// The series of the chosen user, else of the whole machine.
+/// The series of the chosen user, otherwise of the whole machine.
 fn shown(model: &Model) -> (String, Option<&HistorySeries>) {
     if let Some(RowKey::User(uid)) = model.current() {
         let users = model.past.users();
@@ -50,7 +51,7 @@ fn shown(model: &Model) -> (String, Option<&HistorySeries>) {
     ("everybody".to_owned(), model.past.all())
 }
 
-/// Less idle time than this, and its cause, is not told: it is written as `<0.01` GPU hours.
+/// Less idle time, and its cause, is not shown: it would read `<0.01` GPU hours.
 const LITTLE_S: f64 = 18.0;
 
 const WORST: usize = 5;
@@ -61,8 +62,8 @@ fn recorded(view: &View<'_>, past: &HistoryView, area: Rect, scene: &mut Scene<'
     let wasted = |c: &&IdleHolding| c.usage.idle.total() >= LITTLE_S;
     let worst: Vec<&IdleHolding> = model.past.worst().iter().filter(wasted).collect();
     let room = usize::from(area.height);
-    // The chart takes what the users and the claims leave, and is worth more than the last of them.
-    // A week of less than a day says nothing.
+    // The chart gets the rows that users and claims leave, and displaces the last of them if there are too few. A
+    // week with less than a day of data is not shown.
     let known = |heat: &&Heat| heat.claimed.iter().flatten().flatten().count();
     let heat = past.heat.as_ref().filter(|heat| known(heat) >= 24);
     let beside = area.width >= 110 && heat.is_some();
@@ -126,7 +127,7 @@ pub(super) fn chart(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     }
 }
 
-/// What has a chart of its own: nothing where one chart shows everybody.
+/// The series with charts of their own; empty if one chart shows all.
 fn split<'a>(view: &View<'a>, users: &[&'a HistorySeries]) -> Vec<&'a HistorySeries> {
     let past = &view.model.past;
     match past.by {
@@ -136,10 +137,10 @@ fn split<'a>(view: &View<'a>, users: &[&'a HistorySeries]) -> Vec<&'a HistorySer
     }
 }
 
-/// The least rows of a small chart: its name, three of the plot and the times.
+/// Minimum rows of a small chart: its name, three of the plot and the times.
 const SMALL: u16 = 5;
 
-/// A small chart for each, two or three beside each other where there is room.
+/// A small chart for each, two or three side by side if there is room.
 fn draw_split(
     view: &View<'_>,
     past: &HistoryView,
@@ -147,7 +148,7 @@ fn draw_split(
     area: Rect,
     scene: &mut Scene<'_>,
 ) {
-    // A GPU has no more than itself.
+    // A GPU has at most one whole GPU.
     let is_gpu = view.model.past.by == HistoryBy::Gpu;
     let gpus = if is_gpu { 1 } else { past.gpu_count };
     let down = usize::from(area.height / SMALL).max(1);
@@ -232,7 +233,7 @@ pub(super) fn moments(
     let mut sums: Vec<(f64, f64, Option<f64>, f64)> = vec![(0.0, 0.0, Some(0.0), 0.0); cols];
     let step = step.max(1);
     for point in points {
-        // A point may be wider than a column, or the other way round.
+        // A point may be wider than a column, or narrower.
         let column = |ms: u64| {
             let part = ms.saturating_sub(from) as f64 / length as f64;
             ((part * cols as f64) as usize).min(cols.saturating_sub(1))
@@ -268,7 +269,7 @@ fn draw_chart(
     let (model, look, theme, glyphs) = (view.model, view.look, view.theme, view.glyphs);
     let cols = usize::from(area.width).saturating_sub(AXIS + 1).min(180);
     let points = series.map(|s| s.points.as_slice()).unwrap_or_default();
-    // A service that is young opens on the time that it knows.
+    // For a new service, begin with the time that it knows.
     let time = (young(past).unwrap_or(past.from_ms), past.to_ms);
     let moments = moments(points, time, past.step_ms, cols * per_cell(look), |p| {
         (p.claimed, p.used, p.waiting)
@@ -285,7 +286,7 @@ fn draw_chart(
         look,
     };
     chart.render(plot, scene.buf);
-    // A figure and a line at whole GPUs, as many as have rows.
+    // Figures and lines at whole GPUs, as many as there are rows for.
     let each = gpus.div_ceil((usize::from(plot.height) / 2).max(1));
     let last = plot.height.saturating_sub(1);
     for gpus in (0..=gpus).step_by(each) {
@@ -318,8 +319,7 @@ fn draw_chart(
 fn draw_users(view: &View<'_>, users: &[&HistorySeries], area: Rect, scene: &mut Scene<'_>) {
     let (model, theme) = (view.model, view.theme);
     let (cols, rows) = (usize::from(area.width), usize::from(area.height));
-    // Users for whom there is no row are counted in the last one.
-    // The causes have the last row where there is one.
+    // Users without a row are counted in the last one. The causes have the last row if there is one.
     let causes = usize::from(rows >= users.len() + 4);
     let room = rows.saturating_sub(2 + causes);
     let everybody = match users.len() > room {
@@ -330,7 +330,7 @@ fn draw_users(view: &View<'_>, users: &[&HistorySeries], area: Rect, scene: &mut
     let names = users.iter().map(|u| width(&u.label));
     let names = names.chain([width(&everybody)]).max().unwrap_or(0);
     let names = names.clamp(9, 14);
-    // The causes and the bars where there is room.
+    // The causes and the bars if there is room.
     let figures = names + 42;
     let bar = cols.saturating_sub(figures + 16).min(60);
     let shown = match (bar, figures + 14 <= cols) {
@@ -338,7 +338,7 @@ fn draw_users(view: &View<'_>, users: &[&HistorySeries], area: Rect, scene: &mut
         (_, true) => 7,
         _ => 6,
     };
-    // One scale for all users, on which the largest use has room as well as the largest claim.
+    // One scale for all users, which fits the largest use and the largest claim.
     let most = |u: &&HistorySeries| u.usage.claimed_gpu_s.max(u.usage.used_gpu_s.unwrap_or(0.0));
     let whole = users.iter().map(most).fold(1.0, f64::max);
     let line = |label: &str, usage: &Usage, bars: usize| {
@@ -372,7 +372,7 @@ fn draw_users(view: &View<'_>, users: &[&HistorySeries], area: Rect, scene: &mut
     let window = window(users.len(), room, model.chosen_index(Section::Users));
     let of = |user: &&HistorySeries| line(&user.label, &user.usage, bar);
     let mut lines: Vec<Cells<'_>> = users[window.clone()].iter().map(of).collect();
-    // The bars of users are on another scale, so the sum has none.
+    // The bars of users have another scale, so the sum has none.
     let all = model.past.all();
     lines.extend(all.map(|all| line(&everybody, &all.usage, 0)));
     let widths = [names, 8, 7, 8, 7, 7, 13, bar + 1].into_iter();
@@ -388,7 +388,7 @@ fn draw_users(view: &View<'_>, users: &[&HistorySeries], area: Rect, scene: &mut
     }
 }
 
-/// Why claims idled: one bar, and the causes with their hours in its order.
+/// Causes of idleness: one bar, and the causes with their hours in its order.
 fn idle_by(view: &View<'_>, usage: &Usage, cols: usize) -> Line<'static> {
     let (theme, glyphs) = (view.theme, view.glyphs);
     let mut parts = usage.idle.parts().to_vec();

@@ -1,5 +1,4 @@
-//! The last lines: keys that work now, or what was just said, or what is being typed; and the demo's
-//! caption.
+//! The last lines: keys that work now, a message, or the input; and the demo's caption.
 
 use gshare_proto::counts::many;
 use ratatui::layout::Rect;
@@ -10,19 +9,19 @@ use crate::keymap::{self, Command};
 use crate::model::{Model, Tone};
 use crate::text::{width, wrap};
 
-/// A caption has two rows on a screen that is narrower than this and has at least so many rows.
+/// A caption has two rows on a screen that is narrower than this and has at least this many rows.
 const TWO_ROWS: (usize, usize) = (132, 24);
 
 pub(super) fn rows(model: &Model, (cols, rows): (usize, usize)) -> usize {
     match model.caption {
         None => 1,
-        // How far a recording has got is never long.
+        // The position in a recording is always short.
         Some(_) if model.recorded || cols >= TWO_ROWS.0 || rows < TWO_ROWS.1 => 2,
         Some(_) => 3,
     }
 }
 
-/// The foot of the screen; says where the cursor is in it.
+/// Draws the bottom of the screen; returns the cursor's place in it.
 pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) -> Cursor {
     let (model, theme) = (view.model, view.theme);
     let mut line = Line::default();
@@ -58,12 +57,12 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) -> Cursor
     cursor
 }
 
-/// The key that is told; the help has the others.
+/// The key that is shown; the help has the others.
 fn first(command: &Command) -> &'static str {
     command.shown.split(' ').next().unwrap_or_default()
 }
 
-/// The commands whose keys and labels fit into `room` columns; the least important go first.
+/// The commands whose keys and labels fit into `room` columns; the least important are dropped first.
 fn shortened(mut commands: Vec<&'static Command>, room: usize) -> Vec<&'static Command> {
     let cols = |c: &&Command| width(first(c)) + width(c.label) + 3;
     while commands.iter().map(cols).sum::<usize>() > room + 2 {
@@ -74,7 +73,7 @@ fn shortened(mut commands: Vec<&'static Command>, room: usize) -> Vec<&'static C
     commands
 }
 
-/// The caption, with its key behind the first row.
+/// The caption, with its key after the first row.
 fn caption(view: &View<'_>, area: Rect) -> Vec<Line<'static>> {
     let (cols, rows) = (usize::from(area.width), usize::from(area.height));
     let Some(caption) = &view.model.caption else {
@@ -85,7 +84,7 @@ fn caption(view: &View<'_>, area: Rect) -> Vec<Line<'static>> {
         false => "  Space pauses ",
     };
     let room = cols.saturating_sub(width(hint));
-    // Where it fits into one row it stands in the first.
+    // If it fits into one row, the first one.
     let mut texts = match width(caption) < room {
         true => vec![caption.clone()],
         false => wrap(caption, room.saturating_sub(1), rows, view.glyphs.ellipsis),

@@ -1,5 +1,5 @@
-//! What is about to be taken from whom, with the command that stops it; advice that is true now, with the command
-//! that acts on it; and what has just happened.
+//! Announced actions on claims, with the command that postpones them; current advice, with the command to act on it;
+//! and the latest events.
 
 use gshare_proto::{Advice, ClaimView, Snapshot, Usage};
 use ratatui::style::Style;
@@ -9,7 +9,7 @@ use super::{Facts, View, line, span};
 use crate::model::{can_be_kept, ends_idle, told};
 use crate::text::{seconds, width, wrap};
 
-/// Claims that something will be done to, with what and when.
+/// Claims with an announced action, with what and when.
 fn announced(snapshot: &Snapshot) -> impl Iterator<Item = (&ClaimView, String)> {
     let claims = snapshot.claims.iter();
     claims.filter_map(|c| Some((c, c.announced.clone().or_else(|| ended(c))?)))
@@ -27,14 +27,14 @@ const MOST: usize = 3;
 /// A sentence, and what can be done about it.
 pub(super) struct Note {
     pub(super) text: String,
-    /// A command, or the user to whom it is up.
+    /// A command, or the user who decides.
     pub(super) command: String,
     key: bool,
 }
 
 impl Note {
-    /// In at most `most` rows of `cols` columns. The command stands at the right of the last one or in a row of its own;
-    /// where there is room for neither, the key that shows it and the whole sentence.
+    /// In at most `most` rows of `cols` columns. The command is at the right end of the last row, or in a row of its
+    /// own; if there is room for neither, the key that shows it and the whole sentence.
     fn lines(&self, view: &View<'_>, cols: usize, most: usize, style: Style) -> Vec<Line<'static>> {
         let room = cols.saturating_sub(2);
         let text = |cols, most| wrap(&self.text, cols, most, view.glyphs.ellipsis);
@@ -77,7 +77,7 @@ pub(super) fn advice_on<'a>(snapshot: &'a Snapshot, id: &str) -> Option<&'a str>
     commands.find(|command| is_on(command, id))
 }
 
-/// GPU seconds that the claim of a command has idled away so far.
+/// GPU seconds that the claim of a command has wasted so far.
 fn lost(snapshot: &Snapshot, command: Option<&String>) -> f64 {
     let is_named = |c: &&ClaimView| command.is_some_and(|text| is_on(text, &c.id));
     let claim = snapshot.claims.iter().find(is_named);
@@ -85,7 +85,7 @@ fn lost(snapshot: &Snapshot, command: Option<&String>) -> f64 {
     usage.and_then(Usage::idle_gpu_s).unwrap_or(0.0)
 }
 
-/// What is announced, those that are ended last and soonest first; then advice, by what was lost so far.
+/// Announcements, the soonest first and ends of claims last; then advice, by what was wasted so far.
 pub(super) fn warnings(view: &View<'_>) -> Vec<Note> {
     let mut taken: Vec<_> = announced(view.snapshot).collect();
     let left = |c: &ClaimView| c.idle.as_ref().and_then(|i| i.ends_in_s);
@@ -114,7 +114,7 @@ pub(super) fn warnings(view: &View<'_>) -> Vec<Note> {
     taken.chain(given).collect()
 }
 
-/// Warnings in so many rows, the first one bold. Rows to spare go to the first that need more than one.
+/// Warnings in this many rows, the first one bold. Spare rows go to the first that need more than one.
 pub(super) fn lines(
     view: &View<'_>,
     notes: &[Note],
@@ -135,7 +135,7 @@ pub(super) fn lines(
     out
 }
 
-/// Rows in which nothing of them is cut.
+/// Rows needed to show them without cuts.
 pub(super) fn whole(view: &View<'_>, notes: &[Note], cols: usize) -> usize {
     let rows = notes
         .iter()
@@ -143,7 +143,7 @@ pub(super) fn whole(view: &View<'_>, notes: &[Note], cols: usize) -> usize {
     rows.sum()
 }
 
-/// What has just happened, the newest first, in at most `most` rows each and so many rows in all.
+/// The latest events, the newest first, in at most `most` rows each and this many rows in all.
 pub(super) fn news(
     view: &View<'_>,
     (cols, rows): (usize, usize),

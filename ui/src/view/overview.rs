@@ -1,5 +1,5 @@
-//! The first screen: what you can have now, who holds what and uses how much of it, who waits, what to look at. In this
-//! order; what does not fit is counted.
+//! The first screen, in this order: what the viewer can have now, who holds and uses what, who waits, and warnings.
+//! What does not fit is counted.
 
 mod free;
 mod gpus;
@@ -11,19 +11,19 @@ use crate::model::{Model, RowKey, Section};
 pub(super) use free::{first, free_now, keeps, made_for};
 pub(super) use gpus::{is_on, programs, slices, slices_with};
 
-/// From so many columns on the queue and what happened stand at the right; tables take no more than the rest.
+/// With this many columns or more, the queue and the events stand at the right; tables take no more than the rest.
 pub(crate) const SIDE: u16 = 180;
 const LEFT: u16 = 122;
 
 const WARNINGS: usize = 3;
 
-/// Rows of what happened last, at most.
+/// Maximum number of rows for events.
 const NEWS_ROWS: usize = 6;
 
-/// Waiting claims at most, or rows on what off means.
+/// Maximum number of waiting claims, or of rows about the effect of off.
 const QUEUE: usize = 6;
 
-/// The parts, from the top; rules take what stands between them.
+/// The parts, from the top, with rules between them.
 const FREE: usize = 0;
 const GPUS: usize = 1;
 const CLAIMS: usize = 2;
@@ -32,12 +32,12 @@ const WARN: usize = 4;
 const NEWS: usize = 5;
 const RULES: usize = 6;
 
-/// What several parts of a frame ask for, and the rows of each part: of the GPUs, claims and the queue without their headings.
+/// Data that several parts of a frame need, and the rows of each part, without headings.
 struct Parts {
     answers: Option<Vec<free::Answer>>,
     notes: Vec<notes::Note>,
     rows: [usize; 7],
-    /// Rows of one GPU: 1, 2 (names above the use), 3 (and a gap).
+    /// Rows of one GPU: 1, 2 (names above the use), or 3 (and a gap).
     each: usize,
 }
 
@@ -56,7 +56,7 @@ impl Parts {
         let answers = free::answers(view);
         let free = free::rows(view, answers.as_deref(), area.width);
         let whole = notes::whole(view, &notes, area.width.min(LEFT).into());
-        // What each could fill.
+        // Rows that each could fill.
         let (queue, news) = match side {
             true => (0, 0),
             false => {
@@ -78,7 +78,7 @@ impl Parts {
         };
         let mut each = 1;
         let all = usize::MAX;
-        // A few of each first, so that no part hides another.
+        // A few rows of each first, so that no part hides another.
         let steps = [
             (GPUS, half.max(first_gpus)),
             (WAIT, first_queue),
@@ -103,7 +103,7 @@ impl Parts {
         for (part, to) in steps {
             let more = to.min(wanted[part]).saturating_sub(rows[part]);
             match (part, to) {
-                // Two rows a GPU, where all of them have two.
+                // Two rows a GPU, if all of them get two.
                 (GPUS, 0) if rows[GPUS] == gpus && area.width >= 76 && gpus <= left => {
                     each = 2;
                     left -= gpus;
@@ -133,12 +133,12 @@ impl Parts {
         }
     }
 
-    /// Whether there is a rule at this place; those that matter more come first.
+    /// Whether there is a rule at this place; more important ones come first.
     fn ruled(&self, place: usize) -> bool {
         place < self.rows[RULES]
     }
 
-    /// The places of free, GPUs, claims, queue, warnings and news, with the rules between them.
+    /// The places of free, GPUs, claims, queue, warnings and events, with the rules between them.
     fn places(&self, area: Rect) -> [Rect; 6] {
         let [free, gpus, claims, queue, warnings, news, _] = self.rows;
         let rule = |place: usize, has: usize| usize::from(has > 0 && self.ruled(place));
@@ -154,7 +154,7 @@ impl Parts {
     }
 }
 
-/// Rows of the claims that fit: what PgDn moves by.
+/// Visible rows of the claims, the step of PgDn.
 pub(super) fn page(model: &Model) -> usize {
     let (width, height) = model.size;
     let area = Rect::new(0, 0, width, height.saturating_sub(2));
@@ -192,7 +192,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     }
 }
 
-/// What happened last, whole where there is room.
+/// The latest events, in full if there is room.
 pub(super) fn last(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let events = view.snapshot.notices.len();
     if events == 0 {
@@ -205,7 +205,7 @@ pub(super) fn last(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     scene.rows(notes::news(view, size, most), at);
 }
 
-/// What large screens show more: the whole queue, the chosen claim since it began, what happened last.
+/// Additional parts of large screens: the whole queue, the chosen claim since it began, the events.
 fn beside(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let inner = super::columns(area, 2, u16::MAX);
     if view.glyphs.lines {
@@ -218,7 +218,7 @@ fn beside(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     };
     let waiting = queue::wanted(view).clamp(1, 12);
     let cols = usize::from(inner.width);
-    // The claim has what the others leave.
+    // The claim gets the rest.
     let news = notes::news(view, (cols.saturating_sub(5), 9), 3).len();
     let sheet = if claim.is_some() { usize::MAX } else { 0 };
     let [queue, chosen, news] = super::parts(inner, [waiting + 1, sheet, news]);

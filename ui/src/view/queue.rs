@@ -1,4 +1,4 @@
-//! Waiting claims in short: the place, what is wanted, when it starts and after what.
+//! The short list of waiting claims: place, size, start, and what it waits for.
 
 use gshare_proto::counts::many;
 use gshare_proto::{OffView, QueueView};
@@ -29,7 +29,7 @@ pub(super) fn wanted(view: &View<'_>) -> usize {
     }
 }
 
-/// What is different while gshare is off, in place of a queue.
+/// The effect of off, in place of a queue.
 fn off_means(view: &View<'_>, off: &OffView, cols: usize) -> Vec<Line<'static>> {
     let clock = view.model.clock;
     let (since, by) = (clock.short_time(off.since_ms), &off.by);
@@ -60,7 +60,7 @@ fn off_means(view: &View<'_>, off: &OffView, cols: usize) -> Vec<Line<'static>> 
     out.lines
 }
 
-/// The list: on its own screen below its heading, on the first one beside it; those that are out of sight are counted.
+/// The list: on its own screen below its heading, on the first one beside it; hidden rows are counted.
 pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let model = view.model;
     let page = model.page == Page::Queue;
@@ -115,7 +115,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     scene.line(more, area, area.height.saturating_sub(1));
 }
 
-/// A row for each: what is known of it, and what is done for it, else why it waits.
+/// A row for each: its start and the plan for it, otherwise why it waits.
 fn table(view: &View<'_>, shown: &[&QueueView], cols: usize) -> Table<'static> {
     let (theme, model) = (view.theme, view.model);
     let texts = |q: &&QueueView| {
@@ -138,10 +138,10 @@ fn table(view: &View<'_>, shown: &[&QueueView], cols: usize) -> Table<'static> {
     let texts: Vec<[Span<'static>; 8]> = shown.iter().map(texts).collect();
     let most = [9, 7, 10, 16, 20, 40, 40, 0];
     let longest = |i: usize| texts.iter().map(|t| t[i].width()).max().unwrap_or(0);
-    // What follows a figure stands a little away from it.
+    // A gap after each figure.
     let gap = |i| usize::from((4..7).contains(&i));
     let mut widths: [usize; 8] = std::array::from_fn(|i| longest(i).min(most[i]) + gap(i));
-    // What runs stands on the first screen where there is room, and how long each waits on its own.
+    // The program is shown on the first screen if there is room; the waiting time on its own screen.
     widths[if model.page == Page::Queue { 3 } else { 6 }] = 0;
     let rest = |widths: &[usize; 8]| {
         let known = widths.iter().filter(|n| **n > 0);

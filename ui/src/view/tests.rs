@@ -68,7 +68,7 @@ fn eight_on_one() -> gshare_proto::Snapshot {
     base
 }
 
-/// Names that are long, wide and of several cells a letter.
+/// Long names, wide letters, and letters of several cells.
 fn long_names() -> gshare_proto::Snapshot {
     let mut base = canned::workstation();
     let names = [
@@ -95,13 +95,13 @@ fn off() -> gshare_proto::Snapshot {
         by: "bob".to_owned(),
         ..OffView::default()
     });
-    // As the service answers then.
+    // As the service answers while it is off.
     base.claimable_now = None;
     base.gpus.iter_mut().for_each(|g| g.claimable = 0.0);
     base
 }
 
-/// What the Overview is drawn in besides.
+/// Additional states of the Overview.
 fn more_states() -> [(&'static str, gshare_proto::Snapshot); 3] {
     [
         ("off", off()),
@@ -110,7 +110,7 @@ fn more_states() -> [(&'static str, gshare_proto::Snapshot); 3] {
     ]
 }
 
-/// The states of a laboratory that every screen is drawn in.
+/// States of a laboratory for every screen.
 fn laboratory() -> [(&'static str, gshare_proto::Snapshot); 5] {
     [
         ("first-day", canned::first_day()),
@@ -138,7 +138,7 @@ fn rehearse(m: &mut Model) {
     let free = m.snapshot.as_ref().and_then(|s| s.claimable_now.as_ref());
     let free = free.is_some_and(|now| now.models.iter().any(|r| r.whole > 0 || r.largest > 0.0));
     let takings = (!free).then(gshare_proto::TakingView::default);
-    // What is asked for after an answer, too.
+    // Twice, for requests that follow an answer.
     for _ in 0..2 {
         for cmd in crate::update::update(m, crate::msg::Msg::Tick(m.clock)) {
             if let crate::msg::Cmd::Ask(crate::feed::Request::Call { seq, call }) = cmd
@@ -159,7 +159,7 @@ fn rehearse(m: &mut Model) {
     }
 }
 
-/// What the service says to the claim that is typed.
+/// Answers the dry run of the typed claim.
 fn said(m: &mut Model, tried: gshare_proto::Tried) {
     let Some(crate::model::Dialog::Form(form)) = &mut m.dialog else {
         panic!("no form");
@@ -231,7 +231,7 @@ fn boxes() {
     check_screen("dialog-resize", &m);
 }
 
-/// A page has pictures and the claims in question in the columns of their table; ending a claim from there asks first.
+/// A page has pictures, and its claims in the columns of their table; ending a claim from there asks first.
 #[test]
 fn pages_of_a_user_and_of_a_process() {
     let mut m = model(ROOT, (110, 34), canned::workstation());
@@ -284,7 +284,7 @@ fn history_by_user_and_by_gpu() {
     assert!(screen(&m).contains("GPUS IN USE of everybody"));
 }
 
-/// What was waited for has a row of levels beneath the plot.
+/// Waiting has a row of levels below the plot.
 #[test]
 fn time_that_was_waited_for_is_drawn() {
     let mut m = model(NLP, (120, 40), canned::workstation());
@@ -376,7 +376,7 @@ fn states(size: (u16, u16)) -> Vec<Model> {
 fn no_size_of_the_terminal_breaks_it() {
     let looks = [Look::new(Depth::Rgb, true), Look::new(Depth::Mono, false)];
     let sizes = (0..=220u16).flat_map(|w| (0..=64u16).map(move |h| (w, h)));
-    // All small sizes, where edges meet, and a sieve of the others.
+    // All small sizes, where edges meet, and a sample of the others.
     let wanted = |(w, h): &(u16, u16)| {
         (*w < 6 && *h < 6) || (w % 44 == 0 && h % 12 == 0) || (w % 31 == 1 && h % 13 == 3)
     };
@@ -391,7 +391,7 @@ fn no_size_of_the_terminal_breaks_it() {
     assert!(seen > 3000, "{seen}");
 }
 
-/// Whether a word that begins or ends a cut was a figure: digits right before an ellipsis.
+/// Whether a cut went through a figure: digits right before an ellipsis.
 fn cut_figure(line: &str) -> bool {
     let chars: Vec<char> = line.chars().collect();
     let figure = |c: &&char| c.is_ascii_digit() || **c == '.';
@@ -472,7 +472,7 @@ fn the_other_screens_in_the_states_of_a_laboratory() {
             for page in [Page::Claims, Page::Queue, Page::History, Page::Health] {
                 let mut m = model(NLP, size, snapshot.clone());
                 m.checks.rows = Some(Ok(canned::checks()));
-                // An old service keeps no history; where nobody has claimed, there is none yet.
+                // An old service keeps no history; without claims there is none yet.
                 m.past.view = match name {
                     "old-driver" => Some(Err("unknown variant `history`".to_owned())),
                     "first-day" => {
@@ -491,7 +491,7 @@ fn the_other_screens_in_the_states_of_a_laboratory() {
     }
 }
 
-/// Figures of a row beside its first word: those of the map of a GPU are labels.
+/// Figures of a row after its first word; those in a map are labels.
 fn figures_of(line: &str) -> usize {
     let map = line.find('┃').zip(line.rfind('┃'));
     let words = match map {
@@ -533,7 +533,7 @@ fn rows_have_few_figures_and_screens_few_blank_rows_while_something_is_hidden() 
                 let text = screen(&m);
                 for line in text.lines() {
                     let n = figures_of(line);
-                    // On large screens two parts stand beside each other.
+                    // On large screens two parts stand side by side.
                     let parts = if size.0 >= crate::view::SIDE { 2 } else { 1 };
                     assert!(
                         n <= 7 * parts,
@@ -663,7 +663,7 @@ fn when_a_claim_starts_is_told_with_its_spread_and_its_cause() {
     let queue = shown(None, Some(720), "3", (120, 40));
     let words = "starts in 12m (minimum run time of c3)";
     assert!(queue.contains(words), "{queue}");
-    // What leases say at the earliest is less than what is expected.
+    // The earliest start by time limits is less certain than the expected one.
     let queue = shown(at(5), Some(300), "3", (120, 40));
     assert!(queue.contains("starts in 5m to 12m ("), "{queue}");
     let overview = shown(at(5), Some(300), "", (120, 40));
@@ -796,7 +796,7 @@ fn what_is_not_known_is_never_drawn_as_nothing() {
     assert!(claim.contains("—    50        —  11.8"), "{claim}");
     let unclaimed = line(" u1");
     assert_eq!(unclaimed.matches('—').count(), 3, "{unclaimed}");
-    // The same on the wide screen; its maps and bars must not say that nothing is used.
+    // The same on a wide screen, whose maps and bars must not say that nothing is used.
     let text = screen(&model(NLP, (140, 44), snapshot));
     let rows: Vec<&str> = text
         .lines()
@@ -841,7 +841,7 @@ fn the_stage_is_said_in_the_first_row() {
         let text = screen(&m);
         assert!(text.lines().next().unwrap().contains(said), "{text}");
     }
-    // At 80 columns beside the simulated driver, too.
+    // Also at 80 columns with the mark of the simulated driver.
     m.size.0 = 80;
     m.snapshot.as_mut().unwrap().simulated = true;
     let text = screen(&m);
@@ -867,7 +867,7 @@ fn a_stage_that_comes_later_is_announced_above_everything() {
     m.snapshot.as_mut().unwrap().service.as_mut().unwrap().stage = Some(stage);
     let shown = screen(&m);
     assert!(shown.lines().nth(1).unwrap().contains(text), "{shown}");
-    // What does not hold now comes before what comes later.
+    // A missing effect comes before a later change.
     let stage = m
         .snapshot
         .as_mut()
@@ -895,7 +895,7 @@ fn off_is_said_in_the_first_row_and_nothing_is_promised() {
     assert!(rows[1].ends_with(said), "{text}");
     let none = "gshare is off: any program may use any GPU";
     assert!(rows[2].contains(none), "{text}");
-    // What that means stands in place of a queue.
+    // Its meaning replaces the queue.
     m.size.1 = 30;
     let text = screen(&m);
     let means = [
@@ -924,7 +924,7 @@ fn a_lost_service_is_told_with_the_age_of_the_figures() {
     m.disconnected = None;
     m.clock.now_ms += 12_000;
     assert!(screen(&m).contains("no news for 12s; figures from 14:32:07"));
-    // What is old has one colour.
+    // Stale figures have one colour.
     let look = Look::new(Depth::Rgb, true);
     let old = buffer(&m, &look);
     let figures = (2..28).flat_map(|y| (0..100).map(move |x| (x, y)));

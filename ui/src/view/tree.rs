@@ -16,12 +16,12 @@ use crate::model::{
 use crate::text::{gib, hours, percent, width};
 use crate::widgets::over_time::{OverTime, per_cell};
 
-/// From so many rows on there is room for the chosen claim.
+/// With this many rows or more there is room for the chosen claim.
 const TALL: u16 = 14;
 
 pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let claim = subject(view).filter(|_| area.height >= TALL);
-    // The tree has the rows that it needs, the claim the others: half of them at least.
+    // The tree has the rows that it needs, the claim the others: at least half of them.
     let needed = super::cells(view.model.tree().len().max(4) + 3);
     let most = area.height / if claim.is_some() { 2 } else { 1 };
     let parts = [Constraint::Length(needed.min(most)), Constraint::Fill(1)];
@@ -106,7 +106,7 @@ fn group_line(
         let mut words = group.claims.iter().map(|c| (&c.id, view.words(c)));
         words.find(|(_, words)| words.sign)
     };
-    // What is on no GPU uses nothing of one.
+    // A claim that is on no GPU uses none.
     let in_host = group.claims.iter().all(|c| c.place.in_host());
     let of_held = |sum: AtLeast| match in_host {
         true => "0".to_owned(),
@@ -170,7 +170,7 @@ fn subject<'a>(view: &View<'a>) -> Option<&'a ClaimView> {
     }
 }
 
-/// The chosen claim: use and memory since it began, what is the matter, what can be done, its programs, what happened.
+/// The chosen claim: use and memory since it began, problems, actions, programs, events.
 pub(super) fn sheet(view: &View<'_>, claim: &ClaimView, area: Rect, scene: &mut Scene<'_>) {
     let clock = view.model.clock;
     let gpus = view.snapshot.gpus.iter();
@@ -197,7 +197,7 @@ pub(super) fn sheet(view: &View<'_>, claim: &ClaimView, area: Rect, scene: &mut 
     let inner = block.inner(area);
     block.render(area, scene.buf);
     let facts = facts(view, claim, (inner.width.into(), 9));
-    // The plots have what the facts leave, five rows at least where there are as many.
+    // The plots have what the facts leave, at least five rows if available.
     let plots = inner.height.saturating_sub(super::cells(facts.len() + 1));
     let plots = plots.max(5.min(inner.height / 2));
     let [plots, rest] = super::parts(inner, [(plots + 1).into(), usize::MAX]);
@@ -205,7 +205,7 @@ pub(super) fn sheet(view: &View<'_>, claim: &ClaimView, area: Rect, scene: &mut 
     scene.rows(facts, rest);
 }
 
-/// Compute and memory of a claim: figures, and below them what they were since it began.
+/// Compute and memory of a claim: figures, with a plot of each since it began.
 pub(super) fn pictures(view: &View<'_>, claim: &ClaimView, area: Rect, scene: &mut Scene<'_>) {
     let halves = Layout::horizontal([Constraint::Percentage(50); 2]).spacing(2);
     let [left, right] = halves.areas(area);
@@ -230,7 +230,7 @@ pub(super) fn pictures(view: &View<'_>, claim: &ClaimView, area: Rect, scene: &m
     });
 }
 
-/// Compute, and memory, in a line each; of the figures as many as are whole in `cols` columns.
+/// Compute, and memory, one line each, with as many whole figures as fit into `cols` columns.
 fn figures_of(view: &View<'_>, claim: &ClaimView, cols: usize) -> [Line<'static>; 2] {
     let peak: Option<u64> = claim.gpus.iter().map(|g| g.mem_peak).sum();
     let limit: u64 = claim.gpus.iter().map(|g| g.mem_limit).sum();
@@ -301,7 +301,7 @@ pub(super) fn sums_of(view: &View<'_>, usage: &Usage) -> String {
     )
 }
 
-/// What is known of it beside its figures.
+/// Facts about it besides its figures.
 pub(super) fn facts(
     view: &View<'_>,
     claim: &ClaimView,

@@ -1,4 +1,4 @@
-//! Waiting claims: why each waits and when it starts; how long the GPUs are held; what could be started when.
+//! Waiting claims: why each waits and when it starts; how long the GPUs are held; what could start when.
 
 use gshare_proto::{ClaimView, GpuView, Snapshot};
 use ratatui::layout::Rect;
@@ -13,7 +13,7 @@ use crate::widgets::gantt::{Gantt, Segment};
 
 pub(crate) const HOURS: [u64; 6] = [1, 2, 5, 12, 24, 72];
 
-/// From so many rows on the time of the GPUs is drawn.
+/// With this many rows or more the GPUs' axis of time is drawn.
 const TALL: u16 = 12;
 
 pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
@@ -29,10 +29,10 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     };
     let gpus = view.snapshot.gpus.len();
     let future = future(view, cols);
-    // Each part has a few rows; the list then grows, then the time of the GPUs.
+    // Each part has a few rows; then the list grows, then the GPUs' axis.
     let room = usize::from(area.height);
     let detail = chosen.len().min(room / 3);
-    // What could be started gives way to the GPUs.
+    // What could start when gives way to the GPUs.
     let later = room.saturating_sub(1 + 2 + detail + gpus + 3);
     let later = match later.min(future.len() + 1) {
         0..4 => 0,
@@ -61,7 +61,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     }
 }
 
-/// Why the chosen one waits, what is done for it, when it starts.
+/// Why the chosen one waits, the plan for it, and when it starts.
 pub(super) fn detail(model: &Model, id: &str, look: &Look, cols: usize) -> Vec<Line<'static>> {
     let (theme, dash) = (&look.theme, look.glyphs.dash);
     let Some(waiting) = model.waiting(id) else {
@@ -113,7 +113,7 @@ pub(super) fn detail(model: &Model, id: &str, look: &Look, cols: usize) -> Vec<L
     out.lines
 }
 
-/// Length of the axis, as the viewer zooms, and how long after now the last end or start is that is known; milliseconds.
+/// Length of the axis at the viewer's zoom, and the last known end or start after now; milliseconds.
 pub(crate) fn axis_of(model: &Model, snapshot: &Snapshot) -> (u64, u64) {
     let ends = snapshot.claims.iter().filter_map(|c| c.ends_ms);
     let starts = snapshot.queue.iter().filter_map(|q| q.expected_ms);
@@ -291,8 +291,8 @@ fn free_when(
     line
 }
 
-/// The part of a GPU that its holders leave when those have ended that end then: nothing of what is planned for others,
-/// and no more than now beside programs of which no end is known.
+/// The free part of a GPU after the claims that end by then: without what is planned for others, and no more than now
+/// beside programs without a known end.
 fn left_after(gpu: &GpuView, snapshot: &Snapshot, at: u64) -> f64 {
     let mut programs = overview::programs(snapshot, gpu.index);
     if closed(gpu).is_some() || gpu.planned_for.is_some() {
@@ -305,7 +305,7 @@ fn left_after(gpu: &GpuView, snapshot: &Snapshot, at: u64) -> f64 {
     (1.0 - stay.iter().map(|(_, size)| size).sum::<f64>()).clamp(0.0, 1.0)
 }
 
-/// The largest part and whole GPUs, now by the service's word, later by what ends and is not planned for others.
+/// The largest part and whole GPUs: now by the service's figure, later by what ends and is not planned for others.
 fn future(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
     let (model, snapshot) = (view.model, view.snapshot);
     let Some(now) = &snapshot.claimable_now else {
@@ -320,7 +320,7 @@ fn future(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
         0 => "none".to_owned(),
         n => n.to_string(),
     };
-    // The GPU of which most is free at a time, and what can be had of it.
+    // The GPU with the largest free part at a time, and that part.
     let column = |time: String, free: Vec<f64>| {
         let parts = free.iter().zip(&snapshot.gpus).rev();
         let best = parts.max_by(|a, b| a.0.total_cmp(b.0));

@@ -1,4 +1,4 @@
-//! What is used beside what is claimed, on one line: a solid bar with a tick at the claim.
+//! Use beside the claim, on one line: a solid bar with a tick at the claim.
 
 use ratatui::text::{Line, Span};
 
@@ -7,13 +7,13 @@ use crate::theme::Look;
 /// All in the unit of `whole`, which is the full width.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Bullet {
-    /// Used; absent where nobody knows.
+    /// Used; absent if unknown.
     pub(crate) used: Option<f64>,
     pub(crate) claim: f64,
     pub(crate) whole: f64,
 }
 
-/// Eighths of cells that a part of a whole takes, kept inside; something is never nothing.
+/// Eighths of cells for a part of a whole, clamped; anything above zero is at least one.
 pub(super) fn eighths(part: f64, whole: f64, cells: usize) -> usize {
     if !(part > 0.0 && whole > 0.0) {
         return 0;
@@ -31,8 +31,8 @@ impl Bullet {
         }
     }
 
-    /// In `cells` columns: used, then unused up to the tick or burst past it, then nobody's. Without a tick where the
-    /// claim is nothing or everything.
+    /// In `cells` columns: used, then unused up to the tick or burst past it, then free. Without a tick if the claim
+    /// is zero or the whole.
     pub(crate) fn line(&self, cells: usize, look: &Look) -> Line<'static> {
         let (theme, glyphs) = (&look.theme, &look.glyphs);
         let filled = eighths(self.used.unwrap_or(0.0), self.whole, cells);
@@ -48,7 +48,7 @@ impl Bullet {
                     let over = self.used.is_some_and(|used| used > most);
                     (glyphs.tick[usize::from(over)], theme.text)
                 }
-                // In the middle, so that it is not read as a little.
+                // In the middle, so that it is not read as a small value.
                 None if at == cells / 2 => (glyphs.dash, theme.dim),
                 None => (" ", theme.text),
                 Some(_) if at < full && at < end => (glyphs.used, theme.used),
@@ -92,7 +92,7 @@ mod tests {
             (Some(0.01), 5.0, "▏░░░░│····"),
             (Some(10.0), 10.0, "██████████"),
             (Some(99.0), 5.0, "█████┃▒▒▒▒"),
-            // Nobody's claim: all of it is use.
+            // Without a claim all of it is use.
             (Some(4.0), 0.0, "████······"),
             (Some(f64::NAN), 5.0, "░░░░░│····"),
         ] {

@@ -1,4 +1,4 @@
-//! What holds until when, on a linear axis of time: one row of segments.
+//! Segments on a linear axis of time: one row.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -9,11 +9,11 @@ use crate::theme::Look;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Segment {
-    /// From here to there, parts of the whole axis.
+    /// From here to there, fractions of the whole axis.
     pub(crate) from: f64,
     pub(crate) to: f64,
     pub(crate) label: String,
-    /// It is planned, not held.
+    /// Planned, not held.
     pub(crate) planned: bool,
     pub(crate) limit: bool,
 }
@@ -44,7 +44,7 @@ impl Widget for Gantt<'_> {
                 (true, false) => "-",
             };
             let end = usize::from(segment.limit && cols > 0);
-            // The whole label, or what can be read of it, or the name of the first.
+            // The whole label, or a readable part of it, or the first name.
             let room = cols - end;
             let first = segment.label.split(' ').next().unwrap_or_default();
             let label = match &segment.label {

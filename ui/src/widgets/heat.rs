@@ -1,4 +1,4 @@
-//! The hours of the week: what was used of what was claimed in each, as a shade.
+//! The hours of the week: used of claimed in each, as a shade.
 
 use gshare_proto::Heat;
 use ratatui::buffer::Buffer;
@@ -20,7 +20,7 @@ pub(crate) struct Week<'a> {
 }
 
 impl Week<'_> {
-    /// Used of claimed: more is darker; nothing claimed is blank, and what nobody knows a dash.
+    /// Used of claimed: more is darker; nothing claimed is blank, unknown is a dash.
     fn sign(&self, day: usize, hour: usize) -> &'static str {
         let glyphs = &self.look.glyphs;
         let of = |table: &[Vec<Option<f32>>]| table.get(day)?.get(hour).copied().flatten();

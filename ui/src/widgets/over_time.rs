@@ -1,4 +1,4 @@
-//! What was used over time as an area, and what was claimed as a dotted line, on ratatui's chart.
+//! Used over time as an area, and claimed as a dotted line, on ratatui's chart.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -12,14 +12,14 @@ use crate::theme::Look;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Moment {
     pub(crate) claimed: f64,
-    /// Used; absent where nobody knows.
+    /// Used; absent if unknown.
     pub(crate) used: Option<f64>,
     pub(crate) waiting: f64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OverTime<'a> {
-    /// The oldest first, [`per_cell`] of them a column; nothing is drawn where nothing was recorded.
+    /// The oldest first, [`per_cell`] of them a column; gaps where nothing was recorded.
     pub(crate) moments: &'a [Option<Moment>],
     pub(crate) top: f64,
     pub(crate) look: &'a Look,
@@ -30,7 +30,7 @@ pub(crate) fn per_cell(look: &Look) -> usize {
     if look.glyphs.lines { 2 } else { 1 }
 }
 
-/// What a dot stands for; where a column and a row of dots have several, the last of these colours the cell.
+/// Meaning of a dot; in a cell with several, the last of these decides the colour.
 const CLAIM: usize = 0;
 const BURST: usize = 1;
 const USED: usize = 2;
@@ -40,7 +40,7 @@ impl OverTime<'_> {
     fn heights(&self, most: usize) -> Vec<(usize, usize)> {
         let height = |amount: f64| {
             let part = (amount / self.top.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0) * most as f64;
-            // Something is never nothing.
+            // Anything above zero is at least one.
             (part.round() as usize).max(usize::from(amount > 0.0))
         };
         let of = |m: &Option<Moment>| {
@@ -74,7 +74,7 @@ impl Widget for OverTime<'_> {
         let width = usize::from(area.width) * across;
         let height = usize::from(area.height) * down;
         let heights = self.heights(height);
-        // A set of data draws over the one before cell by cell, so all dots of a cell are in the set of its colour.
+        // A data set draws over the previous one cell by cell, so all dots of a cell are in the set of its colour.
         let mut sets: [Vec<(f64, f64)>; 3] = Default::default();
         for (cell, tops) in heights.chunks(across).enumerate() {
             for row in 0..usize::from(area.height) {
@@ -108,7 +108,7 @@ impl Widget for OverTime<'_> {
             .x_axis(bounds(width))
             .y_axis(bounds(height))
             .render(area, buf);
-        // How much was claimed, and no word of what was used.
+        // The claimed amount, without a statement about use.
         for x in 0..area.width {
             let from = usize::from(x) * across;
             let moments = self.moments.iter().skip(from).take(across);

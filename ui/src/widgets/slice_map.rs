@@ -1,5 +1,5 @@
-//! A GPU as a map of slices, as programs for disks draw them: the names of those who hold it, and beneath, in the same
-//! columns, what each uses. Use above a claim flows on into what is free, then into what others leave.
+//! A GPU as a map of slices, as disk tools draw them: the holders' names, and below, in the same columns, what each
+//! uses. Burst is drawn in the free part, then in others' unused parts.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -11,18 +11,18 @@ use crate::theme::Look;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Slice {
-    /// Its names, the most telling first; the first that fits is shown.
+    /// Its names, the most informative first; the first that fits is shown.
     pub(crate) names: Vec<String>,
     pub(crate) id: String,
     pub(crate) size: f64,
     pub(crate) kind: Kind,
-    /// Used part of the slice, 0 to 1; absent where nobody knows.
+    /// Used fraction of the slice, 0 to 1; absent if unknown.
     pub(crate) used: Option<f64>,
     pub(crate) burst: f64,
 }
 
 impl Slice {
-    /// Of this size, with names of which the most telling is first.
+    /// A slice of this size, with names, the most informative first.
     pub(crate) fn new(kind: Kind, size: f64, names: impl IntoIterator<Item = String>) -> Self {
         Self {
             names: names.into_iter().collect(),
@@ -77,7 +77,7 @@ const LEAST_CUT: usize = 8;
 const SMALL: f64 = 2.0;
 
 impl SliceMap<'_> {
-    /// Puts slices together that would have too few cells, where there are several.
+    /// Merges slices that would have too few cells, if there are several.
     fn gathered(&self, cells: usize) -> Vec<Slice> {
         let whole = whole(&self.slices);
         let is_small = |s: &Slice| s.kind == Kind::Held && s.size / whole * (cells as f64) < SMALL;
@@ -101,7 +101,7 @@ impl SliceMap<'_> {
         out
     }
 
-    /// The cells of each slice: rounded at their edges, each at least one.
+    /// The cells of each slice: rounded at the edges, at least one each.
     fn cells(slices: &[Slice], cells: usize) -> Vec<usize> {
         let whole = whole(slices);
         let (mut sum, mut edge) = (0.0, 0);
@@ -175,7 +175,7 @@ impl SliceMap<'_> {
         let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
         for (x, seen) in (area.x..area.right()).zip(uses) {
             let (sign, style) = match seen {
-                // What is left of the cell is unused.
+                // The rest of the cell is unused.
                 Use::Used(n) if *n < 8 => {
                     let behind = theme.unused.bg.map(|bg| theme.used.bg(bg));
                     (glyphs.eighths[n - 1], behind.unwrap_or(theme.used))
@@ -254,7 +254,7 @@ impl Widget for SliceMap<'_> {
                 Kind::Held => theme.text,
                 Kind::Rest => theme.dim,
             };
-            // The first cell shows the use where one can be spared.
+            // The first cell shows the use if one can be spared.
             let spare = u16::from(last == 0 && slice.kind != Kind::Mine && width(&name) < *n);
             let (to, _) = buf.set_stringn(part.x + spare, part.y, &name, *n, style);
             if last == 0 {
@@ -322,7 +322,7 @@ mod tests {
                 "┃░░░░░░░░┃████████████████┃▒c2▒▒▒▒▒┃"
             ]
         );
-        // In one row the use is behind the names.
+        // With one row the use is behind the names.
         assert_eq!(
             draw(slices, 36, 1),
             ["┃░c1 vit░┃█c2 train.py████┃▒free▒▒▒┃"]

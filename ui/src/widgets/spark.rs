@@ -1,5 +1,5 @@
-//! The last minutes of a percentage on ratatui's sparkline, the newest value at the right. What is known to be nothing
-//! has the lowest level, what is not known is blank.
+//! The last minutes of a percentage on ratatui's sparkline, the newest value at the right. Zero has the lowest level,
+//! unknown is blank.
 
 use ratatui::symbols::bar;
 use ratatui::widgets::{RenderDirection, Sparkline};

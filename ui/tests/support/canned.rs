@@ -1,5 +1,4 @@
-//! Snapshots to draw: workstations as they could be, at a fixed moment. Shared by the tests and by
-//! `examples/canned.rs`.
+//! Snapshots to draw: possible workstations at a fixed moment. Shared by the tests and by `examples/canned.rs`.
 #![allow(dead_code, unused_imports, reason = "each user draws some of them")]
 
 mod crowd;
@@ -197,7 +196,7 @@ fn advice(text: &str, command: &str) -> Advice {
     }
 }
 
-/// Four RTX 4090 with estimates only, one process in no claim, one claim waiting.
+/// Four RTX 4090 with estimates only, one process without a claim, one claim waiting.
 pub(crate) fn workstation() -> Snapshot {
     let gpu = |index, used, claimed, unclaimed, sm_claimed, active, occupancy, busy| Gpu {
         index,
@@ -293,7 +292,7 @@ pub(crate) fn workstation() -> Snapshot {
         )
         .view(),
     ];
-    // An idle claim is known to do nothing: that is 0, not unknown.
+    // An idle claim has a known use of 0.
     for figures in &mut claims[0].gpus {
         figures.sm_active = measured(0.0, Source::Shim);
         figures.sm_occupancy = measured(0.0, Source::Shim);
@@ -509,7 +508,7 @@ pub(crate) fn demo() -> Snapshot {
     base
 }
 
-/// The same workstation while room is made: a claim that will move, one that has left its GPU, leases that end.
+/// The same workstation while room is made: a claim that will move, an offloaded one, time limits that end.
 pub(crate) fn eventful() -> Snapshot {
     let mut base = workstation();
     for claim in &mut base.claims {

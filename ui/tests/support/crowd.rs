@@ -1,10 +1,10 @@
-//! Snapshots at the edges: no service, and everything at once.
+//! Extreme snapshots: no service, and everything at once.
 
 use gshare_proto::{Caps, GpuState, GpuView, QueueView, Snapshot, Source, UserView};
 
 use super::{gib, measured, workstation};
 
-/// No service: what NVML says, and no claims.
+/// No service: NVML's figures, and no claims.
 pub(crate) fn monitor() -> Snapshot {
     let mut base = workstation();
     base.service = None;
@@ -29,8 +29,8 @@ pub(crate) fn monitor() -> Snapshot {
     base
 }
 
-/// Everything at once: 16 GPUs, one of them lost and one hung, 60 claims, 9 waiting, long and strange
-/// words, figures that are not known.
+/// Everything at once: 16 GPUs, one of them lost and one hung, 60 claims, 9 waiting, long and strange names, unknown
+/// figures.
 pub(crate) fn crowd() -> Snapshot {
     let mut base = workstation();
     base.claimable_now = None;

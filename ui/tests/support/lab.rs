@@ -68,7 +68,7 @@ fn claim((n, user, gpu, size, time, used): Held) -> ClaimView {
     view
 }
 
-/// A GPU with all that claims and programs without one use of it.
+/// A GPU with the use by claims and by programs without one.
 fn gpu(index: u32, claims: &[ClaimView], outside: f64) -> GpuView {
     let parts = || {
         let all = claims.iter().flat_map(|c| &c.gpus);
@@ -108,7 +108,7 @@ fn gpus(claims: &[ClaimView]) -> Vec<GpuView> {
         throttle: Some(vec!["heat".to_owned()]),
         ..gshare_proto::HealthView::default()
     });
-    // What the driver leaves beside a program without a claim.
+    // The driver leaves nothing beside a program without a claim.
     gpus[3].claimable = 0.0;
     gpus
 }
@@ -231,7 +231,7 @@ pub(crate) fn nothing_free() -> Snapshot {
     ];
     for claim in &mut base.claims {
         claim.announced = None;
-        // They leave time to those that have come.
+        // They leave time to the new claims.
         let time = match claim.id.as_str() {
             "c2" => 79.0,
             "c3" => 54.0,
@@ -252,7 +252,7 @@ pub(crate) fn nothing_free() -> Snapshot {
     base
 }
 
-/// Eight GPUs on the day after the installation: nobody claims, programs run.
+/// Eight GPUs on the day after the installation: programs run without claims.
 pub(crate) fn first_day() -> Snapshot {
     let mut base = lab();
     base.claims.clear();

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use portable_pty::{Child, CommandBuilder, ExitStatus, MasterPty, PtySize, native_pty_system};
 
-/// Nothing here takes this long, even on a busy machine.
+/// Longer than anything here takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The terminal and what has been written to it.
@@ -21,7 +21,7 @@ pub(crate) struct Seen {
     pub(crate) raw: Vec<u8>,
 }
 
-/// Bytes at the end that belong to a synchronized update that has not ended.
+/// Bytes at the end that belong to an incomplete synchronized update.
 fn unfinished(raw: &[u8]) -> usize {
     let last = |mark: &[u8]| raw.windows(mark.len()).rposition(|bytes| bytes == mark);
     match (last(b"\x1b[?2026h"), last(b"\x1b[?2026l")) {
@@ -36,7 +36,7 @@ pub(crate) struct Canned {
     pub(crate) child: Box<dyn Child + Send + Sync>,
     pub(crate) master: Box<dyn MasterPty + Send>,
     keys: Box<dyn Write + Send>,
-    /// How the terminal was set before.
+    /// The terminal's settings before.
     pub(crate) before: String,
 }
 
@@ -68,8 +68,8 @@ impl Canned {
         Self::start_at((80, 24), args, &[])
     }
 
-    /// At any size, with variables for the program beside those of a terminal with 256 colours and UTF-8. An empty
-    /// value takes one away.
+    /// At any size, with variables for the program besides those of a terminal with 256 colours and UTF-8. An empty
+    /// value removes a variable.
     pub(crate) fn start_at((cols, rows): (u16, u16), args: &[&str], vars: &[(&str, &str)]) -> Self {
         let pty = native_pty_system().openpty(size(rows, cols)).unwrap();
         let before = format!("{:?}", pty.master.get_termios());
@@ -106,7 +106,7 @@ impl Canned {
             while let Ok(n @ 1..) = output.read(&mut buf) {
                 let seen = &mut *shared.lock().unwrap_or_else(PoisonError::into_inner);
                 seen.raw.extend_from_slice(&buf[..n]);
-                // What comes as one update is seen at once, as on a terminal.
+                // An update appears as a whole, as on a terminal.
                 let end = seen.raw.len() - unfinished(&seen.raw);
                 if end > shown {
                     seen.parser.process(&seen.raw[shown..end]);
@@ -130,7 +130,7 @@ impl Canned {
         f(&self.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What is on the terminal, its lines without blanks at the end.
+    /// The terminal's text, its lines without blanks at the end.
     pub(crate) fn text(&self) -> String {
         self.look(|s| s.parser.screen().contents())
     }
@@ -179,7 +179,7 @@ impl Canned {
         kill(Pid::from_raw(pid), signal).unwrap();
     }
 
-    /// State of the process by /proc: `T` is stopped.
+    /// State of the process from /proc: `T` is stopped.
     pub(crate) fn state(&self) -> Option<char> {
         let pid = self.child.process_id()?;
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -190,7 +190,7 @@ impl Canned {
         format!("{:?}", self.master.get_termios())
     }
 
-    /// The screen is gone and the terminal is as before.
+    /// The screen is gone and the terminal is restored.
     pub(crate) fn assert_given_back(&self) {
         self.until("ordinary screen", |c| {
             c.look(|s| !s.parser.screen().alternate_screen())
@@ -219,7 +219,7 @@ impl Canned {
 
 impl Drop for Canned {
     fn drop(&mut self) {
-        // After a failed test; otherwise it has ended already.
+        // After a failed test; otherwise it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! A day that was recorded: two users, a night, an hour without a service.
+//! A recorded day: two users, a night, an hour without a service.
 
 use gshare_proto::{Heat, HistoryPoint, HistorySeries, HistoryView, Idle, Usage};
 

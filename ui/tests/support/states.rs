@@ -2,7 +2,7 @@
 
 use gshare_proto::{Figure, Snapshot, Source};
 
-/// Numbers that follow from a seed: the multiplier and the shifts of splitmix64.
+/// Numbers from a seed: the multiplier and the shifts of splitmix64.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! What administrators do to others; each asks first.
+//! Administrators' actions on others' claims; each asks first.
 
 use gshare_proto::{AdminCall, Call, GpuView};
 

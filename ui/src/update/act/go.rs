@@ -1,4 +1,4 @@
-//! Going about: screens, parts, rows, groups.
+//! Navigation: screens, sections, rows, groups.
 
 use gshare_proto::HistoryBy;
 
@@ -53,20 +53,20 @@ pub(crate) fn turn(model: &mut Model, open: bool) {
     model.settle();
 }
 
-/// Steps of the axis at most in each direction.
+/// Maximum zoom steps of the axis in each direction.
 const ZOOM: isize = 5;
 
 pub(crate) fn zoom(model: &mut Model, by: isize) {
     model.zoom = (model.zoom + by).clamp(-ZOOM, ZOOM);
 }
 
-/// Half of the Queue's axis, and how long after now that axis and the last thing that is known end.
+/// Half of the Queue's axis, and the time after now at which that axis and the last known event end.
 pub(crate) fn half_axis(model: &Model) -> (u64, u64) {
     let axis = model.snapshot.as_ref().map(|s| axis_of(model, s));
     axis.map_or((0, 0), |(length, last)| (length / 2, last.max(length)))
 }
 
-/// Whether something is known of the time after the first half of the Queue's axis.
+/// Whether anything is known after the first half of the Queue's axis.
 pub(crate) fn some_ahead(model: &Model) -> Result<(), String> {
     let (half, last) = half_axis(model);
     need(
@@ -86,7 +86,7 @@ pub(crate) fn look_ahead(model: &mut Model, on: bool) {
 pub(crate) fn look_back(model: &mut Model, by: isize) {
     let all = Span::ALL;
     let at = all.iter().position(|s| *s == model.past.span).unwrap_or(0);
-    // What is shown is of the span before until the answer comes.
+    // The previous period stays visible until the answer arrives.
     model.past.span = all[at.saturating_add_signed(by).min(all.len() - 1)];
     model.past.back = 0;
     refresh(model);
@@ -103,7 +103,7 @@ pub(crate) fn next_split(model: &mut Model) {
     refresh(model);
 }
 
-/// Goes by some rows; where none is chosen, to the first or the last.
+/// Moves by some rows; without a choice, to the first or the last.
 pub(crate) fn by_rows(model: &mut Model, by: isize) {
     let unchosen = if by < 0 { usize::MAX } else { 0 };
     let at = model.chosen_index(model.focus());

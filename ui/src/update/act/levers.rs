@@ -1,4 +1,4 @@
-//! Claims leave their GPUs and come back while their programs live.
+//! Offloading and restoring claims whose programs live on.
 
 use gshare_proto::{Call, ClaimView, LeverWish, messages};
 
@@ -6,7 +6,7 @@ use super::{Asking, ask, called, own_claim};
 use crate::model::{Asked, Model, Question, Tone, can_be_kept, ends_idle, mem_used};
 use crate::text;
 
-/// What taking the chosen claim off its GPU means, or why it cannot be.
+/// The confirmation for offloading the chosen claim, or why it is not possible.
 pub(crate) fn offload(model: &Model) -> Asking {
     let claim = own_claim(model)?;
     let id = &claim.id;
@@ -33,7 +33,7 @@ fn lever(claim: &ClaimView, wish: LeverWish) -> Call {
     Call::Lever { id, wish }
 }
 
-/// Brings the chosen claim back onto a GPU, or why it cannot be.
+/// The call that restores the chosen claim, or why it is not possible.
 pub(crate) fn restorable(model: &Model) -> Result<Call, String> {
     let claim = own_claim(model)?;
     match claim.place.word.as_deref() {
@@ -51,7 +51,7 @@ pub(crate) fn restore(model: &mut Model) {
     }
 }
 
-/// The claim that would be kept: the chosen one, else the first of the viewer's that something was announced for.
+/// The claim to keep: the chosen one, otherwise the viewer's first with an announcement.
 pub(crate) fn keepable(model: &Model) -> Result<String, String> {
     model.service()?;
     let told = |c: &ClaimView| (c.announced.is_some() && can_be_kept(c)) || ends_idle(c);

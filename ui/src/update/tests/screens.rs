@@ -10,7 +10,7 @@ use crate::model::{Page, Sort};
 fn the_dialog_shows_what_the_service_says_to_what_is_typed() {
     let mut m = at_work();
     let trials = calls(press(&mut m, "n<backspace>"));
-    // One question at a time: what was typed meanwhile is asked when the first is answered.
+    // One dry run at a time: text typed meanwhile is tried after the first answer.
     let [(seq, Call::Try(spec))] = &trials[..] else {
         panic!("{trials:?}")
     };
@@ -42,7 +42,7 @@ fn the_dialog_shows_what_the_service_says_to_what_is_typed() {
         "{text}"
     );
     assert!(text.contains("with -g .2 it would start now"), "{text}");
-    // Where the service finds room, what the screen guessed does not count.
+    // If the service finds room, the screen's own guess does not count.
     press(&mut m, "<c-u>2");
     let seq = *m.asked.keys().next_back().unwrap();
     let yes = Tried {
@@ -84,7 +84,7 @@ fn a_claim_gets_another_size() {
     answer_with(&mut m, *seq, Ok(Reply::Resized(resized)));
     assert_eq!(m.dialog, None);
     assert!(screen(&m).contains("c12: 0.20 of GPU 0"));
-    // Not somebody else's, and not a process outside claims.
+    // Neither another user's, nor a process without a claim.
     press(&mut m, "jr");
     assert!(screen(&m).contains("c14 belongs to vis"));
     press(&mut m, "<end>r");
@@ -109,7 +109,7 @@ fn a_lease_is_put_off() {
             by_s: 1800
         }
     );
-    // What has no end cannot be put off.
+    // A claim without an end cannot be extended.
     let mut m = at_work();
     press(&mut m, "e");
     assert!(screen(&m).contains("c12 has no time limit"));
@@ -187,13 +187,13 @@ fn administrators_act_on_anybodys_claims_and_gpus_after_a_yes() {
     assert!(press(&mut m, "<enter>K").is_empty());
     assert!(matches!(m.dialog, Some(Dialog::Detail { .. })));
     assert!(screen(&m).contains("that is for administrators"));
-    // Not from the list itself: Caps Lock is no wish.
+    // Not from the list itself, to guard against Caps Lock.
     let mut m = model(ROOT, (80, 24), canned::workstation());
     assert!(press(&mut m, "KDM").is_empty());
     assert_eq!(m.dialog, None);
 }
 
-/// Until the viewer chooses a row, the first one is marked, whatever comes; a chosen one is kept.
+/// Until the viewer chooses a row, the first one is marked, whatever arrives; a chosen one is kept.
 #[test]
 fn the_first_row_is_marked_until_the_viewer_chooses_another() {
     let mut m = model(ROOT, (110, 30), canned::workstation());
@@ -268,7 +268,7 @@ fn mouse(kind: MouseEventKind, column: u16, row: u16) -> MouseEvent {
     }
 }
 
-/// Where a text is on the screen.
+/// The place of a text on the screen.
 fn place(m: &Model, text: &str) -> (u16, u16) {
     let shown = screen(m);
     let (y, line) = shown
@@ -314,7 +314,7 @@ fn a_click_does_what_is_under_it() {
     click(&mut m, x + 2, y);
     assert!(matches!(&m.dialog, Some(Dialog::Form(form)) if form.focus == 3));
     press(&mut m, "<esc>");
-    // The wheel goes through the rows.
+    // The wheel moves through the rows.
     press(&mut m, "1<right><right><right><home>");
     update(&mut m, Msg::Mouse(mouse(MouseEventKind::ScrollDown, 5, 5)));
     assert_eq!(m.chosen_index(m.focus()), Some(3));
@@ -350,7 +350,7 @@ fn the_doctor_is_asked_when_the_health_is_looked_at() {
     assert!(text.contains("COULD BE STRONGER 1"), "{text}");
     press(&mut m, "<end><enter>");
     assert!(screen(&m).contains("mend it so"), "{}", screen(&m));
-    // Not again at once, but on request; the Overview asks for its own dry run alone.
+    // Not again at once, but on request; the Overview requests only its own dry run.
     let asked = calls(press(&mut m, "<esc>15"));
     assert!(
         asked.iter().all(|(_, call)| matches!(call, Call::Try(_))),
@@ -434,7 +434,7 @@ fn the_axis_of_the_queue_goes_on_and_back_but_not_before_now() {
     let end = m.clock.now_ms + 20 * 3_600_000;
     m.snapshot.as_mut().unwrap().claims[0].ends_ms = Some(end);
     press(&mut m, "3");
-    // Without the line for what a key says.
+    // Without the key line.
     let screen = |m: &Model| screen(m).lines().take(38).collect::<String>();
     let first = screen(&m);
     press(&mut m, "[");
@@ -458,7 +458,7 @@ fn the_axis_of_the_queue_goes_on_and_back_but_not_before_now() {
     press(&mut m, "-");
     press(&mut m, "[");
     assert_eq!(screen(&m), first);
-    // On to the end of what is known and no further; another page forgets it.
+    // Up to the end of what is known; another page resets it.
     for _ in 0..100 {
         press(&mut m, "]");
     }

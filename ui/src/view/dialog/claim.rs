@@ -1,4 +1,4 @@
-//! What a claim that is being typed would get: where, when, whether it lasts, and how it is used.
+//! What the typed claim would get: where, when, for how long, and how the GPU is used.
 
 use gshare_proto::{GpuView, Tried};
 use ratatui::text::Line;
@@ -35,7 +35,7 @@ fn part(tried: &Tried, gpu: &GpuView) -> Option<String> {
     ))
 }
 
-/// When it starts, and what would be done to others for it.
+/// When it starts, and what others lose for it.
 fn start(tried: &Tried, model: &Model) -> String {
     let gpus: Vec<String> = tried.gpus.iter().map(|g| g.gpu.to_string()).collect();
     if tried.starts {
@@ -62,7 +62,7 @@ fn start(tried: &Tried, model: &Model) -> String {
     text
 }
 
-/// Rows that it always takes, so that the box keeps its height while somebody types.
+/// Its fixed number of rows, so that the box keeps its height during typing.
 pub(super) const ROWS: usize = 9;
 
 pub(super) fn lines(tried: &Tried, view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
@@ -95,7 +95,7 @@ pub(super) fn lines(tried: &Tried, view: &View<'_>, cols: usize) -> Vec<Line<'st
         out.tell("then", then, theme.dim, 1);
     }
     if let Some((gpu, first)) = gpu.zip(first).filter(|_| !off) {
-        // The GPU with the part that would be the viewer's.
+        // The GPU with the viewer's future part.
         let slices = overview::slices_with(view, gpu, first.sm);
         let map = SliceMap {
             slices,

@@ -1,4 +1,4 @@
-//! Everything about one row: what it holds and uses in pictures, then the facts.
+//! The page of a row: what it holds and uses in pictures, then the facts.
 
 use gshare_proto::counts::many;
 use gshare_proto::{
@@ -105,7 +105,7 @@ impl Page<'_> {
         }
     }
 
-    /// A label, then a picture of a row each.
+    /// A label, then a picture of one row for each line.
     fn picture(&mut self, label: &str, lines: Vec<Line<'static>>) {
         for (i, picture) in lines.into_iter().enumerate() {
             let label = if i == 0 { label } else { "" };
@@ -115,7 +115,7 @@ impl Page<'_> {
         }
     }
 
-    /// Used of a whole beside the claim, and both in words.
+    /// Use and claim of a whole as a bullet, and both in words.
     fn bullet(&mut self, label: &str, bullet: Bullet, words: String) {
         let cells = self.cols.saturating_sub(LABEL + 34).min(40);
         let mut line = bullet.line(cells, self.view.look);
@@ -191,7 +191,7 @@ impl Page<'_> {
             true => claim.what.clone(),
             false => claim.command.join(" "),
         };
-        // A claim that is only held runs nothing.
+        // A claim without a command runs nothing.
         if !matches!(command.as_str(), "" | "-") {
             self.tell("command", command);
         }
@@ -262,7 +262,7 @@ impl Page<'_> {
         self.tell("  use", text);
     }
 
-    /// Three figures, each with where it is from.
+    /// Three figures, each with its source.
     fn activity(&self, time: Option<Figure>, sm: Option<Figure>, occ: Option<Figure>) -> String {
         let [time, sm, occ] = [time, sm, occ].map(|figure| {
             let text = self.view.percent(figure);
@@ -341,7 +341,7 @@ impl Page<'_> {
 
     fn user(&mut self, user: &UserView) {
         let view = self.view;
-        // Like with like: use is of the kind that sizes are in.
+        // Compare like with like: use in the unit of sizes.
         let gpus = view.snapshot.gpus.iter();
         let claims = view.snapshot.claims.iter();
         let sum = sums(claims.filter(|c| c.uid == user.uid), view.snapshot);
@@ -356,7 +356,7 @@ impl Page<'_> {
         let (used, claimed) = (view.at_least(sum.compute), percent(sum.claimed));
         let words = format!("uses {used}, claims {claimed} % of a GPU");
         self.bullet("compute", bullet, words);
-        // With what the user's programs hold without a claim.
+        // Including what the user's programs hold without a claim.
         let whole: Option<u64> = gpus.map(GpuView::mem_whole).sum();
         let programs = view.snapshot.unclaimed.iter();
         let own = programs.filter(|u| u.user.as_ref() == Some(&user.user) && !u.graphics);

@@ -1,4 +1,4 @@
-//! The help: keys from the table that handles them, and what the signs mean.
+//! The help: keys from the table that handles them, and the meaning of the signs.
 
 use ratatui::text::Line;
 
@@ -7,7 +7,7 @@ use crate::view::{Facts, View, line};
 
 const KEYS: usize = 14;
 
-/// From so many columns on it has two columns.
+/// With this many columns or more it has two columns.
 const TWO: usize = 100;
 
 pub(super) fn lines(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
@@ -19,7 +19,7 @@ pub(super) fn lines(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
         out.signed((sign, theme.key), (text, theme.text), 4);
     };
     for (context, title) in Context::ALL {
-        // The keys of the demo and of a recording are none elsewhere.
+        // Keys of the demo and of recordings are listed only there.
         let works = |c: &&Command| {
             (c.shown != "Space" || model.caption.is_some())
                 && (!c.help.starts_with("in a recording") || model.recorded)

@@ -1,4 +1,4 @@
-//! FREE NOW: what the viewer could claim at this moment, by model.
+//! FREE NOW: what the viewer could claim now, by model.
 
 use gshare_proto::totals::{size_of, slows, wasted};
 use gshare_proto::{GpuView, ModelRoomView, Tried};
@@ -13,11 +13,11 @@ use crate::view::{Scene, View, line, span};
 pub(super) struct Answer {
     /// The large figure: `0.40`, `3`.
     amount: String,
-    /// What it is of: `RTX 4090, 9.3 GiB, GPU 6`.
+    /// Its description: `RTX 4090, 9.3 GiB, GPU 6`.
     of: String,
-    /// Whether the viewer keeps it: `yours`.
+    /// Whether it lasts: `yours`.
     lasts: Option<String>,
-    /// Parts of a GPU, or of an instance.
+    /// Fraction of a GPU, or of an instance.
     size: f64,
     of_instance: bool,
 }
@@ -35,7 +35,7 @@ fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
     let names: Vec<String> = has.iter().map(|g| g.index.to_string()).collect();
     let place = match (&names[..], room.whole) {
         ([], _) => String::new(),
-        // Of several that have the part, the first.
+        // The first of several with the largest part.
         ([first, ..], 0) => {
             let bytes = |bytes| format!(", {} GiB", gib(bytes));
             let bytes = bytes_of(has[0], size).map(bytes).unwrap_or_default();
@@ -69,7 +69,7 @@ fn of_model<'a>(
     gpus.filter(|g| g.model == room.model || g.short == room.model)
 }
 
-/// The model as it is called beside its GPUs.
+/// The model, named as beside its GPUs.
 fn short(view: &View<'_>, room: &ModelRoomView) -> String {
     let gpu = of_model(view, room).next();
     gpu.map_or_else(|| room.model.clone(), gpus::called)
@@ -82,7 +82,7 @@ pub(in crate::view) fn keeps(tried: &Tried) -> &'static str {
     }
 }
 
-/// By model, most first, and what is of an instance after what is of a GPU; none where nobody says, nor while any program
+/// By model, the largest first, instances after GPUs; none if the service does not report it, or while any program
 /// may use any GPU.
 pub(super) fn answers(view: &View<'_>) -> Option<Vec<Answer>> {
     let now = view.snapshot.claimable_now.as_ref()?;
@@ -113,7 +113,7 @@ fn whose(model: &Model) -> String {
 }
 
 impl Answer {
-    /// What it is of; `whole` with whether the viewer keeps it, which is else left for another row.
+    /// Its description; with `whole` also whether it lasts, which otherwise stands in another row.
     fn text(&self, whole: bool) -> String {
         match self.lasts.as_ref().filter(|_| whole) {
             Some(lasts) => format!("{}: {lasts}", self.of),
@@ -130,7 +130,7 @@ fn said(view: &View<'_>, answer: &Answer, whole: bool) -> Line<'static> {
     }
 }
 
-/// For whom, how much of each model, and when there may be more, in a sentence.
+/// For whom, how much of each model, and when there may be more, as a sentence.
 pub(in crate::view) fn free_now(view: &View<'_>) -> String {
     let Some(all) = answers(view) else {
         return String::new();
@@ -142,7 +142,7 @@ pub(in crate::view) fn free_now(view: &View<'_>) -> String {
     format!("FREE NOW{}: {}", whose(view.model), said.join("; "))
 }
 
-/// When others make room where nothing is free.
+/// When others make room, if nothing is free.
 fn made(view: &View<'_>) -> Vec<String> {
     let now = view.snapshot.claimable_now.iter();
     let rooms = now.flat_map(|now| &now.models);
@@ -155,7 +155,7 @@ fn made(view: &View<'_>) -> Vec<String> {
     made.collect()
 }
 
-/// `in 30s`, where others make room for what was tried then.
+/// `in 30s`, if others make room for the tried size then.
 pub(in crate::view) fn made_for(tried: &Tried, asked_ms: u64) -> Option<String> {
     let at = tried.expected_ms.filter(|_| !tried.takings.is_empty())?;
     let wait = seconds(at.saturating_sub(asked_ms).div_ceil(1000));
@@ -201,7 +201,7 @@ pub(super) fn draw(view: &View<'_>, answers: Option<&[Answer]>, area: Rect, scen
         scene.line(head, area, 0);
         return large(view, all, later, area, scene);
     }
-    // The best in the first row, the others and what comes in the second.
+    // The best in the first row, the others and the future in the second.
     let mut rest: Vec<Line<'static>> = Vec::new();
     if has {
         let whole = head.width() + said(view, &all[0], true).width() <= cols;
@@ -238,7 +238,7 @@ fn others_line(view: &View<'_>, cols: u16) -> Line<'static> {
     line.unwrap_or_else(|| joined(0))
 }
 
-/// A line each; one that is wider than this has no names of users.
+/// One line each; a line that is too wide has no names of users.
 fn others(view: &View<'_>, most: usize) -> [Line<'static>; 2] {
     let said = [
         ("SLOWS YOU ", slows(view.snapshot, view.model.viewer.uid)),
@@ -271,7 +271,7 @@ fn digit(c: char, row: usize) -> String {
     }
 }
 
-/// Columns of the viewer's own sums and of what concerns others.
+/// Columns of the viewer's own sums, and of others.
 const OTHERS: u16 = 54;
 
 /// With large figures, and the viewer's own sums at the right.
@@ -316,7 +316,7 @@ fn yours(view: &View<'_>) -> Vec<Line<'static>> {
         return Vec::new();
     }
     let gpus = |sum: f64| parts(sum);
-    // Each as it is written: used and unused are what is claimed, to the last digit.
+    // Rounded as displayed, so that used and unused add up to claimed.
     let written = |sum: f64| (sum * 100.0).round() / 100.0;
     let claimed = written(size_of(mine(), view.snapshot));
     let mut text = format!("claimed {}", gpus(claimed));

@@ -1,4 +1,4 @@
-//! The GPUs as maps: who holds which part, and what is used of it.
+//! The GPUs as maps: who holds which part, and how much of it is used.
 
 use gshare_proto::{ClaimGpu, ClaimView, GpuView, Grade, Snapshot, UnclaimedView};
 use ratatui::layout::Rect;
@@ -26,7 +26,7 @@ pub(in crate::view) fn programs(
     all.filter(move |u| u.gpu == gpu && !u.graphics)
 }
 
-/// The slices of a GPU with one of this size for the viewer, of what is free.
+/// The slices of a GPU with one of this size for the viewer, taken from the free part.
 pub(in crate::view) fn slices_with(view: &View<'_>, gpu: &GpuView, size: f64) -> Vec<Slice> {
     let mut out = slices(view, gpu);
     let free = out.pop_if(|s| matches!(s.kind, Kind::Free | Kind::Rest));
@@ -42,7 +42,7 @@ pub(in crate::view) fn slices_with(view: &View<'_>, gpu: &GpuView, size: f64) ->
     out
 }
 
-/// The slice of a claim on a GPU: as wide as the larger of its two parts.
+/// The slice of a claim on a GPU, as wide as the larger of its two parts.
 fn held(view: &View<'_>, claim: &ClaimView, part: &ClaimGpu, bytes: impl Fn(u64) -> f64) -> Slice {
     let mine = claim.uid == view.model.viewer.uid;
     let ClaimView { id, user, .. } = claim;
@@ -72,7 +72,7 @@ fn held(view: &View<'_>, claim: &ClaimView, part: &ClaimGpu, bytes: impl Fn(u64)
         .flat_map(|to| [format!("{id} {user} {to}"), format!("{id} {to}")]);
     let used = compute(part, view.snapshot).map(|f| f.value / 100.0);
     let size = part.sm_request;
-    // Of nothing, all that is used is use.
+    // With a size of zero, all use is within the claim.
     let (used, burst) = match size > 0.0 {
         true => (
             used.map(|u| (u / size).min(1.0)),
@@ -102,7 +102,7 @@ fn without(user: &str) -> Vec<String> {
     ]
 }
 
-/// What is left of a GPU: what the viewer could claim of it, else why nobody can.
+/// The rest of a GPU: what the viewer could claim of it, otherwise why it cannot be claimed.
 fn left(view: &View<'_>, gpu: &GpuView, rest: f64) -> Slice {
     let is_served = view.snapshot.service.is_some();
     let claimable = if is_served { gpu.claimable } else { 0.0 };
@@ -135,7 +135,7 @@ fn left(view: &View<'_>, gpu: &GpuView, rest: f64) -> Slice {
     Slice::new(Kind::Rest, size, names)
 }
 
-/// The holders of a GPU, from the left, and what is left.
+/// The holders of a GPU, from the left, and the rest.
 pub(in crate::view) fn slices(view: &View<'_>, gpu: &GpuView) -> Vec<Slice> {
     let whole = gpu.mem_whole().unwrap_or(0) as f64;
     let bytes = |bytes: u64| {
@@ -157,7 +157,7 @@ pub(in crate::view) fn slices(view: &View<'_>, gpu: &GpuView) -> Vec<Slice> {
         let size = program.mem_used.map_or(0.0, bytes).max(0.001);
         out.push(Slice::new(Kind::Held, size, names));
     }
-    // Where nobody has a claim, all of the use is of the programs without one.
+    // On a GPU without claims, all use is by the programs without one.
     if let ([only], Some(busy)) = (&mut out[..], gpu.time_busy)
         && only.used.is_none()
         && gpu.sm_claimed <= 0.0
@@ -172,8 +172,8 @@ pub(in crate::view) fn slices(view: &View<'_>, gpu: &GpuView) -> Vec<Slice> {
     out
 }
 
-/// The first cell and the cells of a map that stand for this GPU: an instance has its place on its GPU, behind those
-/// before it. And whether it is the last of them.
+/// The first cell and the number of cells of this GPU's map, and whether it is the last: an instance has its place on
+/// its GPU, after earlier instances.
 fn place(gpu: &GpuView, snapshot: &Snapshot, cells: u16) -> (u16, u16, bool) {
     let Some(instance) = &gpu.instance else {
         return (0, cells, false);
@@ -205,7 +205,7 @@ fn tiny(gpu: &GpuView) -> String {
     words.join(" ")
 }
 
-/// Its model; of an instance the profile alone.
+/// Its model; for an instance only the profile.
 pub(super) fn called(gpu: &GpuView) -> String {
     let profile = gpu.short.rsplit(' ').next().filter(|_| gpu.is_instance());
     profile.unwrap_or(&gpu.short).to_owned()
@@ -236,7 +236,7 @@ impl<'a> Table<'a> {
         };
         let gpus = &view.snapshot.gpus;
         let names = gpus.iter().map(|g| width(&table.name_of(g)));
-        // Below it stand the temperature and, where there is room, the power.
+        // Below it come the temperature and, if there is room, the power.
         let (least, most) = match each {
             1 if table.is_one_model() => (1, 3),
             1 => (1, 9),
@@ -246,7 +246,7 @@ impl<'a> Table<'a> {
         table.name = names.max().unwrap_or(0).max(least).min(most);
         let figures = COMPUTE + 2 * GIB + if sm { 7 } else { 0 };
         let room = cols.saturating_sub(table.name + 1 + figures);
-        // Words at the end have their place where the map keeps its own.
+        // The words at the end have the place that the map leaves for its own.
         table.rest = match room {
             100.. => (room - MAP).min(40),
             50.. if sm => (room - 50).clamp(8, 24),
@@ -263,14 +263,14 @@ impl<'a> Table<'a> {
         gpus.all(|g| Some(g) == first)
     }
 
-    /// The index, as wide as the longest one, and the model where there is room or need for it.
+    /// The index, as wide as the longest one, and the model if there is room or need for it.
     fn name_of(&self, gpu: &GpuView) -> String {
         let most = self.view.snapshot.gpus.iter().map(|g| g.index).max();
         let cols = most.unwrap_or(0).to_string().len();
         let index = format!("{:>cols$}", gpu.index);
-        // What it becomes is news, what it is until then is on Health.
+        // A pending mode is news; the present one is on Health.
         let wanted = gpu.mode_wanted.as_ref().map(|mode| format!("to {mode}"));
-        // The name of an instance has it already.
+        // The name of an instance contains it already.
         let shown = gpu.mode_shown().filter(|_| !gpu.is_instance());
         let mode = wanted.or(shown).filter(|_| self.sm);
         let mode = mode.map_or_else(String::new, |m| format!(" {m}"));
@@ -281,7 +281,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// What the columns are, and above the maps what the signs mean, where there is room.
+    /// The headings of the columns, and the meaning of the signs above the maps if there is room.
     fn heading(&self, hidden: usize, area: Rect, scene: &mut Scene<'_>) {
         let (view, glyphs) = (self.view, self.view.glyphs);
         let hidden = Some(hidden).filter(|n| *n > 0);
@@ -298,7 +298,7 @@ impl<'a> Table<'a> {
         let first = self.name + 1 + self.map;
         let room = first.saturating_sub(line.width() + signs.width());
         let fits = |words: &&str| width(words) + 2 <= room;
-        // The signs stand over the end of the maps where there is room, else behind the words.
+        // The signs stand above the end of the maps if there is room, otherwise after the words.
         let words = ["held above, used below", "held:"].into_iter();
         let words = words.skip(usize::from(self.each == 1)).find(fits);
         let gap = match words.unwrap_or_default() {
@@ -331,7 +331,7 @@ impl<'a> Table<'a> {
         );
     }
 
-    /// What to look at, in a few words.
+    /// The warning, in a few words.
     fn sign(&self, gpu: &GpuView) -> Option<String> {
         let snapshot = self.view.snapshot;
         let mut claims = snapshot.claims.iter().filter(|c| is_on(c, gpu.index));
@@ -357,7 +357,7 @@ impl<'a> Table<'a> {
         self.view.at_least(sm_of_gpu(gpu, self.view.snapshot))
     }
 
-    /// The sign and the word, in the colours of both.
+    /// The sign and the word, each in its colour.
     fn signed(&self, gpu: &GpuView, word: &str) -> Line<'static> {
         let (theme, glyphs) = (self.view.theme, self.view.glyphs);
         let word = format!(" {word}");
@@ -391,7 +391,7 @@ impl<'a> Table<'a> {
         let part = columns(map, from, cells);
         SliceMap { slices, look }.render(part, scene.buf);
         if is_last {
-            // What is in no instance.
+            // The rest of the GPU outside instances.
             let rest = columns(map, from + cells, u16::MAX);
             let none = view.glyphs.free.repeat(rest.width.into());
             scene.line(line!(view; free none), rest, 0);
@@ -431,7 +431,7 @@ impl<'a> Table<'a> {
         self.plot(gpu, figures, scene);
     }
 
-    /// Compute and memory in figures, and what to look at where there is no row for it below.
+    /// Compute and memory in figures, and the warning if there is no row for it below.
     fn figures(&self, gpu: &GpuView, sign: Option<&str>, tall: bool) -> Line<'static> {
         let view = self.view;
         let compute = match is_by_sms(gpu) {
@@ -476,7 +476,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Heading and GPUs, so many rows each.
+/// Heading and GPUs, with this many rows each.
 pub(super) fn draw(view: &View<'_>, area: Rect, each: usize, scene: &mut Scene<'_>) {
     if area.is_empty() {
         return;

@@ -1,5 +1,5 @@
-//! Contrast of what is drawn, cell by cell, on dark and on light terminals: 4.5 for text, 3 for signs and for areas that
-//! stand beside each other. Rules, dots and what is unused are faint on purpose: a tick or a word says the same.
+//! Contrast of drawn cells on dark and light terminals: 4.5 for text, 3 for signs and for adjacent areas. Rules, dots
+//! and unused parts are faint on purpose: a tick or a word says the same.
 
 use ratatui::buffer::Cell;
 
@@ -16,13 +16,13 @@ struct Terminal {
     ink: Rgb,
 }
 
-/// What a cell is to the reader.
+/// The kind of a cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Text,
     /// `▲`, `✗` and the like.
     Sign,
-    /// A part of a bar or a map, with the colours of its left and its right edge.
+    /// A part of a bar or a map, with the colours of its left and right edge.
     Area(Rgb, Rgb),
     Blank,
     /// Rules, walls, ticks, dots and dotted lines.
@@ -37,7 +37,7 @@ impl Terminal {
         }
     }
 
-    /// Letters and what is behind them.
+    /// The colours of the text and of its background.
     fn colours(&self, cell: &Cell) -> (Rgb, Rgb) {
         (self.of(cell.fg, self.ink), self.of(cell.bg, self.page))
     }
@@ -48,11 +48,11 @@ impl Terminal {
         let many = matches!(self.depth, Depth::Indexed | Depth::Rgb);
         match sign {
             ' ' if cell.bg == Color::Reset => Kind::Blank,
-            // A row that is chosen, the caption.
+            // A chosen row, the caption.
             ' ' => Kind::Faint,
             '▲' | '✗' | '▸' | '▾' | '▴' | '→' => Kind::Sign,
             '█' => Kind::Area(front, front),
-            // Shades differ by their form, too: with 16 colours by that alone.
+            // Shades also differ by their form; with 16 colours by that alone.
             '▒' | '░' if many => Kind::Area(front, front),
             '▒' => Kind::Sign,
             '▉'..='▏' if many => Kind::Area(front, behind),
@@ -87,7 +87,7 @@ fn screens() -> Vec<(String, Model)> {
     out
 }
 
-/// Amber and red are the signs' alone, but for the words that say that gshare is off.
+/// Amber and red belong to the signs, except for the words that say that gshare is off.
 #[test]
 fn every_sign_has_its_colour_and_no_word_has_it() {
     let look = Look::new(Depth::Rgb, true);
@@ -172,7 +172,7 @@ fn what_is_drawn_has_contrast() {
                     let edges = edges.filter(|(a, b)| {
                         a != b && ![(t.page, unused), (unused, t.page)].contains(&(*a, *b))
                     });
-                    // A chosen row has one colour, in which the forms of its signs tell the parts.
+                    // A chosen row has one colour; the forms of its signs distinguish the parts.
                     let is_chosen = |cell: &Cell| Some(cell.bg) == look.theme.selected.bg;
                     if let Some((a, b)) = edges.filter(|_| !is_chosen(cell) && !is_chosen(next)) {
                         let seen = contrast(a, b);

@@ -1,17 +1,17 @@
-//! Nothing is cut within a word: a sentence ends with whole words and a sign, and only names of users, programs and GPUs
-//! lose letters.
+//! No cut is within a word: a sentence ends with a whole word and a sign; only names of users, programs and GPUs lose
+//! letters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
-/// Letters and figures that stand together.
+/// Adjacent letters and figures.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|c: char| !c.is_alphanumeric() && !matches!(c, '.' | '-' | '_' | '…'));
     words.filter(|w| w.chars().any(char::is_alphabetic))
 }
 
-/// What others have named: users, programs, GPUs.
+/// Names of users, programs and GPUs.
 fn names(m: &Model) -> String {
     let Some(s) = &m.snapshot else {
         return String::new();
@@ -37,7 +37,7 @@ fn names(m: &Model) -> String {
     all.collect::<Vec<_>>().join(" ")
 }
 
-/// A word that lost letters on this screen, where the words are known.
+/// A known word that lost letters on this screen.
 fn lost(text: &str, known: &BTreeSet<String>, names: &str) -> Option<String> {
     words(text).find_map(|word| {
         let bare = word.trim_end_matches('…').trim_matches(['.', '-']);
@@ -49,7 +49,7 @@ fn lost(text: &str, known: &BTreeSet<String>, names: &str) -> Option<String> {
     })
 }
 
-/// The rows of a screen; where there is a box, what is in it: what is behind it is covered.
+/// The rows of a screen; with a box, only its contents, because it covers the rest.
 fn rows(m: &Model) -> Vec<String> {
     let text = screen(m);
     let lines = text.lines().map(|l| l.chars().collect::<Vec<_>>());

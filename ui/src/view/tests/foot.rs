@@ -1,4 +1,4 @@
-//! What stands at the foot of the screen and above it, the sign of the order in headings, and what is nowhere.
+//! The bottom of the screen, the sign of the order in headings, and things that must not appear.
 
 use crate::model::Model;
 use crate::testing::{NLP, canned, model, press, screen};
@@ -27,7 +27,7 @@ fn advice_is_told_whole_where_there_is_room() {
         let told = words(&text);
         assert!(told.contains(&format!("▲ {LONG} {COMMAND}")), "{text}");
     }
-    // Where there is none, a key shows it all, and a command takes nothing from its sentence.
+    // Without room a key shows everything, and a command takes no room from its sentence.
     let mut m = advised((80, 24));
     let line = |text: &str| {
         text.lines()
@@ -116,7 +116,7 @@ fn the_sign_of_the_order_stands_behind_a_whole_word() {
     }
 }
 
-/// Keys without a label of their own are in the help only.
+/// Keys without a label are in the help only.
 #[test]
 fn every_key_that_is_offered_does_something() {
     for mut m in super::states((120, 40)) {

@@ -1,4 +1,4 @@
-//! What was untrue, cut off or missing when the screen was looked at beside the demo.
+//! Faults that were seen on the screen beside the demo: untrue, cut off or missing.
 
 use gshare_proto::{Call, Check, HistoryPoint, Reply};
 
@@ -15,7 +15,7 @@ fn line(text: &str, with: &str) -> String {
         .to_owned()
 }
 
-/// History of a service that began in the middle of the only step that it knows.
+/// History of a service that began in the middle of its only step.
 fn young() -> gshare_proto::HistoryView {
     let mut view = canned::recorded();
     view.heat = view.heat.map(|mut heat| {
@@ -114,7 +114,7 @@ fn a_claim_that_is_slowed_above_its_size_only_bursts() {
         .map(|f| gshare_proto::Figure { value: 47.0, ..f });
     let text = screen(&model(NLP, (120, 40), snapshot.clone()));
     assert!(line(&text, " c15 chem").contains("bursts"), "{text}");
-    // One that has less than its size is throttled.
+    // A claim with less than its size is throttled.
     let claim = snapshot.claims.iter_mut().find(|c| c.id == "c15").unwrap();
     let part = &mut claim.gpus[0];
     part.time_busy = part
@@ -180,7 +180,7 @@ fn what_few_people_type_is_one_line_until_it_is_wanted() {
     line(&screen(&m), "more     memory, limit, class");
     press(&mut m, "<tab><tab><tab><tab>8G");
     line(&screen(&m), "Memory   8G");
-    // What was typed stays in sight.
+    // The typed text stays visible.
     press(&mut m, "<tab><tab><tab>");
     line(&screen(&m), "Memory   8G");
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::testing::{check_text, styled_screen};
 
-/// What the terminal says of itself, by the name of the theme.
+/// The terminal's environment, by the name of the theme.
 const THEMES: [(&str, &[(&str, &str)]); 5] = [
     ("16", &[("TERM", "xterm"), ("LANG", "C.UTF-8")]),
     ("256", &[("TERM", "xterm-256color"), ("LANG", "C.UTF-8")]),
@@ -78,7 +78,7 @@ fn what_is_announced_is_told_on_every_screen_that_shows_claims() {
         queue.contains("room is made: c12 moves from GPU 0 to GPU 3 in 12s"),
         "{queue}"
     );
-    // The key is on the key line while there is something to keep, and for its owner only.
+    // The key is on the key line while a claim can be kept, and for its owner only.
     assert!(
         overview.lines().last().unwrap().contains("p keep"),
         "{overview}"
@@ -93,7 +93,7 @@ fn what_is_announced_is_told_on_every_screen_that_shows_claims() {
     assert!(other.contains("nlp can postpone"), "{other}");
     let nothing = screen(&model(NLP, (80, 24), canned::workstation()));
     assert!(!nothing.contains("p keep"), "{nothing}");
-    // The plan of who waits is on the Overview, too.
+    // The plan for the waiting claim is on the Overview, too.
     assert!(
         overview.contains("1 GPU  —  c12 moves from GPU 0 to GPU 3 in 12s"),
         "{overview}"
@@ -121,7 +121,7 @@ fn idleness_is_told_with_who_says_so_and_what_comes_of_it() {
     press(&mut m, "2/nlp<enter>");
     let told = "GPU idle 22m, notebook kernel idle 21m (Jupyter server); offloaded in 8m if another claim waits";
     assert!(screen(&m).contains(told), "{}", screen(&m));
-    // What comes of one that cannot be offloaded is something else.
+    // A claim that cannot be offloaded has another fate.
     for (how, ends_in_s, comes) in [
         ("warn", None, "; cannot be offloaded"),
         (

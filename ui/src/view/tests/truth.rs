@@ -1,4 +1,4 @@
-//! Each quantity has one name, one unit and one value, on whatever screen it stands.
+//! Each quantity has one name, one unit and one value, on every screen.
 
 use gshare_proto::{Figure, Source};
 
@@ -13,7 +13,7 @@ fn row(text: &str, start: &str) -> String {
 }
 
 fn on(page: Page, snapshot: gshare_proto::Snapshot) -> String {
-    // Nothing is folded for somebody without claims.
+    // Nothing is folded for a user without claims.
     let viewer = if page == Page::Claims { ROOT } else { NLP };
     let rows = if page == Page::Claims { 90 } else { 40 };
     let mut m = model(viewer, (120, rows), snapshot);
@@ -23,7 +23,7 @@ fn on(page: Page, snapshot: gshare_proto::Snapshot) -> String {
 
 #[test]
 fn the_memory_of_a_gpu_is_one_figure_on_every_screen() {
-    // Programs without a claim take 9.2 of GPU 3, so 14.3 can be claimed; 24.0 are soldered on.
+    // Programs without a claim use 9.2 of GPU 3, so 14.3 can be claimed; its hardware has 24.0.
     let snapshot = canned::workstation();
     let overview = row(&on(Page::Overview, snapshot.clone()), "3 RTX");
     assert!(overview.contains("  9.2   0.0 of 23.5"), "{overview}");
@@ -51,7 +51,7 @@ fn use_above_the_claim_has_room_in_the_bars_of_users() {
         let signs = row.chars().filter(|c| "█▒░·│┃▌▋▊▉▍▎▏".contains(*c));
         signs.collect::<String>()
     };
-    // Twice its claim: the tick stands in the middle, and on the same place in the row of one who uses half.
+    // Twice its claim: the tick stands in the middle, and at the same place in the row of a user with half.
     let (vis, nlp) = (bar("vis "), bar("nlp "));
     let tick = vis.chars().position(|c| c == '┃').expect("a tick");
     assert!(
@@ -59,7 +59,7 @@ fn use_above_the_claim_has_room_in_the_bars_of_users() {
         "{vis}"
     );
     assert_eq!(nlp.chars().position(|c| c == '│'), Some(tick), "{nlp}");
-    // The sum would be on another scale: it has figures and no bar.
+    // The sum would have another scale: it has figures and no bar.
     assert_eq!(bar("everybody "), "", "{text}");
 }
 
@@ -77,7 +77,7 @@ fn a_claim_of_two_gpus_has_sums_in_all_its_columns() {
 
 #[test]
 fn an_instance_is_a_whole_of_its_own() {
-    // Two GPUs, one of them in three instances: the bar of who has all of an instance and uses it is full.
+    // Two GPUs, one of them in three instances: a user who has and uses a whole instance has a full bar.
     let mut snapshot = canned::mig();
     let part = &mut snapshot.claims[0].gpus[0];
     part.sm_active = Some(Figure {
@@ -115,7 +115,7 @@ fn programs_without_a_claim_are_not_counted_as_claims() {
 #[test]
 fn what_is_known_is_not_hidden_by_what_is_not() {
     let mut snapshot = canned::workstation();
-    // A program that was adopted has no figures of its own, and without counters its GPU has none either.
+    // An adopted program has no figures of its own, and without counters its GPU has none either.
     let mut adopted = snapshot.claims[1].clone();
     adopted.id = "c30".to_owned();
     adopted.adopted = true;
@@ -130,7 +130,7 @@ fn what_is_known_is_not_hidden_by_what_is_not() {
     assert!(group.contains("≥119"), "{group}");
 }
 
-/// Use up to the size and unused are what is claimed, to the last digit; burst is counted on top.
+/// Use up to the size and unused add up to claimed, to the last digit; burst is extra.
 #[test]
 fn used_and_unused_are_what_is_claimed() {
     for snapshot in [
@@ -154,7 +154,7 @@ fn used_and_unused_are_what_is_claimed() {
     }
 }
 
-/// What a GPU says is what its claims and programs say, in each state that is kept as a picture.
+/// A GPU's figures are the sums of its claims and programs, in each state that is kept as a picture.
 #[test]
 fn in_every_picture_the_sums_agree() {
     let others = [
@@ -206,7 +206,7 @@ fn in_every_picture_the_sums_agree() {
     }
 }
 
-/// A claim that is throttled is never told to shrink by what the screen draws: its bar is full up to its tick.
+/// The drawing never suggests shrinking a throttled claim: its bar is full up to its tick.
 #[test]
 fn a_share_of_turns_is_gpu_time_and_sm_activity_stands_beside_it() {
     let line = row(&on(Page::Overview, canned::lab()), "c4 ");
@@ -218,7 +218,7 @@ fn a_share_of_turns_is_gpu_time_and_sm_activity_stands_beside_it() {
     assert!(claims.contains("  20    20    ~12"), "{claims}");
 }
 
-/// FREE NOW says whether it lasts by the viewer's own dry run of that size, and nothing until that has answered.
+/// FREE NOW says whether it lasts by the viewer's own dry run of that size, and nothing until the answer.
 #[test]
 fn free_now_is_yours_or_on_loan_by_a_dry_run() {
     let said = |starts: bool, entitled: bool, size: (u16, u16)| {
@@ -241,7 +241,7 @@ fn free_now_is_yours_or_on_loan_by_a_dry_run() {
         let outcome = Ok(gshare_proto::Reply::Tried(tried));
         let answer = crate::feed::Update::CallResult { seq: *seq, outcome };
         crate::update::update(&mut m, crate::msg::Msg::Update(answer));
-        // It is not asked again each second.
+        // It is not requested again each second.
         let again = crate::update::update(&mut m, crate::msg::Msg::Tick(clock));
         assert_eq!(again, []);
         let line = row(
@@ -266,7 +266,7 @@ fn free_now_is_yours_or_on_loan_by_a_dry_run() {
     }
 }
 
-/// Whole GPUs are named, and where all that is free would be on loan, half a GPU may be the viewer's own.
+/// Whole GPUs are named; if everything free would be on loan, half a GPU may be the viewer's own.
 #[test]
 fn whole_gpus_are_named_and_half_of_what_is_on_loan_may_be_yours() {
     for half_is_yours in [true, false] {
@@ -303,7 +303,8 @@ fn whole_gpus_are_named_and_half_of_what_is_on_loan_may_be_yours() {
     }
 }
 
-/// Where nothing is free FREE NOW has what a dry run says: when others make room for a quarter, and whether it lasts.
+/// If nothing is free, FREE NOW has the result of a dry run: when others make room for a quarter, and whether it
+/// lasts.
 #[test]
 fn where_nothing_is_free_it_is_said_when_others_make_room() {
     for size in [(80, 24), (120, 40)] {
@@ -329,18 +330,17 @@ fn where_nothing_is_free_it_is_said_when_others_make_room() {
         let text = said(vec![gshare_proto::TakingView::default()]);
         let made = "0.25 RTX 4090 yours in 30s: others make room";
         assert!(row(&text, "0.25 RTX").contains(made), "{text}");
-        // What ends by itself is not made.
+        // A claim that ends by itself does not make room.
         assert!(!said(Vec::new()).contains("make room"));
     }
 }
 
-/// The figure of a whole that may not be known, as every screen writes it.
+/// A figure that may be unknown, as every screen writes it.
 fn written(figure: Option<Figure>) -> String {
     gshare_proto::figures::measured(figure, "—")
 }
 
-/// What is drawn is what the snapshot has: each figure of each claim is read back from the screen and
-/// compared with the sum of the snapshot's own figures.
+/// Each figure of each claim is read back from the screen and compared with the sum of the snapshot's own figures.
 #[test]
 fn what_is_drawn_is_what_the_snapshot_has_in_any_state() {
     let gib = gshare_proto::figures::gib;
@@ -358,7 +358,7 @@ fn what_is_drawn_is_what_the_snapshot_has_in_any_state() {
             let gpu = snapshot.gpus.iter().find(|g| g.index == gpu);
             gpu.is_some_and(|g| g.is_instance() || g.mode == "mps" || g.mode == "mig")
         };
-        // FREE NOW is what the service says of this viewer, and the largest of it; of instances, where no GPU has any.
+        // FREE NOW shows the service's value for this viewer, and the largest one; instances only if no GPU has any.
         let now = snapshot.claimable_now.as_ref().unwrap();
         let largest_of = |instances: bool| {
             let gpus = &snapshot.gpus;
@@ -386,7 +386,7 @@ fn what_is_drawn_is_what_the_snapshot_has_in_any_state() {
             let Some(line) = table.lines().find(is_it) else {
                 panic!("{state}: {text}")
             };
-            // Without memory on the GPU nothing runs there, and that is known.
+            // Without memory on the GPU the claim has a known use of zero.
             let nothing = |g: &gshare_proto::ClaimGpu| {
                 (g.mem_used == Some(0)).then_some(Figure {
                     value: 0.0,
@@ -414,7 +414,7 @@ fn what_is_drawn_is_what_the_snapshot_has_in_any_state() {
                 known(memory),
                 sized(gib(bytes)),
             ];
-            // Bars stand between the figures where there is room.
+            // Bars stand between the figures if there is room.
             let is_figure = |w: &&str| !w.contains(['░', '█', '│', '·', '┃', '▒']);
             let words: Vec<&str> = line.split_whitespace().filter(is_figure).collect();
             let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
@@ -427,7 +427,7 @@ fn what_is_drawn_is_what_the_snapshot_has_in_any_state() {
             assert!(found.is_some(), "{state}: {wanted:?}: {line}");
             rows += 1;
         }
-        // YOU: used up to the size and unused are what is claimed.
+        // YOU: used up to the size and unused add up to claimed.
         if let Some((_, you)) = text.split_once("YOU claimed ") {
             let numbers = you.lines().next().unwrap_or_default();
             let numbers = numbers
@@ -451,7 +451,7 @@ fn page(m: &Model, key: RowKey) -> String {
     let mut m = m.clone();
     open(&mut m, Page::Overview);
     m.dialog = Some(crate::model::Dialog::Detail { key, scroll: 0 });
-    // What is in the box.
+    // The contents of the box.
     let text = screen(&m);
     let inside = text.lines().filter_map(|line| line.split_once("│ "));
     inside.map(|(_, line)| format!("{line}\n")).collect()
@@ -499,7 +499,7 @@ fn pages_of_users_and_processes_say_what_their_rows_say() {
         }
         let tree = screen(&m);
         for user in &snapshot.users {
-            // In host memory nothing is used of a GPU, and the row has a zero in place of what is not there.
+            // A claim in host memory uses nothing of a GPU, and its row has a zero for missing values.
             let mut own = snapshot.claims.iter().filter(|c| c.uid == user.uid);
             if own.all(|c| c.place.in_host()) {
                 continue;
@@ -538,7 +538,7 @@ fn pages_of_users_and_processes_say_what_their_rows_say() {
     assert!(users > 200 && processes > 200, "{users} {processes}");
 }
 
-/// The machine has two GPUs, one of them in instances; who holds all of an instance of three sevenths holds 43 % of one.
+/// The machine has two GPUs, one of them in instances; an instance of three sevenths is 43 % of a GPU.
 #[test]
 fn an_instance_counts_for_its_part_of_a_gpu_in_sums() {
     let snapshot = canned::mig();

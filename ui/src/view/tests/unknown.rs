@@ -1,10 +1,10 @@
-//! Unknown is never zero: a test per way of not knowing, over all screens.
+//! Unknown is never zero: one test for each way of not knowing, over all screens.
 
 use gshare_proto::{GpuState, Snapshot};
 
 use super::*;
 
-/// The rows of a screen that begin so, without what follows the figures.
+/// The rows of a screen with this beginning, without what follows the figures.
 fn row(m: &Model, start: &str) -> String {
     let text = screen(m);
     let found = text.lines().find(|l| l.trim_start().starts_with(start));
@@ -98,7 +98,7 @@ fn health_that_nobody_told_is_a_dash() {
     assert!(!text.contains("0 corrected"), "{text}");
 }
 
-/// What a service says that knows none of the later figures.
+/// Snapshot of a service without the later figures.
 const OLD: &str = r#"{"taken_ms":1795185127000,"host":"old","driver":"550.1","simulated":false,"caps":"cooperative",
 "service":{"version":"0.0.9","mode":"system","started_ms":1,"cgroups":true,"device_filter":true,"shim":true,"uid":0},
 "gpus":[{"index":0,"uuid":"GPU-1","model":"NVIDIA A100","short":"A100","mode":"timeslice","state":"ok","mem_claimed":0,
@@ -130,7 +130,7 @@ fn an_old_service_leaves_dashes() {
     let text = screen(&on(Page::Claims, &snapshot));
     assert!(text.contains("compute —  claim 50, SM —"), "{text}");
     assert!(screen(&on(Page::Health, &snapshot)).contains("—/—"));
-    // What it does not know is said in its words, and nothing is drawn as zero.
+    // Unknown values have words, and nothing is drawn as zero.
     let mut m = on(Page::Overview, &snapshot);
     let mut asked = Vec::new();
     for keys in ["4", "5"] {
