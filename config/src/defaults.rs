@@ -1,4 +1,4 @@
-//! What holds where the file says nothing.
+//! Default values.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const SEC: Duration = Duration::from_secs(1);
 const MIN: Duration = Duration::from_secs(60);
 
 impl Default for Config {
-    /// The default of every key: a file is laid over it.
+    /// The default of every key; a file overrides them.
     fn default() -> Self {
         let rules = ReclaimRules::default();
         Self {

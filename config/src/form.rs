@@ -1,4 +1,4 @@
-//! How the values of keys are written: each form reads one from the file, and shows it as a file has it.
+//! Forms of values: each form parses a value of the file, and prints it in the same form.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -15,13 +15,13 @@ use crate::problem::nearest;
 use crate::value;
 use crate::words::{Stage, Unclaimed};
 
-/// A way to write values of type `T`, for `#[serde(with = "...")]`. A line break in an error separates what is wrong
-/// from what would be right.
+/// A form of values of type `T`, for `#[serde(with = "...")]`. A line break in an error separates the problem from
+/// the expected form.
 pub(crate) trait Form<T> {
-    /// The value, or what is wrong with it.
+    /// The value, or its problem.
     fn read(value: &Value) -> Result<T, String>;
 
-    /// The value as a file has it; reads back as the same.
+    /// The value as in a file, so that it reads back the same.
     fn show(value: &T) -> Value;
 
     /// See [`Self::read`].
@@ -57,7 +57,7 @@ forms! {
     AbsolutePath: PathBuf = path, |p| p.to_string_lossy().into_owned().into();
     /// Bytes with their unit; zero is allowed.
     Memory: Bytes = size, |b| bytes(*b).into();
-    /// Bytes with their unit, not zero.
+    /// Bytes with their unit, greater than zero.
     SomeMemory: Bytes = |v| value::some(size(v)?), |b| bytes(*b).into();
     /// The size of a file.
     FileSize: Bytes = file_size, |b| bytes(*b).into();
@@ -77,16 +77,16 @@ forms! {
     ClassWord: Class = |v| word(v, &Class::ALL.map(|c| (c.name(), c))), |c| c.name().into();
     /// A stage.
     StageWord: Stage = |v| word(v, Stage::WORDS), |s| s.name().into();
-    /// What is done about programs without a claim.
+    /// Measure against programs without a claim.
     UnclaimedWord: Unclaimed = |v| word(v, Unclaimed::WORDS), |u| u.name().into();
-    /// What the machine allows, or not at all.
+    /// Allowed if the machine supports it, or off.
     AutoOff: bool = |v| word(v, &[("auto", true), ("off", false)]), |b| if *b { "auto" } else { "off" }.into();
     /// Refused unless accepted.
     AcceptOff: bool = |v| word(v, &[("off", false), ("accept", true)]), |b| if *b { "accept" } else { "off" }.into();
-    /// What hides GPUs: whether gshare's library does it alone.
+    /// How GPUs are hidden: true for gshare's library alone.
     HiddenBy: bool = |v| word(v, &[("variable", false), ("library", true)]),
         |b| if *b { "library" } else { "variable" }.into();
-    /// Whose programs are named: whether everybody's.
+    /// Whose programs are named: true for everybody's.
     NamesOf: bool = |v| word(v, &[("own", false), ("all", true)]), |b| if *b { "all" } else { "own" }.into();
     /// The name of a cgroup.
     CgroupName: String = cgroup_name, |s| s.clone().into();
@@ -141,7 +141,7 @@ impl<const MIN: u32, const MAX: u32, T: TryFrom<u32> + Copy + Into<u32>> Form<T>
     }
 }
 
-/// A word that stands for none.
+/// A word for "none".
 pub(crate) trait Word {
     /// The word.
     const WORD: &'static str;
@@ -158,7 +158,7 @@ macro_rules! none {
 }
 none!(Auto = "auto", Never = "never", Off = "off");
 
-/// A value, or the word `W` for none.
+/// A value, or the word `W`.
 pub(crate) struct Or<W, F>(W, F);
 
 impl<W: Word, T, F: Form<T>> Form<Option<T>> for Or<W, F> {
@@ -183,13 +183,13 @@ impl<T, F: Form<T>> Form<Option<T>> for Optional<F> {
         F::read(value).map(Some)
     }
 
-    /// An absent value is left out before: `skip_serializing_if`.
+    /// Absent values are skipped by `skip_serializing_if`.
     fn show(value: &Option<T>) -> Value {
         value.as_ref().map_or_else(|| "".into(), F::show)
     }
 }
 
-/// A type's own text.
+/// A string of its own type.
 pub(crate) struct Text;
 
 impl<T: FromStr<Err: Display> + Display> Form<T> for Text {
@@ -297,7 +297,7 @@ fn share(share: &Share) -> Value {
     share.as_f64().into()
 }
 
-/// Exact, unlike the text for people: `90s` is not rounded to a minute.
+/// Exact, unlike the text for display: `90s` is not rounded to a minute.
 fn duration(d: Duration) -> String {
     match d.as_secs() {
         _ if d.subsec_nanos() != 0 => format!("{}s", d.as_secs_f64()),
@@ -308,7 +308,7 @@ fn duration(d: Duration) -> String {
     }
 }
 
-/// As people write it where that is exact, else in bytes.
+/// In the usual unit if that is exact, otherwise in bytes.
 fn bytes(b: Bytes) -> String {
     let text = b.to_string();
     let exact = text.parse() == Ok(b);

@@ -1,4 +1,4 @@
-//! `[idle]`: what is done with claims that run nothing.
+//! `[idle]`: actions on idle claims.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use crate::words::NoDetach;
 /// Up to 30 days, or never.
 type Maybe = Or<Never, Time<0, { 30 * 86_400_000 }>>;
 
-/// What holds for a claim; times count from when nothing was launched and its kernel did nothing.
+/// The rule for a claim; times count from its last launch and its kernel's last activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleRule {
-    /// `warn`: its owner is told; `None`: never.
+    /// `warn`: its owner is warned; `None`: never.
     pub warn: Option<Duration>,
-    /// `detach`: it is offloaded when somebody waits; `None`: never.
+    /// `detach`: it is offloaded when another claim waits; `None`: never.
     pub detach: Option<Duration>,
-    /// `always`: it is offloaded although nobody waits; `None`: never.
+    /// `always`: it is offloaded even if no claim waits; `None`: never.
     pub always: Option<Duration>,
-    /// `no-detach`: what is done in the place of offloading it, where that is not possible.
+    /// `no-detach`: the action if it cannot be offloaded.
     pub no_detach: NoDetach,
 }
 
 impl IdleRule {
-    /// Nothing is done.
+    /// No action.
     const NOTHING: Self = Self {
         warn: None,
         detach: None,
@@ -44,17 +44,17 @@ impl IdleRule {
     }
 }
 
-/// What is different for some claims at some hours; what is `None` is not.
+/// Exceptions for some claims at some hours; `None` keeps the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct IdleWhen {
-    /// Of this class; `None`: interactive.
+    /// For this class; `None`: interactive.
     #[serde(
         with = "Optional::<ClassWord>",
         skip_serializing_if = "Option::is_none"
     )]
     pub class: Option<Class>,
-    /// Whose owner is in this group.
+    /// For owners in this group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// At these hours.
@@ -74,7 +74,7 @@ pub struct IdleWhen {
     pub no_detach: Option<NoDetach>,
 }
 
-/// What is done with idle claims: the times hold for interactive claims, others are left alone unless a rule says otherwise.
+/// Actions on idle claims: the times are for interactive claims, others are left alone unless a rule includes them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Idle {
@@ -89,12 +89,12 @@ pub struct Idle {
     pub always: Option<Duration>,
     /// See [`IdleRule::no_detach`].
     pub no_detach: NoDetach,
-    /// `rules`: what is different; of several the later entry counts.
+    /// `rules`: exceptions; the last matching one applies.
     pub rules: Vec<IdleWhen>,
 }
 
 impl Idle {
-    /// What holds for a claim of a class whose owner is in some groups, at a minute of the day.
+    /// The rule for a claim of a class whose owner is in some groups, at a minute of the day.
     #[must_use]
     pub fn rule(&self, class: Class, groups: &[String], minute: u16) -> IdleRule {
         let mut rule = match class {
@@ -120,7 +120,7 @@ impl Idle {
         rule
     }
 
-    /// The shortest time that is written anywhere.
+    /// The shortest configured time.
     #[must_use]
     pub fn first(&self) -> Option<Duration> {
         let times = |w: &IdleWhen| [w.warn, w.detach, w.always];

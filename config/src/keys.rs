@@ -112,7 +112,7 @@ pub struct Service {
     pub idle_connections: u32,
 }
 
-/// Where the driver's libraries are; `None` searches as the dynamic linker does.
+/// Paths of the driver's libraries; `None` searches like the dynamic linker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Driver {
@@ -146,12 +146,12 @@ pub struct Devices {
     /// `mig-minors`: the driver's list of the minors of MIG instances.
     #[serde(with = "AbsolutePath")]
     pub mig_minors: PathBuf,
-    /// `filter`: whether members may open only what they were granted, where the kernel can do that.
+    /// `filter`: whether members may open only the devices of their grant, if the kernel supports it.
     #[serde(with = "AutoOff")]
     pub filter: bool,
 }
 
-/// Device memory that is never given to claims.
+/// Device memory that claims never get.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Memory {
@@ -163,7 +163,7 @@ pub struct Memory {
     pub display_reserve: Bytes,
 }
 
-/// What a claim gets where its owner says nothing.
+/// Defaults for claims.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Defaults {
@@ -173,10 +173,10 @@ pub struct Defaults {
     /// `size-interactive`: GPUs of `gshare shell` and of every claim of class `interactive`.
     #[serde(with = "Gpus")]
     pub size_interactive: Share,
-    /// `sm-limit`: most SMs, as a part of each GPU.
+    /// `sm-limit`: limit of SMs, as a fraction of each GPU.
     #[serde(with = "Limit")]
     pub sm_limit: Share,
-    /// `mem-limit-notebook`: most of a GPU's memory that a notebook may use while others leave it free.
+    /// `mem-limit-notebook`: fraction of a GPU's memory that a notebook may use while others leave it free.
     #[serde(with = "Limit")]
     pub mem_limit_notebook: Share,
     /// `class`: class of `gshare claim`.
@@ -191,84 +191,83 @@ pub struct Defaults {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Claims {
-    /// `leftover-grace`: how long processes that a command left behind may be without GPU use before
-    /// the claim ends.
+    /// `leftover-grace`: how long processes that a command left behind may go without GPU use before the claim ends.
     #[serde(with = "Time::<0, DAY>")]
     pub leftover_grace: Duration,
-    /// `lease-warning`: how long before a lease ends its owner is told; zero tells nobody.
+    /// `lease-warning`: how long before the end of a time limit the owner is warned; zero: never.
     #[serde(with = "Time::<0, DAY>")]
     pub lease_warning: Duration,
-    /// `lease-grace`: how long the processes of a claim whose lease has ended may go on, to save what they have.
+    /// `lease-grace`: how long the processes of a claim whose time limit has ended may continue, to save their state.
     #[serde(with = "Time::<0, DAY>")]
     pub lease_grace: Duration,
-    /// `kernel-grace`: how long the claim of a notebook's kernel that has died is kept for its restart.
+    /// `kernel-grace`: how long the claim of a dead notebook kernel is kept for its restart.
     #[serde(with = "Time::<0, DAY>")]
     pub kernel_grace: Duration,
-    /// `hide-gpus`: whether gshare's library alone hides the other GPUs from a claim where no device filter does, and
-    /// not `CUDA_VISIBLE_DEVICES`, with which the driver moves nothing.
+    /// `hide-gpus`: whether, without a device filter, gshare's library hides other GPUs from a claim instead of
+    /// `CUDA_VISIBLE_DEVICES`, which would keep the driver from moving the claim.
     #[serde(rename = "hide-gpus", with = "HiddenBy")]
     pub hide_by_library: bool,
-    /// `held-limit`: time limit of a claim without a command, where its owner gives none.
+    /// `held-limit`: default time limit of a claim without a command.
     #[serde(with = "Or::<Never, Time<SEC, WEEK>>")]
     pub held_limit: Option<Duration>,
     /// `no-library`: whether users may start a command without gshare's library.
     pub no_library: bool,
 }
 
-/// When claims are worth a sentence of advice.
+/// Thresholds of advice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Advice {
-    /// `idle-after`: without a launch for this long, a claim is told to give its part back.
+    /// `idle-after`: a claim without a launch for this long gets the advice to release its GPU.
     #[serde(with = "Time::<SEC, WEEK>")]
     pub idle_after: Duration,
-    /// `over-asked-after`: how long a claim is looked at before a smaller size is proposed.
+    /// `over-asked-after`: how long a claim is observed before a smaller size is suggested.
     #[serde(with = "Time::<SEC, WEEK>")]
     pub over_asked_after: Duration,
 }
 
-/// What is learnt from runs, and what is done with it.
+/// Experience from runs, and its use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Sizes {
-    /// `auto-shrink`: what becomes of what claims do not use.
+    /// `auto-shrink`: what to do with unused sizes.
     pub auto_shrink: AutoShrink,
-    /// `share-runs`: whose records others may learn from.
+    /// `share-runs`: whose runs others may learn from.
     pub share_runs: ShareRuns,
-    /// `first-look`: a claim without earlier runs has its size from what it used so long.
+    /// `first-look`: the period after which a claim without earlier runs gets its size from its use.
     #[serde(with = "Time::<SEC, DAY>")]
     pub first_look: Duration,
     /// `horizon`: how far ahead growth is reserved.
     #[serde(with = "Time::<SEC, DAY>")]
     pub horizon: Duration,
-    /// `follow`: a request falls when less has been needed for so long.
+    /// `follow`: a size shrinks after a smaller need for this long.
     #[serde(with = "Time::<SEC, DAY>")]
     pub follow: Duration,
 }
 
-/// How room is made for claims that wait.
+/// Making room for waiting claims.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Reclaim {
-    /// `enabled`: whether anything is taken from claims that run.
+    /// `enabled`: whether running claims may lose anything.
     pub enabled: bool,
-    /// `spread`: whether claims that can use more than they ask for start on idle GPUs and are moved together later.
+    /// `spread`: whether claims that can burst start on idle GPUs and are moved together later.
     pub spread: bool,
-    /// `countdown`: between the announcement and the deed.
+    /// `countdown`: time between the announcement and the action.
     #[serde(with = "Time::<0, HOUR>")]
     pub countdown: Duration,
-    /// `keep`: how long `gshare keep` puts it off.
+    /// `keep`: how long `gshare keep` postpones the action.
     #[serde(with = "Time::<0, DAY>")]
     pub keep: Duration,
-    /// `quiet`: how long nobody comes or goes before those who run are spread anew.
+    /// `quiet`: time without arrivals and departures before running claims are spread again.
     #[serde(with = "Time::<0, DAY>")]
     pub quiet: Duration,
-    /// `host-ram`: percent of the host's memory that offloaded claims may take together.
+    /// `host-ram`: maximum percentage of the host's memory for all offloaded claims together.
     #[serde(with = "Whole::<0, 95>")]
     pub host_ram: u32,
-    /// `requeue`: whether commands that were claimed with `--requeue` may be ended and started anew.
+    /// `requeue`: whether commands claimed with `--requeue` may be ended and started again.
     pub requeue: bool,
-    /// `kill`: whether claims may be ended to which nothing else can be done.
+    /// `kill`: whether claims may be ended if nothing else is possible.
     pub kill: bool,
 }
 
@@ -276,13 +275,13 @@ pub struct Reclaim {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Cgroup {
-    /// `enabled`: whether claims get cgroups, where the kernel and the privilege allow.
+    /// `enabled`: whether claims get cgroups, if the kernel and the privileges allow it.
     #[serde(with = "AutoOff")]
     pub enabled: bool,
-    /// `systemd`: whether claims live in units of systemd, where it runs the machine.
+    /// `systemd`: whether claims live in systemd units, if systemd runs the machine.
     #[serde(with = "AutoOff")]
     pub systemd: bool,
-    /// `root`: name of gshare's group under the cgroup that it may use.
+    /// `root`: name of gshare's cgroup below the one that it may use.
     #[serde(with = "CgroupName")]
     pub root: String,
 }
@@ -295,19 +294,19 @@ pub struct Admin {
     pub groups: Vec<String>,
 }
 
-/// What was claimed and used.
+/// The history of use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct History {
-    /// `work-hours`: when somebody is there; what idles at other times idles for the hour.
+    /// `work-hours`: when users are present; idleness at other times has the cause "off hours".
     #[serde(with = "Text")]
     pub work_hours: WorkHours,
-    /// `max-size`: most bytes of the file; the oldest and finest points go first.
+    /// `max-size`: maximum bytes of the file; the oldest and finest points are dropped first.
     #[serde(with = "FileSize")]
     pub max_size: Bytes,
 }
 
-/// Figures for Prometheus.
+/// Metrics for Prometheus.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Metrics {
@@ -316,7 +315,7 @@ pub struct Metrics {
     pub listen: Listen,
 }
 
-/// What users see of others.
+/// What users can see about others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Privacy {
@@ -329,7 +328,7 @@ pub struct Privacy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Containers {
-    /// `cdi-dir`: where container programs look for descriptions of devices; `None` switches containers off.
+    /// `cdi-dir`: where container programs look for device descriptions; `None` disables containers.
     #[serde(with = "Or::<Off, AbsolutePath>")]
     pub cdi_dir: Option<PathBuf>,
 }
@@ -340,7 +339,7 @@ pub struct Containers {
 pub struct GpuKeys {
     /// `mode`: how claims share it.
     pub mode: GpuMode,
-    /// `mig`: the instances that it is divided into, made anew after a boot; `None` leaves it as it is.
+    /// `mig`: the instances that it is divided into, restored after a boot; `None` does not change it.
     #[serde(with = "Optional::<Text>", skip_serializing_if = "Option::is_none")]
     pub mig: Option<Layout>,
 }
@@ -352,12 +351,12 @@ pub struct Mps {
     /// `control`: NVIDIA's `nvidia-cuda-mps-control`; `None` looks on `PATH`.
     #[serde(with = "Or::<Auto, AbsolutePath>")]
     pub control: Option<PathBuf>,
-    /// `multi-user`: whether claims of several users may share one MPS server, and with it its faults.
+    /// `multi-user`: whether claims of several users may share one MPS server, and its failures.
     #[serde(with = "AcceptOff")]
     pub multi_user: bool,
-    /// `share`: what a client's thread percentage is taken from.
+    /// `share`: basis of a client's thread percentage.
     pub share: MpsShare,
-    /// `on-fault`: what becomes of the claims on a GPU whose MPS server failed.
+    /// `on-fault`: what to do with the claims on a GPU whose MPS server failed.
     pub on_fault: OnFault,
 }
 
@@ -370,11 +369,11 @@ pub struct StageKeys {
     pub machine: Option<Stage>,
 }
 
-/// GPUs that Slurm gives out.
+/// GPUs that Slurm allocates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Slurm {
-    /// `gpus`: which of this machine's GPUs Slurm gives out.
+    /// `gpus`: which of this machine's GPUs Slurm allocates.
     #[serde(with = "SlurmGpus")]
     pub gpus: SlurmGpus,
     /// `silent`: what happens to jobs with a part of a GPU while the service does not answer.
@@ -383,51 +382,51 @@ pub struct Slurm {
     pub burst: Vec<String>,
 }
 
-/// Use outside claims, and use beyond them.
+/// Use without a claim, and use above claims.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Policy {
-    /// `unclaimed`: what is done about GPU processes outside claims; `None` follows the stage.
+    /// `unclaimed`: measure against GPU processes without a claim; `None` follows the stage.
     #[serde(with = "Or::<Auto, UnclaimedWord>")]
     pub unclaimed: Option<Unclaimed>,
-    /// `deny-cgroups`: where `unclaimed = "deny"` holds; `None` finds the places where users' programs start.
+    /// `deny-cgroups`: where `unclaimed = "deny"` applies; `None` finds the places where users' programs start.
     #[serde(with = "Or::<Auto, Cgroups>")]
     pub deny_cgroups: Option<Vec<String>>,
-    /// `exempt-cgroups`: where it never holds, besides the seat's graphical session.
+    /// `exempt-cgroups`: exceptions, besides the seat's graphical session.
     #[serde(with = "Cgroups")]
     pub exempt_cgroups: Vec<String>,
-    /// `overuse`: what is done about a claim that uses more than it is counted.
+    /// `overuse`: measure against a claim with more use than is counted.
     pub overuse: Overuse,
-    /// `overuse-grace`: between the warning and the end of the offending process.
+    /// `overuse-grace`: time between the warning and the end of the offending process.
     #[serde(with = "Time::<0, DAY>")]
     pub overuse_grace: Duration,
-    /// `overuse-tolerance`: bytes that each process may use above what it may have.
+    /// `overuse-tolerance`: bytes that each process may use above its limit.
     #[serde(with = "Size")]
     pub overuse_tolerance: Bytes,
-    /// `excess-time`: who gets the GPU time that nobody requested.
+    /// `excess-time`: who gets the GPU time beyond all sizes.
     pub excess_time: ExcessTime,
 }
 
-/// Taking the GPU memory of claims that run to the host.
+/// Offloading the GPU memory of running claims to host memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Detach {
-    /// `drain`: how long calls that are in the driver may take to come back before a claim is left alone.
+    /// `drain`: longest wait for calls in the driver to return before a claim is left alone.
     #[serde(with = "Time::<1, HOUR>")]
     pub drain: Duration,
-    /// `timeout`: longest time for one step of the driver, beside what moving the memory takes.
+    /// `timeout`: longest time for one step of the driver, in addition to the transfer of memory.
     #[serde(with = "Time::<100, HOUR>")]
     pub timeout: Duration,
-    /// `host-reserve`: host memory that stays free.
+    /// `host-reserve`: host memory that must stay free.
     #[serde(with = "Size")]
     pub host_reserve: Bytes,
 }
 
-/// How a claim's command is started.
+/// How a claim's command starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Launch {
-    /// `caps`: how firmly a command is held.
+    /// `caps`: how strictly a command is limited.
     pub caps: LaunchCaps,
     /// `launcher`: `gshare-exec`; `None` looks where it is installed.
     #[serde(with = "Or::<Auto, AbsolutePath>")]
@@ -445,7 +444,7 @@ pub struct Project {
 }
 
 impl Config {
-    /// The keys of a GPU: by its UUID before its index before `all`.
+    /// The keys of a GPU: its UUID comes before its index, and that before `all`.
     #[must_use]
     pub fn gpu(&self, uuid: &str, index: usize) -> Option<&GpuKeys> {
         let mut keys = self.gpus.iter();

@@ -53,7 +53,7 @@ pub enum ConfigError {
         #[source]
         source: io::Error,
     },
-    /// The file says something that has no meaning. All problems, in the order of the file.
+    /// The file has problems; all of them, in order.
     #[error("{}", list(.0))]
     Invalid(Vec<Problem>),
 }
@@ -64,9 +64,10 @@ fn list(problems: &[Problem]) -> String {
 }
 
 impl Config {
-    /// The configuration in force for a service of this mode: its file where there is one, else defaults.
+    /// The configuration for a service of this mode: its file if it exists, otherwise the defaults.
     ///
     /// # Errors
+    ///
     /// When the file cannot be read or is not valid.
     pub fn load(mode: Mode) -> Result<Self, ConfigError> {
         let Some(path) = mode.file() else {

@@ -1,4 +1,4 @@
-//! Where files, sockets and state live, for the system service and for a user's own.
+//! Paths of files, sockets and state, for the system service and for a user's own.
 
 use std::env;
 use std::os::unix::fs::MetadataExt;
@@ -11,10 +11,10 @@ use crate::keys::Config;
 
 /// Configuration of the system service.
 pub const SYSTEM_FILE: &str = "/etc/gshare/gshare.toml";
-/// Where the system service listens unless its configuration says otherwise.
+/// Default socket of the system service.
 pub const SYSTEM_SOCKET: &str = "/run/gshare/gshared.sock";
 
-/// Whose service it is.
+/// The kind of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// One for the machine, run by root.
@@ -24,7 +24,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The mode of this process: root is the system unless `user` was asked for.
+    /// The mode of this process: root runs the system service unless `user` is set.
     #[must_use]
     pub fn of_process(user: bool) -> Self {
         if !user && Uid::effective().is_root() {
@@ -34,7 +34,7 @@ impl Mode {
         }
     }
 
-    /// The word on screens and on the wire.
+    /// The word for display and on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ impl Mode {
         }
     }
 
-    /// The configuration file of this mode, whether or not it exists; `None` for a user without a home.
+    /// The configuration file of this mode, which may not exist; `None` for a user without a home.
     #[must_use]
     pub fn file(self) -> Option<PathBuf> {
         match self {
@@ -59,7 +59,7 @@ pub fn user_file() -> Option<PathBuf> {
     Some(BaseDirs::new()?.config_dir().join("gshare/gshare.toml"))
 }
 
-/// `$XDG_RUNTIME_DIR/gshare`, else `/tmp/gshare-<uid>`. The service must check that the latter is its own.
+/// `$XDG_RUNTIME_DIR/gshare`, otherwise `/tmp/gshare-<uid>`. The service must check that it owns the latter.
 fn user_runtime_dir() -> PathBuf {
     env::var_os("XDG_RUNTIME_DIR")
         .map(PathBuf::from)
@@ -70,13 +70,13 @@ fn user_runtime_dir() -> PathBuf {
         )
 }
 
-/// Where a user's own service listens unless its configuration says otherwise.
+/// Default socket of a user's own service.
 #[must_use]
 pub fn user_socket() -> PathBuf {
     user_runtime_dir().join("gshared.sock")
 }
 
-/// The places that a service uses.
+/// The paths of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
     /// Socket for clients.
@@ -88,7 +88,7 @@ pub struct Paths {
 }
 
 impl Config {
-    /// The places that a service of this mode uses.
+    /// The paths of a service of this mode.
     #[must_use]
     pub fn paths(&self, mode: Mode) -> Paths {
         let service = &self.service;
@@ -113,9 +113,8 @@ impl Config {
     }
 }
 
-/// The socket that a client should use when it was not told one: the system service's if it is there,
-/// else the user's own, else the ones that the configuration files name. The second value lists the
-/// places that were looked at.
+/// The default socket for a client: the system service's if it exists, otherwise the user's own, otherwise those in
+/// the configuration files. The second value lists the searched places.
 #[must_use]
 pub fn find_socket() -> (Option<PathBuf>, Vec<PathBuf>) {
     let mut tried = Vec::new();
@@ -126,7 +125,7 @@ pub fn find_socket() -> (Option<PathBuf>, Vec<PathBuf>) {
         }
         found.then_some(path)
     };
-    // The files are read only when nothing listens at the usual places: a client starts fast.
+    // The files are read only if there is no socket at the usual places, so that a client starts fast.
     let usual = there(PathBuf::from(SYSTEM_SOCKET)).or_else(|| there(user_socket()));
     let found = usual.or_else(|| {
         [Mode::System, Mode::User].into_iter().find_map(|mode| {
@@ -137,7 +136,7 @@ pub fn find_socket() -> (Option<PathBuf>, Vec<PathBuf>) {
     (found, tried)
 }
 
-/// Whether `path` is there and belongs to root or to this user: `/tmp/gshare-<uid>` could be anybody's.
+/// Whether `path` exists and belongs to root or to this user: any user can create `/tmp/gshare-<uid>`.
 fn trusted(path: &Path) -> bool {
     std::fs::symlink_metadata(path)
         .is_ok_and(|m| m.uid() == 0 || m.uid() == Uid::effective().as_raw())

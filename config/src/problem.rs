@@ -1,4 +1,4 @@
-//! One thing that is wrong with a file, shown with its place.
+//! A problem in a configuration file, with its place.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,13 +13,13 @@ pub struct Problem {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong: lower case, no full stop.
+    /// The problem: lower case, no full stop.
     pub message: String,
-    /// What would be right.
+    /// The expected form.
     pub expected: Option<String>,
     /// The line's text.
     source_line: String,
-    /// How many characters the caret marks.
+    /// Number of characters that the caret marks.
     width: usize,
 }
 
@@ -87,7 +87,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The known word that `word` was probably meant to be.
+/// The known word that `word` is probably a misspelling of.
 pub(crate) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let allowed = (word.chars().count() / 3).clamp(1, 3);
     known

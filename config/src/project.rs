@@ -1,4 +1,4 @@
-//! `.gshare.toml`: what a project claims by default, found from the working directory upwards.
+//! `.gshare.toml`: a project's defaults for claims, searched from the working directory upwards.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,7 +19,7 @@ use crate::read::read;
 /// Name of the file.
 pub const PROJECT_FILE: &str = ".gshare.toml";
 
-/// Defaults of one project; the command line goes before them.
+/// Defaults of one project; the command line overrides them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ProjectDefaults {
@@ -29,28 +29,28 @@ pub struct ProjectDefaults {
     /// `gpu-mem`: guaranteed bytes per GPU.
     #[serde(deserialize_with = "Optional::<SomeMemory>::deserialize")]
     pub gpu_mem: Option<Bytes>,
-    /// `gpu-mem-limit`: most bytes per GPU.
+    /// `gpu-mem-limit`: limit in bytes per GPU.
     #[serde(deserialize_with = "Optional::<SomeMemory>::deserialize")]
     pub gpu_mem_limit: Option<Bytes>,
-    /// `sm`: guaranteed part of the SMs.
+    /// `sm`: guaranteed fraction of the SMs.
     #[serde(deserialize_with = "Optional::<Sm>::deserialize")]
     pub sm: Option<Share>,
-    /// `limit`: most SMs.
+    /// `limit`: limit of SMs.
     #[serde(deserialize_with = "Optional::<Limit>::deserialize")]
     pub limit: Option<Share>,
     /// `class`: class of work.
     #[serde(deserialize_with = "Optional::<ClassWord>::deserialize")]
     pub class: Option<Class>,
-    /// `project`: whom the claim counts for.
+    /// `project`: the project that the claim counts for.
     pub project: Option<String>,
     /// `name`: name of the claim.
     pub name: Option<String>,
-    /// `time`: lease.
+    /// `time`: time limit.
     #[serde(deserialize_with = "Optional::<Time<1000, { 366 * 86_400_000 }>>::deserialize")]
     pub time: Option<Duration>,
 }
 
-/// A file that was found but not read, because someone else could have planted it.
+/// A file that was found but not read, because another user could have written it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IgnoredFile {
     /// File.
@@ -59,14 +59,14 @@ pub struct IgnoredFile {
     pub owner: u32,
 }
 
-/// What was found from a directory upwards.
+/// The result of the search from a directory upwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProjectFile {
     /// The file that was read.
     pub path: Option<PathBuf>,
     /// Its values.
     pub defaults: ProjectDefaults,
-    /// Nearer files that belong to others.
+    /// Nearer files of other users.
     pub ignored: Vec<IgnoredFile>,
 }
 
@@ -81,10 +81,11 @@ impl ProjectDefaults {
 }
 
 impl ProjectFile {
-    /// The nearest file from `start` upwards, as far as the home directory (or the root, outside it),
-    /// that belongs to this user or to root.
+    /// The nearest file from `start` upwards, up to the home directory (or the root, outside it), that belongs to
+    /// this user or to root.
     ///
     /// # Errors
+    ///
     /// When that file cannot be read or is not valid.
     pub fn find(start: &Path) -> Result<Self, ConfigError> {
         let home = BaseDirs::new().map(|b| b.home_dir().to_owned());
@@ -118,7 +119,7 @@ impl ProjectFile {
     }
 }
 
-/// Whose a file is.
+/// Owner of a file.
 enum Owner {
     /// The user's or root's: the open file.
     Trusted(File),
@@ -126,8 +127,8 @@ enum Owner {
     Other(u32),
 }
 
-/// Opens `path` if it and, where it is a link, the link belong to `uid` or to root: in a directory that
-/// others can write, a link could point at any file of the user.
+/// Opens `path` if it and, if it is a link, the link belong to `uid` or to root: in a directory that others can
+/// write, a link could point at any file of the user.
 fn owner(path: &Path, uid: u32) -> io::Result<Owner> {
     let trusted = |owner: u32| owner == uid || owner == 0;
     let link = fs::symlink_metadata(path)?.uid();
@@ -143,7 +144,7 @@ fn owner(path: &Path, uid: u32) -> io::Result<Owner> {
     })
 }
 
-/// A directory on the way that may not be searched has no file for us either.
+/// A directory that may not be searched counts as one without the file.
 fn absent(e: &io::Error) -> bool {
     matches!(
         e.kind(),
@@ -195,7 +196,7 @@ mod tests {
         assert_eq!(found.ignored[0], IgnoredFile { path, owner });
         assert_eq!(found.ignored.len(), 1, "{found:?}");
 
-        // Nor is a link of somebody else's to a file of the user's own.
+        // A link of another user's to a file of the user's own is refused too.
         let dir = tmp.path().join("shared");
         fs::create_dir(&dir).expect("dir");
         let own = tmp.path().join("own.toml");

@@ -1,4 +1,4 @@
-//! Quotas in the file: `"user:ada" = { gpus = 1.5, weight = 2.0, max = 3.0 }`.
+//! Guarantees in the file: `"user:ada" = { gpus = 1.5, weight = 2.0, max = 3.0 }`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -68,7 +68,7 @@ pub(crate) fn serialize<S: Serializer>(quotas: &[Quota], out: S) -> Result<S::Ok
     out.collect_map(quotas.iter().map(|q| (Name(q.party.clone()), keys(q))))
 }
 
-/// Why the guarantees of a file do not fit together on `gpus` GPUs, at its place in the file.
+/// Why the guarantees of a file do not fit together on `gpus` GPUs, with the place in the file.
 #[must_use]
 pub fn unpackable(text: &str, file: &Path, quotas: &[Quota], gpus: usize) -> Option<Problem> {
     let why = unpackable_quotas(gpus, quotas)?;

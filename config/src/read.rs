@@ -1,5 +1,5 @@
-//! Reads a file over its defaults, by serde, and collects everything that is wrong with it: what a value is refused
-//! for is noted, the value is taken out, and the rest is read again.
+//! Reads a file over its defaults with serde, and collects all problems: each refused value is noted and removed, and
+//! the rest is read again.
 
 use std::ops::Range;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::words::{Stage, Unclaimed};
 
 type Value<'t> = Spanned<DeValue<'t>>;
 
-/// What is wrong with one key: its path, what, and what would be right.
+/// A problem with one key: its path, the problem, and the expected form.
 type Complaint<'a> = (&'a [&'a str], String, Option<String>);
 
 impl Config {
@@ -33,7 +33,7 @@ impl Config {
         )
     }
 
-    /// What no key alone is wrong with.
+    /// Checks that concern several keys.
     fn complain(&self, complain: &mut dyn FnMut(Complaint<'_>)) {
         let memory = &self.memory;
         if memory.display_reserve < memory.reserve {
@@ -90,10 +90,11 @@ impl Config {
     }
 }
 
-/// Reads `text` laid over the text `base`. `keys` are those of all sections, to tell where a misplaced key belongs.
+/// Reads `text` laid over the text `base`. `keys` are those of all sections, to find the section of a misplaced key.
 ///
 /// # Errors
-/// All problems, in the order of the file; syntax errors only, where there are any.
+///
+/// All problems, in the order of the file; only syntax errors, if there are any.
 pub(crate) fn read<T: DeserializeOwned>(
     text: &str,
     file: &Path,
@@ -132,7 +133,7 @@ pub(crate) fn read<T: DeserializeOwned>(
         cuts.push(path);
     };
     check(&value, &mut |(path, message, expected)| {
-        // What is left of an entry with mistakes is not judged.
+        // The rest of an entry with mistakes is not checked.
         if !cuts
             .iter()
             .any(|cut| path.iter().zip(cut).take(2).all(|(a, b)| a == b))
@@ -148,8 +149,8 @@ pub(crate) fn read<T: DeserializeOwned>(
     Err(found.into_iter().map(|(_, problem)| problem).collect())
 }
 
-/// Lays the keys of `over` over those of `table`, whose entries are tables if it is `of_tables`. A list in the place of
-/// a table becomes what serde refuses: it would take the items for the keys in their order.
+/// Lays the keys of `over` over those of `table`, whose entries are tables if it is `of_tables`. A list instead of a
+/// table is made unacceptable to serde, which would take its items for the keys in their order.
 fn lay<'t>(table: &mut DeTable<'t>, over: DeTable<'t>, of_tables: bool) {
     for (key, value) in over {
         let (span, mut value) = (value.span(), value.into_inner());
@@ -172,7 +173,7 @@ fn lay<'t>(table: &mut DeTable<'t>, over: DeTable<'t>, of_tables: bool) {
     }
 }
 
-/// Takes out the key, value or list item at `span`: its path, and what kind of value stood there.
+/// Removes the key, value or list item at `span`: returns its path, and the kind of its value.
 fn cut(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<(Vec<String>, &'static str)> {
     let holds = |of: &Range<usize>| of.start <= span.start && span.end <= of.end;
     let mut leaf = None;
@@ -211,7 +212,7 @@ fn cut(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<(Vec<String>, &'s
     Some((vec![name], kind))
 }
 
-/// What kind of value is at `span`.
+/// The kind of value at `span`.
 fn kind(value: &Value<'_>, span: &Range<usize>) -> &'static str {
     let items = value.get_ref().as_array().into_iter().flatten();
     let inner = items
@@ -221,7 +222,7 @@ fn kind(value: &Value<'_>, span: &Range<usize>) -> &'static str {
     inner.unwrap_or(value.get_ref().type_str())
 }
 
-/// Where a key stands: an entry by its name, another by its value; where it is absent, what else its section says.
+/// The place of a key: an entry by its name, another by its value; if it is absent, the rest of its section.
 fn place(root: &DeTable<'_>, path: &[&str]) -> Range<usize> {
     let (mut table, mut span) = (root, 0..0);
     for name in path {
@@ -236,7 +237,7 @@ fn place(root: &DeTable<'_>, path: &[&str]) -> Range<usize> {
     span
 }
 
-/// serde's word on a key at `path` that holds a `kind` of value, for people: what is wrong and what would be right.
+/// serde's error about a key at `path` with a value of this `kind`, for display: the problem and the expected form.
 fn explain(
     message: &str,
     path: &[String],

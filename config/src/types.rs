@@ -45,7 +45,7 @@ impl Form<Self> for Wait {
     }
 }
 
-/// Which GPUs Slurm gives out.
+/// The GPUs that Slurm allocates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SlurmGpus {
     /// None: `"none"`.
@@ -58,7 +58,7 @@ pub enum SlurmGpus {
 }
 
 impl SlurmGpus {
-    /// A name of the GPU that Slurm counts as this one, from 0 in the order of gres.conf.
+    /// A name of the GPU with this number in Slurm, from 0 in the order of gres.conf.
     #[must_use]
     pub fn name(&self, number: u32) -> Option<String> {
         match self {
@@ -115,7 +115,7 @@ impl Form<Self> for SlurmGpus {
     }
 }
 
-/// Where `/metrics` is served: never beyond this machine.
+/// Address of `/metrics`, always on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Listen {
     /// Nowhere.
@@ -158,10 +158,10 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Where errors of GPUs are read beside NVML.
+/// The second source of GPU errors besides NVML.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KernelLog {
-    /// `/dev/kmsg`; nowhere with the simulated driver.
+    /// `/dev/kmsg`; none with the simulated driver.
     #[default]
     Auto,
     /// Nowhere.
@@ -209,7 +209,7 @@ impl fmt::Display for KernelLog {
 /// Working hours of a week, local time: `mon-fri 8-20`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkHours {
-    /// First and last day, Monday is 0; the last may lie before the first.
+    /// First and last day, Monday is 0; the range may wrap around the week.
     days: (u8, u8),
     /// First hour and the hour after the last, 0 to 24.
     hours: (u8, u8),
@@ -227,7 +227,7 @@ impl Default for WorkHours {
 const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 
 impl WorkHours {
-    /// Whether an hour (0 to 23) of a day (Monday is 0) is in them.
+    /// Whether they include an hour (0 to 23) of a day (Monday is 0).
     #[must_use]
     pub fn covers(&self, day: u8, hour: u8) -> bool {
         let (first, last) = self.days;

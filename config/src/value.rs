@@ -1,14 +1,15 @@
-//! Texts of values as people write them, shared by the configuration files and the command line.
+//! Parsers of values in their usual notation, shared by the configuration files and the command line.
 
 use std::time::Duration;
 
 use gshare_core::units::{UnitError, parse_duration};
 use gshare_core::{Bytes, Share, Size};
 
-/// A guaranteed share of SMs: `30%`; a bare number from 1 on is percent, as in
+/// A guaranteed share of SMs: `30%`; a bare number of at least 1 is percent, as in
 /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`.
 ///
 /// # Errors
+///
 /// When it is not a percentage, or a bare number below 1 (0.3 could mean either).
 pub fn sm(text: &str) -> Result<Share, String> {
     let share = Share::parse_percent(text).map_err(|e| e.to_string())?;
@@ -20,9 +21,10 @@ pub fn sm(text: &str) -> Result<Share, String> {
     Ok(share)
 }
 
-/// The most SMs: a part of a GPU such as `0.8`, or `80%`.
+/// A limit of SMs: a fraction of a GPU such as `0.8`, or `80%`.
 ///
 /// # Errors
+///
 /// When it is neither, or above one GPU.
 pub fn limit(text: &str) -> Result<Share, String> {
     let bad = || format!("limit `{text}` is not a part of a GPU: write 0.8, 1.0 or 80%");
@@ -37,9 +39,10 @@ pub fn limit(text: &str) -> Result<Share, String> {
     Ok(share)
 }
 
-/// The size of a claim: a part of one GPU such as `0.5`, or whole GPUs such as `2`.
+/// The size of a claim: a fraction of one GPU such as `0.5`, or whole GPUs such as `2`.
 ///
 /// # Errors
+///
 /// When it is neither.
 pub fn gpus(text: &str) -> Result<Share, String> {
     let share: Share = text.parse().map_err(|e: UnitError| e.to_string())?;
@@ -67,7 +70,7 @@ pub fn size(text: &str) -> Result<Bytes, String> {
     some(text.parse().map_err(|e: UnitError| e.to_string())?)
 }
 
-/// Memory of a claim: any but none.
+/// Memory of a claim, which cannot be zero.
 pub(crate) fn some(bytes: Bytes) -> Result<Bytes, String> {
     if bytes == Bytes::ZERO {
         return Err("a claim needs some memory, so 0 is not possible".to_owned());
@@ -99,10 +102,11 @@ pub fn time(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// A number above 0 in thousandths, up to 64: GPUs of a quota, or a weight.
+/// A number above 0 in thousandths, up to 64: GPUs of a guarantee, or a weight.
 ///
 /// # Errors
-/// When it is none.
+///
+/// When it is not such a number.
 pub fn milli(text: &str) -> Result<u32, String> {
     let bad = || format!("`{text}` is not a number above 0 and up to 64, such as 1.5");
     let number: f64 = text.trim().parse().map_err(|_| bad())?;

@@ -43,13 +43,13 @@ macro_rules! words {
 }
 
 words! {
-    /// Least severity that is logged; the words are filter directives of `tracing`.
+    /// Lowest severity that is logged; the words are filter directives of `tracing`.
     LogLevel {
         /// Failures of the service.
         Error = "error",
-        /// Also what an administrator should know.
+        /// Also events that an administrator should know.
         Warn = "warn",
-        /// Also claims coming and going.
+        /// Also beginnings and ends of claims.
         #[default]
         Info = "info",
         /// Also every request.
@@ -58,31 +58,31 @@ words! {
         Trace = "trace",
     }
 
-    /// What is done with an idle claim that cannot be offloaded.
+    /// What to do with an idle claim that cannot be offloaded.
     NoDetach {
-        /// Its owner is told, nothing is taken.
+        /// Its owner is warned, nothing is taken.
         #[default]
         Warn = "warn",
-        /// What it does not use of its memory is given to those who wait.
+        /// Its unused memory is given to waiting claims.
         Shrink = "shrink",
         /// It ends; its processes live on without a GPU.
         Release = "release",
     }
 
-    /// What becomes of what claims asked for and do not use.
+    /// What to do with unused sizes.
     AutoShrink {
         /// Nothing.
         Off = "off",
-        /// It is said, with the command that would change it.
+        /// Suggest a smaller size, with the command.
         #[default]
         Advise = "advise",
-        /// The memory limit goes down to what earlier runs of the command needed, never below the request.
+        /// Lower the memory limit to the need of earlier runs of the command, never below the size.
         Burst = "burst",
-        /// Also the request of claims that were made with `-g auto` follows their need, in both directions.
+        /// Also let the sizes of claims made with `-g auto` follow their need, in both directions.
         Request = "request",
     }
 
-    /// Whose runs a user's suggestions may rest on, besides the own ones.
+    /// Whose runs, besides their own, suggestions for users may be based on.
     ShareRuns {
         /// Nobody's.
         #[default]
@@ -93,38 +93,38 @@ words! {
         All = "all",
     }
 
-    /// How a GPU is to be shared.
+    /// How a GPU is shared.
     GpuMode {
         /// In turns.
         #[default]
         Timeslice = "timeslice",
         /// Side by side, through MPS.
         Mps = "mps",
-        /// Through MPS while all claims on it are batch or inference of one owner, else in turns.
+        /// Through MPS while all claims on it are batch or inference of one owner, otherwise in turns.
         Auto = "auto",
-        /// One claim at a time has it whole.
+        /// One claim at a time has the whole GPU.
         Exclusive = "exclusive",
         /// Divided into MIG instances by the administrator.
         Mig = "mig",
     }
 
-    /// What a client's thread percentage is taken from.
+    /// Basis of a client's thread percentage.
     MpsShare {
-        /// The guaranteed part: no claim is in the way of another.
+        /// The size: no claim slows another.
         #[default]
         Request = "request",
-        /// The most that the claim may use: idle SMs are used, busy claims overlap.
+        /// The limit: idle SMs are used, busy claims overlap.
         Limit = "limit",
     }
 
-    /// What becomes of the claims on a GPU whose MPS server failed.
+    /// What to do with the claims on a GPU whose MPS server failed.
     OnFault {
         /// Their programs are ended, and with them the claims.
         #[default]
         End = "end",
-        /// Their programs are ended; the claims are held for what their owners start next.
+        /// Their programs are ended; the claims are held for later programs of their owners.
         Keep = "keep",
-        /// Their programs are ended; commands that may be started again are, the other claims end.
+        /// Their programs are ended; commands that may be restarted are, the other claims end.
         Requeue = "requeue",
     }
 
@@ -137,42 +137,42 @@ words! {
         Open = "open",
     }
 
-    /// How much gshare does on a GPU or for a user, each stage more than the one before.
+    /// How much gshare does on a GPU or for a user; each stage includes the earlier ones.
     Stage {
         /// 1: it records, and touches no program.
         Observe = "observe",
-        /// 2: claims have a queue and limits; nothing is taken from anybody.
+        /// 2: claims have a queue and limits; no claim loses anything.
         OptIn = "opt-in",
-        /// 3: also guarantees, idle rules, and taking back, always announced.
+        /// 3: also guarantees, idle rules, and reclaiming, always announced.
         #[default]
         Reclaim = "reclaim",
         /// 4: also programs without a claim cannot open GPUs.
         Require = "require",
     }
 
-    /// What is done about GPU processes outside claims.
+    /// What to do about GPU processes without a claim.
     Unclaimed {
         /// They are shown.
         Observe = "observe",
         /// They are accounted to their owners, as claims without a cap.
         #[default]
         Adopt = "adopt",
-        /// No new ones: programs outside claims cannot open a GPU. Those that run are as with `adopt`.
+        /// No new ones: programs without a claim cannot open a GPU. Running ones are treated as with `adopt`.
         Deny = "deny",
     }
 
-    /// What is done about a claim that uses more than it is counted.
+    /// What to do about a claim with more use than is counted.
     Overuse {
-        /// Its growth is refused and its owner warned.
+        /// It cannot grow, and its owner is warned.
         #[default]
         Warn = "warn",
         /// After the grace time the offending process is ended, too.
         Stop = "stop",
     }
 
-    /// How the GPU time above what was requested is divided, on GPUs that claims share in turns.
+    /// Division of the GPU time beyond all sizes, on GPUs that claims share in turns.
     ExcessTime {
-        /// All, in proportion to their requests.
+        /// All, in proportion to their sizes.
         #[default]
         Equal = "equal",
         /// The same, but interactive and inference claims twice as much as batch.
@@ -181,9 +181,9 @@ words! {
         Strict = "strict",
     }
 
-    /// How firmly a claim's command is held.
+    /// How strictly a claim's command is limited.
     LaunchCaps {
-        /// Strict where the launcher is installed and this is the system service, else by the library path.
+        /// Strict if the launcher is installed and this is the system service, otherwise by the library path.
         #[default]
         Auto = "auto",
         /// By the launcher or not at all.

@@ -1,4 +1,4 @@
-//! What administrators ask for, and the record of it.
+//! Administrators' requests, and the record of them.
 
 use crate::bounds::{Label, List, Text};
 use crate::call::ClaimSpec;
@@ -14,11 +14,11 @@ pub enum AdminCall {
     Drain {
         /// Indices, UUIDs or unique UUID prefixes.
         gpus: List<Text<128>, 64>,
-        /// Why, for those who wait.
+        /// Reason, for users who wait.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<Label<512>>,
     },
-    /// Claims may start there again. Answers [`AdminDone`].
+    /// Lets claims start there again. Answers [`AdminDone`].
     Undrain {
         /// Indices, UUIDs or unique UUID prefixes.
         gpus: List<Text<128>, 64>,
@@ -37,18 +37,18 @@ pub enum AdminCall {
         /// Milliseconds between SIGTERM and SIGKILL; absent: ten seconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         grace_ms: Option<u64>,
-        /// Why, for the owners.
+        /// Reason, for the owners.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<Label<512>>,
     },
-    /// Sets a quota, in the place of what was set or configured. Answers [`AdminDone`].
+    /// Sets a guarantee, replacing an earlier or configured one. Answers [`AdminDone`].
     QuotaSet(QuotaView),
-    /// Removes a quota that was set; what is configured holds again. Answers [`AdminDone`].
+    /// Removes a guarantee that was set; the configured one applies again. Answers [`AdminDone`].
     QuotaRemove {
         /// `user:ada`, `group:lab` or `project:vision`.
         party: Text<256>,
     },
-    /// The quotas in force; everybody may ask. Answers [`crate::Reply::Quotas`].
+    /// The guarantees in force; open to everybody. Answers [`crate::Reply::Quotas`].
     QuotaList,
     /// How claims share a GPU. Answers [`AdminDone`] once it is in force or, with `when_empty`, once it is
     /// noted; [`crate::ErrorCode::NotAvailable`] while claims hold a part of the GPU.
@@ -57,7 +57,7 @@ pub enum AdminCall {
         gpu: Text<128>,
         /// `timeslice`, `mps`, `auto`, `exclusive` or `mig`.
         mode: Text<32>,
-        /// Take no new claims and change when the last one has ended. The mode in force takes that back.
+        /// Take no new claims and change when the last one has ended. Setting the mode in force cancels that.
         #[serde(default)]
         when_empty: bool,
     },
@@ -75,49 +75,49 @@ pub enum AdminCall {
         /// Indices, UUIDs or unique UUID prefixes.
         gpus: List<Text<128>, 64>,
     },
-    /// Divides a GPU into instances (MIG) with nobody on it. Answers [`AdminDone`] once they are there;
-    /// [`crate::ErrorCode::NotAvailable`] while claims hold a part of it, or where the instances do not fit.
+    /// Divides an unused GPU into instances (MIG). Answers [`AdminDone`] once they exist;
+    /// [`crate::ErrorCode::NotAvailable`] while claims hold a part of it, or if the instances do not fit.
     Mig {
         /// Index, UUID or unique UUID prefix.
         gpu: Text<128>,
         /// Profiles, as `3g.40gb+2g.20gb+1g.10gb`, or `off`.
         layout: Text<256>,
-        /// Only say what would be done.
+        /// Only report what would be done.
         #[serde(default)]
         dry_run: bool,
     },
     /// gshare stops acting: it limits, takes and refuses nothing until [`AdminCall::On`]. Answers [`AdminDone`].
     Off {
-        /// Milliseconds after which it is on again; absent: when told.
+        /// Milliseconds after which it is on again; absent: on command.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_ms: Option<u64>,
     },
-    /// gshare acts again; nothing is ended by that. Answers [`AdminDone`].
+    /// gshare acts again; that ends nothing. Answers [`AdminDone`].
     On,
-    /// How much gshare does from now on; no running program is limited, paused, moved or ended by it. Answers [`AdminDone`];
-    /// [`crate::ErrorCode::NotAvailable`] where the configuration says.
+    /// Sets how much gshare does from now on; no running program is limited, suspended, moved or ended by that.
+    /// Answers [`AdminDone`]; [`crate::ErrorCode::NotAvailable`] if the configuration sets the stage.
     Stage {
-        /// `1` to `4`, or its word.
+        /// `1` to `4`, or its name.
         stage: Text<16>,
-        /// Of these GPUs: indices, UUIDs or unique UUID prefixes.
+        /// For these GPUs: indices, UUIDs or unique UUID prefixes.
         #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
         gpus: List<Text<128>, 64>,
-        /// The most for the members of this group. Neither: of everything, without exceptions.
+        /// Maximum for the members of this group. With neither: for everything, without exceptions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<Text<256>>,
-        /// When it comes into force, Unix milliseconds. Absent: at once.
+        /// When it applies, Unix milliseconds. Absent: at once.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from_ms: Option<u64>,
-        /// Only say whose runs of the last 7 days would be treated differently, with the id of that plan.
+        /// Only report the runs of the last 7 days that would be treated differently, with the id of that plan.
         #[serde(default)]
         dry_run: bool,
-        /// Only if that would still be said: the id.
+        /// Apply only if the plan still has this id.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         plan: Option<Text<64>>,
     },
-    /// What the list of checks of the driver found here. Absent: only whether the caller may say so.
+    /// Stores the result of the driver checks on this machine. Absent: only checks the caller's rights.
     Conformance {
-        /// In numbers.
+        /// The result.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         found: Option<Conformance>,
     },
@@ -131,7 +131,7 @@ pub enum AdminCall {
     },
 }
 
-/// Before the number of a Slurm job in the name of its claim.
+/// Prefix of the name of a Slurm job's claim, before the job's number.
 pub const SLURM_JOB: &str = "slurm-";
 
 /// A claim on behalf.
@@ -139,28 +139,28 @@ pub const SLURM_JOB: &str = "slurm-";
 pub struct ClaimFor {
     /// Its owner.
     pub uid: u32,
-    /// Its name, one of its kind on the machine.
+    /// Its name, unique on the machine among claims on behalf.
     pub name: Label<64>,
-    /// What is claimed, and on which GPUs. Its name, command, directory, kernel and time limit are not looked at.
+    /// The request, with its GPUs. Its name, command, directory, kernel and time limit are ignored.
     pub spec: Box<ClaimSpec>,
-    /// The cgroup: its directory or the kernel's name of it. It need not be there yet.
+    /// The cgroup: its directory or the kernel's name of it. It need not exist yet.
     pub cgroup: Text<4096>,
     /// Only its owner and administrators may see it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub private: bool,
 }
 
-/// What was done.
+/// Answer to an administrator's request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdminDone {
-    /// Sentences for people, a line each.
+    /// Sentences for display, one per line.
     pub message: String,
-    /// The command that undoes it; absent where nothing can.
+    /// The command that undoes it; absent if nothing can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<String>,
 }
 
-/// A quota. GPUs and weights in thousandths; what is absent is not said.
+/// A guarantee. GPUs and weights in thousandths; absent values are not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaView {
     /// `user:ada`, `group:lab` or `project:vision`.
@@ -168,10 +168,10 @@ pub struct QuotaView {
     /// Guaranteed GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_milli: Option<u32>,
-    /// Weight in what nobody is guaranteed; 1000 where absent.
+    /// Weight for GPU time beyond all guarantees; 1000 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_milli: Option<u32>,
-    /// The most GPUs held at a time.
+    /// Maximum GPUs held at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_milli: Option<u32>,
     /// From the configuration, not set by an administrator.
@@ -179,31 +179,31 @@ pub struct QuotaView {
     pub from_config: bool,
 }
 
-/// What the list of checks of the driver found.
+/// Result of the driver checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conformance {
     /// Index of the GPU.
     pub gpu: u32,
     /// Checks that ran and apply here.
     pub checks: u32,
-    /// Those in which the driver was not as documented.
+    /// Checks in which the driver differed from its documentation.
     pub different: u32,
 }
 
 /// An entry of the audit log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditEntry {
-    /// Its number, never used twice.
+    /// Its number, never reused.
     pub seq: u64,
     /// When, Unix milliseconds.
     pub at_ms: u64,
-    /// Who, by the kernel's word.
+    /// The administrator, by the kernel's credentials.
     pub uid: u32,
-    /// Name of that user then.
+    /// Name of that user at that time.
     pub user: String,
-    /// What: `drain`, `undrain`, `kill`.
+    /// Action: `drain`, `undrain`, `kill`.
     pub action: String,
-    /// On what: `GPU 1 (GPU-...)`, `c3 of ada`.
+    /// Target: `GPU 1 (GPU-...)`, `c3 of ada`.
     pub target: String,
     /// The state before.
     pub before: String,
@@ -214,14 +214,14 @@ pub struct AuditEntry {
     pub reason: Option<String>,
 }
 
-/// That a GPU takes no new claims.
+/// A drained GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainView {
     /// Since when, Unix milliseconds.
     pub since_ms: u64,
     /// Name of the administrator.
     pub by: String,
-    /// Why.
+    /// Reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! Bounded types for what clients send. The bound is checked while a line is read, so that nothing behind the socket
-//! ever sees more. What is built here at home ([`From`]) is taken as it is.
+//! Bounded types for clients' input. The bound is checked while a line is parsed, so that the service never handles
+//! more. Values made with [`From`] are not checked.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,12 +8,12 @@ use std::ops::Deref;
 use serde::de::{Error, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Text of at most `N` bytes that means something as a whole, such as an id: a longer one is refused.
+/// Text of at most `N` bytes with a meaning as a whole, such as an id: a longer one is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Text<const N: usize>(String);
 
-/// Text for people, such as a name: printable, and cut after `N` characters.
+/// Text for display, such as a name: printable, and cut after `N` characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Label<const N: usize>(String);
@@ -23,20 +23,19 @@ pub struct Label<const N: usize>(String);
 #[serde(transparent)]
 pub struct List<T, const N: usize>(Vec<T>);
 
-/// A command line for people and for the prediction of sizes: printable, cut, and without what looks like a password.
+/// A command line for display and for predicting sizes: printable, cut, and without words that look like passwords.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct CommandLine(Vec<String>);
 
-/// Words of a command line, characters of a word, and bytes of them all.
+/// Maximum number of words, characters per word, and bytes of all words.
 const WORDS: usize = 64;
 const WORD: usize = 256;
 const COMMAND: usize = 4096;
-/// What stands in place of a password.
+/// Replaces a password.
 const HIDDEN: &str = "***";
 
-/// Text of strangers as it may stand on a terminal: no control characters, and none of the invisible ones
-/// that turn the direction of writing around, join or part.
+/// Untrusted text for a terminal: no control characters, and no invisible ones that reverse, join or split text.
 pub fn printable(text: &str) -> impl Iterator<Item = char> + '_ {
     let steers = |c: char| {
         c.is_control()
@@ -210,7 +209,7 @@ impl<'a, T, const N: usize> IntoIterator for &'a List<T, N> {
 }
 
 impl CommandLine {
-    /// What is kept of these words.
+    /// The stored form of these words.
     pub fn of<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Self {
         let (mut kept, mut left, mut hide) = (Vec::new(), COMMAND, false);
         for word in words.into_iter().take(WORDS) {
@@ -221,7 +220,7 @@ impl CommandLine {
                 let takes = |w: &str| w.starts_with('-') && !w.contains('=') && names_a_secret(w);
                 let cut: String = printable(&without_secret(word)).take(WORD).collect();
                 hide = takes(word) || takes(&cut);
-                // A cut may leave the beginning of a key that was none before.
+                // A cut may turn a harmless word into one that looks like a key.
                 without_secret(&cut)
             };
             while word.len() > left {
@@ -280,8 +279,8 @@ impl<'de> Deserialize<'de> for CommandLine {
     }
 }
 
-/// Whether a flag or variable is named as one that takes a key or a password: its last part says so, so that
-/// `--max-tokens` and `--key-dim` are none.
+/// Whether the name of a flag or variable suggests a key or a password: only its last part counts, so that
+/// `--max-tokens` and `--key-dim` do not.
 fn names_a_secret(name: &str) -> bool {
     let last = name.rsplit(['-', '_', '.']).next().unwrap_or_default();
     let last = last.to_ascii_lowercase();
@@ -297,8 +296,8 @@ fn names_a_secret(name: &str) -> bool {
         || last.ends_with("apikey")
 }
 
-/// A word without the key or password that it gives: `--api-key=X`, `HF_TOKEN=X`, `https://me:X@host`, and words that
-/// are keys of well-known services by their beginning.
+/// A word without its key or password: `--api-key=X`, `HF_TOKEN=X`, `https://me:X@host`, and words with the prefix of
+/// a well-known service's keys.
 fn without_secret(word: &str) -> String {
     const KEYS: [&str; 7] = [
         "hf_",
@@ -373,7 +372,7 @@ mod tests {
             let line = CommandLine::of(given.split(' '));
             assert_eq!(line.join(" "), kept);
         }
-        // What is cut is no way to show the beginning of a key, and is not cut again.
+        // A cut word must not show the beginning of a key, and must not be cut again.
         for end in ["", "=", "://a:b@c"] {
             let word = format!("AKIA{}{end}", "x".repeat(300));
             let line = CommandLine::of([&word]);

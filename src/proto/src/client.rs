@@ -11,7 +11,7 @@ use crate::{Call, Hello, MAX_LINE, PROTOCOL, Reply, WireError};
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nothing listens there.
+    /// No service listens there.
     #[error("no gshare service answers at {path}")]
     NoService {
         /// Socket.
@@ -26,10 +26,10 @@ pub enum ClientError {
     /// The service closed the connection.
     #[error("the gshare service closed the connection")]
     Closed,
-    /// The service said something that this client does not understand.
+    /// This client does not understand the service's reply.
     #[error("the gshare service answered something that this client does not understand")]
     Garbled(#[source] serde_json::Error),
-    /// The service refused.
+    /// The service refused the call.
     #[error("{}", .0.message)]
     Refused(WireError),
 }
@@ -42,15 +42,16 @@ pub struct Client {
     line: Vec<u8>,
 }
 
-/// How every line with a snapshot begins.
+/// Beginning of every line with a snapshot.
 const SNAPSHOT: &str = r#"{"reply":"snapshot","#;
-/// Snapshots have tens of kilobytes.
+/// A snapshot has tens of kilobytes.
 const BUFFER: usize = 64 << 10;
 
 impl Client {
-    /// Connects. The greeting goes out with the first call, so that a call costs one round trip.
+    /// Connects. The greeting is sent with the first call, so that a call costs one round trip.
     ///
     /// # Errors
+    ///
     /// [`ClientError::NoService`] when nothing listens at `path`.
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         let stream = UnixStream::connect(path).map_err(|source| ClientError::NoService {
@@ -68,18 +69,20 @@ impl Client {
         Ok(client)
     }
 
-    /// Sends a call and returns the first reply that is not the greeting's.
+    /// Sends a call and returns the first reply after the greeting's.
     ///
     /// # Errors
+    ///
     /// A refusal by the service is [`ClientError::Refused`].
     pub fn call(&mut self, call: &Call) -> Result<Reply, ClientError> {
         self.write(call)?;
         self.next_reply()
     }
 
-    /// The next line of an answer that has several.
+    /// The next line of an answer with several lines.
     ///
     /// # Errors
+    ///
     /// As for [`Self::call`].
     pub fn next_reply(&mut self) -> Result<Reply, ClientError> {
         loop {
@@ -91,9 +94,10 @@ impl Client {
         }
     }
 
-    /// Bounds how long a read may block; `None` waits for ever.
+    /// Limits how long a read may block; `None` waits for ever.
     ///
     /// # Errors
+    ///
     /// When the socket option cannot be set.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.reader.get_ref().set_read_timeout(timeout)
@@ -114,10 +118,10 @@ impl Client {
         if n == 0 || line.last() != Some(&b'\n') {
             return Err(ClientError::Closed);
         }
-        // At once for the whole line: byte by byte in each string costs a fifth of the reading.
+        // Check UTF-8 once for the whole line: doing so for each string costs a fifth of the reading.
         let line = std::str::from_utf8(line)
             .map_err(|e| ClientError::Garbled(serde::de::Error::custom(e)))?;
-        // Those who watch read one a second: without a detour over what kind of line it is.
+        // Watching clients read one every second, so skip the search for the kind of line.
         if line.starts_with(SNAPSHOT) {
             let snapshot = serde_json::from_str(line).map_err(ClientError::Garbled)?;
             return Ok(Reply::Snapshot(snapshot));

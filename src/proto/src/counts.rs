@@ -1,4 +1,4 @@
-//! How many there are, in words.
+//! Numbers of things, in words.
 
 use crate::health::Grade;
 use crate::snapshot::{GpuState, GpuView, Snapshot};
@@ -22,7 +22,7 @@ impl GpuView {
 }
 
 impl Snapshot {
-    /// GPUs, of which one that is divided counts once.
+    /// Number of GPUs; a divided one counts once.
     #[must_use]
     pub fn whole_gpus(&self) -> usize {
         self.gpus.iter().filter(|g| !g.is_instance()).count()

@@ -1,5 +1,5 @@
-//! How figures and columns are written, on the command line and on the screen. Only nothing is 0, an estimate has a
-//! tilde, and nothing is cut without a sign. Durations and sizes with their unit: [`crate::units`].
+//! Format of figures and columns on the command line and on the screen. Only zero is shown as 0, an estimate has a
+//! tilde, and every cut has a sign. Durations and sizes with their unit: [`crate::units`].
 
 use gshare_core::Bytes;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -7,12 +7,12 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use crate::printable;
 use crate::snapshot::Figure;
 
-/// What is not above 0 is 0: a sum of no figures is -0.0.
+/// Values not above 0 become 0: an empty sum is -0.0.
 fn positive(value: f64) -> f64 {
     if value > 0.0 { value } else { 0.0 }
 }
 
-/// A quantity: `15.3`, `141` from a hundred on, `<0.1` for a little.
+/// A quantity: `15.3`, `141` from a hundred on, `<0.1` for a small one.
 fn tenths(value: f64) -> String {
     match value {
         _ if value >= 99.95 => format!("{value:.0}"),
@@ -37,7 +37,7 @@ pub fn hours(seconds: f64) -> String {
     }
 }
 
-/// A part of a GPU: `0.25`, `0.125`, `1.0`, `1.25`; 0 is `0`.
+/// A fraction of a GPU: `0.25`, `0.125`, `1.0`, `1.25`; 0 is `0`.
 #[must_use]
 pub fn share(part: f64) -> String {
     let milli = (part * 1000.0).round().max(0.0) as u64;
@@ -50,13 +50,13 @@ pub fn share(part: f64) -> String {
     }
 }
 
-/// A sum of parts with two decimals: `0.25`, `1.50`, `0.00`.
+/// A sum of fractions with two decimals: `0.25`, `1.50`, `0.00`.
 #[must_use]
 pub fn parts(sum: f64) -> String {
     format!("{:.2}", positive(sum))
 }
 
-/// A percentage without its sign: `61`, `<1` for a little, never 0 for something.
+/// A percentage without its sign: `61`, `<1` for a small one; only zero is 0.
 #[must_use]
 pub fn percent(value: f64) -> String {
     if value > 0.0 && value < 0.5 {
@@ -66,13 +66,13 @@ pub fn percent(value: f64) -> String {
     }
 }
 
-/// A part as a percentage: `61 %`.
+/// A fraction as a percentage: `61 %`.
 #[must_use]
 pub fn percent_of(part: f64) -> String {
     percent(part * 100.0) + " %"
 }
 
-/// A measured percentage without its sign: `61`, `~61`; `unknown` where nothing was measured.
+/// A measured percentage without its sign: `61`, `~61`; `unknown` without a measurement.
 #[must_use]
 pub fn measured(figure: Option<Figure>, unknown: &str) -> String {
     figure.map_or_else(
@@ -81,7 +81,7 @@ pub fn measured(figure: Option<Figure>, unknown: &str) -> String {
     )
 }
 
-/// How long from `now_ms` until `at_ms`, Unix milliseconds: `3m`, rounded up to minutes; the last minute in seconds.
+/// Time from `now_ms` until `at_ms`, Unix milliseconds: `3m`, rounded up to minutes; the last minute in seconds.
 #[must_use]
 pub fn until(now_ms: u64, at_ms: u64) -> String {
     let left = match at_ms.saturating_sub(now_ms).div_ceil(1000) {
@@ -91,7 +91,7 @@ pub fn until(now_ms: u64, at_ms: u64) -> String {
     crate::units::show_duration(std::time::Duration::from_secs(left))
 }
 
-/// A figure, with a tilde if it is an estimate; `<0.1` is none beside its bound.
+/// A figure, with a tilde if it is an estimate; `<0.1` needs none.
 #[must_use]
 pub fn about(estimate: bool, figure: String) -> String {
     match estimate && !figure.starts_with('<') {
@@ -100,7 +100,7 @@ pub fn about(estimate: bool, figure: String) -> String {
     }
 }
 
-/// Whether each byte is a column: that is most of what is shown, and needs no tables.
+/// Whether each byte is one column: true for most text, which then needs no tables.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(|b| (b' '..=b'~').contains(&b))
 }
@@ -114,8 +114,8 @@ pub fn width(text: &str) -> usize {
     UnicodeWidthStr::width(text)
 }
 
-/// Breaks `text` at spaces into lines of `cols` columns. A word that is longer stays whole, and the last of `lines` lines
-/// has all that is left.
+/// Breaks `text` at spaces into lines of `cols` columns. A longer word stays whole, and the last of `lines` lines
+/// contains the rest.
 #[must_use]
 pub fn wrap(text: &str, cols: usize, lines: usize) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
@@ -135,9 +135,9 @@ pub fn wrap(text: &str, cols: usize, lines: usize) -> Vec<String> {
     out
 }
 
-/// `text` in at most `max` columns, without characters that a terminal would obey. What does not fit is replaced by
-/// `dots`: from the last whole word on, where the words before it have two thirds of the room, else within a word. A
-/// figure at the edge goes as a whole: nobody could tell whether it had lost digits.
+/// `text` in at most `max` columns, without control characters. What does not fit is replaced by `dots`: from the
+/// last whole word on, if the words before it fill two thirds of the room, otherwise within a word. A figure at the
+/// edge is dropped as a whole, because a truncated one would mislead.
 #[must_use]
 pub fn cut(text: &str, max: usize, dots: &str) -> String {
     shortened(text, max, dots, |kept| {
@@ -149,13 +149,13 @@ pub fn cut(text: &str, max: usize, dots: &str) -> String {
     })
 }
 
-/// The same of a row of columns, in which the words before the last are others' cells.
+/// The same for a row of columns, where the words before the last belong to other cells.
 #[must_use]
 pub fn cut_row(row: &str, max: usize, dots: &str) -> String {
     shortened(row, max, dots, without_figure)
 }
 
-/// `text`, or what `readable` leaves of the part of it that fits, and `dots`.
+/// `text`, or the part of it that fits and that `readable` keeps, with `dots`.
 fn shortened(text: &str, max: usize, dots: &str, readable: fn(&str) -> &str) -> String {
     if text.len() <= max && is_plain(text) {
         return text.to_owned();
@@ -179,14 +179,14 @@ fn shortened(text: &str, max: usize, dots: &str, readable: fn(&str) -> &str) -> 
     readable(&kept).to_owned() + dots
 }
 
-/// `text` without the figure at its end.
+/// `text` without a figure at its end.
 fn without_figure(text: &str) -> &str {
     let short = text.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     let figure = text[short.len()..].contains(|c: char| c.is_ascii_digit());
     if figure { short } else { text }
 }
 
-/// `text` in exactly `cols` columns, at the left.
+/// `text` in exactly `cols` columns, left-aligned.
 #[must_use]
 pub fn left(text: &str, cols: usize, dots: &str) -> String {
     let mut out = cut(text, cols, dots);
@@ -194,7 +194,7 @@ pub fn left(text: &str, cols: usize, dots: &str) -> String {
     out
 }
 
-/// `text` in exactly `cols` columns, at the right.
+/// `text` in exactly `cols` columns, right-aligned.
 #[must_use]
 pub fn right(text: &str, cols: usize, dots: &str) -> String {
     let cut = cut(text, cols, dots);
@@ -204,7 +204,7 @@ pub fn right(text: &str, cols: usize, dots: &str) -> String {
     out
 }
 
-/// Fills up with spaces to `cols` columns.
+/// Pads with spaces to `cols` columns.
 pub fn pad(text: &mut String, cols: usize) {
     let gap = cols.saturating_sub(width(text));
     blanks(text, gap);

@@ -1,5 +1,5 @@
-//! What sharing would gain where nobody has a claim yet: on how few GPUs the programs would fit. A floor, not a hope: a
-//! program takes the memory that it holds now, and as much time as all of its GPU's programs together.
+//! Gain by sharing on a machine without claims: how few GPUs the programs would need. A conservative figure: a
+//! program needs its present memory, and the GPU time of all programs on its GPU together.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +10,22 @@ use crate::{GpuView, Snapshot};
 pub struct Gain {
     /// Programs.
     pub programs: usize,
-    /// GPUs that they hold now.
+    /// GPUs that they occupy now.
     pub held: usize,
-    /// GPUs that they would fit on.
+    /// GPUs that they would need.
     pub needed: usize,
-    /// Those on GPUs that ran nothing in all of their history.
+    /// Programs on GPUs that ran nothing in their whole history.
     pub idle: usize,
-    /// Bytes of these.
+    /// Bytes of the idle programs.
     pub idle_bytes: u64,
-    /// GPUs that the others would fit on.
+    /// GPUs that the other programs would need.
     pub needed_by_busy: usize,
 }
 
-/// A program: bytes, and its GPU with the percent of the time that it is busy.
+/// A program: bytes, and its GPU with the busy percentage.
 type Load<'a> = (u64, &'a GpuView, f64);
 
-/// Of programs that hold GPUs without a claim; none where a figure is missing, or where a claim is.
+/// Gain for programs without a claim; none if a figure is missing, or if there is a claim.
 #[must_use]
 pub fn gain(snapshot: &Snapshot) -> Option<Gain> {
     if snapshot.claims.iter().any(|c| !c.adopted) {
@@ -37,7 +37,7 @@ pub fn gain(snapshot: &Snapshot) -> Option<Gain> {
         Some((u.mem_used?, gpu, gpu.time_busy?.value))
     };
     let mut loads: Vec<Load<'_>> = programs.map(load).collect::<Option<_>>()?;
-    // The largest first: what is left of a GPU has room for small ones.
+    // The largest first: the rest of a GPU has room for small ones.
     loads.sort_by_key(|(bytes, ..)| std::cmp::Reverse(*bytes));
     let held: BTreeMap<u32, u64> = loads
         .iter()
@@ -60,9 +60,9 @@ pub fn gain(snapshot: &Snapshot) -> Option<Gain> {
     })
 }
 
-/// How many of these GPUs are taken where each program goes to the first that has room and time.
+/// Number of GPUs used if each program goes to the first with enough room and time.
 fn packed(loads: &[Load<'_>], rooms: &[u64]) -> Option<usize> {
-    // Bytes, and the busy time of each GPU that something came from.
+    // Bytes, and the busy time of each GPU of origin.
     let mut gpus: Vec<(u64, BTreeMap<u32, f64>)> = vec![Default::default(); rooms.len()];
     for (bytes, from, busy) in loads {
         let fits = |((taken, times), room): (&(u64, BTreeMap<u32, f64>), &u64)| {
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::{Figure, Source, UnclaimedView};
 
-    /// GPUs of 100 bytes: the programs of each in bytes, and the percent of its time.
+    /// GPUs of 100 bytes: the programs of each in bytes, and its busy percentage.
     fn machine(gpus: &[(&[u64], f64)]) -> Snapshot {
         let mut all = Snapshot::default();
         for (index, (programs, busy)) in (0..).zip(gpus) {
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(needed(&[(&[60], 50.0), (&[40], 50.0)]), (2, 1, 1));
         assert_eq!(needed(&[(&[60], 50.0), (&[41], 50.0)]), (2, 2, 2));
         assert_eq!(needed(&[(&[60], 50.0), (&[40], 51.0)]), (2, 2, 2));
-        // Those of one GPU use its time once, wherever both go.
+        // Programs from one GPU count its time once, wherever both go.
         assert_eq!(needed(&[(&[10, 10], 90.0), (&[10], 10.0)]), (2, 1, 1));
         assert_eq!(needed(&[(&[60], 50.0), (&[60], 0.0)]), (2, 2, 1));
         assert_eq!(needed(&[]), (0, 0, 0));

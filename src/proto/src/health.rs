@@ -1,32 +1,32 @@
-//! How a GPU is doing, beside its load.
+//! Health of a GPU.
 
 use serde::{Deserialize, Serialize};
 
-/// How sick a GPU is.
+/// Severity of a GPU's problems.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grade {
-    /// Nothing is known against it.
+    /// No known problem.
     #[default]
     Good,
-    /// Something is worth a look; claims go on and new ones come.
+    /// A problem that deserves a check; claims continue, and new ones are accepted.
     Warned,
-    /// It takes no new claims until it is mended.
+    /// It takes no new claims until it is repaired.
     Sick,
 }
 
-/// An error that the driver reported by number.
+/// An error that the driver reported with a number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct XidView {
     /// When, Unix milliseconds.
     pub at_ms: u64,
     /// The number.
     pub code: u64,
-    /// What it means, for people.
+    /// Its meaning, for display.
     pub text: String,
     /// What to do.
     pub tell: String,
-    /// The process that it names, where it does.
+    /// The process that it names, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// `nvml` or `kernel log`.
@@ -36,9 +36,9 @@ pub struct XidView {
 /// Rows of memory that the GPU has replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemappedView {
-    /// After errors that were corrected.
+    /// After corrected errors.
     pub corrected: u64,
-    /// After errors that were not.
+    /// After uncorrected errors.
     pub uncorrected: u64,
     /// A replacement waits for a reset of the GPU.
     pub pending: bool,
@@ -46,7 +46,7 @@ pub struct RemappedView {
     pub failed: bool,
 }
 
-/// How a GPU is doing.
+/// Health of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthView {
     /// In one word.
@@ -57,22 +57,22 @@ pub struct HealthView {
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tell: Option<String>,
-    /// Errors that the driver reported lately, newest first.
+    /// Recent errors reported by the driver, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub xids: Vec<XidView>,
-    /// Why its clocks are held down, where that is worth a look; absent where it is not known.
+    /// Why its clocks are throttled, if that deserves a check; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throttle: Option<Vec<String>>,
-    /// Memory errors that were corrected, since the driver was loaded; absent without ECC.
+    /// Corrected memory errors since the driver was loaded; absent without ECC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecc_corrected: Option<u64>,
-    /// Memory errors that were not.
+    /// Uncorrected memory errors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecc_uncorrected: Option<u64>,
-    /// Replaced rows; absent where the GPU has none.
+    /// Replaced rows; absent if the GPU does not support replacement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remapped: Option<RemappedView>,
-    /// What the driver says that the GPU needs: `reset`.
+    /// The driver's recommended action: `reset`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<String>,
 }

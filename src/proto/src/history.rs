@@ -1,12 +1,12 @@
-//! What was claimed and what was used, over time and in sum. Shares and times are weighted by GPUs: half a GPU
-//! claimed for a minute is 30 GPU seconds. What is not known is absent, never 0.
+//! Claimed and used amounts, over time and as sums. Shares and times are weighted by GPUs: half a GPU claimed for a
+//! minute is 30 GPU seconds. An unknown value is absent, never 0.
 
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::Text;
 use crate::snapshot::Named;
 
-/// Whose lines a history has.
+/// Which lines a history has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HistoryBy {
@@ -34,18 +34,18 @@ impl HistoryBy {
     }
 }
 
-/// What part of the history is asked for.
+/// The requested part of the history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistorySpec {
-    /// From when, Unix milliseconds.
+    /// Beginning, Unix milliseconds.
     pub from_ms: u64,
-    /// Until when, Unix milliseconds; 0 is now.
+    /// End, Unix milliseconds; 0 is now.
     #[serde(default)]
     pub to_ms: u64,
-    /// Points wanted per line, about; 0 is 120.
+    /// Approximate number of points per line; 0 is 120.
     #[serde(default)]
     pub points: u32,
-    /// Whose lines.
+    /// Which lines.
     #[serde(default)]
     pub by: HistoryBy,
     /// Only this GPU (index or UUID), user (login or uid) or claim (`c3`).
@@ -53,18 +53,18 @@ pub struct HistorySpec {
     pub key: Option<Text<256>>,
 }
 
-/// Why claims did nothing, each in GPUs (or, in sums, GPU seconds) that were claimed meanwhile.
+/// Idle amounts by cause, in claimed GPUs (in sums, GPU seconds).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Idle {
     /// Outside working hours, with nothing running.
     pub off_hours: f64,
-    /// Its programs wait for somebody: a notebook's kernel between cells, a shell.
+    /// Its programs wait for a user: a notebook kernel between cells, a shell.
     pub kernel: f64,
     /// Its programs compute on the processor.
     pub cpu: f64,
     /// Its programs wait for disks or network file systems.
     pub io: f64,
-    /// It could not be told.
+    /// The cause is unknown.
     pub other: f64,
 }
 
@@ -75,7 +75,7 @@ impl Idle {
         self.off_hours + self.kernel + self.cpu + self.io + self.other
     }
 
-    /// Causes with their names, as they are shown.
+    /// Causes with their displayed names.
     #[must_use]
     pub fn parts(&self) -> [(&'static str, f64); 5] {
         [
@@ -87,7 +87,7 @@ impl Idle {
         ]
     }
 
-    /// The cause with the most of it; absent where nothing idled.
+    /// The largest cause; absent without idleness.
     #[must_use]
     pub fn main(&self) -> Option<&'static str> {
         let parts = self.parts().into_iter().filter(|(_, v)| *v > 0.0);
@@ -100,31 +100,31 @@ impl Idle {
 /// A point of a line: means over its step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HistoryPoint {
-    /// Begin of the step, Unix milliseconds.
+    /// Beginning of the step, Unix milliseconds.
     pub at_ms: u64,
-    /// Part of the step in which a service looked, 0 to 1.
+    /// Fraction of the step with a service, 0 to 1.
     pub known: f64,
     /// GPUs claimed (guaranteed SMs).
     pub claimed: f64,
     /// GPUs used: SM activity.
     pub used: Option<f64>,
-    /// The use is partly an estimate: drawn with `~`.
+    /// The use is partly an estimate, shown with `~`.
     #[serde(default)]
     pub estimate: bool,
-    /// GPUs busy: time with any kernel resident.
+    /// GPUs busy: time with any kernel running.
     pub busy: Option<f64>,
     /// Bytes claimed.
     pub mem_claimed: f64,
     /// Bytes used.
     pub mem_used: Option<f64>,
-    /// Bytes used above what was claimed.
+    /// Bytes used above the claim.
     #[serde(default)]
     pub mem_borrowed: Option<f64>,
-    /// GPUs used above what was claimed.
+    /// GPUs used above the claim.
     pub borrowed: Option<f64>,
-    /// Claimed GPUs whose launches were held back.
+    /// Claimed GPUs with delayed launches.
     pub throttled: Option<f64>,
-    /// GPUs asked for and not had.
+    /// GPUs requested and waited for.
     pub waiting: f64,
     /// GPUs claimed and idle.
     pub idle: Idle,
@@ -135,14 +135,14 @@ pub struct HistoryPoint {
 pub struct HistorySeries {
     /// UUID, uid, claim, or `all`.
     pub key: String,
-    /// For people: `GPU 1`, `ada`, `c3 train.py`.
+    /// For display: `GPU 1`, `ada`, `c3 train.py`.
     pub label: String,
-    /// uid of the owner, where there is one.
+    /// uid of the owner, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// Sums over the whole time.
     pub usage: Usage,
-    /// Points, oldest first. Steps in which no service looked are left out.
+    /// Points, oldest first. Steps without a service are left out.
     pub points: Vec<HistoryPoint>,
 }
 
@@ -158,9 +158,9 @@ pub struct Heat {
 /// The answer to [`crate::Call::History`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HistoryView {
-    /// From when, Unix milliseconds.
+    /// Beginning, Unix milliseconds.
     pub from_ms: u64,
-    /// Until when, Unix milliseconds.
+    /// End, Unix milliseconds.
     pub to_ms: u64,
     /// Length of a step in milliseconds.
     pub step_ms: u64,
@@ -180,50 +180,49 @@ pub struct Usage {
     pub claimed_gpu_s: f64,
     /// GPU seconds used (SM activity), over the time for which it is known.
     pub used_gpu_s: Option<f64>,
-    /// Part of it is an estimate: drawn with `~`.
+    /// Part of it is an estimate, shown with `~`.
     #[serde(default)]
     pub estimate: bool,
     /// Claimed GPU seconds for which use is known.
     pub used_known_gpu_s: f64,
-    /// GPU seconds with any kernel resident.
+    /// GPU seconds with any kernel running.
     pub busy_gpu_s: Option<f64>,
     /// Byte seconds claimed.
     pub mem_claimed_byte_s: f64,
     /// Byte seconds used.
     pub mem_used_byte_s: Option<f64>,
-    /// Byte seconds used above what was claimed; absent from services that did not count it.
+    /// Byte seconds used above the claim; absent from services that did not count it.
     #[serde(default)]
     pub mem_borrowed_byte_s: Option<f64>,
-    /// GPU seconds used above what was claimed.
+    /// GPU seconds used above the claim.
     pub borrowed_gpu_s: f64,
-    /// Claimed GPU seconds whose launches were held back.
+    /// Claimed GPU seconds with delayed launches.
     pub throttled_gpu_s: f64,
-    /// GPU seconds asked for and not had.
+    /// GPU seconds requested and waited for.
     pub waited_gpu_s: f64,
     /// GPU seconds claimed and idle.
     pub idle: Idle,
 }
 
 impl Usage {
-    /// GPU seconds used above what was claimed, if it was known what was used.
+    /// GPU seconds used above the claim, if use is known.
     #[must_use]
     pub fn borrowed(&self) -> Option<f64> {
         self.used_was_known().then_some(self.borrowed_gpu_s)
     }
 
-    /// GPU seconds claimed and idle, if it was known what was used.
+    /// GPU seconds claimed and idle, if use is known.
     #[must_use]
     pub fn idle_gpu_s(&self) -> Option<f64> {
         self.used_was_known().then(|| self.idle.total())
     }
 
-    /// A user who claimed nothing is known to have used nothing of it.
+    /// A user without claims has a known use of zero.
     fn used_was_known(&self) -> bool {
         self.claimed_gpu_s <= 0.0 || self.used_gpu_s.is_some() || self.busy_gpu_s.is_some()
     }
 
-    /// Average use of what was claimed, in percent, over the time for which it is known. More than 100 where
-    /// claims borrowed.
+    /// Average use of the claimed amount, in percent, over the time for which it is known. More than 100 with burst.
     #[must_use]
     pub fn average_use(&self) -> Option<f64> {
         let used = self.used_gpu_s?;
@@ -234,7 +233,7 @@ impl Usage {
 /// A GPU in a report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuReport {
-    /// Index now; absent for one that is gone.
+    /// Present index; absent for a removed GPU.
     pub gpu: Option<u32>,
     /// UUID.
     pub uuid: String,
@@ -264,7 +263,7 @@ pub struct ProjectReport {
     pub usage: Usage,
 }
 
-/// A claim that held and idled.
+/// A claim that was held and idle.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct IdleHolding {
     /// `c3`.
@@ -273,9 +272,9 @@ pub struct IdleHolding {
     pub user: String,
     /// Project.
     pub project: String,
-    /// What ran, for people.
+    /// The program, for display.
     pub what: String,
-    /// Notebook, where it was one.
+    /// Notebook, if it was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notebook: Option<Named>,
     /// Granted, Unix milliseconds.
@@ -284,16 +283,16 @@ pub struct IdleHolding {
     pub held_s: f64,
     /// Sums.
     pub usage: Usage,
-    /// The main cause.
+    /// The main cause of idleness.
     pub cause: Option<String>,
 }
 
-/// What a report is asked over.
+/// The period of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportSpec {
-    /// From when, Unix milliseconds.
+    /// Beginning, Unix milliseconds.
     pub from_ms: u64,
-    /// Until when, Unix milliseconds; 0 is now.
+    /// End, Unix milliseconds; 0 is now.
     #[serde(default)]
     pub to_ms: u64,
     /// Only this user (login or uid).
@@ -304,39 +303,39 @@ pub struct ReportSpec {
 /// The answer to [`crate::Call::Report`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReportView {
-    /// From when, Unix milliseconds.
+    /// Beginning, Unix milliseconds.
     pub from_ms: u64,
-    /// Until when, Unix milliseconds.
+    /// End, Unix milliseconds.
     pub to_ms: u64,
     /// Length of a step of the lines in milliseconds.
     pub step_ms: u64,
-    /// Seconds in which a service looked.
+    /// Seconds with a service.
     pub known_s: f64,
     /// Number of GPUs that were seen.
     pub gpu_count: u32,
-    /// All users together (or the one asked for).
+    /// All users together (or the requested one).
     pub total: Usage,
     /// GPUs.
     pub gpus: Vec<GpuReport>,
     /// Users, the one with the most claimed first.
     pub users: Vec<UserReport>,
-    /// Projects, the one with the most claimed first; absent from services that did not add them up.
+    /// Projects, the one with the most claimed first; absent from services that did not sum them up.
     #[serde(default)]
     pub projects: Vec<ProjectReport>,
-    /// Claims that held and idled most, the worst first.
+    /// The claims with the most idle time, the worst first.
     pub worst: Vec<IdleHolding>,
-    /// What sharing would have made of the runs that had no limits; absent without such runs.
+    /// Effect of sharing on runs without limits; absent without such runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharing: Option<SharingView>,
-    /// Why that cannot be said, where there were such runs.
+    /// Why the effect is unknown although there were such runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_played: Option<String>,
 }
 
-/// How runs would have fared. Of each pair the first is the least of the two ways that were played, the other the most.
+/// Replayed runs. Of each pair the first is the minimum of the two replayed ways, the second the maximum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fared {
-    /// Runs that were played.
+    /// Replayed runs.
     pub runs: u32,
     /// GPU seconds that their claims would have held.
     pub held_gpu_s: [f64; 2],
@@ -351,7 +350,7 @@ pub struct Fared {
 }
 
 impl Fared {
-    /// With the least of each pair first.
+    /// With the minimum of each pair first.
     #[must_use]
     pub fn sorted(mut self) -> Self {
         self.held_gpu_s.sort_by(f64::total_cmp);
@@ -362,7 +361,7 @@ impl Fared {
         self
     }
 
-    /// Most runs that would have waited, been refused or reached a limit.
+    /// Largest number of runs that would have waited, been refused or reached a limit.
     #[must_use]
     pub const fn harmed(&self) -> u32 {
         self.waited[1] + self.refused[1] + self.limited[1]
@@ -381,29 +380,29 @@ impl Fared {
     }
 }
 
-/// How a user's runs would have fared.
+/// Replayed runs of a user.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct UserFared {
     /// uid.
     pub uid: u32,
     /// Name.
     pub user: String,
-    /// How.
+    /// The result.
     #[serde(flatten)]
     pub fared: Fared,
 }
 
-/// What sharing would have made of recorded runs, each asking for its own peak and a tenth.
+/// Effect of sharing on recorded runs, if each requests its own peak and a tenth.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SharingView {
     /// GPU seconds in which GPUs had a program, as recorded.
     pub occupied_gpu_s: f64,
-    /// Older runs that were too many to be played.
+    /// Older runs beyond the maximum for a replay.
     #[serde(default)]
     pub left_out: u32,
-    /// All runs, or those of the user that was asked for.
+    /// All runs, or those of the requested user.
     pub total: Fared,
-    /// By user, those with most runs that would have waited, been refused or reached a limit first.
+    /// By user, those with the most runs that would have waited, been refused or reached a limit first.
     pub users: Vec<UserFared>,
 }
 

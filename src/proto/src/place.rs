@@ -1,64 +1,64 @@
-//! Where claims that run are, what can be done to them, and what room is left.
+//! Place of running claims, possible actions on them, and free room.
 
 use serde::{Deserialize, Serialize};
 
-/// Where a claim is, and what can be done to it.
+/// A claim's place, and possible actions on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceView {
     /// `offloading`, `offloaded`, `suspending`, `suspended`, `restoring`, `moving`; absent on its GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub word: Option<String>,
-    /// Whether it is on its way; absent from a service that does not say so.
+    /// It is on its way; absent from an older service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_its_way: Option<bool>,
-    /// Bytes that it has in host memory instead of on a GPU.
+    /// Its bytes in host memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_bytes: Option<u64>,
     /// Since when, Unix milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ms: Option<u64>,
-    /// The GPUs that it goes to.
+    /// Its destination GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<u32>,
-    /// Why it is not back on a GPU yet, where it wants to be.
+    /// Why it is not back on a GPU yet, if it should be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<String>,
-    /// What can be done to it.
+    /// Possible actions on it.
     #[serde(default)]
     pub levers: LeversView,
 }
 
 impl PlaceView {
-    /// Whether the claim holds no GPU: what it had on one is in host memory.
+    /// Whether the claim holds no GPU because its memory is in the host.
     #[must_use]
     pub fn in_host(&self) -> bool {
         self.host_bytes.is_some() && self.to.is_empty()
     }
 }
 
-/// What can be done to a claim.
+/// Possible actions on a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeversView {
-    /// Why it cannot be offloaded; absent where it can.
+    /// Why it cannot be offloaded; absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_detachable: Option<String>,
-    /// Why it cannot be moved to other GPUs; absent where it can.
+    /// Why it cannot be moved to other GPUs; absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_movable: Option<String>,
 }
 
-/// For how long a claim does nothing, and what follows from it.
+/// For how long a claim has been idle, and the consequences.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdleView {
-    /// Seconds since it launched something, or came to its GPU.
+    /// Seconds since its last launch, or since it came to its GPU.
     pub gpu_s: u64,
-    /// What its kernel does: `idle`, `busy`, `starting`; absent where that is not known.
+    /// State of its kernel: `idle`, `busy`, `starting`; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// Seconds since its kernel did something.
+    /// Seconds since the last activity of its kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_s: Option<u64>,
-    /// The source of that: `Jupyter server`, or `processor time`.
+    /// Source of that: `Jupyter server`, or `processor time`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// Its owner has been warned.
@@ -67,27 +67,27 @@ pub struct IdleView {
     /// Its owner keeps it for now.
     #[serde(default)]
     pub kept: bool,
-    /// Seconds until it is offloaded when somebody waits; absent: never.
+    /// Seconds until it is offloaded if another claim waits; absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detach_in_s: Option<u64>,
-    /// Seconds until it is offloaded although nobody waits; absent: never.
+    /// Seconds until it is offloaded even if no claim waits; absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub always_in_s: Option<u64>,
-    /// What is done in its place, where it cannot be offloaded: `warn`, `shrink`, `release`.
+    /// Action if it cannot be offloaded: `warn`, `shrink`, `release`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instead: Option<String>,
-    /// Seconds until its programs on the GPU are ended for somebody who waits; absent: not announced.
+    /// Seconds until its programs on the GPU are ended for a waiting claim; absent: not announced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_in_s: Option<u64>,
 }
 
-/// What could be claimed of the GPUs of one model.
+/// Free room on the GPUs of one model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelRoomView {
     /// The model.
     pub model: String,
-    /// The largest part of one GPU, 0 to 1.
+    /// The largest free part of one GPU, 0 to 1.
     pub largest: f64,
-    /// Whole GPUs at a time.
+    /// Number of free whole GPUs.
     pub whole: u32,
 }

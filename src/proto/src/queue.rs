@@ -1,4 +1,4 @@
-//! Claims that wait.
+//! Waiting claims.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ pub struct QueueView {
     pub project: String,
     /// Class.
     pub class: String,
-    /// What would run.
+    /// Its program.
     pub what: String,
     /// How many GPUs.
     pub gpus: u32,
@@ -25,55 +25,55 @@ pub struct QueueView {
     pub share: f64,
     /// Most SMs, 0 to 1.
     pub sm_limit: f64,
-    /// Bytes needed on each GPU, where known.
+    /// Bytes needed on each GPU, if known.
     pub mem_request: Option<u64>,
     /// Waiting since, Unix milliseconds.
     pub since_ms: u64,
     /// 1 is the head.
     pub position: u32,
-    /// The inequality that fails, with who holds what.
+    /// Why it does not fit, with the holders of the room.
     pub reason: String,
     /// Arguments that would start now: `-g 0.2`.
     pub would_start: Option<String>,
-    /// It is within what its owner is guaranteed.
+    /// It is within its owner's guarantee.
     #[serde(default)]
     pub entitled: bool,
-    /// The party that is guaranteed that, where it is not the owner: `project vision`.
+    /// The party with that guarantee, if not the owner: `project vision`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub party: Option<String>,
-    /// When it starts at the earliest by the leases of those who hold, or by the hours of its class, Unix milliseconds.
+    /// Earliest start by the time limits of the holders, or by the hours of its class, Unix milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_ms: Option<u64>,
-    /// That is by the hours of its class.
+    /// The start is set by the hours of its class.
     #[serde(default)]
     pub by_hours: bool,
-    /// When it starts, as far as run times, announcements and earlier runs say it.
+    /// Expected start by run times, announcements and earlier runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<ExpectedView>,
-    /// How it gets its room: what is announced to whom, and when.
+    /// How it gets its room: the announced actions, and when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
-    /// Why others who would give way to it are left alone, a sentence for each.
+    /// Why others that could give way to it do not, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alone: Vec<String>,
 }
 
-/// When a waiting claim starts, counted from the moment of the answer.
+/// Expected start of a waiting claim, relative to the time of the answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpectedView {
-    /// Not before, in seconds.
+    /// Earliest, in seconds.
     pub low_s: u64,
-    /// Mostly by then, in seconds; absent where nobody knows.
+    /// Probably by then, in seconds; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high_s: Option<u64>,
-    /// Both are the same, whatever those do who run.
+    /// Both are the same, whatever running programs do.
     pub certain: bool,
     /// What it waits for: `minimum run time of c3`.
     pub cause: String,
 }
 
 impl QueueView {
-    /// When it starts: `now`, `in 12m`, `in 5m to 12m`; none where nobody knows.
+    /// When it starts: `now`, `in 12m`, `in 5m to 12m`; none if unknown.
     #[must_use]
     pub fn starts(&self, now_ms: u64) -> Option<String> {
         match (self.expected_ms, &self.expected) {

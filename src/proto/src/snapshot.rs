@@ -1,5 +1,5 @@
-//! What the screen, `ps` and `status` show. Bytes are bytes, shares are parts of one GPU (0.5), percent
-//! is 0 to 100, times are Unix milliseconds. A figure that is not known is absent, never 0.
+//! Data for the screen, `ps` and `status`. Bytes are bytes, shares are fractions of one GPU (0.5), percent is 0 to
+//! 100, times are Unix milliseconds. An unknown figure is absent, never 0.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::history::Usage;
 use crate::place::{IdleView, PlaceView};
 use crate::queue::QueueView;
 
-/// Where a figure comes from.
+/// Source of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -19,11 +19,11 @@ pub enum Source {
     Gpm,
     /// DCGM's profiling counters.
     Dcgm,
-    /// CUPTI's PM sampling.
+    /// Counters of the library in the claim's page.
     CuptiPm,
     /// Counters of the shim in the claim's page.
     Shim,
-    /// NVML: the fraction of time with any kernel resident.
+    /// NVML: the fraction of time with any kernel running.
     TimeBusy,
     /// NVML memory figures.
     Nvml,
@@ -36,20 +36,20 @@ pub enum Source {
 pub struct Figure {
     /// The value; unit as the field says.
     pub value: f64,
-    /// Where it comes from.
+    /// Its source.
     pub source: Source,
-    /// An estimate: drawn with `~`.
+    /// An estimate, shown with `~`.
     #[serde(default)]
     pub estimate: bool,
 }
 
-/// How members are held to their caps.
+/// How members are held to their limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Caps {
-    /// By the launcher: also against programs that try to get around it.
+    /// By the launcher: holds even against programs that try to bypass it.
     Strict,
-    /// By the library path: holds for programs that do not try to get around it.
+    /// By the library path: holds for programs that do not try to bypass it.
     #[default]
     Cooperative,
     /// Not at all: read-only.
@@ -67,29 +67,29 @@ pub struct Snapshot {
     pub driver: Option<String>,
     /// Whether the driver is the simulated one.
     pub simulated: bool,
-    /// The strongest way of holding caps that is in force.
+    /// The strongest limits in force.
     pub caps: Caps,
     /// The service; absent in the read-only monitor.
     pub service: Option<ServiceView>,
-    /// What could be claimed now; absent without a service.
+    /// Free room for the viewer; absent without a service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimable_now: Option<ClaimableView>,
     /// GPUs by index.
     pub gpus: Vec<GpuView>,
     /// Granted claims by id.
     pub claims: Vec<ClaimView>,
-    /// How many claims of others are left out, because Slurm keeps jobs private.
+    /// Number of others' claims that are hidden, because Slurm keeps jobs private.
     #[serde(default, skip_serializing_if = "is_none")]
     pub hidden: usize,
     /// Waiting claims, head first.
     pub queue: Vec<QueueView>,
-    /// Users with claims, waiting or unclaimed use.
+    /// Users with claims, waiting or running, or with use without a claim.
     pub users: Vec<UserView>,
-    /// GPU processes outside claims.
+    /// GPU processes without a claim.
     pub unclaimed: Vec<UnclaimedView>,
-    /// Latest things worth telling, newest first (refusals, ended claims, crashes).
+    /// Recent events, newest first (refusals, ended claims, crashes).
     pub notices: Vec<Notice>,
-    /// Sentences of advice that are true now.
+    /// Advice that is true now.
     #[serde(default)]
     pub advice: Vec<Advice>,
 }
@@ -98,10 +98,10 @@ fn is_none(count: &usize) -> bool {
     *count == 0
 }
 
-/// What the viewer would get at once: a claim of this size is granted, a larger one is not. Parts of GPUs.
+/// What the viewer would get at once: a claim of this size is granted, a larger one is not. Fractions of GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClaimableView {
-    /// Free parts, all GPUs together.
+    /// Free fractions, all GPUs together.
     pub sum: f64,
     /// By model.
     pub models: Vec<crate::ModelRoomView>,
@@ -120,17 +120,17 @@ pub struct ServiceView {
     pub cgroups: bool,
     /// Whether the device filter is in force.
     pub device_filter: bool,
-    /// Whether claims have the shim on their library path.
+    /// Whether claims have the library on their library path.
     pub shim: bool,
     /// uid of the service.
     pub uid: u32,
-    /// Looks at the driver so far, one a tick: figures and over-use change with them.
+    /// Number of looks at the driver, one per tick: figures and over-use change with it.
     #[serde(default)]
     pub looks: u64,
     /// gshare is off: it limits, takes and refuses nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off: Option<OffView>,
-    /// Slurm gives out GPUs of this machine.
+    /// Slurm allocates GPUs of this machine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub slurm: bool,
     /// How much gshare does; absent from a service before 0.2.
@@ -138,44 +138,44 @@ pub struct ServiceView {
     pub stage: Option<StageView>,
 }
 
-/// The stages in force, 1 to 4. Of a GPU's and a user's the lower counts.
+/// The stages in force, 1 to 4. The lower of a GPU's and a user's applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageView {
-    /// Of every GPU without an entry.
+    /// For every GPU without an entry.
     pub machine: u8,
-    /// Its word: `observe`, `opt-in`, `reclaim` or `require`.
+    /// Its name: `observe`, `opt-in`, `reclaim` or `require`.
     pub name: String,
-    /// Of other GPUs, by index.
+    /// For other GPUs, by index.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gpus: BTreeMap<u32, u8>,
-    /// The most for the members of groups, by name.
+    /// Maximum for the members of groups, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, u8>,
-    /// The key of the configuration that sets it; absent where `gshare admin stage` does.
+    /// The key of the configuration that sets it; absent if `gshare admin stage` does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<String>,
-    /// That stages 3 and 4 were not tried with this machine's driver.
+    /// Stages 3 and 4 have not been tested with this machine's driver.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub experimental: bool,
-    /// That stage 4 keeps nobody from the GPUs here, why, and what to do about it.
+    /// Stage 4 has no effect here: why, and what to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_effect: Option<String>,
-    /// A change that was ordered for later.
+    /// A change that was scheduled for later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub later: Option<LaterView>,
 }
 
-/// A change of the stage that comes into force at a time.
+/// A scheduled change of the stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaterView {
     /// Unix milliseconds.
     pub from_ms: u64,
-    /// In words, with the time as the machine's clock shows it.
+    /// In words, with the local time.
     pub text: String,
 }
 
 impl StageView {
-    /// `stage 3 (reclaim); GPU 6: 2; group students: at most 1`, and what comes later.
+    /// `stage 3 (reclaim); GPU 6: 2; group students: at most 1`, and a later change.
     #[must_use]
     pub fn text(&self) -> String {
         let gpus = self.gpus.iter().map(|(g, n)| format!("; GPU {g}: {n}"));
@@ -192,12 +192,12 @@ impl StageView {
     }
 }
 
-/// That gshare is off.
+/// The state while gshare is off.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OffView {
     /// Since when, Unix milliseconds.
     pub since_ms: u64,
-    /// Until when, Unix milliseconds; absent: until an administrator switches it on.
+    /// End, Unix milliseconds; absent: until an administrator switches it on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<u64>,
     /// Name of the administrator.
@@ -232,15 +232,15 @@ pub struct GpuView {
     pub short: String,
     /// How it is shared: `timeslice`, `mps`, `auto`, `exclusive`, `mig`.
     pub mode: String,
-    /// The mode that it gets once nobody holds a part of it.
+    /// The mode that it gets once no claim holds a part of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode_wanted: Option<String>,
     /// State.
     pub state: GpuState,
-    /// An administrator has closed it to new claims.
+    /// An administrator has drained it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainView>,
-    /// Of an instance (MIG): what it is a part of.
+    /// For an instance (MIG): the fraction of its GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<InstanceView>,
     /// SMs.
@@ -249,31 +249,31 @@ pub struct GpuView {
     pub mem_total: Option<u64>,
     /// Bytes that claims can divide.
     pub mem_allocatable: Option<u64>,
-    /// Bytes in use by everybody, as the driver says.
+    /// Bytes in use by all programs, by the driver.
     pub mem_used: Option<u64>,
-    /// Bytes requested by claims (the guarantee).
+    /// Claimed bytes.
     pub mem_claimed: u64,
     /// Bytes charged to claims now.
     pub mem_charged: Option<u64>,
-    /// Bytes used by processes outside claims.
+    /// Bytes used by processes without a claim.
     pub mem_unclaimed: Option<u64>,
-    /// Part of the SMs that claims requested, 0 to 1.
+    /// Claimed fraction of the SMs, 0 to 1.
     pub sm_claimed: f64,
-    /// Largest share that the viewer would get here at once (memory and SMs), 0 to 1.
+    /// Largest size that the viewer would get here at once (memory and SMs), 0 to 1.
     pub claimable: f64,
-    /// For which claim more than that is planned, and whose it is: `c7 bio`.
+    /// The claim for which the rest is planned, and its owner: `c7 bio`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned_for: Option<String>,
     /// Percent of SMs active, averaged over time.
     pub sm_active: Option<Figure>,
-    /// Resident warps over the maximum, percent.
+    /// Resident warps as a percentage of the maximum.
     pub sm_occupancy: Option<Figure>,
-    /// Percent of time with any kernel resident.
+    /// Percent of time with any kernel running.
     pub time_busy: Option<Figure>,
-    /// Part of the SM activity in percent of the GPU that no claim accounts for; absent without counters of the GPU.
+    /// SM activity in percent of the GPU that no claim accounts for; absent without counters of the GPU.
     #[serde(default)]
     pub sm_unattributed: Option<Figure>,
-    /// The same of the occupancy.
+    /// The same for occupancy.
     #[serde(default)]
     pub occupancy_unattributed: Option<Figure>,
     /// Percent of time in which the tensor cores work.
@@ -282,19 +282,19 @@ pub struct GpuView {
     /// Percent of the memory's bandwidth in use.
     #[serde(default)]
     pub dram_active: Option<Figure>,
-    /// Bytes a second into the GPU over PCIe.
+    /// Bytes per second into the GPU over PCIe.
     #[serde(default)]
     pub pcie_rx: Option<Figure>,
-    /// Bytes a second out of the GPU over PCIe.
+    /// Bytes per second out of the GPU over PCIe.
     #[serde(default)]
     pub pcie_tx: Option<Figure>,
-    /// Bytes a second into the GPU over NVLink.
+    /// Bytes per second into the GPU over NVLink.
     #[serde(default)]
     pub nvlink_rx: Option<Figure>,
-    /// Bytes a second out of the GPU over NVLink.
+    /// Bytes per second out of the GPU over NVLink.
     #[serde(default)]
     pub nvlink_tx: Option<Figure>,
-    /// Last minutes of SM activity (or time busy where there is no better figure), oldest first, percent.
+    /// SM activity of the last minutes (or busy time if there is no better figure), oldest first, percent.
     #[serde(default)]
     pub history: Vec<Option<f32>>,
     /// Degrees Celsius.
@@ -303,13 +303,13 @@ pub struct GpuView {
     pub power_w: Option<f64>,
     /// Watts.
     pub power_limit_w: Option<f64>,
-    /// How it is doing beside its load; absent where nothing is known of it.
+    /// Its health; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthView>,
 }
 
 impl GpuView {
-    /// Bytes that claims and programs without one divide; absent where the driver does not say.
+    /// Bytes for claims and for programs without one; absent if the driver does not report them.
     #[must_use]
     pub fn mem_whole(&self) -> Option<u64> {
         match self.mem_allocatable {
@@ -318,13 +318,13 @@ impl GpuView {
         }
     }
 
-    /// What it is of a GPU, by SMs: 1 where it is no instance or nobody says.
+    /// Its fraction of a GPU, by SMs: 1 for a whole GPU, or if unknown.
     #[must_use]
     pub fn part_of_a_gpu(&self) -> f64 {
         self.instance.as_ref().map_or(1.0, |i| i.sm)
     }
 
-    /// How the GPU is shared where that is not the common way: `mps`, `timeslice to mps`.
+    /// How the GPU is shared if not in the default way: `mps`, `timeslice to mps`.
     #[must_use]
     pub fn mode_shown(&self) -> Option<String> {
         match &self.mode_wanted {
@@ -335,12 +335,12 @@ impl GpuView {
     }
 }
 
-/// What an instance (MIG) is of its GPU.
+/// An instance (MIG) as a fraction of its GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct InstanceView {
     /// UUID of the GPU.
     pub of: String,
-    /// Its part of the GPU's SMs, 0 to 1.
+    /// Its fraction of the GPU's SMs, 0 to 1.
     pub sm: f64,
 }
 
@@ -351,21 +351,21 @@ pub struct ClaimGpu {
     pub gpu: u32,
     /// UUID of the GPU.
     pub uuid: String,
-    /// Guaranteed part of the SMs, 0 to 1.
+    /// Guaranteed fraction of the SMs, 0 to 1.
     pub sm_request: f64,
     /// Most of the SMs, 0 to 1.
     pub sm_limit: f64,
-    /// SMs that its programs have through MPS: read back where they told, else as MPS rounds.
+    /// SMs of its programs through MPS: read back if reported, otherwise by MPS's rounding.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps_sms: Option<Figure>,
-    /// Processes that run beside MPS where they should be its clients: nothing limits their SMs.
+    /// Processes that run beside MPS instead of through it: their SMs are not limited.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside_mps: Vec<u32>,
-    /// Processes that use the GPU without gshare's library: neither memory limit nor turns hold for them.
+    /// Processes that use the GPU without gshare's library: neither memory limit nor turns apply to them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub past_library: Vec<u32>,
-    /// Processes whose launches cannot be counted (OptiX, OpenCL, Vulkan, OpenGL, kernels that start kernels), with more GPU
-    /// time than was counted: what they do is not known, and not held against them.
+    /// Processes whose launches cannot be counted (OptiX, OpenCL, Vulkan, OpenGL, kernels that start kernels), with
+    /// more GPU time than was counted: their use is unknown, and not held against them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cannot_tell: Vec<u32>,
     /// Guaranteed bytes.
@@ -374,28 +374,28 @@ pub struct ClaimGpu {
     pub mem_limit: u64,
     /// Bytes charged now (ledger: rounded to the driver's granularity, with context overhead).
     pub mem_charge: Option<u64>,
-    /// Bytes that the driver uses for the claim beyond what is allocated (modules, graphs, stack, heap); they count
-    /// against the limit. Absent where there are none.
+    /// Bytes that the driver uses for the claim beyond its allocations (modules, graphs, stack, heap); they count
+    /// against the limit. Absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mem_driver: Option<u64>,
-    /// Bytes that the driver says the claim's processes use.
+    /// Bytes of the claim's processes, by the driver.
     pub mem_used: Option<u64>,
-    /// Percent of the GPU's time that the claim's processes got (driver's process utilisation).
+    /// Percent of the GPU's time of the claim's processes (driver's process utilisation).
     pub time_busy: Option<Figure>,
     /// Percent of SMs active through this claim.
     pub sm_active: Option<Figure>,
     /// Percent of warps resident through this claim.
     pub sm_occupancy: Option<Figure>,
-    /// Percent of the GPU's time in which the claim's kernels ran, by its own counters.
+    /// Percent of the GPU's time in which the claim's kernels ran, by the library's counters.
     #[serde(default)]
     pub time_got: Option<Figure>,
-    /// Percent of the time in which some launch of the claim was held back for its turn.
+    /// Percent of the time in which a launch of the claim waited for its turn.
     #[serde(default)]
     pub throttled: Option<Figure>,
-    /// Bytes a second that it copies to, from and on the GPU.
+    /// Bytes per second that it copies to, from and on the GPU.
     #[serde(default)]
     pub copied: Option<Figure>,
-    /// Kernels that it launches a second.
+    /// Kernel launches per second.
     #[serde(default)]
     pub launch_rate: Option<Figure>,
     /// Highest charge so far, bytes.
@@ -431,24 +431,24 @@ pub struct ClaimView {
     pub project: String,
     /// `interactive`, `batch` or `inference`.
     pub class: String,
-    /// What runs, for people: `python train.py`.
+    /// The program, for display: `python train.py`.
     pub what: String,
     /// Full command line.
     pub command: Vec<String>,
     /// Pid of the command.
     pub pid: Option<u32>,
-    /// `strict`, `cooperative`; `none` for what has no cap.
+    /// `strict`, `cooperative`; `none` without a cap.
     pub caps: Caps,
-    /// The cgroup whose processes a claim on behalf stands for, by the kernel's name.
+    /// The cgroup of a claim on behalf, by the kernel's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
     /// The Slurm job that it limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slurm_job: Option<u32>,
-    /// Other users do not see it: Slurm keeps jobs private.
+    /// Hidden from other users: Slurm keeps jobs private.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub private: bool,
-    /// A process outside claims that is accounted as one: it has no cap, holds what it uses, and ends with the
+    /// A process without a claim that is accounted as one: it has no cap, holds what it uses, and ends with the
     /// process.
     #[serde(default)]
     pub adopted: bool,
@@ -456,15 +456,15 @@ pub struct ClaimView {
     pub state: ClaimState,
     /// The state in words for the screen: `run`, `idle 41m`, `at limit`, `ends 16:05`.
     pub state_text: String,
-    /// It uses more than is counted, or what it does not hold: a sentence; absent where nothing is held against it.
+    /// Over-use, as a sentence; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overuse: Option<String>,
-    /// What is announced for it: `moves from GPU 1 to GPU 0 in 12s for c22`.
+    /// Announced action: `moves from GPU 1 to GPU 0 in 12s for c22`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub announced: Option<String>,
     /// Granted at, Unix milliseconds.
     pub since_ms: u64,
-    /// Lease end, Unix milliseconds.
+    /// End of the time limit, Unix milliseconds.
     pub ends_ms: Option<u64>,
     /// Its GPUs.
     pub gpus: Vec<ClaimGpu>,
@@ -473,7 +473,7 @@ pub struct ClaimView {
     pub containers: Vec<String>,
     /// Live processes in the claim.
     pub members: Vec<u32>,
-    /// Those of them that the driver sees on its GPUs.
+    /// Members that the driver lists on its GPUs.
     #[serde(default)]
     pub processes: Vec<ProcessView>,
     /// Kernel launches so far.
@@ -482,45 +482,45 @@ pub struct ClaimView {
     pub idle_s: Option<u64>,
     /// How often an allocation was refused at the cap.
     pub refusals: u64,
-    /// How its share of GPU time is held; absent where nothing holds it.
+    /// How its share of GPU time is enforced; absent if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turns: Option<TurnsView>,
-    /// What it is beside its command: notebook, script, model.
+    /// Its identity besides the command: notebook, script, model.
     #[serde(default)]
     pub identity: Identity,
-    /// Where it is while it is not simply on its GPUs, and what can be done to it.
+    /// Its place if not on its GPUs, and possible actions on it.
     #[serde(default)]
     pub place: PlaceView,
-    /// For how long it does nothing; absent where that is not looked at.
+    /// Its idleness; absent if it is not watched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdleView>,
-    /// What it claimed and used since it was granted; absent where nothing was looked at yet.
+    /// What it claimed and used since it was granted; absent before the first look.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
 }
 
-/// A word and where it is from: such words are what users say of themselves, good for a screen, not for decisions.
+/// A word with its source. Users control such words: they are displayed, and nothing depends on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
     /// The word.
     pub value: String,
-    /// Where it is from: `JPY_SESSION_NAME of pid 77`.
+    /// Its source: `JPY_SESSION_NAME of pid 77`.
     pub source: String,
 }
 
-/// What a claim or process is, beside its command line.
+/// Identity of a claim or process besides its command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Path of the notebook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notebook: Option<Named>,
-    /// Script or module that runs: `train.py`.
+    /// Running script or module: `train.py`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<Named>,
-    /// Name of the model or checkpoint that its arguments give.
+    /// Model or checkpoint in its arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Named>,
-    /// The container or the unit of systemd that it runs in.
+    /// The container or systemd unit that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Named>,
 }
@@ -538,11 +538,11 @@ impl Identity {
 pub struct TurnsView {
     /// Claims take turns on one of its GPUs now.
     pub contended: bool,
-    /// Milliseconds that its turns lasted so far; time alone on the GPU is not in it.
+    /// Milliseconds of its turns so far, without time alone on the GPU.
     pub turns_ms: u64,
-    /// Milliseconds during which launches of its present processes were held back.
+    /// Milliseconds for which launches of its present processes were delayed.
     pub held_back_ms: u64,
-    /// A kernel that keeps one of its GPUs from being shared.
+    /// A kernel that blocks one of its GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stuck: Option<StuckView>,
 }
@@ -558,7 +558,7 @@ pub struct StuckView {
     pub seconds: u64,
 }
 
-/// A process of a claim on one GPU, by the driver's word.
+/// A process of a claim on one GPU, by the driver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProcessView {
     /// Process.
@@ -580,36 +580,37 @@ pub struct UserView {
     pub uid: u32,
     /// Name.
     pub user: String,
-    /// Claimed parts of the SMs, summed, in GPUs: here and below an instance counts for its part of the GPU's SMs.
+    /// Claimed fractions of the SMs, summed, in GPUs: here and below an instance counts as its fraction of the GPU's
+    /// SMs.
     pub claimed: f64,
-    /// Used GPUs: SM activity of the user's claims, in GPUs; absent where it cannot be attributed.
+    /// Used GPUs: SM activity of the user's claims, in GPUs; absent if it cannot be attributed.
     pub sm_used: Option<Figure>,
     /// SM occupancy of the user's claims, in GPUs.
     #[serde(default)]
     pub occupancy_used: Option<Figure>,
-    /// Time that the user's claims got, in GPUs.
+    /// GPU time of the user's claims, in GPUs.
     #[serde(default)]
     pub time_got: Option<Figure>,
-    /// Percent of the time in which the claim that was held back most was.
+    /// Throttled time of the user's most throttled claim, in percent.
     #[serde(default)]
     pub throttled: Option<Figure>,
-    /// Bytes a second that the user's claims copy.
+    /// Bytes per second that the user's claims copy.
     #[serde(default)]
     pub copied: Option<Figure>,
-    /// Bytes requested.
+    /// Claimed bytes.
     pub mem_claimed: u64,
     /// Bytes used by the user's claims.
     pub mem_used: Option<u64>,
-    /// Requested parts of GPUs that wait.
+    /// Sizes of waiting claims, in GPUs.
     pub waiting: f64,
     /// Number of granted claims.
     pub claims: u32,
-    /// Sums over the last 24 hours; absent while they are not known.
+    /// Sums over the last 24 hours; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub day: Option<Usage>,
 }
 
-/// A GPU process outside claims.
+/// A GPU process without a claim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct UnclaimedView {
     /// Process.
@@ -622,19 +623,19 @@ pub struct UnclaimedView {
     pub what: String,
     /// Index of the GPU.
     pub gpu: u32,
-    /// Bytes, as the driver says.
+    /// Bytes, by the driver.
     pub mem_used: Option<u64>,
-    /// Percent of the SMs that it keeps busy: known only where it has the GPU's counters to itself.
+    /// Percent of the SMs that it keeps busy; known only if it is alone on a GPU with counters.
     #[serde(default)]
     pub sm_active: Option<Figure>,
     /// Graphics process (exempt).
     pub graphics: bool,
-    /// What it is beside its command line.
+    /// Its identity besides its command line.
     #[serde(default)]
     pub identity: Identity,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
     /// When, Unix milliseconds.

@@ -1,76 +1,76 @@
-//! Sizes from experience: questions and answers.
+//! Sizes from experience: queries and answers.
 
 use crate::bounds::{CommandLine, Text};
 use serde::{Deserialize, Serialize};
 
-/// What is to be sized.
+/// The commands to be sized.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuggestSpec {
-    /// A command line. Empty with neither `running` nor `records`: what the caller ran last.
+    /// A command line. Empty with neither `running` nor `records`: the caller's last commands.
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub command: CommandLine,
-    /// The caller's claims that run.
+    /// The caller's running claims.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub running: bool,
     /// The caller's records themselves, as lines of JSON.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub records: bool,
-    /// Class, where no earlier run says a size.
+    /// Class, used without experience from earlier runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Text<32>>,
 }
 
-/// A size, and why. Bytes on each GPU, parts of a GPU from 0 to 1, seconds.
+/// A size with its reasons. Bytes on each GPU, fractions of a GPU from 0 to 1, seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Suggestion {
-    /// The claim, of one that runs.
+    /// The claim, if it is running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// What runs: `train.py`.
+    /// The program: `train.py`.
     pub what: String,
-    /// Guaranteed memory that is suggested.
+    /// Suggested memory.
     pub mem: u64,
-    /// Guaranteed part of the SMs; absent where nothing says it.
+    /// Suggested fraction of the SMs; absent without experience.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm: Option<f64>,
-    /// Half of such runs need no more than this.
+    /// Median need of such runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub middle: Option<u64>,
     /// `repeats`, `scaled`, `script`, `shared`, `user` or `prior`.
     pub level: String,
     /// `high`, `good`, `fair`, `low` or `guess`.
     pub confidence: String,
-    /// Why, each a sentence.
+    /// Reasons, one sentence each.
     pub reasons: Vec<String>,
-    /// Records that it rests on, newest first.
+    /// Records that it is based on, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<u64>,
-    /// What is asked now, or was asked last.
+    /// Present or last size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_mem: Option<u64>,
-    /// The same of SMs.
+    /// The same for SMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_sm: Option<f64>,
-    /// What others could have then; less than nothing: what is lacking.
+    /// Memory that others could then use; negative: memory that is lacking.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frees_mem: Option<i64>,
-    /// The same of SMs.
+    /// The same for SMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frees_sm: Option<f64>,
-    /// What it will need in the next minutes, of a claim that runs.
+    /// Expected need of a running claim in the next minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_mem: Option<u64>,
-    /// The same of SMs.
+    /// The same for SMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_sm: Option<f64>,
-    /// How long such runs take: a tenth less, half, nine tenths less.
+    /// Duration of such runs: 10th, 50th and 90th percentile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<[f64; 3]>,
-    /// What one would type.
+    /// The command to type.
     pub command: String,
 }
 
-/// Answer to a question for sizes.
+/// Answer to a query for sizes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SuggestView {
     /// Sizes.

@@ -1,5 +1,5 @@
-//! Figures of claims over their GPUs, for every command and screen: bytes and parts of GPUs add up, and what is not known
-//! on one GPU is not known. Percentages are of one GPU, so those of several may be above 100.
+//! Sums of claims' figures over their GPUs, for every command and screen: bytes and fractions of GPUs add up, and a
+//! sum with an unknown term is unknown. Percentages are of one GPU, so those of several may exceed 100.
 
 use std::collections::BTreeSet;
 use std::iter::once;
@@ -7,7 +7,7 @@ use std::iter::once;
 use crate::figures::{measured, parts, percent, share};
 use crate::{ClaimGpu, ClaimState, ClaimView, Figure, GpuView, Snapshot, Source};
 
-/// Bytes used: as the driver says, else as charged.
+/// Bytes used: by the driver, otherwise as charged.
 #[must_use]
 pub fn mem_used(claim: &ClaimView) -> Option<u64> {
     let used = |g: &ClaimGpu| g.mem_used.or(g.mem_charge);
@@ -20,13 +20,13 @@ pub fn mem_claimed(claim: &ClaimView) -> u64 {
     claim.gpus.iter().map(|g| g.mem_request).sum()
 }
 
-/// The parts of GPUs claimed, in percent of one.
+/// Claimed fractions of GPUs, in percent of one.
 #[must_use]
 pub fn claimed(claim: &ClaimView) -> f64 {
     claim.gpus.iter().map(|g| g.sm_request * 100.0).sum()
 }
 
-/// A figure of a part. Without memory on the GPU nothing runs there, and that is known.
+/// A figure of a part. Without memory on the GPU it is known to be zero.
 fn known(part: &ClaimGpu, figure: Option<Figure>) -> Option<Figure> {
     let nothing = || {
         (part.mem_used == Some(0)).then_some(Figure {
@@ -66,7 +66,7 @@ pub fn sm_occupancy(claim: &ClaimView) -> Option<Figure> {
     sum(claim, |g| known(g, g.sm_occupancy))
 }
 
-/// Percent of the SMs of a GPU: its own figure, else what the claims that are known use of it, which is the least.
+/// Percent of the SMs of a GPU: its own figure, otherwise the known use by claims as a lower bound.
 #[must_use]
 pub fn sm_of_gpu(gpu: &GpuView, snapshot: &Snapshot) -> AtLeast {
     if gpu.sm_active.is_some() {
@@ -76,17 +76,17 @@ pub fn sm_of_gpu(gpu: &GpuView, snapshot: &Snapshot) -> AtLeast {
     least(parts.filter(|g| g.gpu == gpu.index).map(|g| g.sm_active))
 }
 
-/// A sum of which a part may not be known.
+/// A sum with possibly unknown terms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AtLeast {
-    /// All of it, or nothing.
+    /// The sum, or unknown.
     Known(Option<Figure>),
-    /// So much is.
+    /// A lower bound.
     Some(f64),
 }
 
 impl AtLeast {
-    /// `61`, `~61`, `≥15` with this sign before what is known at least, or `unknown`.
+    /// `61`, `~61`, `≥15` with this sign for a lower bound, or `unknown`.
     #[must_use]
     pub fn text(self, unknown: &str, sign: &str) -> String {
         match self {
@@ -96,7 +96,7 @@ impl AtLeast {
     }
 }
 
-/// The sum of what is known.
+/// The sum of the known terms.
 #[must_use]
 pub fn least(figures: impl Iterator<Item = Option<Figure>>) -> AtLeast {
     let (mut sum, mut all): (Option<Figure>, bool) = (None, true);
@@ -116,13 +116,14 @@ pub fn least(figures: impl Iterator<Item = Option<Figure>>) -> AtLeast {
     }
 }
 
-/// Whether parts of a GPU are parts of its SMs, as with MPS and in an instance; in turns they are parts of its time.
+/// Whether sizes on a GPU are fractions of its SMs, as with MPS and in an instance; in turns they are fractions of
+/// its time.
 #[must_use]
 pub fn is_by_sms(gpu: &GpuView) -> bool {
     gpu.is_instance() || matches!(gpu.mode.as_str(), "mps" | "mig")
 }
 
-/// What a claim uses of a GPU, in percent and of the kind that its size is in.
+/// A claim's use of a GPU, in percent and in the unit of its size.
 #[must_use]
 pub fn compute(part: &ClaimGpu, snapshot: &Snapshot) -> Option<Figure> {
     let gpu = snapshot.gpus.iter().find(|g| g.index == part.gpu);
@@ -135,13 +136,13 @@ pub fn compute(part: &ClaimGpu, snapshot: &Snapshot) -> Option<Figure> {
     )
 }
 
-/// What a part is counted in: of a whole GPU 1, of an instance its part of the GPU's SMs.
+/// Weight of a part: 1 on a whole GPU, on an instance its fraction of the GPU's SMs.
 fn weight(part: &ClaimGpu, snapshot: &Snapshot) -> f64 {
     let gpu = snapshot.gpus.iter().find(|g| g.index == part.gpu);
     gpu.map_or(1.0, GpuView::part_of_a_gpu)
 }
 
-/// A sum in which an instance counts for its part of a GPU.
+/// A sum in which an instance counts as its fraction of a GPU.
 fn weighed(
     claim: &ClaimView,
     snapshot: &Snapshot,
@@ -155,16 +156,16 @@ fn weighed(
     })
 }
 
-/// The same of all its GPUs together.
+/// The same over all its GPUs.
 #[must_use]
 pub fn compute_of(claim: &ClaimView, snapshot: &Snapshot) -> Option<Figure> {
     sum(claim, |g| compute(g, snapshot))
 }
 
-/// What claims use and have claimed on GPUs, together; an instance counts for its part of a GPU.
+/// Sums of claims' use and sizes on GPUs; an instance counts as its fraction of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sums {
-    /// Of the kind that sizes are in, percent of one GPU.
+    /// In the unit of sizes, percent of one GPU.
     pub compute: AtLeast,
     /// Sizes, percent of one GPU.
     pub claimed: f64,
@@ -176,7 +177,7 @@ pub struct Sums {
     pub mem_claimed: u64,
 }
 
-/// Of those of these claims that are on GPUs.
+/// Sums over those of these claims that are on GPUs.
 #[must_use]
 pub fn sums<'a>(claims: impl Iterator<Item = &'a ClaimView>, snapshot: &Snapshot) -> Sums {
     let held: Vec<&ClaimView> = claims.filter(|c| !c.place.in_host()).collect();
@@ -199,7 +200,7 @@ pub fn sums<'a>(claims: impl Iterator<Item = &'a ClaimView>, snapshot: &Snapshot
     }
 }
 
-/// GPUs: used up to the size, unused, and burst on top. The first two are what is claimed, to the last digit.
+/// Use in GPUs: up to the size, unused, and burst. The first two add up to claimed, to the last digit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Split {
     /// Up to the size.
@@ -210,7 +211,7 @@ pub struct Split {
     pub burst: f64,
 }
 
-/// Of these claims; absent as soon as the use of one is.
+/// Over these claims; absent if the use of one is unknown.
 #[must_use]
 pub fn split<'a>(
     claims: impl Iterator<Item = &'a ClaimView>,
@@ -227,19 +228,19 @@ pub fn split<'a>(
     Some(all)
 }
 
-/// What claims hold that are on their GPUs, in parts of GPUs.
+/// Sizes of claims that are on their GPUs, in GPUs.
 pub fn size_of<'a>(claims: impl Iterator<Item = &'a ClaimView>, snapshot: &Snapshot) -> f64 {
     let here = claims.filter(|c| !c.place.in_host()).flat_map(|c| &c.gpus);
     here.map(|g| g.sm_request * weight(g, snapshot)).sum()
 }
 
-/// Less than this part of a GPU is no waste.
+/// A smaller fraction of a GPU is not called waste.
 const WASTE: f64 = 0.05;
 
-/// From so many percent of the time on a claim counts as throttled.
+/// A claim with this percentage of throttled time counts as throttled.
 const THROTTLED: f64 = 5.0;
 
-/// Percent of the time in which the claim is throttled on the GPU where it is most.
+/// Throttled time in percent on the claim's most throttled GPU.
 #[must_use]
 pub fn throttled(claim: &ClaimView) -> Option<f64> {
     let figures = claim.gpus.iter().filter_map(|g| g.throttled);
@@ -247,7 +248,7 @@ pub fn throttled(claim: &ClaimView) -> Option<f64> {
     (most >= THROTTLED).then_some(most)
 }
 
-/// Use above the size counts as burst from here on, in percent of a GPU.
+/// Use this far above the size counts as burst, in percent of a GPU.
 const BURST: f64 = 3.0;
 
 /// Whether a claim uses more than its size.
@@ -257,8 +258,8 @@ pub fn bursts(claim: &ClaimView, snapshot: &Snapshot) -> bool {
     !claim.adopted && used.is_some_and(|u| u.value > claimed(claim) + BURST)
 }
 
-/// The claim that slows a throttled one: on the GPU where it is throttled most, the one that uses most above its size;
-/// none where all others keep to theirs, and what it lacks is its own size.
+/// The claim that slows a throttled one: on its most throttled GPU, the claim with the largest use above its size;
+/// none if all others stay within theirs and it only lacks its own size.
 #[must_use]
 pub fn slowed_by<'a>(claim: &ClaimView, snapshot: &'a Snapshot) -> Option<&'a ClaimView> {
     let held = |g: &&ClaimGpu| g.throttled.map_or(0.0, |f| f.value);
@@ -276,7 +277,7 @@ pub fn slowed_by<'a>(claim: &ClaimView, snapshot: &'a Snapshot) -> Option<&'a Cl
     most.map(|(_, claim)| claim)
 }
 
-/// Of a user's claims the one that is throttled most, and the claim behind it.
+/// The most throttled of a user's claims, and the claim that slows it.
 #[must_use]
 pub fn slows(snapshot: &Snapshot, uid: u32) -> String {
     let mine = || snapshot.claims.iter().filter(|c| c.uid == uid);
@@ -297,7 +298,8 @@ pub fn slows(snapshot: &Snapshot, uid: u32) -> String {
     format!("{by}: {} throttled {} %", claim.id, percent(most))
 }
 
-/// The claim of whose size most is unused; one that is throttled wants more, not less. Where nobody claims: the GPU of whose time its programs use least.
+/// The claim with the largest unused size; a throttled one does not count. Without claims: the GPU whose time its
+/// programs use least.
 #[must_use]
 pub fn wasted(snapshot: &Snapshot) -> String {
     let unused = |c: &ClaimView| match throttled(c) {
