@@ -21,10 +21,11 @@ pub(crate) fn local(unix_ms: u64) -> String {
     })
 }
 
-/// The next time that a clock shows this: `08:00`, `Mon 08:00`, `2026-12-01 08:00`. It shows `now`.
+/// The next time at which a clock shows this: `08:00`, `Mon 08:00`, `2026-12-01 08:00`. `now` is the present time.
 ///
 /// # Errors
-/// In words, what would be a time.
+///
+/// The accepted forms, in words.
 pub(crate) fn next<Tz: TimeZone>(text: &str, now: &DateTime<Tz>) -> Result<DateTime<Tz>, String> {
     let wrong = || {
         "expected a time in the future, such as \"Mon 08:00\", \"08:00\" or \"2026-12-01 08:00\""

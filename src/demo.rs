@@ -30,14 +30,14 @@ use captions::Narrator;
 pub(crate) use job::TOY;
 pub use job::{JOB_ARGUMENT, Job};
 
-/// How long the demo runs without the screen, unless told.
+/// Default duration of the demo without the screen.
 const HEADLESS: Duration = Duration::from_secs(30);
 
-/// The jobs that were started; dropping them ends those that are left.
+/// The started jobs; dropping them ends the remaining ones.
 #[derive(Debug, Default)]
 struct Cast {
     children: Vec<Child>,
-    /// Input of the job that ends when it is told to.
+    /// Input of the job that ends on request.
     input: Option<ChildStdin>,
 }
 
@@ -87,7 +87,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<i32> {
     result
 }
 
-/// Without root all jobs run as one user: then the projects tell who is meant.
+/// Without root all jobs run as one user: then the projects tell them apart.
 fn projects() -> String {
     let me = gshare_enforcer::proc::user_name(Uid::effective().as_raw())
         .unwrap_or_else(|| Uid::effective().to_string());
@@ -118,7 +118,7 @@ fn headless(
         direct(station, cast, &mut waiting, at, &narrator)?;
         let words = station.snapshot().ok();
         let words = words.and_then(|s| narrator.say(station, &s, at));
-        // Said when it is new; figures in it change all the time.
+        // Print it if it is new; its figures change constantly.
         let new = |words: &&String| said.as_ref().is_none_or(|old| !alike(old, words));
         if let Some(words) = words.as_ref().filter(new) {
             note(&format!("{:5.1}s  {words}", at.as_secs_f64()));
@@ -126,7 +126,7 @@ fn headless(
         }
         std::thread::sleep(scenes::BEAT.min(until.saturating_sub(at)));
     }
-    // Stopped early, it still tells what was to be seen last.
+    // If it is stopped early, it still prints the last caption.
     let code = if stop.load(Ordering::Relaxed) { 130 } else { 0 };
     if args.screens {
         return pictures(station).map(|_| code);
@@ -149,7 +149,7 @@ fn headless(
     Ok(code)
 }
 
-/// Whether two sentences differ in figures alone.
+/// Whether two sentences differ only in figures.
 fn alike(a: &str, b: &str) -> bool {
     let words = |text: &str| text.replace(|c: char| c.is_ascii_digit() || c == '.', "");
     words(a) == words(b)

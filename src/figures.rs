@@ -1,5 +1,4 @@
-//! The driver's figures of one GPU as the screen shows them: shared by the service and the read-only
-//! monitor.
+//! The driver's figures of one GPU for display, shared by the service and the read-only monitor.
 
 use std::path::Path;
 
@@ -36,10 +35,10 @@ pub(crate) fn short_name(model: &str) -> String {
     }
 }
 
-/// What is shown of a process.
+/// Identity of a process for display.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Face {
-    /// The command, for people.
+    /// The command, for display.
     pub(crate) what: String,
     /// Notebook, script, model, unit.
     pub(crate) identity: Identity,
@@ -60,7 +59,7 @@ impl Face {
 }
 
 impl Face {
-    /// It runs in a container of this name.
+    /// Sets the container that it runs in.
     pub(crate) fn contained(&mut self, name: String) {
         self.what = format!("[{name}] {}", self.what);
         self.identity.unit = Some(Named {
@@ -78,14 +77,14 @@ pub(crate) fn host() -> String {
         .unwrap_or_default()
 }
 
-/// Whether a driver's library is the simulation's, which lies beside its board.
+/// Whether a driver's library is the simulated one, which has a board beside it.
 pub(crate) fn is_simulated(library: &Path) -> bool {
     let station = library.parent().and_then(Path::parent);
     station.is_some_and(|dir| dir.join("board").exists())
 }
 
-/// What a reading says; claims and history are left empty. `current` is false for a reading that is too
-/// old to speak of now: then only identity and size are known.
+/// The view of a reading, without claims and history. `current` is false for an old reading: then only identity and
+/// size are known.
 pub(crate) fn gpu_view(reading: &GpuReading, current: bool) -> GpuView {
     let model = reading
         .name
@@ -137,7 +136,7 @@ pub(crate) fn gpu_view(reading: &GpuReading, current: bool) -> GpuView {
     }
 }
 
-/// A GPU process that belongs to no claim.
+/// A GPU process without a claim.
 pub(crate) fn unclaimed(
     process: &GpuProcess,
     gpu: u32,
@@ -145,7 +144,7 @@ pub(crate) fn unclaimed(
     user: impl Fn(u32) -> String,
 ) -> UnclaimedView {
     let uid = face.and_then(|f| f.uid);
-    // What is shown is short; a command line may have megabytes.
+    // Shown shortened; a command line may have megabytes.
     UnclaimedView {
         pid: process.pid.cast_unsigned(),
         uid,
@@ -159,7 +158,7 @@ pub(crate) fn unclaimed(
     }
 }
 
-/// A GPU process that belongs to a claim.
+/// A GPU process of a claim.
 pub(crate) fn claimed(process: &GpuProcess, gpu: u32, face: Option<&Face>) -> ProcessView {
     ProcessView {
         pid: process.pid.cast_unsigned(),
@@ -170,7 +169,7 @@ pub(crate) fn claimed(process: &GpuProcess, gpu: u32, face: Option<&Face>) -> Pr
     }
 }
 
-/// The command as people know it: its name, else program and script without directories.
+/// A short form of the command: its name, otherwise program and script without directories.
 pub(crate) fn what(name: Option<&str>, command: &[String]) -> String {
     if let Some(name) = name {
         return name.to_owned();
@@ -196,7 +195,7 @@ pub(crate) fn what(name: Option<&str>, command: &[String]) -> String {
     printable(&text).take(200).collect()
 }
 
-/// What everybody may see of a command: program and script, by the same rule.
+/// The part of a command that everybody may see: program and script, by the same rule.
 pub(crate) fn public(command: &[String]) -> String {
     what(None, &program(command))
 }

@@ -1,4 +1,4 @@
-//! What a text or a file is the same as.
+//! Hashes of texts and files.
 
 use sha2::Digest;
 

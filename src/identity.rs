@@ -1,5 +1,5 @@
-//! What people call a process: its notebook, its script, the model that its arguments name, its container or unit.
-//! All of it is what users say of themselves: it is shown, and nothing is decided by it.
+//! Identity of a process: its notebook, script, model (from the arguments), container or unit. Users control all of
+//! these: they are displayed, and nothing depends on them.
 
 use std::path::{Component, Path};
 
@@ -29,9 +29,9 @@ const MODEL_OPTIONS: [&str; 16] = [
     "--resume-from",
     "--resume-from-checkpoint",
 ];
-/// Programs of which `-m` names a model; elsewhere that is a Python module.
+/// Programs whose `-m` names a model; elsewhere it is a Python module.
 const SHORT_MODEL: [&str; 3] = ["llama-server", "llama-cli", "llama-bench"];
-/// Programs that run a Python program which they get as an argument.
+/// Programs that run a Python program given as an argument.
 const STARTERS: [&str; 8] = [
     "torchrun",
     "accelerate",
@@ -42,7 +42,7 @@ const STARTERS: [&str; 8] = [
     "nsys",
     "ncu",
 ];
-/// Names of files in which every checkpoint is: the directory says more.
+/// File names that every checkpoint has: the directory is more informative.
 const ANY_CHECKPOINT: [&str; 7] = [
     "checkpoint",
     "last",
@@ -52,7 +52,7 @@ const ANY_CHECKPOINT: [&str; 7] = [
     "pytorch_model",
     "snapshots",
 ];
-/// Longest word that is kept.
+/// Maximum length of a word.
 const LONGEST: usize = 200;
 
 fn word(text: &str) -> String {
@@ -74,7 +74,7 @@ fn base(path: &str) -> &str {
         .unwrap_or(path)
 }
 
-/// What the arguments of a command say.
+/// Identity by the arguments of a command.
 pub(crate) fn of_command(command: &[String]) -> Identity {
     Identity {
         script: script(command),
@@ -83,7 +83,7 @@ pub(crate) fn of_command(command: &[String]) -> Identity {
     }
 }
 
-/// Everything that is known of a process, and its command line.
+/// Identity of a process, and its command line.
 pub(crate) fn of_process(pid: i32) -> (Vec<String>, Identity) {
     let words = |list: Option<Vec<std::ffi::OsString>>| -> Vec<String> {
         let words = list.unwrap_or_default().into_iter();
@@ -107,19 +107,19 @@ pub(crate) fn of_process(pid: i32) -> (Vec<String>, Identity) {
     (command, identity)
 }
 
-/// Whether a command is a kernel for notebooks: without the name of one, as some editors start it.
+/// Whether a command is a notebook kernel without the name of a notebook, as some editors start it.
 fn is_kernel(command: &[String]) -> bool {
     let mut words = command.iter().take(8);
     words.any(|w| matches!(base(w), "ipykernel_launcher" | "ipykernel"))
 }
 
-/// Editors start kernels where the notebook lies.
+/// Editors start kernels in the notebook's directory.
 fn of_directory(pid: i32) -> Option<Named> {
     let dir = std::fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
     named(&dir.to_string_lossy(), format!("directory of pid {pid}"))
 }
 
-/// Takes over what only the other knows.
+/// Adds fields that only the other has.
 pub(crate) fn merge(into: &mut Identity, from: &Identity) {
     let fill = |slot: &mut Option<Named>, other: &Option<Named>| {
         if slot.is_none() {
@@ -132,10 +132,10 @@ pub(crate) fn merge(into: &mut Identity, from: &Identity) {
     fill(&mut into.unit, &from.unit);
 }
 
-/// Why a process is known by its container.
+/// Source text for a process that is identified by its container.
 pub(crate) const CONTAINER: &str = "container that the process runs in";
 
-/// The container that a process without a claim runs in, if it does.
+/// The container of a process without a claim, if there is one.
 pub(crate) fn containers(identity: &Identity) -> Vec<String> {
     let unit = identity.unit.iter().filter(|unit| unit.source == CONTAINER);
     unit.map(|unit| unit.value.clone()).collect()
@@ -147,7 +147,7 @@ pub(crate) fn notebook_name(identity: &Identity) -> Option<&str> {
     (!name.is_empty()).then_some(name)
 }
 
-/// The script or module that runs. A kernel of a notebook is none: what it runs comes from the notebook.
+/// The script or module. A notebook kernel has none: its code comes from the notebook.
 fn script(command: &[String]) -> Option<Named> {
     let (program, rest) = command.split_first()?;
     let program = base(program);
@@ -187,7 +187,7 @@ fn script(command: &[String]) -> Option<Named> {
     named(base(file), format!("argument {}", place + 1))
 }
 
-/// The model or checkpoint that the arguments name.
+/// The model or checkpoint in the arguments.
 fn model(command: &[String]) -> Option<Named> {
     let (program, rest) = command.split_first()?;
     let short = SHORT_MODEL.contains(&base(program));
@@ -197,7 +197,7 @@ fn model(command: &[String]) -> Option<Named> {
             None => (argument.as_str(), None),
         };
         let spelled = option.replace('_', "-");
-        // Configuration of the Hydra kind has no dashes: `model=vit_base`.
+        // Hydra options have no dashes: `model=vit_base`.
         let hydra = inline.is_some() && matches!(option, "model" | "model.name" | "checkpoint");
         let known = MODEL_OPTIONS.contains(&spelled.as_str()) || (short && option == "-m");
         if !known && !hydra {
@@ -242,7 +242,7 @@ fn model_name(value: &str) -> String {
 /// The container or unit by the cgroups of a process (the text of `/proc/PID/cgroup`).
 fn unit(cgroup: &str) -> Option<Named> {
     let lines = cgroup.lines();
-    // Version 2 has the line `0::PATH`; on machines with both, systemd's is the one named so.
+    // Version 2 has the line `0::PATH`; on machines with both, systemd's hierarchy has its name.
     let path = |line: &str| line.splitn(3, ':').nth(2).map(str::to_owned);
     let own = |line: &&str| line.starts_with("0::") || line.contains(":name=systemd:");
     lines
@@ -259,7 +259,7 @@ fn unit_of_path(path: &str) -> Option<Named> {
                 format!("container, by cgroup {part}").replace(id, &id[..12]),
             );
         }
-        // Sessions and users' managers hold everything of a user: they name nothing.
+        // Sessions and users' managers contain everything of a user, so they identify nothing.
         let of_user = part.starts_with("user@") || part.starts_with("session-");
         if (part.ends_with(".service") || part.ends_with(".scope")) && !of_user {
             return named(part, "unit, by cgroup");
@@ -268,7 +268,7 @@ fn unit_of_path(path: &str) -> Option<Named> {
     None
 }
 
-/// That nobody has that name here, which may be a slip or somebody to come.
+/// A warning that the name does not exist here; it may be a mistake or a future user.
 pub(crate) fn unknown(party: &Party) -> Option<String> {
     let known = match party {
         Party::User(name) => proc::user_exists(name),

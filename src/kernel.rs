@@ -1,8 +1,8 @@
 //! Jupyter kernels in claims: kernelspecs that start a kernel through `gshare kernel exec`.
 //!
 //! A kernelspec is a directory with a `kernel.json` (<https://jupyter-client.readthedocs.io/en/stable/kernels.html>).
-//! gshare makes a copy of one, with the same files, whose command is gshare's with the kernel's own behind it.
-//! Everything else that the file says (language, interrupts, debugger, environment) stays as it was.
+//! gshare makes a copy with the same files, whose command is gshare's followed by the kernel's own. Everything else
+//! in the file (language, interrupts, debugger, environment) is unchanged.
 
 pub mod helper;
 pub mod install;

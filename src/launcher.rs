@@ -1,5 +1,5 @@
-//! The launcher `gshare-exec`: where it lies, whether it can be trusted, how it is installed. It
-//! belongs to the program (`gshare_artifacts::Part`), so that whoever has `gshare` can install it.
+//! The launcher `gshare-exec`: where it is, whether it can be trusted, how it is installed. It is part of the program
+//! (`gshare_artifacts::Part`), so that any `gshare` can install it.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use xattr::FileExt;
 
 /// Name of the file.
 pub const NAME: &str = "gshare-exec";
-/// Beside it: one line with the path of the service's socket, where that is not the usual one.
+/// A file beside it: one line with the path of the service's socket, if it is not the usual one.
 pub const SOCKET_FILE: &str = "gshare-exec.socket";
 
 const ATTRIBUTE: &str = "security.capability";
@@ -23,13 +23,14 @@ const VALUE: [u8; 20] = [
     0, 0, 0, 0, 0, 0, 0, 0,
 ];
 
-/// Where packages and `gshare setup` put it, after the one beside the program.
+/// Directories used by packages and `gshare setup`, searched after the program's own.
 const PLACES: [&str; 2] = ["/usr/lib/gshare", "/usr/local/lib/gshare"];
 
-/// The launcher that the configuration names, else the first that is installed.
+/// The launcher of the configuration, otherwise the first installed one.
 ///
 /// # Errors
-/// Why there is none that can be used, in words.
+///
+/// Why none can be used, in words.
 pub fn find(configured: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(path) = configured {
         return check(path);
@@ -45,10 +46,11 @@ pub fn find(configured: Option<&Path>) -> Result<PathBuf, String> {
     }
 }
 
-/// Whether it can hold a command: root's alone to write, with its capability, where capabilities count.
-/// Gives its path without links.
+/// Checks that it can enforce limits: only root can write it, and it has its capability, if capabilities matter.
+/// Returns its path without links.
 ///
 /// # Errors
+///
 /// What is wrong, in words.
 pub fn check(path: &Path) -> Result<PathBuf, String> {
     let path = path
@@ -83,11 +85,12 @@ fn permits(value: &[u8]) -> bool {
     value.get(4..8).is_some_and(|low| low[2] & 0x20 != 0)
 }
 
-/// Writes the launcher to `path` with its capability, and beside it the place of the service where that is not
-/// the usual one. The file appears whole: a launcher that runs is not touched. Needs root.
+/// Writes the launcher to `path` with its capability, and the service's socket path beside it if it is not the usual
+/// one. The file is replaced as a whole: running launchers are not affected. Needs root.
 ///
 /// # Errors
-/// When a file cannot be written or the file system takes no capabilities.
+///
+/// When a file cannot be written or the file system does not support capabilities.
 pub fn install(path: &Path, socket: Option<&Path>) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(dir)?;
@@ -113,8 +116,8 @@ pub fn install(path: &Path, socket: Option<&Path>) -> io::Result<()> {
     written
 }
 
-/// Writes the launcher to a new file. All is done through the open file: the directory may be somebody else's, who could
-/// put a link in its place.
+/// Writes the launcher to a new file. Everything is done through the open file: another user may own the directory
+/// and replace the file by a link.
 fn write(path: &Path, launcher: &[u8]) -> io::Result<()> {
     use std::io::Write;
     let mut file = fs::File::create_new(path)?;

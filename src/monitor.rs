@@ -1,4 +1,4 @@
-//! The read-only monitor: the screen over NVML alone, where no service runs. It shows and does nothing.
+//! The read-only monitor: the screen over NVML alone, without a service.
 
 use gshare_enforcer::driver::{Library, Search};
 use gshare_enforcer::gpu::{GpuSample, Observer, ObserverConfig};
@@ -28,7 +28,7 @@ pub fn source() -> anyhow::Result<Feed> {
     std::thread::Builder::new()
         .name("monitor".to_owned())
         .spawn(move || {
-            // Lives as long as the screen asks.
+            // Kept until the screen ends.
             let _observer = observer;
             while let Some(request) = requests.blocking_recv() {
                 if let Request::Call { seq, .. } = request {

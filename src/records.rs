@@ -1,5 +1,5 @@
-//! Records of runs, played again: what would have been said of each before it, and what three ways to ask for memory make
-//! of them. For `gshare replay` and `gshare bench predict`.
+//! Replay of run records: the prediction that would have been made before each, and the effect of three ways to
+//! request memory. For `gshare replay` and `gshare bench predict`.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use gshare_core::play::sizes::{Sized, SizedRun, Sizing, replay};
 use gshare_core::predict::{Earlier, NOMINAL, Past, RUNS, Scores, Shape, estimate};
 use serde_json::{Value, json};
 
-/// What a machine remembers.
+/// Experience of a machine.
 #[derive(Default)]
 pub(crate) struct Memory {
     scripts: HashMap<(u32, String), Vec<Past>>,
@@ -29,7 +29,7 @@ impl Memory {
         }
     }
 
-    /// Says what it will need, then learns what it needed.
+    /// Predicts its need, then learns its actual need.
     pub(crate) fn meet(&mut self, user: u32, shape: Shape, peak: f64) -> Option<(f64, f64)> {
         let earlier = self.earlier(user, &shape);
         let said = estimate(&shape, &earlier, &self.scores, NOMINAL);
@@ -51,7 +51,7 @@ impl Memory {
     }
 }
 
-/// Stretches the times between runs until this part of the memory is asked for.
+/// Stretches the times between runs until this fraction of the memory is requested.
 pub(crate) fn stretch(runs: &mut [SizedRun], gpus: usize, mem: u64, load: f64) {
     let work: f64 = runs.iter().map(|r| r.asked as f64 * r.run_s).sum();
     let span = runs.last().map_or(1.0, |r| r.arrival_s).max(1.0);

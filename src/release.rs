@@ -1,4 +1,4 @@
-//! What depends on the release of NVIDIA's driver.
+//! Differences between releases of NVIDIA's driver.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -11,15 +11,15 @@ pub struct Release(pub u32, pub u32);
 pub(crate) const OFFLOADS_SINCE: u32 = 570;
 /// First release that restores onto other GPUs.
 pub(crate) const MOVES_SINCE: u32 = 580;
-/// Oldest release whose libraries gshare's list of functions was compared with.
+/// Oldest release whose libraries were compared with gshare's list of functions.
 pub(crate) const COMPARED_SINCE: u32 = 535;
 
-/// Releases whose checkpoints refuse even simple PyTorch programs: from the first to before the second
+/// Releases whose checkpoints refuse even simple PyTorch programs: from the first, to before the second
 /// (cuda-checkpoint issue 34: 570.86 to 570.158 refuse them, 575.57.08 does not).
 pub(crate) const REFUSES_PYTORCH: [Release; 2] = [Release(570, 0), Release(575, 57)];
 
 impl Release {
-    /// Whether what a person asks to offload is tried, and nothing else is offloaded.
+    /// Whether only a person's request to offload is tried.
     pub(crate) fn refuses_pytorch(self) -> bool {
         let [since, until] = REFUSES_PYTORCH;
         since <= self && self < until

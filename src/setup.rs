@@ -1,5 +1,5 @@
-//! `gshare setup`: puts gshare on a machine, and takes it away again. Every change is printed before it is
-//! made, remembered with what was there before, and undone byte for byte by `--undo`.
+//! `gshare setup`: installs gshare on a machine, and removes it. Every change is printed first, recorded with the
+//! previous state, and undone byte for byte by `--undo`.
 
 mod files;
 mod plan;
@@ -15,9 +15,9 @@ use files::{Installed, Step};
 use plan::{Layout, Target};
 use tree::Tree;
 
-/// What is remembered of an installation, below the root.
+/// The record of an installation, below the root.
 const MEMORY: &str = "/var/lib/gshare/setup";
-/// The program where a package puts it.
+/// Path of the program in a package.
 const PACKAGED: &str = "/usr/bin/gshare";
 /// The service's state: journal and history.
 const STATE: &str = "/var/lib/gshare";
@@ -70,9 +70,9 @@ fn opened(root: &Path) -> Result<Tree, Failure> {
     })
 }
 
-/// Where the package has installed the files already: only what makes them run is left to do.
+/// A package has installed the files already: only activation is left.
 fn packaged(args: &SetupArgs) -> Outcome {
-    // dpkg says so while it runs the scripts of the package; the unit is theirs to start and stop.
+    // dpkg sets this while it runs the package's scripts; those start and stop the unit.
     let by_dpkg = std::env::var_os("DPKG_MAINTSCRIPT_PACKAGE").is_some_and(|p| p == "gshare");
     if args.undo {
         if !by_dpkg {
@@ -87,7 +87,7 @@ fn packaged(args: &SetupArgs) -> Outcome {
         if gshare_enforcer::systemd::booted() {
             units::leave()?;
         }
-        // The package's own list does not have it: a package carries no capabilities.
+        // The package's list of files does not contain it: a package carries no capabilities.
         let launcher = plan::launcher_path(Path::new("/usr"));
         match std::fs::remove_file(&launcher) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
@@ -113,7 +113,7 @@ fn packaged(args: &SetupArgs) -> Outcome {
     doctor(Path::new(PACKAGED))
 }
 
-/// A machine without a journal starts in stage 1: nothing changes for anybody until the administrator says so.
+/// A machine without a journal starts in stage 1: nothing changes for users until the administrator decides.
 fn observe(tree: &mut Tree, dry: bool) -> Result<(), Failure> {
     let state = Path::new(STATE);
     let there = |name: &str| tree.find(&state.join(name)).is_ok();
@@ -141,7 +141,7 @@ fn observe(tree: &mut Tree, dry: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Three sentences that administrators can show to their users.
+/// Three sentences for administrators to show to their users.
 fn for_users(tree: &Tree) -> String {
     let file = tree.shown(Path::new(gshare_config::SYSTEM_FILE));
     let names = gshare_config::Config::load_file(&file).is_ok_and(|c| c.privacy.names_of_all);
@@ -240,7 +240,7 @@ fn undo(root: &Path, dry: bool, live: bool) -> Outcome {
     Ok(0)
 }
 
-/// What the machine can do now, in the words of the program that was installed.
+/// The machine's abilities, in the output of the installed program.
 fn doctor(program: &Path) -> Outcome {
     out::print("\n")?;
     let status = std::process::Command::new(program)

@@ -1,6 +1,5 @@
-//! A simulated workstation with a private service: what the demo, the benchmarks and the tests run on.
-//! Everything lies in one temporary directory and goes with it; a real GPU is used by `bench gate --device real`
-//! alone.
+//! A simulated workstation with a private service, for the demo, the benchmarks and the tests. Everything is in one
+//! temporary directory, which is removed at the end; only `bench gate --device real` uses a real GPU.
 
 mod remains;
 
@@ -21,37 +20,37 @@ use remains::Remains;
 
 pub use remains::end_on_signals;
 
-/// How a station is made.
+/// Options of a station.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Models by the short names of the simulation's catalogue: `rtx4090`, `h100`, ...
     pub gpus: Vec<String>,
-    /// What the service is started from: the `gshare` binary, this one or one that is installed.
+    /// The `gshare` binary of the service, this one or an installed one.
     pub program: PathBuf,
-    /// The same with the simulated MPS and the demo's jobs, which what is installed does not have.
+    /// The same with the simulated MPS and the demo's jobs, which an installed one lacks.
     pub laboratory: PathBuf,
     /// Lines appended to the service's configuration.
     pub config: String,
-    /// Lines for the `[driver]` section of it.
+    /// Lines for its `[driver]` section.
     pub driver_config: String,
     /// Rows of the simulation's registry of kernel durations.
     pub costs: String,
     /// Names for uids without an account, shown instead of the number.
     pub names: Vec<(u32, String)>,
-    /// Cgroups and device filter, where this user may have them.
+    /// Cgroups and device filter, if this user may have them.
     pub cgroups: bool,
-    /// Time between two looks at the GPUs, as the configuration has it.
+    /// Time between two looks at the GPUs, in the form of the configuration.
     pub tick: String,
-    /// What the simulated driver costs beyond the work: nothing, unless somebody asks, as long as the gate makes light
-    /// programs wait for each other.
+    /// Costs of the simulated driver beyond the work: none by default, because the gate makes light programs wait for
+    /// each other.
     pub preset: Preset,
-    /// Driver version of the simulation, where it matters: `615.71.09`.
+    /// Driver version of the simulation, if it matters: `615.71.09`.
     pub driver: Option<String>,
-    /// With the launcher installed, so that caps are strict; needs root.
+    /// With the launcher installed, so that limits are strict; needs root.
     pub strict: bool,
     /// Another runtime directory than the one in the station's own.
     pub runtime: Option<PathBuf>,
-    /// The machine's own libcuda and libnvidia-ml in place of the simulated ones: then nothing is simulated.
+    /// The machine's own libcuda and libnvidia-ml instead of the simulated ones.
     pub libraries: Option<(PathBuf, PathBuf)>,
 }
 
@@ -80,7 +79,7 @@ impl Options {
     }
 }
 
-/// A running simulated workstation. Dropping it ends its service and all that its claims still run.
+/// A running simulated workstation. Dropping it ends its service and all programs of its claims.
 #[derive(Debug)]
 pub struct Station {
     dir: tempfile::TempDir,
@@ -95,7 +94,7 @@ pub struct Station {
     service: Option<Child>,
 }
 
-/// How long the service may take to answer after its start.
+/// Longest wait for the service's first answer.
 const START: Duration = Duration::from_secs(20);
 
 impl Station {
@@ -155,7 +154,7 @@ impl Station {
         let (cuda, nvml) = options.libraries.clone().unwrap_or_else(own);
         let cgroups = if options.cgroups { "auto" } else { "off" };
         let config = dir.path().join("gshare.toml");
-        // Claims are packed, so that who starts a station knows where they are, unless it says something of this.
+        // Claims are packed by default, so that their GPUs are predictable.
         let packed = if options.config.contains("[reclaim]") {
             ""
         } else {
@@ -253,7 +252,7 @@ impl Station {
         }
     }
 
-    /// Whether the service has ended by itself; it can be started again then.
+    /// Whether the service has ended by itself; it can then be started again.
     pub fn service_ended(&mut self) -> bool {
         let ended = self.service.as_mut().map(Child::try_wait);
         let ended = matches!(ended, Some(Ok(Some(_))));
@@ -293,7 +292,7 @@ impl Station {
         self.dir.path().join("gshared.log")
     }
 
-    /// The program, where every user can run it.
+    /// The program, at a path that every user can execute.
     #[must_use]
     pub fn program(&self) -> &Path {
         &self.program
@@ -317,8 +316,8 @@ impl Station {
         &self.cgroup_root
     }
 
-    /// A `gshare` command that talks to this station, with the simulated driver on the library path as a
-    /// real driver is on a real machine.
+    /// A `gshare` command for this station, with the simulated driver on the library path like a real driver on a
+    /// real machine.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut command = self.client_environment(Command::new(&self.program));
@@ -392,7 +391,7 @@ impl Drop for Station {
     }
 }
 
-/// Other users may not be able to reach a program where it is; a link to it they can.
+/// Other users may not be able to reach a program at its path; they can reach a link to it.
 fn reachable(program: &Path, link: &Path) -> anyhow::Result<()> {
     if std::fs::hard_link(program, link).is_err() {
         std::fs::copy(program, link)
@@ -401,7 +400,7 @@ fn reachable(program: &Path, link: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A program that is installed has its parts as files; one of a clone carries them.
+/// An installed program has its parts as files; one of a clone carries them.
 fn install_parts(program: &Path, dir: &Path) -> anyhow::Result<()> {
     let from = gshare_artifacts::beside(program);
     if !from.is_dir() {
@@ -420,8 +419,8 @@ fn install_parts(program: &Path, dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The launcher where the program looks for it, and what the simulated driver looks for beside itself: strict
-/// members load it from another directory.
+/// The launcher where the program looks for it, and what the simulated driver expects beside itself: strict members
+/// load it from another directory.
 fn furnish_strict(dir: &Path, run: &Path) -> anyhow::Result<()> {
     let path = dir.join("lib/gshare").join(crate::launcher::NAME);
     let socket = run.join("gshared.sock");
@@ -488,7 +487,7 @@ fn stage_mps(program: &Path, sim: &Path) -> anyhow::Result<()> {
     reachable(program, &to)
 }
 
-/// Device nodes that stand in for the GPUs', where this user may make them: the `[devices]` section.
+/// Device nodes in place of the GPUs', if this user may create them: the `[devices]` section.
 fn stand_ins(sim: &Path, gpus: usize) -> anyhow::Result<String> {
     let caps = mig_minors(sim)?;
     let minors: Vec<u32> = (0..gpus).filter_map(|g| u32::try_from(g).ok()).collect();
@@ -503,7 +502,7 @@ fn stand_ins(sim: &Path, gpus: usize) -> anyhow::Result<String> {
     let list = sim.join("mig-minors");
     Ok(match made {
         Ok((dir, majors)) => {
-            // Beside a real driver, whose numbers the kernel lists; else those of the nodes are found.
+            // Beside a real driver, whose numbers the kernel lists; otherwise those of the nodes.
             let real = Majors::of_this_machine().ok();
             let beside = |name: &str, own: Option<u32>, theirs: Option<u32>| match (own, theirs) {
                 (Some(own), Some(_)) => format!("{name} = {own}\n"),
@@ -530,11 +529,11 @@ fn stand_ins(sim: &Path, gpus: usize) -> anyhow::Result<String> {
 /// Numbers of GPU instances go up to this.
 const MOST_INSTANCES: u32 = 15;
 
-/// Writes the driver's list of the minors of MIG instances; the minors.
+/// Writes the driver's list of the minors of MIG instances; returns the minors.
 fn mig_minors(sim: &Path) -> anyhow::Result<Vec<u32>> {
     let seen = Board::open(&sim.join("board"))?.snapshot();
     let (mut text, mut minors) = ("config 1\nmonitor 2\n".to_owned(), Vec::new());
-    // The driver lists what instances may come to be, made or not.
+    // The driver lists all possible instances, made or not.
     for gpu in seen.gpus.iter().filter(|g| g.model.mig) {
         for gi in 0..MOST_INSTANCES {
             let [whole, ci] = Instance::caps_of(gpu.minor, gi, 0);

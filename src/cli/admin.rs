@@ -1,4 +1,4 @@
-//! `gshare admin`: asks the service, which alone decides who may.
+//! `gshare admin`: sends requests to the service, which decides who may make them.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,11 +20,11 @@ use super::table::{Align, Table, plain};
 use super::waiting::Waiting;
 use super::{Outcome, connect, off, out, stage};
 
-/// Between two looks while `--wait` waits.
+/// Time between two looks of `--wait`.
 const LOOK_MS: u64 = 500;
 
 pub(crate) fn run(socket: Option<&Path>, args: &AdminArgs) -> Outcome {
-    // These do without a connection, or make one that they can wait for.
+    // Commands without a connection, or with one of their own.
     match &args.command {
         AdminCommand::ClaimFor(args) => return claim_for(socket, args),
         AdminCommand::Off(args) => return off::off(socket, args),
@@ -57,7 +57,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &AdminArgs) -> Outcome {
     }
 }
 
-/// Sends a request whose answer is a sentence.
+/// Sends a request that is answered with a sentence.
 pub(crate) fn ask(client: &mut Client, call: AdminCall) -> Result<AdminDone, Failure> {
     match client.call(&Call::Admin(call))? {
         Reply::Admin(done) => Ok(done),
@@ -65,7 +65,7 @@ pub(crate) fn ask(client: &mut Client, call: AdminCall) -> Result<AdminDone, Fai
     }
 }
 
-/// Prints what was done, and how it is undone.
+/// Prints what was done, and the command that undoes it.
 pub(crate) fn show(done: &AdminDone, json: bool) -> Outcome {
     if json {
         out::json(done)?;
@@ -95,7 +95,7 @@ fn drain(client: &mut Client, args: &DrainArgs) -> Outcome {
     }
 }
 
-/// Follows the claims on the drained GPUs until none is left; progress goes to stderr.
+/// Waits until no claim is left on the drained GPUs; progress goes to stderr.
 fn wait_until_empty(client: &mut Client, gpus: &[String], patience: Option<Duration>) -> Outcome {
     let until = patience.map(|p| Instant::now() + p);
     let mut reply = client.call(&Call::Watch {
@@ -134,10 +134,10 @@ fn is_meant(words: &[String], index: u32, uuid: &str) -> bool {
     words.any(|w| w.parse() == Ok(index) || (w.len() >= 5 && uuid.starts_with(w.as_str())))
 }
 
-/// Claims on these GPUs, for people.
+/// Claims on these GPUs, for display.
 fn left_on(snapshot: &Snapshot, words: &[String]) -> Vec<String> {
     let claims = snapshot.claims.iter();
-    // What is in host memory comes back to another GPU.
+    // An offloaded claim comes back to another GPU.
     let here = claims.filter(|c| !c.place.in_host());
     let there = here.filter(|c| c.gpus.iter().any(|g| is_meant(words, g.gpu, &g.uuid)));
     there
@@ -253,7 +253,7 @@ fn mode(socket: Option<&Path>, client: &mut Client, args: &ModeArgs) -> Outcome 
     let mut told = String::new();
     loop {
         let reply = match next {
-            // A service that restarts still has what was asked.
+            // A restarting service keeps the request.
             Err(lost @ (ClientError::Closed | ClientError::Io(_))) => {
                 let back = Instant::now() + connect::patience();
                 let found = connect::again(socket, back, &Waiting::new(true))?;
@@ -283,7 +283,7 @@ fn mode(socket: Option<&Path>, client: &mut Client, args: &ModeArgs) -> Outcome 
         }
         if until.is_some_and(|end| Instant::now() >= end) {
             let now = gpu.map_or_else(String::new, |g| g.mode.clone());
-            // Another connection: this one only watches.
+            // A second connection, which only watches.
             let mut other = connect::connect(socket)?;
             ask(&mut other, call(&now, true))?;
             return Err(Failure::new(
@@ -374,7 +374,7 @@ fn log(client: &mut Client, args: &LogArgs) -> Outcome {
     for entry in &entries {
         table.row(row(entry));
     }
-    // Not cut: a log is read whole, and searched.
+    // Not cut, because a log is read in full and searched.
     out::print(&table.text(None, out::colour()))?;
     Ok(0)
 }

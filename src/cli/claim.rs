@@ -1,4 +1,4 @@
-//! `gshare claim`, `shell` and `join`: get a grant, then become the command.
+//! `gshare claim`, `shell` and `join`: get a grant, then execute the command.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::phases::{Phases, now_ns};
 use super::waiting::Waiting;
 use super::{Outcome, connect, container, dry_run, exec, nodes, out, suggest, supervise};
 
-/// Longest command line that is sent for the screen, in bytes; the rest is left out.
+/// Maximum bytes of a command line for display; the rest is cut.
 const SHOWN_COMMAND: usize = 16 * 1024;
 
 pub(crate) fn claim(
@@ -48,7 +48,7 @@ pub(crate) fn claim(
         .map(|c| c.name().to_owned())
         .map(Into::into);
     spec.command = shown_command(&args.command).into();
-    // Nothing would end a claim without a command but its owner.
+    // A claim without a command ends only by its owner.
     spec.hold = args.hold || args.command.is_empty();
     spec.lazy = args.lazy;
     spec.no_library = args.no_library;
@@ -118,7 +118,7 @@ pub(crate) fn shell(
     check_foreign(&args.size)?;
     let defaults = project_defaults(args.size.quiet)?;
     let mut spec = spec(&args.size, &defaults);
-    // The class in the file is that of the project's jobs; a shell has somebody in front of it.
+    // The class in the file is for the project's jobs; a shell is interactive.
     let class = args.size.class.unwrap_or(Class::Interactive);
     spec.class = Some(class.name().to_owned().into());
     let command = [exec::shell()];
@@ -173,7 +173,7 @@ fn become_command(
     Err(exec::exec(command, granted))
 }
 
-/// What a claim without a command prints.
+/// Output for a claim without a command.
 fn report(args: &ClaimArgs, granted: &Granted) -> Outcome {
     let id = &granted.id;
     if args.json {
@@ -194,7 +194,7 @@ fn own(spec: ClaimSpec) -> Call {
     Call::Claim(Box::new(spec))
 }
 
-/// Sends the claim and waits for its grant. A service that is restarted meanwhile is asked again.
+/// Sends the claim and waits for its grant; asks again if the service restarts meanwhile.
 pub(crate) fn request(
     socket: Option<&Path>,
     spec: ClaimSpec,
@@ -238,7 +238,7 @@ fn await_grant(
             Err(lost @ (ClientError::Closed | ClientError::Io(_))) => lost,
             Err(other) => return Err(other.into()),
         };
-        // The claim itself, if it was granted in that moment, is found again by this process.
+        // If the claim was granted at that moment, the same process finds it again.
         match connect::again(socket, answered + connect::patience(), waiting)? {
             Some(again) => *client = again,
             None => return Err(gone_for_good(&lost)),
@@ -266,7 +266,7 @@ pub(crate) fn granted(reply: Reply) -> Result<Granted, Failure> {
     }
 }
 
-/// The service answered with something else than the protocol says.
+/// The service's answer does not fit the request.
 pub(crate) fn unexpected(reply: &Reply) -> Failure {
     let text = serde_json::to_string(reply).unwrap_or_default();
     let head: String = text.chars().take(120).collect();
@@ -276,7 +276,7 @@ pub(crate) fn unexpected(reply: &Reply) -> Failure {
     )
 }
 
-/// What flags and the project's file say; `None` leaves it to the service.
+/// The request by flags and the project's file; `None` leaves a value to the service.
 fn spec(size: &SizeArgs, defaults: &ProjectDefaults) -> ClaimSpec {
     let wait = match (size.nonblock, size.wait) {
         (true, _) => Wait::No,
@@ -289,7 +289,7 @@ fn spec(size: &SizeArgs, defaults: &ProjectDefaults) -> ClaimSpec {
         None => defaults.gpus,
     };
     let part = size.part;
-    // What a project's file says is no wish for another size than that of earlier runs.
+    // The project's size is a default, and gives way to the size of earlier runs.
     let part = PartArgs {
         gpu_mem: part.gpu_mem.or(defaults.gpu_mem.filter(|_| !auto)),
         gpu_mem_limit: part
@@ -324,9 +324,9 @@ fn spec(size: &SizeArgs, defaults: &ProjectDefaults) -> ClaimSpec {
     }
 }
 
-/// A claim of this size.
+/// A request of this size.
 pub(crate) fn sized(gpus: Option<Size>, part: &PartArgs) -> ClaimSpec {
-    // The number of GPUs is said where parts of several are asked.
+    // The number of GPUs is sent if parts of several are requested.
     let several = |size: Size| size.as_share().is_none().then_some(size.gpus);
     ClaimSpec {
         gpus_milli: gpus.map(|g| g.as_share().unwrap_or(g.each).milli()),
@@ -339,7 +339,7 @@ pub(crate) fn sized(gpus: Option<Size>, part: &PartArgs) -> ClaimSpec {
     }
 }
 
-/// How long to wait, for the service.
+/// Longest wait, for the service.
 pub(crate) fn wait_of(wait: gshare_config::Wait) -> Wait {
     match wait {
         gshare_config::Wait::No => Wait::No,
@@ -368,7 +368,7 @@ pub(crate) fn shown_command(command: &[OsString]) -> Vec<String> {
     shown
 }
 
-/// A command whose gshare stays as its parent ends with that one, as if they were one process.
+/// A command whose gshare stays as its parent ends with it, as if they were one process.
 fn ends_with_parent(child: bool) {
     if child && let Err(error) = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL) {
         out::note(&format!(
@@ -377,7 +377,7 @@ fn ends_with_parent(child: bool) {
     }
 }
 
-/// The nearest `.gshare.toml`; files that others planted are named and not used.
+/// The nearest `.gshare.toml`; files of other users are named and not used.
 fn project_defaults(quiet: bool) -> Result<ProjectDefaults, Failure> {
     let Ok(cwd) = std::env::current_dir() else {
         return Ok(ProjectDefaults::default());
@@ -394,7 +394,7 @@ fn project_defaults(quiet: bool) -> Result<ProjectDefaults, Failure> {
     Ok(found.defaults)
 }
 
-/// Slurm's flags, which mean something else here.
+/// Flags of Slurm with another meaning here.
 fn check_foreign(size: &SizeArgs) -> Result<(), Failure> {
     if let Some(gres) = &size.gres {
         let count = gres.rsplit(':').next().filter(|n| n.parse::<u32>().is_ok());

@@ -65,7 +65,7 @@ fn path(user: bool, json: bool) -> Outcome {
     Ok(0)
 }
 
-/// Checks one file, or all that are in force here: the machine's, the user's, the project's.
+/// Checks one file, or all that apply here: the machine's, the user's, the project's.
 fn check(socket: Option<&Path>, file: Option<&Path>, gpus: Option<u8>, json: bool) -> Outcome {
     let gpus = || gpus.map(usize::from).or_else(|| gpus_here(socket));
     let files = match file {
@@ -141,7 +141,7 @@ fn in_force() -> Vec<PathBuf> {
         .collect()
 }
 
-/// GPUs of the machine, as the service knows them.
+/// GPUs of the machine, by the service.
 fn gpus_here(socket: Option<&Path>) -> Option<usize> {
     let mut client = connect::connect(socket).ok()?;
     client.set_read_timeout(Some(Duration::from_secs(3))).ok()?;
@@ -151,7 +151,7 @@ fn gpus_here(socket: Option<&Path>) -> Option<usize> {
     }
 }
 
-/// A file that guarantees parts of the machine.
+/// Guarantees in a file.
 struct Guarantees {
     text: String,
     quotas: Vec<Quota>,
@@ -163,7 +163,7 @@ impl Guarantees {
     }
 }
 
-/// What is possible, and most likely a slip: names that this machine does not have, and times in the wrong order.
+/// Valid settings that are probably mistakes: unknown names, and times in the wrong order.
 fn slips(config: &Config) -> Vec<String> {
     let in_rules = config.idle.rules.iter().filter_map(|r| r.group.as_ref());
     let groups = config.admin.groups.iter().chain(in_rules);
@@ -185,7 +185,7 @@ fn slips(config: &Config) -> Vec<String> {
     slips
 }
 
-/// Reads a file; what it guarantees, if anything.
+/// Reads a file; returns its guarantees, if any.
 fn check_one(file: &Path) -> Result<Option<Guarantees>, ConfigError> {
     let read = || {
         std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable {

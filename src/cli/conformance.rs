@@ -1,4 +1,4 @@
-//! `gshare doctor --conformance`: the list of checks of the driver, run in a claim on an idle GPU.
+//! `gshare doctor --conformance`: the driver checks, run in a claim on an idle GPU.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -13,13 +13,13 @@ use super::failure::{self, Failure};
 use super::{Outcome, connect, out};
 use crate::hidden::CHECKS_ARGUMENT;
 
-/// Something is not as documented.
+/// Exit code if something differs from its documentation.
 const DIFFERS: u8 = 1;
 
-/// Runs the checks whose names begin with one of these; without any all, and then the service takes down what was found.
+/// Runs the checks with these prefixes; without any all, and then the service stores the result.
 pub(super) fn run(socket: Option<&Path>, only: &[String], json: bool) -> Outcome {
     let mut client = connect::connect(socket)?;
-    // Not after ten minutes.
+    // Check the caller's rights first, not after ten minutes.
     ask(&mut client, AdminCall::Conformance { found: None })?;
     let snapshot = match client.call(&Call::Snapshot)? {
         Reply::Snapshot(snapshot) => snapshot,
@@ -69,7 +69,7 @@ pub(super) fn run(socket: Option<&Path>, only: &[String], json: bool) -> Outcome
     }
     let status = child.wait().map_err(broken)?;
     let Some(sum) = sum else {
-        // It has said why.
+        // It has printed the reason.
         let code = status.code().and_then(|code| u8::try_from(code).ok());
         return Ok(code.filter(|code| *code != 0).unwrap_or(failure::INTERNAL));
     };
@@ -92,7 +92,7 @@ pub(super) fn run(socket: Option<&Path>, only: &[String], json: bool) -> Outcome
     Ok(if sum.different == 0 { 0 } else { DIFFERS })
 }
 
-/// The first GPU that nobody uses and that takes claims.
+/// The first unused GPU that takes claims.
 fn idle(snapshot: &Snapshot) -> Option<u32> {
     let claimed = snapshot.claims.iter().flat_map(|c| &c.gpus).map(|g| g.gpu);
     let used: Vec<u32> = claimed

@@ -13,12 +13,13 @@ use super::failure::{self, Failure, START};
 use super::out;
 use super::waiting::Waiting;
 
-/// Between two attempts to reach a service that has gone.
+/// Time between two attempts to reach a service that went away.
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
-/// Where the service should listen: `--socket`, `$GSHARE_SOCKET`, the machine's, the user's own.
+/// The expected path of the service's socket: `--socket`, `$GSHARE_SOCKET`, the machine's, the user's own.
 ///
 /// # Errors
+///
 /// When there is no socket at any of the usual places.
 pub(crate) fn socket(flag: Option<&Path>) -> Result<PathBuf, Failure> {
     if let Some(path) = flag {
@@ -50,7 +51,7 @@ pub(crate) fn connect(flag: Option<&Path>) -> Result<Client, Failure> {
     Client::connect(&path).map_err(|e| explained(flag, &path, e))
 }
 
-/// A socket that somebody named may be named wrongly: then no installation helps.
+/// If the user named the socket, the name may be wrong; installing gshare would not help.
 fn explained(flag: Option<&Path>, path: &Path, error: ClientError) -> Failure {
     let named = matches!(&error, ClientError::NoService { source, .. } if matches!(
         source.kind(),
@@ -71,9 +72,9 @@ fn explained(flag: Option<&Path>, path: &Path, error: ClientError) -> Failure {
     ))
 }
 
-/// As [`connect`], for a claim that may wait for at most `wait`: a service that restarts is waited for. Its socket is there
-/// and refuses connections, or closes them. The main process of a systemd service also waits for one that is not there
-/// yet: at boot the two may start together.
+/// As [`connect`], for a claim that may wait for at most `wait`: waits for a restarting service, whose socket exists
+/// and refuses or closes connections. The main process of a systemd service also waits for a missing socket: at boot
+/// the two may start together.
 pub(crate) fn patiently(
     flag: Option<&Path>,
     wait: Duration,
@@ -92,7 +93,7 @@ pub(crate) fn patiently(
     }
 }
 
-/// Whether this is how a service looks that has stopped, perhaps to start again.
+/// Whether the service has stopped and may start again.
 fn is_restarting(error: &ClientError, path: &Path) -> bool {
     match error {
         ClientError::Io(_) | ClientError::Closed => true,
@@ -108,7 +109,7 @@ fn is_socket(path: &Path) -> bool {
     kind.is_ok_and(|kind| kind.is_socket())
 }
 
-/// Whether systemd started this very process, not a shell or a script before it.
+/// Whether systemd started this process itself, rather than a shell or script in between.
 pub(crate) fn is_main_of_unit() -> bool {
     std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|pid| pid == std::process::id().to_string())
 }
@@ -133,8 +134,8 @@ fn expect_service(flag: Option<&Path>) -> Result<Client, Failure> {
     }
 }
 
-/// How long a claim looks for a service that has gone while it waited: `GSHARE_RECONNECT` (`30s`), else a
-/// minute, enough for an upgrade.
+/// How long a waiting claim tries to reach a service that went away: `GSHARE_RECONNECT` (`30s`), otherwise a minute,
+/// enough for an upgrade.
 pub(crate) fn patience() -> Duration {
     let given = std::env::var("GSHARE_RECONNECT").ok();
     given
@@ -142,9 +143,10 @@ pub(crate) fn patience() -> Duration {
         .unwrap_or(Duration::from_secs(60))
 }
 
-/// A new connection to a service that has gone, as soon as it is back; `None` if it is not by `until`.
+/// A new connection to a service that went away, once it is back; `None` if that is after `until`.
 ///
 /// # Errors
+///
 /// When signals cannot be set up.
 pub(crate) fn again(
     flag: Option<&Path>,

@@ -1,4 +1,4 @@
-//! `gshare doctor`: what is enforced here, where it has been tested, and how to fix the rest.
+//! `gshare doctor`: which limits are enforced here, where they have been tested, and how to fix the rest.
 
 use std::path::Path;
 
@@ -57,13 +57,13 @@ fn local(group: &str, name: &str, state: &str, detail: String) -> Check {
     }
 }
 
-/// What can be told of the machine without a service.
+/// Rows about the machine without a service.
 fn machine() -> Vec<Check> {
     let search = Search::of_this_process();
     let library = |library, name: &str| match search.locate(library) {
         Ok(path) => local("driver and GPUs", name, "ok", path.display().to_string()),
         Err(why) => {
-            // Where it was looked for is long; what mends it is said below.
+            // Omit the long list of searched places; the remedy follows below.
             let text = why.to_string();
             let why = text.split("\nhint: ").next().unwrap_or_default();
             let how = "install NVIDIA's driver; to try gshare without a GPU: gshare demo";
@@ -103,8 +103,7 @@ fn show(verdict: &str, checks: &[Check], json: bool) -> Result<(), failure::Fail
     out::print(&page(verdict, checks, out::columns(), out::colour()))
 }
 
-/// The rows under their headings. On a terminal sentences are wrapped to `width`; elsewhere they are left
-/// whole, for grep and for questions.
+/// The rows under their headings. On a terminal sentences are wrapped to `width`; otherwise they are whole, for grep.
 fn page(verdict: &str, checks: &[Check], width: Option<usize>, colour: bool) -> String {
     let mut text = wrapped(verdict, width.map(|width| width + STATE)).join("\n") + "\n\n";
     let mut heading = None;
@@ -123,7 +122,7 @@ fn page(verdict: &str, checks: &[Check], width: Option<usize>, colour: bool) -> 
     text
 }
 
-/// The answer in one line: whether gshare works here, and what is less than it could be.
+/// The verdict in one line: whether gshare works here, and what could be better.
 fn verdict(checks: &[Check]) -> String {
     let with = |state: &str| {
         checks
@@ -190,7 +189,7 @@ fn paint(text: &str, code: &str, colour: bool) -> String {
     }
 }
 
-/// Lines of at most `width` columns less the indent; a word that is longer stays whole.
+/// Lines of at most `width` columns less the indent; longer words stay whole.
 fn wrapped(text: &str, width: Option<usize>) -> Vec<String> {
     let Some(width) = width else {
         return vec![text.to_owned()];

@@ -1,4 +1,4 @@
-//! `gshare claim --dry-run`: where a claim would start, or what it would wait for and what would be done for it.
+//! `gshare claim --dry-run`: where a claim would start, or what it would wait for and how it would get room.
 
 use std::path::Path;
 
@@ -39,19 +39,19 @@ pub(crate) fn run(socket: Option<&Path>, spec: ClaimSpec, json: bool) -> Outcome
     })
 }
 
-/// What can never start here is better known before the program has worked for hours without a GPU.
+/// Refuse early what can never start here, before the program has worked for hours without a GPU.
 pub(crate) fn not_in_vain(socket: Option<&Path>, spec: &ClaimSpec) -> Result<(), Failure> {
     let mut client = connect::connect(socket)?;
     match client.call(&Call::Try(Box::new(spec.clone()))) {
         Ok(Reply::Tried(tried)) if tried.never => {
             Err(Failure::new(failure::USAGE, plain(&tried.message)))
         }
-        // Whatever else is wrong is said of the claim itself.
+        // Other errors are reported for the claim itself.
         _ => Ok(()),
     }
 }
 
-/// Why it would wait, who goes before it, what would be done for it, and when it would start.
+/// Why it would wait, what comes first, how it gets room, and when it would start.
 pub(super) fn text(tried: &Tried, now_ms: u64) -> String {
     let mut lines = vec![plain(&tried.message)];
     let span = |at: u64| left(now_ms, at);

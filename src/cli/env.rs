@@ -13,25 +13,25 @@ use super::exec::{MPS_PART, MPS_PIPE};
 use super::failure::{self, Failure};
 use super::{Outcome, connect, out};
 
-/// What `gshare env` changed in a shell, as JSON: see [`Changed`].
+/// Variable with the changes of `gshare env` in a shell, as JSON: see [`Changed`].
 pub(super) const CHANGED: &str = "GSHARE_ENV";
 
 /// The variables of a shell that `gshare env` has changed, so that `gshare env --unset` can restore them.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Changed {
-    /// Value before, by name; `None` where the variable was not set.
+    /// Values before, by name; `None` if the variable was not set.
     before: BTreeMap<String, Option<String>>,
-    /// Directories put in front of search paths, by name of the variable.
+    /// Directories added in front of search paths, by name of the variable.
     prepended: BTreeMap<String, String>,
 }
 
 impl Changed {
-    /// What an earlier `gshare env` of this shell recorded.
+    /// The record of an earlier `gshare env` in this shell.
     fn of_this_shell() -> Option<Self> {
         serde_json::from_str(&std::env::var(CHANGED).ok()?).ok()
     }
 
-    /// Records what `granted` changes. What was recorded first is what the shell had.
+    /// Records the changes by `granted`. The first recorded value is the shell's own.
     fn record(&mut self, granted: &Granted) {
         let set = granted.env.iter().map(|(name, _)| name);
         for name in set.chain(&granted.env_remove) {
@@ -75,7 +75,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &EnvArgs) -> Outcome {
         out::print(&changed.restored()?)?;
         return Ok(0);
     };
-    // On a terminal nobody evaluates the output, so moving the shell would be a surprise.
+    // On a terminal the output is not evaluated, so moving the shell would be a surprise.
     let terminal = io::stdout().is_terminal();
     let call = if args.print_only || args.json || terminal {
         Call::Env {
@@ -117,7 +117,7 @@ fn exports(granted: &Granted) -> Result<String, Failure> {
         text.push_str(&format!("unset {}\n", checked(name)?));
     }
     if let Some(dir) = &granted.mps_dir {
-        // What another claim has left there; daemons that are not the service's stay as they are.
+        // Values of another claim; daemons of other software stay as they are.
         let is_set = |name: &str| granted.env.iter().any(|(set, _)| set == name);
         let part: Vec<&str> = MPS_PART.into_iter().filter(|name| !is_set(name)).collect();
         if !part.is_empty() {
@@ -137,7 +137,7 @@ fn exports(granted: &Granted) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// What is evaluated by a shell must be a name and nothing else.
+/// A name for a shell to evaluate: nothing but a name.
 fn checked(name: &str) -> Result<&str, Failure> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(plain)
@@ -150,7 +150,7 @@ fn checked(name: &str) -> Result<&str, Failure> {
     Ok(name)
 }
 
-/// A word for a shell.
+/// A quoted word for a shell.
 pub(in crate::cli) fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\'', "'\\''"))
 }

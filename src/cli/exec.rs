@@ -1,4 +1,4 @@
-//! Runs the user's command in place of this process: directly, or through the launcher where caps are strict.
+//! Executes the user's command in place of this process: directly, or through the launcher if limits are strict.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -16,9 +16,9 @@ use nix::sys::{personality, prctl};
 use super::failure::{self, Failure};
 use super::out;
 
-/// By this a program finds its MPS daemon.
+/// Tells a program where its MPS daemon is.
 pub(super) const MPS_PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
-/// What makes a program a client of a daemon, and with what part.
+/// Variables that make a program a client of a daemon, and set its share.
 pub(super) const MPS_PART: [&str; 5] = [
     MPS_PIPE,
     "CUDA_MPS_LOG_DIRECTORY",
@@ -27,8 +27,8 @@ pub(super) const MPS_PART: [&str; 5] = [
     "CUDA_MPS_CLIENT_PRIORITY",
 ];
 
-/// Becomes `argv` with the environment of the claim: same pid, terminal, job control and signals.
-/// Returns only when that is not possible.
+/// Executes `argv` with the environment of the claim: same pid, terminal, job control and signals. Returns only on
+/// failure.
 pub(crate) fn exec(argv: &[OsString], granted: &Granted) -> Failure {
     let Some(program) = argv.first() else {
         return Failure::new(failure::USAGE, "no command to run");
@@ -46,7 +46,7 @@ pub(crate) fn exec(argv: &[OsString], granted: &Granted) -> Failure {
     refused(program, &error)
 }
 
-/// A package that was half removed leaves programs without limits: they start, and it is said.
+/// A partly removed package leaves programs without limits: they start, with a warning.
 fn say_what_is_missing(granted: &Granted) {
     let missing = |dir: &&String| {
         let dir = Path::new(dir);
@@ -61,10 +61,10 @@ fn say_what_is_missing(granted: &Granted) {
     }
 }
 
-/// Entries of an environment, `NAME=value` or whatever else somebody put there.
+/// Entries of an environment: `NAME=value`, or any other bytes.
 type Environment = Vec<Vec<u8>>;
 
-/// This process's environment as the kernel was given it: in order, also what is set twice or has no `=`.
+/// This process's environment as the kernel received it, in order, with duplicates and entries without `=`.
 fn own_environment() -> Environment {
     let block = std::fs::read("/proc/self/environ").unwrap_or_default();
     if let Some(block) = block.strip_suffix(b"\0") {
@@ -75,13 +75,13 @@ fn own_environment() -> Environment {
         .collect()
 }
 
-/// The caller's environment with the claim's variables: each in the place where the caller had it, new ones at
-/// the end, everything else byte for byte as it was.
+/// The caller's environment with the claim's variables: each at its old place, new ones at the end, everything else
+/// unchanged to the byte.
 fn environment(own: &Environment, granted: &Granted) -> Environment {
     let mut environment = own.clone();
-    // A record of the shell that started this command; the command has a claim of its own.
+    // A record for the shell that started this command; the command has a claim of its own.
     environment.retain(|entry| value_of(entry, super::env::CHANGED).is_none());
-    // What stands there is another claim's, if it has one of the service's own pipes.
+    // The value is another claim's if it is one of the service's own pipes.
     let through_mps = own.iter().find_map(|entry| value_of(entry, MPS_PIPE));
     let of_another = granted.mps_dir.as_ref().zip(through_mps);
     let of_another = of_another.is_some_and(|(dir, pipe)| is_below(pipe, dir));
@@ -109,7 +109,7 @@ fn environment(own: &Environment, granted: &Granted) -> Environment {
         match place {
             Some(place) => {
                 environment[place] = entry;
-                // Programs differ in which of two they take.
+                // Programs differ in which of two entries they use.
                 let mut at = 0;
                 environment.retain(|e| {
                     at += 1;
@@ -122,7 +122,7 @@ fn environment(own: &Environment, granted: &Granted) -> Environment {
     environment
 }
 
-/// Leaves out the library that the claim would bring along, and the one of a claim in which this command was typed.
+/// Leaves out the claim's library, and that of a claim in which this command was typed.
 pub(super) fn without_library(granted: &mut Granted) {
     for (name, dir) in std::mem::take(&mut granted.env_prepend) {
         let own = std::env::var(&name).unwrap_or_default();
@@ -143,7 +143,7 @@ fn value_of<'a>(entry: &'a [u8], name: &str) -> Option<&'a [u8]> {
     entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
 }
 
-/// What cannot be passed to a program has a zero byte in it; nothing that came from a program has.
+/// A word with a zero byte cannot be passed to a program; words from a program have none.
 fn words<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> io::Result<Vec<CString>> {
     let words = words.into_iter().map(CString::new);
     words
@@ -166,8 +166,8 @@ fn become_program(program: &OsStr, argv: &[OsString], environment: &Environment)
     error.into()
 }
 
-/// Becomes the launcher. It gets PATH alone, by which it looks for the command; the command's environment comes in a
-/// sealed file, because the loader strips that of a program with capabilities.
+/// Executes the launcher. It gets only PATH, to find the command; the command's environment is in a sealed file,
+/// because the loader clears that of a program with capabilities.
 fn through(
     launcher: &str,
     argv: &[OsString],
@@ -204,14 +204,14 @@ fn through(
     Err(failed("cannot be started", error.into()))
 }
 
-/// A program with file capabilities starts without the caller's.
+/// A program with file capabilities does not inherit the caller's.
 fn has_ambient_capabilities() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let sets = status.lines().find_map(|line| line.strip_prefix("CapAmb:"));
     sets.is_some_and(|sets| sets.trim().bytes().any(|digit| digit != b'0'))
 }
 
-/// The sealed file, open across exec.
+/// The sealed file, which stays open across exec.
 fn handover(environment: &Environment) -> io::Result<std::os::fd::OwnedFd> {
     let signal = prctl::get_pdeathsig()?.map_or(0, |signal| signal as u32);
     let persona = personality::get().map_or(0, |p| p.bits().cast_unsigned());
@@ -226,7 +226,7 @@ fn handover(environment: &Environment) -> io::Result<std::os::fd::OwnedFd> {
             .collect(),
     };
     let bytes = handover.to_bytes();
-    // A file longer than this limit is a signal that ends the process.
+    // A file beyond this limit raises a signal that ends the process.
     let most = getrlimit(Resource::RLIMIT_FSIZE)?.0;
     if most < bytes.len() as u64 {
         return Err(io::Error::other(format!(
@@ -241,10 +241,11 @@ fn handover(environment: &Environment) -> io::Result<std::os::fd::OwnedFd> {
     Ok(file.into())
 }
 
-/// Whether `program` can be found at all: a claim should not wait an hour for a command that is not there.
+/// Whether `program` can be found at all: a claim should not wait an hour for a missing command.
 ///
 /// # Errors
-/// When it certainly cannot.
+///
+/// When it is certainly missing.
 pub(crate) fn look_for(program: &OsStr) -> Result<(), Failure> {
     if find(program) {
         Ok(())
@@ -257,7 +258,7 @@ fn find(program: &OsStr) -> bool {
     if program.as_encoded_bytes().contains(&b'/') {
         return Path::new(program).exists();
     }
-    // Without PATH the C library has a default of its own; exec will tell.
+    // Without PATH the C library has its own default; exec reports an error.
     let Some(path) = std::env::var_os("PATH") else {
         return true;
     };
@@ -344,7 +345,8 @@ mod tests {
             &["LIB=/x:/own", "GSHARE_A=1", "GSHARE_AB=2"],
         );
         check(&["LIB="], &one, &["LIB=/x", "GSHARE_A=1"]);
-        // Of a claim through MPS nothing is left in one inside it, whichever GPU that has; others' daemons are theirs.
+        // A claim inside a claim through MPS inherits none of its variables, whichever GPU it has; other daemons
+        // stay.
         let pipe = "CUDA_MPS_PIPE_DIRECTORY";
         let percentage = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
         let outer = [

@@ -1,4 +1,4 @@
-//! `gshare kernel`: kernels with a part of a GPU in Jupyter.
+//! `gshare kernel`: Jupyter kernels with a part of a GPU.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use super::failure::{self, Failure};
 use super::table::{Align, Table, UNKNOWN};
 use super::{Outcome, out};
 
-/// Part of a GPU without `-g` and without `--gpu-mem`.
+/// Default fraction of a GPU, without `-g` and `--gpu-mem`.
 const DEFAULT_GPUS: gshare_core::Size = gshare_core::Size {
     gpus: 1,
     each: Share::from_milli(250),
@@ -35,7 +35,8 @@ pub(crate) fn run(socket: Option<&Path>, args: &KernelArgs) -> Outcome {
 /// A size as arguments, and for names.
 ///
 /// # Errors
-/// When no claim could be made with it: the kernel itself would say so in Jupyter's log, where nobody looks.
+///
+/// When no claim of this size is possible: the kernel itself would report that only in Jupyter's log.
 fn size(given: &KernelSize, socket: Option<&Path>) -> Result<Size, Failure> {
     let (mut args, mut label) = (Vec::new(), Vec::new());
     let mut add = |flag: &str, value: String| args.extend([flag.to_owned(), value]);
@@ -51,7 +52,7 @@ fn size(given: &KernelSize, socket: Option<&Path>) -> Result<Size, Failure> {
     let limit = part.limit.unwrap_or(Share::ONE);
     let mut request = Request::of_size(gpus.unwrap_or(DEFAULT_GPUS), limit, Class::Interactive);
     request.sm_limit = limit;
-    // The GPU says how many SMs come with memory alone.
+    // With memory alone, the GPU determines the SMs.
     request.sm = part.sm.or(request.sm.filter(|_| gpus.is_some()));
     (request.mem, request.mem_limit) = (part.gpu_mem, part.gpu_mem_limit);
     request.check().map_err(|wrong| usage(wrong.to_string()))?;
@@ -59,7 +60,7 @@ fn size(given: &KernelSize, socket: Option<&Path>) -> Result<Size, Failure> {
         label.push(gpus.to_string());
         add("-g", gpus.to_string());
     }
-    // A limit is told from a request by what stands before it.
+    // A prefix distinguishes a limit from a size.
     if let Some(sm) = part.sm {
         let sm = format!("{}%", sm.percent());
         label.push(sm.replace('%', "sm"));
@@ -90,7 +91,7 @@ fn size(given: &KernelSize, socket: Option<&Path>) -> Result<Size, Failure> {
     })
 }
 
-/// Bytes as `--gpu-mem` reads them back: the largest unit that loses nothing.
+/// Bytes in the form of `--gpu-mem`: the largest exact unit.
 fn short(bytes: u64) -> String {
     let units = [(30, "G"), (20, "M"), (10, "K")];
     let unit = units
@@ -233,7 +234,7 @@ fn none_at_all() -> Failure {
     )
 }
 
-/// This program, by the path that stays: a kernelspec outlives the shell that it is made from.
+/// This program, by its permanent path: a kernelspec outlives the shell that made it.
 fn program() -> Result<PathBuf, Failure> {
     let program = std::env::current_exe()?;
     if program.to_str().is_none() {
@@ -296,7 +297,7 @@ fn remove(args: &RemoveArgs) -> Outcome {
         };
         args.names.iter().map(find).collect::<Result<_, _>>()?
     };
-    // All or none: the names are looked at before anything is taken away.
+    // All or none: check the names before removing anything.
     if let Some(foreign) = chosen.iter().find(|k| k.made_from().is_none()) {
         let text = InstallError::Foreign(foreign.dir.clone()).to_string();
         return Err(usage(text).with_hint("`jupyter kernelspec remove` removes any kernel"));

@@ -15,10 +15,10 @@ use super::table::plain;
 use super::waiting::ordinal;
 use super::{Outcome, connect, out};
 
-/// Nothing is said of what takes less than this.
+/// Shorter actions are not reported.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Shows that something takes its time, on a terminal's standard error.
+/// Shows on a terminal's standard error that an action takes time.
 struct Progress {
     done: std::sync::mpsc::Sender<()>,
     thread: Option<std::thread::JoinHandle<()>>,

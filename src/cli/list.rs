@@ -1,4 +1,4 @@
-//! `gshare ps`, `queue` and `status`: one snapshot, or one after the other.
+//! `gshare ps`, `queue` and `status`: one snapshot, or a series of them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -58,12 +58,12 @@ pub(super) fn ps_json(snapshot: &Snapshot, all: bool) -> serde_json::Value {
     object
 }
 
-/// Whether a user means this claim: by its id (c3), the number of the id, or its name.
+/// Whether a user's word names this claim: its id (c3), the number of the id, or its name.
 pub(crate) fn is_named(word: &str, id: &str, name: Option<&String>) -> bool {
     id == word || id.strip_prefix('c') == Some(word) || name.is_some_and(|name| name == word)
 }
 
-/// What the driver itself uses for claims, which counts against their limits.
+/// Memory that the driver itself uses for claims, which counts against their limits.
 fn by_driver(snapshot: &Snapshot) -> String {
     let lines = snapshot.claims.iter().filter_map(|claim| {
         let bytes: u64 = claim.gpus.iter().filter_map(|g| g.mem_driver).sum();
@@ -78,7 +78,7 @@ fn by_driver(snapshot: &Snapshot) -> String {
     lines.collect()
 }
 
-/// That others have jobs which this user does not see.
+/// Note that there are jobs of others which this user does not see.
 fn hidden(snapshot: &Snapshot) -> String {
     match snapshot.hidden {
         0 => String::new(),
@@ -94,7 +94,7 @@ fn pids(pids: &[u32]) -> String {
     format!("pid{s} {}", pids.join(", "))
 }
 
-/// Processes of claims that nothing of gshare counts or limits.
+/// Processes of claims that gshare neither counts nor limits.
 fn uncounted(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for claim in &snapshot.claims {
@@ -123,7 +123,7 @@ fn uncounted(snapshot: &Snapshot) -> String {
     text
 }
 
-/// What MPS made of the SMs that claims asked for, where that is something else, and who runs beside it.
+/// The SMs that MPS gives claims, if they differ from their sizes, and processes beside MPS.
 fn through_mps(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for claim in &snapshot.claims {
@@ -159,10 +159,10 @@ fn through_mps(snapshot: &Snapshot) -> String {
     text
 }
 
-/// Which claims cannot be offloaded, which of the others cannot be moved, and why: a line for each reason.
+/// Claims that cannot be offloaded, and others that cannot be moved, with a line for each reason.
 fn stay(snapshot: &Snapshot) -> String {
     let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
-    // Where there is one GPU nobody asks for a way to another.
+    // With one GPU there is no other GPU to move to.
     let several = snapshot.gpus.len() > 1;
     for claim in &snapshot.claims {
         let levers = &claim.place.levers;
@@ -178,7 +178,7 @@ fn stay(snapshot: &Snapshot) -> String {
             None => reasons.push((what, why, vec![&claim.id])),
         }
     }
-    // What can be done least comes first.
+    // The most restricted first.
     reasons.sort_by_key(|(what, ..)| *what);
     let line = |(what, why, ids): (&str, &str, Vec<&str>)| match ids.as_slice() {
         [id] => format!("{id} cannot be {what}: {}\n", plain(why)),
@@ -221,7 +221,7 @@ pub(crate) fn queue(socket: Option<&Path>, args: &ListArgs) -> Outcome {
     })
 }
 
-/// Those who have places in the queue as well, to come back from the host.
+/// Offloaded claims that wait in the same queue to be restored.
 fn come_back(snapshot: &Snapshot) -> String {
     let ids: Vec<String> = super::why::come_back(snapshot)
         .map(|c| format!("{} ({})", c.id, plain(&c.user)))
@@ -278,7 +278,7 @@ fn status_text(snapshot: &Snapshot) -> String {
     text
 }
 
-/// That gshare is off, before all else.
+/// A note that gshare is off, before everything else.
 fn off_text(snapshot: &Snapshot) -> String {
     let service = snapshot.service.as_ref();
     let Some(off) = service.and_then(|s| s.off.as_ref()) else {
@@ -293,7 +293,7 @@ fn off_text(snapshot: &Snapshot) -> String {
     )
 }
 
-/// That the stage which is shown keeps nobody out.
+/// A note that the stage has no effect.
 fn no_effect_text(snapshot: &Snapshot) -> String {
     let stage = snapshot.service.as_ref().and_then(|s| s.stage.as_ref());
     let text = stage.and_then(|s| s.no_effect.as_deref());
@@ -336,7 +336,7 @@ fn headline(snapshot: &Snapshot) -> String {
     parts.join("  ")
 }
 
-/// Shows one snapshot, or with `--watch` all that come.
+/// Shows one snapshot, or with `--watch` every new one.
 pub(crate) fn each(
     socket: Option<&Path>,
     args: &ListArgs,
@@ -378,7 +378,7 @@ fn snapshot(reply: Reply) -> Result<Snapshot, Failure> {
     }
 }
 
-/// Only what belongs to `user` (a login name or a uid); GPUs stay.
+/// Only rows of `user` (a login name or a uid); GPUs stay.
 fn filtered(mut snapshot: Snapshot, user: Option<&str>) -> Snapshot {
     let Some(user) = user else { return snapshot };
     let uid: Option<u32> = user.parse().ok();

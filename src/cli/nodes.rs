@@ -1,5 +1,5 @@
-//! `gshare nodes`: several machines at a look, and `gshare claim --on`. Each machine decides for itself; nothing here has a
-//! queue.
+//! `gshare nodes`: an overview of several machines, and `gshare claim --on`. Each machine decides for itself; there
+//! is no common queue.
 
 mod source;
 
@@ -23,36 +23,36 @@ use super::table::{Align, Table, UNKNOWN};
 use super::{Outcome, list, out};
 use source::{Source, Sources};
 
-/// A machine that says nothing for so long is silent.
+/// A machine without data for this long is silent.
 const SILENT: Duration = Duration::from_secs(3);
-/// The lists of machines, the user's first.
+/// Files with lists of machines; the user's comes first.
 const LIST: &str = "gshare/nodes";
 const SYSTEM_LIST: &str = "/etc/gshare/nodes";
 
-/// What a machine says of itself. The content of a status file.
+/// The state of a machine, and the content of a status file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Node {
     /// Its name.
     host: String,
-    /// When, Unix milliseconds.
+    /// Time, Unix milliseconds.
     taken_ms: u64,
-    /// `8 GPUs`, with the models: `8 GPUs (H100)`.
+    /// Number and models: `8 GPUs (H100)`.
     gpus: String,
     /// What the caller would get at once, in GPUs; absent without a service.
     free_now: Option<f64>,
     /// The largest part of one GPU of that.
     largest: Option<f64>,
-    /// GPUs that claims use; of those whose use is known, at least that.
+    /// GPUs used by claims; a lower bound if some use is unknown.
     used: Option<f64>,
-    /// That of some claims nothing is known.
+    /// The use of some claims is unknown.
     used_at_least: bool,
     /// GPUs claimed.
     claimed: f64,
     /// Claims that wait.
     waiting: usize,
-    /// What wastes most.
+    /// The most wasteful claim.
     wasted: String,
-    /// What is wrong there, each in a few words.
+    /// Problems, each in a few words.
     wrong: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ impl Node {
             .is_none()
             .then(|| "no gshare service".to_owned());
         let gpus = snapshot.gpus.iter().filter_map(wrong);
-        // Of jobs that Slurm keeps private only the sum is known.
+        // Of private Slurm jobs only the sum is known.
         let of_gpus = snapshot
             .gpus
             .iter()
@@ -112,7 +112,7 @@ impl Node {
     }
 }
 
-/// What is wrong with a GPU.
+/// A problem of a GPU.
 fn wrong(gpu: &GpuView) -> Option<String> {
     match gpu.condition() {
         "ok" | "warned" => None,
@@ -120,14 +120,14 @@ fn wrong(gpu: &GpuView) -> Option<String> {
     }
 }
 
-/// What is known of a machine at a look.
+/// What is known of a machine.
 #[derive(Debug, Serialize)]
 struct Row {
-    /// As it was asked for.
+    /// Its name in the request.
     name: String,
-    /// What it said last.
+    /// Its last state.
     node: Option<Node>,
-    /// Why nothing newer is known; absent while it answers.
+    /// Why there is nothing newer; absent while it answers.
     silent: Option<String>,
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &NodesArgs) -> Outcome {
     let sources = Sources::open(socket, asked(args)?);
     let begun = Instant::now();
     loop {
-        // The first picture waits for all, or for as long as silence is.
+        // The first output waits for all machines, or until they count as silent.
         while !sources.all_told() && begun.elapsed() < SILENT {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -146,7 +146,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &NodesArgs) -> Outcome {
         let Some(every) = args.watch else {
             return Ok(0);
         };
-        // A machine that falls silent meanwhile is shown at once.
+        // A machine that becomes silent meanwhile is shown at once.
         let next = Instant::now() + every;
         let next = sources.next_silence().map_or(next, |at| next.min(at));
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
@@ -175,7 +175,7 @@ fn table(rows: &[Row]) -> Table {
     ])
     .spare("STATE", &["WAIT"]);
     for row in rows {
-        // Figures of a machine that is silent are not those of now.
+        // Figures of a silent machine are out of date.
         let node = row.node.as_ref().filter(|_| row.silent.is_none());
         let of = |text: fn(&Node) -> String| node.map_or_else(|| UNKNOWN.to_owned(), text);
         let state = match (&row.silent, node) {
@@ -200,7 +200,7 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// The machines that are asked for, else those of a list.
+/// The requested machines, otherwise those of a list.
 fn asked(args: &NodesArgs) -> Result<Vec<Source>, Failure> {
     let mut names = args.hosts.clone();
     if names.is_empty() {
@@ -216,7 +216,7 @@ fn asked(args: &NodesArgs) -> Result<Vec<Source>, Failure> {
     names.into_iter().map(Source::of).collect()
 }
 
-/// The machines of the first of these files that can be read.
+/// The machines of the first readable file.
 fn first_list(mut files: impl Iterator<Item = PathBuf>) -> Vec<OsString> {
     let text = files.find_map(|file| std::fs::read_to_string(file).ok());
     listed(&text.unwrap_or_default())
@@ -241,7 +241,7 @@ fn write(socket: Option<&Path>, dir: &Path) -> Outcome {
         Failure::new(failure::NOT_AVAILABLE, text)
     };
     list::each(socket, &every, |snapshot| {
-        // Others read it, whoever writes it.
+        // Everybody can read the file, so leave out private claims.
         let mut snapshot = snapshot.clone();
         let all = snapshot.claims.len();
         snapshot.claims.retain(|c| !c.private);
@@ -260,7 +260,7 @@ fn write(socket: Option<&Path>, dir: &Path) -> Outcome {
     })
 }
 
-/// `--on HOST`: the same command there, by ssh. Becomes it.
+/// `--on HOST`: executes the same command there, by ssh.
 pub(crate) fn on(host: &OsStr) -> Outcome {
     let Source::Ssh(host) = Source::of(host.to_owned())? else {
         let text = format!(
@@ -283,7 +283,7 @@ fn there(mut args: impl Iterator<Item = OsString>) -> Result<Vec<String>, Failur
     let mut words = Vec::new();
     let mut found = false;
     while let Some(word) = args.next() {
-        // The first one is ours: what follows the options is the command's.
+        // Only the first one is gshare's: later ones belong to the command.
         if !found && word == "--on" {
             args.next();
             found = true;

@@ -14,7 +14,7 @@ use super::failure::{self, Failure};
 use super::{Outcome, connect, out};
 use crate::off;
 
-/// A service that has not answered by then is taken to be stuck.
+/// A service that has not answered by then counts as stuck.
 const ANSWERS: Duration = Duration::from_millis(400);
 
 pub(crate) fn off(socket: Option<&Path>, args: &OffArgs) -> Outcome {
@@ -44,16 +44,16 @@ pub(crate) fn on(socket: Option<&Path>, args: &OnArgs) -> Outcome {
     show(&done, args.json)
 }
 
-/// What the service says; nothing if none answers soon.
+/// The service's answer; none if it does not answer soon.
 fn by_service(socket: Option<&Path>, call: AdminCall) -> Result<Option<AdminDone>, Failure> {
     let Ok(path) = connect::socket(socket) else {
         return Ok(None);
     };
     let (tell, told) = mpsc::channel();
-    // Also connecting blocks where a service hangs.
+    // Connecting also blocks if a service hangs.
     std::thread::spawn(move || {
         let answer = Client::connect(&path).and_then(|mut c| c.call(&Call::Admin(call)));
-        // The receiver may have given up: too late.
+        // The receiver may have given up.
         let _ = tell.send(answer);
     });
     match told.recv_timeout(ANSWERS) {
@@ -66,8 +66,8 @@ fn by_service(socket: Option<&Path>, call: AdminCall) -> Result<Option<AdminDone
     }
 }
 
-/// The installation's configuration, as root reads it without the service. One with mistakes, with which no service
-/// starts, is no reason not to switch off.
+/// The installation's configuration, read by root without the service. One with mistakes, with which no service
+/// starts, must not prevent switching off.
 fn config_of(file: Option<&Path>) -> Result<Config, Failure> {
     if !nix::unistd::Uid::effective().is_root() {
         let waited = ANSWERS.as_millis();

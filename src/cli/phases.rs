@@ -1,4 +1,4 @@
-//! Times of a claim's phases, for `gshare bench claim`.
+//! Duration of a claim's phases, for `gshare bench claim`.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::failure::{self, Failure};
 
-/// One line of the file given by `--phases`. Times are CLOCK_MONOTONIC in nanoseconds, so that they
-/// compare with those of the process that started this one.
+/// One line of the file given by `--phases`. Times are CLOCK_MONOTONIC in nanoseconds, which can be compared with
+/// those of the parent process.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Phases {
     /// `main` was entered.
@@ -20,9 +20,9 @@ pub(crate) struct Phases {
     pub(crate) connected_ns: u64,
     /// The grant has arrived.
     pub(crate) granted_ns: u64,
-    /// The last thing before exec.
+    /// Right before exec.
     pub(crate) exec_ns: u64,
-    /// What the service spent, in microseconds by phase.
+    /// Time that the service spent, in microseconds by phase.
     pub(crate) service_us: Vec<(String, u64)>,
 }
 

@@ -1,4 +1,4 @@
-//! `gshare doctor --driver 550 --gpu rtx4090`: what gshare could do with a driver and a GPU that are not here.
+//! `gshare doctor --driver 550 --gpu rtx4090`: what gshare could do with a driver and a GPU that are not installed.
 
 use gshare_enforcer::gpu::{GpuReading, counters};
 use gshare_proto::call::Check;
@@ -6,7 +6,7 @@ use gshare_proto::call::Check;
 use crate::command::args::prospect::{Model, ProspectArgs};
 use crate::release::{COMPARED_SINCE, MOVES_SINCE, OFFLOADS_SINCE, REFUSES_PYTORCH, Release};
 
-/// The rows, and the answer in one line.
+/// The rows, and the verdict in one line.
 pub(super) fn of(args: &ProspectArgs) -> (String, Vec<Check>) {
     let mut rows = Vec::new();
     let mut of = Vec::new();
@@ -39,7 +39,7 @@ fn row(group: &str, name: &str, state: &str, detail: String) -> Check {
 }
 
 fn driver_rows(release: Release) -> Vec<Check> {
-    // What is there, or what is said of a release before the one to install.
+    // What is available, or what is lacking before the release to install.
     let of = |group: &str, name: &str, can: &str, before: Option<(&str, &str, String)>| match before
     {
         None => row(group, name, "ok", can.to_owned()),

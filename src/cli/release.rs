@@ -13,7 +13,7 @@ use super::list::is_named;
 use super::table::plain;
 use super::{Outcome, connect, out};
 
-/// Asks before kernels of notebooks are ended; true where there are none.
+/// Asks before notebook kernels are ended; true if there are none.
 fn may_end_kernels(client: &mut Client, args: &ReleaseArgs) -> Result<bool, Failure> {
     let snapshot = match client.call(&Call::Snapshot)? {
         Reply::Snapshot(snapshot) => snapshot,
@@ -60,7 +60,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &ReleaseArgs) -> Outcome {
     }));
     let mut worst: Option<Failure> = None;
     let mut done = Vec::new();
-    // One claim that cannot be released does not keep the others.
+    // A claim that cannot be released does not stop the others.
     for call in &calls {
         match client.call(call) {
             Ok(Reply::Done { message }) => done.push(message),

@@ -1,4 +1,4 @@
-//! `gshare replay`: a list of claims in virtual time, decided by the machine that the service decides with.
+//! `gshare replay`: a list of claims in virtual time, decided by the same core as the service's.
 
 use gshare_core::play::list::{self, Cut, Entry};
 use gshare_core::play::nodes::{self, Cluster, Parts};
@@ -10,7 +10,7 @@ use super::failure::{self, Failure};
 use super::table::{Align, Table, UNKNOWN};
 use super::{Outcome as Exit, out, replay_sizes};
 
-/// What is compared unless something else is asked.
+/// Default schedulers to compare.
 const DEFAULT: [&str; 3] = ["gshare", "gshare-no-offload", "fgd"];
 
 pub(crate) fn run(args: &ReplayArgs) -> Exit {
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Exit {
     Ok(0)
 }
 
-/// Longest run that is played on nodes: a few that last for months would have most of the GPU time.
+/// Longest run that is replayed on nodes: a few that last for months would take most of the GPU time.
 const LONGEST_S: f64 = 86_400.0;
 
 fn on_nodes(args: &ReplayArgs, nodes: usize, text: &str) -> Exit {
@@ -128,7 +128,7 @@ fn on_nodes(args: &ReplayArgs, nodes: usize, text: &str) -> Exit {
         };
         let (played, given) = nodes::play(&list, cluster);
         let row = played.figures(&list);
-        // With burst, jobs end sooner than their parts pay for.
+        // With burst, jobs end earlier than their sizes alone allow.
         let rounded = (!burst).then_some(given - row.usage);
         let cells = [
             row.wait_mean_s / 60.0,

@@ -1,5 +1,5 @@
-//! `gshare replay runs.jsonl`: records of runs with the sizes that were asked for, with those that experience would have
-//! said, and with what they needed.
+//! `gshare replay runs.jsonl`: recorded runs with their requested sizes, with sizes from experience, and with their
+//! actual need.
 
 use gshare_core::play::sizes::SizedRun;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use super::{Outcome, out};
 use crate::daemon::history::runs::RunRecord;
 use crate::records::{Memory, row_json, rows, stretch};
 
-/// Whether a list is one of records.
+/// Whether a list contains run records.
 pub(crate) fn is_records(text: &str) -> bool {
     text.trim_start().starts_with('{')
 }

@@ -1,4 +1,4 @@
-//! `gshare report`: what was claimed and what was used, by user, with charts, and who held without use.
+//! `gshare report`: claimed and used by user, with charts, and the most wasteful claims.
 
 mod merge;
 mod page;
@@ -57,7 +57,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &ReportArgs) -> Outcome {
     Ok(0)
 }
 
-/// Prints what the service stores about the caller.
+/// Prints the data that the service stores about the caller.
 fn raw(socket: Option<&Path>) -> Outcome {
     let mut client = connect::connect(socket)?;
     let mut after = None;
@@ -98,7 +98,7 @@ fn maybe_hours(seconds: Option<f64>, estimate: bool) -> String {
     seconds.map_or_else(|| UNKNOWN.to_owned(), |s| about(estimate, hours(s)))
 }
 
-/// Average use in percent, `~` where some of it is an estimate.
+/// Average use in percent, with `~` if part of it is an estimate.
 pub(crate) fn average(usage: &Usage) -> String {
     let shown = usage.average_use();
     let shown = shown.map(|p| about(usage.estimate, percent(p)) + " %");
@@ -137,7 +137,7 @@ fn text(report: &ReportView, user: Option<&str>, width: Option<usize>, bold: boo
     }
     text.push_str(&users(report).blocks(width, bold));
     text.push_str("\nGPU hours; idle: claimed but not used, by cause\n");
-    // A user's own group as the project says nothing new.
+    // A user's own group adds nothing as a project.
     let own = |project: &str| report.users.iter().any(|u| u.user == project);
     if report.projects.iter().any(|p| !own(&p.project)) {
         text.push('\n');
@@ -171,7 +171,7 @@ fn wrap(text: &str, width: Option<usize>) -> Vec<String> {
     figures::wrap(text, width.unwrap_or(usize::MAX), usize::MAX)
 }
 
-/// Users whose runs sharing would have held up.
+/// Users whose runs would have been delayed by sharing.
 fn fared(report: &ReportView) -> Table {
     let columns = sharing::COLUMNS.map(|name| (name, Align::Right));
     let columns: Vec<_> = [("USER", Align::Left)].into_iter().chain(columns).collect();
@@ -270,7 +270,7 @@ fn gpu_table(report: &ReportView) -> Table {
     table
 }
 
-/// Claimed and used over time, a line each per user, all on one scale.
+/// Claimed and used over time, one line per user, all on one scale.
 fn charts(report: &ReportView, width: Option<usize>) -> String {
     let most = report.users.iter().flat_map(|u| &u.series);
     let most = most

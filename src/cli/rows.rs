@@ -1,4 +1,4 @@
-//! What a snapshot says, as rows of tables. A figure that is not known is a dash, an estimate has `~`.
+//! The rows of tables from a snapshot. An unknown figure is a dash, an estimate has `~`.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use super::report::average;
 use super::table::{Align, Table, UNKNOWN};
 use super::waiting::ordinal;
 
-/// Before which column the sums of a claim stand.
+/// Column before which the sums of a claim are inserted.
 const SUMS_AT: usize = 11;
 
-/// Claims and, if `all`, what waits and what uses GPUs without a claim.
+/// Claims and, if `all`, waiting ones and programs without a claim.
 pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
-    // Sums since each claim was granted, where the service keeps them.
+    // Sums since each claim was granted, if the service keeps them.
     let summed = snapshot.claims.iter().any(|c| c.usage.is_some());
     let mut columns = vec![
         ("ID", Align::Left),
@@ -40,7 +40,7 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
         ("STATE", Align::Left),
         ("WHAT", Align::Left),
     ];
-    // What a claim is beside its command, where any is known to be that.
+    // Identity of claims besides their command, if any is known.
     let named = |of: fn(&Identity) -> &Option<Named>| {
         let mut claims = snapshot.claims.iter();
         claims.any(|c| of(&c.identity).is_some())
@@ -57,7 +57,7 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
             [("AVG USE", Align::Right), ("IDLE h", Align::Right)],
         );
     }
-    // What becomes of a claim is read on any terminal.
+    // The state of a claim is shown at any width.
     let mut table =
         Table::new(&columns).spare("STATE", &["IDLE h", "AVG USE", "OCC %", "USE/SIZE"]);
     let with_sums =
@@ -138,7 +138,7 @@ pub(super) fn claim_row(claim: &ClaimView, snapshot: &Snapshot) -> Vec<String> {
     let request = |g: &ClaimGpu| many(gpus.len().try_into().unwrap_or(0), g.sm_request);
     let used = mem_used(claim).map_or_else(unknown, gib);
     let compute = figure(compute_of(claim, snapshot));
-    // What has no limit claims nothing.
+    // A claim without limits claims nothing.
     let nothing = || "-".to_owned();
     vec![
         claim.id.clone(),
@@ -187,7 +187,7 @@ pub(crate) fn csv(snapshot: &Snapshot) -> String {
     let figure = |f: Option<Figure>| f.map_or_else(String::new, |f| format!("{:.1}", f.value));
     let word = |n: Option<&Named>| n.map_or_else(String::new, |n| n.value.clone());
     for claim in &snapshot.claims {
-        // What has no cap holds what it uses, and is limited to nothing.
+        // A claim without a cap holds what it uses, and has no limit.
         let share_held = |s: f64| {
             Some(s)
                 .filter(|_| !claim.adopted)
@@ -230,7 +230,7 @@ pub(crate) fn csv_field(text: &str) -> String {
     }
 }
 
-/// What waits; the reason of each stands below the table.
+/// Waiting claims; their reasons follow below the table.
 pub(crate) fn queue(snapshot: &Snapshot) -> Table {
     let mut table = Table::new(&[
         ("PLACE", Align::Right),
@@ -263,7 +263,7 @@ pub(crate) fn queue(snapshot: &Snapshot) -> Table {
     table
 }
 
-/// GPUs: what is claimed beside what is used.
+/// GPUs: claimed beside used.
 pub(crate) fn gpus(snapshot: &Snapshot) -> Table {
     // As on the screen: shares of time, and of SMs with MPS and MIG.
     let compute = match snapshot.gpus.iter().any(is_by_sms) {
@@ -323,7 +323,7 @@ pub(super) fn gpu_row(gpu: &GpuView, snapshot: &Snapshot) -> Vec<String> {
     ]
 }
 
-/// `good`, `sick: Xid 79 (GPU has fallen off the bus)`; what holds the clocks down is told in any case.
+/// `good`, `sick: Xid 79 (GPU has fallen off the bus)`; reasons for low clocks are always shown.
 fn health(gpu: &GpuView) -> String {
     let Some(health) = &gpu.health else {
         return unknown();
@@ -341,7 +341,7 @@ fn health(gpu: &GpuView) -> String {
     }
 }
 
-/// `ok`, `draining` while claims are left on a drained GPU, `drained: new fan`.
+/// `ok`, `draining` while claims remain on a drained GPU, `drained: new fan`.
 fn gpu_state(gpu: &GpuView) -> String {
     let state = match gpu.state {
         GpuState::Ok => "ok",
@@ -363,7 +363,7 @@ fn gpu_state(gpu: &GpuView) -> String {
     )
 }
 
-/// Users: what they claim beside what they use.
+/// Users: claimed beside used.
 pub(crate) fn users(users: &[UserView]) -> Table {
     let mut table = Table::new(&[
         ("USER", Align::Left),
@@ -396,7 +396,7 @@ pub(super) fn user_row(user: &UserView) -> Vec<String> {
     ]
 }
 
-/// What users claimed and used in the last day, where the service knows it.
+/// What users claimed and used in the last day, if the service knows it.
 pub(crate) fn last_day(users: &[UserView]) -> Option<Table> {
     let days: Vec<(&UserView, &Usage)> = users
         .iter()

@@ -1,4 +1,4 @@
-//! `gshare smi`: one claim from outside, as `nvidia-smi` inside the claim sees it.
+//! `gshare smi`: one claim from outside, as `nvidia-smi` inside the claim shows it.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `gshare admin stage`: shows how much gshare does, or sets it.
+//! `gshare admin stage`: shows or sets how much gshare does.
 
 use gshare_proto::{AdminCall, Call, Client, Reply};
 

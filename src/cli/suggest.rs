@@ -124,7 +124,7 @@ fn apply(client: &mut Client, view: &SuggestView, json: bool) -> Outcome {
         match client.call(&Call::Resize(Box::new(spec))) {
             Ok(Reply::Resized(resized)) => done.push(resized),
             Ok(other) => return Err(unexpected(&other)),
-            // One that cannot be changed now keeps nobody else from it.
+            // A claim that cannot be changed now does not stop the others.
             Err(error) => failed = Some(Failure::from(error)),
         }
     }

@@ -1,9 +1,9 @@
-//! `gshare claim -t`: the command runs as a child, so that the end of its lease can be told by the exit code.
-//! `gshare claim --requeue`: so that it can be started anew after it was ended for others.
+//! Supervises a command as a child process: for `gshare claim -t`, so that the exit code can report the end of its
+//! time limit; for `gshare claim --requeue`, so that it can start again after it was ended for others.
 //!
-//! The child is this program again: it claims, and execs the command in place. This process only passes on
-//! signals and job control, and asks the service afterwards what became of the claim. Without these flags there is
-//! no such parent: the command is this process.
+//! The child is this program again: it claims, and executes the command in place. This process only passes on signals
+//! and job control, and asks the service afterwards what happened to the claim. Without these flags there is no such
+//! parent: the command is this process.
 
 use std::ffi::OsString;
 use std::io;
@@ -23,7 +23,7 @@ use super::failure::{self, Failure};
 use super::waiting::die_of;
 use super::{Outcome, connect, out};
 
-/// What tells the child that it is one; the first argument.
+/// First argument of the child.
 const CHILD: &str = "--child";
 /// Signals that are passed on to the command.
 const PASSED_ON: [Signal; 8] = [
@@ -38,16 +38,17 @@ const PASSED_ON: [Signal; 8] = [
 ];
 /// Sent by the kernel, to every process in the foreground of the terminal: the command has it already.
 const BY_KERNEL: i32 = 0x80;
-/// The service answers at once, or nobody needs to wait for it.
+/// Longest wait for the service's answer.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Whether a claim with a lease gets a parent: not the main process of a systemd service, which must stay it.
+/// Whether a claim with a time limit gets a parent: not the main process of a systemd service, which must stay the
+/// command.
 pub(crate) fn wanted() -> bool {
     !connect::is_main_of_unit()
 }
 
-/// Runs this program again with the same arguments, and ends as the command does; 124 if its lease has ended. A command
-/// that was ended to be queued again is started again.
+/// Runs this program again with the same arguments, and ends with the command's exit code, or 124 if its time limit
+/// ended. A command that was ended and queued again is restarted.
 pub(crate) fn run(socket: Option<&Path>) -> Outcome {
     let mut argv = std::env::args_os();
     let name = argv.next().unwrap_or_else(|| OsString::from("gshare"));
@@ -98,8 +99,8 @@ enum Ended {
 }
 
 impl Ended {
-    /// As the command of a script ends that waits for a program that was asked to end: a script that goes on without
-    /// it, and is successful, ended by itself.
+    /// A script that waits for a program ends like this when that program is asked to end; a script that continues
+    /// and succeeds has ended by itself.
     fn as_if_told(&self) -> bool {
         match self {
             Self::Exited(code) => *code != 0,
@@ -120,7 +121,7 @@ fn watch(signals: &SignalFd, child: Pid) -> Result<Ended, Failure> {
         };
         if signal != Signal::SIGCHLD {
             if info.ssi_code != BY_KERNEL {
-                // It may have ended just now.
+                // It may have just ended.
                 let _ = kill(child, signal);
             }
             continue;
@@ -131,7 +132,7 @@ fn watch(signals: &SignalFd, child: Pid) -> Result<Ended, Failure> {
                 return Ok(Ended::Exited(u8::try_from(code).unwrap_or(u8::MAX)));
             }
             WaitStatus::Signaled(_, signal, _) => return Ok(Ended::Killed(signal as i32)),
-            // The shell is to see a stopped job; when it goes on, so does the command.
+            // The shell must see a stopped job; the command continues with it.
             WaitStatus::Stopped(..) => {
                 let _ = raise(Signal::SIGSTOP);
                 let _ = kill(child, Signal::SIGCONT);

@@ -1,8 +1,8 @@
-//! Tables for people: aligned columns, a dash for what is not known, cut to the terminal.
+//! Tables for display: aligned columns, a dash for unknown values, cut to the terminal's width.
 
 use gshare_proto::{figures, printable};
 
-/// How a column is set.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
     /// Words.
@@ -20,9 +20,9 @@ pub(crate) struct Table {
     spare: &'static [&'static str],
 }
 
-/// Stands for a figure that is not known.
+/// An unknown figure.
 pub(crate) const UNKNOWN: &str = "\u{2014}";
-/// Stands for what was left out.
+/// Marks a cut.
 const DOTS: &str = "\u{2026}";
 
 impl Table {
@@ -36,20 +36,20 @@ impl Table {
         }
     }
 
-    /// Where a terminal has no room for all columns up to `whole`, these are left out, the first of them first.
+    /// If the terminal has no room for all columns up to `whole`, these are dropped, in this order.
     pub(crate) fn spare(mut self, whole: &'static str, columns: &'static [&'static str]) -> Self {
         (self.whole, self.spare) = (whole, columns);
         self
     }
 
-    /// Adds a row; it has one cell per column. Control characters of users' names and commands are
-    /// shown as spaces: they must not steer the terminal.
+    /// Adds a row with one cell per column. Control characters in users' names and commands are shown as spaces,
+    /// because they could control the terminal.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(cells.iter().map(|c| plain(c)).collect());
     }
 
-    /// The table as text, its lines in at most `width` columns of the terminal.
+    /// The table as text, its lines at most `width` columns wide.
     pub(crate) fn text(&self, width: Option<usize>, bold: bool) -> String {
         let widths: Vec<usize> = (0..self.columns.len())
             .map(|i| {
@@ -73,8 +73,8 @@ impl Table {
         out
     }
 
-    /// The same with every cell whole: columns for which a line has no room stand in further blocks below, each of which
-    /// starts with the first column.
+    /// The same without cuts: columns that do not fit stand in further blocks below, each of which starts with the
+    /// first column.
     pub(crate) fn blocks(&self, width: Option<usize>, bold: bool) -> String {
         let cells = |i: usize| self.rows.iter().map(move |row| figures::width(&row[i]));
         let wide = |i: usize| cells(i).max().unwrap_or(0).max(self.columns[i].0.len()) + 2;
@@ -104,7 +104,7 @@ impl Table {
         blocks.join("\n")
     }
 
-    /// The columns that are shown.
+    /// The columns that fit.
     fn shown(&self, widths: &[usize], width: Option<usize>) -> Vec<usize> {
         let at = |name: &str| self.columns.iter().position(|(n, _)| *n == name);
         let mut shown: Vec<usize> = (0..self.columns.len()).collect();
@@ -137,12 +137,12 @@ impl Table {
     }
 }
 
-/// `text` without characters that a terminal would obey.
+/// `text` without control characters.
 pub(crate) fn plain(text: &str) -> String {
     printable(text).collect()
 }
 
-/// At most `width` columns of the terminal, with an ellipsis where something was left out.
+/// At most `width` columns, with an ellipsis after a cut.
 pub(crate) fn cut(line: &str, width: Option<usize>) -> String {
     let width = width.filter(|width| *width > 0);
     width.map_or_else(

@@ -1,5 +1,5 @@
-//! `gshare` without arguments and `gshare top`: the screen, on the service or, without one, on what the
-//! driver says; once, recorded or replayed.
+//! `gshare` without arguments and `gshare top`: the screen, from the service or, without one, from the driver; also
+//! printed once, recorded or replayed.
 
 mod recording;
 mod replay;
@@ -21,11 +21,11 @@ use super::{Outcome, connect, out};
 use crate::clock::unix_ms;
 use recording::Recorder;
 
-/// The size of a screen that is printed.
+/// Size of a printed screen.
 const SIZE: (u16, u16) = (120, 40);
-/// How often a recording without a screen asks for the history and the doctor's rows.
+/// Interval at which a recording without a screen requests the history and the doctor's rows.
 const ASKED_AGAIN: Duration = Duration::from_secs(300);
-/// The driver may take this long to say something.
+/// Longest wait for the driver's first answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(socket: Option<&Path>, args: &TopArgs) -> Outcome {
@@ -67,7 +67,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &TopArgs) -> Outcome {
         });
     }
     let code = shown(options, feed)?;
-    // A recording that stopped on the way is told, not found out later.
+    // A recording that failed on the way is reported here.
     let failed = locked(&recorder).failed();
     failed.map_or(Ok(code), Err)
 }
@@ -108,7 +108,7 @@ fn options(args: &TopArgs) -> Options {
     }
 }
 
-/// Prints the screen as text. Of a recording, its last moment.
+/// Prints the screen as text; for a recording, its last moment.
 fn once(socket: Option<&Path>, args: &TopArgs) -> Outcome {
     let page = args.screen.unwrap_or_default();
     let frame = match &args.replay {
@@ -116,7 +116,7 @@ fn once(socket: Option<&Path>, args: &TopArgs) -> Outcome {
         None => now(socket, page)?,
     };
     let options = Options {
-        // What is printed does not depend on the user who prints it.
+        // The output does not depend on the user who prints it.
         viewer: Viewer {
             uid: u32::MAX,
             admin: false,
@@ -132,7 +132,7 @@ fn once(socket: Option<&Path>, args: &TopArgs) -> Outcome {
     Ok(0)
 }
 
-/// What a screen shows now: of the service, else of the driver.
+/// What a screen shows now, from the service, otherwise from the driver.
 fn now(socket: Option<&Path>, page: Page) -> Result<Frame, Failure> {
     let named = socket.is_some() || std::env::var_os("GSHARE_SOCKET").is_some();
     let mut client = match connect::connect(socket) {
@@ -161,7 +161,7 @@ fn looked(feed: Feed) -> Result<Frame, Failure> {
     Err(Failure::new(failure::NOT_AVAILABLE, text))
 }
 
-/// Prints what changes, a line for each, until the time is over or nobody reads.
+/// Prints changes, one line each, until the time is over or the reader is gone.
 fn plain(socket: Option<&Path>, args: &TopArgs) -> Outcome {
     let feed = feed(socket, args.interval)?;
     let offset = chrono::Local::now().offset().local_minus_utc();
@@ -183,7 +183,7 @@ fn record_only(socket: Option<&Path>, args: &TopArgs, file: &Path) -> Outcome {
     let feed = feed(socket, args.interval)?;
     let mut recorder = Recorder::create(file)?;
     let end = args.duration.map(|d| Instant::now() + d);
-    // What only some screens ask for, so that the replay has all of them.
+    // Data that only some screens request, so that the replay has all of them.
     let (mut asked, mut seq): (Option<Instant>, u64) = (None, 0);
     while end.is_none_or(|end| Instant::now() < end) {
         if asked.is_none_or(|at| at.elapsed() >= ASKED_AGAIN) {
@@ -191,7 +191,7 @@ fn record_only(socket: Option<&Path>, args: &TopArgs, file: &Path) -> Outcome {
             for call in [last_day(unix_ms()), Call::Doctor] {
                 seq += 1;
                 let call = Box::new(call);
-                // Without a service nobody answers.
+                // Without a service there is no answer.
                 let _ = feed.requests.send(Request::Call { seq, call });
             }
         }
@@ -209,7 +209,7 @@ fn record_only(socket: Option<&Path>, args: &TopArgs, file: &Path) -> Outcome {
 fn feed(socket: Option<&Path>, interval: Option<Duration>) -> Result<Feed, Failure> {
     let named = socket.is_some() || std::env::var_os("GSHARE_SOCKET").is_some();
     let found = connect::socket(socket).and_then(|path| {
-        // Whether something answers is known before the terminal is taken.
+        // Check that the service answers before the terminal is taken.
         Client::connect(&path)?;
         Ok(path)
     });
@@ -218,7 +218,7 @@ fn feed(socket: Option<&Path>, interval: Option<Duration>) -> Result<Feed, Failu
         Err(failure) if named || failure.code == failure::NOT_PERMITTED => Err(failure),
         Err(_) => crate::monitor::source().map_err(|e| {
             let text = Failure::from(e).message;
-            // The list of places that were searched is for `gshare daemon`.
+            // The list of searched places is for `gshare daemon`.
             let why = text.split("; looked at").next().unwrap_or_default();
             Failure::new(
                 failure::NO_SERVICE,

@@ -1,5 +1,5 @@
-//! One quantity has one value: the screens, `status`, `ps`, `queue`, their JSON and a dry run say the same of a machine
-//! in any state. `GSHARE_TEST_STATES` is how many states are drawn.
+//! One quantity has one value: the screens, `status`, `ps`, `queue`, their JSON and a dry run agree about a machine
+//! in any state. `GSHARE_TEST_STATES` is the number of random states.
 
 #[path = "../../ui/tests/support/canned.rs"]
 mod canned;
@@ -10,13 +10,13 @@ use gshare_ui::{Depth, Frame, Look, Options, Page, Viewer, frame_text};
 use self::canned::states::{Random, any_state};
 use super::{dry_run, list, rows};
 
-/// The owner of claims in most of the states.
+/// Owner of claims in most of the states.
 const VIEWER: Viewer = Viewer {
     uid: 1001,
     admin: false,
 };
 
-/// A screen with room for all rows, for somebody who has this uid.
+/// A screen with room for all rows, for a user with this uid.
 fn screen(frame: &Frame, page: Page, viewer: Viewer) -> String {
     let options = Options {
         viewer,
@@ -28,13 +28,13 @@ fn screen(frame: &Frame, page: Page, viewer: Viewer) -> String {
     frame_text(frame, &options, (140, 120), 0)
 }
 
-/// The words of a line that are no bar.
+/// The words of a line without bars.
 fn words(line: &str) -> Vec<&str> {
     let is_bar = |w: &&str| w.contains(['░', '█', '│', '·', '┃', '▒']);
     line.split_whitespace().filter(|w| !is_bar(w)).collect()
 }
 
-/// Whether these words stand in this order, with others between them.
+/// Whether these words appear in this order, with others between them.
 fn in_order(line: &str, wanted: &[&str]) -> bool {
     let mut words = words(line).into_iter();
     wanted.iter().all(|w| words.any(|word| word == *w))
@@ -44,7 +44,7 @@ fn halves(text: &str) -> (&str, &str) {
     text.split_once('/').expect("two figures")
 }
 
-/// The rows of claims as the screen has them, below the heading.
+/// The rows of claims on the screen, below the heading.
 fn row<'a>(text: &'a str, heading: &str, start: &str) -> &'a str {
     let rows = text
         .lines()
@@ -56,7 +56,7 @@ fn row<'a>(text: &'a str, heading: &str, start: &str) -> &'a str {
         .unwrap_or_else(|| panic!("no `{start}` in\n{text}"))
 }
 
-/// What `ps` prints of a claim is what both screens draw of it.
+/// The figures of `ps` for a claim equal those on both screens.
 fn claim(snapshot: &Snapshot, claim: &ClaimView, overview: &str, tree: &str) {
     let cells = rows::claim_row(claim, snapshot);
     let (used, size) = match claim.adopted {
@@ -96,7 +96,7 @@ fn screens_tables_json_and_a_dry_run_say_the_same_in_any_state() {
         let mut snapshot = any_state(&mut random);
         let off = random.below(8) == 0;
         if off {
-            // As the service answers while it keeps nothing for anybody.
+            // As the service answers while no room is planned.
             snapshot.service.get_or_insert_default().off = Some(OffView::default());
             snapshot.claimable_now = None;
             snapshot.gpus.iter_mut().for_each(|g| g.claimable = 0.0);
@@ -107,7 +107,7 @@ fn screens_tables_json_and_a_dry_run_say_the_same_in_any_state() {
             &snapshot.unclaimed,
             &snapshot.gpus,
         );
-        // What the commands print as JSON is the snapshot that the screen draws.
+        // The JSON of the commands is the snapshot that the screen draws.
         let json = serde_json::to_value(&snapshot).unwrap();
         let ps = list::ps_json(&snapshot, true);
         for part in ["claims", "queue", "unclaimed"] {
@@ -117,7 +117,7 @@ fn screens_tables_json_and_a_dry_run_say_the_same_in_any_state() {
             snapshot: serde_json::from_value(json).unwrap(),
             ..Frame::default()
         };
-        // A dry run of what is not free now.
+        // A dry run of a size that is not free now.
         let room = snapshot.claimable_now.as_ref().map(|now| &now.models[..]);
         for model in room.unwrap_or_default() {
             let wait = 1000 * (1 + random.below(4000));
@@ -131,7 +131,7 @@ fn screens_tables_json_and_a_dry_run_say_the_same_in_any_state() {
             frame.tried.push((model.model.clone(), 250, tried));
         }
         let overview = screen(&frame, Page::Overview, VIEWER);
-        // Nothing is folded for somebody without claims.
+        // Nothing is folded for a user without claims.
         let tree = screen(
             &frame,
             Page::Claims,
@@ -214,7 +214,7 @@ fn screens_tables_json_and_a_dry_run_say_the_same_in_any_state() {
             );
             compared += 1;
         }
-        // FREE NOW is what the service says, and what a dry run says where that is nothing.
+        // FREE NOW is the service's value, or a dry run's result if that is nothing.
         let head: String = overview.lines().take(5).collect();
         for (model, (name, _, tried)) in room.unwrap_or_default().iter().zip(&frame.tried) {
             if model.whole > 0 || model.largest > 0.0 {
@@ -228,7 +228,7 @@ fn screens_tables_json_and_a_dry_run_say_the_same_in_any_state() {
                 false => "on loan",
             };
             let wanted = format!("{keeps} in {wait}: others make room");
-            // The rows of FREE NOW have room for two models at least.
+            // FREE NOW has room for at least two models.
             let is_shown = head.contains(&wanted);
             assert!(
                 is_shown || frame.tried.len() > 2,

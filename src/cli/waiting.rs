@@ -1,7 +1,6 @@
-//! What a waiting claim shows, and how Ctrl-C withdraws it.
+//! Display of a waiting claim, and its withdrawal by Ctrl-C.
 //!
-//! The connection is the claim's life while it waits: closing it withdraws the claim, so every way out
-//! of this process does.
+//! The waiting claim lives as long as the connection, so every way out of this process withdraws it.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -42,14 +41,14 @@ struct Watch {
 #[derive(Debug)]
 struct State {
     id: String,
-    /// The grant or the refusal has come: the thread must not write or withdraw any more.
+    /// The grant or the refusal has arrived: the thread must not write or withdraw any more.
     over: bool,
-    /// A line of progress is on the terminal and must be removed before others are written.
+    /// A line of progress is on the terminal and must be removed before other output.
     drawn: bool,
 }
 
 impl Waiting {
-    /// A wait that says nothing if `quiet`.
+    /// `quiet`: without output.
     pub(crate) fn new(quiet: bool) -> Self {
         Self {
             quiet,
@@ -57,9 +56,10 @@ impl Waiting {
         }
     }
 
-    /// Says where the claim stands, if that has changed.
+    /// Shows the claim's place, if it has changed.
     ///
     /// # Errors
+    ///
     /// When signals cannot be set up.
     pub(crate) fn show(&mut self, queued: &Queued) -> Result<(), Failure> {
         if self.watch.is_none() {
@@ -69,7 +69,7 @@ impl Waiting {
             return Ok(());
         }
         self.last = Some(queued.clone());
-        // A restarted service gives another number.
+        // A restarted service may assign another number.
         if let Some(mut state) = self.lock() {
             state.id.clone_from(&queued.id);
         }
@@ -97,9 +97,10 @@ impl Waiting {
         }
     }
 
-    /// Ends the wait: signals act as before, the line of progress is gone.
+    /// Ends the wait: restores signals, removes the line of progress.
     ///
     /// # Errors
+    ///
     /// When the signal mask cannot be restored.
     pub(crate) fn end(&mut self) -> Result<(), Failure> {
         if let Some(mut state) = self.lock() {
@@ -151,7 +152,7 @@ impl Watch {
     }
 }
 
-/// Draws the line of progress and ends the process when a signal asks for it.
+/// Draws the line of progress and ends the process on a signal.
 fn watch(
     signals: &SignalFd,
     terminal: Option<&File>,
@@ -196,7 +197,7 @@ fn watch(
     }
 }
 
-/// Whether this process may draw on the terminal of stderr: jobs in the background share it with others. A terminal that
+/// Whether this process may draw on the terminal of stderr, which background jobs share with others. A terminal that
 /// does not control this process has no foreground group.
 fn is_in_foreground() -> bool {
     tcgetpgrp(io::stderr()).map_or(true, |group| group == getpgrp())
@@ -210,7 +211,7 @@ fn controlling_terminal() -> Option<File> {
     open.open("/dev/tty").ok()
 }
 
-/// Ends the process as the signal would have, so that shells and scripts see what they expect.
+/// Ends the process as the signal would have, as shells and scripts expect.
 pub(crate) fn die_of(number: i32) -> ! {
     if let Ok(signal) = Signal::try_from(number) {
         let mut mask = SigSet::empty();
@@ -259,7 +260,7 @@ fn sentence(queued: &Queued) -> String {
     text
 }
 
-/// How long until then; of a countdown no second is left out.
+/// The time until then; the seconds of a countdown are never rounded away.
 pub(crate) fn left(now_ms: u64, at_ms: u64) -> String {
     let seconds = at_ms.saturating_sub(now_ms).div_ceil(1000);
     show_duration(Duration::from_secs(seconds))

@@ -80,7 +80,7 @@ pub(crate) fn why(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
     Ok(0)
 }
 
-/// A line for each claim that waits, and how to read more of one.
+/// One line for each waiting claim, and how to read more about one.
 fn all_waiting(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for waiting in &snapshot.queue {
@@ -129,7 +129,7 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
              lowest recent use"
         )
     };
-    // Whose turn it is counts from that hour on.
+    // The order of the queue counts from that hour on.
     if !waiting.by_hours {
         lines.push(standing);
     }
@@ -164,13 +164,13 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Claims in the host that wait for room in the same queue.
+/// Offloaded claims that wait for room in the same queue.
 pub(crate) fn come_back(snapshot: &Snapshot) -> impl Iterator<Item = &ClaimView> {
     let claims = snapshot.claims.iter();
     claims.filter(|c| c.place.waits.is_some())
 }
 
-/// A claim whose memory is in the host.
+/// The text about an offloaded claim.
 fn away(claim: &ClaimView, now_ms: u64) -> Option<String> {
     let since = claim.place.since_ms?;
     let span = Duration::from_millis(now_ms.saturating_sub(since));

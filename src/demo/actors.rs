@@ -1,4 +1,4 @@
-//! The actors of the demo: with which claim, and when.
+//! The actors of the demo: their claims and times.
 
 use std::time::Duration;
 
@@ -33,9 +33,9 @@ pub(super) const USERS: &[User] = &[NLP, VIS, CHEM, BIO];
 /// When a job begins.
 #[derive(Debug)]
 pub(super) enum Enters {
-    /// So long after the start.
+    /// This long after the start.
     At(Duration),
-    /// When the opening was told, so that what it says is read before it changes.
+    /// After the first captions, so that they are still true while they are read.
     Opened,
 }
 
@@ -60,7 +60,7 @@ pub(super) const fn at(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Durations of the jobs' kernels in the simulation: time only, never results.
+/// Durations of the jobs' kernels in the simulation: they affect time only, never results.
 pub(super) const COSTS: &str = "\
 tagger_step 12ms
 vllm_step 6ms
@@ -135,7 +135,7 @@ pub(super) const ACTORS: &[Actor] = &[
             pause_ms: 0,
         },
     },
-    // Two notebooks that could use a whole H100 each, and do while nobody else needs one.
+    // Two notebooks that use a whole H100 each while nobody else needs one.
     Actor {
         name: LLAMA,
         user: &NLP,
@@ -177,7 +177,7 @@ pub(super) const ACTORS: &[Actor] = &[
     },
 ];
 
-/// A notebook of half an H100, which may use all of it.
+/// A notebook with half an H100, which may burst to all of it.
 const HALF_AN_H100: &[&str] = &[
     "-g",
     "0.5",
@@ -193,7 +193,7 @@ pub(super) const LLAMA: &str = "llama-ft.ipynb";
 pub(super) const EVAL: &str = "eval.ipynb";
 pub(super) const FINETUNE: &str = "finetune.py";
 
-/// What the service does sooner than it would on a machine for people.
+/// Shorter times than on a real machine.
 pub(super) const RULES: &str = "\
 [claims]
 hide-gpus = \"library\"

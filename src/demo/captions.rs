@@ -1,5 +1,4 @@
-//! What is said of the demo. The captions are made from the snapshot and the jobs' own words: a sentence appears
-//! only when it is true.
+//! Captions of the demo, from the snapshot and the jobs' output: a sentence appears only if it is true.
 
 use std::time::{Duration, Instant};
 
@@ -14,24 +13,24 @@ use crate::station::Station;
 /// The sentence of a scene, if it is true.
 pub(super) type Say = fn(&Snapshot, &Story) -> Option<String>;
 
-/// What the captions need beyond the newest snapshot.
+/// State of the captions besides the newest snapshot.
 #[derive(Debug, Default)]
 pub(super) struct Story {
     /// Launches per second of each claim over the last snapshots, by name.
     rates: Vec<(String, f64)>,
-    /// The hog's own words.
+    /// The hog's output.
     hog: Option<String>,
-    /// GPU of the notebook that moves, as last seen, and how many checksums it had printed when it came there.
+    /// GPU of the moving notebook, as last seen, and its number of printed checksums on arrival.
     at: Option<(u32, usize)>,
-    /// The GPU that it left for the one where it is.
+    /// Its previous GPU.
     left: Option<u32>,
-    /// All checksums that it has printed.
+    /// All its printed checksums.
     checksums: Vec<String>,
     /// The claim of a whole GPU ran.
     ran: bool,
 }
 
-/// Says what is to be seen: looks at a station now and then.
+/// Finds the caption: looks at a station from time to time.
 #[derive(Debug, Default)]
 pub(super) struct Narrator {
     story: Story,
@@ -40,7 +39,7 @@ pub(super) struct Narrator {
 }
 
 impl Narrator {
-    /// What is to be said now, `at` from the start.
+    /// The present caption, `at` from the start.
     pub(super) fn say(
         &mut self,
         station: &Station,
@@ -68,7 +67,7 @@ impl Narrator {
 }
 
 impl Story {
-    /// Where the notebook that moves is.
+    /// Tracks the GPU of the moving notebook.
     fn follow(&mut self, snapshot: &Snapshot) {
         self.ran |= named(snapshot, FINETUNE).is_some();
         let Some(gpu) = named(snapshot, EVAL).and_then(gpu_of) else {
@@ -83,8 +82,8 @@ impl Story {
         }
     }
 
-    /// The checksum of the notebook's weights, if it is the same since it came where it is as before. A line may have
-    /// been on its way when it was seen to have come, so that the one after it counts.
+    /// The checksum of the notebook's weights, if it is the same before and after the move. A line may still have
+    /// been on its way at the arrival, so the following one counts.
     fn kept(&self) -> Option<&str> {
         let (_, before) = self.at?;
         let first = self.checksums.first()?;
@@ -94,13 +93,13 @@ impl Story {
     }
 }
 
-/// The GPU of a claim that is where it holds.
+/// The GPU of a claim that is not moving.
 fn gpu_of(claim: &ClaimView) -> Option<u32> {
     let first = claim.gpus.first()?;
     claim.place.word.is_none().then_some(first.gpu)
 }
 
-/// Percent of its GPU's time that a claim got, where that is more than it asked for.
+/// Percent of its GPU's time that a claim got, if it exceeds the size.
 fn burst(claim: &ClaimView) -> Option<f64> {
     let part = claim.gpus.first()?;
     let got = part.time_got?.value;
@@ -153,7 +152,7 @@ fn gib(claim: &ClaimView) -> String {
     bytes.map_or_else(|| "memory".to_owned(), |b| Bytes(b).to_string())
 }
 
-/// Two notebooks on GPUs of their own, each with more than it asked for.
+/// Two notebooks on GPUs of their own, each above its size.
 fn two_bursts(s: &Snapshot) -> Option<(&ClaimView, &ClaimView, [f64; 2])> {
     let (a, b) = (named(s, LLAMA)?, named(s, EVAL)?);
     let got = [burst(a)?, burst(b)?];
@@ -195,7 +194,7 @@ pub(super) fn one_moves(s: &Snapshot, story: &Story) -> Option<String> {
                 claim.id
             ))
         }
-        // Where it has come back to, there are other sentences.
+        // After its return there are other sentences.
         _ if !s.queue.is_empty() || named(s, FINETUNE).is_some() => moved(),
         _ => None,
     }
@@ -263,7 +262,7 @@ fn rates(old: &Snapshot, new: &Snapshot, apart: Duration) -> Vec<(String, f64)> 
     new.claims.iter().filter_map(rate).collect()
 }
 
-/// What the hog itself printed when it was refused.
+/// The hog's output when it was refused.
 fn hog_words(station: &Station) -> Option<String> {
     let log = std::fs::read_to_string(station.dir().join("train.py.log")).ok()?;
     let line = log.lines().find(|l| l.contains("out of memory"))?;

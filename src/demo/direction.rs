@@ -1,5 +1,5 @@
-//! Which scene of the demo is told, and when the next one begins: by what is to be seen and for how long it was told,
-//! not by the clock, so that a slow machine plays the same demo more slowly.
+//! Order and timing of the demo's scenes: by what the screen shows and for how long the caption was shown, not by the
+//! clock, so that a slow machine plays the same demo more slowly.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::captions::{
     one_moves, somebody_waits, your_turn,
 };
 
-/// What is to be seen while nobody needs a whole GPU, in this order.
+/// Scenes before the claim of a whole GPU, in this order.
 const OPENING: &[Say] = &[busy_but_idle, hog_at_cap, both_burst];
 
-/// What comes of the claim of a whole GPU: the newest that is true is told.
+/// Scenes around the claim of a whole GPU: the newest true one is told.
 const STORY: &[Say] = &[
     both_burst,
     somebody_waits,
@@ -23,31 +23,31 @@ const STORY: &[Say] = &[
     bursts_return,
 ];
 
-/// For how long a scene is told at least before the next one begins: two lines are read in that time.
+/// Shortest time for a scene, enough to read two lines.
 const LEAST: Duration = Duration::from_millis(3_500);
-/// For how long the claim of a whole GPU runs after it was told of, and for how long the end is told.
+/// How long the claim of a whole GPU runs after its caption, and how long the last scene lasts.
 const LAST: Duration = Duration::from_secs(5);
-/// A scene that is not to be seen for so long is left out where a later one is: a slow machine has time for it.
+/// A scene that does not appear within this time is skipped if a later one can be told.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A scene that is not to be seen for so long is left out: on other GPUs than the demo's own some never are.
+/// A scene that does not appear within this time is skipped: on other GPUs than the demo's own some never do.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Where the demo is.
+/// State of the direction.
 #[derive(Debug, Default)]
 pub(super) struct Direction {
     scene: usize,
-    /// When the scene's turn came, and when it was told first.
+    /// When the scene's turn came, and when its caption was first shown.
     turn: Option<Duration>,
     told: Option<Duration>,
-    /// When the claim of a whole GPU was first told to run, and when both bursts were told to be back.
+    /// When the caption of the claim of a whole GPU first appeared, and that of both bursts after it.
     runs: Option<Duration>,
     back: Option<Duration>,
-    /// When something was told last.
+    /// When a caption last appeared.
     last: Duration,
 }
 
 impl Direction {
-    /// What is told at a time from the start.
+    /// The caption at a time from the start.
     pub(super) fn say(&mut self, at: Duration, now: &Snapshot, story: &Story) -> Option<String> {
         let words = if self.opened() {
             self.story(at, now, story)
@@ -60,12 +60,12 @@ impl Direction {
         words
     }
 
-    /// Whether all that is to be seen before was told: somebody may need a whole GPU.
+    /// Whether all scenes before the claim of a whole GPU have been told.
     pub(super) fn opened(&self) -> bool {
         self.scene >= OPENING.len()
     }
 
-    /// Whether the claim of a whole GPU has been told of for long enough.
+    /// Whether the claim of a whole GPU has been shown for long enough.
     pub(super) fn seen(&self, at: Duration) -> bool {
         self.runs.is_some_and(|from| at >= from + LAST)
     }
@@ -163,7 +163,7 @@ mod tests {
         snapshot(busy, [80.0, 70.0], [LLAMA, EVAL])
     }
 
-    /// What is said at each tenth of a second, until the time is over.
+    /// The captions at each tenth of a second, until the time is over.
     fn play(
         direction: &mut Direction,
         from: u64,
@@ -199,7 +199,7 @@ mod tests {
             let until = told
                 .iter()
                 .find(|(_, w)| !w.as_ref().is_some_and(|w| w.contains("idle")));
-            // The bursts are to be seen already; the first scene has its time all the same, and the hog may still come.
+            // The bursts are visible already, but the first scene has its time, and the hog may still come.
             let until = until.expect("the next scene").0;
             let late = (seen + 23_500).min(30_000);
             assert_eq!(until, burst.max(late), "{slow}");
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn the_third_claim_comes_when_the_bursts_were_told_and_goes_when_it_was() {
         let mut direction = Direction::default();
-        // The hog is not to be seen here: its scene is left out after a while, since the next one is.
+        // The hog never appears here: its scene is skipped after a while, because the next one can be told.
         play(&mut direction, 0, 24_000, &bursting(99.0));
         assert!(!direction.opened());
         play(&mut direction, 24_000, 26_900, &bursting(99.0));

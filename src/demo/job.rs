@@ -1,5 +1,5 @@
-//! The demo's programs: ordinary users of the CUDA driver that know nothing of gshare. They load
-//! `libcuda.so.1` by its name, as any program does.
+//! The demo's programs: ordinary users of the CUDA driver without any knowledge of gshare. They load `libcuda.so.1`
+//! by its name, as any program does.
 
 use std::ffi::{CStr, CString};
 use std::io::Write;
@@ -16,7 +16,7 @@ pub const JOB_ARGUMENT: &str = "__demo-job";
 /// What a job does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Job {
-    /// Launches a kernel again and again.
+    /// Launches a kernel repeatedly.
     Steady {
         /// Kernel name, which the registry of durations knows.
         kernel: String,
@@ -29,7 +29,7 @@ pub enum Job {
         /// Pause after each launch, in milliseconds.
         pause_ms: u64,
     },
-    /// Computes with weights that it has written once, and prints their checksum again and again.
+    /// Computes with weights that it has written once, and prints their checksum repeatedly.
     Model {
         /// Kernel name, which the registry of durations knows.
         kernel: String,
@@ -39,10 +39,10 @@ pub enum Job {
         weights_mib: usize,
         /// Pause after each launch, in milliseconds.
         pause_ms: u64,
-        /// Whether it is done when its input ends.
+        /// Ends when its input ends.
         ends: bool,
     },
-    /// Takes memory until it is refused, says so, and works on with what it has.
+    /// Allocates memory until it is refused, reports that, and continues with what it has.
     Hog {
         /// MiB of each step.
         step_mib: usize,
@@ -54,13 +54,13 @@ pub enum Job {
         /// MiB that it holds.
         mib: usize,
     },
-    /// Takes memory, computes, and holds the memory a while: [`TOY`] in the shell of the demo.
+    /// Allocates memory, computes, and holds the memory for a while: [`TOY`] in the shell of the demo.
     Toy {
-        /// MiB that it takes.
+        /// MiB to allocate.
         mib: usize,
-        /// Seconds for which it computes.
+        /// Seconds of computing.
         compute_s: u64,
-        /// Seconds for which it holds its memory then.
+        /// Seconds of holding the memory afterwards.
         hold_s: u64,
     },
 }
@@ -264,10 +264,10 @@ fn toy(
     Ok(())
 }
 
-/// Between two checksums of a model's weights.
+/// Time between two checksums of a model's weights.
 const CHECKSUM: Duration = Duration::from_millis(500);
 
-/// Sets it when the input ends; nothing that is read there means anything.
+/// Sets it when the input ends; the input itself is ignored.
 fn when_input_ends(done: &Arc<AtomicBool>) {
     let done = Arc::clone(done);
     std::thread::spawn(move || {
@@ -286,7 +286,7 @@ fn model(
     let mut work = Work::new(context, kernel)?;
     let mut next = Instant::now();
     while !done.load(Ordering::Relaxed) {
-        // Several at a time, as trainings do: the GPU has work while the processor is with others.
+        // Several at a time, as in a training, so that the GPU has work while the processor is elsewhere.
         work.launches(AT_A_TIME, context, 528, 256)?;
         std::thread::sleep(pause);
         if Instant::now() >= next {
@@ -298,9 +298,9 @@ fn model(
     Ok(())
 }
 
-/// Launches of a job that computes all the time, before it looks at what came of them.
+/// Launches of a busy job between two checks of its results.
 const AT_A_TIME: u64 = 4;
-/// How a line begins that ends with the checksum of a model's weights.
+/// Beginning of a line with the checksum of a model's weights.
 pub(super) const WEIGHTS: &str = "checksum of the weights ";
 
 /// Memory with known contents.
@@ -318,7 +318,7 @@ impl Weights {
         Ok(Self { buffer })
     }
 
-    /// Of what is in the GPU's memory now.
+    /// Checksum of the present contents of the GPU's memory.
     fn checksum(&self, context: &Context) -> Result<u64, CudaError> {
         let mut data = vec![0; self.buffer.bytes];
         context.read(self.buffer, &mut data)?;
@@ -360,7 +360,7 @@ fn hog(context: &Context, step: usize, every: Duration) -> Result<(), CudaError>
     }
 }
 
-/// A kernel that counts its launches in device memory, so that what it did can be checked.
+/// A kernel that counts its launches in device memory, as a proof of its work.
 struct Work {
     function: Function,
     counter: Buffer,
@@ -407,7 +407,7 @@ impl Work {
     }
 }
 
-/// PTX of a kernel of this name: its first thread adds one to the word that it is given.
+/// PTX of a kernel of this name: its first thread adds one to its argument's word.
 fn program(name: &str) -> (CString, CString) {
     let text = format!(
         ".version 7.0\n.target sm_50\n.address_size 64\n\
@@ -419,7 +419,7 @@ fn program(name: &str) -> (CString, CString) {
          ld.global.u64 %rd2, [%rd1];\nadd.u64 %rd2, %rd2, 1;\nst.global.u64 [%rd1], %rd2;\n\
          done:\nret;\n}}\n"
     );
-    // Neither has a NUL: the names are this module's own words.
+    // Neither has a NUL: the names are constants of this module.
     (
         CString::new(text).unwrap_or_default(),
         CString::new(name).unwrap_or_else(|_| CStr::to_owned(c"kernel")),

@@ -1,4 +1,4 @@
-//! Playing the demo on the screen.
+//! The demo on the screen.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::{Cast, direct};
 use crate::command::args::DemoArgs;
 use crate::station::Station;
 
-/// Plays with the screen on top, until it is closed or the time is over.
+/// Plays with the screen until it is closed or the time is over.
 pub(super) fn on_screen(
     args: &DemoArgs,
     station: &Station,
@@ -34,7 +34,7 @@ pub(super) fn on_screen(
     played.map(|()| 0)
 }
 
-/// How often the demo looks at the service and at what it is asked.
+/// Interval at which the demo looks at the service and at requests.
 pub(super) const BEAT: Duration = Duration::from_millis(200);
 
 fn play(
@@ -47,7 +47,7 @@ fn play(
     let mut waiting: Vec<&Actor> = ACTORS.iter().collect();
     let mut narrator = Narrator::default();
     let mut paused = false;
-    // Time of the play, which a pause stops.
+    // Time of the play; a pause stops it.
     let (mut at, mut looked) = (Duration::ZERO, Instant::now());
     while !feeder.updates.is_closed() && args.duration.is_none_or(|d| started.elapsed() < d) {
         let passed = looked.elapsed();

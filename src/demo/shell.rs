@@ -15,13 +15,13 @@ use super::TOY;
 use crate::command::out::note;
 use crate::station::Station;
 
-/// How long a shell may take to end with its terminal.
+/// Longest time for a shell to end with its terminal.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Runs the shell to its end, or to that of its terminal, and gives its exit code.
+/// Runs the shell to its end, or to that of its terminal, and returns its exit code.
 pub(super) fn run(station: &Station) -> anyhow::Result<i32> {
     let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
-    // By a link, so that kernels of Jupyter that are installed here name the program itself: they stay.
+    // By a link, so that Jupyter kernels that are installed here name the program itself.
     let bin = station.dir().join("shell");
     std::fs::create_dir(&bin)?;
     let program = std::env::current_exe().context("cannot find the program itself")?;
@@ -42,7 +42,7 @@ pub(super) fn run(station: &Station) -> anyhow::Result<i32> {
     runtime.block_on(async {
         let mut hangup = signal(SignalKind::hangup())?;
         let mut terminate = signal(SignalKind::terminate())?;
-        // What the terminal's keys send is the shell's own matter.
+        // The shell handles the signals of the terminal's keys.
         let _keys = [
             signal(SignalKind::interrupt())?,
             signal(SignalKind::quit())?,

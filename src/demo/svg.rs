@@ -12,7 +12,7 @@ const CELL: (u32, u32) = (8, 17);
 const PAGE: &str = "#10151c";
 const INK: &str = "#d6dde6";
 
-/// A colour of 24 bits; the picture has no palette for others.
+/// A 24-bit colour; the picture has no palette for others.
 fn hex(colour: Color) -> Option<String> {
     match colour {
         Color::Rgb(r, g, b) => Some(format!("#{r:02x}{g:02x}{b:02x}")),
@@ -27,7 +27,7 @@ fn style(cell: &Cell) -> (String, Option<String>, bool) {
     (ink, hex(cell.bg), bold)
 }
 
-/// The cells as a picture (SVG), with their colours of 24 bits.
+/// The cells as a picture (SVG), with 24-bit colours.
 pub(super) fn svg(buf: &Buffer) -> String {
     let (w, h) = CELL;
     let (columns, rows) = (u32::from(buf.area.width), u32::from(buf.area.height));

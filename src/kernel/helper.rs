@@ -1,8 +1,8 @@
-//! A small process with a user's own rights, for what the service must not do as root: looking at the files of the user's
-//! kernels and Jupyter servers, asking them, and writing into the output of their notebooks. The service starts one for each user
-//! who has kernels; more than one if those kernels were not all started with the same groups.
+//! A small process with a user's own rights, for actions that the service must not do as root: reading the files of
+//! the user's kernels and Jupyter servers, querying the servers, and writing into the output of notebooks. The
+//! service starts one per user with kernels, and more if those kernels were started with different groups.
 //!
-//! A line of JSON in, a line out for each that asks. It ends when the service does.
+//! A line of JSON in, and a line out for each query. It ends when the service does.
 
 use std::fs;
 use std::io::{self, BufRead, Write};
@@ -19,31 +19,31 @@ use super::servers::{Asker, Sought};
 /// First argument of the process.
 pub const ARGUMENT: &str = "__notebooks";
 
-/// What the service wants.
+/// Requests of the service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wanted {
-    /// What Jupyter says of these kernels; answered with one line, a list of [`Seen`].
+    /// Query the state of these kernels; answered with one line, a list of [`Seen`].
     Look(Vec<Sought>),
-    /// Whether the connection file of a claim's kernel is gone; answered with `true` or `false`.
+    /// Check whether the connection file of a claim's kernel is gone; answered with `true` or `false`.
     Gone {
-        /// The claim's number.
+        /// Number of the claim.
         claim: u64,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A line for the output of a kernel.
+    /// Write a line into the output of a kernel.
     Say {
-        /// The kernel's process.
+        /// Pid of the kernel.
         pid: i32,
-        /// When it started, in clock ticks since boot: the same number may be another's by now.
+        /// Its start in clock ticks since boot; the pid may have been reused.
         start_ticks: u64,
         /// The line.
         text: String,
     },
 }
 
-/// The arguments with which a process takes those rights for good; one without them keeps what it has.
+/// Arguments with which a process takes those rights for good; without them it keeps its own.
 #[must_use]
 pub fn arguments(rights: &Rights) -> Vec<String> {
     let numbers = [rights.uid, rights.gid].into_iter();
@@ -51,8 +51,8 @@ pub fn arguments(rights: &Rights) -> Vec<String> {
     all.map(|id| id.to_string()).collect()
 }
 
-/// Becomes the user: the standard library can give a process a user and a group, but not the user's other groups, and a home
-/// may lie where only a group may go.
+/// Becomes the user: the standard library can set the user and a group, but not the supplementary groups, and access
+/// to a home directory may depend on them.
 fn become_user(arguments: &[String]) -> io::Result<()> {
     let wrong = || io::Error::other("its arguments are a user and groups, as numbers");
     let ids = arguments.iter().map(|a| a.parse::<u32>());
@@ -71,10 +71,11 @@ fn become_user(arguments: &[String]) -> io::Result<()> {
 /// Serves until its input ends.
 ///
 /// # Errors
+///
 /// When it may not act as the user of its arguments, or the answers cannot be written.
 pub fn run(arguments: &[String]) -> io::Result<()> {
     become_user(arguments)?;
-    // Another process of the same user must not steer one that the service has started.
+    // Other processes of the same user must not control it.
     let _ = nix::sys::prctl::set_dumpable(false);
     let mut out = io::stdout().lock();
     let mut asker = Asker::default();
@@ -98,7 +99,7 @@ pub fn run(arguments: &[String]) -> io::Result<()> {
                 text,
             }) => {
                 if gshare_enforcer::proc::key(pid).is_some_and(|k| k.start_ticks == start_ticks) {
-                    // A reader that does not listen misses a line; it is on the screen as well.
+                    // A reader that does not listen misses a line, which is also on the screen.
                     let _ = say(pid, &text);
                 }
             }
@@ -108,9 +109,9 @@ pub fn run(arguments: &[String]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a line into what a kernel has as its standard error. A kernel of Python has put a pipe there that it reads
-/// itself and sends on to the notebook, under the cell that ran last; that needs no program inside of it. Nothing else
-/// than a pipe is written to, and nothing waits for one that is full.
+/// Writes a line into a kernel's standard error. A Python kernel has a pipe there that it reads itself and forwards
+/// to the notebook, below the last cell that ran; no code inside the kernel is needed. Only a pipe is written to, and
+/// a full one is skipped.
 fn say(pid: i32, text: &str) -> io::Result<()> {
     let path = format!("/proc/{pid}/fd/2");
     if !fs::metadata(&path)?.file_type().is_fifo() {

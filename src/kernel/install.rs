@@ -1,5 +1,5 @@
-//! Putting wrapped kernelspecs into place, and taking them away. A kernelspec is made beside its place and renamed
-//! into it, so that Jupyter sees all of it or nothing.
+//! Installs and removes wrapped kernelspecs. A kernelspec is made in a temporary place and renamed, so that Jupyter
+//! sees all of it or nothing.
 
 use std::fs;
 use std::io;
@@ -7,32 +7,32 @@ use std::path::{Path, PathBuf};
 
 use super::spec::{Kernel, is_name};
 
-/// What came of it.
+/// Result of an installation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It was not there.
     Installed,
-    /// It was there, with other contents.
+    /// It was there with other contents.
     Replaced,
-    /// It was there as it is now.
+    /// It was there with the same contents.
     Unchanged,
 }
 
-/// Why a kernelspec was not put into place, or not taken away.
+/// Why a kernelspec could not be installed or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     /// Jupyter would not find it.
     #[error("`{0}` is not a name for a kernel: use letters, digits, `-`, `.` and `_`")]
     Name(String),
-    /// Another kernel, which gshare has not made, has the name.
+    /// Another kernel, not made by gshare, has the name.
     #[error("{} is a kernel that gshare has not made", .0.display())]
     Foreign(PathBuf),
-    /// The disk.
+    /// A file operation failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// File or directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -44,10 +44,11 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> InstallError + '_ {
     }
 }
 
-/// Puts a copy of `from` with another `kernel.json` into `kernels` under a name.
+/// Installs a copy of `from` with another `kernel.json` into `kernels` under a name.
 ///
 /// # Errors
-/// When the name is taken by a kernel of others, or the disk refuses.
+///
+/// When another kernel has the name, or a file operation fails.
 pub fn install(
     from: &Kernel,
     json: &str,
@@ -76,7 +77,7 @@ pub fn install(
     copy(&from.dir, new.path())?;
     let file = new.path().join("kernel.json");
     fs::write(&file, json).map_err(at(&file))?;
-    // A directory for temporary files is closed to others.
+    // Temporary directories are private; make it readable.
     fs::set_permissions(
         new.path(),
         std::os::unix::fs::PermissionsExt::from_mode(0o755),
@@ -102,10 +103,11 @@ pub fn install(
     }
 }
 
-/// Takes a kernelspec away that gshare has made.
+/// Removes a kernelspec that gshare has made.
 ///
 /// # Errors
-/// When it is not gshare's, or the disk refuses.
+///
+/// When it is not gshare's, or a file operation fails.
 pub fn remove(kernel: &Kernel) -> Result<(), InstallError> {
     if kernel.made_from().is_none() {
         return Err(InstallError::Foreign(kernel.dir.clone()));
@@ -113,7 +115,7 @@ pub fn remove(kernel: &Kernel) -> Result<(), InstallError> {
     fs::remove_dir_all(&kernel.dir).map_err(at(&kernel.dir))
 }
 
-/// The other files of a kernelspec (logos, scripts), whatever lies in it but directories.
+/// The other files of a kernelspec (logos, scripts), without directories.
 fn others(dir: &Path) -> Result<Vec<PathBuf>, InstallError> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).map_err(at(dir))? {

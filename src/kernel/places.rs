@@ -8,26 +8,26 @@ use std::path::{Path, PathBuf};
 
 use super::spec::Kernel;
 
-/// What of the environment decides where kernelspecs are.
+/// Environment that determines where kernelspecs are.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
     /// Home directory.
     pub home: Option<PathBuf>,
-    /// `JUPYTER_PATH`: directories before all others.
+    /// `JUPYTER_PATH`: directories that come first.
     pub jupyter_path: Option<OsString>,
-    /// `JUPYTER_DATA_DIR`: in the place of the user's own.
+    /// `JUPYTER_DATA_DIR`: replaces the user's own.
     pub data_dir: Option<PathBuf>,
     /// `XDG_DATA_HOME`.
     pub data_home: Option<PathBuf>,
-    /// Prefix of the Python environment in use, if there is one.
+    /// Prefix of the active Python environment, if there is one.
     pub prefix: Option<PathBuf>,
-    /// The machine's own, in the order in which Jupyter looks.
+    /// The machine's directories, in Jupyter's order.
     pub system: Vec<PathBuf>,
 }
 
 impl Surroundings {
-    /// Those of this process. The Python environment is the active one (`VIRTUAL_ENV`, `CONDA_PREFIX`), else the one that
-    /// the `jupyter` on PATH runs in.
+    /// The environment of this process. The Python environment is the active one (`VIRTUAL_ENV`, `CONDA_PREFIX`),
+    /// otherwise that of the `jupyter` on PATH.
     #[must_use]
     pub fn of_this_process() -> Self {
         let dir = |name: &str| {
@@ -50,7 +50,7 @@ impl Surroundings {
         }
     }
 
-    /// The user's own directory of data.
+    /// The user's own data directory.
     #[must_use]
     pub fn user_dir(&self) -> Option<PathBuf> {
         self.data_dir.clone().or_else(|| match &self.data_home {
@@ -59,7 +59,7 @@ impl Surroundings {
         })
     }
 
-    /// All directories in which kernelspecs are looked for; the first that has a name wins.
+    /// All directories with kernelspecs; the first with a given name wins.
     #[must_use]
     pub fn kernel_dirs(&self) -> Vec<PathBuf> {
         let named = self.jupyter_path.iter().flat_map(env::split_paths);
@@ -78,7 +78,7 @@ impl Surroundings {
         dirs
     }
 
-    /// Every kernelspec that Jupyter would offer, by name; files that cannot be read are left out and told.
+    /// Every kernelspec that Jupyter offers, by name, and errors for unreadable files.
     #[must_use]
     pub fn kernels(&self) -> (Vec<Kernel>, Vec<String>) {
         let (mut kernels, mut problems) = (Vec::<Kernel>::new(), Vec::new());
@@ -100,7 +100,7 @@ impl Surroundings {
     }
 }
 
-/// Where a new kernelspec goes.
+/// Destination of a new kernelspec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Target {
     /// For this user; for root, for everybody.
@@ -108,16 +108,17 @@ pub enum Target {
     Default,
     /// For this user.
     User,
-    /// Into the Python environment in use.
+    /// Into the active Python environment.
     SysPrefix,
     /// Below this directory, in `share/jupyter/kernels`.
     Prefix(PathBuf),
 }
 
 impl Target {
-    /// The directory that holds the kernelspecs there.
+    /// The directory of kernelspecs there.
     ///
     /// # Errors
+    ///
     /// When there is no such place, in a sentence.
     pub fn dir(&self, around: &Surroundings, root: bool) -> Result<PathBuf, String> {
         let base = match self {

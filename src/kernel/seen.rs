@@ -1,15 +1,15 @@
-//! What the helper says of a user's kernels. It runs as that user, who can stop it and put something else in its place.
+//! The helper's report about a user's kernels. It runs as that user, who can replace it, so the report is untrusted.
 
 use serde::{Deserialize, Serialize};
 
-/// Longest name that is passed on, in characters.
+/// Maximum length of a name, in characters.
 pub(super) const NAME: usize = 1024;
-/// Longest id and longest state, in bytes.
+/// Maximum length of an id or a state, in bytes.
 const WORD: usize = 256;
-/// Most kernels of a user.
+/// Maximum number of kernels per user.
 const KERNELS: usize = 4096;
 
-/// What a server says of a kernel.
+/// A server's report about a kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     /// Its id.
@@ -20,15 +20,16 @@ pub struct Seen {
     pub state: Option<String>,
     /// Last activity, Unix milliseconds.
     pub active_ms: Option<u64>,
-    /// Clients that are connected.
+    /// Number of connected clients.
     pub connections: Option<u64>,
     /// Pid of the server.
     pub server: i32,
 }
 
-/// Reads a list of them; what is larger than the helper writes it is none of its words.
+/// Reads a list of reports; entries larger than the helper's limits are dropped.
 ///
 /// # Errors
+///
 /// When the line is no such list.
 pub fn read(line: &str) -> serde_json::Result<Vec<Seen>> {
     let mut all: Vec<Seen> = serde_json::from_str(line)?;

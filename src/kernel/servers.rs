@@ -1,8 +1,7 @@
-//! What the Jupyter servers of a user say of their kernels: which notebook each belongs to now, and whether it works.
+//! Queries the Jupyter servers of a user about their kernels: the present notebook of each, and whether it works.
 //!
-//! A server writes its address and its token into `jpserver-PID.json` in the directory where it keeps the connection
-//! files of its kernels (jupyter_server, `serverapp.py`). Only its user can read that file; so whoever asks here must be
-//! that user.
+//! A server writes its address and token into `jpserver-PID.json` in the directory of its kernels' connection files
+//! (jupyter_server, `serverapp.py`). Only its user can read that file, so this must run as that user.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,32 +20,32 @@ use super::web::Address;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest time for all servers of a user together.
 const WHOLE: Duration = Duration::from_secs(15);
-/// Longest time for which a server that did not answer is left alone.
+/// Longest pause before a server without an answer is queried again.
 const REST: Duration = Duration::from_secs(60);
-/// Longest answer that is read, in bytes: of some thousand notebooks.
+/// Longest answer, in bytes, enough for thousands of notebooks.
 const LONGEST: usize = 1 << 20;
 /// Longest file of a server, in bytes.
 const FILE: u64 = 64 << 10;
-/// Most files that are looked into, most servers that are asked, and most tokens that one is asked with, at a time.
+/// Maximum number of files read, servers queried, and tokens tried per server, at a time.
 const FILES: usize = 256;
 const SERVERS: usize = 16;
 const TOKENS: usize = 4;
 
-/// A kernel of which something is to be known.
+/// A kernel whose state is requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sought {
-    /// Its id, as Jupyter has it.
+    /// Its id in Jupyter.
     pub id: String,
-    /// Where its connection file is.
+    /// Directory of its connection file.
     pub dir: PathBuf,
     /// Its process.
     pub pid: i32,
 }
 
-/// A server's own file.
+/// The file of a server.
 #[derive(Debug, Deserialize)]
 struct Server {
-    /// Where that lies.
+    /// Its path.
     #[serde(skip)]
     file: PathBuf,
     url: String,
@@ -55,15 +54,15 @@ struct Server {
     pid: i32,
     #[serde(default)]
     root_dir: String,
-    /// Its socket file, if it listens on one.
+    /// Path of its socket, if it listens on one.
     #[serde(default)]
     sock: String,
-    /// Whether it speaks TLS; the address of one with a socket file does not say so.
+    /// Whether it uses TLS; the address of a server with a socket file does not tell.
     #[serde(default)]
     secure: bool,
 }
 
-/// A session, and a kernel, as a server lists them: what is of use here. The rest is not kept, whatever its size.
+/// The needed fields of a session and its kernel in a server's list; the rest is skipped, whatever its size.
 #[derive(Deserialize)]
 struct Session {
     #[serde(rename = "type", default)]
@@ -83,7 +82,7 @@ struct Kernel {
     connections: Option<u64>,
 }
 
-/// Reads a server's file, if it is this user's own and its server lives.
+/// Reads a server's file, if it belongs to this user and its server lives.
 fn read(path: &Path) -> Option<Server> {
     let file = fs::OpenOptions::new()
         .read(true)
@@ -102,7 +101,7 @@ fn read(path: &Path) -> Option<Server> {
     (alive && server.pid > 0).then_some(server)
 }
 
-/// The servers whose files lie in a directory.
+/// The servers with files in a directory.
 fn servers(dir: &Path) -> Vec<Server> {
     let mine = |name: &str| name.starts_with("jpserver-") && name.ends_with(".json");
     let files = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -113,7 +112,7 @@ fn servers(dir: &Path) -> Vec<Server> {
     found.take(SERVERS).collect()
 }
 
-/// The token that JupyterHub gave a process in its environment.
+/// The token in a process's environment, from JupyterHub.
 fn token_in(pid: i32) -> Option<String> {
     let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let lines = environ.split(|b| *b == 0);
@@ -122,8 +121,8 @@ fn token_in(pid: i32) -> Option<String> {
 }
 
 impl Server {
-    /// `GET /api/...` below the server's address, which has the hub's prefix already. The question is no use of the
-    /// server: it must not keep one alive that is to end when nobody uses it.
+    /// `GET /api/...` below the server's address, which includes the hub's prefix. The query must not count as use of
+    /// the server, or it would keep an unused server alive.
     fn get<T: DeserializeOwned>(
         &self,
         what: &str,
@@ -137,7 +136,7 @@ impl Server {
         Ok(serde_json::from_slice(&text)?)
     }
 
-    /// The name of a session: where its file is, or what it is called.
+    /// The name of a session: the path of its file, or its own name.
     fn path_of(&self, session: &Session) -> Option<String> {
         let path = match session.kind.as_str() {
             "notebook" if !session.path.is_empty() => {
@@ -174,24 +173,24 @@ impl Server {
         Ok(list.into_iter().filter_map(of).collect())
     }
 
-    /// All its kernels, also those that belong to nothing.
+    /// All its kernels, including those without a session.
     fn others(&self, token: &str, patience: Duration) -> io::Result<Vec<Seen>> {
         let list: Vec<Kernel> = self.get("kernels", token, patience)?;
         Ok(list.into_iter().map(|k| self.seen(k, None)).collect())
     }
 }
 
-/// Asks the servers of a user, again and again. A server that does not answer is asked less often, so that it does
-/// not keep the others waiting.
+/// Queries the servers of a user repeatedly. A server that does not answer is queried less often, so that it does not
+/// delay the others.
 #[derive(Debug, Default)]
 pub struct Asker {
-    /// Servers by their file, since a file may name any process: how often in a row they have not answered, and
-    /// when they are asked again.
+    /// Servers by their file, because a file may name any process: number of failures in a row, and the time of the
+    /// next query.
     silent: BTreeMap<PathBuf, (u32, Instant)>,
 }
 
 impl Asker {
-    /// What is known of some kernels. Those of which nothing is known are left out.
+    /// State of some kernels; unknown ones are left out.
     pub fn look(&mut self, sought: &[Sought]) -> Vec<Seen> {
         let end = Instant::now() + WHOLE;
         let mut found: Vec<Seen> = Vec::new();
@@ -201,7 +200,7 @@ impl Asker {
         for dir in dirs {
             let mut open: Vec<&Sought> = sought.iter().filter(|s| s.dir == dir).collect();
             let mut servers = servers(dir);
-            // Those that answer do not wait for those that do not.
+            // Servers that answered before come first.
             servers.sort_by_key(|server| self.silent.get(&server.file).map(|(times, _)| *times));
             for server in servers {
                 let left = end.saturating_duration_since(Instant::now());
@@ -232,14 +231,14 @@ impl Asker {
         let now = Instant::now();
         let (times, until) = self.silent.entry(server).or_insert((0, now));
         *times += 1;
-        // The first time may be chance.
+        // The first failure may be an accident.
         let rest = Duration::from_secs(1 << (*times).min(6)).min(REST);
         *until = if *times == 1 { now } else { now + rest };
     }
 }
 
-/// What a server may take as its token. One of JupyterHub has none in its file; the hub gave it its own, and through it
-/// its kernels. Somebody may have several such servers at a time, each with another token.
+/// Possible tokens of a server. One of JupyterHub has none in its file; the hub gave it one, which its kernels
+/// inherit. A user may have several such servers at a time, each with another token.
 fn tokens(server: &Server, open: &[&Sought]) -> Vec<String> {
     if !server.token.is_empty() {
         return vec![server.token.clone()];
@@ -257,7 +256,7 @@ fn tokens(server: &Server, open: &[&Sought]) -> Vec<String> {
     found
 }
 
-/// Asks one server of the kernels that are still sought in its directory.
+/// Queries one server about the remaining kernels in its directory.
 fn ask(
     server: &Server,
     open: &mut Vec<&Sought>,
@@ -307,7 +306,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers as Jupyter does, to whoever has its token; gives what it was asked.
+    /// A server that answers like Jupyter to requests with its token; returns the requests.
     fn serve(answers: usize, taken: &'static str) -> (u16, std::thread::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let port = listener.local_addr().expect("named").port();
@@ -359,7 +358,7 @@ mod tests {
             r#"{{"url": "http://127.0.0.1:{port}/user/ada/", "token": "s3", "pid": {own}, "root_dir": "/home/ada"}}"#
         );
         fs::write(dir.path().join("jpserver-1.json"), text).expect("written");
-        // Neither a server that has gone nor half a file is in the way.
+        // A server that has ended, and an incomplete file, do no harm.
         fs::write(
             dir.path().join("jpserver-2.json"),
             r#"{"url": "http://127.0.0.1:1/", "pid": 4194304000}"#,

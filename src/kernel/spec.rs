@@ -1,4 +1,4 @@
-//! One kernelspec: reading it, and the same one behind `gshare kernel exec`.
+//! One kernelspec: reading it, and wrapping its command in `gshare kernel exec`.
 
 use std::fs;
 use std::io;
@@ -10,17 +10,17 @@ use super::places::on_path;
 
 /// Largest `kernel.json` that is read, in bytes.
 const LARGEST: u64 = 1 << 20;
-/// Key below `metadata` under which gshare keeps what it made the copy from.
+/// Key below `metadata` with the origin of gshare's copy.
 const MARK: &str = "gshare";
 
 /// A kernelspec on disk.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// Its name: that of its directory, in lower case as Jupyter keeps it.
+    /// Its name: that of its directory, in lower case as in Jupyter.
     pub name: String,
     /// Its directory.
     pub dir: PathBuf,
-    /// What its `kernel.json` says.
+    /// Contents of its `kernel.json`.
     json: Map<String, Value>,
 }
 
@@ -32,7 +32,7 @@ pub enum SpecError {
     Unreadable {
         /// File.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The file is not a kernelspec.
@@ -40,12 +40,12 @@ pub enum SpecError {
     Invalid {
         /// File.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with it.
         why: String,
     },
 }
 
-/// The part of a GPU that a kernel claims, as arguments of `gshare kernel exec`, and in words.
+/// The size of a kernel's claim, as arguments of `gshare kernel exec`, and in words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     /// Arguments, in the order of the manual.
@@ -97,20 +97,20 @@ impl Kernel {
         words.map(str::to_owned).collect()
     }
 
-    /// What people see.
+    /// Its displayed name.
     #[must_use]
     pub fn display_name(&self) -> &str {
         let shown = self.json.get("display_name").and_then(Value::as_str);
         shown.unwrap_or(&self.name)
     }
 
-    /// The kernel that gshare made this one from; `None` for kernels of others.
+    /// The original of a kernel that gshare made; `None` for other kernels.
     #[must_use]
     pub fn made_from(&self) -> Option<&str> {
         self.mark()?.get("kernel")?.as_str()
     }
 
-    /// The size with which gshare made this one, as it is shown.
+    /// The size with which gshare made it, for display.
     #[must_use]
     pub fn size(&self) -> Option<&str> {
         self.mark()?.get("size")?.as_str()
@@ -120,8 +120,8 @@ impl Kernel {
         self.json.get("metadata")?.get(MARK)
     }
 
-    /// The program with an absolute path. Jupyter runs a bare `python` with the interpreter of its own server, which it
-    /// cannot do for a word in the middle of a command: so that interpreter is looked for now.
+    /// The program with an absolute path. Jupyter replaces a bare `python` by the interpreter of its own server, but
+    /// not for a word inside a command, so the interpreter is resolved now.
     fn program(&self, name: &str) -> Result<String, String> {
         if name.contains('/') || name.contains('{') {
             return Ok(name.to_owned());
@@ -142,9 +142,10 @@ impl Kernel {
             })
     }
 
-    /// The same kernel behind `gshare kernel exec`: the text of its `kernel.json`.
+    /// The text of a `kernel.json` that runs the same kernel through `gshare kernel exec`.
     ///
     /// # Errors
+    ///
     /// When its program cannot be found, in a sentence.
     pub fn wrapped(
         &self,
@@ -171,7 +172,7 @@ impl Kernel {
             Value::Object(metadata) => {
                 metadata.insert(MARK.into(), mark);
             }
-            // Jupyter would refuse the file that it is copied from, too.
+            // Jupyter would refuse the original, too.
             _ => return Err(format!("kernel {}: `metadata` is not an object", self.name)),
         }
         let text = serde_json::to_string_pretty(&json).map_err(|e| e.to_string())?;
@@ -190,7 +191,7 @@ impl Kernel {
     }
 }
 
-/// Whether Jupyter takes a name of a kernel: ASCII letters, digits, `-`, `.` and `_`.
+/// Whether Jupyter accepts a kernel name: ASCII letters, digits, `-`, `.` and `_`.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');

@@ -1,9 +1,9 @@
-//! One question to a web server of the same user on this machine: over TCP or a socket file, with TLS where it wants
-//! that.
+//! One request to a web server of the same user on this machine: over TCP or a socket file, with TLS if the server
+//! uses it.
 //!
-//! The question carries the user's token. So it goes only to a socket of which the kernel says that this user has it:
-//! whoever took the port of a server that has ended gets nothing. That is also why no certificate is looked at: a
-//! server's own is mostly one that it has signed itself, and it would say less than the kernel does.
+//! The request carries the user's token, so it is sent only to a socket that the kernel attributes to this user: a
+//! process that took the port of a server that has ended gets nothing. For the same reason certificates are not
+//! checked: most servers use self-signed ones, which prove less than the kernel does.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -22,13 +22,13 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureSch
 
 /// Longest head of an answer, in bytes.
 const HEAD: usize = 32 << 10;
-/// The kernel's word for a socket that listens (`TCP_LISTEN`, hexadecimal).
+/// The kernel's code for a listening socket (`TCP_LISTEN`, hexadecimal).
 const LISTENS: &str = "0A";
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// A port, on whichever addresses of this machine.
+    /// A port, on any address of this machine.
     Port(u16),
     /// A socket file.
     File(PathBuf),
@@ -37,21 +37,20 @@ pub(super) enum Place {
 /// A server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
-    /// Where it listens.
     pub place: Place,
-    /// Whether it speaks TLS.
+    /// Whether it uses TLS.
     pub tls: bool,
-    /// Its name, as its user has it.
+    /// Host name, as in the user's file.
     pub host: String,
-    /// What its paths begin with; no `/` at the end.
+    /// Prefix of its paths, without a `/` at the end.
     pub prefix: String,
 }
 
 impl Address {
-    /// Reads an address as Jupyter writes it: `https://localhost:8888/user/ada/`, or
-    /// `http+unix://%2Frun%2Fjupyter.sock/` beside the path of the socket file itself.
+    /// Parses an address from Jupyter: `https://localhost:8888/user/ada/`, or `http+unix://%2Frun%2Fjupyter.sock/`
+    /// with the path of the socket file itself.
     pub(super) fn read(url: &str, sock: &str, secure: bool) -> Option<Self> {
-        // Such a thing ends a line of the question.
+        // Such a character would end a line of the request.
         if url.bytes().any(|b| b.is_ascii_control() || b == b' ') {
             return None;
         }
@@ -85,11 +84,11 @@ impl Address {
         })
     }
 
-    /// `GET` of a path below the prefix: the body of the answer, if that is a success.
+    /// `GET` of a path below the prefix; returns the body of a successful answer.
     ///
     /// # Errors
-    /// When the server is not there, is not this user's, does not answer in time, at too great a length, or otherwise
-    /// than with success.
+    ///
+    /// When the server is gone, is another user's, or its answer is late, too long, or no success.
     pub(super) fn get(
         &self,
         path: &str,
@@ -105,7 +104,7 @@ impl Address {
             stream: self.connect(patience)?,
             end,
         };
-        // Nothing is sent in pieces to a server that speaks this version of the protocol.
+        // HTTP/1.0, so that the answer is not chunked.
         let mut question = format!(
             "GET {}{path} HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\n",
             self.prefix, self.host
@@ -127,7 +126,7 @@ impl Address {
         match &self.place {
             Place::Port(port) => {
                 let stream = TcpStream::connect_timeout(&listener(*port)?, patience)?;
-                // Again, now that there is a connection: the server may have gone in between.
+                // Checked again after connecting: the server may have ended in between.
                 listener(*port)?;
                 Ok(Stream::Port(stream))
             }
@@ -136,7 +135,7 @@ impl Address {
     }
 }
 
-/// Where a socket of this user listens on a port.
+/// Address of this user's listening socket on a port.
 fn listener(port: u16) -> io::Result<SocketAddr> {
     let own = nix::unistd::Uid::effective().as_raw();
     let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
@@ -154,7 +153,7 @@ fn listener(port: u16) -> io::Result<SocketAddr> {
     })
 }
 
-/// The address in a line of `/proc/net/tcp` or `tcp6`, if somebody's socket listens on a port there.
+/// The address in a line of `/proc/net/tcp` or `tcp6`, if this user's socket listens on the port.
 fn listens(line: &str, port: u16, uid: u32) -> Option<SocketAddr> {
     let mut words = line.split_ascii_whitespace();
     let (address, state, owner) = (words.nth(1)?, words.nth(1)?, words.nth(3)?);
@@ -162,7 +161,7 @@ fn listens(line: &str, port: u16, uid: u32) -> Option<SocketAddr> {
     if state != LISTENS || owner.parse() != Ok(uid) || u16::from_str_radix(at, 16) != Ok(port) {
         return None;
     }
-    // Words of four bytes, each as this processor has it.
+    // Words of four bytes, in this processor's order.
     let mut bytes = Vec::new();
     for start in (0..address.len()).step_by(8) {
         let word = u32::from_str_radix(address.get(start..start + 8)?, 16).ok()?;
@@ -180,7 +179,7 @@ fn listens(line: &str, port: u16, uid: u32) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, port))
 }
 
-/// Connects to a socket file behind which this user listens. One with a full queue is not waited for.
+/// Connects to a socket file on which this user listens. A full queue is not waited for.
 fn at_file(path: &Path) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket: OwnedFd = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -195,7 +194,7 @@ fn at_file(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Asks, and reads the answer to its end.
+/// Sends the request, and reads the answer to its end.
 fn ask(mut stream: impl Read + Write, question: &str, longest: usize) -> io::Result<Vec<u8>> {
     stream.write_all(question.as_bytes())?;
     stream.flush()?;
@@ -206,7 +205,7 @@ fn ask(mut stream: impl Read + Write, question: &str, longest: usize) -> io::Res
         match stream.read(&mut part) {
             Ok(0) => break,
             Ok(n) => answer.extend_from_slice(&part[..n]),
-            // Tornado says no goodbye on TLS.
+            // Tornado closes TLS without a notice.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -231,14 +230,14 @@ fn ask(mut stream: impl Read + Write, question: &str, longest: usize) -> io::Res
     Ok(body)
 }
 
-/// The head of an answer, and where its body starts.
+/// The head of an answer, and the position of its body.
 fn head(answer: &[u8]) -> Option<(&str, usize)> {
     let seen = &answer[..answer.len().min(HEAD)];
     let end = seen.windows(4).position(|w| w == b"\r\n\r\n")?;
     Some((std::str::from_utf8(&seen[..end]).ok()?, end + 4))
 }
 
-/// Whether all of an answer that says how long it is has come.
+/// Whether an answer with a length is complete.
 fn whole(answer: &[u8]) -> bool {
     head(answer).is_some_and(|(head, start)| {
         let mut fields = head.lines().filter_map(|l| l.split_once(':'));
@@ -255,7 +254,7 @@ enum Stream {
     File(UnixStream),
 }
 
-/// A connection that lasts for so long at most, whatever trickles in.
+/// A connection with a time limit for everything.
 #[derive(Debug)]
 struct Bounded {
     stream: Stream,
@@ -308,12 +307,12 @@ impl Write for Bounded {
     }
 }
 
-/// Takes whatever a server shows: who it is, the kernel has said.
+/// Accepts any certificate: the kernel has identified the server.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 
 impl AnyCertificate {
-    /// A signature by a certificate that says nothing says nothing either.
+    /// Without trust in the certificate, its signature proves nothing.
     fn signature() -> HandshakeSignatureValid {
         HandshakeSignatureValid::assertion()
     }
@@ -446,13 +445,13 @@ mod tests {
         }
     }
 
-    /// What comes of a server that says this to whoever connects, and how long it took.
+    /// The result for a server with this answer, and the time that it took.
     fn said(answer: &'static [u8], slowly: bool) -> (io::Result<Vec<u8>>, Duration) {
         let (got, took, _) = says(answer, slowly, false);
         (got, took)
     }
 
-    /// The same, with what the server heard; `tls`: its file says that it speaks TLS.
+    /// The same, with what the server received; `tls`: its file announces TLS.
     fn says(
         answer: &'static [u8],
         slowly: bool,
@@ -486,7 +485,7 @@ mod tests {
         (got, took, thread.join().expect("served"))
     }
 
-    /// More than anybody reads here.
+    /// Longer than the limit.
     static LONG: [u8; 60_000] = {
         let mut text = [b' '; 60_000];
         let start = *b"HTTP/1.0 200 OK\r\n\r\n";
@@ -541,7 +540,7 @@ mod tests {
         }
     }
 
-    /// A server that speaks TLS with this certificate, prints where it listens and then what it was asked.
+    /// A server that speaks TLS with this certificate, prints its port and then the requests.
     const SPEAKS_TLS: &str = "
 import socket, ssl, sys
 at, cert, key = sys.argv[1:]
@@ -567,7 +566,7 @@ except OSError as error:
     print(error)
 ";
 
-    /// Certificates in a directory: one that is in order, one for another name, one that is over. None where no `openssl` is.
+    /// Certificates in a directory: a valid one, one for another name, an expired one. None without `openssl`.
     fn certificates(dir: &Path) -> Option<[&'static str; 3]> {
         let openssl = |words: &str| {
             let mut command = Command::new("openssl");
@@ -582,7 +581,7 @@ except OSError as error:
         made.then_some(["own", "other", "over"])
     }
 
-    /// The kernel says whose a server is; a certificate of its own makes it nobody else.
+    /// The kernel identifies a server's owner; a certificate does not change that.
     #[test]
     fn a_false_server_gets_no_token_whatever_certificate_it_shows() {
         let test = "a_false_server_gets_no_token_whatever_certificate_it_shows";
@@ -632,7 +631,7 @@ except OSError as error:
             let heard = line();
             server.wait().expect("ended");
             let what = format!("own {own}, {certificate}, file {file}: {got:?}, {heard}");
-            // What the user's own process hears it could read from the user's files.
+            // The user's own process could read the token from the user's files anyway.
             assert_eq!(got.is_ok_and(|body| body == b"[]"), own, "{what}");
             assert_eq!(heard.contains("secret"), own, "{what}");
         }

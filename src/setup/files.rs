@@ -1,7 +1,7 @@
-//! Files of an installation: what has to be done to each, what was there before, and how it comes back.
+//! Files of an installation: the step for each, the previous state, and its restoration.
 //!
-//! Before a file is touched, its former self lies in the backup and the entry in the manifest, so that an
-//! installation that was cut short is undone too.
+//! Before a file is changed, its previous contents are in the backup and its entry in the manifest, so that an
+//! interrupted installation can be undone, too.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Write};
@@ -17,20 +17,20 @@ use crate::command::out;
 use crate::hash::sha256;
 use crate::launcher;
 
-/// What is done to one target.
+/// The step for one target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Nothing is there yet.
     Install,
     /// Something else is there.
     Replace,
-    /// What setup put there was changed since: that lies beside the new one.
+    /// The file was changed since setup installed it: the changed file is kept beside the new one.
     Supersede,
-    /// It is there already.
+    /// It is already up to date.
     Same,
     /// The administrator has changed it: it stays.
     Keep,
-    /// The administrator has removed it: it stays away.
+    /// The administrator has removed it: it stays removed.
     Gone,
 }
 
@@ -39,7 +39,7 @@ impl Step {
         matches!(self, Self::Install | Self::Replace | Self::Supersede)
     }
 
-    /// The line that is printed.
+    /// Its printed line.
     pub(super) fn line(self, tree: &Tree, target: &Target) -> String {
         let path = tree.shown(&target.path);
         let shown = match &target.what {
@@ -63,7 +63,7 @@ impl Step {
     }
 }
 
-/// What was at a path before.
+/// Previous state of a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum Before {
     Nothing,
@@ -84,7 +84,7 @@ enum Before {
 struct Entry {
     path: PathBuf,
     before: Before,
-    /// Hash of what was installed.
+    /// Hash of the installed contents.
     digest: String,
 }
 
@@ -92,13 +92,13 @@ struct Entry {
 struct Manifest {
     version: String,
     entries: Vec<Entry>,
-    /// Directories that were made, parents first.
+    /// Created directories, parents first.
     dirs: Vec<PathBuf>,
-    /// The state directory was there before.
+    /// The state directory existed before.
     state_was_there: bool,
 }
 
-/// The memory of an installation.
+/// The record of an installation.
 #[derive(Debug)]
 pub(super) struct Installed {
     tree: Tree,
@@ -108,7 +108,7 @@ pub(super) struct Installed {
 }
 
 impl Installed {
-    /// Reads the manifest in this directory of the tree; there is none before the first installation.
+    /// Reads the manifest in this directory of the tree; empty before the first installation.
     pub(super) fn load(tree: Tree, dir: &Path) -> Result<Self, Failure> {
         let file = tree.shown(&dir.join("manifest.json"));
         let (manifest, new) = match own(&tree, &dir.join("manifest.json")) {
@@ -120,7 +120,7 @@ impl Installed {
                 (manifest, false)
             }
             Err(e) if e.kind() == ErrorKind::NotFound => (Manifest::default(), true),
-            // A user who may not read it may still see what would change.
+            // A user without access may still see what would change.
             Err(e) if e.raw_os_error() == Some(libc::EACCES) => (Manifest::default(), true),
             Err(e) => return Err(cannot("read", &file, &e)),
         };
@@ -137,22 +137,22 @@ impl Installed {
         self.new
     }
 
-    /// Remembers whether the service's state was there before the first installation.
+    /// Records whether the service's state existed before the first installation.
     pub(super) fn note_state(&mut self, state: &Path) {
         self.manifest.state_was_there = self.tree.find(state).is_ok();
     }
 
-    /// The same, to make something in it.
+    /// The tree, to create something in it.
     pub(super) fn tree_mut(&mut self) -> &mut Tree {
         &mut self.tree
     }
 
-    /// The tree that it is in.
+    /// The tree of the installation.
     pub(super) fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// What has to be done to a target.
+    /// The step for a target.
     pub(super) fn step(&self, target: &Target) -> Result<Step, Failure> {
         let shown = self.tree.shown(&target.path);
         let Some(found) =
@@ -181,7 +181,7 @@ impl Installed {
         self.manifest.entries.iter().find(|e| e.path == path)
     }
 
-    /// Carries a step out.
+    /// Carries out a step.
     pub(super) fn apply(&mut self, target: &Target, step: &Step) -> Result<(), Failure> {
         if !step.changes() {
             return Ok(());
@@ -206,7 +206,7 @@ impl Installed {
             .iter_mut()
             .find(|e| e.path == target.path)
         {
-            // What was there before the first installation stays the backup.
+            // The backup stays that of before the first installation.
             Some(entry) => entry.digest = digest,
             None => {
                 let before = self.back_up(&target.path)?;
@@ -227,7 +227,7 @@ impl Installed {
         written.map_err(|e| cannot("write", &shown, &e))
     }
 
-    /// Makes the directories above a path; those that are new are remembered.
+    /// Creates the directories above a path, and records the new ones.
     fn make_dirs(&mut self, path: &Path) -> Result<(), Failure> {
         let made = self.tree.make_dirs(path);
         let made = made.map_err(|(dir, error)| cannot("make", &dir, &error))?;
@@ -297,7 +297,7 @@ impl Installed {
         Ok(())
     }
 
-    /// Puts everything back; how many files were edited and stay.
+    /// Restores everything; returns the number of edited files, which stay.
     pub(super) fn undo(self, state: &Path, dry: bool) -> Result<usize, Failure> {
         let mut kept = 0;
         for entry in self.manifest.entries.iter().rev() {
@@ -333,7 +333,7 @@ impl Installed {
                 removed.map_err(|e| cannot("remove", &shown, &e))?;
             }
             for dir in self.manifest.dirs.iter().rev() {
-                // What others put there in the meantime keeps it.
+                // A directory with others' files stays.
                 let _ = self.tree.place(dir).map(|dir| fs::remove_dir(&*dir));
             }
         }
@@ -377,7 +377,7 @@ impl Installed {
     }
 }
 
-/// Fails before anything is changed if a target could not be written.
+/// Fails before any change if a target cannot be written.
 pub(super) fn check_writable<'a>(
     tree: &Tree,
     targets: impl Iterator<Item = &'a Path>,
@@ -410,12 +410,12 @@ pub(super) fn check_writable<'a>(
     Ok(())
 }
 
-/// Where an edited file stays when a new one takes its place.
+/// Where an edited file is kept when a new one replaces it.
 fn beside(path: &Path) -> PathBuf {
     path.with_added_extension("edited")
 }
 
-/// Puts a file or a link at `path` in one step: whoever runs the old file goes on with it.
+/// Replaces `path` by a file or link in one step, so that running programs are not affected.
 fn place(path: &Path, what: &What, mode: u32) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     match what {
@@ -437,7 +437,7 @@ fn place(path: &Path, what: &What, mode: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// What somebody else wrote is no memory of ours: it would have root write files of their choice.
+/// A file that others could write is not trusted as a record: root would restore files of their choice.
 const NOT_OURS: &str = "it belongs to another user, or others can write it";
 
 fn is_own(meta: &fs::Metadata) -> bool {
@@ -445,7 +445,7 @@ fn is_own(meta: &fs::Metadata) -> bool {
     own && meta.mode() & 0o022 == 0
 }
 
-/// Reads a file of the memory: one that only this user can have written.
+/// Reads a file of the record that only this user can have written.
 fn own(tree: &Tree, path: &Path) -> io::Result<Vec<u8>> {
     let place = tree.place(path)?;
     let dir = place.parent().unwrap_or(Path::new("/")).metadata()?;
@@ -470,7 +470,7 @@ fn digest(target: &Target) -> String {
     }
 }
 
-/// Identifies what is at a path; `None` if nothing is.
+/// A hash of what is at a path; `None` if nothing is.
 fn digest_of(tree: &Tree, path: &Path) -> io::Result<Option<String>> {
     let gone = |e: &io::Error| matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
     let place = match tree.place(path) {
@@ -540,7 +540,7 @@ mod tests {
             [Step::Replace, Step::Install, Step::Install]
         );
         assert_eq!(install(root, &targets), [Step::Same; 3]);
-        // An upgrade replaces what setup wrote, and an untouched configuration.
+        // An upgrade replaces files that setup wrote, and an unchanged configuration.
         for target in &mut targets {
             target.what = What::File(b"2".to_vec());
         }
@@ -606,7 +606,7 @@ mod tests {
         let root = tempfile::tempdir().expect("dir");
         let root = root.path();
         let mut known = loaded(root).expect("readable");
-        // The manifest is written, the file is not: a directory stands in its way.
+        // The manifest is written, the file is not: a directory is in its way.
         fs::create_dir(root.join("x")).expect("dir");
         fs::write(root.join("x/y"), "").expect("file");
         let link = Target {
@@ -644,7 +644,7 @@ mod tests {
         ];
         let mut known = loaded(&root).expect("readable");
         for target in &targets {
-            // Where the link leads, within the tree, there may be nothing yet.
+            // The target of the link may not exist in the tree yet.
             if let Ok(step) = known.step(target) {
                 let _ = known.apply(target, &step);
             }
@@ -686,7 +686,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("dir");
         let root = dir.path();
         fs::create_dir(root.join("memory")).expect("made");
-        // A backup of their choice would come back as a file of root's, with the mode that they name.
+        // A backup of their choice would be restored as root's file, with a mode of their choice.
         let text = r#"{"version":"0","entries":[{"path":"/x","before":{"File":{"backup":"/etc/passwd","mode":2541,
             "uid":0,"gid":0,"modified_s":0,"modified_ns":0}},"digest":"-"}],"dirs":[],"state_was_there":false}"#;
         let manifest = root.join("memory/manifest.json");
@@ -699,7 +699,7 @@ mod tests {
             set(&manifest, mode);
             assert!(loaded(root).is_err(), "{dir_mode:o} {mode:o}");
         }
-        // And one that is: its backups are those beside it.
+        // A trusted manifest: its backups are those beside it.
         let set = fs::set_permissions(&manifest, Permissions::from_mode(0o600));
         set.expect("set");
         let known = loaded(root).expect("its own");

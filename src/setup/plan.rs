@@ -1,4 +1,4 @@
-//! What an installation consists of: each file, where it goes, and who owns it afterwards.
+//! Contents of an installation: each file, its place, and its owner.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use gshare_artifacts::Part;
 const UNIT: &str = include_str!("../../config/systemd/gshared.service");
 const PROFILE: &str = include_str!("../../config/systemd/gshare.sh");
 
-/// Where a package manager keeps the list of files of its `gshare`.
+/// List of the files of the package `gshare`.
 const PACKAGE_LIST: &str = "/var/lib/dpkg/info/gshare.list";
 
 /// Whether the program was installed by a package.
@@ -56,7 +56,7 @@ impl Layout {
     }
 }
 
-/// What a target holds.
+/// Contents of a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum What {
     /// A file with these bytes.
@@ -71,7 +71,7 @@ pub(super) struct Target {
     pub(super) path: PathBuf,
     pub(super) what: What,
     pub(super) mode: u32,
-    /// The administrator's to change or remove: neither replaced nor put back then.
+    /// A configuration that the administrator may change or remove: then it is neither replaced nor restored.
     pub(super) config: bool,
     /// The launcher, which needs its capability.
     pub(super) launcher: bool,
@@ -152,7 +152,7 @@ fn launcher_in(prefix: &Path) -> Result<Target, Failure> {
     })
 }
 
-/// Where it lies.
+/// Its path.
 pub(super) fn launcher_path(prefix: &Path) -> PathBuf {
     prefix.join("lib/gshare").join(launcher::NAME)
 }

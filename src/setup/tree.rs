@@ -1,5 +1,5 @@
-//! The tree that an installation goes into. It may be somebody else's, as an image that a user builds: links in it are
-//! followed as they would be with the tree as the root directory, and lead nowhere outside.
+//! The tree of an installation. It may belong to another user, such as an image that a user builds: links in it are
+//! resolved with the tree as the root directory, and never lead outside.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::Mode;
 
-/// Most bytes of a file: gshare's own largest, as a build for debugging, has a fifth.
+/// Maximum bytes of a file: five times gshare's own largest, a debug build.
 const LONGEST: u64 = 1 << 30;
 
 /// The tree. Paths in it are written as they are seen from inside: `/usr/bin`.
@@ -21,7 +21,7 @@ pub(super) struct Tree {
     top: Option<OwnedFd>,
 }
 
-/// A place in the tree, by the directory that it was found in: what others do to the tree meanwhile does not move it.
+/// A place in the tree, relative to an open directory: changes of the tree by others do not move it.
 #[derive(Debug)]
 pub(super) struct Place {
     _dir: OwnedFd,
@@ -38,7 +38,8 @@ impl std::ops::Deref for Place {
 
 impl Tree {
     /// # Errors
-    /// When it cannot be opened; that it is not there is no error.
+    ///
+    /// When it cannot be opened; a missing directory is no error.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let top = match open(path, flags, Mode::empty()) {
@@ -52,14 +53,15 @@ impl Tree {
         })
     }
 
-    /// A path as people see it.
+    /// A path for display.
     pub(super) fn shown(&self, path: &Path) -> PathBuf {
         self.path.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Opens what is there, links followed within the tree; nothing can be read or written through it.
+    /// Opens a path, with links resolved within the tree; the handle cannot read or write.
     ///
     /// # Errors
+    ///
     /// The kernel's.
     pub(super) fn find(&self, path: &Path) -> io::Result<OwnedFd> {
         let top = self.top.as_ref().ok_or(ErrorKind::NotFound)?;
@@ -75,9 +77,10 @@ impl Tree {
         Ok(openat2(top, below, how)?)
     }
 
-    /// The place of a file whose directory is there. The last part of the path is not followed if it is a link.
+    /// The place of a file in an existing directory. The last part of the path is not resolved if it is a link.
     ///
     /// # Errors
+    ///
     /// The kernel's.
     pub(super) fn place(&self, path: &Path) -> io::Result<Place> {
         let invalid = || io::Error::from(ErrorKind::InvalidInput);
@@ -92,10 +95,11 @@ impl Tree {
         Ok(Place { _dir: dir, path })
     }
 
-    /// Makes the directories above a path; gives those that are new, parents first.
+    /// Creates the directories above a path; returns the new ones, parents first.
     ///
     /// # Errors
-    /// With the directory that could not be made.
+    ///
+    /// With the directory that could not be created.
     pub(super) fn make_dirs(&mut self, path: &Path) -> Result<Vec<PathBuf>, (PathBuf, io::Error)> {
         if self.top.is_none() {
             fs::create_dir_all(&self.path).map_err(|e| (self.path.clone(), e))?;
@@ -126,10 +130,11 @@ pub(super) fn is_dir(file: &OwnedFd) -> io::Result<bool> {
     Ok(stat.st_mode & libc::S_IFMT == libc::S_IFDIR)
 }
 
-/// Reads a file, but through no link in its place.
+/// Reads a file, but never through a link in its place.
 ///
 /// # Errors
-/// The kernel's; a link is one (`ELOOP`). And where there is no file, or one of more than 1 GiB.
+///
+/// The kernel's, including `ELOOP` for a link; and for no file, or one of more than 1 GiB.
 pub(super) fn read(place: &Path) -> io::Result<Vec<u8>> {
     use io::Read;
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;

@@ -1,4 +1,4 @@
-//! What setup asks of systemd.
+//! Setup's calls to systemd.
 
 use std::process::Command;
 
@@ -8,9 +8,9 @@ use crate::command::failure::{self, Failure};
 use crate::command::out;
 
 const UNIT: &str = "gshared.service";
-/// Seconds that servers of MPS get to end.
+/// Seconds for MPS servers to end.
 const MPS_QUIT_S: u32 = 2;
-/// Above all units that hold claims.
+/// Parent of all units with claims.
 const CLAIMS: &str = "gshare.slice";
 
 fn systemctl(arguments: &[&str]) -> Result<bool, Failure> {
@@ -51,10 +51,11 @@ pub(super) fn plan(changed: bool) -> Result<Vec<String>, Failure> {
     Ok(lines)
 }
 
-/// Starts the service, or starts it anew after a change.
+/// Starts the service, or restarts it after a change.
 ///
 /// # Errors
-/// When it does not start; what it said is in the text.
+///
+/// When it does not start; its output is in the text.
 pub(super) fn start(changed: bool) -> Result<(), Failure> {
     systemctl(&["daemon-reload"])?;
     systemctl(&["enable", "--quiet", UNIT])?;
@@ -81,15 +82,15 @@ pub(super) fn start(changed: bool) -> Result<(), Failure> {
     .with_hint("fix that, then: sudo systemctl start gshared && gshare doctor"))
 }
 
-/// Stops the service, and what it leaves.
+/// Stops the service, and removes its remains.
 pub(super) fn stop() -> Result<(), Failure> {
     systemctl(&["disable", "--now", "--quiet", UNIT])?;
     leave()
 }
 
-/// Takes away what the stopped service has left, unless processes of claims still live there.
+/// Removes the remains of the stopped service, unless processes of claims still live there.
 pub(super) fn leave() -> Result<(), Failure> {
-    // Without the service no program would be let through them any more.
+    // Without the service no program would be admitted any more.
     if let Err(error) = gshare_enforcer::device::Guard::lift_all() {
         out::note(&format!(
             "gshare could not remove its device filters: {error}. Programs without a claim may be kept from GPUs until \
@@ -99,13 +100,13 @@ pub(super) fn leave() -> Result<(), Failure> {
     if members() == 0 {
         end_mps();
         systemctl(&["stop", CLAIMS])?;
-        // The pages of claims that are over; the next boot would take them anyway.
+        // Pages of ended claims; the next boot would remove them anyway.
         let _ = std::fs::remove_dir_all("/run/gshare");
     }
     Ok(())
 }
 
-/// The service's control daemons of MPS outlive it; nobody has use for them any more.
+/// Ends the service's MPS control daemons, which outlive it.
 fn end_mps() {
     let config = gshare_config::Config::load(gshare_config::Mode::System).unwrap_or_default();
     let Some(program) = mps::find_program(config.mps.control.as_deref()) else {
@@ -123,17 +124,17 @@ fn end_mps() {
     }
 }
 
-/// Units were removed.
+/// Reloads systemd after units were removed.
 pub(super) fn reload() -> Result<(), Failure> {
     systemctl(&["daemon-reload"])?;
-    // What it failed with before is nobody's business any more.
+    // Clears its earlier failure.
     let _ = Command::new("systemctl")
         .args(["reset-failed", UNIT])
         .output();
     Ok(())
 }
 
-/// How many processes of claims run.
+/// Number of running processes of claims.
 pub(super) fn members() -> usize {
     gshare_enforcer::cgroup::UnitTree::members("gshare")
 }

@@ -1,4 +1,4 @@
-//! What a station leaves behind if its program ends without dropping it: ended here when a signal ends a benchmark.
+//! Remains of a station whose program ends without dropping it: ended here when a signal ends a benchmark.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How long a service may take to end.
+/// Longest wait for the end of a service.
 const END: Duration = Duration::from_secs(5);
 
 /// The stations of this program that have not been dropped.
@@ -36,7 +36,7 @@ fn with<T>(f: impl FnOnce(&mut Vec<Remains>) -> T) -> T {
 }
 
 impl Remains {
-    /// Remembers them, in place of what was known of this station.
+    /// Stores them, replacing what was known of this station.
     pub(super) fn remember(&self) {
         with(|all| {
             all.retain(|r| r.dir != self.dir);
@@ -44,12 +44,12 @@ impl Remains {
         });
     }
 
-    /// The station in this directory is dropped.
+    /// Forgets the station in this directory after it was dropped.
     pub(super) fn forget(dir: &Path) {
         with(|all| all.retain(|r| r.dir != dir));
     }
 
-    /// Ends everything that claims still run.
+    /// Ends all programs of its claims.
     pub(super) fn end_members(&self) {
         let snapshot = Client::connect(&self.run.join("gshared.sock")).and_then(|mut client| {
             let _ = client.set_read_timeout(Some(END));
@@ -92,7 +92,7 @@ impl Remains {
         if let Some(pid) = self.service {
             let pid = Pid::from_raw(pid.cast_signed());
             let until = Instant::now() + END;
-            // It is a child of this program: until somebody waits for it, it can be waited for here.
+            // It is a child of this program, so it can be waited for here.
             let _ = kill(pid, Signal::SIGTERM);
             let flags = nix::sys::wait::WaitPidFlag::WNOHANG;
             while nix::sys::wait::waitpid(pid, Some(flags))

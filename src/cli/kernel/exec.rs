@@ -1,7 +1,6 @@
-//! `gshare kernel exec`: becomes a kernel at once, in a claim that holds nothing until its first CUDA call.
+//! `gshare kernel exec`: executes a kernel at once, in a claim that holds nothing until its first CUDA call.
 //!
-//! Nothing stands between Jupyter and its kernel: a service that is away, full or slow leaves the kernel without a
-//! claim, not Jupyter without a kernel.
+//! A missing, full or slow service leaves the kernel without a claim, but never Jupyter without a kernel.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -16,8 +15,8 @@ use super::super::claim::{granted, shown_command, sized};
 use super::super::failure::{self, Failure};
 use super::super::{Outcome, connect, exec, out};
 
-/// Longest wait for the service. Jupyter waits a minute for a kernel; two seconds were too few for twenty at once on two
-/// processors.
+/// Longest wait for the service. Jupyter waits a minute for a kernel; two seconds were too short for twenty at once
+/// on two processors.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(socket: Option<&Path>, args: &ExecArgs) -> Outcome {
@@ -54,7 +53,7 @@ fn claim(socket: Option<&Path>, args: &ExecArgs) -> Result<Granted, Failure> {
     granted(reply.map_err(silent)?)
 }
 
-/// A service that does not answer in time has not broken anything.
+/// A service that does not answer in time is not an error of the kernel.
 fn silent(error: ClientError) -> Failure {
     let late = |e: &io::Error| matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
     match error {

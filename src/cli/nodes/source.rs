@@ -1,5 +1,5 @@
-//! Where the figures of a machine come from: its service by ssh, or a status file in a shared directory. One thread for
-//! each, so that none waits for another.
+//! Sources of a machine's figures: its service by ssh, or a status file in a shared directory. One thread for each,
+//! so that none waits for another.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,9 +19,9 @@ use super::{Node, Row, SILENT};
 use crate::clock::unix_ms;
 use crate::command::failure::{self, Failure};
 
-/// Between two attempts to reach a machine.
+/// Time between two attempts to reach a machine.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Longest line that is read from a machine, in bytes: snapshots grow with the number of claims.
+/// Longest line from a machine, in bytes: snapshots grow with the number of claims.
 const LONGEST: u64 = 64 << 20;
 /// Largest status file, in bytes.
 const LARGEST_FILE: u64 = 64 << 10;
@@ -31,7 +31,7 @@ const LONGEST_SAID: usize = 300;
 /// A machine, or several.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// What ssh takes as a host.
+    /// A host name for ssh.
     Ssh(OsString),
     /// A directory with status files.
     Files(PathBuf),
@@ -39,7 +39,8 @@ pub(super) enum Source {
 
 impl Source {
     /// # Errors
-    /// What ssh would take for an option.
+    ///
+    /// A name that ssh would take for an option.
     pub(super) fn of(word: OsString) -> Result<Self, Failure> {
         if word.as_bytes().contains(&b'/') {
             return Ok(Self::Files(word.into()));
@@ -56,9 +57,9 @@ impl Source {
 #[derive(Debug, Default)]
 struct State {
     node: Option<Node>,
-    /// When it said that.
+    /// Time of its last state.
     at: Option<Instant>,
-    /// Why it says nothing more.
+    /// Why there is nothing newer.
     lost: Option<String>,
 }
 
@@ -75,7 +76,7 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// Begins to ask all.
+    /// Starts to query all.
     pub(super) fn open(socket: Option<&Path>, sources: Vec<Source>) -> Self {
         let mut all = Self {
             states: States::default(),
@@ -121,13 +122,13 @@ impl Sources {
         all
     }
 
-    /// Whether each has said something, or has failed.
+    /// Whether each has answered or failed.
     pub(super) fn all_told(&self) -> bool {
         let told = |s: &State| s.at.is_some() || s.lost.is_some();
         *locked(&self.unread) == 0 && locked(&self.states).values().all(told)
     }
 
-    /// When the next of those that answer falls silent, unless it says something before.
+    /// When the next machine becomes silent, if it sends nothing before.
     pub(super) fn next_silence(&self) -> Option<Instant> {
         let states = locked(&self.states);
         let answer = states.values().filter(|s| s.lost.is_none());
@@ -151,7 +152,7 @@ impl Sources {
     }
 }
 
-/// What was started to ask is ended with the answer.
+/// Ends the child process with the reader.
 impl Drop for Sources {
     fn drop(&mut self) {
         for program in &self.programs {
@@ -181,7 +182,7 @@ fn tell(states: &States, key: &(usize, String), node: Node) {
     locked(states).insert(key.clone(), state);
 }
 
-/// Takes in what a machine says until it says nothing more; then why.
+/// Handles a machine's output until it ends; returns why it ended.
 fn listen(
     host: &OsString,
     socket: Option<&Path>,
@@ -211,7 +212,7 @@ fn listen(
         return "ssh has no output".to_owned();
     };
     *locked(program) = Some(child);
-    // A program that says much there would stand still if nobody read it.
+    // Read stderr too: a program that writes much there would block.
     let last = Arc::new(Mutex::new(String::new()));
     let said = Arc::clone(&last);
     std::thread::spawn(move || {
@@ -243,7 +244,7 @@ fn listen(
         let _ = child.kill();
         let _ = child.wait();
     }
-    // What it said last may still be on its way.
+    // Its last output may still be on its way.
     std::thread::sleep(Duration::from_millis(50));
     let said = locked(&last).clone();
     wrong.unwrap_or_else(|| match said.is_empty() {
@@ -252,7 +253,7 @@ fn listen(
     })
 }
 
-/// A line that says why there is nothing more.
+/// A line that explains the end.
 fn meant(line: &[u8]) -> Option<String> {
     let line = String::from_utf8_lossy(line);
     let line = line.trim();
@@ -263,7 +264,7 @@ fn meant(line: &[u8]) -> Option<String> {
     Some(printable(line).take(LONGEST_SAID).collect())
 }
 
-/// That ssh cannot be started.
+/// The error if ssh cannot be started.
 pub(super) fn no_ssh(error: &io::Error) -> Failure {
     let failure = Failure::new(failure::NOT_FOUND, format!("cannot start ssh: {error}"));
     match error.kind() {
@@ -272,7 +273,7 @@ pub(super) fn no_ssh(error: &io::Error) -> Failure {
     }
 }
 
-/// Reads the status files of a directory. One that has not changed says nothing new.
+/// Reads the status files of a directory; unchanged ones are skipped.
 fn look(states: &States, n: usize, dir: &Path) {
     let whole = (n, dir.display().to_string());
     let files = match std::fs::read_dir(dir) {
@@ -299,7 +300,7 @@ fn look(states: &States, n: usize, dir: &Path) {
         match known {
             Some((taken, _)) if taken == Some(node.taken_ms) => {}
             Some(_) => tell(states, &key, node),
-            // The first look goes by the clocks, which differ from machine to machine by less than that.
+            // The first look compares clocks, which differ between machines by less than that.
             None if unix_ms().abs_diff(node.taken_ms) < 5_000 => tell(states, &key, node),
             None => {
                 let state = State {
@@ -320,7 +321,7 @@ fn look(states: &States, n: usize, dir: &Path) {
 }
 
 fn read(path: &Path) -> Option<Node> {
-    // A pipe that somebody put there is not waited for.
+    // Do not block on a pipe in that place.
     let mut open = std::fs::OpenOptions::new();
     let open = open.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
     let file = open.open(path).ok()?;

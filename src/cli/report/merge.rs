@@ -1,4 +1,4 @@
-//! Reports of several machines as one.
+//! Reports of several machines, merged into one.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,9 +9,10 @@ use gshare_proto::{
 
 use crate::command::failure::{self, Failure};
 
-/// Reads what `gshare report --json` wrote. A file is named after its machine.
+/// Reads the output of `gshare report --json`. A file is named after its machine.
 ///
 /// # Errors
+///
 /// A file that cannot be read or is no report.
 pub(super) fn read(file: &Path) -> Result<(String, ReportView), Failure> {
     let wrong = |why: String| {
@@ -25,8 +26,8 @@ pub(super) fn read(file: &Path) -> Result<(String, ReportView), Failure> {
     Ok((name, report))
 }
 
-/// Users and projects by name are the same on all machines; GPUs and claims get the name of theirs. Of the time that a service looked
-/// the least counts.
+/// Users and projects of the same name are the same on all machines; GPUs and claims get the name of their machine.
+/// The shortest observed time counts.
 pub(super) fn merged(reports: Vec<(String, ReportView)>) -> ReportView {
     let mut all = ReportView {
         from_ms: reports.iter().map(|r| r.1.from_ms).min().unwrap_or(0),
@@ -60,7 +61,7 @@ pub(super) fn merged(reports: Vec<(String, ReportView)>) -> ReportView {
         }
         all.gpus.append(&mut report.gpus);
         all.worst.append(&mut report.worst);
-        // A point is a mean over its step: shorter steps count for their part of a longer one.
+        // A point is a mean over its step: shorter steps count as fractions of a longer one.
         let part = report.step_ms as f64 / all.step_ms.max(1) as f64;
         for mut user in report.users {
             for point in &mut user.series {
@@ -97,7 +98,7 @@ pub(super) fn merged(reports: Vec<(String, ReportView)>) -> ReportView {
     all
 }
 
-/// Points of several machines, added up where they fall into the same step: what charts and pages draw.
+/// Points of several machines, added up by step, for charts and pages.
 fn in_steps(points: &[HistoryPoint], from_ms: u64, step_ms: u64) -> Vec<HistoryPoint> {
     let mut steps: BTreeMap<u64, HistoryPoint> = BTreeMap::new();
     for point in points {
@@ -117,7 +118,7 @@ fn in_steps(points: &[HistoryPoint], from_ms: u64, step_ms: u64) -> Vec<HistoryP
     steps.into_values().collect()
 }
 
-/// Users by name are the same.
+/// Users of the same name are the same.
 fn add_sharing(all: &mut SharingView, more: SharingView) {
     all.occupied_gpu_s += more.occupied_gpu_s;
     all.left_out += more.left_out;
@@ -132,7 +133,7 @@ fn add_sharing(all: &mut SharingView, more: SharingView) {
     all.users.sort_by_key(harmed);
 }
 
-/// What is not known of one is not known of both, unless that one claimed nothing.
+/// If one value is unknown, the sum is unknown, unless that one claimed nothing.
 fn add(sum: &mut Usage, more: &Usage) {
     let (before, here) = (sum.claimed_gpu_s > 0.0, more.claimed_gpu_s > 0.0);
     let both = |a: Option<f64>, b: Option<f64>| match (a, b) {
@@ -141,7 +142,7 @@ fn add(sum: &mut Usage, more: &Usage) {
         (None, b) if !before => b,
         _ => None,
     };
-    // Of use also the time is kept for which it is known.
+    // For use, keep the time for which it is known.
     if let Some(used) = more.used_gpu_s {
         *sum.used_gpu_s.get_or_insert(0.0) += used;
     }

@@ -1,5 +1,4 @@
-//! The report as a page of one file and as a mail: no script, nothing from elsewhere, users by alias unless asked for
-//! by name.
+//! The report as one HTML file and as a mail: no script, nothing external, users by alias unless names are requested.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,40 +12,40 @@ use super::sharing;
 /// The report with names or aliases.
 pub(super) struct Page<'a> {
     report: &'a ReportView,
-    /// Users by the name that is shown.
+    /// Displayed names of users.
     shown: BTreeMap<&'a str, String>,
-    /// Whether users and what they run are named.
+    /// Whether users and their programs are named.
     names: bool,
-    /// When the first figures of the period are from, in ms since 1970: the drawings begin there.
+    /// Time of the first figures of the period, in ms since 1970, where the drawings begin.
     begun_ms: u64,
 }
 
-/// From this part of its time on a throttled claim is not told to shrink.
+/// No advice to shrink a claim that was throttled for this fraction of its time.
 const THROTTLED: f64 = 0.05;
 
-/// A claim whose use is within so much of its size, in GPUs, is not told to shrink.
+/// No advice to shrink a claim whose use is this close to its size, in GPUs.
 const NEAR: f64 = 0.1;
 
-/// Lines of a mail at most.
+/// Maximum number of lines in a mail.
 const MAIL: usize = 25;
 
-/// What would be enough for a claim that used less than it held.
+/// The sufficient size for a claim that used less than it held.
 struct Enough<'a> {
     held: &'a IdleHolding,
-    /// The mean size that it had, and that it needed, in GPUs.
+    /// Its mean size and its mean need, in GPUs.
     size: f64,
     needed: f64,
 }
 
 impl Enough<'_> {
-    /// GPU seconds that others could have had.
+    /// GPU seconds that others could have used.
     fn freed(&self) -> f64 {
         (self.size - self.needed) * self.held.held_s
     }
 }
 
-/// The size that a claim needed on average, in steps of 0.05; none where it was throttled, nearly full or not measured.
-/// Use is GPU time or SM activity, whichever is more: in turns the share is GPU time.
+/// The mean need of a claim, in steps of 0.05; none if it was throttled, nearly full or not measured. Use is GPU time
+/// or SM activity, whichever is larger: in turns the share is GPU time.
 fn enough(held: &IdleHolding) -> Option<Enough<'_>> {
     let usage = &held.usage;
     let used = match (usage.used_gpu_s, usage.busy_gpu_s) {
@@ -61,7 +60,7 @@ fn enough(held: &IdleHolding) -> Option<Enough<'_>> {
     (size - used / held.held_s > NEAR && needed < size).then_some(Enough { held, size, needed })
 }
 
-/// A text inside a page.
+/// Escapes a text for a page.
 fn safe(text: &str) -> String {
     let text = text
         .replace('&', "&amp;")
@@ -108,7 +107,7 @@ grid-template-columns:repeat(auto-fit,minmax(15rem,1fr));gap:1rem}\
 @media(max-width:36rem){td,th{padding:.25rem .2rem;font-size:.8rem}td:first-child,.left{white-space:normal;\
 overflow-wrap:anywhere}.more{display:none}}";
 
-/// The unit of the drawings.
+/// Width of the drawings in their units.
 const WIDTH: f64 = 600.0;
 
 impl<'a> Page<'a> {
@@ -137,7 +136,7 @@ impl<'a> Page<'a> {
         self.shown.get(user).map_or("", String::as_str)
     }
 
-    /// What a claim runs, where users are named.
+    /// The program of a claim, if users are named.
     fn what<'h>(&self, held: &'h IdleHolding) -> &'h str {
         match self.names {
             true => held.notebook.as_ref().map_or(&held.what, |n| &n.value),
@@ -145,14 +144,14 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Sizes that would have been enough, the largest gain first.
+    /// Sufficient sizes, the largest gain first.
     fn changes(&self) -> Vec<Enough<'a>> {
         let mut all: Vec<Enough<'_>> = self.report.worst.iter().filter_map(enough).collect();
         all.sort_by(|a, b| b.freed().total_cmp(&a.freed()));
         all
     }
 
-    /// What changes would do, a sentence each.
+    /// The effect of changes, one sentence each.
     fn advice(&self) -> Vec<String> {
         let total = &self.report.total;
         let mut out = Vec::new();
@@ -183,7 +182,7 @@ impl<'a> Page<'a> {
         out
     }
 
-    /// All users together over time: claimed, used and waited for, by moment.
+    /// All users together over time: claimed, used and waited for.
     fn total(&self) -> Vec<HistoryPoint> {
         let mut sums: BTreeMap<u64, HistoryPoint> = BTreeMap::new();
         for point in self.report.users.iter().flat_map(|u| &u.series) {
@@ -199,7 +198,7 @@ impl<'a> Page<'a> {
         sums.into_values().collect()
     }
 
-    /// Used and claimed over time as areas, the waiting as a line; what is not known is a gap.
+    /// Used and claimed over time as areas, waiting as a line; unknown times are gaps.
     fn chart(&self, points: &[HistoryPoint], height: f64, top: f64) -> String {
         let report = self.report;
         let span = report.to_ms.saturating_sub(self.begun_ms).max(1) as f64;
@@ -240,7 +239,7 @@ impl<'a> Page<'a> {
         )
     }
 
-    /// Used of claimed, both of the largest.
+    /// Used of claimed, on the scale of the largest.
     fn bar(usage: &Usage, most: f64) -> String {
         let part = |s: f64| (s / most.max(1e-9)).min(1.0) * 100.0;
         let claimed = part(usage.claimed_gpu_s);
@@ -253,7 +252,7 @@ impl<'a> Page<'a> {
         )
     }
 
-    /// A table with sums of usage, a row each.
+    /// A table with sums of use, one row each.
     fn table(title: &str, rows: &[(String, &Usage)]) -> String {
         let most = rows
             .iter()
@@ -403,7 +402,7 @@ impl<'a> Page<'a> {
         out + "</body></html>\n"
     }
 
-    /// What sharing would have done with runs that had no limits, for the page.
+    /// Effect of sharing on runs without limits, for the page.
     fn sharing(&self) -> String {
         let sentences = sharing::sentences(self.report);
         let Some((first, more)) = sentences.split_first() else {
@@ -434,7 +433,7 @@ impl<'a> Page<'a> {
         out + "\n"
     }
 
-    /// The same for a mail, in at most [`MAIL`] lines of 78 columns.
+    /// The same as a mail, in at most [`MAIL`] lines of 78 columns.
     pub(super) fn mail(&self) -> String {
         let report = self.report;
         let total = &report.total;
@@ -654,7 +653,7 @@ mod tests {
         }
         assert_eq!(html.matches("<tr><td>GPU ").count(), 4);
         assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
-        // Of moments whose use is not known nothing is drawn as unused.
+        // Moments with unknown use must not be drawn as unused.
         let page = Page::new(&report, false);
         let unknown = HistoryPoint {
             claimed: 1.0,
@@ -682,12 +681,13 @@ mod tests {
         }
     }
 
-    /// What a browser draws of these pages, a phone and a desktop wide, on a light or a dark page; none without one.
+    /// These pages as a browser draws them, phone and desktop wide, on a light or a dark page; none without a
+    /// browser.
     fn seen_in_a_browser(pages: &[String], dark: bool) -> Option<String> {
         let dir = tempfile::tempdir().unwrap();
         let mut harness = "<!doctype html><meta charset=\"utf-8\">".to_owned();
         for page in pages {
-            // The page itself allows no script; this one is beside it.
+            // The page itself allows no script; this one is outside it.
             let (head, rest) = page.split_once("<meta http-equiv").unwrap();
             let (_, rest) = rest.split_once('>').unwrap();
             for width in [390, 1200] {

@@ -1,4 +1,4 @@
-//! What sharing would have made of recorded runs, in words.
+//! Effect of sharing on recorded runs, in words.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use gshare_core::units::show_duration;
 use gshare_proto::figures::hours;
 use gshare_proto::{Fared, ReportView, UserFared};
 
-/// What stands above it.
+/// Its heading.
 pub(super) const TITLE: &str = "What sharing would have done";
 
-/// `3`, or `3 to 12` where the two ways to share differ.
+/// `3`, or `3 to 12` if the two ways to share differ.
 fn range<T: Copy>([least, most]: [T; 2], show: impl Fn(T) -> String) -> String {
     let (least, most) = (show(least), show(most));
     match least == most {
@@ -18,8 +18,7 @@ fn range<T: Copy>([least, most]: [T; 2], show: impl Fn(T) -> String) -> String {
     }
 }
 
-/// What would have been gained and what would have gone wrong, and between what the figures range; or why that cannot be
-/// said. Nothing where no program ran without limits.
+/// Gains and harms with their ranges, or why they are unknown. Empty if no program ran without limits.
 pub(super) fn sentences(report: &ReportView) -> Vec<String> {
     if let Some(why) = &report.not_played {
         return vec![format!("Not known yet: {why}.")];

@@ -1,5 +1,5 @@
-//! Recordings: a line that says what the file is, then a JSON object a line with its time first. Lines are
-//! only added, so a recording that was cut off is readable up to its last whole line.
+//! Recordings: a line that identifies the file, then one JSON object per line that begins with its time. Lines are
+//! only added, so a truncated recording is readable up to its last whole line.
 
 use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Seek as _, SeekFrom, Write};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::unix_ms;
 use crate::command::failure::{self, Failure};
 
-/// Version of the file's form.
+/// Version of the file format.
 const VERSION: u32 = 1;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub(super) struct Moment {
     /// The state of everything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) snapshot: Option<Box<Snapshot>>,
-    /// What a screen asked for: rows of the doctor, a history.
+    /// Reply to a request of a screen: rows of the doctor, a history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reply: Option<Reply>,
 }
@@ -48,10 +48,11 @@ fn cannot(path: &Path, what: &str, error: &std::io::Error) -> Failure {
 }
 
 impl Recorder {
-    /// Makes the file; it is readable by its owner only, since it tells what everybody runs.
+    /// Creates the file, readable by its owner only, because it shows what everybody runs.
     ///
     /// # Errors
-    /// When it cannot be made.
+    ///
+    /// When it cannot be created.
     pub(super) fn create(path: &Path) -> Result<Self, Failure> {
         use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
         let file = File::options()
@@ -61,7 +62,7 @@ impl Recorder {
             .mode(0o600)
             .open(path)
             .and_then(|file| {
-                // One that was there already has the permissions that it had.
+                // An existing file keeps its permissions.
                 if file.metadata()?.is_file() {
                     file.set_permissions(Permissions::from_mode(0o600))?;
                 }
@@ -93,7 +94,7 @@ impl Recorder {
         self.failed = written.err();
     }
 
-    /// Writes what can be shown again; nothing more once the disk is full.
+    /// Writes what a replay can show; nothing more once the disk is full.
     pub(super) fn see(&mut self, update: &Update) {
         let (snapshot, reply) = match update {
             Update::Snapshot(snapshot) => (Some(snapshot.clone()), None),
@@ -110,18 +111,18 @@ impl Recorder {
         });
     }
 
-    /// Why nothing is written any more.
+    /// Why nothing more is written.
     pub(super) fn failed(&mut self) -> Option<Failure> {
         let error = self.failed.as_ref()?;
         Some(cannot(&self.path, "write", error))
     }
 }
 
-/// Where the moments of a recording are.
+/// The positions of a recording's moments.
 #[derive(Debug)]
 pub(super) struct Recording {
     file: BufReader<File>,
-    /// Time, and the place of the line in the file.
+    /// Time, and position of the line in the file.
     places: Vec<(u64, u64)>,
 }
 
@@ -132,10 +133,11 @@ struct Time {
 }
 
 impl Recording {
-    /// Reads where everything is.
+    /// Reads the positions of all moments.
     ///
     /// # Errors
-    /// When the file cannot be read, is no recording, or has nothing in it.
+    ///
+    /// When the file cannot be read, is no recording, or is empty.
     pub(super) fn open(path: &Path) -> Result<Self, Failure> {
         let read = |e: std::io::Error| cannot(path, "read", &e);
         let strange = |why: &str| {
@@ -168,12 +170,12 @@ impl Recording {
         Ok(Self { file, places })
     }
 
-    /// How many moments there are.
+    /// Number of moments.
     pub(super) fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// When a moment was, Unix milliseconds.
+    /// Time of a moment, Unix milliseconds.
     pub(super) fn at_ms(&self, index: usize) -> Option<u64> {
         self.places.get(index).map(|(at, _)| *at)
     }
@@ -184,7 +186,7 @@ impl Recording {
         found.min(self.places.len().saturating_sub(1))
     }
 
-    /// Reads a moment; `None` when the file has changed.
+    /// Reads a moment; `None` if the file has changed.
     pub(super) fn read(&mut self, index: usize) -> Option<Moment> {
         let (_, place) = *self.places.get(index)?;
         self.file.seek(SeekFrom::Start(place)).ok()?;

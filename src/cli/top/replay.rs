@@ -9,14 +9,15 @@ use gshare_ui::{Failure as Answer, Feed, Feeder, Frame, Request, Seek, Update, c
 use super::recording::{Moment, Recording};
 use crate::command::failure::{self, Failure};
 
-/// How far a seek goes, in milliseconds.
+/// Length of a seek, in milliseconds.
 const STEP_MS: u64 = 10_000;
-/// Most time between two looks at what is wanted.
+/// Longest time between two looks for requests.
 const BEAT: Duration = Duration::from_millis(100);
 
-/// The last moment of a recording, with what was asked before it.
+/// The last moment of a recording, with the replies before it.
 ///
 /// # Errors
+///
 /// When it cannot be read.
 pub(super) fn last(path: &Path) -> Result<Frame, Failure> {
     let mut recording = Recording::open(path)?;
@@ -65,7 +66,7 @@ struct Player {
     paused: bool,
     /// The next moment.
     next: usize,
-    /// The time in the recording, Unix milliseconds, and when it was.
+    /// Present time in the recording, Unix milliseconds, and when it was set.
     now_ms: f64,
     looked: Instant,
     doctor: Option<Reply>,
@@ -112,7 +113,7 @@ impl Player {
         }
     }
 
-    /// Until the next moment, or the next look.
+    /// Time until the next moment, or the next look.
     fn pause(&self) -> Duration {
         let at = self.recording.at_ms(self.next);
         let Some(at) = at.filter(|_| !self.paused) else {
@@ -143,7 +144,7 @@ impl Player {
             }
         }
         if self.next >= self.recording.len() {
-            // It stands still at its end.
+            // It stops at the end.
             let end = self.recording.at_ms(self.recording.len() - 1);
             self.now_ms = self.now_ms.min(end.unwrap_or(0) as f64);
         }
@@ -199,7 +200,7 @@ impl Player {
         let first = self.recording.at_ms(0).unwrap_or(0) as f64;
         let last = self.recording.at_ms(self.recording.len() - 1);
         self.now_ms = at_ms.clamp(first, (last.unwrap_or(0) as f64).max(first));
-        // The moment there is shown next, also when it stands still.
+        // That moment is shown next, even while paused.
         self.next = self.recording.find(self.now_ms as u64);
         if let Some(at) = self.recording.at_ms(self.next) {
             self.now_ms = self.now_ms.max(at as f64);
