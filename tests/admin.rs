@@ -1,4 +1,4 @@
-//! `gshare admin`: drain, kill, quotas, GPUs that are let go for a reset, and the record of it.
+//! `gshare admin`: drain, kill, guarantees, GPUs that are released for a reset, and the audit log.
 
 use crate::support;
 
@@ -40,7 +40,7 @@ fn a_drained_gpu_starts_nothing_until_it_is_opened_again() {
     assert!(text.ends_with("undo: gshare admin undrain 1"), "{text}");
     assert!(!text.contains('\x1b'), "{text:?}");
 
-    // A claim that wants it waits, and says why.
+    // A claim that needs it waits, and says why.
     let refused = run(
         &station,
         &["claim", "-g", "0.1", "--gpu-ids", "1", "--nonblock", "true"],
@@ -57,7 +57,7 @@ fn a_drained_gpu_starts_nothing_until_it_is_opened_again() {
         queue.first().map(|q| q.reason.clone())
     });
     assert!(reason.contains("GPU 1 is drained"), "{reason}");
-    // Others go elsewhere; the screen and the listing show it.
+    // Other claims go elsewhere; the screen and the listing show it.
     let elsewhere = Raw::claim(&station, &["-q", "-g", "0.9"]);
     let snapshot = station.snapshot().expect("served");
     assert!(
@@ -69,7 +69,7 @@ fn a_drained_gpu_starts_nothing_until_it_is_opened_again() {
     assert_eq!(snapshot.gpus[1].claimable, 0.0);
     assert!(ok(&station, &["status"]).contains("draining: new"));
 
-    // A service that was killed knows it still; the claim that waited is in the queue again.
+    // A killed service still knows it after a restart, and the waiting claim is in the queue again.
     station.stop_service(Signal::SIGKILL).expect("killed");
     station.start_service().expect("starts again");
     let again = until("it waits again", SOON, || {
@@ -153,7 +153,7 @@ fn kill_ends_every_process_of_a_claim() {
     let (mut child, grandchild) = stubborn(&station);
     let mut bystander = Raw::claim(&station, &["-q", "-g", "0.25"]);
     assert!(lives(child.id()) && lives(grandchild));
-    // A kill that was under way when the service died is carried on.
+    // A kill that was under way when the service died is continued.
     let text = ok(
         &station,
         &["admin", "kill", "deaf", "--grace", "1h", "--reason", "test"],
@@ -268,7 +268,7 @@ fn the_most_that_a_quota_allows_holds_over_claims_and_restarts() {
         Some(64),
         "more than the quota can never start: {stderr}"
     );
-    // Growing is no way around it, and a killed service knows it still.
+    // Growing does not bypass it, and a killed service still knows it.
     let grown = run(&station, &["resize", "c1", "-g", "0.6"]);
     assert_eq!(grown.status.code(), Some(75));
     station.stop_service(Signal::SIGKILL).expect("killed");
@@ -309,7 +309,7 @@ fn the_most_that_a_quota_allows_holds_over_claims_and_restarts() {
     drop(first);
 }
 
-// `gshare admin release`: a GPU is reset only while nobody has it open, and gshare is somebody.
+// `gshare admin release`: a GPU can be reset only while no program has it open, gshare included.
 
 fn claim_on(station: &Station, gpu: &str) -> Output {
     let words = ["claim", "-q", "-g", "0.25", "--gpu-ids", gpu, "--nonblock"];
@@ -336,7 +336,7 @@ fn a_reset_is_refused_while_gshared_has_the_gpu_open_and_done_once_it_is_release
     let station = quick("");
     let mut beside = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
     assert_eq!(beside.ask("alloc 1073741824"), "ok 0");
-    // The service's NVML and the process that can offload claims have it open.
+    // The service's NVML and the checkpoint engine have it open.
     assert!(is_in_use(&station, 1));
     board(&station).raise_xid(1, 95).expect("raised");
     until("GPU 1 is sick", SOON, || {
@@ -353,7 +353,7 @@ fn a_reset_is_refused_while_gshared_has_the_gpu_open_and_done_once_it_is_release
         "{said}"
     );
     board(&station).reset(1).expect("nobody has it open");
-    // What it is stays known; nothing is started there, and why is said.
+    // Its identity stays known; no claim starts there, and the reason is shown.
     let snapshot = station.snapshot().expect("served");
     assert_eq!(snapshot.gpus[1].state, GpuState::Released);
     assert_eq!(snapshot.gpus[1].mem_used, None);
@@ -361,14 +361,14 @@ fn a_reset_is_refused_while_gshared_has_the_gpu_open_and_done_once_it_is_release
     assert_eq!(none.status.code(), Some(75));
     let text = String::from_utf8_lossy(&none.stderr).into_owned();
     assert!(text.contains("GPU 1 is released by"), "{text}");
-    // A claim elsewhere runs on, and others may start there.
+    // A claim elsewhere continues, and others may start there.
     assert_eq!(beside.ask("alloc 1048576"), "ok 1");
     assert!(claim_on(&station, "0").status.success());
     answers(&station, 0);
     let taken = ok(&station, &["admin", "release", "1", "--take"]);
     assert!(taken.contains("GPU 1 is taken back"), "{taken}");
     answers(&station, 1);
-    // The reset has mended what it was, and nobody has to say so.
+    // The reset has repaired it, and no administrator has to report that.
     until("it takes claims again", SOON, || {
         claim_on(&station, "1").status.success().then_some(())
     });
@@ -383,7 +383,7 @@ fn a_release_for_a_time_ends_by_itself_and_outlives_the_service() {
     let said = ok(&station, &["admin", "release", "1", "2", "--for", "15s"]);
     assert!(said.contains("taken back in 15 s"), "{said}");
     board(&station).reset(1).expect("nobody has it open");
-    // A service that dies and is started again does not open them.
+    // A restarted service does not open them.
     station.stop_service(Signal::SIGKILL).expect("killed");
     station.start_service().expect("starts");
     until("what the one before had open is closed", SOON, || {

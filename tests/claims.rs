@@ -1,5 +1,5 @@
-//! A claim from its request to its end: what can be asked for, how it waits, how its size changes while programs run, when it
-//! ends, and what a command leaves behind.
+//! A claim from its request to its end: what can be requested, how it waits, how its size changes while programs run,
+//! when it ends, and what happens to processes that its command leaves behind.
 
 use crate::support;
 
@@ -32,7 +32,7 @@ fn pages(station: &Station, id: &str) -> Vec<(u32, u64)> {
             } else if name.starts_with(&format!("{id}-")) && name.ends_with(".limits") {
                 let file = match LimitsFile::open(&entry.path()) {
                     Ok(file) => file,
-                    // Moved or renamed between the listing and the look: the next look sees it.
+                    // Moved or renamed since the listing: the next look sees it.
                     Err(_) if !entry.path().exists() => continue,
                     Err(error) => panic!("{}: {error}", entry.path().display()),
                 };
@@ -58,7 +58,7 @@ fn parts_of_several_gpus_of_one_model_have_a_page_a_cap_and_figures_on_each() {
     let mut seen = pages(&station, &claim.id);
     seen.sort_unstable();
     assert_eq!(seen, [(750, caps[0]), (750, caps[1])]);
-    // The cap holds on each GPU apart.
+    // The cap holds on each GPU separately.
     let most = format!("alloc {}", caps[0] - 4096 * MIB);
     for device in ["device 0", "device 1"] {
         assert_eq!(both.ask(device), "ok");
@@ -211,7 +211,7 @@ fn a_lease_is_told_on_the_terminal_put_off_and_ends_after_a_grace_with_124() {
         o.config = "[claims]\nlease-warning = \"1s\"\nlease-grace = \"2s\"\n".to_owned();
         o.tick = "0.2s".to_owned();
     });
-    // It does not end by the signal, as a program that saves what it has.
+    // It does not end by the signal, like a program that saves its state.
     let line = format!("trap '' TERM; exec {}", example("raw_client").display());
     let mut command = station.command();
     command.args(["claim", "-g", "0.25", "-t", "4s", "--", "sh", "-c", &line]);
@@ -226,7 +226,7 @@ fn a_lease_is_told_on_the_terminal_put_off_and_ends_after_a_grace_with_124() {
     assert_eq!(added, Some(2000));
     terminal.shows(&["its time limit ends in", "gshare extend"], SOON);
     terminal.shows(&["its time limit is over", "to save their work"], SOON);
-    // Its GPU is its own while it saves.
+    // It keeps its GPU while it saves.
     terminal.send("alloc 1048576\n");
     terminal.shows(&["ok 0"], SOON);
     let late = run(&station, &["extend", &before.id, "-t", "2s"]);
@@ -293,8 +293,8 @@ fn a_claim_without_a_command_has_an_end_and_no_library_can_be_forbidden() {
     );
 }
 
-/// The owner of a program that computes on the processor at that moment read nothing, and later only that "the process
-/// belongs to no claim".
+/// The owner of a program that computed on the processor at that moment read nothing, and later only that "the
+/// process belongs to no claim".
 #[test]
 fn a_lease_that_ends_beside_the_gpu_is_told_and_so_is_each_later_call() {
     if !root("a_lease_that_ends_beside_the_gpu_is_told_and_so_is_each_later_call") {
@@ -327,7 +327,7 @@ fn a_signal_comes_before_the_time_limit_to_programs_on_the_gpu_or_to_the_command
     let station = station();
     let none = run(&station, &["claim", "--signal", "USR1", "--", "true"]);
     assert_eq!(none.status.code(), Some(64), "{}", text(&none));
-    // The first word that is said; nothing where this machine was too slow for the program to be there in time.
+    // The first output; none if this machine was too slow for the program to start in time.
     let first = |signal: &str, lead: u32| {
         let signal = format!("{signal}@{}", 3600 - lead);
         let mut command = station.command();
@@ -335,7 +335,7 @@ fn a_signal_comes_before_the_time_limit_to_programs_on_the_gpu_or_to_the_command
             "claim", "-q", "-g", "0.1", "-t", "1h", "--signal", &signal, "--",
         ];
         command.args(flags).args(["bash", "-c"]);
-        // A program on the GPU that does not expect the signal ends by it.
+        // A program on the GPU that does not handle the signal ends by it.
         command
             .arg("trap 'echo command; exit' USR1; exec 3<&0; \"$0\" <&3 & wait $! || echo program");
         command.arg(example("raw_client"));
@@ -378,7 +378,7 @@ fn with_a_lease_too_the_exit_code_and_signals_are_the_commands() {
     all_ended(&station);
 }
 
-// Claims that wait: why, until when, and what became of them.
+// Waiting claims: why, until when, and what happened to them.
 
 #[test]
 fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
@@ -397,7 +397,7 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
     );
     assert_eq!(free.status.code(), Some(0), "{}", text(&free));
     assert!(text(&free).contains("would start now"), "{}", text(&free));
-    // Memory alone brings as large a part of the compute; the limits stand beside what is guaranteed.
+    // Memory alone brings a proportional part of the compute; the limits are shown beside the size.
     let whole = station.snapshot().expect("served").gpus[1].mem_allocatable;
     let sm = (3u64 << 30) * 1000 / whole.expect("known");
     let mem = ["--gpu-mem", "3G", "--gpu-mem-limit", "5G", "--limit", "0.8"];
@@ -468,7 +468,7 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
     ] {
         assert!(text(&why).contains(words), "{words}: {}", text(&why));
     }
-    // Without an argument they list what they can tell of.
+    // Without an argument they list the claims that they can report on.
     let lists = [
         ("why", &waiting.id, "gshare why ID explains one of them"),
         ("log", &held_id, "gshare log ID shows what happened"),
@@ -549,14 +549,14 @@ fn a_claim_under_load_has_its_new_size_within_200_ms_and_is_never_over_it() {
     let mut second = Raw::join(&station, &id);
     let pids = [first.pid(), second.pid()];
     let (_, start) = first.info();
-    // What the watcher holds the claim to: raised before a larger size is asked, lowered once a smaller one
-    // is answered.
+    // The cap that the watcher expects: raised before a larger size is requested, lowered after a smaller one is
+    // granted.
     let held_to = AtomicU64::new(start);
     let done = AtomicBool::new(false);
     let asked = AtomicU64::new(0);
     let (mut slowest, mut sizes) = (Duration::ZERO, Vec::new());
     std::thread::scope(|scope| {
-        // Both allocate and free without a pause, together more than the smallest size, and give back all when
+        // Both allocate and free without a pause, together more than the smallest size, and free everything when
         // refused.
         for raw in [&mut first, &mut second] {
             let (done, asked) = (&done, &asked);
@@ -597,7 +597,7 @@ fn a_claim_under_load_has_its_new_size_within_200_ms_and_is_never_over_it() {
                 if milli > 200 {
                     held_to.store(u64::MAX, Ordering::SeqCst);
                 }
-                // A limit below the charge of the moment is refused: asked again until it is not.
+                // A limit below the present charge is refused: repeat until it is not.
                 let resized = until("it is small enough", SOON, || {
                     let started = Instant::now();
                     let call = Call::Resize(Box::new(ResizeSpec {
@@ -726,8 +726,8 @@ fn a_new_size_survives_the_service() {
     assert!(again.status.success(), "{}", text(&again));
 }
 
-// What a command leaves behind: tmux, ssh-agent and the like lose the GPU, not their lives; a leftover that
-// works on the GPU keeps the claim.
+// Processes that a command leaves behind: tmux, ssh-agent and the like lose only the GPU; a leftover that works on
+// the GPU keeps the claim.
 
 /// The pipe `in` of the station's directory, which never ends while this is open.
 fn input(station: &Station) -> File {
@@ -737,9 +737,8 @@ fn input(station: &Station) -> File {
     both.read(true).write(true).open(path).expect("opened")
 }
 
-/// A claim whose command starts `leftover` in a session of its own and exits as soon as it has said `ready`
-/// (empty: at once). What is written to the file
-/// that is returned is the leftover's input; its output goes to `out` in the station's directory.
+/// A claim whose command starts `leftover` in a session of its own and exits once it has printed `ready` (empty: at
+/// once). The returned file is the leftover's input; its output goes to `out` in the station's directory.
 fn leave_behind(station: &Station, flags: &[&str], leftover: &str, ready: &str) -> (File, PathBuf) {
     let (hold, out) = (input(station), station.dir().join("out"));
     let script = format!(
@@ -764,7 +763,7 @@ fn tell(mut input: &File, line: &str) {
     writeln!(input, "{line}").expect("written");
 }
 
-/// The program that was left behind takes memory, which counts for the claim that ends.
+/// The leftover program allocates memory, which counts for the ending claim.
 fn takes_memory_while_it_ends(station: &Station, input: &File, out: &PathBuf) {
     said(out, "ok ready");
     tell(input, "alloc 1048576");
@@ -790,7 +789,7 @@ fn a_leftover_without_gpu_memory_loses_the_gpu_and_lives() {
     all_ended(&station);
     tell(&input, "now");
     said(&out, "Operation not permitted");
-    // A new claim gets what the old one had.
+    // A new claim gets the old one's room.
     let raw = Raw::claim(&station, &["-q", "-g", "1", "--gpu-ids", "0", "--nonblock"]);
     assert_eq!(raw.finish(), Some(0));
     tell(&input, "still");
@@ -828,7 +827,8 @@ fn a_leftover_with_gpu_memory_keeps_the_claim_until_it_ends_or_is_released() {
     }
 }
 
-/// A launcher that ends before its program has imported what it needs: the claim was gone when that reached CUDA.
+/// A launcher that ends before its program has imported its modules: the claim was gone when the program reached
+/// CUDA.
 #[test]
 fn a_program_that_reaches_cuda_after_the_command_ended_has_the_claim() {
     let station = station_with(|o| {
@@ -851,7 +851,7 @@ fn a_script_whose_program_on_the_gpu_ends_with_the_lease_ends_with_124_unless_it
         ("exit 3", 124),
         ("echo it goes on without", 0),
     ];
-    // All at once: each has the whole lease to get its program onto the GPU.
+    // All at once: each has the whole time limit to get its program onto the GPU.
     let run = |(after, code): (&'static str, i32)| {
         let mut command = station.command();
         let line = format!("{}; {after}", example("raw_client").display());

@@ -1,5 +1,5 @@
-//! The service dies, at chosen and at random moments; so do members, launches and helpers. All living claims are found again,
-//! once, held to their caps, and nothing is left of the dead.
+//! The service dies, at chosen and at random moments; so do members, launches and helpers. All living claims are
+//! restored exactly once, within their limits, and nothing is left of the dead.
 
 use crate::support;
 
@@ -15,8 +15,8 @@ use support::{
     FULL, MIB, Random, Raw, SOON, all_ended, board, claim_of, example, station, station_with, until,
 };
 
-// The service dies at any moment: members run on under their caps, and a restarted service finds every claim
-// again, once.
+// The service dies at any moment: members continue under their limits, and a restarted service finds every claim
+// exactly once.
 
 #[test]
 fn members_run_on_under_their_cap_while_no_service_runs() {
@@ -115,8 +115,8 @@ fn an_older_service_on_a_newer_journal_keeps_what_runs_and_promises_nothing() {
     );
 }
 
-// The service dies in the middle of a grant, the machine is restarted, the journal is lost: no claim is held
-// twice or by nobody, and no program runs outside the claim that it was told of.
+// The service dies during a grant, the machine restarts, the journal is lost: every claim is held exactly once, and
+// no program runs outside the claim that it was told of.
 
 fn limit_is_held(raw: &mut Raw, snapshot: &Snapshot) {
     let claim = claim_of(snapshot, raw.pid()).expect("its claim is listed");
@@ -139,7 +139,7 @@ fn a_service_killed_while_it_grants_leaves_nothing_half_done() {
         let mut raws: Vec<Raw> = (0..3)
             .map(|_| {
                 let mut command = station.command();
-                // Comes to the GPU when the service is back.
+                // It uses the GPU when the service is back.
                 let script = "echo granted; read go; exec \"$0\"";
                 command.args(["claim", "-q", "-g", "0.3", "--", "sh", "-c", script]);
                 Raw::spawn(command.arg(example("raw_client")))
@@ -154,7 +154,7 @@ fn a_service_killed_while_it_grants_leaves_nothing_half_done() {
         for mut raw in raws.drain(..) {
             match raw.line().as_str() {
                 "granted" => ready.push(raw),
-                // It had not connected yet when there was nobody to connect to.
+                // It had not connected when the service died.
                 "" => assert_eq!(raw.finish(), Some(69), "round {round}"),
                 other => panic!("round {round}: {other}"),
             }
@@ -224,7 +224,7 @@ fn a_lost_journal_takes_the_gpu_from_old_members_and_gives_nobody_their_place() 
     let mut new = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "0"]);
     let snapshot = station.snapshot().expect("served");
     limit_is_held(&mut new, &snapshot);
-    // Old processes still have memory on the GPU; it counts as what it is.
+    // Old processes still have memory on the GPU, which counts as use without a claim.
     let auto = until("it is counted", SOON, || {
         let snapshot = station.snapshot().ok()?;
         claim_of(&snapshot, old.pid()).cloned()
@@ -232,16 +232,16 @@ fn a_lost_journal_takes_the_gpu_from_old_members_and_gives_nobody_their_place() 
     assert!(auto.adopted && auto.gpus[0].mem_used > Some(0));
 }
 
-// Deaths at random moments: of the service, of members, of commands while they are launched, of what the service has
-// started to help it. After each one all living claims are there, held to their caps, and nothing is left of the dead.
+// Deaths at random moments: of the service, of members, of commands during their launch, of the service's helpers.
+// After each one all living claims are there, within their limits, and nothing is left of the dead.
 //
-// `GSHARE_DEATHS` says how many (300). Every hundred has a workstation of its own and prints its seed before: with that as
-// `GSHARE_TEST_SEED` a long run goes on there.
+// `GSHARE_DEATHS` is their number (300). Every hundred has a workstation of its own and prints its seed first: with
+// that as `GSHARE_TEST_SEED` a long run can be continued there.
 
-/// Deaths on one workstation.
+/// Number of deaths on one workstation.
 const ON_ONE: u64 = 100;
 
-/// Members that live at a time, at most: they fit on the first GPU.
+/// Maximum number of living members: they fit on the first GPU.
 const MEMBERS: usize = 4;
 
 #[test]
@@ -271,14 +271,14 @@ fn deaths_at_random_moments_lose_nothing_and_leak_nothing() {
     assert!(died.iter().all(|n| *n > 0), "one of each: {died:?}");
 }
 
-/// A workstation with what runs on it.
+/// A workstation with its programs.
 struct Desk {
     station: Station,
     board: Board,
     random: Random,
     members: Vec<Raw>,
     kernels: u64,
-    /// How many services, members, launches and helpers have died.
+    /// Number of dead services, members, launches and helpers.
     died: [u64; 4],
 }
 
@@ -300,14 +300,14 @@ impl Desk {
         }
     }
 
-    /// A claim of a command, or of a notebook's kernel: that has a helper look after it, and runs without a claim if there is
-    /// no service.
+    /// A claim of a command, or of a notebook kernel, which has a helper and runs without a claim if there is no
+    /// service.
     fn launch(&mut self, is_kernel: bool) -> Raw {
         let mut command = self.station.command();
         if is_kernel {
             self.kernels += 1;
             let file = format!("kernel-{}.json", self.kernels);
-            // A notebook's cap grows with what is free, unless it asks for a limit.
+            // A notebook's cap grows with free memory, unless it requests a limit.
             let words = "kernel exec -g 0.2 --gpu-mem 4G --gpu-mem-limit 4G -- sh -c";
             command.args(words.split(' ')).arg("exec \"$0\"");
             command.arg(example("raw_client")).arg(file);
@@ -318,7 +318,7 @@ impl Desk {
         Raw::spawn(&mut command)
     }
 
-    /// One that was launched has arrived.
+    /// Handles the first output of a launched command.
     fn arrived(&mut self, mut raw: Raw) {
         assert_eq!(raw.line(), "ok ready", "{:?}", raw.child.try_wait());
         self.members.push(raw);
@@ -328,12 +328,12 @@ impl Desk {
         std::thread::sleep(Duration::from_micros(self.random.below(most_us)));
     }
 
-    /// Any of the living.
+    /// A random living member.
     fn one(&mut self) -> usize {
         usize::try_from(self.random.below(self.members.len() as u64)).expect("few")
     }
 
-    /// Some come and go and use memory; then somebody dies.
+    /// Some members start, end and use memory; then something is killed.
     fn round(&mut self) {
         while self.members.len() < 2 || (self.members.len() < MEMBERS && self.random.below(4) == 0)
         {
@@ -356,7 +356,7 @@ impl Desk {
         }
     }
 
-    /// In the middle of an allocation, perhaps also of a launch.
+    /// During an allocation, perhaps also during a launch.
     fn service_dies(&mut self) -> Option<usize> {
         let launches = self.random.below(3) == 0 && self.members.len() < MEMBERS;
         let launched = launches.then(|| self.launch(false));
@@ -373,7 +373,7 @@ impl Desk {
         if let Some(mut raw) = launched {
             match raw.line().as_str() {
                 "ok ready" => self.members.push(raw),
-                // It found nobody to ask, and says so.
+                // It found no service, and says so.
                 other => assert_eq!(raw.finish(), Some(69), "{other}"),
             }
         }
@@ -389,7 +389,7 @@ impl Desk {
         Some(1)
     }
 
-    /// The command line, the launcher or what it has just become.
+    /// The command line, the launcher or the command that it has just become.
     fn launch_dies(&mut self) -> Option<usize> {
         let is_kernel = self.random.below(3) == 0;
         let mut raw = self.launch(is_kernel);
@@ -407,7 +407,7 @@ impl Desk {
         kill(Pid::from_raw(one), Signal::SIGKILL).ok().map(|()| 3)
     }
 
-    /// All that live are there, each with what it has and no more; of the dead there is nothing.
+    /// All living members are there, each with its own memory and no more; nothing is left of the dead.
     fn check(&mut self, what: &str) {
         let living: BTreeSet<u32> = self.members.iter().map(Raw::pid).collect();
         let all_there = |s: &Snapshot| -> bool {
@@ -457,7 +457,7 @@ impl Desk {
     }
 }
 
-/// What an allocation of a member may be answered with.
+/// Possible answers to an allocation of a member.
 fn held_or_refused(answer: &str) -> bool {
     answer.starts_with("ok") || answer == FULL
 }

@@ -1,4 +1,5 @@
-//! What breaks around the service: a full disk, sick, lost and hanging GPUs, a second service, clients that lie or do not read.
+//! Failures around the service: a full disk, sick, lost and hanging GPUs, a second service, clients that lie or do
+//! not read.
 
 use crate::support;
 
@@ -20,8 +21,8 @@ use support::{
     MIB, Raw, SOON, all_ended, board, claim, claim_of, quick, root, station, tried, until, words,
 };
 
-// What breaks around the service: a full disk, a lost GPU, a driver that hangs, a second service, a restart
-// at a bad moment, clients that lie or do not read.
+// Failures around the service: a full disk, a lost GPU, a driver that hangs, a second service, a restart at a bad
+// moment, clients that lie or do not read.
 
 fn ended(command: &mut Command) -> (Option<i32>, String) {
     let Output { status, stderr, .. } = command.output().expect("runs");
@@ -85,7 +86,7 @@ fn a_full_disk_refuses_claims_in_words_and_keeps_none_that_ended() {
     );
     let snapshot = station.snapshot().expect("served");
     assert_eq!(snapshot.queue, [], "nobody waits");
-    // What ends is free again, full disk or not.
+    // Ended claims are free again, full disk or not.
     held.kill();
     until("the claim has ended", SOON, || {
         let snapshot = station.snapshot().ok()?;
@@ -129,7 +130,7 @@ fn no_room_for_pages_refuses_claims_and_the_service_lives() {
 #[test]
 fn a_hanging_driver_library_takes_the_figures_and_not_the_service() {
     let station = station();
-    // A stranger's memory must not become free because nobody can see it any more.
+    // A foreign process's memory must not count as free when it becomes invisible.
     let mut stranger = Raw::outside(&station);
     assert_eq!(stranger.ask(&format!("alloc {}", 4096 * MIB)), "ok 0");
     let seen = |station: &Station| {
@@ -155,7 +156,7 @@ fn a_hanging_driver_library_takes_the_figures_and_not_the_service() {
     assert_eq!(raw.ask("launch 1"), "ok 1", "members run on");
     raw.kill();
     until("claims still end", SOON, || {
-        // The stranger's use counts as a claim of its own.
+        // The foreign process's use counts as a claim of its own.
         let claims = station.snapshot().ok()?.claims;
         claims.iter().all(|c| c.adopted).then_some(())
     });
@@ -278,8 +279,8 @@ fn a_member_that_has_just_died_never_counts_as_unclaimed() {
     }
 }
 
-/// A member writes into its page that a process of somebody else holds its memory, and the service is
-/// restarted, so that the page is all that it has. The other process must not be the one that is ended.
+/// A member writes into its page that another user's process holds its memory, and the service is restarted, so that
+/// the page is all that it has. The other process must not be ended.
 #[test]
 fn a_forged_page_turns_the_service_against_nobody() {
     if !root("a_forged_page_turns_the_service_against_nobody") {
@@ -316,7 +317,7 @@ fn a_forged_page_turns_the_service_against_nobody() {
     charge.store(u64::MAX, Ordering::SeqCst);
     station.stop_service(Signal::SIGKILL).expect("killed");
     station.start_service().expect("starts again");
-    // A charge of all memory does not keep others from what is free either.
+    // A charge of all memory does not keep others from free memory either.
     let flags = ["-q", "-g", "0.75", "--gpu-ids", "0", "--nonblock"];
     assert_eq!(claim_true(&station, &flags).0, Some(0));
     page.page().slots[0]
@@ -400,14 +401,14 @@ fn one_users_thousand_claims_leave_room_for_others() {
     });
     assert!(queue <= 512, "{queue}");
     stream.shutdown(std::net::Shutdown::Both).expect("closed");
-    // The service may close first, with something unread: a reset, as good as an end.
+    // The service may close first, with unread input: a reset counts as an end.
     let _ = drained.join().expect("ends");
     until("all are withdrawn", SOON, || {
         station.snapshot().ok()?.queue.is_empty().then_some(())
     });
 }
 
-/// A package manager that was stopped in the middle: the program is new, and its parts are not all there.
+/// A package manager that was interrupted: the program is new, and some of its parts are missing.
 #[test]
 fn a_half_done_upgrade_is_named_and_harms_no_claim() {
     let mut station = station();
@@ -442,7 +443,7 @@ fn a_half_done_upgrade_is_named_and_harms_no_claim() {
     assert_eq!(held.finish(), Some(0));
 }
 
-/// Any user: accounts are not needed to be one.
+/// Any user: no account is needed.
 const USER: u32 = 61_305;
 
 /// A shell in a claim of an ordinary user that starts a CUDA program when it is told to.
@@ -467,7 +468,7 @@ fn as_user(command: &mut Command) -> &mut Command {
     command
 }
 
-/// What the shell's program printed.
+/// The output of the shell's program.
 fn goes(mut shell: Child) -> String {
     let mut input = shell.stdin.take().expect("piped");
     input.write_all(b"go\n").expect("reads");
@@ -545,7 +546,7 @@ fn broken_in_five_ways_every_program_starts_and_claimed_ones_say_what_is_missing
         station.start_service().expect("starts");
     }
 
-    // The package's files are gone, its directories and what was running are there.
+    // The package's files are gone, but not its directories and running processes.
     let shell = claimed_shell(&station, &client);
     let parts = station.dir().join("lib/gshare/parts");
     std::fs::create_dir_all(&parts).expect("made");
@@ -564,7 +565,7 @@ fn broken_in_five_ways_every_program_starts_and_claimed_ones_say_what_is_missing
     starts(&station, shell, unheld);
 }
 
-// Sick GPUs: shown, written down, kept from new claims; their holders are told what to do.
+// Sick GPUs: shown, journaled, closed to new claims; their holders are told what to do.
 
 fn health(station: &Station, gpu: usize) -> Option<HealthView> {
     station.snapshot().ok()?.gpus[gpu].health.clone()
@@ -603,7 +604,7 @@ fn an_error_that_needs_a_reset_keeps_new_claims_off_until_it_is_mended() {
     });
     assert_eq!(claim_on(&station, "0"), Some(0), "the others go on");
 
-    // Its holder is told, and can read it later.
+    // Its holder is notified, and can read it later.
     let claim = claim(&station, held.pid()).id;
     let log = tried(&station, &["log", &claim]).1;
     assert!(
@@ -617,7 +618,7 @@ fn an_error_that_needs_a_reset_keeps_new_claims_off_until_it_is_mended() {
         "{doctor}"
     );
 
-    // A restart of the service mends nothing.
+    // A restart of the service repairs nothing.
     station.stop_service(Signal::SIGKILL).expect("killed");
     station.start_service().expect("starts");
     assert_eq!(graded(&station, 1, Grade::Sick).xids.len(), 1);
@@ -700,7 +701,7 @@ fn memory_errors_repairs_and_clocks_are_graded_and_absent_where_a_gpu_has_none()
     });
     board.set_health(2, Health::default()).expect("set");
     graded(&station, 2, Grade::Good);
-    // The driver's own word.
+    // The driver's own report.
     let recovery = Health {
         recovery: 1,
         ..Health::default()
@@ -735,7 +736,7 @@ fn a_reset_behind_the_services_back_is_seen_told_and_new_claims_get_the_gpu() {
     });
 
     board(&station).reset_by_force(2).expect("reset");
-    // What it was is over, and nobody has to say so.
+    // The old problem is over without an administrator's report.
     let well = graded(&station, 2, Grade::Good);
     assert_eq!(well.xids, []);
     let told = until("its holder is told", SOON, || {
@@ -744,14 +745,14 @@ fn a_reset_behind_the_services_back_is_seen_told_and_new_claims_get_the_gpu() {
     });
     assert!(told.contains("restart them"), "{told}");
     assert!(!tried(&station, &["log", &other]).1.contains("was reset"));
-    // Its program has lost what it had, its neighbour on another GPU has not.
+    // Its program has lost its memory, its neighbour on another GPU has not.
     assert!(
         held.ask("alloc 1048576").starts_with("error 709"),
         "the context is gone"
     );
     assert_eq!(beside.ask("alloc 1048576"), "ok 1");
     assert_eq!(claim_on(&station, "2"), Some(0), "there is room beside it");
-    // The handles are looked up anew: the figures are those of now.
+    // The handles are looked up again: the figures are current.
     let mut fresh = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "2"]);
     assert_eq!(fresh.ask("alloc 2147483648"), "ok 0");
     let pid = fresh.pid();
@@ -760,7 +761,7 @@ fn a_reset_behind_the_services_back_is_seen_told_and_new_claims_get_the_gpu() {
         let part = claim_of(&snapshot, pid)?.gpus.first()?;
         part.mem_used.filter(|b| *b >= 2 << 30)
     });
-    // The old claim ends as any other, and then the whole GPU is there.
+    // The old claim ends normally, and then the whole GPU is free.
     held.kill();
     fresh.kill();
     until("all of it can be claimed", SOON, || {

@@ -1,5 +1,5 @@
-//! Figures of claims and GPUs and where they are told: whose SMs are busy, advice, the page for
-//! Prometheus, and the picture of many machines.
+//! Figures of claims and GPUs where they are shown: attribution of SM activity, advice, the page for Prometheus, and
+//! the overview of many machines.
 
 use crate::support;
 
@@ -24,7 +24,7 @@ use support::{
     station_with, until,
 };
 
-// Whose SMs are busy: what the screen says of claims against the simulation's own record of each process.
+// Attribution of SM activity, compared with the simulation's own record of each process.
 
 /// A job in a claim; it ends with this value.
 struct Running(Child);
@@ -74,7 +74,7 @@ impl Running {
     }
 }
 
-/// What the board says of a process on GPU 0: SM time and warp time so far, and when.
+/// The board's record of a process on GPU 0: SM time and warp time so far, and when.
 fn truth(board: &Board, pid: u32) -> (u64, [f64; 2]) {
     let snapshot = board.snapshot();
     let mine = snapshot.gpus[0].processes.iter().find(|p| p.pid == pid);
@@ -94,8 +94,8 @@ fn value(figure: Option<Figure>) -> f64 {
     figure.map_or(f64::NAN, |f| f.value)
 }
 
-/// Means of SM activity and occupancy that are told of jobs over so many intervals, and what the board says of them
-/// over the same time, in percent.
+/// Means of the displayed SM activity and occupancy of jobs over this many intervals, and the board's over the same
+/// time, in percent.
 fn compare(station: &Station, jobs: &[&Running], intervals: usize) -> Vec<[[f64; 2]; 2]> {
     let board = board(station);
     let look = || -> Option<Vec<[f64; 2]>> {
@@ -108,7 +108,7 @@ fn compare(station: &Station, jobs: &[&Running], intervals: usize) -> Vec<[[f64;
         figures.collect()
     };
     let mut last = until("all claims have a figure", SOON, look);
-    // A figure of the last interval that began before.
+    // The figure of an interval that began before is not used.
     let changed = |last: &mut Vec<[f64; 2]>| {
         let now = look()?;
         let same = now.iter().flatten().zip(last.iter().flatten());
@@ -159,7 +159,7 @@ fn a_small_grid_keeps_the_gpu_busy_and_most_sms_idle() {
             .any(|a| a.text.contains("SMs are idle"));
         (advised && value(gpu.time_busy) >= 97.0).then_some((gpu, part))
     });
-    // What the GPU as a whole does is known from its claims, and both are said.
+    // The activity of the whole GPU is known from its claims, and both are shown.
     for figure in [gpu.sm_active, part.sm_active] {
         assert!((26.0..33.0).contains(&value(figure)), "{figure:?}");
         let figure = figure.expect("known");
@@ -322,8 +322,8 @@ fn an_instance_of_a_divided_gpu_has_its_own_counters() {
     );
 }
 
-// The five rules of advice on a simulated workstation: each sentence appears when it is true, its command is
-// run as it is printed, and the sentence goes.
+// The five rules of advice on a simulated workstation: each sentence appears when it is true, its printed command
+// works, and the sentence disappears.
 
 fn advised() -> Station {
     station_with(|o| {
@@ -333,7 +333,7 @@ fn advised() -> Station {
     })
 }
 
-/// The advice of a rule, by words that only it has.
+/// The advice of a rule, found by its own words.
 fn advice(station: &Station, words: &str) -> Option<Advice> {
     let all = station.snapshot().ok()?.advice;
     all.into_iter().find(|a| a.text.contains(words))
@@ -396,7 +396,7 @@ fn idle_sms_could_run_side_by_side() {
         found.text.contains("GPU 2") && found.text.contains("SMs are idle"),
         "{found:?}"
     );
-    // It waits until the GPU is empty; what is advised is done from then on.
+    // It waits until the GPU is empty; the advice is applied from then on.
     let mut waits = command(&station, &found);
     let _waits = Ended(waits.stderr(Stdio::null()).spawn().expect("it starts"));
     goes(&station, words);
@@ -446,8 +446,7 @@ fn use_outside_claims_becomes_a_claim() {
     );
 }
 
-// The figures for Prometheus: read by a parser that nobody here wrote, and served to hostile scrapers without
-// harm to anybody.
+// The metrics for Prometheus: read by an independent parser, and served to hostile scrapers without harm.
 
 fn exporting(listen: &str, more: &str) -> Station {
     station_with(|o| {
@@ -456,7 +455,7 @@ fn exporting(listen: &str, more: &str) -> Station {
     })
 }
 
-/// Where the station's exporter listens, as doctor tells it.
+/// Address of the station's exporter, from doctor.
 fn address(station: &Station) -> String {
     let row = doctor_row(station.command(), "metrics");
     let detail = row["detail"].as_str().expect("a text");
@@ -569,7 +568,7 @@ fn an_independent_parser_reads_what_the_snapshot_says() {
     ] {
         assert_eq!(sample(&page, family, &labels), Some(wanted), "{family}");
     }
-    // What is not known is absent: the RTX 4090 counts no SM activity, the H100 does.
+    // Unknown values are absent: the RTX 4090 counts no SM activity, the H100 does.
     for family in ["DCGM_FI_PROF_SM_ACTIVE", "gshare_gpu_sm_active_ratio"] {
         assert_eq!(sample(&page, family, &[("gpu", "0")]), None, "{family}");
         assert!(sample(&page, family, &[("gpu", "1")]).is_some(), "{family}");
@@ -592,7 +591,7 @@ fn a_unix_socket_serves_the_same() {
     let mut station = exporting(&socket.to_string_lossy(), "");
     let page = scrape(&bin, &socket.to_string_lossy());
     assert_eq!(sample(&page, "gshare_claims", &[]), Some(0.0));
-    // The socket of a service that was killed is taken over.
+    // The socket of a killed service is taken over.
     station.stop_service(Signal::SIGKILL).expect("killed");
     station.start_service().expect("starts again");
     let page = scrape(&bin, &socket.to_string_lossy());
@@ -619,7 +618,7 @@ fn slow_and_hostile_scrapers_harm_nobody() {
         endless.is_empty() || endless.starts_with("HTTP/1.1 400 "),
         "{endless}"
     );
-    // Many that connect and say nothing take each other's places only.
+    // Many connections without a request displace only each other.
     let silent: Vec<TcpStream> = (0..200)
         .map(|_| TcpStream::connect(&address).expect("listens"))
         .collect();
@@ -651,11 +650,11 @@ fn a_place_that_is_taken_does_not_stop_the_service() {
     );
 }
 
-// `gshare nodes` on eight machines, each with its own service: how soon, at what cost, and what a dead one looks like.
+// `gshare nodes` on eight machines, each with its own service: speed, cost, and the display of a dead one.
 
 const MACHINES: usize = 8;
 
-/// How long its own processor time is measured.
+/// Time over which its own processor time is measured.
 const MEASURED: Duration = Duration::from_secs(10);
 
 struct Watching {
@@ -731,7 +730,7 @@ impl Watching {
     }
 }
 
-/// Why this machine is said to be silent.
+/// The reason why this machine is called silent.
 fn silent(picture: &Value, n: usize) -> Option<String> {
     let why = picture["nodes"][n]["silent"].as_str();
     why.map(str::to_owned)
@@ -765,7 +764,7 @@ fn eight_machines_are_seen_in_a_second_and_a_dead_one_is_told_in_three() {
     }
     let cpu = (watching.cpu() - cpu).as_secs_f64() / begun.elapsed().as_secs_f64();
 
-    // One whose service dies, and one whose service hangs after it had answered.
+    // One whose service dies, and one whose service hangs after an answer.
     let mut told = Vec::new();
     for (n, signal) in [(3, Signal::SIGKILL), (5, Signal::SIGSTOP)] {
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! What was claimed and used, what runs needed, and the sizes that follow from it.
+//! Claimed and used amounts, the need of runs, and sizes from experience.
 
 use crate::support;
 
@@ -22,7 +22,7 @@ use support::{
     GIB, Raw, SOON, claim_of, example, looks, ok, root, station_with, tried, until, words,
 };
 
-// What was claimed and used, over real processes: reports, restarts, kill -9 in the middle, a full disk.
+// Claimed and used, over real processes: reports, restarts, kill -9 in the middle, a full disk.
 
 /// Programs on a busy machine get their processor late.
 const LATER: Duration = Duration::from_secs(40);
@@ -75,12 +75,12 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
         &["-q", "-g", "0.5", "--gpu-ids", "2", "--name", "sleeper"],
     );
     assert_eq!(asleep.ask("alloc 1073741824"), "ok 0");
-    // One whose program computes on the processor only.
+    // A claim whose program computes on the processor only.
     let mut command = station.command();
     command.args("claim -q -g 0.25 --gpu-ids 3 --name burner".split(' '));
     command.args(["--", "sh", "-c", "while :; do :; done"]);
     let mut burner = command.spawn().expect("starts");
-    // One that waits for a GPU that nobody gives back.
+    // A claim that waits for a GPU that never becomes free.
     let mut command = station.command();
     command.args(["claim", "-q", "-g", "1", "--gpu-ids", "2", "--", "true"]);
     let mut waits = command.spawn().expect("starts");
@@ -100,7 +100,7 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
     assert_eq!((report.users.len(), report.gpu_count), (1, 4));
     assert_eq!(user.uid, nix::unistd::Uid::effective().as_raw());
     let usage = user.usage;
-    // Everything that was claimed idled, and that is known.
+    // Everything claimed was idle, and that is known.
     assert!(
         usage.idle.total() <= usage.claimed_gpu_s + 1e-6,
         "{usage:?}"
@@ -143,7 +143,7 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
     let claim = history(&station, HistoryBy::Claim, sleeper.as_deref());
     assert_eq!(claim.series.len(), 1);
 
-    // For people, for programs and for spreadsheets.
+    // For display, for programs and for spreadsheets.
     let shown = ok(&station, &["report", "--since", "1h"]);
     for word in [
         "CLAIMED",
@@ -192,8 +192,8 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
     }
 }
 
-/// What an offloaded claim had is free for others: it is nobody's any more.
-/// The report named root, and the year 1970, as owner and start of claims that ended within their first step of 5 s.
+/// The memory of an offloaded claim is free for others. The report named root, and the year 1970, as owner and start
+/// of claims that ended within their first step of 5 s.
 #[test]
 fn a_short_claim_has_its_owner_and_its_start_in_the_report() {
     let station = quick();
@@ -328,7 +328,7 @@ fn the_history_survives_kill_9_in_the_middle_of_writing() {
     let db = station.dir().join("state/history.db");
     let mut last = 0.0;
     for round in 0..6 {
-        // Questions make it write; it is killed while they go on.
+        // Queries make it write; it is killed meanwhile.
         let socket = station.socket();
         let asked = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&asked);
@@ -360,7 +360,7 @@ fn the_history_survives_kill_9_in_the_middle_of_writing() {
         last = claimed;
         station.start_service().expect("starts again");
     }
-    // What the claim had before is not forgotten.
+    // The claim's earlier sums are kept.
     let usage = until("the claim's sums are found again", SOON, || {
         let snapshot = station.snapshot().ok()?;
         claim_of(&snapshot, held.pid())?.usage
@@ -404,14 +404,14 @@ fn a_full_disk_delays_the_history_and_loses_nothing() {
     while file.write_all(&[1; 4096]).is_ok() {}
 
     let doctor = until("the doctor says so", SOON, || {
-        // Each question makes it try to write.
+        // Each query makes it try to write.
         let _ = ask(&station);
         let shown = station.command().arg("doctor").output().ok()?;
         let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
         shown.contains("cannot write").then_some(shown)
     });
     assert!(doctor.contains("free disk space"), "{doctor}");
-    // Claims are looked at as before; nothing of that time is lost once there is room.
+    // Claims are observed as before; nothing of that time is lost once there is room.
     let full = Instant::now();
     until("time goes by", SOON, || {
         (full.elapsed() > Duration::from_secs(1)).then_some(())
@@ -429,7 +429,7 @@ fn a_full_disk_delays_the_history_and_loses_nothing() {
     drop(held);
 }
 
-// Records of runs: what they say of real runs, who may see them, and when waiting claims start by them.
+// Records of runs: their content for real runs, who may see them, and expected starts based on them.
 
 fn number(record: &Value, field: &str) -> f64 {
     let value = record[field].as_f64();
@@ -456,7 +456,7 @@ fn every_field_of_a_record_is_what_the_run_was_and_did() {
         "it is refused once"
     );
     let pid = raw.pid();
-    // It works until it has borrowed above its 20 %, has been held back by its 50 %, and the driver has said its SMs.
+    // It works until it has burst above its 20 %, was throttled at its 50 %, and the driver has reported its SMs.
     let view = until("it works", SOON, || {
         assert!(raw.ask("launch 5").starts_with("ok"));
         let snapshot = station.snapshot().ok()?;
@@ -491,7 +491,7 @@ fn every_field_of_a_record_is_what_the_run_was_and_did() {
     ] {
         assert_eq!(r[field], value, "{field}: {r}");
     }
-    // Arguments are compared, and their words are not kept.
+    // Arguments are compared, but their words are not stored.
     let words = r["words"].as_str().expect("words");
     let hex = |c: char| c.is_ascii_hexdigit();
     assert!(words.len() == 16 && words.chars().all(hex), "{r}");
@@ -519,7 +519,7 @@ fn every_field_of_a_record_is_what_the_run_was_and_did() {
         course.len() == 32 && course[0] < 4.0 && course[30] >= 6.0,
         "{r}"
     );
-    // One block at a time: hardly any SMs, but of the GPU's time what it was let have.
+    // One block at a time: hardly any SMs, but all the GPU time that it was given.
     for field in ["sm_active", "occupancy"] {
         let part = number(r, field);
         assert!(part > 0.0 && part < 0.5, "{field}: {r}");
@@ -611,12 +611,12 @@ fn queue_and_why_say_when_a_waiting_claim_starts_by_how_long_runs_took() {
     assert_eq!(held.finish(), Some(0));
     assert_eq!(waits.line(), "ok ready");
     assert_eq!(waits.finish(), Some(0));
-    // A program that waits for its GPU with its first call is told the same. Once more if this took longer than the runs
-    // did: from then on nobody knows.
+    // A program that waits for its GPU in its first call gets the same message. Repeat if this took longer than the
+    // runs: then the start is unknown.
     until("it is told as well", 3 * SOON, || told_later(&station));
 }
 
-/// What a program is told that waits for its GPU with its first call, if that says when by earlier runs.
+/// Whether a program that waits for its GPU in its first call was told its start by earlier runs.
 fn told_later(station: &Station) -> Option<()> {
     let held = Raw::claim(station, &["-q", "-g", "0.9"]);
     let lazy = |told: &str| {
@@ -654,9 +654,9 @@ fn told_later(station: &Station) -> Option<()> {
     told.then_some(())
 }
 
-// Sizes from experience: what is suggested after some runs, what `-g auto` claims, and requests that follow need.
+// Sizes from experience: suggestions after some runs, claims with `-g auto`, and sizes that follow the need.
 
-/// A run that needs so much, and its end.
+/// A run with this need, and its end.
 fn run(station: &Station, flags: &[&str], gib: u64) {
     let mut raw = Raw::claim(station, flags);
     let _ = alloc(&mut raw, gib);
@@ -782,7 +782,7 @@ fn running_claims_get_the_size_that_they_need_when_asked() {
     assert_eq!(raw.finish(), Some(0));
 }
 
-/// Load, train, evaluate: each kept for so many looks. Gives the blocks that it still has.
+/// Load, train, evaluate: each kept for this many looks. Returns the blocks that it still has.
 fn load_and_train(station: &Station, raw: &mut Raw, kept: u64) -> (String, String) {
     let load = alloc(raw, 2);
     looked(station, kept);
@@ -831,7 +831,7 @@ fn a_run_in_phases_is_tracked_and_a_queued_claim_starts_in_the_gap() {
     until("the request follows", SOON, || {
         (request() < 9 * GIB).then_some(())
     });
-    // 30 s at twenty times the speed, and what a busy machine takes for its looks.
+    // 30 s at twenty times the speed, plus the delay of looks on a busy machine.
     println!(
         "tracked after {:.2} s, 1.5 s are 30 s",
         freed.elapsed().as_secs_f64()
@@ -888,7 +888,7 @@ fn with_burst_the_limit_falls_to_what_runs_needed_and_never_below_the_request() 
         raw.ask(&format!("alloc {}", 5 * GIB)).starts_with("error"),
         "above the limit"
     );
-    // Others are above what it needed: their limit is their request.
+    // Others are above its need: their limit is their size.
     let other = Raw::claim(&station, &flags("12G"));
     let lowered = until("the limit falls", SOON, || {
         let now = part(&station, other.pid());

@@ -19,10 +19,9 @@ use support::terminal::Terminal;
 use support::users::{Users, as_user};
 use support::{GSHARE, SOON, alone, root, until};
 
-// `gshare demo --headless`: what it prints is what the simulated GPUs really did. One demo at a time: each of them keeps a
-// processor busy.
+// `gshare demo --headless`: its output matches the simulated GPUs. One demo at a time: each keeps a processor busy.
 
-/// The demo's directory: found by its process among the temporary ones.
+/// The demo's directory, found among the temporary ones by its process.
 fn directory(tmp: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(tmp).ok()?.flatten();
     entries
@@ -58,8 +57,8 @@ fn the_demo_shows_what_the_board_did_and_cleans_up() {
     let dir = until("the demo's service answers", SOON, || directory(tmp.path()));
     let board = Board::open(&dir.join("sim/board")).expect("the board opens");
 
-    // While it plays, the service's memory figures are the board's: looked at until both were read in the
-    // same quiet moment.
+    // While it plays, the service's memory figures equal the board's: repeated until both were read in the same quiet
+    // moment.
     until("the figures agree with the board", SOON, || {
         if started.elapsed() < Duration::from_secs(4) {
             return None;
@@ -87,8 +86,8 @@ fn the_demo_shows_what_the_board_did_and_cleans_up() {
         victim.pid.expect("it has a process"),
         victim.gpus[0].gpu as usize,
     );
-    // The service's figure is of its last second or so, the board's of the last two: on a busy machine both are
-    // looked at until they are of the same time.
+    // The service's figure covers its last second, the board's the last two: on a busy machine repeat until they
+    // cover the same time.
     let busy = |b: &Board| b.snapshot().gpus[gpu].busy_ns;
     let (mut from, mut at) = (busy(&board), Instant::now());
     let shown = until("time busy is the board's", SOON, || {
@@ -172,7 +171,7 @@ fn named(seen: &Snapshot, name: &str) -> Option<ClaimView> {
     found.cloned()
 }
 
-/// The later scenes: what is said and shown is what the board and the notebook's own checksums say.
+/// The later scenes: captions and screen agree with the board and the notebook's own checksums.
 fn two_notebooks_burst_and_one_moves_for_a_whole_gpu(demo: &mut Child, dir: &Path, board: &Board) {
     let stderr = demo.stderr.take().expect("piped");
     let said = Arc::new(Mutex::new(Vec::<String>::new()));
@@ -261,7 +260,7 @@ fn two_notebooks_burst_and_one_moves_for_a_whole_gpu(demo: &mut Child, dir: &Pat
     );
 }
 
-/// A demo that is ended in order also where a test fails: its jobs run as an account that is removed then.
+/// A demo that ends in order even if a test fails: its jobs run as an account that is removed then.
 struct Played(Child);
 
 impl Drop for Played {
@@ -274,7 +273,7 @@ impl Drop for Played {
     }
 }
 
-/// Without root there are no device filters: the other GPUs are hidden from the notebooks by gshare's library alone.
+/// Without root there are no device filters: only gshare's library hides the other GPUs from the notebooks.
 #[test]
 fn without_root_the_later_scenes_play_as_well() {
     if !root("without_root_the_later_scenes_play_as_well (the other scenes' test plays them then)")
@@ -308,7 +307,7 @@ fn without_root_the_later_scenes_play_as_well() {
     assert_eq!(demo.0.wait().expect("ends").code(), Some(130));
 }
 
-/// A demo whose terminal window is closed, or that is told to end, leaves nothing behind.
+/// A demo whose terminal closes, or that is told to end, leaves nothing behind.
 #[test]
 fn a_shell_on_the_simulated_workstation_ends_with_its_terminal() {
     for (ends, code) in [
@@ -372,7 +371,7 @@ fn a_kernel_that_was_installed_on_the_simulated_workstation_starts_later() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "started\n");
 }
 
-/// The commands that the README has to be typed in that shell, in its order.
+/// The commands of the README for that shell, in its order.
 #[test]
 fn the_tour_of_the_readme_runs_in_its_order() {
     let page = include_str!("../README.md");
@@ -382,7 +381,7 @@ fn the_tour_of_the_readme_runs_in_its_order() {
     assert!(tour.len() > 5, "{tour:?}");
     let tmp = tempfile::tempdir().expect("a directory");
     let script = tmp.path().join("tour");
-    // At a keyboard, a program in the background has time to start.
+    // At a keyboard, a background program has time to start.
     let typed = tour.iter().map(|line| match line.contains(" & ") {
         true => format!("{line}\nsleep 2\n"),
         false => format!("{line}\n"),
@@ -402,7 +401,7 @@ fn the_tour_of_the_readme_runs_in_its_order() {
         output.status.success() && out.ends_with("whole\n"),
         "{out}{err}"
     );
-    // A program with half of a GPU takes its memory and computes; one that wants more than its claim has is refused.
+    // A program with half a GPU allocates and computes; one that exceeds its claim is refused.
     for part in [
         "gshare-toy: took 4096 MiB; the GPU shows ",
         "gshare-toy: launched ",
@@ -414,14 +413,14 @@ fn the_tour_of_the_readme_runs_in_its_order() {
         err.contains("gshare-toy: ") && err.contains("OUT_OF_MEMORY"),
         "{err}"
     );
-    // The memory of the one that holds it is shown, and goes to the host.
+    // The memory of the holder is shown, and moves to the host.
     assert!(
         out.contains("offloaded, 2.4 GiB to host memory"),
         "{out}{err}"
     );
 }
 
-/// The command lines that name something.
+/// The command lines that contain this name.
 fn running(name: &str) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").expect("read").flatten();
     let lines = processes.filter_map(|p| std::fs::read(p.path().join("cmdline")).ok());
@@ -429,10 +428,10 @@ fn running(name: &str) -> Vec<String> {
     lines.filter(|l| l.contains(name)).collect()
 }
 
-// `gshare bench`: the last line is one JSON object that carries what was measured. How fast it was is for
-// the benchmark to judge, not for a test on whatever machine this is.
+// `gshare bench`: the last line is one JSON object with the measurements. Speed is for the benchmark to judge, not
+// for a test on an unknown machine.
 
-/// What a quick run of a benchmark prints, and its last line.
+/// The output of a quick benchmark run, and its last line.
 fn quick(args: &[&str]) -> (String, Value) {
     let output = Command::new(env!("CARGO_BIN_EXE_gshare"))
         .args(["bench", "--quick"])
@@ -556,7 +555,7 @@ fn bench_schedule_measures_a_step_of_the_core_alone() {
     );
     let row = &line["measured"][0]["core_step"][0];
     assert_eq!((&row["gpus"], &row["claims"]), (&16.into(), &500.into()));
-    // It is no history of an empty machine: claims run, wait and are parked, and plans are made.
+    // It is not the history of an empty machine: claims run, wait and are offloaded, and plans are made.
     for count in ["running", "waiting", "parked", "announced", "pulled"] {
         assert!(row[count].as_f64() > Some(0.0), "{count}: {row}");
     }
@@ -600,7 +599,7 @@ fn replay_plays_every_policy_and_says_what_a_list_lacks() {
         })
         .collect();
     let good = file("claims.csv", &format!("{HEAD}{lines}"));
-    // The names come from the program itself: a new policy is played here as well.
+    // The names come from the program itself: a new policy is tested here too.
     let unknown = errors(&run(&good, &["--policy", "magic"]));
     let names = unknown.split("one of ").nth(1).expect("they are listed");
     let names: Vec<&str> = names
@@ -643,10 +642,10 @@ fn replay_plays_every_policy_and_says_what_a_list_lacks() {
         assert!(live || row["suspensions"] == 0, "{row}");
         waits.push(figure("wait_mean_s"));
     }
-    // They differ: whoever gives whole GPUs to parts makes people wait.
+    // They differ: a policy that gives whole GPUs to parts makes users wait.
     let of = |name: &str| waits[names.iter().position(|n| n.trim() == name).expect(name)];
     assert!(of("gshare") < of("exclusive"), "{waits:?}");
-    // More of the machine asked for, longer waits; fewer claims, fewer lines.
+    // More of the machine requested, longer waits; fewer claims, fewer lines.
     let mean = |args: &[&str]| {
         let all = [&["--gpus", "2", "--policy", "fgd", "--json"], args].concat();
         let line: Value = serde_json::from_slice(&run(&good, &all).stdout).expect("JSON");
@@ -736,7 +735,7 @@ fn bench_shim_ends_with_its_figures() {
             assert!(ratio.is_some_and(|r| r > 0.0), "{side} {key}: {line}");
         }
     }
-    // The proxy charges, so a pair of allocations through it cannot cost what a bare one does.
+    // The library charges, so a pair of allocations through it cannot cost as little as a bare one.
     let added = line["measured"]["added_ns"]["alloc_free_10000"].as_f64();
     assert!(added.is_some_and(|ns| ns > 0.0), "{line}");
 }
@@ -748,7 +747,7 @@ fn bench_gate_ends_with_its_figures_and_its_check_can_fail() {
     assert_eq!(line["void"], false, "{text}");
     let mix = &line["measured"][0];
     let got = |key: &str| mix[key][0].as_f64().expect("a part");
-    // How exactly depends on the machine; that the gate works at all does not.
+    // The precision depends on the machine; whether the gate works does not.
     assert!(got("got") < 0.2 && got("got_ungated") > 0.3, "{text}");
     let used = &line["service_killed"][0]["used"];
     assert!(
@@ -834,8 +833,8 @@ fn bench_attribution_prints_what_it_drew_and_a_small_set_meets_the_goals() {
         let line = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
         (text, line)
     };
-    // One to four claims, in turns, without and with a figure of the GPU: the worst is known to be within the goals. (Not so
-    // where launches have a way: kernels of some microseconds are learnt with it.)
+    // One to four claims, in turns, without and with counters of the GPU: the worst case is known to be within the
+    // goals. (Not with launch overhead: kernels of some microseconds are learnt including it.)
     let small = ["--only", "h100 turns", "--seeds", "1000..1003"];
     let (text, line) = figures(&[&small[..], &["--preset", "kind"]].concat());
     assert_eq!(
@@ -891,11 +890,11 @@ fn bench_abuse_ends_with_its_figures() {
     }
 }
 
-// The scheduler of the service, recorded while real processes are served: from what it was told alone, and without the
-// service, the same machine must come to every decision that was recorded.
+// The scheduler, recorded while the service runs real processes: a replay without the service must reach every
+// recorded decision.
 
-/// Whole-program tests in which there are countdowns, an offload that fails, a move that is refused, claims that end on
-/// their way, services that are started again, time limits and wishes of people.
+/// Whole-program tests with countdowns, a failing offload, a refused move, claims that end while they move, restarted
+/// services, time limits and users' requests.
 const SCENES: [&str; 10] = [
     "reclaim::keep_puts_off_what_was_announced_once",
     "reclaim::people_are_told_on_their_terminal_before_anything_is_taken",
@@ -943,10 +942,10 @@ fn ten_scenes_with_real_processes_are_decided_again_without_the_service() {
     );
 }
 
-// The first hour on a GPU (`tests/device/hour`), in short on a simulated one: every part of it runs, needs nothing but
-// Python, and writes to its own folder only.
+// The first hour on a GPU (`tests/device/hour`), shortened on a simulated one: every part of it runs, needs only
+// Python, and writes only to its own folder.
 
-/// What each call must have come to.
+/// The expected result of each call.
 const CALLS: [(&str, &[&str]); 5] = [
     (
         "machine",
@@ -979,7 +978,7 @@ const CALLS: [(&str, &[&str]); 5] = [
     ("mps", &["| 0.25 | 132 | 32 |", "| 0.75 | 132 | 98 |"]),
 ];
 
-/// Kernels of the programs, with what the names say that they take.
+/// Kernels of the programs, with the durations in their names.
 const COSTS: &str = "spin_10us 10us\nspin_30us 30us\nspin_100us 100us\nspin_1000us 1ms\n";
 
 fn simulate(sim: &Path) -> String {
@@ -1067,7 +1066,8 @@ fn every_call_of_the_hour_runs_on_the_simulated_driver() {
     );
 }
 
-/// Lines that come together, of a program that then says nothing; and a call that hangs, with a program that it started.
+/// Lines that come together, from a program that then stays silent; and a call that hangs, with a program that it
+/// started.
 #[test]
 fn a_call_of_the_hour_ends_in_bounded_time_with_what_it_had() {
     let dir = tempfile::tempdir().expect("a directory");

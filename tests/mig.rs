@@ -1,4 +1,4 @@
-//! MIG: instances that are there are found, placed and closed to others; `gshare admin mig` and `[gpu] mig` make, keep and
+//! MIG: existing instances are found, placed and closed to others; `gshare admin mig` and `[gpu] mig` make, keep and
 //! remove them, also after a boot and when the service dies at any step.
 
 use crate::support;
@@ -11,13 +11,13 @@ use support::{
     station_with, until, words,
 };
 
-// MIG on the simulated driver: instances that are there are found, placed and closed to others.
+// MIG on the simulated driver: existing instances are found, placed and closed to others.
 
-/// Names the nodes of a directory that the device filter lets through: behind them no driver answers.
+/// Names the nodes of a directory that the device filter lets through: no driver answers behind them.
 const OPENED: &str =
     "cd $0; for n in *; do (exec 3<$n) 2>&1 | grep -q \"No such device\" && echo $n; done";
 
-/// An A100 that is divided, and an H100 that is to be.
+/// A divided A100, and an H100 to divide.
 fn divided() -> Station {
     station_with(|o| {
         o.gpus = vec![
@@ -48,7 +48,7 @@ fn a_quarter_gets_the_smallest_instance_that_is_large_enough() {
             (5, "mig", 0.428)
         ]
     );
-    // Of memory alone an instance is large enough that has it, whatever its SMs are.
+    // With memory alone, any instance with enough memory fits, whatever its SMs.
     let mut alone = station.command();
     alone.args(["claim", "--gpu-mem", "38G", "--dry-run", "--json"]);
     let alone = alone.output().expect("runs");
@@ -62,7 +62,7 @@ fn a_quarter_gets_the_smallest_instance_that_is_large_enough() {
     assert!(total > 18 << 30 && total < 20 << 30, "{total}");
     assert_eq!(quarter.ask(&format!("alloc {}", 20 * GIB)), FULL);
     assert_eq!(quarter.ask(&format!("alloc {}", 10 * GIB)), "ok 0");
-    // Another quarter takes the next larger one; then none is left, and whose turn it is is said.
+    // Another quarter gets the next larger one; then none is left, and the message says who is first.
     let second = Raw::claim(&station, &["-q", "-g", "0.25"]);
     let snapshot = station.snapshot().expect("served");
     assert_eq!(
@@ -94,7 +94,7 @@ fn a_program_that_asks_nvml_sees_its_own_instance_and_no_neighbour() {
     let station = divided();
     let snapshot = station.snapshot().expect("served");
     let uuid = |g: usize| snapshot.gpus[g].uuid.clone();
-    // Work of another user on the next instance, and memory of one's own.
+    // Another user's work on the next instance, and memory of this claim.
     let mut other = Raw::claim(&station, &["-q", "-g", "0.4"]);
     assert_eq!(other.ask(&format!("alloc {}", 6_u64 << 30)), "ok 0");
     let mut own = Raw::claim(&station, &["-q", "-g", "0.25", "--name", "mine"]);
@@ -140,7 +140,7 @@ fn a_program_that_asks_nvml_sees_its_own_instance_and_no_neighbour() {
     ] {
         assert_eq!(facts(name), [value], "{name}:\n{text}");
     }
-    // The instance's memory as the claim has it, through the instance and through the GPU.
+    // The claim's instance memory, through the instance and through the GPU.
     let charge = part.mem_charge.expect("known");
     let cap = part.mem_limit;
     let memory = format!("{cap} {charge} {}", cap - charge);
@@ -149,14 +149,14 @@ fn a_program_that_asks_nvml_sees_its_own_instance_and_no_neighbour() {
     assert_eq!(facts("gpu_memory"), [memory.as_str()], "{text}");
     let pid = own.pid().to_string();
     assert_eq!(facts("processes"), [pid.as_str()], "{text}");
-    // Which processes a divided GPU has in all is for administrators; no others' in any case.
+    // All processes of a divided GPU are visible only to administrators, others' never.
     assert!(
         facts("gpu_processes")
             .iter()
             .all(|l| l.is_empty() || *l == pid),
         "{text}"
     );
-    // Nothing of the neighbours', by number, by name or by their counters.
+    // Nothing about neighbours, by number, by name or by their counters.
     assert_eq!(facts("beyond").len(), 7);
     assert!(
         facts("beyond")
@@ -209,8 +209,8 @@ fn a_program_that_asks_nvml_sees_its_own_instance_and_no_neighbour() {
 /// A request, and the instance of the division that is the smallest for it, with its profile and SMs.
 type Case = (&'static str, usize, &'static str, u32);
 
-/// Every model with its own profiles: the smallest instance that fits, its name for CUDA, its capabilities and no
-/// others, and nothing of the neighbours.
+/// Every model with its own profiles: the smallest instance that fits, its name for CUDA, only its capabilities, and
+/// nothing of the neighbours.
 #[test]
 fn every_model_gives_the_smallest_instance_and_nothing_of_its_neighbours() {
     let table: [(&str, &str, &[Case]); 3] = [
@@ -312,8 +312,8 @@ fn the_doctor_prints_what_would_divide_a_gpu_and_nothing_is_divided_by_itself() 
     assert_eq!(refused.status.code(), Some(75), "{refused:?}");
 }
 
-// `gshare admin mig` and `[gpu] mig`: instances are made, used, kept, removed, and made anew after a boot and after the
-// service's death at any step.
+// `gshare admin mig` and `[gpu] mig`: instances are made, used, kept, removed, and restored after a boot and after
+// the service's death at any step.
 
 const CUT: &str = "3g.40gb+2g.20gb+1g.10gb";
 
@@ -331,7 +331,7 @@ fn refused(station: &Station, words: &[&str]) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What the driver itself says: the instances of a GPU that programs can use.
+/// The driver's own list of usable instances of a GPU.
 fn cut(station: &Station, gpu: usize) -> Vec<&'static str> {
     let seen = board(station).snapshot();
     let mut own: Vec<(u32, &str)> = seen
@@ -360,7 +360,7 @@ fn a_layout_is_made_used_by_two_claims_refused_while_in_use_and_removed() {
     assert!(said.contains("would switch GPU 1 to MIG"), "{said}");
     assert!(said.contains("would make 3g.40gb at slice"), "{said}");
     assert!(cut(&station, 1).is_empty());
-    // Work on another GPU is not in the way, and is not disturbed.
+    // Work on another GPU neither hinders nor is disturbed.
     let mut beside = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
     let said = ok(&station, &["admin", "mig", "1", CUT]);
     assert!(
@@ -403,7 +403,7 @@ fn a_layout_is_made_used_by_two_claims_refused_while_in_use_and_removed() {
     assert!(text.contains("no profile 5g.50gb"), "{text}");
     assert_eq!(cut(&station, 1).len(), 3);
 
-    // A service that dies finds claims and instances as they were.
+    // A restarted service finds claims and instances unchanged.
     station.stop_service(Signal::SIGKILL).expect("killed");
     station.start_service().expect("starts");
     assert_eq!([gpu_of(&station, &half), gpu_of(&station, &quarter)], at);
@@ -415,7 +415,7 @@ fn a_layout_is_made_used_by_two_claims_refused_while_in_use_and_removed() {
         let snapshot = station.snapshot().ok()?;
         (snapshot.claims.len() == 1).then_some(())
     });
-    // What stays is not made anew: its UUID is the same.
+    // Instances that stay are not made again: their UUID is the same.
     let uuid = |station: &Station, name: &str| {
         let gpus = station.snapshot().expect("served").gpus;
         let found = gpus
@@ -450,7 +450,7 @@ fn a_layout_is_made_used_by_two_claims_refused_while_in_use_and_removed() {
     let log = ok(&station, &["admin", "log"]);
     assert!(log.contains("mig") && log.contains(CUT), "{log}");
 
-    // Nothing is said of instances that are gone, and once of a GPU that was let go.
+    // Removed instances are not mentioned, and a released GPU once.
     ok(&station, &["admin", "release", "1"]);
     let doctor = ok(&station, &["doctor"]);
     assert!(!doctor.contains("GPU 2"), "{doctor}");

@@ -359,7 +359,7 @@ fn a_notebook_may_use_most_of_the_memory_while_it_is_free() {
     assert!((part(most) - 0.8).abs() < 0.01, "{most} of {all}");
 }
 
-/// What starts kernels without a notebook: each program as its people start it.
+/// Programs that start kernels without a notebook, each in its usual way.
 #[test]
 fn nbclient_papermill_and_a_bare_command_run() {
     let test = "nbclient_papermill_and_a_bare_command_run";
@@ -407,8 +407,8 @@ fn nbclient_papermill_and_a_bare_command_run() {
     assert!(printed.contains(ADDED), "{printed}");
     all_ended(&station);
 
-    // As VS Code does with an interpreter that was chosen: no kernelspec, so no wrapper. It is seen all the same.
-    // A client without a manager takes a kernel for dead whose heart does not beat within a second of its start.
+    // Like VS Code with a chosen interpreter: no kernelspec, so no wrapper. It is detected anyway. A client without a
+    // manager considers a kernel dead without a heartbeat within a second of its start.
     let folder = home.path().join("study");
     std::fs::create_dir(&folder).expect("made");
     let mut bare = station.client_environment(Command::new(bin.join("python")));
@@ -476,7 +476,7 @@ fn kernels_are_installed_in_several_sizes_at_every_place_and_again_without_a_cha
             "other/share/jupyter/kernels",
             "0.5-8G-12G",
         ),
-        // Other than with 12 GiB that are guaranteed.
+        // Unlike with 12 GiB guaranteed.
         (
             &[
                 "install",
@@ -532,7 +532,7 @@ fn kernels_are_installed_in_several_sizes_at_every_place_and_again_without_a_cha
     }
     let sizes = kernel(&["list"])["kernels"].as_array().expect("rows").len();
     assert_eq!(sizes, 4, "the original and three sizes where Jupyter looks");
-    // What no claim can be made with is no kernel; and what gshare has not made stays.
+    // An impossible claim makes no kernel, and kernels of others stay.
     let refused = |args: &[&str], why: &str| {
         let mut command = jupyter(Command::new(support::GSHARE), &at("env/bin"), dir.path());
         let output = command.arg("kernel").args(args).output().expect("runs");
@@ -564,8 +564,8 @@ fn kernels_are_installed_in_several_sizes_at_every_place_and_again_without_a_cha
     );
 }
 
-// Jupyter servers of every kind as they are asked: TLS, a socket file, a prefix, JupyterHub's tokens, users of their own;
-// and servers that wish somebody ill.
+// Jupyter servers of every kind: TLS, a socket file, a prefix, JupyterHub's tokens, different users; and hostile
+// servers.
 
 /// A user with a home and kernels in it.
 struct Person {
@@ -608,7 +608,7 @@ impl Person {
     }
 }
 
-/// A server of somebody's.
+/// A user's server.
 struct Server {
     script: Script,
     log: PathBuf,
@@ -661,7 +661,7 @@ impl Server {
     }
 }
 
-/// A workstation whose Jupyter servers are asked twice a second.
+/// A workstation whose Jupyter servers are queried twice per second.
 fn served() -> Station {
     station_with(|o| {
         o.gpus.truncate(1);
@@ -669,7 +669,7 @@ fn served() -> Station {
     })
 }
 
-/// The claim that its server names so.
+/// The claim with this name from its server.
 fn named(station: &Station, path: &str) -> ClaimView {
     until(&format!("a claim is listed as {path}"), SOON, || {
         let claims = station.snapshot().ok()?.claims;
@@ -681,7 +681,7 @@ fn named(station: &Station, path: &str) -> ClaimView {
     })
 }
 
-/// The people of a test: other users where there can be such, else whoever runs it.
+/// The users of a test: other users if possible, otherwise the present one.
 fn people(test: &str, count: usize, bin: &Path, lab: &Path) -> Option<(Option<Users>, Vec<u32>)> {
     if !Uid::effective().is_root() {
         return Some((None, vec![Uid::effective().as_raw(); count]));
@@ -694,8 +694,8 @@ fn people(test: &str, count: usize, bin: &Path, lab: &Path) -> Option<(Option<Us
         .then_some((Some(users), uids))
 }
 
-/// Lets in who has the token that the hub gave, as `jupyterhub.singleuser` does by asking the hub; the server's file has
-/// none of its own then.
+/// Admits the holder of the token that the hub gave, as `jupyterhub.singleuser` does by asking the hub; the server's
+/// own file has none then.
 const HUB: &str = r#"
 import os
 from jupyter_server.auth import IdentityProvider, User
@@ -791,7 +791,7 @@ fn servers_of_every_kind_name_their_notebooks_and_say_what_kernels_do() {
             (claim.id.as_str(), "second.ipynb"),
             "{kind}"
         );
-        // What it does is told by the server too, not guessed.
+        // Its activity is reported by the server too, not guessed.
         assert_eq!(
             server.run(
                 &kernel,
@@ -908,7 +908,7 @@ fn servers_that_wish_ill_get_no_token_and_hide_nobodys_notebook() {
         &json!({}),
     );
     let runtime = person.home.path().join("work/runtime");
-    // Another user, who has the port that a server of the user's says it has.
+    // Another user, who has taken the port in the file of a user's server.
     let thief = TcpListener::bind("127.0.0.1:0").expect("bound");
     let at = thief.local_addr().expect("named");
     thief.set_nonblocking(true).expect("set");
@@ -928,7 +928,7 @@ fn servers_that_wish_ill_get_no_token_and_hide_nobodys_notebook() {
         nix::sys::stat::Mode::S_IRWXU,
     )
     .expect("made");
-    // One of the user's own that talks without an end, and one that never says a word.
+    // Servers of the user's own: one that talks without an end, and one that never answers.
     let talk = "import socket, sys, threading, json, os\n\
         def serve(endless):\n\
         \x20   s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)\n\
@@ -961,7 +961,7 @@ fn servers_that_wish_ill_get_no_token_and_hide_nobodys_notebook() {
     named(&station, "/other.ipynb");
     server.act(&json!({ "do": "rename", "session": session, "to": "new.ipynb" }));
     named(&station, "/new.ipynb");
-    // A kernel that no server names has every file looked into, and every server asked.
+    // A kernel that no server lists: every file is read, and every server queried.
     std::thread::sleep(Duration::from_secs(3));
     assert!(
         station
@@ -983,7 +983,7 @@ fn servers_that_wish_ill_get_no_token_and_hide_nobodys_notebook() {
     talker.wait().expect("ended");
 }
 
-// A notebook as people use one: a real Jupyter server, JupyterLab, a browser, and a part of a simulated GPU.
+// A notebook in practice: a real Jupyter server, JupyterLab, a browser, and a part of a simulated GPU.
 
 /// The browser with its server.
 struct Lab(Driven);
@@ -992,7 +992,7 @@ impl Lab {
     fn start(station: &Station, bin: &Path, lab: &Path, chromium: &Path) -> Self {
         let install = ["-g", "0.25", "--user"];
         let browser = |command: &mut Command| {
-            // What Numba thinks of so small a grid is not what the pictures are of.
+            // Numba's warning about small grids does not belong in the pictures.
             command
                 .env("CHROMIUM", chromium)
                 .env("PYTHONWARNINGS", "ignore");
@@ -1024,7 +1024,7 @@ impl Lab {
         self.act(&json!({ "do": "run", "code": code, "until": until }))
     }
 
-    /// A picture for the documentation, where those are made anew.
+    /// A picture for the documentation, when those are made.
     fn picture(&mut self, name: &str) {
         let file = self.0.home.path().join(name);
         self.act(&json!({ "do": "picture", "file": file }));
@@ -1133,15 +1133,15 @@ fn a_notebook_of_jupyterlab_with_a_quarter_of_a_gpu() {
     );
 }
 
-// Twenty notebooks of four users at once: none of their claims is lost or left over, and gshare ends no kernel.
+// Twenty notebooks of four users at once: no claim is lost or left over, and gshare ends no kernel.
 
 const USERS: usize = 4;
 
 const EACH: usize = 5;
 
-/// By how much the times after which a notebook is warned (20 min) and offloaded (30 min) are divided, without
-/// `GSHARE_SOAK`. A sixtieth of them is twenty and thirty seconds: too few idle spells for a test that is over in a
-/// minute. How long the claim of a kernel that died is kept is not divided: Jupyter takes its time to start it again.
+/// Divisor of the times after which a notebook is warned (20 min) and offloaded (30 min), without `GSHARE_SOAK`. With
+/// 60 they would be twenty and thirty seconds: too few idle periods within a minute. The time for which a dead
+/// kernel's claim is kept is not divided, because Jupyter needs time to restart it.
 const DIVISOR: f64 = 600.0;
 
 #[test]
@@ -1163,7 +1163,7 @@ fn twenty_kernels_of_four_users_lose_nothing() {
         .and_then(|s| s.parse().ok())
         .unwrap_or(DIVISOR);
     let (warn, offload) = (20.0 * 60.0 / divisor, 30.0 * 60.0 / divisor);
-    // Six of the times after which it is offloaded, and pauses that are a third longer.
+    // Six offload times in total, and pauses a third longer than one.
     let (seconds, pause) = (6.0 * offload, 4.0 * offload / 3.0);
     println!("timers divided by {divisor} (GSHARE_SOAK), {seconds} s of work");
     let seed: u32 = std::env::var("GSHARE_SEED")
@@ -1231,7 +1231,7 @@ fn twenty_kernels_of_four_users_lose_nothing() {
         working.store(false, Ordering::Relaxed);
         watcher.join().expect("watched")
     });
-    // All is quiet now: each kernel has its claim, and there are no others.
+    // Quiet now: each kernel has its claim, and there are no others.
     until("there are as many claims as kernels", SOON, || {
         let now = station.snapshot().ok()?;
         let waiting = now
@@ -1262,7 +1262,7 @@ fn twenty_kernels_of_four_users_lose_nothing() {
     });
 }
 
-/// The claims that were seen off the GPU while somebody works.
+/// The claims that were off the GPU while users worked.
 fn offloaded(station: &Station, working: &AtomicBool) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     while working.load(Ordering::Relaxed) {

@@ -1,6 +1,6 @@
-//! Memory of claims that run leaves the GPU and comes back: contents equal, processes alive, bytes on one side; of one
-//! process, of several, and of several GPUs. Nothing is lost when a driver refuses, hangs or loses a process, or when the
-//! service dies between two steps. What cannot leave says so.
+//! Memory of running claims leaves the GPU and comes back: contents equal, processes alive, bytes on one side; for
+//! one process, several, and several GPUs. Nothing is lost when a driver refuses, hangs or loses a process, or when
+//! the service dies between two steps. Claims that cannot be offloaded say so.
 
 use crate::support;
 
@@ -23,7 +23,7 @@ use support::{
     GIB, Raw, SOON, all_ended, board, board_bytes, claim, claim_of, ok, refused, run, until,
 };
 
-// GPU memory of claims that run goes to the host and comes back: contents equal, processes alive, bytes on one side.
+// GPU memory of running claims moves to the host and back: contents equal, processes alive, bytes on one side.
 
 /// Two RTX 4090 and two H100 on which memory moves fast.
 fn station() -> Station {
@@ -71,7 +71,7 @@ fn detached_memory_is_free_the_process_lives_and_its_next_call_brings_it_back() 
         view.state_text
     );
     assert_eq!(raw.ask("ping"), "ok pong", "its threads run");
-    // Its place is free: a claim of the whole GPU fits, and has to go before the other is back.
+    // Its room is free: a claim of the whole GPU fits, and must end before the other is restored.
     let mut other = Raw::claim(&station, &["-q", "-g", "1", "--gpu-ids", "0", "--nonblock"]);
     assert_eq!(other.ask(&format!("alloc {GIB}")), "ok 0");
     raw.tell("sum 0");
@@ -91,7 +91,7 @@ fn detached_memory_is_free_the_process_lives_and_its_next_call_brings_it_back() 
     assert_eq!(raw.finish(), Some(0));
 }
 
-/// One more process of a claim, which does nothing but count.
+/// A further process of a claim, which only counts.
 struct Counter {
     child: Child,
     file: tempfile::NamedTempFile,
@@ -150,7 +150,7 @@ fn stands_still(pid: u32) -> u64 {
     ticks.sum()
 }
 
-/// A claim that is suspended, the sum of its memory, its id, and a program of it that counted until then.
+/// A suspended claim, the checksum of its memory, its id, and a program of it that counted until then.
 fn suspended(station: &Station) -> (Raw, String, String, Counter) {
     let (raw, sum) = holder(station, &ON_GPU_0);
     let id = claim(station, raw.pid()).id;
@@ -172,7 +172,7 @@ fn suspended_processes_stand_still_and_resume_where_they_stopped() {
     assert_eq!(on_gpus(&station, raw.pid()), 0);
     raw.tell("ping");
     raw.tell("sum 0");
-    // Neither its threads nor its calls go on, and no call brings it back.
+    // Neither its threads nor its calls continue, and no call restores it.
     let all = [raw.pid(), counter.child.id()];
     let before = (counter.count(), all.map(stands_still));
     std::thread::sleep(Duration::from_millis(500));
@@ -233,7 +233,7 @@ fn a_moved_claim_has_its_memory_on_the_other_gpu_and_sees_no_difference() {
         assert_eq!(raw.ask("count"), "ok 1");
     }
     assert_eq!(raw.ask("launch 1"), "ok 3");
-    // Its ledger goes on there: the cap holds, and what is freed is free.
+    // Its ledger continues there: the cap holds, and freed memory is free.
     let (free, total) = raw.info();
     assert!(
         raw.ask(&format!("alloc {}", free + 1))
@@ -241,7 +241,7 @@ fn a_moved_claim_has_its_memory_on_the_other_gpu_and_sees_no_difference() {
     );
     assert_eq!(raw.ask(&format!("alloc {GIB}")), "ok 1");
     assert_eq!(raw.info(), (free - GIB, total));
-    // It comes back to where it was sent, not to the GPU that it was claimed on.
+    // It is restored where it was sent, not on the GPU of its grant.
     ok(&station, &["offload", &id]);
     ok(&station, &["restore", &id]);
     assert_eq!(claim(&station, raw.pid()).gpus[0].gpu, 1);
@@ -322,8 +322,7 @@ fn what_cannot_be_detached_says_so_before_anybody_asks() {
     assert_eq!(other.ask("launch 1"), "ok 1", "nothing happened to it");
 }
 
-/// The library is mapped by frameworks when they are imported, long before a communicator is made; on one GPU there is
-/// none to make.
+/// Frameworks map the library when they are imported, long before a communicator is made; on one GPU there is none.
 #[test]
 fn a_claim_of_several_gpus_with_nccl_loaded_says_so_before_anybody_asks() {
     let station = station();
@@ -350,7 +349,7 @@ fn a_claim_of_several_gpus_with_nccl_loaded_says_so_before_anybody_asks() {
         "{ps}"
     );
     assert_eq!(both.ask("launch 1"), "ok 1");
-    // Without it two GPUs are no reason.
+    // Two GPUs without it are no reason.
     assert_eq!(both.finish(), Some(0));
     let plain = Raw::claim(&station, &["-q", "-g", "2x0.5"]);
     ready(&station, plain.pid());
@@ -358,7 +357,7 @@ fn a_claim_of_several_gpus_with_nccl_loaded_says_so_before_anybody_asks() {
 
 #[test]
 fn a_claim_of_the_same_number_that_another_service_has_is_left_alone() {
-    // Without cgroups a service knows its members by what they have in their environment.
+    // Without cgroups a service recognises its members by their environment.
     let stations = [0, 1].map(|_| station_that("", |o| o.cgroups = false));
     let mut holders = stations.each_ref().map(|s| holder(s, &["-q", "-g", "0.5"]));
     let [one, other] = [0, 1].map(|i| claim(&stations[i], holders[i].0.pid()).id);
@@ -371,8 +370,8 @@ fn a_claim_of_the_same_number_that_another_service_has_is_left_alone() {
     }
 }
 
-// Claims of several processes and of several GPUs leave, come back and move as one: all of it or nothing, with what
-// was in the memory of each process on each GPU.
+// Claims with several processes and several GPUs are offloaded, restored and moved as one: all or nothing, with the
+// memory of each process on each GPU unchanged.
 
 /// A claim with three processes on GPU 0, each with something in its memory.
 struct Three {
@@ -412,7 +411,7 @@ impl Three {
         self.raws.iter().map(each).collect()
     }
 
-    /// All of them are on the GPU with what they had, and go on.
+    /// All of them are on the GPU with unchanged memory, and continue.
     fn whole(&mut self, station: &Station, what: &str) {
         assert_eq!(self.on(station), self.held, "{what}");
         for (raw, sum) in self.raws.iter_mut().zip(&self.sums) {
@@ -439,7 +438,7 @@ fn all_processes_of_a_claim_leave_come_back_stop_and_move_as_one() {
         if round == 0 {
             ok(&station, &["restore", &id]);
         } else {
-            // The call of any of them brings all back.
+            // A call of any of them restores all.
             assert_eq!(three.raws[2].ask("sum 0"), three.sums[2]);
         }
         three.whole(&station, "after offload");
@@ -490,7 +489,7 @@ fn what_fails_for_one_process_of_a_claim_is_undone_for_all() {
             }
             fault(&station, None, None);
         }
-        // The way back: all of them stay in the host.
+        // On the way back: all of them stay in the host.
         ok(&station, &["offload", &id]);
         fault(&station, Some((Restore, Refused)), Some(pid));
         let why = refused(&station, &["restore", &id]);
@@ -500,7 +499,7 @@ fn what_fails_for_one_process_of_a_claim_is_undone_for_all() {
         fault(&station, None, None);
         ok(&station, &["restore", &id]);
         three.whole(&station, &format!("restore of {pid}"));
-        // Once all are back they run, however often that has to be tried.
+        // Once all are back they run, however many attempts that takes.
         ok(&station, &["offload", &id]);
         fault(&station, Some((Unlock, Refused)), Some(pid));
         let mut restore = station.command();
@@ -516,7 +515,7 @@ fn what_fails_for_one_process_of_a_claim_is_undone_for_all() {
         assert_eq!(restore.wait().expect("ends").code(), Some(0));
         three.whole(&station, &format!("unlock of {pid}"));
     }
-    // A process that dies in the middle, or that the driver loses, takes nobody with it.
+    // A process that dies in the middle, or that the driver loses, does not affect the others.
     let lost = three.raws.pop().expect("three");
     three.sums.truncate(2);
     three.held.truncate(2);
@@ -641,7 +640,7 @@ fn a_claim_of_several_gpus_is_the_same_on_each_wherever_it_goes() {
         assert!(done.contains(&format!("moved to GPUs {gpus}")), "{done}");
         whole(&station, to, &format!("moved to {gpus}"));
     }
-    // Others take its GPUs while it is offloaded: it comes back on the free ones.
+    // Others take its GPUs while it is offloaded: it is restored on the free ones.
     ok(&station, &["offload", &id]);
     out(&station);
     let other = Raw::claim(&station, &["-q", "-g", "2", "--gpu-ids", "2,3"]);
@@ -649,7 +648,7 @@ fn a_claim_of_several_gpus_is_the_same_on_each_wherever_it_goes() {
     assert!(done.contains("restored"), "{done}");
     whole(&station, [0, 1], "restored elsewhere");
     assert_eq!(other.finish(), Some(0));
-    // A GPU too few, one twice, one that it has: said, nothing done.
+    // Too few GPUs, one twice, one that it has: an error, and nothing is done.
     for gpus in ["2", "2,2", "2,0"] {
         let output = run(&station, &["move", &id, "--gpu", gpus]);
         assert!(matches!(output.status.code(), Some(64 | 75)), "{output:?}");
@@ -657,10 +656,10 @@ fn a_claim_of_several_gpus_is_the_same_on_each_wherever_it_goes() {
     whole(&station, [0, 1], "after wrong wishes");
 }
 
-// What cannot be offloaded or moved says so in `gshare ps`, in words and as JSON, as soon as it is known; nothing is done
-// to it, and room is made by way of others.
+// Claims that cannot be offloaded or moved say so in `gshare ps`, in words and as JSON, as soon as it is known;
+// nothing is done to them, and room is made elsewhere.
 
-/// Waits until a claim says that it cannot be offloaded; why.
+/// Waits until a claim reports that it cannot be offloaded; returns the reason.
 fn fixed(station: &Station, pid: u32, wanted: &str) -> String {
     until(&format!("ps says `{wanted}`"), SOON, || {
         let snapshot = station.snapshot().ok()?;
@@ -696,7 +695,7 @@ fn ipc_says_so_from_when_it_is_used() {
     let station = station_of(2, "");
     let (mut raw, sum) = holder(&station, &["-q", "-g", "0.5"]);
     let id = claim(&station, raw.pid()).id;
-    // Of any of its processes.
+    // For any of its processes.
     let mut other = Raw::join(&station, &id);
     let _ = fill(&mut other, 0);
     ready(&station, raw.pid());
@@ -799,7 +798,7 @@ fn a_part_of_the_gpus_in_the_environment_says_so_from_the_start() {
     assert!(json.contains(&why), "{json}");
     let said = refused(&station, &["move", &view.id, "--gpu", "1"]);
     assert!(said.contains(&why), "{said}");
-    // It can leave the GPU, and comes back where it was.
+    // It can leave the GPU, and is restored there.
     ok(&station, &["offload", &view.id]);
     assert_eq!(on_gpus(&station, raw.pid()), 0);
     assert_eq!(raw.ask("sum 0"), sum);
@@ -827,9 +826,9 @@ fn room_is_made_by_way_of_a_claim_that_can_be_moved() {
     assert_eq!((stays.ask("sum 0"), goes.ask("sum 0")), (first, second));
 }
 
-// Levers when something goes wrong: the driver refuses, hangs or loses a process, its engine is killed, a thread is
-// stuck in a call, the host's memory is short. Nothing is lost: a claim is whole on one side, its contents equal, and
-// its people are told in words.
+// Failures of levers: the driver refuses, hangs or loses a process, its engine is killed, a thread is stuck in a
+// call, the host's memory is short. Nothing is lost: a claim is whole on one side, its contents equal, and its owner
+// is notified in words.
 
 fn start(station: &Station, words: &[&str]) -> Child {
     let mut command = station.command();
@@ -842,8 +841,8 @@ fn log(station: &Station, id: &str) -> String {
     ok(station, &["log", id])
 }
 
-/// Engines of a station's service. Whose child a process is, is asked of the process: the lists of children that threads
-/// have miss one whose thread ends while they are read.
+/// Engines of a station's service, by the parent of each process: the kernel's lists of children miss one whose
+/// thread ends while they are read.
 fn engines(station: &Station) -> Vec<i32> {
     let service = station.service_pid().expect("it runs").to_string();
     let all = std::fs::read_dir("/proc").expect("processes").flatten();
@@ -886,7 +885,7 @@ fn whatever_the_driver_refuses_leaves_a_claim_whole_on_one_side() {
             assert_eq!(raw.ask("sum 0"), sum, "{step:?}: it runs on");
             assert!(log(&station, &id).contains("could not be offloaded"));
         }
-        // On its way back it stays in the host, and comes as soon as it can.
+        // On its way back it stays in the host, and is restored once that is possible.
         ok(&station, &[lever, &id]);
         fault(&station, Some((Restore, CheckpointHow::Refused)), None);
         let back = if lever == "suspend" {
@@ -908,7 +907,7 @@ fn whatever_the_driver_refuses_leaves_a_claim_whole_on_one_side() {
     refused(&station, &["move", &id, "--gpu", "1"]);
     fault(&station, None, None);
     assert_eq!(claim(&station, raw.pid()).gpus[0].gpu, 0);
-    // The driver has no room there: a program that nobody counts took it a moment ago.
+    // The driver has no room there: an uncounted program has just taken it.
     let mut stranger =
         station.client_environment(std::process::Command::new(support::example("raw_client")));
     stranger.env("CUDA_VISIBLE_DEVICES", "1");
@@ -932,7 +931,7 @@ fn whatever_the_driver_refuses_leaves_a_claim_whole_on_one_side() {
     assert!(log(&station, &id).contains("could not be moved"));
 }
 
-/// Each step takes longer than anybody waits, and then fails or works.
+/// Each step takes longer than the limit, and then fails or works.
 fn late(how: CheckpointHow, driver: &str) {
     use CheckpointStep::{Checkpoint, Lock, Restore, Unlock};
     let station = station_that("", |o| {
@@ -955,7 +954,7 @@ fn late(how: CheckpointHow, driver: &str) {
             &[if leaves { "offload" } else { "restore" }, "-q", &id],
         );
         met(&station);
-        // The engine that hangs is ended, and the owner told, before anything else changes.
+        // The engine that hangs is ended, and the owner notified, before anything else changes.
         until("the step is given up", SOON, || {
             let gone = engines(&station).iter().all(|e| !before.contains(e));
             gone.then_some(())
@@ -967,7 +966,7 @@ fn late(how: CheckpointHow, driver: &str) {
         fault(&station, None, None);
         let code = asking.wait().expect("ends").code();
         match step {
-            // Once all are back, that they do not run yet is no reason to give up.
+            // Once all are restored, a pending unlock is no reason to give up.
             Unlock => assert_eq!(code, Some(0)),
             _ => assert_eq!(code, Some(75), "{step:?}"),
         }
@@ -996,7 +995,7 @@ fn every_step_that_is_done_too_late_is_undone() {
     late(CheckpointHow::Waits, "580.95.05");
 }
 
-/// Newer drivers say that a step is under way, and take no other until it has ended.
+/// Newer drivers report a step that is under way, and accept no other until it has ended.
 #[test]
 fn with_a_driver_that_tells_the_states_in_between_late_steps_are_undone_as_well() {
     for how in [CheckpointHow::Hangs, CheckpointHow::Waits] {
@@ -1044,7 +1043,7 @@ fn a_process_that_the_driver_loses_is_told_and_keeps_nobody_from_coming_back() {
             told.contains(&format!("failed in cuCheckpointProcess{step:?}")),
             "{told}"
         );
-        // Until it has ended the claim stays where it is, and says so before anybody asks.
+        // Until then the claim stays where it is, and reports that before any request.
         let why = claim(&station, first.pid()).place.levers.not_detachable;
         assert!(
             why.expect("told")
@@ -1059,8 +1058,8 @@ fn a_process_that_the_driver_loses_is_told_and_keeps_nobody_from_coming_back() {
     }
 }
 
-/// Processes with a communicator in common: while one is locked whatever is asked of the other hangs, and the lock that hung
-/// is done late, once the first runs again. In the end all run as before, and nobody tries that again.
+/// Processes with a common communicator: while one is locked every call of the other hangs, and the lock that hung
+/// completes late, once the first runs again. In the end all run as before, and it is not tried again.
 #[test]
 fn processes_that_wait_for_each_other_are_given_up_and_all_run_on() {
     let station = station_of(2, "");
@@ -1092,7 +1091,7 @@ fn processes_that_wait_for_each_other_are_given_up_and_all_run_on() {
         "{unable}"
     );
     fault(&station, None, None);
-    // A person may try, and if that works it is taken back.
+    // A person may try, and if that works the mark is removed.
     ok(&station, &["offload", &id]);
     assert_eq!(on_gpus(&station, first.pid()), 0);
     ok(&station, &["restore", &id]);
@@ -1147,7 +1146,7 @@ fn the_driver_is_initialised_once_however_many_levers_are_pulled() {
         assert_eq!(raw.ask("sum 0"), sum);
     }
     assert_eq!((inits(), engines(&station)), before, "nobody called cuInit");
-    // One that has died is replaced, by one.
+    // A dead one is replaced, by one.
     kill(Pid::from_raw(before.1[0]), Signal::SIGKILL).expect("killed");
     ok(&station, &["offload", &id]);
     ok(&station, &["restore", &id]);
@@ -1156,7 +1155,7 @@ fn the_driver_is_initialised_once_however_many_levers_are_pulled() {
     assert!(after.len() == 1 && after != before.1, "{after:?}");
 }
 
-/// A kernel that takes a minute: whoever waits for it is in the driver.
+/// A kernel that takes a minute: a thread that waits for it is in the driver.
 fn slow_kernels(station: &Station) {
     let costs = station.sim_dir().join("costs");
     std::fs::write(costs, "add_one 60s\n").expect("costs are written");
@@ -1258,7 +1257,7 @@ fn a_thread_found_in_the_driver_after_the_lock_means_that_all_run_again_at_once(
         None,
     );
     let mut asking = start(&station, &["offload", "-q", &id]);
-    // All calls were out when the lock was asked for; now one is seen in the driver.
+    // All calls were out when the lock was requested; now one is in the driver.
     met(&station);
     mark(raw.pid(), 7);
     fault(&station, None, None);
@@ -1321,7 +1320,7 @@ fn a_process_that_ends_while_its_memory_is_on_the_way_frees_its_place() {
     assert_eq!(next.ask(&format!("alloc {}", 20 * GIB)), "ok 1");
 }
 
-// The service is killed between every two steps of every lever, on a claim of two processes: it finds the claim
+// The service is killed between every two steps of every lever, on a claim with two processes: it finds the claim
 // again, whole on one side, its contents equal.
 
 /// Two processes of one claim on GPU 0, and what they have.
@@ -1368,7 +1367,7 @@ impl Two {
         }
     }
 
-    /// Pulls the lever while the service dies at this step, and starts it again.
+    /// Runs the lever while the service dies at this step, and restarts it.
     fn dies_at(&mut self, words: &[&str], step: &str) {
         let what = format!("{} dies at {step}", words[0]);
         self.begin(words[0]);
@@ -1387,7 +1386,7 @@ impl Two {
         let _ = asking.wait();
         let started = self.station.start_service();
         started.unwrap_or_else(|e| panic!("{what}: {e:#}"));
-        // Where it was to go, or where it was.
+        // At its destination, or where it was.
         let (there, gpu) = match words[0] {
             "offload" => (Some("offloaded"), 0),
             "suspend" => (Some("suspended"), 0),
@@ -1426,10 +1425,10 @@ impl Two {
     }
 }
 
-/// Steps that only a way to the GPU has.
+/// Steps that only occur on the way to the GPU.
 const BACK: [&str; 2] = ["lever-back", "lever-unlocked"];
 
-/// Steps that only a way to the host has.
+/// Steps that only occur on the way to the host.
 const OUT: [&str; 4] = ["lever-drained", "lever-locked", "lever-out", "lever-parked"];
 
 #[test]
@@ -1461,8 +1460,8 @@ fn killed_between_any_two_steps_of_move_the_service_finds_the_claim_again() {
     Two::new().dies_at_each(&["move", "--gpu", "1"], &["lever-parked"]);
 }
 
-/// From CUDA 13.4 on the driver says that a step is under way. A service that finds a process so waits for the end of
-/// the step, whoever began it.
+/// From CUDA 13.4 on the driver reports a step that is under way. A service that finds such a process waits for the
+/// end of the step, whoever began it.
 #[test]
 fn a_process_found_in_the_middle_of_a_step_is_waited_for() {
     let mut station = station_that("", |o| {

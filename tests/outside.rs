@@ -1,5 +1,5 @@
-//! Programs that made no claim themselves: shown, counted for their owners, adopted, kept from the GPUs, or held by a claim that
-//! root made on their behalf.
+//! Programs that made no claim themselves: shown, counted for their owners, adopted, kept from the GPUs, or covered
+//! by a claim on behalf.
 
 use crate::support;
 
@@ -23,7 +23,7 @@ use support::{
     example, root, run, station, station_with, text, tried, until, words,
 };
 
-// GPU processes outside claims: shown, accounted to their owners, or kept from the GPUs.
+// GPU processes without a claim: shown, accounted to their owners, or kept from the GPUs.
 
 fn with_policy(policy: &str) -> Station {
     station_with(|o| {
@@ -78,7 +78,7 @@ fn what_runs_outside_claims_is_its_owners_claim_without_a_cap() {
         "{list}"
     );
 
-    // The waiting user is told which programs are in the way.
+    // The waiting user is told which programs hold the room.
     let (code, why) = tried(
         &station,
         &words("claim --nonblock -g 1 --gpu-mem 22G --gpu-ids 0 -- true"),
@@ -90,7 +90,7 @@ fn what_runs_outside_claims_is_its_owners_claim_without_a_cap() {
         "{why}"
     );
 
-    // It cannot be given back by a word: it ends with the process, at once.
+    // It cannot be released by command: it ends with the process, at once.
     let (code, why) = tried(&station, &["release", &claim.id]);
     assert_eq!(code, Some(75), "{why}");
     assert!(
@@ -114,7 +114,7 @@ fn an_auto_claim_keeps_its_number_over_a_restart_and_ends_when_its_process_joins
         (again.id, again.since_ms),
         (first.id.clone(), first.since_ms)
     );
-    // One that ended while no service looked is over.
+    // One that ended without a service is over.
     station.stop_service(Signal::SIGKILL).expect("killed");
     assert_eq!(program.finish(), Some(0));
     station.start_service().expect("starts again");
@@ -160,7 +160,7 @@ fn a_running_process_becomes_a_claim_and_is_told_what_that_means() {
     let auto = until("it is counted", SOON, || {
         auto(&station, pid).filter(|c| c.gpus[0].mem_used == Some(truth))
     });
-    // The rest of the GPU is another's: what it has already needs no room.
+    // The rest of the GPU is another's: its present memory needs no room.
     let rest = station.snapshot().expect("served").gpus[0]
         .mem_allocatable
         .expect("known");
@@ -204,7 +204,7 @@ fn a_running_process_becomes_a_claim_and_is_told_what_that_means() {
     assert_eq!(snapshot.gpus[0].mem_unclaimed, Some(0));
     let (code, text) = tried(&station, &["adopt", &pid.to_string()]);
     assert!(code == Some(64) && text.contains("already"), "{text}");
-    // It works on with what it has, and what it takes beyond its claim is over-use.
+    // It continues with its memory, and more than its claim is over-use.
     assert!(program.ask("launch 3").starts_with("ok"));
     assert_eq!(neighbour.finish(), Some(0));
     assert_eq!(program.ask(&format!("alloc {}", 1024 * MIB)), "ok 1");
@@ -260,7 +260,7 @@ fn a_process_on_a_gpu_that_others_have_in_full_is_adopted_and_over_its_limit() {
         until("there is room for it", SOON, || {
             (view().1 == "no limits yet").then_some(())
         });
-        // From then on its part is no other's: 2 GiB are free, but not all SMs.
+        // From then on its part is reserved: 2 GiB are free, but not all SMs.
         let all = [
             &["claim", "-q", "--nonblock", "--gpu-ids", "0"],
             size,
@@ -374,10 +374,10 @@ fn only_its_owner_and_root_make_a_process_a_claim() {
     all_ended(&station);
 }
 
-// `unclaimed = "deny"`: programs outside claims cannot open a GPU, claims and the graphical session can; with real
-// users, real cgroups and device nodes that no driver stands behind.
+// `unclaimed = "deny"`: programs without a claim cannot open a GPU, claims and the graphical session can; with real
+// users, real cgroups and device nodes without a driver.
 
-/// Any user: accounts are not needed to be one.
+/// Any user: no account is needed.
 const UID: u32 = 61_234;
 
 /// Top-level cgroups of a test, as on a machine with systemd.
@@ -474,7 +474,7 @@ fn denying(places: &Places, unclaimed: &str) -> Option<Station> {
     Some(station)
 }
 
-/// Prints what the kernel says to an open of each node, then what runs on.
+/// Prints the kernel's answer to an open of each node, then continues.
 fn opening(station: &Station) -> String {
     let dev = station.sim_dir().join("dev");
     let nodes = ["nvidia0", "nvidia2", "nvidiactl", "nvidia-uvm"]
@@ -502,7 +502,7 @@ fn told(station: &Station, what: &str) -> Option<Snapshot> {
     told.then_some(snapshot)
 }
 
-/// Where programs outside claims cannot open a GPU.
+/// A station where programs without a claim cannot open a GPU.
 fn in_force() -> Option<(Places, Station)> {
     let places = Places::make()?;
     let station = denying(&places, "deny")?;
@@ -526,7 +526,7 @@ fn programs_outside_claims_cannot_open_a_gpu_and_claims_and_the_desktop_can() {
         [OPEN; 4],
         "the session"
     );
-    // A claim made from there gets what was claimed, and nothing else.
+    // A claim made from there gets its size, and nothing else.
     let program = station.program().display().to_string();
     let script = opening(&station);
     let claim = [
@@ -544,7 +544,7 @@ fn programs_outside_claims_cannot_open_a_gpu_and_claims_and_the_desktop_can() {
     ];
     let claimed = answers(places.command("user.slice", &station, &claim));
     assert_eq!(claimed, [DENIED, OPEN, OPEN, OPEN]);
-    // A CUDA program outside claims finds no device.
+    // A CUDA program without a claim finds no device.
     let client = station.dir().join("bin/raw_client");
     support::copy_program(example("raw_client"), &client);
     let client = client.display().to_string();
@@ -553,7 +553,7 @@ fn programs_outside_claims_cannot_open_a_gpu_and_claims_and_the_desktop_can() {
         said[0].starts_with("error ") && !said[0].contains("ready"),
         "{said:?}"
     );
-    // Neither a new session, nor namespaces of one's own, nor a cgroup namespace change whose child a process is.
+    // Neither a new session, nor namespaces, nor a cgroup namespace change a process's parent.
     let words = [
         "setsid", "-w", "unshare", "-Ur", "unshare", "-Cm", "sh", "-c", &script,
     ];
@@ -619,7 +619,7 @@ fn a_refused_program_reads_on_its_terminal_what_to_type() {
             "without a claim and was refused: gshare claim -- sh",
         )
     });
-    // Others see the program, and nothing of what it was started with.
+    // Others see the program, but not its arguments.
     let told = told
         .notices
         .iter()
@@ -690,7 +690,7 @@ fn jobs_of_cron_are_covered_and_cgroups_that_come_later_too() {
     let Some((places, station)) = in_force() else {
         return;
     };
-    // As cron does it: root's daemon, which starts each job in a session of its own as its user.
+    // Like cron: root's daemon starts each job in a session of its own as its user.
     let job = format!(
         "echo $$ > {}/cgroup.procs; setsid -w setpriv --reuid {UID} --regid {UID} --clear-groups -- sh -c \"$1\" & wait",
         places.dir("user.slice/cron.service").display()
@@ -754,7 +754,7 @@ fn what_runs_already_and_what_draws_lives_on() {
         snapshot.unclaimed.iter().all(|u| u.graphics),
         "what draws is exempt"
     );
-    // The desktop's memory is held back on its GPU: what it uses of that does not count twice.
+    // Memory is reserved for the desktop on its GPU: its use of that does not count twice.
     let left = |gpu: usize| snapshot.gpus[gpu].mem_allocatable.expect("known");
     let trainer_used = claim_of(&snapshot, trainer.pid()).and_then(|c| c.gpus[0].mem_used);
     let held_back = left(1) - left(0) - trainer_used.expect("known");
@@ -798,7 +798,7 @@ fn what_runs_already_and_what_draws_lives_on() {
         detail.contains(&format!("may run until they exit: {trainer_named}")),
         "{detail}"
     );
-    // Once it has ended, it is known whom deny would have stopped.
+    // Once it has ended, doctor reports whom deny would have stopped.
     assert_eq!(trainer.finish(), Some(0));
     std::fs::write(&file, text).expect("written");
     station.stop_service(Signal::SIGTERM).expect("stopped");
@@ -861,16 +861,17 @@ fn off_opens_the_gpus_to_programs_without_a_claim_with_the_service_and_without()
     until("it is in force again", SOON, || closed(&station));
 }
 
-// Claims on behalf: root claims for what runs below a cgroup that gshare does not own, as a batch system or a hub would.
+// Claims on behalf: root claims for programs below a cgroup that gshare does not own, as a batch system or a hub
+// would.
 
-/// What it says, and that it ended so.
+/// Checks its exit code; returns its output.
 fn ends(output: &Output, code: i32) -> String {
     let said = text(output);
     assert_eq!(output.status.code(), Some(code), "{said}");
     said
 }
 
-/// A job of another manager, with the cgroup that a claim stands for and one below it, in which its programs are.
+/// A job of another manager: the cgroup of a claim on behalf, and one below it with its programs.
 struct Job {
     others: Others,
     uid: u32,
@@ -886,7 +887,7 @@ impl Job {
         self.others.0.parent().expect("the job's")
     }
 
-    /// The words of the claim on its behalf.
+    /// The arguments of the claim on its behalf.
     fn words(&self, name: &str, more: &[&str]) -> Vec<String> {
         let fixed = ["admin", "claim-for", "--user", &self.uid.to_string()].map(str::to_owned);
         let cgroup = self.cgroup().display().to_string();
@@ -900,7 +901,7 @@ impl Job {
         station.command().args(words).output().expect("gshare runs")
     }
 
-    /// The words after `gshare`, or another program, run in it.
+    /// A command in it: `gshare` with these words, or another program.
     fn command(&self, station: &Station, uid: u32, words: &[&str]) -> Command {
         let program = station.program().display().to_string();
         let all = [&[program.as_str()], words].concat();
@@ -912,7 +913,7 @@ fn claims(station: &Station) -> Vec<ClaimView> {
     station.snapshot().expect("served").claims
 }
 
-/// What the kernel says when a program there opens the GPUs' nodes.
+/// The kernel's answers when a program there opens the GPUs' nodes.
 fn job_opens(job: &Job, station: &Station, gpus: &[u32]) -> Vec<String> {
     let node = |g: &u32| station.sim_dir().join(format!("dev/nvidia{g}"));
     let nodes: Vec<String> = gpus.iter().map(|g| node(g).display().to_string()).collect();
@@ -940,7 +941,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
     let job = Job::new(ada, "job_7");
     let size = ["-g", "0.5", "--gpu-ids", "1", "--json"];
 
-    // Root alone, an administrator of a group or the owner do not.
+    // Only root; neither an administrator of a group nor the owner.
     let mut own = station.command();
     own.args(job.words("job-7", &size));
     let said = ends(&as_user(own, ada).output().expect("runs"), 77);
@@ -975,7 +976,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
     let granted: Value = serde_json::from_slice(&made.stdout).expect("JSON");
     let said = granted["message"].as_str().expect("a sentence");
     assert!(said.contains("slurmstepd.scope/job_7"), "{said}");
-    // The same name is the same claim; another question of that name, or about a part of its cgroup, is refused.
+    // The same name is the same claim; another request with that name, or for a part of its cgroup, is refused.
     let again = ends(&job.claim(&station, "job-7", &size), 0);
     assert!(
         again.contains("\"id\": \"c1\"") || again.contains("\"id\":\"c1\""),
@@ -987,7 +988,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
     assert!(below.contains("overlaps"), "{below}");
     assert_eq!(claims(&station).len(), 1);
 
-    // A program there that claims joins, whatever it asks for; its cgroup stays.
+    // A program there that claims joins, whatever it requests; its cgroup stays.
     let client = reachable(&station).display().to_string();
     let words = ["claim", "-g", "2", "--", client.as_str()];
     let mut joined = Raw::start(job.command(&station, ada, &words));
@@ -1033,7 +1034,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
         );
     }
 
-    // Others are no part of it, neither from inside nor from outside; its owner does not change it.
+    // Others are not part of it, neither from inside nor from outside; its owner cannot change it.
     let said = ends(
         &job.command(&station, bob, &["claim", "--", "true"])
             .output()
@@ -1061,7 +1062,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
         assert!(said.contains("which gshare does not move"), "{said}");
     }
 
-    // A service that was killed knows it, its members and its cap.
+    // A killed service knows it again, with its members and its cap.
     station.stop_service(Signal::SIGKILL).expect("killed");
     station.start_service().expect("starts again");
     assert_eq!(joined.ask(&format!("alloc {}", total + 1)), FULL);
@@ -1138,7 +1139,7 @@ fn remove(cgroup: &Path, step: &PathBuf) {
     std::fs::remove_dir(cgroup).expect("removed");
 }
 
-/// A caller that asks again after a death gets the one claim; one that releases again is rid of it and of its filter.
+/// A caller that asks again after a death gets the same claim; a second release removes it and its filter.
 #[test]
 fn a_death_at_any_step_leaves_one_claim_on_behalf_or_none() {
     if !root("claims on behalf") {

@@ -1,5 +1,5 @@
-//! A member that goes around the proxy is seen by what it uses, within two looks at the driver, and dealt with as the
-//! policy says; an honest one is not, whatever its modules take.
+//! A member that bypasses the library is detected by its use, within two looks at the driver, and treated according
+//! to the policy; an honest one is not, whatever its modules need.
 
 use crate::support;
 
@@ -36,7 +36,7 @@ fn ticking(tick: &str, costs: &str, more: impl FnOnce(&mut Options)) -> Station 
     })
 }
 
-/// `gshare claim FLAGS -- env LD_LIBRARY_PATH=the driver's own directory PROGRAM`: a member without the proxy.
+/// `gshare claim FLAGS -- env LD_LIBRARY_PATH=the driver's own directory PROGRAM`: a member without the library.
 fn around(station: &Station, flags: &[&str]) -> Command {
     past(station, &[&["claim", "-q"], flags].concat())
 }
@@ -62,7 +62,7 @@ fn cured(station: &Station, pid: u32) {
     });
 }
 
-/// For so many looks nothing is held against its claim.
+/// For this many looks there is no over-use of its claim.
 fn is_trusted(station: &Station, pid: u32, for_looks: u64) {
     let last = looks(station) + for_looks;
     while looks(station) < last {
@@ -79,7 +79,7 @@ fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
     let mut honest = Raw::join(&station, &id);
     assert_eq!(honest.ask(&format!("alloc {}", 256 * MIB)), "ok 0");
 
-    // A context and half a gibibyte could be modules: nothing is held against anybody.
+    // A context and half a gibibyte could be modules: no over-use.
     assert_eq!(bypass.ask(&format!("alloc {}", 512 * MIB)), "ok 0");
     is_trusted(&station, bypass.pid(), 20);
     let before = Instant::now();
@@ -104,11 +104,11 @@ fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
             .iter()
             .any(|n| n.claim.as_deref() == Some(&id) && n.text.contains("no more memory"))
     );
-    // The claim grows no more, though its ledger is far from its cap; and what it took is nobody's to claim.
+    // The claim cannot grow, though its ledger is far below its cap; and its extra memory cannot be claimed.
     until("growth is refused", SOON, || {
         (honest.ask(&format!("alloc {}", 64 * MIB)) == FULL).then_some(())
     });
-    // Within the claim's own request there is room for it: nobody else loses anything.
+    // The claim's own size has room for it: no other claim loses anything.
     let allocatable = snapshot.gpus[0].mem_allocatable.expect("known");
     assert!(claim.gpus[0].mem_request <= allocatable);
 
@@ -119,8 +119,8 @@ fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
     assert_eq!(bypass.finish(), Some(0), "a warning ends nobody");
 }
 
-/// The loader gives such a program no library path (`AT_SECURE`): it has the driver without the library, and is dealt with as any
-/// other that goes around it. Where it knows the driver by its name only, it finds none.
+/// The loader ignores the library path for such a program (`AT_SECURE`): it uses the driver without the library, and
+/// is treated like any other that bypasses it. If it knows the driver by its name only, it finds none.
 #[test]
 fn a_program_with_the_set_user_id_bit_has_no_library_and_is_seen_by_what_it_uses() {
     if !root("a_program_with_the_set_user_id_bit_has_no_library_and_is_seen_by_what_it_uses") {
@@ -187,7 +187,7 @@ fn what_the_driver_needs_for_an_honest_member_is_charged_to_its_claim() {
     assert_eq!(member.ask("count"), "ok 1");
 }
 
-/// In ticks, whatever the clock says: the first look that can see it is a glance, the second counts.
+/// In ticks, whatever the clock says: the first look that can see it is partial, the second counts.
 #[test]
 fn what_goes_around_the_proxy_counts_at_the_second_look() {
     let station = ticking("1s", "add_one 2ms\n", |_| ());
@@ -288,7 +288,7 @@ fn in_stage_2_no_policy_ends_a_process_and_the_command_says_so() {
     assert_eq!(bypass.finish(), Some(0));
 }
 
-/// Members that do launch through the proxy are compared too: by the time that it counted.
+/// Members that launch through the library are compared too, with the time that it counted.
 #[test]
 fn gpu_time_beyond_what_a_member_counted_is_seen_at_the_second_look() {
     let station = ticking("1s", "add_one 2ms\n", |_| ());
@@ -302,7 +302,7 @@ fn gpu_time_beyond_what_a_member_counted_is_seen_at_the_second_look() {
             .arg(&driver);
         Raw::start(command)
     };
-    // One alone and two side by side that launch as they should, and one that does so now and then only.
+    // One alone and two side by side that launch normally, and one that does so only sometimes.
     let mut honest = [start("1"), start("2"), start("2")];
     let mut sly = start("0");
     assert_eq!(sly.ask("launch 100"), "ok 100");
@@ -315,7 +315,7 @@ fn gpu_time_beyond_what_a_member_counted_is_seen_at_the_second_look() {
     let why = claim.overuse.expect("accused");
     assert!(why.contains("time than gshare's count"), "{why}");
     assert_eq!(sly.line(), "ok 2000");
-    // It counts again: cured.
+    // It counts again: over-use ends.
     cured(&station, sly.pid());
     for raw in &mut honest {
         let honest = support::claim(&station, raw.pid());
@@ -329,7 +329,7 @@ fn gpu_time_beyond_what_a_member_counted_is_seen_at_the_second_look() {
     }
 }
 
-/// As Ollama does: it loads the driver's own library by its path, and has none of gshare's.
+/// Like Ollama: it loads the driver's own library by its path, and none of gshare's.
 #[test]
 fn programs_that_load_the_drivers_own_library_are_named() {
     let station = station("");
@@ -357,7 +357,7 @@ fn programs_that_load_the_drivers_own_library_are_named() {
     assert!(part(&honest).past_library.is_empty());
 }
 
-/// OptiX launches past everything that counts. Here a copy of the driver has its name.
+/// OptiX launches bypass everything that counts. Here a copy of the driver has its name.
 #[test]
 fn where_launches_cannot_be_counted_ps_says_that_it_cannot_tell() {
     let station = station("");
@@ -394,7 +394,7 @@ fn what_kernels_start_is_held_against_nobody() {
         raw.tell(&format!("parents 2000 {variable}"));
         raw
     };
-    // What libcudadevrt has in every program that it is linked with; and one that hides how it does it.
+    // The mark of libcudadevrt in every program linked with it; and a program that hides it.
     let mut honest = start("0", "__CNPRT_VERSION_NUMBER__");
     let mut hidden = start("1", "other");
     let named = format!(
@@ -498,7 +498,7 @@ fn a_driver_with_memory_limits_of_its_own_refuses_whatever_way_was_taken() {
         (limits[0].gpu, limits[0].soft, limits[0].hard),
         (0, part.mem_request, part.mem_limit)
     );
-    // Outside claims nothing is limited.
+    // Without a claim nothing is limited.
     let mut outside = Raw::outside(&station);
     assert!(outside.info().1 > part.mem_limit);
     // Another size is another limit, at once.
@@ -517,14 +517,14 @@ fn a_driver_with_memory_limits_of_its_own_refuses_whatever_way_was_taken() {
     });
 }
 
-// The honest zoo as whole programs: four claims on a GPU, each filled as far as its limit lets it, on a driver whose samples
-// are as unkind as they were seen to be. Nobody is accused, offloaded unasked or lost; and one cheat among them is found.
+// The honest zoo as whole programs: four claims on a GPU, each filled up to its limit, on a driver with samples as
+// unreliable as real ones. No claim is accused, offloaded unasked or lost; and one cheat among them is found.
 //
-// From sources: 1.37 GiB above a process's own accounting (vLLM pull request 51590: the modules here), a stack for every
-// thread that can be resident (cms-sw pull request 51395: 16 KiB are 4.1 GiB on an H100), samples that name whoever was on
-// the GPU (ctrl2080perf.h of open-gpu-kernel-modules), garbage among them (DCGM issue 83), `__managed__` and shared memory
-// that a checkpoint refuses (README of cuda-checkpoint). Assumed: 64 KiB for each kernel in a graph, what communicators
-// and workers take, what OptiX launches.
+// From sources: 1.37 GiB above a process's own accounting (vLLM pull request 51590: the modules here), a stack for
+// every thread that can be resident (cms-sw pull request 51395: 16 KiB are 4.1 GiB on an H100), samples that name
+// whoever was on the GPU (ctrl2080perf.h of open-gpu-kernel-modules), garbage among them (DCGM issue 83),
+// `__managed__` and shared memory that a checkpoint refuses (README of cuda-checkpoint). Assumed: 64 KiB for each
+// kernel in a graph, what communicators and workers take, what OptiX launches.
 //
 // `GSHARE_ZOO=1000` plays so many runs of each kind; `.ci/long zoo` does.
 
@@ -536,18 +536,18 @@ const GPUS: usize = 4;
 
 const CLAIMS: usize = 4;
 
-/// Rounds in which programs fill their claims, and in all; a look at the driver ends each.
+/// Rounds in which programs fill their claims, and total; a look at the driver ends each.
 const FILLING: usize = 7;
 
 const ROUNDS: usize = 16;
 
-/// Looks within which a cheat has to be found: a second each where nothing else is configured.
+/// Looks within which a cheat must be found: a second each by default.
 const FOUND: u64 = 10;
 
 /// Runs of each kind.
 const RUNS: usize = 8;
 
-/// Most stations at once: programs wait for the next look most of the time.
+/// Maximum number of stations at once: programs mostly wait for the next look.
 const STATIONS: usize = 6;
 
 struct Program {
@@ -555,7 +555,7 @@ struct Program {
     raw: Raw,
     workers: Vec<Raw>,
     sum: String,
-    /// What it has beside its first buffer.
+    /// Its blocks besides its first buffer.
     held: Vec<String>,
     full: bool,
 }
@@ -564,7 +564,7 @@ fn driver(station: &Station) -> PathBuf {
     station.sim_dir().join("lib/libcuda.so.1")
 }
 
-/// One more process of a program's claim, with this library.
+/// A further process of a program's claim, with this library.
 fn join(station: &Station, of: &Raw, library: &str) -> Raw {
     let snapshot = station.snapshot().expect("served");
     let id = &claim_of(&snapshot, of.pid()).expect("its claim").id;
@@ -575,7 +575,7 @@ fn join(station: &Station, of: &Raw, library: &str) -> Raw {
 }
 
 impl Program {
-    /// Starts it; `around` is the library of what it does uncounted.
+    /// Starts it; `around` is the library for its uncounted work.
     fn start(station: &Station, gpu: usize, animal: Animal, around: &Path) -> Self {
         let mut command = station.command();
         command.args(["claim", "-q", "-g", "0.2", "--gpu-ids"]);
@@ -622,7 +622,7 @@ impl Program {
         );
     }
 
-    /// Whether it got so much.
+    /// Whether it could allocate this much.
     fn takes(&mut self, bytes: u64) -> bool {
         let said = self.raw.ask(&format!("alloc {bytes}"));
         let index = said.strip_prefix("ok ");
@@ -630,7 +630,7 @@ impl Program {
         index.is_some()
     }
 
-    /// What it does between two looks.
+    /// Its work between two looks.
     fn step(&mut self, dice: &mut Random) {
         if !self.full {
             let (free, total) = self.raw.info();
@@ -661,13 +661,13 @@ impl Program {
         self.must(&format!("{work} {}", 1 + dice.below(20)));
     }
 
-    /// Whether a checkpoint of it would be refused.
+    /// Whether its checkpoint would be refused.
     fn stays(&self) -> bool {
         matches!(self.animal, Animal::Managed | Animal::Communicators)
     }
 }
 
-/// Accusations by the process of the claim: at which look each was first told, and why.
+/// Accusations by process: the look at which each was first reported, and why.
 #[derive(Default)]
 struct Accused(BTreeMap<Option<u32>, (u64, String)>);
 
@@ -694,7 +694,7 @@ fn zoo() -> Station {
     station
 }
 
-/// Four programs on each GPU, at their limits; all work until the look that `done` ends.
+/// Four programs on each GPU, at their limits; all work until the look at which `done` is true.
 fn play(
     station: &Station,
     dice: &mut Random,
@@ -720,7 +720,7 @@ fn play(
                 let mut dice = Random::seeded(seed);
                 scope.spawn(move || programs.iter_mut().for_each(|p| p.step(&mut dice)))
             });
-            // What they do may last for many looks on a busy machine.
+            // Their work may last for many looks on a busy machine.
             let works: Vec<_> = works.collect();
             while works.iter().any(|work| !work.is_finished()) {
                 accused.note(&station.snapshot().expect("served"));
@@ -737,7 +737,7 @@ fn play(
     gpus
 }
 
-/// All end as they should, with what they had; then the station is empty.
+/// All end normally, with their memory intact; then the station is empty.
 fn ends(station: &Station, gpus: Vec<Vec<Program>>) {
     for mut program in gpus.into_iter().flatten() {
         assert_eq!(
@@ -754,8 +754,8 @@ fn ends(station: &Station, gpus: Vec<Vec<Program>>) {
     all_ended(station);
 }
 
-/// Plays the runs, those of a station's GPUs at once, on several stations; what each time gave, and how many runs there were.
-/// Where a time fails the other stations go on.
+/// Plays the runs on several stations, those of a station's GPUs at once; returns all results, and the number of
+/// runs. If one fails the other stations continue.
 fn stations<T: Send>(each: impl Fn(&Station, &mut Random, usize) -> T + Sync) -> (usize, Vec<T>) {
     let asked = std::env::var("GSHARE_ZOO")
         .ok()
@@ -808,7 +808,7 @@ fn honest_programs_at_their_limits_are_not_accused_and_not_lost() {
         let mut offloaded = [0; 2];
         for programs in &mut gpus {
             assert!(programs.iter().all(|p| p.full), "one is not at its limit");
-            // One of each run goes to the host and back; what cannot is refused, and goes on.
+            // One of each run is offloaded and restored; one that cannot be is refused, and continues.
             let at = dice.below(CLAIMS as u64) as usize;
             let program = &mut programs[at];
             for index in std::mem::take(&mut program.held) {
@@ -847,7 +847,7 @@ fn one_cheat_among_four_programs_is_found() {
     let begun = Instant::now();
     let (runs, late) = stations(|station, dice, time| {
         let cheat = [Cheat::Stranger, Cheat::Member, Cheat::Time][time % 3];
-        // Samples that name one process are no shares, and a driver that has no others tells nothing of time.
+        // Samples that name one process are no shares, and a driver that has no others reports nothing about time.
         let unkind = !matches!(cheat, Cheat::Time);
         board(station)
             .set_fault(Fault::NvmlSamples, unkind)
@@ -874,7 +874,7 @@ fn one_cheat_among_four_programs_is_found() {
                     let library = library.to_str().expect("a path");
                     match cheat {
                         Cheat::Member => {
-                            // Above its cap, wherever it stands below that, and it frees nothing afterwards.
+                            // Above its cap, from below it, and it frees nothing afterwards.
                             let past = raw.info().0 + more + GIB;
                             let said = raw.ask(&format!("around alloc {past}"));
                             assert!(said.starts_with("ok"), "{said}");

@@ -1,5 +1,5 @@
-//! Programs in a claim: what they see of the GPU, what they are held to, and what the driver must find in their environment.
-//! Clients that nobody here wrote compute the same as without a claim.
+//! Programs in a claim: what they see of the GPU, their limits, and the environment for the driver. Independent
+//! clients compute the same as without a claim.
 
 use crate::support;
 
@@ -22,11 +22,11 @@ use support::{
     python, root, run, station, station_with, until,
 };
 
-// Members are held to their claim's memory: to the byte, together, and until they are gone.
+// Members cannot exceed the memory of their claim: to the byte, together, and until they are gone.
 
 const GRANULE: u64 = 2 * MIB;
 
-/// Waits until the service has measured what a context costs, so that the cap can be foretold.
+/// Waits until the service has measured the cost of a context, so that the cap is predictable.
 fn overhead(station: &Station) -> u64 {
     until("the context's cost is measured", SOON, || {
         let log = std::fs::read_to_string(station.log_path()).ok()?;
@@ -156,7 +156,7 @@ fn eight_processes_at_once_never_exceed_the_cap_together() {
     pids.push(first.pid());
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // The board is looked at all the time while the eight allocate.
+        // The board is read continuously while the eight allocate.
         let watch = scope.spawn(|| {
             let (mut looks, mut highest) = (0u64, 0);
             while !done.load(Ordering::Relaxed) {
@@ -227,7 +227,7 @@ fn a_claim_borrows_up_to_its_limit_until_another_needs_the_memory() {
     );
     assert_eq!(borrower.ask(&format!("alloc {}", 8u64 << 30)), "ok 0");
 
-    // What is borrowed is not free: three quarters do not fit beside it, a half does.
+    // Burst memory is not free: three quarters do not fit beside it, a half does.
     let refused = station
         .command()
         .args("claim -q -g 0.75 --gpu-ids 0 --nonblock -- true".split(' '))
@@ -310,7 +310,7 @@ fn a_command_without_the_library_is_counted_and_filtered_and_not_limited() {
     }
     assert_eq!(raw.finish(), Some(0));
 
-    // Typed in a claim, it has the library of that one no more.
+    // Typed in a claim, it no longer has that claim's library.
     let path = |words: &[&str]| {
         let mut command = station.command();
         command.args(limited).arg("--").arg(station.program());
@@ -323,22 +323,22 @@ fn a_command_without_the_library_is_counted_and_filtered_and_not_limited() {
     assert_ne!(path(&[]), own);
 }
 
-// CUDA clients that nobody here wrote (Numba, NVIDIA's Python bindings, cudarc), each in a quarter of a GPU:
-// they compute exactly, see their quarter as the whole GPU, and meet the cap as their own out-of-memory error.
+// Independent CUDA clients (Numba, NVIDIA's Python bindings, cudarc), each in a quarter of a GPU: they compute
+// exactly, see their quarter as the whole GPU, and meet the cap as their own out-of-memory error.
 
 /// What the clients allocate at each step: a byte more than whole granules.
 const STEP: u64 = (256 << 20) + 1;
 
-/// The GPU that they are given: not the first, so that `device 0` is not GPU 0.
+/// Their GPU: not the first, so that `device 0` is not GPU 0.
 const GPU: usize = 1;
 
-/// How all of them name the refusal, in words of their own around it.
+/// The common part of their error messages.
 const REFUSAL: &str = "CUDA_ERROR_OUT_OF_MEMORY";
 
-/// Runs a client in a quarter of a GPU. `uncharged`: most bytes that the driver takes for the program's
-/// modules, which the cap does not count.
+/// Runs a client in a quarter of a GPU. `uncharged`: maximum bytes that the driver uses for the program's modules,
+/// which the cap does not count.
 fn quarter(station: &Station, client: &[&Path], uncharged: u64) {
-    // Until then a context's cost is a guess that is on the safe side.
+    // Until then a context's cost is a safe guess.
     until("the context's cost is measured", SOON, || {
         let log = std::fs::read_to_string(station.log_path()).ok()?;
         (log.matches("a CUDA context on GPU").count() >= 2).then_some(())
@@ -369,7 +369,7 @@ fn quarter(station: &Station, client: &[&Path], uncharged: u64) {
     let board = board(station);
     let ledger = || {
         let claim = claim(station, pid);
-        // What its modules take is nothing that anybody holds against it.
+        // The memory of its modules is not over-use.
         assert_eq!(claim.overuse, None);
         let truth = board_bytes(&board.snapshot(), GPU, &[pid]);
         let charged = claim.gpus[0].mem_charge.expect("known");
@@ -464,7 +464,7 @@ fn numba_bindings_and_cuda_core_compute_the_same_with_and_without_a_claim() {
     assert_eq!(bare, claimed);
 }
 
-// `gshare smi`: a claim's share from outside agrees with what its programs see inside.
+// `gshare smi`: a claim's share from outside agrees with the view of its programs inside.
 
 #[test]
 fn smi_shows_the_share_that_the_claim_sees() {
@@ -512,8 +512,7 @@ fn smi_shows_the_share_that_the_claim_sees() {
     assert_eq!(wrong.status.code(), Some(64));
 }
 
-// Claims that get their GPU later: what the driver must find in the environment of their programs is there when it
-// looks, and nowhere before.
+// Claims that get their GPU later: the driver finds its environment when it looks, and nothing before that.
 
 const MPS: [&str; 5] = [
     "CUDA_MPS_PIPE_DIRECTORY",
@@ -609,7 +608,7 @@ fn on_a_gpu_shared_through_mps_it_is_a_client_with_its_part_that_is_read_back() 
     assert_eq!(told("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").len(), 9);
     let uuid = station.snapshot().expect("served").gpus[0].uuid.clone();
     assert_eq!(told("CUDA_VISIBLE_DEVICES"), uuid);
-    // As a program that was started with the same claim in its environment.
+    // Like a program that started with the same claim in its environment.
     let mut now = station.command();
     now.args(["claim", "-q", "-g", "0.25", "--"]);
     let mut now = Raw::start({
@@ -621,7 +620,7 @@ fn on_a_gpu_shared_through_mps_it_is_a_client_with_its_part_that_is_read_back() 
     for name in MPS {
         let (late, early) = (value(&after, name), value(&ordinary, name));
         if name == "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" {
-            // A quarter of what can be given away: what MPS itself uses came between the two.
+            // A quarter of the memory for claims: MPS's own use came between the two.
             let (late, early) = (mebibytes(late), mebibytes(early));
             assert!(late.abs_diff(early) <= 64, "{late} and {early}");
         } else {
@@ -674,7 +673,7 @@ fn children_from_before_and_after_the_grant_have_the_same_part() {
         "forked 0 32".to_owned(),
         "own place still empty True".to_owned(),
         "own 0 32".to_owned(),
-        // By the C library and in /proc; Python's own copy is of its start.
+        // In the C library and in /proc; Python's own copy is from its start.
         format!("CUDA_VISIBLE_DEVICES {uuid} True None"),
         format!("CUDA_MPS_PIPE_DIRECTORY {pipe} True None"),
         "whole True True".to_owned(),
@@ -741,7 +740,7 @@ fn in_time_slices_a_filter_hides_the_other_gpus_or_the_variable_does() {
             .expect("its claim")
             .gpus[0]
             .gpu;
-        // What somebody had chosen before counts no more than in any other claim.
+        // An earlier choice of the user counts no more than in any other claim.
         let mut command = lazily(&station, &["-g", "0.25"]);
         let mut lazy = Raw::start({
             command.env("CUDA_VISIBLE_DEVICES", taken.to_string());
@@ -759,7 +758,7 @@ fn in_time_slices_a_filter_hides_the_other_gpus_or_the_variable_does() {
                 "{name}: {shown:?}"
             );
         }
-        // Where no filter hides the other GPUs the variable does, as in a claim that starts with its GPU.
+        // Without a filter the variable hides the other GPUs, as in a claim that starts with its GPU.
         let service = station.snapshot().expect("served").service;
         let filtered = service.expect("it serves").device_filter;
         let variable = value(&shown, "CUDA_VISIBLE_DEVICES");
@@ -770,7 +769,7 @@ fn in_time_slices_a_filter_hides_the_other_gpus_or_the_variable_does() {
             let as_said = levers.not_movable.is_none() == filtered;
             (as_said && levers.not_detachable.is_none()).then_some(())
         });
-        // One that is not to be moved has its GPUs in the variable, as claims that start with them.
+        // A claim that must not move has its GPUs in the variable, like claims that start with them.
         let mut fixed = Raw::start(lazily(&station, &["-g", "0.25", "--no-movable"]));
         assert_eq!(fixed.ask("count"), "ok 1");
         let shown = environ(fixed.pid());
@@ -781,7 +780,7 @@ fn in_time_slices_a_filter_hides_the_other_gpus_or_the_variable_does() {
     }
 }
 
-/// What a claim through MPS has in its environment is not for one that is made inside it, on another GPU.
+/// MPS variables of an outer claim must not reach a claim made inside it, on another GPU.
 #[test]
 fn a_claim_within_one_through_mps_is_no_client_of_its_daemon() {
     let station = station_with(|o| {
@@ -828,7 +827,7 @@ fn a_claim_within_one_through_mps_is_no_client_of_its_daemon() {
 #[test]
 fn places_of_others_are_left_alone_and_a_program_without_them_is_told() {
     let station = through_mps(false);
-    // Outside every claim, and in one that had its GPU at once: names that nobody knows.
+    // Outside every claim, and in one that had its GPU at once: names without a meaning.
     let place = ("GSHARE_LATER_CUDA_VISIBLE_DEVICES", "_".repeat(60));
     let mut libraries = station.command();
     libraries.args(["claim", "-q", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"]);
@@ -869,7 +868,7 @@ fn places_of_others_are_left_alone_and_a_program_without_them_is_told() {
         "{said}"
     );
 
-    // A daemon of MPS that somebody had before is not the claim's.
+    // An earlier MPS daemon of the user is not the claim's.
     let mut before = lazily(&station, &["-g", "0.25"]);
     before.env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent/pipe");
     let mut before = Raw::start(before);
@@ -879,9 +878,9 @@ fn places_of_others_are_left_alone_and_a_program_without_them_is_told() {
     );
 }
 
-// Clients of NVIDIA's own libcuda get the same codes bare, before the proxy, and as members of a claim. Nothing here has
-// a GPU, so what they are told is that there is none; the claim is on a simulated one, which only NVML shows.
-// `.ci/drivers` fetches the libraries and the clients.
+// Clients of NVIDIA's own libcuda get the same codes directly, through the library, and as members of a claim.
+// Nothing here has a GPU, so the answer is that there is none; the claim is on a simulated one, which only NVML
+// shows. `.ci/drivers` fetches the libraries and the clients.
 
 fn target() -> PathBuf {
     let found = Path::new(GSHARE).ancestors().nth(2);
@@ -953,7 +952,7 @@ fn compiled_clients(dir: &Path) -> Vec<Client> {
     found
 }
 
-/// What a client prints with a directory of libcuda before all others, perhaps started by another program.
+/// A client's output with a directory of libcuda before all others, perhaps started by another program.
 fn printed_by(client: &Client, mut command: Command, libcuda: &Path) -> String {
     let dirs = [Some(libcuda), client.libraries.as_deref()];
     let path = std::env::join_paths(dirs.into_iter().flatten()).expect("a path");
@@ -1061,7 +1060,7 @@ fn the_proxy_has_the_names_of_the_driver_that_is_there_now() {
     });
 }
 
-// A driver whose modules are loaded anew has other device numbers; filters go by numbers.
+// A driver whose modules are reloaded has other device numbers; filters go by numbers.
 
 /// Names the nodes of a directory that the device filter lets through.
 const OPENED: &str =
@@ -1104,7 +1103,7 @@ fn filters_follow_a_reload_of_the_drivers_modules() {
     };
     assert_eq!(joined(), own);
 
-    // The modules are loaded anew: nodes with the same names and other numbers.
+    // The modules are reloaded: nodes with the same names and other numbers.
     let before = Majors::free_on_this_machine().expect("free numbers");
     let next = before.caps.expect("a number") + 1;
     let names = std::fs::read_dir(&caps).expect("readable");
@@ -1127,20 +1126,19 @@ fn filters_follow_a_reload_of_the_drivers_modules() {
         opened(&mut command, &caps),
         ["nvidia-cap12", "nvidia-cap13"]
     );
-    // So does who was there before.
+    // So does an earlier claim.
     until("the filter follows", SOON, || {
         (joined() == own).then_some(())
     });
 }
 
-// The commands of docs/recipes.md on a simulated workstation: claims, sizes, GPUs and environment are the real ones. The
-// simulated driver cannot run the frameworks, so that in place of each program stands one that says which GPUs it sees
-// and how much memory the driver tells it.
+// The commands of docs/recipes.md on a simulated workstation: claims, sizes, GPUs and environment are the real ones.
+// The simulated driver cannot run the frameworks, so a stand-in for each program reports its GPUs and their memory.
 
-/// Programs that recipes start, and that are not on every machine.
+/// Programs of the recipes that are not on every machine.
 const PROGRAMS: [&str; 5] = ["python3", "torchrun", "vllm", "ollama", "ray"];
 
-/// The blocks of commands, each with the lines before it that belong to it.
+/// The blocks of commands, each with the preceding lines that belong to it.
 fn blocks(page: &str) -> Vec<String> {
     let mut found = vec![String::new()];
     for line in page.lines() {

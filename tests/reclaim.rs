@@ -1,5 +1,5 @@
-//! Room for claims that wait: limits shrink, idle claims are warned and leave the GPU, others move, are started again or end.
-//! What is taken was announced, and comes back.
+//! Room for waiting claims: limits shrink, idle claims are warned and offloaded, others move, are restarted or end.
+//! Everything is announced, and comes back.
 
 use crate::support;
 
@@ -21,10 +21,10 @@ use support::{
     station_with, until, words,
 };
 
-// Each lever is a tested action with its reverse, on real processes: what is taken was announced on the owner's
-// terminal, and is given back.
+// Each lever is a tested action with its reverse, on real processes: it is announced on the owner's terminal, and
+// reversed.
 
-/// Two projects of root's, guaranteed so many GPUs, and rules that are over quickly.
+/// Two projects of root's with these guarantees, and rules with short times.
 fn keys([p1, p2]: [f64; 2], reclaim: &str) -> String {
     format!(
         "{ANYBODY}[projects]\np1 = {{ users = [\"root\"] }}\np2 = {{ users = [\"root\"] }}\n\
@@ -58,7 +58,7 @@ fn burst_limits_shrink_for_who_waits_and_grow_again() {
     assert_eq!(raw.ask(&format!("alloc {}", 12 * GIB)), "ok 0", "lent");
     let other = Raw::asks(&station, &["-q", "-g", "0.75"]);
     waits(&station);
-    // What it borrows stays its own until it frees it; it gets no more.
+    // Its burst stays until it is freed; it gets no more.
     assert!(raw.ask(&format!("alloc {GIB}")).starts_with("error 2"));
     assert_eq!(raw.ask("free 0"), "ok");
     starts(&station, other.pid());
@@ -122,7 +122,7 @@ fn an_idle_claim_is_detached_for_who_waits_and_its_next_call_brings_it_back() {
     let pid = raw.pid();
     let id = claim(&station, pid).id;
     let held = on_gpus(&station, pid);
-    // Idle alone takes nothing from it: somebody has to wait.
+    // Idleness alone costs it nothing: another claim has to wait.
     let other = Raw::asks(&station, &["-q", "-g", "1", "--project", "p1"]);
     starts(&station, other.pid());
     assert_eq!(on_gpus(&station, pid), 0);
@@ -185,8 +185,8 @@ fn a_watchdog_thread_brings_nothing_back_before_the_stated_delay_and_a_real_call
     );
 }
 
-/// A borrower whose memory cannot be offloaded: the command writes down that it starts, and what it saves when it is
-/// asked to end.
+/// A claim on loan whose memory cannot be offloaded: the command writes down that it starts, and what it saves at its
+/// end.
 fn job(station: &Station, flags: &[&str], notes: &std::path::Path) -> Raw {
     const SCRIPT: &str = "echo start >> \"$1\"; exec 3<&0; \
         trap 'sleep 0.3; echo saved >> \"$1\"; kill $child; exit 7' TERM; \
@@ -308,7 +308,7 @@ fn what_was_not_claimed_with_requeue_is_ended_last_and_only_where_that_is_allowe
             });
             assert_eq!(notes(&path), ["start", "saved"]);
         } else {
-            // Nothing is announced, now or later, and it is said for what the other waits.
+            // Nothing is announced, now or later, and the message names what the other waits for.
             for _ in 0..3 {
                 support::next_look(&station);
                 let snapshot = station.snapshot().expect("served");
@@ -347,7 +347,7 @@ fn people_are_told_on_their_terminal_before_anything_is_taken() {
     let held = on_gpus(&station, pid);
     let other = Raw::asks(&station, &["-q", "-g", "0.9", "--project", "p2"]);
     let whom = waits(&station);
-    // The user who wants it, what, when, what is done, what becomes of the contents, and how to keep it.
+    // The user who needs it, what, when, which action, the fate of the contents, and how to keep it.
     let announced = format!(
         "gshare: {id} is suspended in 7s: {whom} of root waits for room, within the guarantee of project p2; \
          the memory of {id} is kept. To postpone: gshare keep {id}"
@@ -370,7 +370,7 @@ fn people_are_told_on_their_terminal_before_anything_is_taken() {
         why.contains(&format!("announced: {id} is suspended in")),
         "{why}"
     );
-    // It comes nearer.
+    // The time approaches.
     let reminder = format!("for {whom}; to postpone: gshare keep {id}");
     terminal.wait("a reminder", SOON, |text| on_screen(text, &reminder));
     assert_eq!(on_gpus(&station, pid), held, "still nothing has been taken");
@@ -389,7 +389,7 @@ fn people_are_told_on_their_terminal_before_anything_is_taken() {
     until("contents are equal", SOON, || {
         (terminal.text().matches(&sum).count() == 2).then_some(())
     });
-    // The same is told afterwards.
+    // The log has the same.
     let log = ok(&station, &["log", &id]);
     for said in [&announced[8..], &reminder, "suspended, ", "resumed"] {
         assert!(log.contains(said), "{said}: {log}");
@@ -415,7 +415,7 @@ fn keep_puts_off_what_was_announced_once() {
         claim(&station, pid).announced.is_none().then_some(())
     });
     assert!(ok(&station, &["log", &id]).contains("keeps what it has after all"));
-    // Once for each that waits.
+    // Once for each waiting claim.
     announced();
     let said = refused(&station, &["keep", &id]);
     assert!(said.contains("was already postponed once"), "{said}");
@@ -426,14 +426,14 @@ fn keep_puts_off_what_was_announced_once() {
     assert_eq!(raw.ask("sum 0"), sum);
 }
 
-// Room for those who wait, from beginning to end: real processes, the simulated driver, announcements and all.
+// Making room, from beginning to end: real processes, the simulated driver, announcements and all.
 
-/// How long both notebooks are watched while they burst, and launches of 20 ms that last longer than that.
+/// Observation time of both bursting notebooks, and launches of 20 ms that last longer than that.
 const BURST: Duration = Duration::from_secs(2);
 
 const LAUNCHES: u32 = 150;
 
-/// GPUs of one model, and rules that are over quickly.
+/// GPUs of one model, and rules with short times.
 fn seeded(gpus: usize, more: &str) -> Station {
     station_of_sharers(gpus, &format!("countdown = \"2s\"\n{more}"))
 }
@@ -528,7 +528,7 @@ fn two_notebooks_burst_and_one_moves_beside_the_other_when_a_gpu_is_claimed() {
     }
 }
 
-/// Both compute for seconds at the same time, each with nearly all of its GPU, by the board; and all of a GPU could be
+/// Both compute at the same time for seconds, each with nearly all of its GPU, by the board; and a whole GPU could be
 /// claimed.
 fn both_burst_and_a_full_gpu_is_claimable(station: &Station, a: &mut Raw, b: &mut Raw) {
     let pids = [a.pid(), b.pid()];
@@ -587,7 +587,7 @@ fn a_service_that_dies_in_the_countdown_goes_on_where_it_was() {
         .stop_service(nix::sys::signal::Signal::SIGKILL)
         .expect("killed");
     station.start_service().expect("starts again");
-    // The countdown may be over by now: then the first runs, with the number that it had.
+    // The countdown may be over by now: then the first runs, with the same number.
     let number = until("the first has its place, or its GPU", SOON, || {
         let held = seen(&station, waits.pid()).map(|c| c.id);
         let queued = || queue(&station).filter(|q| *q == before);
@@ -651,10 +651,10 @@ fn borrowed_gpus_go_back_to_the_project_that_is_guaranteed_them_and_its_jobs_res
     }
 }
 
-// Claims that idle: warned, offloaded for those who wait, back with the next call; and what keeps them where they are.
-// One test at a time: they count seconds of idleness, and kernels of Python take long to start.
+// Idle claims: warned, offloaded for waiting claims, restored by the next call; and exceptions. One test at a time:
+// they count seconds of idleness, and Python kernels start slowly.
 
-/// GPUs and rules that are over quickly.
+/// GPUs and rules with short times.
 fn idling(gpus: usize, idle: &str) -> Station {
     let more = format!("spread = false\ncountdown = \"1s\"\n[idle]\n{idle}");
     station_of_sharers(gpus, &more)
@@ -695,7 +695,7 @@ while True:
     cuda.synchronize()
 ";
 
-/// A waiting user is told once more when it is known, and nothing is promised that the holder's class rules out.
+/// A waiting user is told again once it is known, and nothing is promised that the holder's class excludes.
 #[test]
 fn who_waits_is_told_when_an_idle_claim_makes_room_once_that_is_known() {
     let _alone = alone();
@@ -751,7 +751,7 @@ fn an_idle_notebook_makes_room_for_a_third_and_its_next_cell_has_everything_back
         "{said}"
     );
     assert!(said["seconds"].as_f64().is_some_and(|s| s < 1.0), "{said}");
-    // Warned where its person sees it: under the cell that ran last, although no cell runs.
+    // The warning appears below the cell that ran last, although no cell runs.
     let warned = idle.act(&json!({ "do": "rest", "until": "To postpone: " }));
     let text = warned["printed"].as_str().unwrap_or_default();
     assert!(
@@ -776,7 +776,7 @@ fn an_idle_notebook_makes_room_for_a_third_and_its_next_cell_has_everything_back
     assert_eq!(view.place.word.as_deref(), Some("offloaded"), "{view:?}");
     assert_eq!(idle.run("print(2 + 2)"), "4\n", "cells without CUDA run");
 
-    // The third idles by now, so it is its turn to make room.
+    // The third is idle by now, so it is next to make room.
     let there = begun.elapsed();
     let printed = idle.run(AGAIN);
     assert!(printed.contains("same\non\n"), "{printed}");
@@ -813,7 +813,7 @@ fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
         return;
     };
     let _alone = alone();
-    // No claim is suspended for it, however slow this machine is.
+    // No claim is suspended for lack of host memory, however slow this machine is.
     let config = "[detach]\nhost-reserve = \"1 MiB\"\n[class]\ninteractive = { min-run = \"0s\" }\n\
         batch = { min-run = \"1h\" }\n[reclaim]\nspread = false\nhost-ram = 90\ncountdown = \"1s\"\n\
         [idle]\nwarn = \"1s\"\nalways = \"2s\"\n";
@@ -824,7 +824,7 @@ fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
     until("it is offloaded", SOON, || {
         word().filter(|w| w == "offloaded")
     });
-    // Batch is not offloaded for idleness, and these are no borrowers.
+    // Batch is not offloaded for idleness, and these are within their guarantees.
     let mut hogs: Vec<Raw> = (0..2)
         .map(|_| Raw::claim(&station, &["-q", "-g", "0.5", "--limit", "0.5", "-t", "3h"]))
         .collect();
@@ -832,7 +832,7 @@ fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
         let said =
             idle.act(&json!({ "do": "run", "code": AGAIN, "until": "GPU memory is in host RAM" }));
         assert_eq!(said["ended"], false, "{round}: {said}");
-        // Told in the same line as who waits for the first time.
+        // In the same line as for a claim that waits for the first time.
         let printed = said["printed"].as_str().unwrap_or_default();
         let words = [
             "This call waits until it is restored: wants",
@@ -864,12 +864,12 @@ fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
     assert!(printed.contains("same\non\n"), "{printed}");
 }
 
-// Idle claims that cannot be offloaded: told so at the start, and then warned, made smaller or ended, as the rule says.
-// One at a time: they count seconds of idleness.
+// Idle claims that cannot be offloaded: their owners learn it at the start, and are then warned, or the claims shrunk
+// or ended, by the rule. One at a time: they count seconds of idleness.
 
 const QUICK: &str = "warn = \"1s\"\ndetach = \"2s\"\n";
 
-/// One RTX 4090, and rules that are over quickly.
+/// One RTX 4090, and rules with short times.
 fn kept_on_gpu(no_detach: &str) -> Station {
     let more = format!(
         "spread = false\ncountdown = \"1s\"\nkeep = \"4s\"\n[idle]\n{QUICK}no-detach = \"{no_detach}\"\n"
@@ -877,7 +877,7 @@ fn kept_on_gpu(no_detach: &str) -> Station {
     station_of_sharers(1, &more)
 }
 
-/// Half of the GPU for somebody who has managed memory, which no checkpoint saves.
+/// Half of the GPU for a program with managed memory, which no checkpoint saves.
 fn managed(station: &Station) -> Raw {
     let mut raw = Raw::claim(station, &["-q", "-g", "0.5", "--class", "interactive"]);
     assert_eq!(raw.ask(&format!("managed {GIB}")), "ok");
@@ -885,12 +885,12 @@ fn managed(station: &Station) -> Raw {
     raw
 }
 
-/// Another half that is at work: batch is not offloaded for idleness, and this is no borrower.
+/// The other half, at work: batch is not offloaded for idleness, and this is within its guarantee.
 fn hog(station: &Station) -> Raw {
     Raw::claim(station, &["-q", "-g", "0.5", "--limit", "0.5"])
 }
 
-/// What the owner of a claim was told, oldest first.
+/// Notices to the owner of a claim, oldest first.
 fn told(station: &Station, id: &str) -> Vec<String> {
     let notices = station.snapshot().expect("served").notices;
     let of_it = notices.into_iter().map(|n| n.text);
@@ -907,7 +907,7 @@ fn lives(pid: u32) -> bool {
     kill(Pid::from_raw(pid.cast_signed()), None).is_ok()
 }
 
-/// While this goes on nothing of the claim is taken.
+/// During this time nothing of the claim is taken.
 fn stays(station: &Station, pid: u32, time: Duration) {
     let end = Instant::now() + time;
     let before = claim(station, pid);
@@ -961,11 +961,11 @@ fn a_claim_is_made_as_small_as_what_it_uses_and_others_start() {
         words.contains(&format!("gshare resize {id} --gpu-mem")),
         "{words}"
     );
-    // Nothing of it was lost, and what is free is still its own to use.
+    // It lost nothing, and may still use what is free.
     assert_eq!(idle.ask("launch 1"), "ok 2");
     assert_eq!(third.ask("launch 1"), "ok 1");
     drop(third);
-    // The command that it was given asks for the size that it had.
+    // The suggested command requests its earlier size.
     let command = words.rsplit_once(": gshare ").expect("a command").1;
     let command: Vec<&str> = command.split(' ').collect();
     until("it has its size back", SOON, || {
@@ -988,7 +988,7 @@ fn a_claim_is_ended_only_where_that_lets_somebody_start_and_after_a_countdown() 
     );
     let hog = hog(&station);
     says(&station, &id, "had no GPU work for");
-    // Half a GPU is of no use to who wants a whole one.
+    // Half a GPU does not help a claim of a whole one.
     let useless = Raw::asks(&station, &["-q", "-g", "1"]);
     stays(&station, idle.pid(), Duration::from_secs(4));
     assert!(
@@ -1049,7 +1049,7 @@ fn memory_that_processes_share_is_told_too_and_an_instance_keeps_its_size() {
     assert!(words.contains("gshare only warns you"), "{words}");
 }
 
-/// A kernel that Jupyter starts, on memory that cannot be saved.
+/// A kernel started by Jupyter, with memory that cannot be saved.
 #[test]
 fn a_kernel_that_is_ended_is_started_anew_by_jupyter_and_may_claim_again() {
     let test = "a_kernel_that_is_ended_is_started_anew_by_jupyter_and_may_claim_again";
@@ -1078,7 +1078,7 @@ fn a_kernel_that_is_ended_is_started_anew_by_jupyter_and_may_claim_again() {
         "{words:?}"
     );
     drop(third);
-    // What Jupyter does with a kernel that has died.
+    // Jupyter's restart of a dead kernel.
     notebook.act(&serde_json::json!({ "do": "restart" }));
     let printed = notebook.run(code);
     assert!(printed.contains("on"), "{printed}");

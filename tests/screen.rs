@@ -1,5 +1,5 @@
-//! The screen of the real program on a real terminal, `gshare top` without one, and monitors that nobody here wrote: what they
-//! show is what the board did.
+//! The screen of the real program on a real terminal, `gshare top` without one, and independent monitors: what they
+//! show equals the board.
 
 use crate::support;
 
@@ -21,9 +21,9 @@ use support::{
     station_with, until,
 };
 
-// The screen of the real program on a real terminal, before a real service with real claims.
+// The screen of the real program on a real terminal, with a real service and real claims.
 
-/// For the demo: six jobs and a service start, and its scenes come one after the other.
+/// For the demo: six jobs and a service start, and its scenes follow one another.
 const LATE: Duration = Duration::from_secs(30);
 
 /// The claims as `gshare ps --json` prints them.
@@ -34,7 +34,7 @@ fn ps(station: &Station) -> Vec<ClaimView> {
     serde_json::from_value(value["claims"].clone()).expect("claims")
 }
 
-/// The row of a claim; before its id stands whether it is the viewer's.
+/// The row of a claim; the mark before its id shows the viewer's own.
 fn row<'a>(text: &'a str, id: &str) -> Option<&'a str> {
     let named = |l: &str| {
         l.trim_start_matches([' ', '▌'])
@@ -45,7 +45,7 @@ fn row<'a>(text: &'a str, id: &str) -> Option<&'a str> {
     text.lines().find(begins)
 }
 
-/// The first lines that the four GPUs have on the Overview.
+/// The first lines of the four GPUs on the Overview.
 fn four_gpus(text: &str) -> Option<()> {
     let names = ["0 RTX 4090", "1 RTX 4090", "2 H100 80GB", "3 H100 80GB"];
     let shown = |name: &&str| text.lines().any(|l| l.starts_with(*name));
@@ -65,7 +65,7 @@ fn claims_appear_are_made_and_released_on_the_screen() {
     screen.shows(&["SIMULATED DRIVER", "n claim", "q quit"], SOON);
     assert!(!screen.restored(), "the screen has the terminal");
 
-    // A claim that starts elsewhere appears, with its part, and goes.
+    // A claim that starts elsewhere appears, with its size, and disappears.
     let raw = Raw::claim(
         &station,
         &["-q", "-g", "0.5", "--gpu-ids", "2", "--name", "elsewhere"],
@@ -103,7 +103,7 @@ fn claims_appear_are_made_and_released_on_the_screen() {
             .filter(|r| r.contains(" 25 "))
             .map(|_| ())
     });
-    // The command that it names works.
+    // The named command works.
     let mut shell = station.client_environment(Command::new("sh"));
     let line = format!(
         "eval \"$({} env {})\" && echo $LD_LIBRARY_PATH && cat /proc/self/cgroup",
@@ -153,7 +153,7 @@ fn the_service_may_die_and_come_back_under_the_screen() {
     let raw = Raw::claim(&station, &["-q", "-g", "0.5", "--name", "survivor"]);
     screen.shows(&["survivor"], SOON);
     station.stop_service(Signal::SIGKILL).expect("killed");
-    // The last figures stay, with the time that they are of.
+    // The last figures stay, with their time.
     let figures_from = |text: &str| {
         let words: Vec<&str> = text.split_whitespace().collect();
         words.windows(2).any(|w| w == ["figures", "from"])
@@ -192,7 +192,7 @@ fn without_a_service_the_screen_looks_only() {
     let mut screen = Terminal::start(&command, 40, 120);
     screen.wait("the four GPUs", SOON, four_gpus);
     screen.shows(&["read-only: no gshare service", "sudo gshare setup"], SOON);
-    // What runs is seen; with nobody to ask, it is in no claim.
+    // Running programs are shown; without a service they have no claim.
     let mut outside = Raw::outside(&station);
     assert_eq!(outside.ask(&format!("alloc {}", 6u64 << 30)), "ok 0");
     let pid = outside.pid().to_string();
@@ -235,21 +235,21 @@ fn the_demo_says_that_it_is_simulated_tells_its_scenes_and_cleans_up() {
     let (tmp, mut screen) = demo();
     screen.wait("the four GPUs", LATE, four_gpus);
     screen.shows(&["SIMULATED DRIVER"], SOON);
-    // The first scene, with the figures that are on the screen at that moment.
+    // The first scene, with the figures on the screen at that moment.
     let told = screen.wait("the first caption", LATE, |text| {
         caption(text, &["SMs are idle"])
     });
     assert!(told.contains("% busy"), "{told}");
-    // The hog's own words, at its cap; then what nobody else needs, before somebody needs it.
+    // The hog's output, at its cap; then unused GPUs, before a claim needs them.
     screen.wait("the hog", LATE, |text| {
         caption(text, &["hit its limit", "keeps its"])
     });
-    // On a busy machine that may have been told between two looks: then somebody needs a GPU by now.
+    // On a busy machine that caption may have been missed: then a claim needs a GPU by now.
     screen.wait("the bursts, then somebody who needs a GPU", LATE, |text| {
         let needed = text.contains("finetune.py").then(String::new);
         needed.or_else(|| caption(text, &["nobody else needs it"]))
     });
-    // Space stops the captions.
+    // Space pauses the captions.
     screen.send(" ");
     screen.shows(&["Space resumes"], SOON);
     screen.send("q");
@@ -267,7 +267,7 @@ fn a_killed_terminal_ends_the_demo_in_order() {
     assert!(left(tmp.path()).is_empty(), "{:?}", left(tmp.path()));
 }
 
-// Keys of the screen that do something to claims and GPUs, pressed on a real terminal before a real service.
+// Keys that act on claims and GPUs, pressed on a real terminal with a real service.
 
 fn screen(station: &Station) -> Terminal {
     let screen = Terminal::start(&station.command(), 40, 120);
@@ -275,7 +275,7 @@ fn screen(station: &Station) -> Terminal {
     screen
 }
 
-/// Presses a key that asks first, and says yes to what it asks.
+/// Presses a key with a question, and confirms it.
 fn yes(screen: &mut Terminal, key: &str, title: &str) {
     screen.send(key);
     screen.shows(&[title, "y yes"], SOON);
@@ -283,8 +283,8 @@ fn yes(screen: &mut Terminal, key: &str, title: &str) {
     closed(screen, "y yes");
 }
 
-/// Waits until a row of the screen that begins so has this word: a key means what is on the screen then, and the
-/// screen may know it later than the test does.
+/// Waits until a row with this beginning has this word: a key acts on the present screen, which may be behind the
+/// test.
 fn row_says(screen: &Terminal, begins: &str, word: &str) {
     screen.wait(&format!("`{begins}` says {word}"), SOON, |text| {
         let mut rows = text.lines().filter(|l| l.starts_with(begins));
@@ -293,7 +293,7 @@ fn row_says(screen: &Terminal, begins: &str, word: &str) {
     });
 }
 
-/// Waits until a box is closed: until then keys are its own.
+/// Waits until a box is closed: until then it takes the keys.
 fn closed(screen: &Terminal, title: &str) {
     screen.wait(&format!("{title} goes"), SOON, |text| {
         (!text.contains(title)).then_some(())
@@ -317,7 +317,7 @@ fn a_claim_is_detached_attached_resized_extended_and_killed_by_keys() {
     yes(&mut screen, "d", &format!("Offload {id}"));
     settles(&station, pid, Some("offloaded"));
     screen.shows(&["offloaded", "in host RAM"], SOON);
-    // A second time there is nothing to offload, and that is said.
+    // The second time there is nothing to offload, and the screen says so.
     screen.send("d");
     screen.shows(&[&format!("{id} is offloaded")], SOON);
     screen.send("a");
@@ -332,7 +332,7 @@ fn a_claim_is_detached_attached_resized_extended_and_killed_by_keys() {
     screen.send("a");
     screen.shows(&[&format!("{id} is on its GPU already")], SOON);
 
-    // The size and the end that are typed are those that it has then.
+    // The typed size and end are applied.
     screen.send("r");
     screen.shows(&[&format!("Another size for {id}")], SOON);
     screen.send("0.3\r");
@@ -394,14 +394,14 @@ fn what_is_announced_is_put_off_by_a_key() {
 
     let other = Raw::asks(&station, &["-q", "-g", "0.9", "--project", "p2"]);
     let announced = until("it is announced", SOON, || claim(&station, pid).announced);
-    // The screen says what was announced before it is pressed away.
+    // The screen shows the announcement before the key is pressed.
     let first: String = announced
         .split_whitespace()
         .take(2)
         .collect::<Vec<_>>()
         .join(" ");
     screen.shows(&[&first], SOON);
-    // Whatever row is chosen: the first claim of one's own that something was announced for is meant.
+    // With any row chosen: the first of the user's claims with an announcement is meant.
     screen.send("p");
     until("it is taken back", SOON, || {
         claim(&station, pid).announced.is_none().then_some(())
@@ -449,7 +449,7 @@ fn gpus_are_drained_and_change_their_mode_by_keys() {
 
 // `gshare top`: once as text, recorded, replayed; all screens of the real program on a real terminal.
 
-/// The screens, and something that only each of them says.
+/// The screens, with a text that only each of them has.
 const SCREENS: [(&str, &str, &str); 5] = [
     ("1", "overview", "[1 Overview]"),
     ("2", "claims", "[2 Claims]"),
@@ -501,7 +501,7 @@ fn what_was_recorded_is_replayed() {
     let file = dir.path().join("recording");
     let path = file.to_str().expect("text");
     let raw = Raw::claim(&station, &["-q", "-g", "0.5", "--name", "recorded"]);
-    // One that is there already is not left open to others either.
+    // An existing file is made private too.
     std::fs::write(&file, "old").expect("written");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(&file, open).expect("set");
@@ -518,7 +518,7 @@ fn what_was_recorded_is_replayed() {
         .count();
     assert!(lines >= 3, "{lines}");
 
-    // On a terminal it ends with its time as well, and all that was asked for is in it.
+    // On a terminal it ends with its time as well, and contains all requested data.
     let shown = dir.path().join("shown");
     let shown = shown.to_str().expect("text");
     let recorder = top(&station, &["--record", shown, "--for", "2s"]);
@@ -539,7 +539,7 @@ fn what_was_recorded_is_replayed() {
     assert!(text.contains("GPU HOURS"), "{text}");
     let text = once(path, "health");
     assert!(text.contains("FINE"), "{text}");
-    // What nobody looked at is not in it, and nobody will be asked.
+    // Data that nobody requested are missing, and cannot be requested now.
     let text = once(shown, "history");
     assert!(
         text.contains("the recording does not contain this") && !text.contains("asking"),
@@ -554,7 +554,7 @@ fn what_was_recorded_is_replayed() {
     screen.send("<");
     screen.send(" ");
     screen.shows(&["at its end"], SOON);
-    // Nothing can be asked of a recording.
+    // A recording accepts no requests.
     screen.send("n\r");
     screen.shows(&["a recording cannot answer that"], SOON);
     screen.send("\x1b");
@@ -611,7 +611,7 @@ fn all_screens_work_on_terminals_of_three_sizes_with_keys_and_mouse() {
         screen.send(&mouse(0, tab.0, tab.1));
         screen.shows(&["[1 Overview]"], SOON);
         // The first click chooses the row, and the second opens it. Rows above may come and go meanwhile, so each
-        // click is on what is seen then.
+        // click is on the present place.
         until("the row opens", SOON, || {
             let text = screen.text();
             if text.contains("Claim c") && text.contains("owner ") {
@@ -719,13 +719,13 @@ fn a_lost_and_a_hanging_gpu_have_dashes_in_status_ps_and_on_every_screen() {
         let row = until(&format!("{word} in status"), SOON, || {
             line(&say(&["status"]), "0 ").filter(|row| row.contains(word))
         });
-        // Memory, occupancy, time busy, temperature, power; SM activity but for what the claims' own counters say.
+        // Memory, occupancy, time busy, temperature, power; SM activity except for the claims' own counters.
         let dashes = row.matches('—').count();
         assert!(dashes >= 6 || dashes == 5 && row.contains('~'), "{row}");
         assert!(!row.contains(" 0 %") && !row.contains(" 0.0/"), "{row}");
         let ps = say(&["ps"]);
         let claim = line(&ps, "c1 ").unwrap_or_else(|| panic!("no c1 in {ps}"));
-        // Of the claim its own counters are still there, where they were before; they are estimates, and say so.
+        // The claim's own counters are still there, at the same place; they are marked as estimates.
         assert!(
             claim.contains("—/50") || claim.contains("~0/50"),
             "time of a claim: {claim}"
@@ -751,11 +751,11 @@ fn a_lost_and_a_hanging_gpu_have_dashes_in_status_ps_and_on_every_screen() {
     }
 }
 
-// Monitors that nobody here wrote (nvitop, gpustat, nvtop) run unmodified on the simulated NVML, on a real
-// terminal: what their screens show is what the board did.
+// Independent monitors (nvitop, gpustat, nvtop) run unmodified on the simulated NVML, on a real terminal: their
+// screens equal the board.
 
-/// How far a shown utilisation may be from the board's, in points: both are means over windows of a second
-/// or two that do not begin together.
+/// Maximum difference of a displayed utilisation from the board's, in points: both are means over windows of a second
+/// or two with different beginnings.
 const POINTS: f64 = 15.0;
 
 /// The GPUs of the station, as NVML names them.
@@ -807,7 +807,7 @@ impl Load {
             assert!(bytes > 5000 * MIB);
             (raw.pid(), bytes / MIB)
         });
-        // More than a test takes: a kernel after the other.
+        // Longer than a test: a kernel after the other.
         full.tell("launch 100000");
         // 20 ms of every 50 ms.
         let stop = Arc::new(AtomicBool::new(false));
@@ -834,7 +834,7 @@ impl Load {
         }
     }
 
-    /// What part of the time each GPU has been busy by the board, in percent.
+    /// Busy time of each GPU by the board, in percent.
     fn busy(&self) -> Vec<f64> {
         let now = board(&self.station).snapshot();
         let ns = self.since.elapsed().as_nanos() as f64;
@@ -850,9 +850,9 @@ impl Load {
         Terminal::start(&command, size.0, size.1)
     }
 
-    /// Waits until the screen shows all that is on the GPUs: the rows that `read` finds must say, per GPU,
-    /// its name, the MiB that processes have and its utilisation, and per process its GPU, the MiB and
-    /// perhaps its own utilisation.
+    /// Waits until the screen shows everything on the GPUs: the rows that `read` finds must have, per GPU, its name,
+    /// the MiB of its processes and its utilisation, and per process its GPU, the MiB and perhaps its own
+    /// utilisation.
     fn agrees(&self, screen: &Terminal, read: impl Fn(&str) -> Option<Shown>) {
         let last = std::cell::RefCell::new(String::new());
         let judge = |text: &str| {
@@ -886,7 +886,7 @@ impl Load {
         println!("board: {:.0?} % busy; shown: {shown:?}", self.busy());
     }
 
-    /// What is not as the board has it.
+    /// Differences from the board.
     fn differs(&self, shown: &Shown) -> Option<String> {
         let mib = [0, self.members[0].1, self.members[1].1, self.members[2].1];
         let truth = self.busy();
@@ -928,7 +928,7 @@ impl Drop for Load {
     }
 }
 
-/// What a monitor shows.
+/// The content of a monitor.
 #[derive(Debug)]
 struct Shown {
     gpus: [Gpu; 4],
@@ -938,7 +938,7 @@ struct Shown {
 #[derive(Debug)]
 struct Gpu {
     name: String,
-    /// Used memory, where the monitor leaves out what the driver keeps for itself.
+    /// Used memory, if the monitor leaves out the driver's own.
     mib: Option<u64>,
     util: f64,
 }
@@ -1067,7 +1067,7 @@ fn nvtop_shows_what_the_board_did() {
             let bar = lines.get(at + 2)?.split(']').next()?;
             gpus.push(Gpu {
                 name: rest.to_owned(),
-                // This monitor counts what the driver keeps as used.
+                // This monitor counts the driver's memory as used.
                 mib: None,
                 util: number(bar.rsplit(['|', '[', ' ']).next()?, "%")?,
             });

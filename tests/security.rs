@@ -1,5 +1,5 @@
-//! What a hostile user of the machine tries, as real accounts, and what one user's claims, files and messages mean for others.
-//! SECURITY.md says what is promised; docs/security.md has the list.
+//! Attacks of a hostile user, with real accounts, and the effects of one user's claims, files and messages on others.
+//! SECURITY.md has the promises; docs/security.md has the list.
 
 use crate::support;
 
@@ -25,8 +25,8 @@ use support::{
     DENIED, OPEN, Raw, SOON, all_ended, claim_of, root, station, station_with, text, until,
 };
 
-// What a hostile user of the machine tries, as real accounts: each test is one attack that worked once.
-// SECURITY.md says what is promised; docs/security.md has the list.
+// Attacks of a hostile user, with real accounts: each test is an attack that worked once. SECURITY.md has the
+// promises; docs/security.md has the list.
 
 fn end<const N: usize>(children: [&mut Child; N]) {
     for child in children {
@@ -81,7 +81,7 @@ fn root_works_in_no_directory_of_mps_that_a_user_can_write() {
         (!station.snapshot().ok()?.claims.is_empty()).then_some(())
     });
     std::thread::sleep(Duration::from_secs(1));
-    // The daemon is started anew, where the links are.
+    // The daemon is restarted, where the links are.
     let mut daemon = Command::new("pkill");
     daemon.args(["-KILL", "-f", "-x"]);
     daemon.arg(format!(
@@ -101,7 +101,7 @@ fn root_works_in_no_directory_of_mps_that_a_user_can_write() {
     let meta = pipe.metadata().expect("there");
     assert_eq!((meta.uid(), meta.mode() & 0o022), (0, 0));
 
-    // The next user gets another directory, and a daemon that no one else has spoken to.
+    // The next user gets another directory, and a daemon that no other user has used.
     std::fs::write(pipe.join("left"), "of the last user's time").expect("written");
     let mut release = station.command();
     release.args(["release", "--all"]);
@@ -148,8 +148,8 @@ fn no_gpu_is_sick_for_what_a_user_has_the_kernel_log() {
         .write(true)
         .open(&log)
         .expect("opens");
-    // As a segfault of a program with that name was logged; as a user may write it (facility 1); and a name of 15
-    // letters that begins as the driver does.
+    // The log line of a segfault of a program with that name; one written by a user (facility 1); and a name of 15
+    // letters that begins like the driver's line.
     let forged = [
         format!(
             "6,1,2,-;x {}[7314]: segfault at 0 ip 0 sp 0 error 4 in x {}[1132,1000]\n",
@@ -165,7 +165,7 @@ fn no_gpu_is_sick_for_what_a_user_has_the_kernel_log() {
     for line in &forged {
         pipe.write_all(line.as_bytes()).expect("written");
     }
-    // One that the driver has logged comes through, with what NVML says: nothing is wrong with that GPU.
+    // A line of the driver comes through, with NVML's report: nothing is wrong with that GPU.
     pipe.write_all(format!("3,1,2,-;{}\n", xid(3)).as_bytes())
         .expect("written");
     let health = |gpu: usize| station.snapshot().expect("served").gpus[gpu].health.clone();
@@ -270,7 +270,7 @@ fn root_in_a_container_or_in_a_claim_is_no_administrator() {
     assert!(!drained(&station, 1));
     let snapshot = station.snapshot().expect("served");
     assert!(claim_of(&snapshot, bob.pid()).is_some());
-    // What the claim's owner may, root in it may: their own claim is theirs.
+    // Root in it may do what the claim's owner may: their own claim is theirs.
     let own = inside(&["release", "--all"]);
     assert!(own.status.success(), "{}", text(&own));
     until("the claim ends", SOON, || {
@@ -278,7 +278,7 @@ fn root_in_a_container_or_in_a_claim_is_no_administrator() {
     });
 }
 
-/// A process of a user in a namespace of theirs, under another of the numbers that /etc/subuid gives them.
+/// A process of a user in a namespace of theirs, under another of their uids in /etc/subuid.
 fn as_subordinate(mut command: Command, maker: u32, first: u32, uid: u32) -> Command {
     let mut inside = Command::new("unshare");
     let script =
@@ -324,7 +324,7 @@ fn start_mapped(mut command: Command) -> Child {
     child
 }
 
-/// H6: one person with a range of numbers in /etc/subuid was 65,536 users.
+/// H6: one person with a range in /etc/subuid was 65,536 users.
 #[test]
 fn a_user_is_one_user_under_all_their_subordinate_numbers() {
     if !root("accounts and their namespaces") {
@@ -358,10 +358,10 @@ fn a_user_is_one_user_under_all_their_subordinate_numbers() {
     let (uid, more) = (users.uid(0), ["-g", "0.1"]);
     let mut inside = start_mapped(as_subordinate(claim(&more), uid, first, uid));
     assert_eq!(listed("from the user's namespace", inside.id()), uid);
-    // By a program of theirs with the set-user-ID bit, that number is met outside of every namespace too.
+    // Through a program of theirs with the set-user-ID bit, that uid also appears outside of every namespace.
     let mut bare = as_user(claim(&more), first + 7).spawn().expect("starts");
     assert_eq!(listed("by the number alone", bare.id()), uid);
-    // A namespace that root made, as container daemons do: the range says whose it is.
+    // A namespace made by root, as container daemons do: the range determines the owner.
     let mut daemons = start_mapped(as_subordinate(claim(&more), 0, first, 0));
     assert_eq!(listed("from a namespace of root's", daemons.id()), uid);
     let nobodys = start_mapped(as_subordinate(claim(&more), 0, first + 80_000, 0));
@@ -370,7 +370,7 @@ fn a_user_is_one_user_under_all_their_subordinate_numbers() {
     end([&mut inside, &mut bare, &mut daemons]);
 }
 
-/// M2: whether a kernel is told to have been shut down said which files there are, to anybody.
+/// M2: whether a kernel counted as shut down revealed the existence of files to anybody.
 #[test]
 fn files_of_users_are_looked_at_with_their_rights() {
     if !root("a user, and a directory that is closed to them") {
@@ -405,7 +405,7 @@ fn files_of_users_are_looked_at_with_their_rights() {
         let claims = station.snapshot().expect("served").claims;
         claims.into_iter().filter_map(|c| c.name).collect()
     };
-    // A file that is not there, where its user can see that, is one of a kernel that was shut down.
+    // A missing file, if its user can see that, means a kernel that was shut down.
     until("the user's own is seen to be gone", SOON, || {
         (!names().contains(&"gone".to_owned())).then_some(())
     });
@@ -413,7 +413,7 @@ fn files_of_users_are_looked_at_with_their_rights() {
     assert_eq!(names(), ["seen", "unseen"], "root looked, and told");
 }
 
-/// A claim was the way out of a batch job's or a container's limits.
+/// A claim bypassed the limits of a batch job or a container.
 #[test]
 fn a_claim_is_no_way_out_of_a_job_or_a_container() {
     if !root("cgroups of other managers") {
@@ -471,7 +471,7 @@ fn a_claim_is_no_way_out_of_a_job_or_a_container() {
             assert_eq!(refused.status.code(), Some(77), "{}", text(&refused));
             assert!(text(&refused).contains(what), "{}", text(&refused));
         }
-        // What an adopted program has started goes with it, but not out of there.
+        // Descendants of an adopted program move with it, but not out of there.
         let mut outside = as_user(
             {
                 let mut sh = Command::new("sh");
@@ -495,7 +495,7 @@ fn a_claim_is_no_way_out_of_a_job_or_a_container() {
     }
 }
 
-/// The package is removed by root: links in what it removes lead nowhere.
+/// Root removes the package: links in the removed directories lead nowhere.
 #[test]
 fn the_package_removes_its_own_and_follows_no_link() {
     if !root("a mount namespace") {
@@ -523,7 +523,7 @@ fn the_package_removes_its_own_and_follows_no_link() {
     }
 }
 
-/// A kernel that is started again is the new command of its claim, but no way out of a job.
+/// A restarted kernel is the new command of its claim, but does not leave its job.
 #[test]
 fn a_kernel_that_starts_again_takes_its_claim_and_leaves_no_job() {
     if !root("cgroups of other managers") {
@@ -570,7 +570,7 @@ fn a_kernel_that_starts_again_takes_its_claim_and_leaves_no_job() {
     end([&mut in_job, &mut first, &mut second]);
 }
 
-/// A process with this number, run by that user; `None` where the kernel's next number cannot be chosen.
+/// A process with this pid, run by that user; `None` if the kernel's next pid cannot be chosen.
 fn with_number(pid: u32, uid: u32) -> Option<Child> {
     for _ in 0..200 {
         std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
@@ -585,8 +585,8 @@ fn with_number(pid: u32, uid: u32) -> Option<Child> {
     None
 }
 
-/// A connection outlives the process that made it, and the number of that process may be another's by the time the service
-/// looks, or when something is asked.
+/// A connection outlives the process that made it, and its pid may be reused by the time the service looks, or when a
+/// request comes.
 #[test]
 fn a_process_number_that_is_used_again_gives_nobody_somebody_elses_program() {
     let test = "a_process_number_that_is_used_again_gives_nobody_somebody_elses_program";
@@ -596,7 +596,7 @@ fn a_process_number_that_is_used_again_gives_nobody_somebody_elses_program() {
     let users = Users::make();
     let station = station();
     let service = Pid::from_raw(station.service_pid().expect("runs").cast_signed());
-    // Connects, leaves the connection to a child, and ends. The child asks when it is told to.
+    // Connects, leaves the connection to a child, and ends. The child sends its request on command.
     let script = r#"use IO::Socket::UNIX; $| = 1;
         my $s = IO::Socket::UNIX->new($ARGV[0]) or die; $s->autoflush(1);
         if (fork) { exit 0 }
@@ -617,7 +617,7 @@ fn a_process_number_that_is_used_again_gives_nobody_somebody_elses_program() {
         let mut answer = asker.stdout.take().expect("piped");
         assert!(asker.wait().expect("reaped").success());
         if seen_before {
-            // A request that waits longer than a round trip has been looked at.
+            // A connection older than a round trip has been inspected.
             station.snapshot().expect("served");
         }
         let Some(mut other) = with_number(pid, users.uid(1)) else {
@@ -641,7 +641,7 @@ fn a_process_number_that_is_used_again_gives_nobody_somebody_elses_program() {
     }
 }
 
-/// What may not reach a terminal: controls, and characters that hide, join or turn text around.
+/// Characters that must not reach a terminal: controls, and those that hide, join or reverse text.
 fn steers(c: char) -> bool {
     (c.is_control() && c != '\n')
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
@@ -662,7 +662,7 @@ fn hostile_texts_of_every_kind_are_shown_plain() {
         "x".repeat(4096),
         "\u{1f468}\u{200d}\u{1f469}\u{200d}\u{1f467}漢字".to_owned(),
     ];
-    // What claims with a command is moved into its claim: not this test.
+    // A claim with a command is moved into its claim: not this test.
     let relay = r#"use IO::Socket::UNIX; $| = 1; my $s = IO::Socket::UNIX->new($ARGV[0]) or die; $s->autoflush(1);
         while (my $line = <STDIN>) { print $s $line; print scalar <$s>; }"#;
     let mut perl = Command::new("perl");
@@ -719,7 +719,7 @@ fn hostile_texts_of_every_kind_are_shown_plain() {
     }
 }
 
-/// An NVML whose names are hostile: the simulated one with this function in front of it.
+/// An NVML with hostile names: the simulated one with this function in front of it.
 const HOSTILE_NVML: &str = r#"
 #include <stdio.h>
 static int calls;
@@ -798,7 +798,7 @@ fn hostile_names_from_nvml_are_shown_plain() {
     assert!(!page.contains(steers), "{line}");
 }
 
-/// An upgrade finds directories that are not the service's own.
+/// An upgrade finds directories of another user.
 #[test]
 fn a_state_directory_of_somebody_else_is_not_used() {
     if !root("directories of another user") {
@@ -813,7 +813,7 @@ fn a_state_directory_of_somebody_else_is_not_used() {
         let error = station.start_service().expect_err("refused");
         let said = format!("{error:#}");
         assert!(said.contains("does not belong to uid 0"), "{name}: {said}");
-        // Nor one that everybody can write to.
+        // Nor one that everybody can write.
         std::os::unix::fs::chown(&dir, Some(0), None).expect("taken");
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).expect("opened");
         let error = station.start_service().expect_err("refused");
@@ -908,7 +908,7 @@ fn a_claim_is_its_owners_alone() {
             assert_eq!(output.status.code(), Some(77), "{}", text(&output));
         }
     }
-    // `release --all` of another user touches nothing, and neither does a lie in the environment.
+    // `release --all` of another user changes nothing, and neither does a false environment.
     let mut all = station.command();
     all.args(["release", "--all"])
         .env("USER", users.name(0))
@@ -955,7 +955,7 @@ fn a_claim_is_its_owners_alone() {
     });
 }
 
-/// As after `su`: the terminal belongs to who logged in, the programs on it to another.
+/// As after `su`: the terminal belongs to the login user, the programs on it to another.
 #[test]
 fn who_came_by_su_reads_it_on_the_terminal_that_he_came_by_if_his_programs_write_there() {
     let name =
@@ -983,7 +983,7 @@ fn who_came_by_su_reads_it_on_the_terminal_that_he_came_by_if_his_programs_write
     };
     let own = start("", "0", "");
     let apart = start("", "1", "< /dev/null > /dev/null 2>&1");
-    // As `su -c` does it: a session of its own, without a terminal but for its streams.
+    // Like `su -c`: a session of its own, with a terminal only as its streams.
     let session = start("setsid --wait", "1", "2> /dev/null");
     until("all run", Duration::from_secs(60), || {
         (station.snapshot().ok()?.claims.len() == 3).then_some(())
@@ -1002,7 +1002,7 @@ fn who_came_by_su_reads_it_on_the_terminal_that_he_came_by_if_his_programs_write
     assert!(!apart.text().contains("killed"), "{}", apart.text());
 }
 
-/// On a file server that maps root to nobody (NFS with root_squash) root reads nothing in users' homes.
+/// On a file server that maps root to nobody (NFS with root_squash) root cannot read users' homes.
 #[test]
 fn a_home_that_root_cannot_read_is_no_hindrance() {
     if !root("a_home_that_root_cannot_read_is_no_hindrance") {
@@ -1029,7 +1029,7 @@ fn a_home_that_root_cannot_read_is_no_hindrance() {
             "{own}"
         );
     }
-    // Root without the right to pass over permissions.
+    // Root without the right to bypass permissions.
     let squashed = |program: &Path| {
         let mut command = Command::new("setpriv");
         command
@@ -1067,7 +1067,7 @@ fn a_home_that_root_cannot_read_is_no_hindrance() {
     service.wait().expect("reaped");
 }
 
-// One user against the others: what they send is bounded when it comes in, and what is kept of it is bounded too.
+// One user against the others: their input is bounded, and so is what is stored of it.
 
 /// A user without an account, who floods.
 const FLOODER: u32 = 60_601;
@@ -1103,7 +1103,7 @@ impl Wire {
     }
 }
 
-/// The flood of that name in `gshare bench abuse`, by another user where this is root.
+/// The flood of that name in `gshare bench abuse`, by another user if this is root.
 fn flood(station: &Station, kind: &str, seconds: u32) -> Child {
     let mut command = Command::new(station.program());
     command.args(["__bench-abuse", kind]).arg(station.socket());
@@ -1168,7 +1168,7 @@ fn texts_of_clients_are_bounded_when_they_come_in() {
         let message = answer["message"].as_str().unwrap_or_default();
         assert!(message.len() < 300, "{message}");
     }
-    // Long command lines are cut, not refused: they are for the screen.
+    // Long command lines are cut, not refused: they are for display.
     let granted = wire.ask(&claim(json!({"mem_limit": u64::MAX})));
     assert_eq!(granted["reply"], "granted", "{granted}");
     let whole = wire.ask(&claim(json!({"gpus_milli": 2000})));
@@ -1185,7 +1185,7 @@ fn texts_of_clients_are_bounded_when_they_come_in() {
     assert!(part.mem_limit <= gpu.mem_total.expect("known"), "{part:?}");
 }
 
-/// Claims that wait at once; a user may have 512.
+/// Number of claims that wait at once; a user may have 512.
 const WAITING: usize = 480;
 
 /// Bytes that the service has written, to files and connections.
@@ -1234,7 +1234,7 @@ fn claims_that_wait_go_in_one_step_when_their_connection_does() {
     }
     assert!(longest < Duration::from_millis(500), "stood {longest:?}");
     assert!(station.snapshot().expect("answers").queue.is_empty());
-    // Each is 16 KiB in the journal: to write all that still wait for each that goes are gigabytes.
+    // Each is 16 KiB in the journal: rewriting all remaining ones for each that ends would be gigabytes.
     let mib = (written(&station) - before) >> 20;
     assert!(mib < 64, "{mib} MiB were written");
 }
@@ -1257,7 +1257,8 @@ fn others_see_the_program_and_its_script_but_no_further_arguments() {
     if !root("others_see_the_program_and_its_script_but_no_further_arguments") {
         return;
     }
-    // Without `names = "all"` not even these: `others_see_program_and_script_and_owners_all` in src/daemon/viewer.rs.
+    // Without `names = "all"` even these are hidden: `others_see_program_and_script_and_owners_all` in
+    // src/daemon/viewer.rs.
     let station = station_with(|o| o.config = "[privacy]\nnames = \"all\"\n".to_owned());
     let mut command = station.command();
     command
@@ -1325,7 +1326,7 @@ fn answers_come_in_the_order_of_the_questions() {
         let kinds = [wire.hear(), wire.hear()].map(|a| a["reply"].clone());
         assert_eq!(kinds, ["report", "lease"], "pair {n}");
     }
-    // A claim whose size the history says is answered before the next one is read, too.
+    // A claim with a size from the history is answered before the next request is read, too.
     for _ in 0..2 {
         wire.say(&json!({"op": "claim", "auto": true, "hold": true, "wait": "no"}));
         wire.say(&json!({"op": "lease", "pid": 1, "start_ticks": 1}));
@@ -1383,7 +1384,7 @@ fn a_process_waits_for_its_claim_a_few_times_only() {
     perl.arg(gshare_abi::ABI_VERSION.to_string());
     let mut process = Raw::spawn(&mut perl);
     assert_eq!(process.line(), "ready");
-    // The GPUs become free, and all that wait are answered.
+    // The GPUs become free, and all waiting claims are answered.
     let mut other = Wire::open(&station);
     let asked = Instant::now();
     for id in held {
@@ -1400,8 +1401,8 @@ fn a_process_waits_for_its_claim_a_few_times_only() {
     assert!(stood < Duration::from_millis(1000), "stood {stood:?}");
 }
 
-// The socket under strange clients: garbage, long lines, half lines, many idle connections, another
-// protocol. Each gets an error or a clean close, and others are served meanwhile.
+// The socket with strange clients: garbage, long lines, half lines, many idle connections, another protocol. Each
+// gets an error or a clean close, and others are served meanwhile.
 
 fn connect(station: &Station) -> UnixStream {
     let stream = UnixStream::connect(station.socket()).expect("connects");

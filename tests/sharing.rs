@@ -54,8 +54,8 @@ fn an_exclusive_gpu_takes_one_claim_and_gives_it_all() {
     assert_eq!(Some(part.mem_request), snapshot.gpus[0].mem_allocatable);
 }
 
-// Turns on a shared GPU with real processes: who is stopped, frozen or dead is in nobody's way, one claim at work
-// costs the arbiter nothing, another size counts soon. What each had is the board's account.
+// Turns on a shared GPU with real processes: a stopped, frozen or dead process blocks no other, one claim at work
+// costs the arbiter nothing, another size takes effect soon. The board has the account.
 
 fn taking_turns() -> Station {
     station_with(|o| {
@@ -65,11 +65,11 @@ fn taking_turns() -> Station {
     })
 }
 
-/// A program that launches kernels of 1 ms without end; it dies with the test.
+/// A program that launches kernels of 1 ms without end; it ends with the test.
 pub(crate) struct Flood(pub(crate) Child);
 
 impl Flood {
-    /// On the first GPU, with such a share, and other flags after that.
+    /// On the first GPU, with this share and further flags.
     pub(crate) fn claim(station: &Station, share: &str) -> Self {
         let mut command: Command = station.command();
         command.args(["claim", "-q", "-g"]).args(share.split(' '));
@@ -102,7 +102,7 @@ impl Drop for Flood {
     }
 }
 
-/// Parts of the GPU's time that programs had in the next `length`.
+/// Fractions of the GPU's time that programs had in the next `length`.
 fn parts(station: &Station, floods: &[&Flood], length: Duration) -> Vec<f64> {
     let at = || {
         (
@@ -122,7 +122,7 @@ fn parts(station: &Station, floods: &[&Flood], length: Duration) -> Vec<f64> {
         .collect()
 }
 
-/// Waits for a stretch in which the first of these has about such a part of what all had together.
+/// Waits for a period in which the first of these has about this fraction of the total.
 fn comes_to(station: &Station, floods: &[&Flood], what: &str, wanted: f64) {
     until(what, SOON, || {
         let got = parts(station, floods, Duration::from_millis(400));
@@ -201,7 +201,7 @@ fn another_size_counts_for_gpu_time_within_200_ms() {
     let (a, b) = (Flood::claim(&station, "0.5"), Flood::claim(&station, "0.2"));
     let id = claim(&station, a.0.id()).id;
     for (size, part) in [("0.2", 0.5), ("0.8", 0.8), ("0.5", 0.714)] {
-        // A machine with other work on it may be late at one try, not at each of them.
+        // A busy machine may be late in one attempt, but not in all.
         let mut last = Vec::new();
         let counted = (0..8).any(|_| {
             let back = station
@@ -334,15 +334,15 @@ fn two_users_have_a_quarter_and_a_half_side_by_side() {
     let gpu = board(&station).snapshot().gpus[0].busy_ns;
     let both = busy(ada.pid()) + busy(bob.pid());
     assert!(both > gpu * 5 / 4, "{both} ns of {gpu}: they took turns");
-    // NVML lists clients as such; neither they nor the server are strangers.
+    // NVML lists clients as such; neither they nor the server count as programs without a claim.
     let snapshot = station.snapshot().expect("served");
     assert_eq!(snapshot.gpus[0].mode, "mps");
     assert!(snapshot.unclaimed.is_empty(), "{:?}", snapshot.unclaimed);
     assert!(!notices(&snapshot).iter().any(|n| n.contains("outside MPS")));
 }
 
-/// The server has a part of each client's context: what is left is learnt from the first that has nothing else, and known
-/// to the service that starts afterwards.
+/// The server has a part of each client's context: the rest is learnt from the first client that has nothing else,
+/// and known to a restarted service.
 #[test]
 fn what_a_context_costs_through_mps_is_learnt_from_its_clients() {
     if !root("clients of MPS") {
@@ -421,8 +421,8 @@ fn a_fault_reaches_the_other_owner_in_words_and_the_gpu_recovers() {
     assert_eq!(next.ask("launch 1"), "ok 1");
 }
 
-/// The control program is told first: the work of a client that ignores signals is over on the GPU while its
-/// process still lives, and the neighbour's goes on.
+/// The control program is told first: the work of a client that ignores signals is over on the GPU while its process
+/// still lives, and the neighbour's continues.
 #[test]
 fn admin_kill_ends_the_work_through_mps_before_it_signals() {
     if !root("two users through one MPS server") {
@@ -488,7 +488,7 @@ fn a_dead_server_is_noticed_and_its_claims_are_kept_by_policy() {
         snapshot.claims.iter().any(|c| c.id == "c1"),
         "the claim is kept"
     );
-    // What its owner starts next runs through a new server.
+    // Its owner's next program runs through a new server.
     let mut command = station.command();
     command
         .args(["join", "run", "--"])
@@ -516,7 +516,7 @@ fn one_user_at_a_time_without_multi_user_and_a_program_beside_mps_is_noticed() {
     assert_eq!(refused.status.code(), Some(75));
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(text.contains("serves one user at a time"), "{text}");
-    // A program that unsets the variable has all SMs, which is seen.
+    // A program that unsets the variable has all SMs, which is detected.
     let mut stray = station.command();
     stray
         .args("claim -q -g 0.25 -- env -u CUDA_MPS_PIPE_DIRECTORY".split(' '))
@@ -533,7 +533,7 @@ fn one_user_at_a_time_without_multi_user_and_a_program_beside_mps_is_noticed() {
     let listed = ok(&station, &["ps"]);
     assert!(listed.contains(&line), "{listed}");
     drop(stray);
-    // When the last client of one user is gone the other user's turn comes, with a server of its own.
+    // When the last client of one user is gone the other user's turn comes, with a new server.
     let first = servers(&station).remove(0);
     drop(ada);
     let mut bob = client(&station, BOB, &["-g", "0.25"]);
@@ -581,7 +581,7 @@ fn a_mode_is_changed_when_the_gpu_is_empty_and_stays_over_a_restart() {
         (through.ask("mps"), through.ask("sms")),
         ("ok 1".into(), "ok 66".into())
     );
-    // The daemon and its clients outlive the service, which finds both again.
+    // The daemon and its clients outlive the service, and a restarted one finds both.
     station.stop_service(Signal::SIGKILL).expect("killed");
     assert_eq!(through.ask("launch 1"), "ok 1");
     station.start_service().expect("starts");
@@ -604,7 +604,7 @@ fn a_mode_is_changed_when_the_gpu_is_empty_and_stays_over_a_restart() {
     assert!(back.status.success(), "{back:?}");
 }
 
-/// A command through `gshare claim`, to its end; what it printed.
+/// A command through `gshare claim`, to its end; its output.
 fn output(station: &Station, flags: &[&str], command: &[&str]) -> String {
     let mut run = station.command();
     run.args(["claim", "-q"])
@@ -660,7 +660,7 @@ fn auto_runs_batch_of_one_owner_side_by_side_and_interactive_claims_in_turns() {
     assert!(told.contains(fix), "{told}");
     drop((first, second));
     all_ended(&station);
-    // One that has to stay offloadable is not run through MPS, nor is one beside it.
+    // A claim that must stay offloadable is not run through MPS, nor is one beside it.
     let mut notebook = client(&station, 0, &["-g", "0.25", "--class", "interactive"]);
     let mut beside = client(&station, 0, &batch);
     assert_eq!(
@@ -748,7 +748,7 @@ fn a_resize_says_what_it_means_for_programs_that_run_and_sets_the_next_ones_memo
         });
     };
     given(32.0);
-    // What the program has is what the driver showed it, however often its claim has changed since.
+    // The program has the SMs that the driver showed it, however often its claim has changed since.
     let text = resize(&["--sm", "40"]);
     assert!(
         text.contains("running ones keep 32 SMs, programs started from now on get 52"),
@@ -821,7 +821,7 @@ fn after_a_dead_server_a_command_is_started_again_by_policy() {
         &station,
         "its MPS server died; its programs on the GPU are ended, and so is the claim",
     );
-    // The one that may be started again is, through a new server; the other has ended.
+    // The one that may be restarted is, through a new server; the other has ended.
     assert_eq!(again.line(), "ok ready");
     assert_eq!(
         (again.ask("sms"), again.ask("launch 1")),
@@ -835,7 +835,7 @@ fn after_a_dead_server_a_command_is_started_again_by_policy() {
     assert_ne!(servers(&station).remove(0).id, server.id);
 }
 
-// The simulated control program of MPS against NVIDIA's own, and gshare's driver of it against the latter.
+// The simulated control program of MPS compared with NVIDIA's own, and gshare's driver of it with the latter.
 // NVIDIA's program runs without a GPU; `.ci/drivers` fetches it into the target directory.
 
 /// NVIDIA's program where CI puts it, or as it is installed.
@@ -904,7 +904,7 @@ impl Daemon {
         command
     }
 
-    /// What is printed for some commands by a user, with the exit status.
+    /// The output of some commands by a user, with the exit status.
     fn say(&self, input: &str, uid: u32) -> String {
         let mut command = self.command();
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -1007,7 +1007,7 @@ fn the_simulated_program_answers_as_the_real_one() {
     }
     let together = "get_default_active_thread_percentage\nnonsense\nget_server_list";
     assert_eq!(sim.say(together, 0), real.say(together, 0));
-    // The socket takes everybody; changing anything is for the owner.
+    // The socket accepts everybody; only the owner may change anything.
     if nix::unistd::Uid::effective().is_root() {
         let stranger = 61_003;
         for command in COMMANDS
@@ -1040,7 +1040,7 @@ fn drive(program: &Path) {
     assert!(matches!(control.percentage(), Err(MpsError::Silent { .. })));
     let pid = control.start("GPU-x", false).expect("starts");
     assert!(gshare_enforcer::proc::stat(pid).is_some());
-    // A release whose own words are newer speaks those that are understood here.
+    // A release with newer words of its own also understands these.
     let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("readable");
     let mut settings = environment.split(|byte| *byte == 0);
     assert!(settings.any(|s| s == b"CUDA_MPS_PROTOCOL_VERSION=2"));
@@ -1050,14 +1050,14 @@ fn drive(program: &Path) {
     assert_eq!(control.state(1).expect("answers"), None);
     assert!(control.clients(1).expect("answers").is_empty());
     assert!(!control.terminate(1, 1).expect("answers"));
-    // A second daemon does not get into the way of the first.
+    // A second daemon does not hinder the first.
     let again = control.start("GPU-x", false);
     assert!(again.is_ok() || matches!(again, Err(MpsError::NotStarted { .. })));
     control.quit(1).expect("ends");
-    // What is left of it, sockets and all, does not hinder the next.
+    // Its remains, sockets and all, do not hinder the next.
     control.start("GPU-x", false).expect("starts again");
     control.quit(1).expect("ends");
-    // One that hangs is not waited for and is gone all the same.
+    // One that hangs is not waited for, and is gone anyway.
     let hung = control.start("GPU-x", false).expect("starts once more");
     hang(hung);
     control.quit(60).expect("ends");
@@ -1074,7 +1074,7 @@ fn gone(pid: i32) {
     assert!(matches!(state, None | Some('Z')), "{state:?}");
 }
 
-/// As by an upgrade of the driver: the kernel then calls the program of the daemon that runs deleted.
+/// Like an upgrade of the driver: the kernel then calls the program of the running daemon deleted.
 #[test]
 fn a_daemon_is_ended_after_its_program_was_replaced() {
     let dir = directory();

@@ -1,5 +1,5 @@
-//! Strict caps on real users, cgroups and mount namespaces: what holds against somebody who tries to get
-//! around them, what does not, and that an honest program sees nothing of it. Needs root.
+//! Strict limits with real users, cgroups and mount namespaces: what holds against attempts to bypass them, what does
+//! not, and that an honest program notices nothing. Needs root.
 
 use crate::support;
 
@@ -19,7 +19,7 @@ mod kernel;
 mod launch;
 mod table;
 
-/// What a claim of `-g 0.1` on the first GPU may use, as its programs are told, in bytes.
+/// Bytes that a claim of `-g 0.1` on the first GPU may use, as its programs see them.
 pub(crate) fn cap(station: &Station, pid: u32) -> u64 {
     let snapshot = station.snapshot().expect("served");
     let claim = claim_of(&snapshot, pid).expect("its claim is listed");
@@ -37,12 +37,13 @@ pub(crate) fn station() -> Station {
     station
 }
 
-/// Some ordinary users, who outlive what they run, and a workstation; `None`, with the reason printed, where there can be none.
+/// Some ordinary users, who outlive their programs, and a workstation; `None`, with the reason printed, if that is
+/// not possible.
 pub(crate) fn desk(test: &str) -> Option<(Users, Station)> {
     support::root(test).then(|| (Users::make(), station()))
 }
 
-/// `gshare claim -q -g 0.1 -- COMMAND`, to be run by that user.
+/// `gshare claim -q -g 0.1 -- COMMAND`, for that user.
 pub(crate) fn claim(station: &Station, uid: u32, command: &[&str]) -> Command {
     let mut claim = station.command();
     claim.args(["claim", "-q", "-g", "0.1", "--gpu-ids", "0", "--"]);
@@ -50,12 +51,12 @@ pub(crate) fn claim(station: &Station, uid: u32, command: &[&str]) -> Command {
     as_user(claim, uid)
 }
 
-/// The program that does as it is told, in the user's reach.
+/// The raw client, at a path that the user can reach.
 pub(crate) fn client(station: &Station) -> String {
     reachable(station).display().to_string()
 }
 
-/// Starts what ends in the raw client and checks that it is held: it sees its cap as the GPU's memory.
+/// Starts a command that ends in the raw client and checks its limit: it sees its cap as the GPU's memory.
 pub(crate) fn held(station: &Station, command: Command) -> Raw {
     let mut raw = Raw::start(command);
     let cap = cap(station, raw.pid());

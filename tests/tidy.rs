@@ -1,5 +1,5 @@
-//! The documents agree with the program: commands and flags exist, links and paths lead somewhere, the status
-//! of a mechanism is told in one set of words.
+//! The documents agree with the program: commands and flags exist, links and paths lead somewhere, and the status of
+//! a mechanism is described in the same words.
 
 mod support;
 
@@ -59,7 +59,7 @@ fn without_fences(text: &str) -> String {
     keep.collect::<Vec<_>>().join("\n")
 }
 
-/// The command lines of a document: indented blocks, and what stands between backticks.
+/// The command lines of a document: indented blocks, and text between backticks.
 fn command_lines(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in without_fences(text).lines() {
@@ -74,7 +74,7 @@ fn command_lines(text: &str) -> Vec<String> {
     found
 }
 
-/// What follows the program's name in a command line, up to the command that it runs or the next command.
+/// The words after the program's name in a command line, up to the command that it runs or the next command.
 fn calls(line: &str) -> Vec<Vec<String>> {
     let line = line.replace("cargo run --release -- ", "gshare ");
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -118,7 +118,7 @@ fn is_name(word: &str) -> bool {
         && !word.starts_with('-')
 }
 
-/// What is wrong with a call that a document names.
+/// The error in a call that a document names.
 fn wrong(call: &[String], cache: &mut BTreeMap<String, Option<String>>) -> Option<String> {
     let first = call.first().filter(|w| is_name(w))?;
     let mut path = vec![first.as_str()];
@@ -183,7 +183,7 @@ fn every_command_in_the_documents_exists() {
     }
 }
 
-/// The name by which a link finds a heading: `## What is *said*, and how` is `what-is-said-and-how`.
+/// The anchor of a heading: `## What is *said*, and how` is `what-is-said-and-how`.
 fn anchors(text: &str) -> Vec<String> {
     let text = without_fences(text);
     let headings = text.lines().filter(|l| l.starts_with('#'));
@@ -225,7 +225,7 @@ fn every_link_in_the_documents_leads_somewhere() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// A page that is to be read at one sitting stays one.
+/// Limits the length of pages that are read at one sitting.
 #[test]
 fn the_first_pages_are_short() {
     for (page, most) in [
@@ -238,7 +238,6 @@ fn the_first_pages_are_short() {
     }
 }
 
-/// A heading of the FAQ quotes the part of a message that is always the same.
 #[test]
 fn the_table_of_day_one_names_tests_that_are_there() {
     let sources = files()
@@ -431,7 +430,7 @@ fn the_doctor_claims_what_the_hardware_page_claims() {
                 Some(d) if d.contains("timeslice") => "compute limit",
                 _ => "MPS: control",
             },
-            // What is there unless the administrator says `deny`.
+            // The default unless the administrator says `deny`.
             "unclaimed use" => "use outside claims",
             n => mechanism(n),
         };
@@ -452,7 +451,7 @@ fn the_doctor_claims_what_the_hardware_page_claims() {
     assert!(compared >= 3 + usize::from(filter), "{checks:?}");
 }
 
-/// The one privileged program is small enough to be read: a few hundred lines, and few crates behind it.
+/// The privileged program is small enough to be read: a few hundred lines, and few crates.
 #[test]
 fn the_launcher_stays_small() {
     let mut code = 0;
@@ -486,7 +485,7 @@ fn definition(wire: &str, name: &str) -> Option<String> {
     Some(wire[begin..begin + end].to_owned())
 }
 
-/// Whatever a client sends enters as a type with a bound: a plain text or list would be as long as the client likes.
+/// Input of clients has bounded types: a plain text or list could have any length.
 #[test]
 fn what_clients_send_is_bounded() {
     let files = files();
@@ -512,7 +511,7 @@ fn what_clients_send_is_bounded() {
                     line.trim()
                 );
             }
-            // Not the name of a variant: what it holds.
+            // The content of a variant, not its name.
             let held = code.split_once([':', '(']).map_or("", |(_, held)| held);
             let words = held.split(|c: char| !c.is_alphanumeric());
             for word in words.filter(|w| w.starts_with(char::is_uppercase)) {
@@ -523,7 +522,7 @@ fn what_clients_send_is_bounded() {
         }
         seen.push(name);
     }
-    // What members and the launcher send are numbers only.
+    // Members and the launcher send only numbers.
     let abi = [
         "enforcer/abi/src/wire.rs",
         "enforcer/abi/src/wire/launch.rs",
@@ -555,7 +554,7 @@ fn what_clients_send_is_bounded() {
     }
 }
 
-/// Every path that a list of imports stands for: `a::{b, c::d}` is `a::b` and `a::c::d`.
+/// Every path in a list of imports: `a::{b, c::d}` is `a::b` and `a::c::d`.
 fn expand(before: &[&str], list: &str, found: &mut Vec<Vec<String>>) {
     let (head, group) = match list.find('{') {
         Some(at) => (&list[..at], list[at + 1..].strip_suffix('}')),
@@ -584,8 +583,8 @@ fn expand(before: &[&str], list: &str, found: &mut Vec<Vec<String>>) {
 
 type Arrows = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
 
-/// The modules of these parts of a crate that each of them names, by their paths from its root, the directory `root`. What
-/// only tests name is left out.
+/// The modules of these parts of a crate that each of them imports, by their paths from its root, the directory
+/// `root`. Imports by tests are left out.
 fn arrows(root: &str, parts: &[&str]) -> Arrows {
     let of = |file: &Path| {
         let inside = file.strip_prefix(root).ok()?.with_extension("");
@@ -655,7 +654,7 @@ fn arrows(root: &str, parts: &[&str]) -> Arrows {
     arrows
 }
 
-/// What is reached from somewhere.
+/// Everything that can be reached from somewhere.
 fn reached<T: Ord + Clone>(arrows: &BTreeMap<T, BTreeSet<T>>, from: &T) -> BTreeSet<T> {
     let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
     while let Some(at) = next.pop() {
@@ -664,8 +663,8 @@ fn reached<T: Ord + Clone>(arrows: &BTreeMap<T, BTreeSet<T>>, from: &T) -> BTree
     seen
 }
 
-/// Demo, benches and setup stand beside the command line, not on it; what people call stands on no bench; and the
-/// arguments are below all of them.
+/// Demo, benches and setup are beside the command line, not on it; users' commands import no bench; and the arguments
+/// are below all of them.
 #[test]
 fn the_laboratory_and_the_command_line_do_not_import_each_other() {
     let may_not: [(&str, &[&str]); 6] = [
@@ -683,7 +682,7 @@ fn the_laboratory_and_the_command_line_do_not_import_each_other() {
     parts.push("station");
     let mut arrows = arrows("src", &parts);
     assert!(arrows.is_empty() || arrows.len() > 150, "{}", arrows.len());
-    // Where the command line hands over to the others.
+    // Where the command line calls the others.
     arrows.remove(&["cli".to_owned()][..]);
     for (module, to) in &arrows {
         let others = may_not.iter().find(|(name, _)| *name == module[0]);
@@ -693,11 +692,11 @@ fn the_laboratory_and_the_command_line_do_not_import_each_other() {
     }
 }
 
-/// A change of one module is read in that one and in those that it imports: no more than three stand in a circle.
+/// A change of one module concerns that module and those that it imports: circles have at most three modules.
 #[test]
 fn the_modules_of_the_service_stand_in_no_larger_circle_than_three() {
     let mut arrows = arrows("src", &["daemon"]);
-    // What declares them all is not one of them.
+    // The module that declares them all does not count.
     let above = vec!["daemon".to_owned()];
     arrows.remove(&above);
     for to in arrows.values_mut() {
@@ -715,7 +714,7 @@ fn the_modules_of_the_service_stand_in_no_larger_circle_than_three() {
     }
 }
 
-/// What a feature keeps by claim stands in one place, so that it is forgotten in one when the claim ends. Claims
+/// A feature's state by claim is in one collection, so that one removal is enough when the claim ends. Claims
 /// themselves, and facts, which nobody keeps, have several.
 #[test]
 fn a_feature_keeps_one_collection_by_claim() {
@@ -742,7 +741,8 @@ fn a_feature_keeps_one_collection_by_claim() {
     assert!(seen > 5, "only {seen} were seen");
 }
 
-/// The files of the proxy of libcuda stand in layers, those of its `src/lib.rs`: each imports from its own or a lower one.
+/// The files of the proxy of libcuda are in layers, those of its `src/lib.rs`: each imports from its own or a lower
+/// one.
 #[test]
 fn the_proxy_stands_in_layers_and_in_no_circle() {
     let source = "enforcer/shim/src";
@@ -774,7 +774,7 @@ fn the_proxy_stands_in_layers_and_in_no_circle() {
     }
 }
 
-/// What is wrong with a line of a comment, a text or a document: a user who is a man, or a sentence that hides its subject.
+/// The fault of a line of a comment, a text or a document: a user who is a man, or a sentence that hides its subject.
 fn not_plain(line: &str) -> Option<String> {
     let words = line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '\'');
     // Written in two parts, so that this file does not have them.
@@ -800,7 +800,7 @@ fn not_plain(line: &str) -> Option<String> {
             }
         }
     }
-    // A comment or a paragraph that begins with nobody in particular.
+    // A comment or a paragraph with an indefinite subject.
     let opens = line.trim_start();
     let opens = opens.trim_start_matches(['/', '!']).trim_start();
     ["Some", "No"]
@@ -847,7 +847,7 @@ fn the_english_is_plain() {
     }
 }
 
-/// The modules that docs/internals.md names as boundaries are there, and a fuzz target reads what comes in by one of them.
+/// The modules that docs/internals.md names as boundaries exist, and a fuzz target reads the input of each.
 #[test]
 fn every_boundary_names_its_module_and_its_fuzz_target() {
     let page = text(Path::new("docs/internals.md"));
@@ -859,7 +859,7 @@ fn every_boundary_names_its_module_and_its_fuzz_target() {
         .map(|line| line.trim_matches('|').split(" | ").collect())
         .collect();
     assert!(rows.len() >= 15, "{} rows", rows.len());
-    // The crates whose readers are public, and the folders that they are in.
+    // The crates with public readers, and their folders.
     let crates = [
         ("gshare_abi::", "enforcer/abi/src/"),
         ("gshare_proto::", "src/proto/src/"),
@@ -885,7 +885,7 @@ fn every_boundary_names_its_module_and_its_fuzz_target() {
     }
 }
 
-/// The texts of a source file that people may read: string literals of two words or more, outside comments and tests.
+/// The texts of a source file for users: string literals of two words or more, outside comments and tests.
 fn texts(source: &str) -> Vec<String> {
     const SQL: [&str; 7] = [
         "SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "PRAGMA", "ALTER",
@@ -918,8 +918,8 @@ fn texts(source: &str) -> Vec<String> {
     found
 }
 
-/// All that the program says, on one page for a person who reads it through: `GSHARE_TEXTS=FILE cargo test --test tidy the_texts`.
-/// Words of the code, and those that stand for a usual one, are not on it.
+/// All texts of the program, on one page to be read through: `GSHARE_TEXTS=FILE cargo test --test tidy the_texts`.
+/// Must not contain words of the code, or words that stand for a usual one.
 #[test]
 fn the_texts_are_in_the_words_of_users() {
     // Each in two parts, so that this file does not have them.
@@ -1003,7 +1003,7 @@ fn the_texts_are_in_the_words_of_users() {
                 })
                 .collect();
             let plain = format!(" {} ", plain.to_lowercase());
-            // What older versions have stored stays.
+            // Text that older versions have stored stays.
             let is_stored = text == "lease ended";
             let mut words = private.iter().filter(|_| !is_stored);
             let word = words.find(|w| plain.contains(w.as_str()));

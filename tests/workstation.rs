@@ -1,4 +1,4 @@
-//! The tests of the program, most on simulated workstations, in one program: linked once, and while some wait others run.
+//! The program's tests, most on simulated workstations, in one binary: linked once, and while some wait others run.
 //! `cargo test --test workstation mig::` runs those of one file.
 
 mod admin;

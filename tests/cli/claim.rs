@@ -1,4 +1,4 @@
-//! Claims with a command, without one, and into one that exists.
+//! Claims with a command, without one, and joins.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -60,7 +60,7 @@ fn a_signal_ends_the_command_itself() {
     service.join();
 }
 
-/// What a program finds of signal dispositions and masks must not depend on gshare, also after a wait.
+/// Signal dispositions and masks of a program must not depend on gshare, also after a wait.
 #[test]
 fn signals_are_left_as_they_were() {
     // Signals 32 and 33 are the C library's own; it resets them when a thread starts.

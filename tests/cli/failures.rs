@@ -136,7 +136,7 @@ fn the_users_own_service_is_found() {
 #[test]
 fn a_command_that_cannot_run_is_told_apart() {
     let home = Home::new();
-    // Not found: told before anything is claimed.
+    // Not found: reported before anything is claimed.
     let output = home
         .gshare(&["claim", "--", "no-such-command-4711"])
         .output()
@@ -275,7 +275,7 @@ fn wrong_use_exits_64_and_help_exits_0() {
     );
 }
 
-/// What was called detach and attach before 0.2 goes by its old name, too, and services of 0.1 understand either.
+/// The names detach and attach from before 0.2 still work, and services of 0.1 understand both.
 #[test]
 fn the_names_of_commands_before_0_2_do_the_same() {
     let home = Home::new();

@@ -1,4 +1,4 @@
-//! A home directory of its own and a thread that plays the service.
+//! A home directory and a thread that plays the service.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-/// Where a test's files are; nothing of the caller's environment is used.
+/// Directory of a test's files; nothing of the caller's environment is used.
 pub(crate) struct Home {
     dir: tempfile::TempDir,
 }
@@ -42,7 +42,7 @@ impl Home {
             .env("XDG_RUNTIME_DIR", self.path("run"))
             .env("XDG_CONFIG_HOME", self.path(".config"))
             .env("GSHARE_SOCKET", self.path("sock"))
-            // What plays the service plays it once.
+            // The thread serves one connection.
             .env("GSHARE_RECONNECT", "0s")
             .env_remove("XDG_STATE_HOME")
             .env_remove("NO_COLOR")
@@ -84,7 +84,7 @@ impl Home {
 pub(crate) struct Service(JoinHandle<Value>);
 
 impl Service {
-    /// What it returned.
+    /// Its result.
     pub(crate) fn join(self) -> Value {
         match self.0.join() {
             Ok(value) => value,
@@ -113,7 +113,7 @@ impl Conn {
         writeln!(self.0.get_mut(), "{reply}").is_ok()
     }
 
-    /// Waits for the client to close, or to become its command (which must not inherit the connection).
+    /// Waits for the client to close, or to execute its command (which must not inherit the connection).
     pub(crate) fn wait_closed(&mut self) {
         let mut rest = Vec::new();
         match self.0.read_to_end(&mut rest) {

@@ -63,7 +63,7 @@ fn config_check_reports_every_mistake_and_exits_78() {
     );
 }
 
-/// What packages install beside the program.
+/// Files that packages install beside the program.
 #[test]
 fn manual_pages_and_completions_are_written_into_a_directory() {
     let home = Home::new();
@@ -145,7 +145,7 @@ fn quotas_that_cannot_be_packed_are_reported_with_which_and_why() {
     let json: Value = serde_json::from_str(&stdout(&over)).expect("JSON");
     let message = json["problems"][0]["message"].as_str().expect("a message");
     assert!(message.contains("together are 2 of 1 GPU"), "{message}");
-    // Without a service nobody knows how many there are, and that is said.
+    // Without a service their number is unknown, and the output says so.
     let unknown = check(&[]);
     assert_eq!(code(&unknown), Some(0));
     assert!(
@@ -179,7 +179,7 @@ fn setup_shows_its_changes_also_without_systemd_and_what_users_should_know() {
     ] {
         assert!(fresh.contains(part), "{part} is not in\n{fresh}");
     }
-    // An upgrade says which stage holds on: of a version without stages, that of what it did.
+    // An upgrade reports the stage that stays: after a version without stages, the one with the same behaviour.
     let file = |path: &str, text: &str| {
         let path = home.path("image").join(path);
         fs::create_dir_all(path.parent().expect("a directory")).expect("made");

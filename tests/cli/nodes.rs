@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::fake::{Home, code, stderr, stdout};
 use super::lists::snapshot;
 
-/// `gshare` with an ssh that starts the gshare of `box`, hangs at `dead` and knows nobody at `closed`.
+/// `gshare` with an ssh that starts the gshare of `box`, hangs at `dead` and refuses at `closed`.
 fn gshare(home: &Home, args: &[&str]) -> Command {
     let program = env!("CARGO_BIN_EXE_gshare");
     let script = format!(
@@ -69,7 +69,7 @@ fn machines_are_seen_at_a_look_and_a_silent_one_keeps_nobody_waiting() {
     assert_eq!(row(1)["silent"], "silent for 3s");
     let why = "ada@closed: Permission denied (publickey).";
     assert_eq!(row(2)["silent"], why);
-    // One second is what the service is asked for.
+    // The service is asked for one second.
     assert_eq!(service.join()["min_interval_ms"], 1000);
 
     let none = gshare(&home, &["nodes"]).output().expect("gshare");

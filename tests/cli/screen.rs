@@ -7,7 +7,7 @@ use super::fake::{Home, code, stderr, stdout};
 use crate::support::SOON;
 use crate::support::terminal::Terminal;
 
-/// What there is without a socket that was named, and with a service, is in `crate::screen`.
+/// A missing named socket, and a live service, are tested in `crate::screen`.
 #[test]
 fn a_socket_that_was_named_is_not_replaced_by_something_else() {
     let home = Home::new();

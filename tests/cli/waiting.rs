@@ -1,4 +1,4 @@
-//! What a waiting claim shows and how it ends.
+//! Display and end of a waiting claim.
 
 use std::io::BufReader;
 use std::os::unix::process::ExitStatusExt;
@@ -46,7 +46,7 @@ fn a_wait_is_told_whenever_it_changes() {
 fn ctrl_c_withdraws_a_waiting_claim() {
     let home = Home::new();
     let service = home.service(serve_claim(vec![queued(1, "x")]));
-    // In the background of a script the tests have SIGINT ignored, and so would their children.
+    // Background jobs of a script have SIGINT ignored, and so would the tests' children.
     let mut command = Command::new("env");
     home.prepare(&mut command)
         .args(["--default-signal=INT", env!("CARGO_BIN_EXE_gshare")])
@@ -120,7 +120,7 @@ fn on_a_terminal_the_progress_line_goes_away() {
     service.join();
 }
 
-/// A claim that is typed while the service restarts: its socket is there and refuses connections.
+/// A claim during a restart of the service: its socket exists and refuses connections.
 #[test]
 fn a_claim_waits_for_a_service_that_restarts() {
     let home = Home::new();
@@ -205,7 +205,7 @@ fn a_wait_ends_with_its_terminal_also_without_a_sighup() {
     child.wait().expect("wait");
 }
 
-/// `release` means "give the GPU back" to many users of notebooks, who then lost their variables.
+/// Many notebook users read `release` as "give the GPU back", and lost their variables.
 #[test]
 fn the_release_of_a_notebook_asks_first_and_names_what_keeps_the_variables() {
     for (answer, released) in [("n\n", false), ("y\n", true)] {

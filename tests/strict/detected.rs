@@ -1,4 +1,4 @@
-//! What cannot be blocked is seen by what it uses, and dealt with as the policy says.
+//! Use that cannot be blocked is detected, and treated according to the policy.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
@@ -11,7 +11,7 @@ use crate::support::SOON;
 use gshare::station::Station;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
-/// Starts the command, which reaches the driver itself; takes twice its cap; is seen; is ended.
+/// Starts the command, which uses the driver directly; allocates twice its cap; is detected; is ended.
 fn seen_and_ended(station: &Station, command: Command, what: &str) {
     let mut raw = Raw::start(command);
     let cap = super::cap(station, raw.pid());
@@ -76,7 +76,7 @@ fn what_cannot_be_blocked_is_seen_and_ended() {
         "the path in the proxy",
     );
 
-    // Its descriptor is inherited by the command, and leads past the mounts that the launch makes.
+    // Its descriptor is inherited by the command, and bypasses the mounts of the launch.
     let opened = std::fs::File::open(station.sim_dir().join("lib")).expect("opened");
     fcntl(&opened, FcntlArg::F_SETFD(FdFlag::empty())).expect("inherited");
     let before = format!("/proc/self/fd/{}/libcuda.so.1", opened.as_raw_fd());

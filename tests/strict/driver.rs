@@ -1,4 +1,4 @@
-//! The driver's files are replaced while claims run; libraries where nothing may be mapped from.
+//! The driver's files are replaced while claims run; and directories from which libraries cannot be mapped.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::support::SOON;
 use gshare::station::Station;
 use nix::sys::signal::Signal;
 
-/// What a package manager does: the new file under another name, then renamed over the old one.
+/// Like a package manager: the new file under another name, then renamed over the old one.
 fn replace(path: &Path) {
     let new = path.with_extension("dpkg-new");
     std::fs::copy(path, &new).expect("copied");
@@ -68,14 +68,14 @@ fn a_driver_that_is_renamed_over_leaves_no_member_without_its_cap() {
         }
         told(&station, "the NVIDIA driver was replaced while");
         told(&station, "now apply with the new driver");
-        // At every moment a new program is held or gets no GPU.
+        // At every moment a new program is limited or gets no GPU.
         until("new programs get their GPU again", SOON, || {
             let text = format!("{} ", answer(&mut shell));
             let none = text.starts_with("error 100 CUDA_ERROR_NO_DEVICE");
             assert!(none || is_held(&text), "{name}: {text}");
             (!none).then_some(())
         });
-        // What ran goes on, and new commands are held as before.
+        // Running programs continue, and new commands are limited as before.
         assert_eq!(long.info().1, cap(&station, long.pid()));
         held(
             &station,
@@ -101,7 +101,7 @@ fn a_view_that_cannot_be_mended_gets_no_gpu() {
     assert!(first.starts_with("ok ready"), "{first}");
     replace(&station.sim_dir().join("lib/libcuda.so.1"));
     told(&station, "new programs in it get no GPU");
-    // The view of files is the user's own: nobody else makes mounts in it. What the program loads now opens no device.
+    // The mount namespace is the user's own, where gshare mounts nothing. What the program loads now opens no device.
     let answer = shell.ask("go");
     assert!(
         answer.starts_with("error 100 CUDA_ERROR_NO_DEVICE"),
@@ -142,7 +142,7 @@ fn libraries_are_staged_where_they_can_be_mapped() {
     if !super::support::root("libraries_are_staged_where_they_can_be_mapped") {
         return;
     }
-    // As Debian and Ubuntu mount /run; the mount stays in a view of files of this test's own.
+    // Like /run on Debian and Ubuntu; the mount is in a namespace of this test.
     let test = std::env::current_exe().expect("known");
     if std::env::var_os("GSHARE_TEST_NOEXEC").is_none() {
         let mut apart = Command::new("unshare");

@@ -8,7 +8,7 @@ use super::support::{root, station_with};
 use super::{said, station};
 use gshare::station::Station;
 
-/// Variables that gshare sets; `LD_LIBRARY_PATH` only where caps are held by it.
+/// Variables that gshare sets; `LD_LIBRARY_PATH` only if limits depend on it.
 const OWN: [&str; 6] = [
     "CUDA_DEVICE_ORDER=",
     "CUDA_VISIBLE_DEVICES=",
@@ -18,8 +18,8 @@ const OWN: [&str; 6] = [
     "GSHARE_SOCKET=",
 ];
 
-/// An environment as programs are given it in the wild: set twice, without a value, not UTF-8, large, and names
-/// that the loader takes from programs with capabilities.
+/// A realistic odd environment: set twice, without a value, not UTF-8, large, and names that the loader removes for
+/// programs with capabilities.
 fn odd(station: &Station, mut command: Command) -> Command {
     let large = "x".repeat(100_000);
     let bytes = OsString::from_vec(vec![0xff, 0xfe, b'\n', b'=', 1]);
@@ -45,7 +45,7 @@ fn entries(block: &[u8]) -> Vec<Vec<u8>> {
     block.split(|b| *b == 0).map(<[u8]>::to_vec).collect()
 }
 
-/// A program that runs another one with entries that `Command` cannot make: twice the same name, no `=`.
+/// A program that runs another one with entries that `Command` cannot make: the same name twice, no `=`.
 fn with_strange_entries(station: &Station) -> Option<std::path::PathBuf> {
     let source = r#"
         #define _GNU_SOURCE

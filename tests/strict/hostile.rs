@@ -1,4 +1,4 @@
-//! `gshare-exec` in the hands of somebody who means it: its arguments, its surroundings, its files.
+//! `gshare-exec` with hostile arguments, surroundings and files.
 
 use std::fs::Permissions;
 use std::io::Write;
@@ -20,7 +20,7 @@ fn launcher(station: &Station) -> PathBuf {
     station.dir().join("lib/gshare/gshare-exec")
 }
 
-/// What `gshare claim` hands over, open in every child from now on.
+/// The handover of `gshare claim`, open in every child from now on.
 fn handover(bytes: &[u8], seals: SealFlag) -> OwnedFd {
     let fd = memfd_create(c"test", MFdFlags::MFD_ALLOW_SEALING).expect("made");
     let mut file = std::fs::File::from(fd);
@@ -115,10 +115,10 @@ fn nobody_is_launched_into_a_claim_that_is_not_his() {
     refused(&other, 77, "is not yours");
     let absent = direct(&program, users.uid(1), &["999", &fd, "--", "echo", "ran"]);
     refused(&absent, 124, "c999 has ended");
-    // The owner may: that is what `gshare join` does.
+    // The owner may: `gshare join` does that.
     let own = direct(&program, users.uid(0), &[number, &fd, "--", "echo", "ran"]);
     assert_eq!(said(&own), ("ran\n".to_owned(), String::new()));
-    // A program that speaks to the service as the launcher does is not the launcher.
+    // A program that speaks to the service like the launcher is not the launcher.
     let script = format!(
         "import socket, struct; s = socket.socket(socket.AF_UNIX); s.connect('{}'); \
          s.send(b'\\x01gsh' + struct.pack('=HHIQ', 2, 3, 8, {number})); print(s.recv(65536).decode())",
@@ -169,7 +169,7 @@ fn without_its_right_the_launcher_starts_nothing() {
         .args(words);
     let output = as_user(bound, uid).output().expect("runs");
     refused(&output, 77, "no_new_privs");
-    // A copy has no capability; a link in a directory of the user's has, and is not trusted.
+    // A copy has no capability; a link in a user's directory has, and is not trusted.
     let own = station.dir().join("own");
     std::fs::create_dir(&own).expect("made");
     std::fs::set_permissions(&own, Permissions::from_mode(0o777)).expect("set");
@@ -289,8 +289,8 @@ fn surroundings_are_the_commands_as_they_were() {
         "true",
         "cat /proc/self/oom_score_adj /proc/self/coredump_filter",
     );
-    // No address space randomisation, as debuggers and benchmarks ask for; the signal that a parent's death sends.
-    // The kernel takes both away from programs that gain capabilities.
+    // No address space randomisation, as for debuggers and benchmarks; the signal at a parent's death. The kernel
+    // removes both from programs that gain capabilities.
     for uid in [uid, 0] {
         let wrapped = |words: &[&str], command: &[&str]| {
             let mut wrapper = station.client_environment(Command::new(words[0]));
@@ -320,7 +320,7 @@ fn devices_that_were_open_before_are_closed() {
     let Some((users, station)) = desk("devices_that_were_open_before_are_closed") else {
         return;
     };
-    // No driver is behind the stand-ins, so nothing else can be had of them than the name.
+    // No driver is behind the stand-ins, so they give away only the name.
     let open = |name: &str| {
         let path = station.sim_dir().join("dev").join(name);
         nix::fcntl::open(&path, OFlag::O_PATH, Mode::empty()).expect("opened")
@@ -361,7 +361,7 @@ fn the_mounts_stay_inside_and_others_come_in() {
     let inside = mounts(&pid).contains(&place.display().to_string());
     let undone = Command::new("umount").arg(&place).status();
     assert!(undone.expect("runs").success());
-    // Only where the mount above is shared do mounts travel at all.
+    // Mounts propagate only if the mount above is shared.
     let root = mounts("self");
     let shared = root
         .lines()

@@ -1,4 +1,4 @@
-//! A Jupyter kernel under strict caps: it lives, and dies, as without them.
+//! A Jupyter kernel with strict limits lives and dies as without them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn claim(station: &Station) -> Option<ClaimView> {
     claims.into_iter().find(|c| c.class == "interactive")
 }
 
-/// What a cell sees: devices, what the driver says of more than it may have, and whether the proxy lies over the driver.
+/// A cell's view: devices, the driver's answer to more than its limit, and whether the proxy covers the driver.
 fn cell(station: &Station) -> String {
     let driver = station.sim_dir().join("lib/libcuda.so.1");
     let proxy = station.dir().join("run/lib/strict/libcuda.so.1");
@@ -61,7 +61,7 @@ fn a_kernel_under_strict_caps_is_interrupted_debugged_restarted_and_killed_as_wi
         let seen = notebook.run(&cell(&station));
         let now = claim(&station).expect("listed");
         assert_eq!(now.id, first.id, "the same claim");
-        // The refusal is told under the cell as well.
+        // The refusal is shown below the cell as well.
         let words = format!("0 1 2 True {}\n", now.gpus[0].mem_limit);
         assert!(seen.contains(&words), "{seen} {now:?}");
         now.pid.expect("it runs")

@@ -11,8 +11,8 @@ use gshare::station::Station;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Says where it is: its claim's number, its cgroup, whether the proxy lies over the driver, and what the kernel
-/// answers when it opens a GPU that it was not granted. Builtins only.
+/// Prints its claim's number, its cgroup, whether the proxy covers the driver, and the kernel's answer when it opens
+/// a GPU outside its grant. Builtins only.
 const LOOK: &str = r#"
 while read -r line; do case $line in 0::*) at=${line##*/};; esac; done </proc/self/cgroup
 over=no; [ "$1" -ef "$2" ] && over=yes
@@ -91,7 +91,7 @@ fn a_service_killed_while_commands_are_launched_leaves_none_outside() {
         for child in running {
             let output = child.wait_with_output().expect("ends");
             let (told, why) = said(&output);
-            // It had not connected yet when there was nobody to connect to.
+            // It had not connected when the service died.
             if output.status.code() == Some(69) && told.is_empty() {
                 continue;
             }
@@ -129,7 +129,7 @@ fn a_launch_waits_for_a_service_that_is_being_restarted() {
         .expect("listed")
         .id
         .clone();
-    // The service stands still: the launcher has asked and has no answer when it dies.
+    // The service is stopped: the launcher has asked and has no answer when the service dies.
     let service = Pid::from_raw(station.service_pid().expect("runs").cast_signed());
     let launcher = station.dir().join("lib/gshare/gshare-exec");
     let fd = super::hostile::sound();
@@ -181,11 +181,11 @@ fn without_the_library_strict_limits_give_whole_gpus_alone() {
         "{why}"
     );
     assert_eq!(claim("1", "true").status.code(), Some(0));
-    // Nor does a claim that runs become a part of one.
+    // Nor can a running claim become a part of one.
     let smaller = claim("1", r#""$0" resize "$GSHARE_CLAIM_ID" -g 0.5"#);
     assert_eq!(smaller.status.code(), Some(77), "{smaller:?}");
     assert!(said(&smaller).1.contains("keeps its size"), "{smaller:?}");
-    // What joins one is in it, though no launcher moves it there.
+    // A program that joins one is in it, though no launcher moves it there.
     let user = |words: &[&str]| {
         let mut command = station.command();
         command.args(words);

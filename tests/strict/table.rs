@@ -1,4 +1,4 @@
-//! The table of ways around in docs/enforcement.md is the list of what is tried here.
+//! The table of bypasses in docs/enforcement.md is the list of these tests.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! What the tests of claims that leave the GPU share: a station on which memory moves fast, members whose bytes are
-//! known, faults of the driver, and where everything is by the board.
+//! Helpers for tests of offloading: a station with fast transfers, members with known bytes, driver faults, and
+//! places by the board.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use gshare_sim_board::{CheckpointFault, CheckpointHow, CheckpointStep};
 use super::{GIB, Raw, SOON, board, board_bytes, claim, claim_of, station_with, until};
 
 const LEFTOVERS: &str = "[claims]\nleftover-grace = \"1s\"\n";
-/// Room is made by who has run for no time.
+/// Room is made by claims of any age.
 pub const ANYBODY: &str =
     "[class]\ninteractive = { min-run = \"0s\" }\nbatch = { min-run = \"0s\" }\n";
-/// Keys of `[reclaim]` with which nobody is told of what may never come, and all of the host's memory is there.
+/// Keys of `[reclaim]` for short tests, and with all of the host's memory.
 pub const SOON_OVER: &str = "quiet = \"1d\"\nhost-ram = 90\n";
 const KEYS: &str = "[detach]\ntimeout = \"1s\"\ndrain = \"1s\"\nhost-reserve = \"1 MiB\"\n";
 
-/// A station with more configuration (`[claims]` and `[detach]` are there), changed by `change`.
+/// A station with more configuration (`[claims]` and `[detach]` exist already), changed by `change`.
 pub fn station_that(more: &str, change: impl FnOnce(&mut Options)) -> Station {
     fast(format!("{LEFTOVERS}{KEYS}{more}"), change)
 }
 
-/// A station with this configuration on which memory moves fast.
+/// A station with this configuration and fast transfers.
 pub fn fast(config: String, change: impl FnOnce(&mut Options)) -> Station {
     let station = station_with(|o| {
         o.config = config;
@@ -33,7 +33,7 @@ pub fn fast(config: String, change: impl FnOnce(&mut Options)) -> Station {
     station
 }
 
-/// So many RTX 4090 with patient checkpoints, on which everybody may be asked to make room at once. `more` goes on in
+/// RTX 4090s with patient checkpoints, on which any claim may have to make room at once. `more` continues
 /// `[reclaim]`.
 pub fn station_of_sharers(gpus: usize, more: &str) -> Station {
     let config = format!(
@@ -42,7 +42,7 @@ pub fn station_of_sharers(gpus: usize, more: &str) -> Station {
     fast(config, |o| o.gpus = vec!["rtx4090".to_owned(); gpus])
 }
 
-/// So many RTX 4090.
+/// This many RTX 4090.
 pub fn station_of(gpus: usize, more: &str) -> Station {
     station_that(more, |o| o.gpus = vec!["rtx4090".to_owned(); gpus])
 }
@@ -91,7 +91,7 @@ pub fn fill(raw: &mut Raw, index: usize) -> String {
     raw.ask(&format!("sum {index}"))
 }
 
-/// A member that holds a GiB with something in it; its checksum.
+/// A member that holds a GiB of known contents; its checksum.
 pub fn holder(station: &Station, flags: &[&str]) -> (Raw, String) {
     let mut raw = Raw::claim(station, flags);
     let sum = fill(&mut raw, 0);
@@ -99,14 +99,14 @@ pub fn holder(station: &Station, flags: &[&str]) -> (Raw, String) {
     (raw, sum)
 }
 
-/// Waits until a process has come to the step that goes wrong.
+/// Waits until a process has reached the faulty step.
 pub fn met(station: &Station) {
     until("the step is asked", SOON, || {
         board(station).checkpoint_fault_met().then_some(())
     });
 }
 
-/// Makes a step go wrong for one process, or for all; no fault any more.
+/// Makes a step fail for one process, or for all; or ends the fault.
 pub fn fault(station: &Station, what: Option<(CheckpointStep, CheckpointHow)>, pid: Option<u32>) {
     let fault = what.map(|(step, how)| CheckpointFault { step, how, pid });
     board(station).set_checkpoint_fault(fault).expect("set");

@@ -1,5 +1,5 @@
-//! A machine with a real systemd as its pid 1, in namespaces of this one: Debian from `debootstrap`, made once
-//! under `target/`, below an overlay of the test's own.
+//! A machine with a real systemd as its pid 1, in namespaces of this one: Debian from `debootstrap`, made once under
+//! `target/`, below an overlay of the test's own.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,12 +11,12 @@ use gshare_sim_board::{Board, BoardSpec};
 
 use super::until;
 
-/// What the machine has beside Debian's required packages.
+/// Packages of the machine besides Debian's required ones.
 const PACKAGES: &str = "systemd,systemd-sysv,dbus,libpam-systemd,libcap2-bin,cron,at,python3-venv";
-/// Changes when the packages do: an old directory is not used.
+/// Changes with the packages, so that an old directory is not used.
 const ROOT: &str = "systemd-root-3";
 
-/// Debian's packages, from where this machine has its own; else from where `debootstrap` looks by itself.
+/// Debian's mirror, the one of this machine if it has one; otherwise `debootstrap`'s default.
 fn mirror() -> Option<String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/mirror");
     let out = Command::new(script).output().ok()?;
@@ -24,7 +24,7 @@ fn mirror() -> Option<String> {
     out.status.success().then(|| said.trim().to_owned())
 }
 
-/// A machine; dropping it switches it off and forgets what was written.
+/// A machine; dropping it switches it off and deletes its changes.
 #[derive(Debug)]
 pub struct Machine {
     work: tempfile::TempDir,
@@ -41,8 +41,8 @@ struct Running {
 }
 
 impl Machine {
-    /// Starts one, with control groups of version 2 only or (`hybrid`) beside version 1; `None`, and the
-    /// reason on stdout, where that is not possible.
+    /// Starts one, with cgroups of version 2 only or (`hybrid`) beside version 1; `None`, and the reason on stdout,
+    /// if that is not possible.
     pub fn boot(test: &str, hybrid: bool) -> Option<Self> {
         Self::boot_debian("bookworm", test, hybrid)
     }
@@ -152,7 +152,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Switches it off as `systemctl poweroff` does: all units stop in their order.
+    /// Switches it off like `systemctl poweroff`: all units stop in their order.
     pub fn power_off(&mut self) {
         self.run("systemctl poweroff");
         let mut running = self.running.take().expect("on");
@@ -190,7 +190,7 @@ impl Machine {
         self.command(line).output().expect("nsenter runs")
     }
 
-    /// Runs it and returns what it printed; anything but success is a failure of the test.
+    /// Runs it and returns its output; anything but success fails the test.
     pub fn ok(&self, line: &str) -> String {
         let output = self.run(line);
         let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -227,7 +227,7 @@ impl Drop for Running {
         let _ = self.unshare.kill();
         let _ = self.unshare.wait();
         for top in &self.cgroups {
-            // The last processes of the machine may still be dying. No panic here: a test may be in one.
+            // The last processes of the machine may still be dying. No panic here: the test may already be in one.
             let end = Instant::now() + Duration::from_secs(10);
             while top.exists() && Instant::now() < end {
                 remove_below(top);
@@ -246,7 +246,7 @@ fn remove_below(dir: &Path) {
     let _ = fs::remove_dir(dir);
 }
 
-/// The directory with this Debian in it, made if need be: a minute, and some 300 MiB.
+/// The directory with this Debian, made if needed: a minute, and some 300 MiB.
 fn debian(release: &str) -> Result<PathBuf, String> {
     let base = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let name = format!("{ROOT}-{release}");
@@ -276,7 +276,7 @@ fn debian(release: &str) -> Result<PathBuf, String> {
             text.lines().last().unwrap_or_default()
         ));
     }
-    // Nothing there is for a console, and archives are not needed again.
+    // No console there, and archives are not needed again.
     let _ = fs::remove_dir_all(half.join("var/cache/apt/archives"));
     let wants = half.join("etc/systemd/system/getty.target.wants");
     let _ = fs::remove_dir_all(wants);

@@ -1,5 +1,5 @@
-//! What the whole-program tests share: a station, a client whose every byte is known, waiting for a
-//! condition, random numbers with a printed seed.
+//! Helpers of the whole-program tests: a station, a client with known contents, waiting for a condition, random
+//! numbers with a printed seed.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -31,16 +31,16 @@ pub const GSHARE: &str = env!("CARGO_BIN_EXE_gshare");
 
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
-/// How long something is waited for that takes no time on a machine that is not busy.
+/// Longest wait for something that takes no time on an idle machine.
 pub const SOON: Duration = Duration::from_secs(20);
-/// What the raw client answers when memory is over a limit.
+/// The raw client's answer when memory exceeds a limit.
 pub const FULL: &str = "error 2 CUDA_ERROR_OUT_OF_MEMORY";
-/// What the kernel answers when a GPU is opened that a filter denies, and one that has no driver behind its node.
+/// The kernel's answer to opening a GPU that a filter denies, and one without a driver behind its node.
 pub const DENIED: &str = "Operation not permitted";
 pub const OPEN: &str = "No such device or address";
 
-/// What stations run: the program under test, or one that is installed, named by `GSHARE_PROGRAM`, so that the same stories
-/// are told with what people get.
+/// The program of stations: the one under test, or an installed one named by `GSHARE_PROGRAM`, so that the same tests
+/// can run on released packages.
 pub fn program() -> PathBuf {
     static LAID_OUT: Mutex<()> = Mutex::new(());
     let Some(program) = std::env::var_os("GSHARE_PROGRAM").map(PathBuf::from) else {
@@ -60,8 +60,8 @@ pub fn example(name: &str) -> PathBuf {
     PathBuf::from(GSHARE).with_file_name("examples").join(name)
 }
 
-/// Copies a program that is to be run. Not with a descriptor of this process: a child that another test starts meanwhile
-/// has it open for writing until its exec, and the kernel runs no such file.
+/// Copies a program to be run. Not with a descriptor of this process: a child that another test starts meanwhile has
+/// it open for writing until its exec, and the kernel runs no such file.
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let mut copy = Command::new("cp");
     let copied = copy.arg(from.as_ref()).arg(to.as_ref()).status();
@@ -107,27 +107,27 @@ pub fn run(station: &Station, words: &[&str]) -> Output {
     output.expect("gshare runs")
 }
 
-/// What was printed: standard output, then standard error.
+/// The output: standard output, then standard error.
 pub fn text(output: &Output) -> String {
     [&output.stdout, &output.stderr]
         .map(|bytes| String::from_utf8_lossy(bytes))
         .concat()
 }
 
-/// Runs it: how it ended, and what was printed.
+/// Runs it: its exit code and output.
 pub fn tried(station: &Station, words: &[&str]) -> (Option<i32>, String) {
     let output = run(station, words);
     (output.status.code(), text(&output))
 }
 
-/// Runs it and gives what it printed; it has to succeed.
+/// Runs it and returns its output; it must succeed.
 pub fn ok(station: &Station, words: &[&str]) -> String {
     let output = run(station, words);
     assert!(output.status.success(), "{words:?}: {}", text(&output));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// The first row of `gshare doctor` with such a name, as this command's user is told.
+/// The first row of `gshare doctor` with this name, for this command's user.
 pub fn doctor_row(mut command: Command, named: &str) -> serde_json::Value {
     let output = command.args(["doctor", "--json"]).output().expect("runs");
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -136,7 +136,7 @@ pub fn doctor_row(mut command: Command, named: &str) -> serde_json::Value {
     row.expect("a row").clone()
 }
 
-/// Runs it, expects that it is not available now (75), and gives what was said.
+/// Runs it, expects that it is not available now (75), and returns its output.
 pub fn refused(station: &Station, words: &[&str]) -> String {
     let output = run(station, words);
     let errors = String::from_utf8_lossy(&output.stderr).trim().to_owned();
@@ -156,8 +156,8 @@ pub fn board(station: &Station) -> Board {
     Board::open(&station.sim_dir().join("board")).expect("the board opens")
 }
 
-/// How long something is waited for that shall come within a time. Two seconds and less are promises of the product;
-/// more is only there to end a test that hangs, and a machine that is slow or busy gets four times as much.
+/// Longest wait for something with a time limit. Up to two seconds are promises of the product; longer limits only
+/// end a test that hangs, and a slow or busy machine gets four times as much.
 pub fn patience(most: Duration) -> Duration {
     if most < Duration::from_secs(5) {
         most
@@ -166,7 +166,7 @@ pub fn patience(most: Duration) -> Duration {
     }
 }
 
-/// Polls until `probe` gives something, at most `most`.
+/// Polls until `probe` returns something, at most for `most`.
 pub fn until<T>(what: &str, most: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
     let most = patience(most);
     let end = Instant::now() + most;
@@ -179,13 +179,13 @@ pub fn until<T>(what: &str, most: Duration, mut probe: impl FnMut() -> Option<T>
     }
 }
 
-/// How often the service has looked at the driver.
+/// Number of the service's looks at the driver.
 pub fn looks(station: &Station) -> u64 {
     let served = station.snapshot().expect("served").service;
     served.expect("told").looks
 }
 
-/// Waits for the next look at the driver, and gives its number: until the one after it, the driver is not asked.
+/// Waits for the next look at the driver, and returns its number: until the one after it, the driver is not asked.
 pub fn next_look(station: &Station) -> u64 {
     let before = looks(station);
     until("the service looks", Duration::from_secs(10), || {
@@ -193,7 +193,7 @@ pub fn next_look(station: &Station) -> u64 {
     })
 }
 
-/// Waits until a claim is in over-use: its view, and the number of the look at which it was first told.
+/// Waits until a claim is in over-use: its view, and the number of the look at which that was first reported.
 pub fn accused_at(station: &Station, pid: u32) -> (ClaimView, u64) {
     until("it is accused", Duration::from_secs(20), || {
         let snapshot = station.snapshot().ok()?;
@@ -248,7 +248,7 @@ impl Raw {
         Self::start(command)
     }
 
-    /// A program that knows nothing of gshare.
+    /// A program without gshare.
     pub fn outside(station: &Station) -> Self {
         let mut command = Command::new(example("raw_client"));
         command.env("LD_LIBRARY_PATH", station.sim_dir().join("lib"));
@@ -307,7 +307,7 @@ impl Raw {
         stdin.flush()
     }
 
-    /// Free and total bytes as the driver tells it.
+    /// Free and total bytes, by the driver.
     pub fn info(&mut self) -> (u64, u64) {
         let answer = self.ask("info");
         let numbers: Vec<u64> = answer
@@ -373,7 +373,7 @@ pub fn board_bytes(board: &BoardSnapshot, gpu: usize, pids: &[u32]) -> u64 {
 pub struct Random(u64);
 
 impl Random {
-    /// Seeded from the environment, else from the clock.
+    /// Seeded from the environment, otherwise from the clock.
     pub fn new(test: &str) -> Self {
         let given = std::env::var("GSHARE_TEST_SEED")
             .ok()
@@ -391,7 +391,7 @@ impl Random {
         Self(seed.max(1))
     }
 
-    /// What it would have to be seeded with to go on as it does now.
+    /// The seed with which it would continue from here.
     pub fn seed(&self) -> u64 {
         self.0
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::python;
 use super::users::as_user;
 
-/// What a cell of `ADD` prints at its end.
+/// The last output of a cell of `ADD`.
 pub const ADDED: &str = "sum 32896.0";
 /// A cell of Numba, which remembers whether it has initialised the driver.
 pub const ADD: &str = "\
@@ -147,7 +147,7 @@ impl Driven {
         Self { script, home }
     }
 
-    /// Has it do one step. A text that it waited for was printed: else the test would only have waited.
+    /// Has it do one step. A text that it waited for must have been printed.
     pub fn act(&mut self, step: &Value) -> Value {
         let said = self.script.act(step);
         if let (Some(text), Some(printed)) = (step["until"].as_str(), said["printed"].as_str()) {
@@ -157,7 +157,7 @@ impl Driven {
     }
 }
 
-/// A Jupyter client of the environment that the tests have made, with a kernel.
+/// A Jupyter client of the tests' environment, with a kernel.
 pub struct Notebook {
     client: Driven,
     /// Pid of the kernel when it was started.
@@ -195,7 +195,7 @@ impl Notebook {
         assert!(printed.contains("product 42\n"), "{said}");
     }
 
-    /// Runs a cell to its end; what it printed.
+    /// Runs a cell to its end; its output.
     pub fn run(&mut self, code: &str) -> String {
         let said = self.act(&json!({ "do": "run", "code": code }));
         assert_eq!(
@@ -207,7 +207,7 @@ impl Notebook {
     }
 }
 
-/// What a cell prints itself: gshare's line about the GPU that the notebook has got comes when it comes.
+/// A cell's own output: gshare's line about the notebook's GPU may come at any time.
 pub fn without_grant(printed: &str) -> String {
     let own = printed.split_inclusive('\n');
     own.filter(|line| {

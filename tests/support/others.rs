@@ -8,7 +8,7 @@ use std::time::Duration;
 use gshare::station::Station;
 use gshare_enforcer::cgroup::Mount;
 
-/// A cgroup with a name of another manager's, with what is in it ended and removed at the end.
+/// A cgroup named like another manager's; at the end its processes are ended and it is removed.
 #[derive(Debug)]
 pub struct Others(pub PathBuf);
 

@@ -1,5 +1,5 @@
-//! Python environments for the programs that nobody here wrote: made by the tests themselves, once, under
-//! the target directory. Where one cannot be made, the tests that need it say why and skip.
+//! Python environments for independent programs: made by the tests themselves, once, under the target directory. If
+//! one cannot be made, the tests that need it print why and skip.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub fn script(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// The environment, made unless it is there. Test binaries that run at the same time wait for one another.
+/// The environment, made if it does not exist. Test binaries that run at the same time wait for one another.
 fn environment(of: &Environment) -> Result<PathBuf, String> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name(of.dir);
     let text = |what: &str, e: &dyn std::fmt::Display| format!("{what}: {e}");
@@ -81,7 +81,7 @@ fn environment(of: &Environment) -> Result<PathBuf, String> {
     if made() {
         return Ok(bin);
     }
-    // A half-made environment must not pass for a whole one.
+    // An incomplete environment must not pass for a complete one.
     let _ = std::fs::remove_file(&stamp);
     if let Some(why) = recent(&failed) {
         return Err(why);
@@ -118,7 +118,7 @@ fn recent(failed: &Path) -> Option<String> {
 
 fn make(of: &Environment, venv: &Path, bin: &Path) -> Result<(), String> {
     let requirements = script(of.file);
-    // That of the system can be run by all users, one in somebody's home cannot.
+    // All users can run the system's Python, but not one in a user's home.
     let whole = |python: &&&str| {
         let probe = Command::new(python)
             .args(["-c", "import ensurepip, venv"])

@@ -1,4 +1,4 @@
-//! What the tests of sizes share: a station whose time runs fast for them, its records and suggestions.
+//! Helpers for the tests of sizes: a station with accelerated time for them, its records and suggestions.
 
 use gshare::station::{Options, Station};
 use gshare_proto::SuggestView;
@@ -22,7 +22,7 @@ pub fn sized_on(gpu: &str, costs: &str, more: &str) -> Station {
     })
 }
 
-/// Until the service has looked at the driver so often.
+/// Waits for this many looks at the driver.
 pub fn looked(station: &Station, more: u64) {
     let from = looks(station);
     until("the service looks", SOON, || {
@@ -58,14 +58,14 @@ pub fn records(station: &Station) -> Vec<serde_json::Value> {
         .collect()
 }
 
-/// Until so many runs are recorded.
+/// Waits until this many runs are recorded.
 pub fn recorded(station: &Station, many: usize) {
     until("the runs are recorded", SOON, || {
         (records(station).len() >= many).then_some(())
     });
 }
 
-/// Several runs of the same at once, each of which needs so much and is held for so many looks; until they are recorded.
+/// Several equal runs at once, each with this need for this many looks; waits until they are recorded.
 pub fn runs(station: &Station, flags: &[&str], gib: u64, many: usize, kept: u64) {
     let before = records(station).len();
     let mut all: Vec<Raw> = (0..many).map(|_| Raw::claim(station, flags)).collect();

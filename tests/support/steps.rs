@@ -9,8 +9,8 @@ use nix::sys::signal::Signal;
 
 use super::{Raw, claim_of, until};
 
-/// Says where it is: its claim's number, its cgroup, and what the kernel answers when it opens a GPU that it was not
-/// granted. Then it becomes the client. Builtins only.
+/// Prints its claim's number, its cgroup, and the kernel's answer when it opens a GPU outside its grant. Then it
+/// becomes the client. Builtins only.
 const LOOK: &str = r#"
 while read -r line; do case $line in 0::*) at=${line##*/};; esac; done </proc/self/cgroup
 denied=$( { true <"$1"; } 2>&1)
@@ -18,9 +18,9 @@ echo "$GSHARE_CLAIM_ID $at ${denied##*: }"
 exec "$0"
 "#;
 
-/// For each step: a command is launched, the service dies at the step and is started again; then the command runs, in
-/// its claim's cgroup, behind its filter, held to its cap, and nothing else is left. `claim` makes a command of the
-/// words after `gshare`.
+/// For each step: a command is launched, the service dies at the step and is restarted; then the command runs, in its
+/// claim's cgroup, behind its filter, within its cap, and nothing else is left. `claim` makes a command of the words
+/// after `gshare`.
 pub fn each(
     station: &mut Station,
     client: &str,

@@ -9,25 +9,25 @@ use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system}
 
 use super::{patience, until};
 
-/// How a program asks a terminal where the cursor is; some wait for the answer.
+/// How a program asks for the cursor's place; some wait for the answer.
 const WHERE: &[u8] = b"\x1b[6n";
 
-/// What stands before and behind a frame (a synchronized update): a terminal shows all of it at once.
+/// Before and after a frame (a synchronized update): a terminal shows all of it at once.
 const BEGINS: &[u8] = b"\x1b[?2026h";
 const ENDS: &[u8] = b"\x1b[?2026l";
 
-/// What came out of the terminal so far.
+/// Output of the terminal so far.
 struct Seen {
     screen: vt100::Parser,
     bytes: Vec<u8>,
-    /// How many of the bytes are on the screen.
+    /// Number of bytes on the screen.
     shown: usize,
     over: bool,
 }
 
 impl Seen {
-    /// Shows what came, but nothing of a frame that is not whole yet: a frame comes in pieces, and half of one shows
-    /// rows of two screens.
+    /// Shows the output, but no part of an incomplete frame: a frame comes in pieces, and half of one shows rows of
+    /// two screens.
     fn show(&mut self) {
         // The sequence itself may have come in pieces.
         let from = self.shown.saturating_sub(BEGINS.len() - 1);
@@ -130,7 +130,7 @@ impl Terminal {
         String::from_utf8_lossy(&self.seen().bytes).into_owned()
     }
 
-    /// Whether the terminal is as a shell expects it: main screen, cursor shown, no mouse, and line mode.
+    /// Whether the terminal is as a shell expects it: main screen, visible cursor, no mouse, and line mode.
     pub fn restored(&self) -> bool {
         let lines = libc::ECHO | libc::ICANON | libc::ISIG;
         let flags = self
@@ -155,7 +155,7 @@ impl Terminal {
             .expect("it reads");
     }
 
-    /// Waits until the screen passes the probe, and returns what the probe found.
+    /// Waits until the screen passes the probe, and returns its result.
     pub fn wait<T>(
         &self,
         what: &str,
@@ -192,7 +192,7 @@ impl Terminal {
         self.child.process_id().expect("it was started")
     }
 
-    /// Waits until the program has ended and all that it wrote is read; gives its exit code.
+    /// Waits until the program has ended and all its output is read; returns its exit code.
     pub fn ended(&mut self, most: Duration) -> u32 {
         let status = until("the program ends", most, || {
             self.child.try_wait().expect("waited")

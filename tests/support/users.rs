@@ -50,14 +50,15 @@ impl Users {
         users
     }
 
-    /// Makes the primary group of one that of another, who comes later: the first has to be removed before the group.
+    /// Changes the primary group of one to that of another, who comes later: the first has to be removed before the
+    /// group.
     pub fn share_group(&self, one: usize, other: usize) {
         assert!(one < other);
         let group = group_of(self.uid(other)).to_string();
         account("usermod", &["-g", &group, self.name(one)]);
     }
 
-    /// Number of one of them.
+    /// uid of one of them.
     pub fn uid(&self, index: usize) -> u32 {
         self.0[index].1
     }
@@ -72,7 +73,7 @@ impl Drop for Users {
     fn drop(&mut self) {
         for (name, _) in &self.0 {
             account("userdel", &[name]);
-            // Gone already, unless its user was given another.
+            // Already gone, unless its user got another one.
             let _ = Command::new("groupdel")
                 .arg(name)
                 .stderr(Stdio::null())
@@ -81,8 +82,8 @@ impl Drop for Users {
     }
 }
 
-/// Runs a program that changes the account files, until it succeeds: others may hold their lock at the same time, and a
-/// user's last process may still be about to end.
+/// Runs a program that changes the account files, until it succeeds: others may hold their lock at the same time, and
+/// a user's last process may still be ending.
 pub fn account(program: &str, args: &[&str]) {
     until(
         &format!("{program} succeeds"),
@@ -94,7 +95,7 @@ pub fn account(program: &str, args: &[&str]) {
     );
 }
 
-/// The primary group of a user; where the numbers of groups are not those of users, it is another number.
+/// The primary group of a user; its number may differ from the user's.
 pub fn group_of(uid: u32) -> u32 {
     let user = User::from_uid(Uid::from_raw(uid)).expect("the account files are read");
     user.map_or(uid, |u| u.gid.as_raw())
@@ -106,7 +107,7 @@ pub fn as_user(mut command: Command, uid: u32) -> Command {
     command
 }
 
-/// The tests' programs lie where other users may not go; links in the station's directory they can reach.
+/// The tests' programs lie where other users may not go; links in the station's directory can be reached.
 pub fn reachable(station: &Station) -> PathBuf {
     let path = station.dir().join("bin/raw_client");
     if !path.exists() && std::fs::hard_link(example("raw_client"), &path).is_err() {
