@@ -1,7 +1,7 @@
-//! `gshare admin off`: the line in the state directory that says so, and how everything is opened without the service.
+//! `gshare admin off`: its line in the state directory, and opening everything without the service.
 //!
-//! The line alone decides: a service that starts or looks finds it, whoever wrote it. Without a service root opens what
-//! outlives it by itself: the pages that the library reads, and the device filters.
+//! The line alone decides: a service that starts or looks finds it, whoever wrote it. Without a service root opens
+//! what outlives it: the pages that the library reads, and the device filters.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,28 +25,28 @@ use crate::clock::unix_ms;
 pub(crate) struct Line {
     /// Unix milliseconds.
     pub(crate) since_ms: u64,
-    /// Unix milliseconds; until it is switched on where there is none.
+    /// End, Unix milliseconds; without one, until it is switched on.
     pub(crate) until_ms: Option<u64>,
     /// A user's name.
     pub(crate) by: String,
 }
 
-/// Whether gshare is off, and what the service remembers for when it is on again.
+/// Whether gshare is off, and the service's state for when it is on again.
 #[derive(Debug, Default)]
 pub(crate) struct Off {
     pub(crate) line: Option<Line>,
-    /// The configuration that holds when it is on again.
+    /// The configuration for when it is on again.
     pub(crate) configured: Option<Box<Config>>,
-    /// That it will be on soon was told.
+    /// The end was announced.
     pub(crate) warned: bool,
-    /// Claims that were away, and are called back once.
+    /// Offloaded claims that are restored once.
     pub(crate) called: BTreeSet<ClaimId>,
 }
 
 /// Name of the line in the state directory.
 const FILE: &str = "off";
 
-/// A line of the state directory: nothing without one, nothing in it for one that cannot be understood.
+/// A line of the state directory: `None` if there is none, `Some(None)` if it cannot be parsed.
 pub(crate) fn read_line<T: DeserializeOwned>(state_dir: &Path, name: &str) -> Option<Option<T>> {
     match fs::read_to_string(state_dir.join(name)) {
         Ok(text) => Some(serde_json::from_str(&text).ok()),
@@ -55,23 +55,25 @@ pub(crate) fn read_line<T: DeserializeOwned>(state_dir: &Path, name: &str) -> Op
     }
 }
 
-/// The line, if gshare is off. A file that cannot be understood is one: who wrote it wanted gshare to stop.
+/// The line, if gshare is off. An unreadable file counts as one: its author wanted gshare to stop.
 pub(crate) fn read(state_dir: &Path) -> Option<Line> {
     read_line(state_dir, FILE).map(Option::unwrap_or_default)
 }
 
-/// Switches gshare off from now on, over restarts of the service and of the machine.
+/// Switches gshare off, also after restarts of the service and of the machine.
 ///
 /// # Errors
-/// When the state directory is not there or cannot be written.
+///
+/// When the state directory does not exist or cannot be written.
 pub(crate) fn write(state_dir: &Path, line: &Line) -> io::Result<()> {
     write_line(state_dir, FILE, line)
 }
 
-/// Writes a line of the state directory, whole or not at all, so that it outlives the machine.
+/// Writes a line of the state directory, atomically, so that it survives a reboot.
 ///
 /// # Errors
-/// When the state directory is not there or cannot be written.
+///
+/// When the state directory does not exist or cannot be written.
 pub(crate) fn write_line(state_dir: &Path, name: &str, line: &impl Serialize) -> io::Result<()> {
     let (new, path) = (state_dir.join(format!("{name}.new")), state_dir.join(name));
     let mut file = fs::File::create(&new)?;
@@ -81,9 +83,10 @@ pub(crate) fn write_line(state_dir: &Path, name: &str, line: &impl Serialize) ->
     fs::File::open(state_dir)?.sync_all()
 }
 
-/// Switches it on. No line is no error.
+/// Switches it on. A missing line is no error.
 ///
 /// # Errors
+///
 /// When it cannot be removed.
 pub(crate) fn remove(state_dir: &Path) -> io::Result<()> {
     match fs::remove_file(state_dir.join(FILE)) {
@@ -93,7 +96,7 @@ pub(crate) fn remove(state_dir: &Path) -> io::Result<()> {
     }
 }
 
-/// A line from now on, for so many milliseconds.
+/// A line from now on, for this many milliseconds.
 pub(crate) fn line(by: String, for_ms: Option<u64>) -> Line {
     let since_ms = unix_ms();
     Line {
@@ -103,7 +106,7 @@ pub(crate) fn line(by: String, for_ms: Option<u64>) -> Line {
     }
 }
 
-/// For how long, for people.
+/// The duration, for display.
 pub(crate) fn span(for_ms: Option<u64>) -> String {
     for_ms.map_or("until gshare admin on".to_owned(), |ms| {
         format!("for {}", show_duration(Duration::from_millis(ms)))
@@ -146,7 +149,7 @@ pub(crate) fn open(paths: &Paths, root: &str) -> Opened {
     opened
 }
 
-/// Cgroups outside the tree that claims live in, in the kernel's words, by the journal.
+/// Cgroups of claims outside the tree, by the journal.
 fn elsewhere(state_dir: &Path) -> Vec<PathBuf> {
     let records = || -> rusqlite::Result<Vec<String>> {
         let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;

@@ -1,5 +1,5 @@
-//! Stages: how much gshare does on each GPU and for each group of users. A line in the state directory says so; the
-//! configuration can pin it.
+//! Stages: how much gshare does on each GPU and for each group of users. Set by a line in the state directory, or by
+//! the configuration.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,23 +13,23 @@ use crate::{clock, off};
 /// Name of the line in the state directory.
 pub(crate) const FILE: &str = "stage";
 
-/// The stages in force. Of a GPU's and a user's the lower counts.
+/// The stages in force. The lower of a GPU's and a user's applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Stages {
-    /// Of every GPU without an entry.
+    /// For every GPU without an entry.
     pub(crate) machine: Stage,
-    /// Of GPUs, by UUID.
+    /// For single GPUs, by UUID.
     #[serde(default)]
     pub(crate) gpus: BTreeMap<String, Stage>,
-    /// At most so much for the members of these groups, by name.
+    /// Maximum for the members of these groups, by name.
     #[serde(default)]
     pub(crate) groups: BTreeMap<String, Stage>,
-    /// What comes after them.
+    /// A later change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) later: Option<Box<Later>>,
 }
 
-/// Stages that come into force at a time.
+/// Stages that apply from a later time on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Later {
     /// Unix milliseconds.
@@ -66,7 +66,8 @@ impl Stages {
         known.copied().min().unwrap_or(Stage::Require)
     }
 
-    /// The same with another stage, and nothing for later: of these GPUs, of this group, or without either of everything.
+    /// The same with another stage and without a later change: for these GPUs, for this group, or without either for
+    /// everything.
     pub(crate) fn with(&self, stage: Stage, gpus: &[String], group: Option<&str>) -> Self {
         if gpus.is_empty() && group.is_none() {
             return Self::all(stage);
@@ -84,7 +85,7 @@ impl Stages {
         new
     }
 
-    /// What they say already, as arguments of `gshare admin stage`: that changes nothing but what was to come later.
+    /// The present stages as arguments of `gshare admin stage`: the command would only cancel a later change.
     pub(crate) fn again(&self) -> String {
         let gpu = self
             .gpus
@@ -100,15 +101,14 @@ impl Stages {
     }
 }
 
-/// What keeps `gshare admin stage` from deciding: the key, and the stage that it sets.
+/// A key that sets the stage instead of `gshare admin stage`, and the stage.
 pub(crate) fn pinned(config: &Config) -> Option<(&'static str, Stage)> {
     let machine = config.stage.machine.map(|s| ("machine in [stage]", s));
     let denies = config.policy.unclaimed == Some(Unclaimed::Deny);
     machine.or(denies.then_some(("unclaimed in [policy]", Stage::Require)))
 }
 
-/// The stages in force with this configuration and this line. Without either it is what gshare did before there were
-/// stages.
+/// The stages in force with this configuration and this line. Without either, the behaviour before there were stages.
 pub(crate) fn in_force(config: &Config, line: Option<Stages>) -> Stages {
     match pinned(config) {
         Some((_, stage)) => Stages::all(stage),
@@ -138,19 +138,19 @@ pub(crate) fn contradictions(config: &Config, stage: Stage) -> Vec<String> {
         .collect()
 }
 
-/// How a recorded run of a claim fares in another stage.
+/// Replay of a recorded run in another stage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fares {
-    /// It had more memory than its limit at some time.
+    /// It exceeded its memory limit at some time.
     pub(crate) above: bool,
-    /// There was no room for it at first, or never.
+    /// It had to wait, or could never start.
     pub(crate) waits: bool,
     pub(crate) refused: bool,
     /// It was offloaded or moved.
     pub(crate) taken: bool,
 }
 
-/// What would be different for a run of a claim.
+/// The effect on a run of a claim.
 pub(crate) fn effect(old: Stage, new: Stage, run: Fares) -> Option<&'static str> {
     use Stage::{Observe, Reclaim};
     let limits = old == Observe && new > Observe;
@@ -183,10 +183,10 @@ pub(crate) fn effect(old: Stage, new: Stage, run: Fares) -> Option<&'static str>
         .map(|(_, what)| what)
 }
 
-/// For how long is said beside it.
+/// The duration is printed beside it.
 pub(crate) const WOULD_WAIT: &str = "would have waited for room";
 
-/// The line. One that cannot be understood stands for the stage that touches nobody.
+/// The line. An unreadable one counts as the stage that affects no program.
 pub(crate) fn read(state_dir: &Path) -> Option<Stages> {
     off::read_line(state_dir, FILE).map(|line| {
         line.unwrap_or_else(|| {
@@ -199,12 +199,13 @@ pub(crate) fn read(state_dir: &Path) -> Option<Stages> {
 /// Writes the line.
 ///
 /// # Errors
-/// When the state directory is not there or cannot be written.
+///
+/// When the state directory does not exist or cannot be written.
 pub(crate) fn write(state_dir: &Path, stages: &Stages) -> io::Result<()> {
     off::write_line(state_dir, FILE, stages)
 }
 
-/// The line of a fresh installation: gshare records and touches no program until an administrator says more.
+/// The line of a new installation: gshare records and affects no program until an administrator decides.
 pub(crate) fn fresh() -> String {
     let line = serde_json::to_string(&Stages::all(Stage::Observe));
     line.expect("plain words") + "\n"
@@ -267,7 +268,7 @@ mod tests {
             write(dir.path(), &both).expect("written");
             assert_eq!(read(dir.path()), Some(both.clone()));
             assert_eq!(both.with(Stage::OptIn, &gpu, None).later, None);
-            // The command that undoes it leaves the rest as it is.
+            // The undoing command leaves the rest unchanged.
             let again = both.again();
             let words: Vec<&str> = again.split(' ').collect();
             let stage = Stage::parse(words[0]).expect("a stage");

@@ -1,4 +1,5 @@
-//! Stages and off: what gshare does in each, that a change touches no program that runs, and what stage 1 leaves in programs.
+//! Stages and off: what gshare does in each, that a change affects no running program, and what stage 1 leaves in
+//! programs.
 
 use crate::support;
 
@@ -25,11 +26,11 @@ use support::{
     quick, root, run, station_with, text, tried, until, words,
 };
 
-// `gshare admin stage`: what gshare does in each stage, and that a change of stage touches no program that runs.
+// `gshare admin stage`: what gshare does in each stage, and that a change of stage affects no running program.
 
 const HALF: &str = "alloc 12884901888";
 
-/// What idles is offloaded at once.
+/// Idle claims are offloaded at once.
 const IDLE_SOON: &str = "[idle]\nwarn = \"1s\"\ndetach = \"2s\"\nalways = \"2s\"\n";
 
 fn said(station: &Station, words: &[&str]) -> String {
@@ -38,12 +39,12 @@ fn said(station: &Station, words: &[&str]) -> String {
     text(&output)
 }
 
-/// A quarter of a GPU for a program that has taken nothing yet.
+/// A quarter of a GPU for a program without allocations yet.
 fn quarter(station: &Station, gpu: &str) -> Raw {
     Raw::claim(station, &["-q", "-g", "0.25", "--gpu-ids", gpu])
 }
 
-/// What a program could see of gshare: its environment, its cgroup, what is mapped and open in it.
+/// Traces of gshare that a program could see: its environment, its cgroup, its mappings and open files.
 fn trace(mut command: Command) -> Vec<String> {
     let script = "tr '\\0' '\\n' < /proc/$$/environ; cat /proc/$$/cgroup; cat /proc/$$/mountinfo; \
                   sed 's/.* //' /proc/$$/maps; for f in /proc/$$/fd/*; do readlink $f; done; grep -E '^(SigBlk|SigIgn|Cap)' /proc/self/status";
@@ -93,7 +94,7 @@ fn in_stage_1_claims_start_at_once_and_nothing_of_gshare_is_in_their_programs() 
         "{told}"
     );
 
-    // A restart of the service forgets neither the stage nor the claims, and no later stage limits them.
+    // A restart of the service keeps the stage and the claims, and no later stage limits them.
     station.stop_service(Signal::SIGKILL).expect("killed");
     station.start_service().expect("starts again");
     assert!(said(&station, &["status"]).contains("stage 1 (observe)"));
@@ -107,7 +108,7 @@ fn in_stage_1_claims_start_at_once_and_nothing_of_gshare_is_in_their_programs() 
     assert_eq!(limited.0, Some(75), "{}", limited.1);
     let mut limited = quarter(&station, "1");
     assert_eq!(limited.ask(HALF), FULL);
-    // Its owner's release ends the count, not the program.
+    // Its owner's release ends the account, not the program.
     let id = claim(&station, second.pid()).id;
     said(&station, &["release", &id]);
     assert_eq!([first.finish(), second.finish()], [Some(0); 2]);
@@ -177,7 +178,7 @@ impl Through {
         }
     }
 
-    /// It launches, keeps its memory, and has no limit that it did not have. Whether it has one.
+    /// It launches, keeps its memory, and has no limit that it did not have. Returns whether it has one.
     fn goes_on(&mut self, after: &str) -> bool {
         self.launches += 1;
         let told = self.raw.ask("launch 1");
@@ -259,7 +260,7 @@ fn in_stage_2_claims_have_limits_and_a_queue_and_nothing_is_taken() {
         "it idled, and others waited"
     );
     assert_eq!(idle.ask("sum 0"), sum);
-    // In stage 3 the same is taken from a claim that starts then, and never from this one.
+    // In stage 3 a later claim loses the same, and this one never does.
     said(&station, &["admin", "stage", "3"]);
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(detach::on_gpus(&station, idle.pid()), held);
@@ -271,7 +272,7 @@ fn in_stage_2_claims_have_limits_and_a_queue_and_nothing_is_taken() {
     until("it is offloaded for idleness", SOON, || {
         (detach::on_gpus(&station, later.pid()) == 0).then_some(())
     });
-    // Going down brings it back.
+    // A lower stage restores it.
     let held = held.max(1);
     said(&station, &["admin", "stage", "2"]);
     until("it is back", SOON, || {
@@ -382,7 +383,7 @@ fn stages_3_and_4_are_experimental_until_the_checks_of_the_driver_have_passed() 
         assert_eq!(raw.finish(), Some(0));
     }
 
-    // What a run of all of them tells the service.
+    // The report of a complete run to the service.
     let found = |different| {
         let found = Some(Conformance {
             gpu: 1,
@@ -602,12 +603,12 @@ fn both_said(station: &Station, words: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &stderr
 }
 
-/// Half of GPU 0 for a program that has taken nothing yet, and one that opens GPUs when it is told.
+/// Half of GPU 0 for a program without allocations yet, and one that opens GPUs on command.
 fn half(station: &Station) -> Raw {
     Raw::claim(station, &["-q", "-g", "0.25", "--gpu-ids", "0"])
 }
 
-/// What the kernel says when a program of a claim opens a GPU that it does not have.
+/// The kernel's answer when a program of a claim opens a GPU outside the claim.
 fn opens_other(station: &Station, id: &str) -> String {
     let node = station.sim_dir().join("dev/nvidia1").display().to_string();
     let script = format!("(exec 3<{node}) 2>&1 | sed 's/.*: //'");
@@ -644,7 +645,7 @@ fn off_lifts_limits_and_filters_says_so_everywhere_and_on_ends_nothing() {
     if filtered {
         assert_eq!(opens_other(&station, "c1"), OPEN);
     }
-    // Everybody is told, whoever looks and whoever claims.
+    // Everybody is told, in every view and at every claim.
     let text = both_said(&station, &["status"]);
     assert!(text.starts_with("gshare is OFF"), "{text}");
     let json: serde_json::Value =
@@ -659,7 +660,7 @@ fn off_lifts_limits_and_filters_says_so_everywhere_and_on_ends_nothing() {
         &["claim", "-g", "0.1", "--gpu-ids", "1", "--", "true"],
     );
     assert!(text.contains("gshare is off"), "{text}");
-    // Nothing is free for anybody where nothing is kept.
+    // Nothing is free for anybody while no room is kept.
     assert!(json["claimable_now"].is_null(), "{json}");
     assert_eq!(json["gpus"][0]["claimable"], 0.0, "{json}");
     let text = both_said(&station, &["claim", "-g", "0.1", "--dry-run"]);
@@ -678,7 +679,7 @@ fn off_lifts_limits_and_filters_says_so_everywhere_and_on_ends_nothing() {
         let promised = text.contains("┃free") || text.contains("free for you");
         assert!(text.contains("OFF") && !promised, "{text}");
     }
-    // It lasts over a death of the service, and so does what it lets through.
+    // It survives a death of the service, and so do open filters and pages.
     station.stop_service(Signal::SIGKILL).expect("killed");
     station.start_service().expect("starts again");
     assert!(both_said(&station, &["status"]).starts_with("gshare is OFF"));
@@ -802,7 +803,7 @@ fn waiting_claims_start_one_by_one_where_memory_is_free_and_stay_uncounted() {
             .starts_with("gshare is off, so this claim starts"),
         "{left:?}"
     );
-    // The first has not taken anything yet, and the second waits all the same.
+    // The first has allocated nothing yet, and the second waits anyway.
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(queue(1)[0].id, "c3");
     assert_eq!(holder.finish(), Some(0));
@@ -821,7 +822,7 @@ fn waiting_claims_start_one_by_one_where_memory_is_free_and_stay_uncounted() {
         first.ask("alloc 134217728").starts_with("ok"),
         "until it ends"
     );
-    // What they use is offered to nobody.
+    // Their memory is offered to nobody.
     until("it is seen", SOON, || {
         let gpus = station.snapshot().ok()?.gpus;
         (gpus[0].mem_allocatable? < 13 << 30).then_some(())
@@ -881,7 +882,7 @@ fn that_gshare_will_be_on_again_is_told_ten_minutes_before() {
     );
 }
 
-/// How the service is when an administrator switches gshare off.
+/// State of the service when an administrator switches gshare off.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Service {
     Serves,
@@ -996,7 +997,7 @@ fn off_at_twenty_random_moments_opens_all_to_fifty_programs_and_on_puts_it_back(
         match kind {
             Service::Serves => {}
             Service::Hangs => nix::sys::signal::kill(pid, Signal::SIGCONT).expect("goes on"),
-            // Without a service `on` holds from its next start.
+            // Without a service `on` applies from its next start.
             Service::Dead => {
                 both_said(&station, &["admin", "on", "--config", &config]);
                 station.start_service().expect("starts again");
@@ -1037,8 +1038,8 @@ fn off_at_twenty_random_moments_opens_all_to_fifty_programs_and_on_puts_it_back(
     assert_eq!(raw.finish(), Some(0));
 }
 
-// Stage 1 beside the programs of eight users, a container and a notebook: what gshare leaves in them, what it costs, and
-// whether its hours are the board's.
+// Stage 1 beside the programs of eight users, a container and a notebook: traces of gshare in them, its cost, and
+// whether its hours equal the board's.
 
 const WINDOW: Duration = Duration::from_secs(60);
 
@@ -1161,7 +1162,7 @@ fn in_stage_1_gpu_hours_by_user_are_the_boards_and_the_service_needs_little() {
         println!("GPU {n}: idle {told:.1} %, by the board {truth:.1} %");
         assert!((told - truth).abs() <= 5.0, "GPU {n}: {told} for {truth}");
     }
-    // The bound is for the program as it is installed; this one may not be optimised.
+    // The bound is for an installed program; this one may not be optimised.
     let most = if cfg!(debug_assertions) { 0.015 } else { 0.005 };
     assert!(part <= most, "{part}");
 }
@@ -1176,7 +1177,8 @@ fn plain(line: &str) -> String {
     out
 }
 
-/// What a living process has: environment, cgroups, mounts, libraries, descriptors, signals, capabilities, limits, namespaces.
+/// State of a living process: environment, cgroups, mounts, libraries, descriptors, signals, capabilities, limits,
+/// namespaces.
 fn has(pid: u32) -> BTreeSet<String> {
     let dir = format!("/proc/{pid}");
     let read = |file: &str| {
@@ -1231,7 +1233,7 @@ fn child(of: u32, word: &str) -> u32 {
     })
 }
 
-/// What the programs of eight users had and called, each by itself.
+/// State and calls of the programs of eight users, each by itself.
 fn users_programs(station: &Station, users: &Users, is_served: bool) -> Vec<BTreeSet<String>> {
     let client = reachable(station);
     let logs = tempfile::tempdir().expect("a directory");
@@ -1277,7 +1279,7 @@ fn users_programs(station: &Station, users: &Users, is_served: bool) -> Vec<BTre
     found
 }
 
-/// What a kernel without a kernelspec has after a cell that used the GPU.
+/// State of a kernel without a kernelspec after a cell that used the GPU.
 fn kernel(station: &Station, bin: &std::path::Path, home: &std::path::Path) -> BTreeSet<String> {
     let mut command = Command::new(bin.join("python"));
     command.args(["-c", BARE, ADD]).current_dir(home);
@@ -1294,7 +1296,7 @@ fn kernel(station: &Station, bin: &std::path::Path, home: &std::path::Path) -> B
     found
 }
 
-/// What a container has that was made before.
+/// State of an existing container.
 fn contained(name: &str) -> BTreeSet<String> {
     let mut start = Command::new("podman");
     start.args(["start", "--attach", "--interactive", name]);

@@ -1,8 +1,8 @@
-//! `gshare slurm`: what slurmd and the SPANK plugin start, and Slurm's configuration.
+//! `gshare slurm`: programs for slurmd and the SPANK plugin, and Slurm's configuration.
 //!
-//! In the job's first step on this node the plugin asks slurmctld what the job was given, and `task` claims that on behalf of
-//! the job's cgroup. The epilog ends the claim. There is no prolog: slurmd tells it nothing of shards, and sleeps for 10 ms
-//! after each.
+//! In the job's first step on this node the plugin asks slurmctld for the job's allocation, and `task` claims it on
+//! behalf of the job's cgroup. The epilog ends the claim. There is no prolog: slurmd passes it nothing about shards,
+//! and sleeps for 10 ms after each.
 
 mod conf;
 mod files;
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &SlurmArgs) -> Outcome {
         SlurmCommand::Uninstall(of) => install::uninstall(of),
         SlurmCommand::Check => files::check(&site()?),
         SlurmCommand::Epilog => {
-            // Slurm drains a node whose epilog fails, and what is left over here harms no other job.
+            // Slurm drains a node whose epilog fails, and remains here harm no other job.
             if let Err(failure) = site().and_then(|site| epilog(&site)) {
                 out::failure(&failure);
             }
@@ -66,15 +66,15 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// What is configured here.
+/// Configuration of this node.
 struct Site {
     config: Config,
     socket: PathBuf,
-    /// Where the files of jobs are: beside the claims' pages, gone after a reboot.
+    /// Directory of the jobs' files: beside the claims' pages, gone after a reboot.
     jobs: PathBuf,
 }
 
-/// Why the service did not do what it was asked.
+/// Why the service did not carry out a request.
 enum Not {
     Refused(String),
     /// No answer in time.
@@ -95,7 +95,7 @@ impl Site {
         })
     }
 
-    /// Whether Slurm gives out GPUs of this machine.
+    /// Whether Slurm allocates GPUs of this machine.
     fn is_on(&self) -> bool {
         self.config.slurm.gpus != SlurmGpus::None
     }
@@ -103,7 +103,7 @@ impl Site {
     /// Asks the service, and waits for at most two seconds.
     fn ask(&self, call: Call) -> Result<Reply, Not> {
         let socket = self.socket.clone();
-        // A service that hangs may not even accept the connection.
+        // A hanging service may not even accept the connection.
         let asked =
             soon(move || Client::connect(&socket).and_then(|mut client| client.call(&call)));
         match asked {
@@ -114,18 +114,18 @@ impl Site {
     }
 }
 
-/// What a thread finds out within [`PATIENCE`].
+/// The result of a thread, if it comes within [`PATIENCE`].
 fn soon<T: Send + 'static>(find: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (tell, hear) = mpsc::channel();
     std::thread::spawn(move || {
-        // The other side may have given up.
+        // The receiver may have given up.
         let _ = tell.send(find());
     });
     hear.recv_timeout(PATIENCE).ok()
 }
 
-/// What one of Slurm's commands prints, if it succeeds within [`PATIENCE`]: while slurmctld is down, it would itself try for
-/// longer.
+/// The output of a Slurm command, if it succeeds within [`PATIENCE`]: while slurmctld is down, the command itself
+/// would retry for longer.
 fn slurm(program: &str, words: &[&str]) -> Result<String, Failure> {
     let mut command = Command::new(program);
     command
@@ -144,7 +144,7 @@ fn slurm(program: &str, words: &[&str]) -> Result<String, Failure> {
         Ok(said.map(|text| String::from_utf8_lossy(&text).into_owned()))
     });
     if said.is_none() {
-        // It may just have ended.
+        // It may have just ended.
         let _ = child.kill();
     }
     let status = child.wait().map_err(failed)?;
@@ -156,7 +156,7 @@ fn slurm(program: &str, words: &[&str]) -> Result<String, Failure> {
     }
 }
 
-/// The job that slurmd runs an epilog for.
+/// The job of an epilog.
 fn number() -> Result<u32, Failure> {
     variable("SLURM_JOB_ID").parse().map_err(|_| {
         Failure::new(
@@ -172,7 +172,7 @@ fn epilog(site: &Site) -> Result<(), Failure> {
     let cgroup = job::own_cgroup(&site.config, number);
     let left = cgroup.filter(|dir| !job::end(dir));
     if let Some(id) = job::claim_of(&site.jobs, number) {
-        // It may have ended with its cgroup; a service that is silent now ends it when it is back.
+        // It may have ended with its cgroup; a silent service ends it when it is back.
         let _ = site.ask(Call::Release { id: id.into() });
     }
     job::forget(&site.jobs, number);
@@ -186,7 +186,7 @@ fn epilog(site: &Site) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the plugin does to each task of a job, one line for each thing.
+/// Instructions for the plugin about each task of a job, one per line.
 fn task(site: &Site, args: &TaskArgs) -> Result<String, Failure> {
     if !site.is_on() {
         return Ok(String::new());
@@ -216,7 +216,7 @@ fn task(site: &Site, args: &TaskArgs) -> Result<String, Failure> {
             return Ok(text);
         }
         Ok(other) => unexpected(&other).message,
-        // Without gshare, Slurm itself still keeps a job to its whole GPUs.
+        // Without gshare, Slurm itself still restricts a job to its whole GPUs.
         Err(_) if whole => return Ok(String::new()),
         Err(Not::Silent) if site.config.slurm.silent == Silent::Open => return Ok(String::new()),
         Err(Not::Silent) => format!("the service on {} does not answer", args.host),
@@ -230,7 +230,7 @@ fn task(site: &Site, args: &TaskArgs) -> Result<String, Failure> {
     Err(Failure::new(failure::NOT_AVAILABLE, text))
 }
 
-/// What is claimed for a job.
+/// The request for a job.
 fn spec(slurm: &Slurm, given: &Given, args: &TaskArgs) -> Result<ClaimSpec, Failure> {
     let usage = |text: &str| Failure::new(failure::USAGE, text);
     let gpus = given.gpus.len();
@@ -295,8 +295,7 @@ fn read<T: std::str::FromStr<Err: ToString>>(text: &str) -> Result<T, Failure> {
     text.parse().map_err(wrong)
 }
 
-/// The most compute that a job may have while others leave it free: its part, or more where the site allows it; `None`
-/// is the service's default.
+/// Limit of a job's compute: its part, or more if the site allows it; `None` is the service's default.
 fn sm_limit(
     slurm: &Slurm,
     limit: Option<Share>,

@@ -1,4 +1,4 @@
-//! What containers are called, by the programs that watch over them.
+//! Names of containers, from the programs that supervise them.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -10,11 +10,11 @@ use gshare_enforcer::proc;
 
 use crate::figures;
 
-/// Most bytes that are read of what docker keeps of a container.
+/// Maximum number of bytes read from docker's file about a container.
 const LONGEST_FILE: u64 = 1 << 20;
 
-/// The names of the containers that run in a claim, for people. Where the program that watches over a container
-/// tells no name, the beginning of its id is shown.
+/// Names of the containers that run in a claim, for display. Without a name from the supervising program, the
+/// beginning of the id.
 pub(crate) fn names_in(cgroup: &ClaimCgroup) -> Vec<String> {
     let below = std::fs::read_dir(cgroup.dir())
         .into_iter()
@@ -23,11 +23,11 @@ pub(crate) fn names_in(cgroup: &ClaimCgroup) -> Vec<String> {
         .filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()))
         .filter_map(|entry| {
             let id = container_id(entry.file_name().to_str()?)?.to_owned();
-            // An empty cgroup is that of a container that has ended.
+            // An empty cgroup belongs to a container that has ended.
             let pid = first_process(&entry.path()).ok()??;
             Some(name(pid, &id))
         });
-    // A rootless container stays in the claim's own cgroup, and so does the program that watches over it.
+    // A rootless container stays in the claim's own cgroup, with the program that supervises it.
     let members = std::fs::read_to_string(cgroup.dir().join("cgroup.procs")).unwrap_or_default();
     let own = members
         .lines()
@@ -36,8 +36,7 @@ pub(crate) fn names_in(cgroup: &ClaimCgroup) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// The container that a process runs in, whatever started it. Where no cgroup names one, the program that watches over it
-/// may.
+/// The container that a process runs in. If no cgroup names one, the supervising program may.
 pub(crate) fn name_of(pid: i32) -> Option<String> {
     let cgroups = |of: &str| std::fs::read_to_string(format!("/proc/{of}/cgroup"));
     let (found, own) = (cgroups(&pid.to_string()).ok()?, cgroups("self").ok()?);
@@ -45,8 +44,7 @@ pub(crate) fn name_of(pid: i32) -> Option<String> {
     id_in(&found, &own).map(|id| name(pid, id)).or_else(watched)
 }
 
-/// The id of the outermost container in the text of `/proc/PID/cgroup`, but for one that the whole machine is in: that is in
-/// the service's own text.
+/// The id of the outermost container in the text of `/proc/PID/cgroup`, except one that contains the service itself.
 fn id_in<'a>(cgroups: &'a str, own: &str) -> Option<&'a str> {
     let paths = cgroups
         .lines()
@@ -63,7 +61,7 @@ fn name(pid: i32, id: &str) -> String {
     name.unwrap_or_else(|| id[..12].to_owned())
 }
 
-/// The name that docker gave a container with this id, where its files lie at their usual place.
+/// The name that docker gave a container with this id, if its files are at the usual place.
 fn docker_name(id: &str) -> Option<String> {
     let file = format!("/var/lib/docker/containers/{id}/config.v2.json");
     let mut bytes = Vec::new();
@@ -72,7 +70,7 @@ fn docker_name(id: &str) -> Option<String> {
     name_in(&bytes)
 }
 
-/// The name in what docker keeps of a container.
+/// The name in docker's file about a container.
 pub(crate) fn name_in(file: &[u8]) -> Option<String> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "PascalCase")]
@@ -84,17 +82,17 @@ pub(crate) fn name_in(file: &[u8]) -> Option<String> {
     (!name.is_empty()).then(|| shown(name))
 }
 
-/// A name as it is shown.
+/// A name for display.
 fn shown(name: &str) -> String {
     figures::printable(name).take(64).collect()
 }
 
-/// The name of the container that this process, if it is podman's `conmon`, watches over.
+/// The name of the container, if this process is podman's `conmon`.
 fn conmon_name(pid: i32) -> Option<String> {
     watched_by(&words_of(pid)?)
 }
 
-/// The name of the container that podman's `conmon` of this command line watches over.
+/// The name of the container in the command line of podman's `conmon`.
 pub(crate) fn watched_by(words: &[String]) -> Option<String> {
     let program = words.first()?.rsplit('/').next()?;
     let at = words.iter().position(|w| w == "-n")?;
@@ -117,7 +115,7 @@ fn first_process(cgroup: &Path) -> io::Result<Option<i32>> {
     Ok(text.lines().find_map(|line| line.parse().ok()))
 }
 
-/// The name that podman's `conmon`, an ancestor of the container's processes, was started with.
+/// The container name of podman's `conmon` among the ancestors of the container's processes.
 fn watched_name(pid: i32, id: &str) -> Option<String> {
     let ancestors = proc::ancestors(pid);
     let mut watchers = ancestors

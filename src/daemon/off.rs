@@ -1,7 +1,7 @@
 //! While gshare is off it limits, throttles, takes and refuses nothing, and its device filters open every GPU.
 //!
-//! The line in the state directory decides (`src/off.rs`); the service follows it at its start, at each tick and when it is
-//! told. The configuration in force meanwhile is the file's with all rules that act taken out.
+//! The line in the state directory decides (`src/off.rs`); the service reads it at its start, at each tick and on
+//! command. The configuration in force meanwhile is the file's without all rules that act.
 
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ use super::world::World;
 use crate::clock::unix_ms;
 use crate::off::{self, Line};
 
-/// So long before a time that was set with `--for` runs out everybody is told.
+/// Everybody is notified this long before a time that was set with `--for` ends.
 const WARNING: Duration = Duration::from_secs(600);
 
-/// A configuration that does nothing to anybody.
+/// A configuration without rules that act.
 fn harmless(config: &Config) -> Config {
     let mut open = config.clone();
     open.reclaim.enabled = false;
@@ -46,7 +46,7 @@ fn harmless(config: &Config) -> Config {
     open
 }
 
-/// The line in the state directory, as it holds now: one whose time is over is removed.
+/// The line in the state directory, if it applies now; an expired one is removed.
 pub(crate) fn line_now(world: &World<'_>) -> Option<Line> {
     let dir = &world.host.paths.state_dir;
     let line = off::read(dir)?;
@@ -140,7 +140,7 @@ pub(crate) fn order_on(world: &World<'_>) -> Order {
     }
 }
 
-/// The cap that is written now in the place of this one.
+/// The cap that is written at present instead of this one.
 pub(crate) fn cap_now(world: &World<'_>, id: ClaimId, gpu: usize, cap: u64) -> u64 {
     match is_unlimited(world, id) {
         true => world.gpus[gpu].total,
@@ -148,7 +148,7 @@ pub(crate) fn cap_now(world: &World<'_>, id: ClaimId, gpu: usize, cap: u64) -> u
     }
 }
 
-/// Whether nothing limits a claim: gshare is off, it is only counted, or observed.
+/// Whether nothing limits a claim: gshare is off, or the claim is only counted or observed.
 pub(crate) fn is_unlimited(world: &World<'_>, id: ClaimId) -> bool {
     let live = world.claims.get(&id);
     world.config.is_off()
@@ -163,7 +163,7 @@ fn unwritten(error: &std::io::Error) -> WireError {
 }
 
 impl Claims {
-    /// Whether a claim was let in where everybody is: nothing is booked for it, and it has no limits until it ends.
+    /// Whether a claim was admitted without a booking: it has no limits until it ends.
     pub(crate) fn is_counted(&self, id: ClaimId) -> bool {
         let live = self.get(&id);
         live.is_some_and(|l| l.record.holding == HoldingRecord::Counted)
@@ -171,7 +171,7 @@ impl Claims {
 }
 
 impl Settings {
-    /// Takes in the line as it is now. What is to be done where that switches gshare off or on.
+    /// Applies the line as it is now. Returns commands if that switches gshare off or on.
     pub(crate) fn follow_off(&mut self, line: Option<Line>) -> Vec<Command> {
         let mut out = Vec::new();
         let left = line.as_ref().and_then(|l| l.until_ms);
@@ -195,7 +195,7 @@ impl Settings {
         out
     }
 
-    /// Takes the configuration into force that is so now.
+    /// Applies the configuration for the present state.
     fn switch(&mut self, out: &mut Vec<Command>) {
         if self.is_off() {
             let configured = Box::new((**self).clone());
@@ -222,7 +222,7 @@ impl Settings {
         ]);
     }
 
-    /// Takes a configuration into force, or keeps it for when gshare is on again.
+    /// Applies a configuration, or keeps it until gshare is on again.
     pub(crate) fn configure(&mut self, new: Config) {
         if self.is_off() {
             **self = harmless(&new);
@@ -232,7 +232,7 @@ impl Settings {
         }
     }
 
-    /// Offloaded and suspended claims come back where their memory fits, each asked once: for the core.
+    /// Restores offloaded and suspended claims whose memory fits, each requested once; for the core.
     pub(crate) fn call_back(&mut self, claims: &Claims, which: Which) -> Vec<Event> {
         let away = |live: &Live| match &live.record.holding {
             HoldingRecord::Parked(parked) => Some(match parked.frozen {
@@ -255,7 +255,7 @@ impl Settings {
         self.off.configured.as_deref().unwrap_or(self)
     }
 
-    /// Whether nothing is to be limited, reclaimed or refused.
+    /// Whether nothing may be limited, reclaimed or refused.
     pub(crate) fn is_off(&self) -> bool {
         self.off.line.is_some()
     }

@@ -1,4 +1,4 @@
-//! GPUs that Slurm gives out: jobs get claims on behalf there, and nobody else does.
+//! GPUs that Slurm allocates: jobs get claims on behalf there, and no other claims are granted.
 
 use gshare_core::{Admission, ClaimId, GpuFacts, Request, Share};
 use gshare_proto::{ErrorCode, SLURM_JOB, WireError};
@@ -7,7 +7,7 @@ use super::claims::Asked;
 use super::journal::ClaimRecord;
 use super::world::World;
 
-/// The job that a claim is for. Only root names claims on behalf.
+/// The job of a claim. Only root names claims on behalf.
 pub(crate) fn job_of(record: &ClaimRecord) -> Option<u32> {
     record.origin.behalf.as_ref()?;
     record
@@ -18,12 +18,12 @@ pub(crate) fn job_of(record: &ClaimRecord) -> Option<u32> {
         .ok()
 }
 
-/// Whether another scheduler decides about a GPU.
+/// Whether another scheduler allocates a GPU.
 fn is_foreign(world: &World<'_>, gpu: u32) -> bool {
     world.machine.ledger().admission(gpu as usize) == Admission::Foreign
 }
 
-/// The GPUs that another scheduler has given to a claim on behalf: it starts at once.
+/// The GPUs that another scheduler has allocated to a claim on behalf: it starts at once.
 pub(crate) fn given(world: &World<'_>, asked: &Asked) -> Option<Vec<usize>> {
     asked.record.origin.behalf.as_ref()?;
     let named = &asked.request.only_gpus;
@@ -31,7 +31,7 @@ pub(crate) fn given(world: &World<'_>, asked: &Asked) -> Option<Vec<usize>> {
     all.then(|| named.iter().map(|g| *g as usize).collect())
 }
 
-/// Refuses a claim on behalf that leaves open which of another scheduler's GPUs it has.
+/// Refuses a claim on behalf that does not name its GPUs of another scheduler.
 pub(crate) fn names_its_gpus(world: &World<'_>, request: &Request) -> Result<(), WireError> {
     let named = &request.only_gpus;
     let foreign = named.iter().any(|g| is_foreign(world, *g));
@@ -46,7 +46,7 @@ pub(crate) fn names_its_gpus(world: &World<'_>, request: &Request) -> Result<(),
     Err(WireError::new(ErrorCode::Usage, text))
 }
 
-/// Refuses more memory of another scheduler's GPUs than the part that it gave out: the rest is others'.
+/// Refuses more memory of another scheduler's GPUs than the allocated part: the rest is for others.
 pub(crate) fn stays_in_its_part(world: &World<'_>, request: &Request) -> Result<(), WireError> {
     let gpus = world.machine.ledger().gpus();
     for gpu in request.only_gpus.iter().filter(|g| is_foreign(world, **g)) {
@@ -65,7 +65,7 @@ pub(crate) fn stays_in_its_part(world: &World<'_>, request: &Request) -> Result<
     Ok(())
 }
 
-/// That Slurm has given this claim a GPU of which other jobs have so much that together they have more than it has.
+/// The warning that Slurm has allocated this claim a GPU whose jobs together have more than the GPU.
 pub(crate) fn given_twice(world: &World<'_>, id: ClaimId) -> Option<String> {
     let own = &world.claims.get(&id)?.record;
     own.origin.behalf.as_ref()?;
@@ -92,7 +92,7 @@ pub(crate) fn given_twice(world: &World<'_>, id: ClaimId) -> Option<String> {
     })
 }
 
-/// What to type in place of a claim on GPUs that Slurm gives out.
+/// The command to use instead of a claim on GPUs that Slurm allocates.
 pub(crate) fn hint(world: &World<'_>, asked: &Asked) -> String {
     if asked.record.origin.behalf.is_some() {
         return "name the GPUs that it has: --gpu-ids 0".to_owned();
@@ -103,7 +103,7 @@ pub(crate) fn hint(world: &World<'_>, asked: &Asked) -> String {
     format!("claim through Slurm: srun --gres={what} COMMAND")
 }
 
-/// A size as Slurm's users write it; `capacity` is the smallest GPU's, for sizes in bytes.
+/// A size in Slurm's notation; `capacity` is the smallest GPU's, for sizes in bytes.
 fn size(request: &Request, capacity: u64) -> String {
     let milli = match request.mem {
         Some(mem) if capacity > 0 => (mem.0.saturating_mul(1000)).div_ceil(capacity),
@@ -112,7 +112,7 @@ fn size(request: &Request, capacity: u64) -> String {
     let milli = milli.max(u64::from(request.sm.unwrap_or_default().milli()));
     match (request.gpus, u32::try_from(milli)) {
         (1, Ok(milli @ ..1000)) => format!("gshare:{}", Share::from_milli(milli).short()),
-        // A part of several is one step above.
+        // Parts of several GPUs are not possible in Slurm, so round up.
         (gpus, _) => format!("gpu:{gpus}"),
     }
 }

@@ -1,7 +1,7 @@
-//! How much gshare does on a GPU and for a user: what the stage of a claim is, and what changes when the stage does.
+//! How much gshare does on a GPU and for a user: the stage of a claim, and the effects of a change of stage.
 //!
-//! A claim keeps the stage that it was granted in, or a lower one that came later: no change of stage limits, pauses,
-//! moves or ends a program that runs.
+//! A claim keeps the stage in which it was granted, or a lower one that came later: a change of stage never limits,
+//! suspends, moves or ends a running program.
 
 pub(crate) mod past;
 
@@ -38,12 +38,12 @@ use crate::figures;
 use crate::stage::{self, Fares, Later, Stages};
 use gshare_config::Mode;
 
-/// Most lines of whose runs would be treated differently.
+/// Maximum number of lines about runs that would be treated differently.
 const NAMED: usize = 50;
-/// A part of the GPU hours that is much to be without a claim.
+/// Fraction of the GPU hours without a claim above which there is a warning.
 const MUCH: f64 = 0.2;
 
-/// For the core: who decides about claims on each GPU, where that has changed.
+/// Tells the core who decides about claims on each GPU, where that has changed.
 pub(crate) fn admission(world: &World<'_>) -> Vec<Event> {
     let ledger = world.machine.ledger();
     let event = |(g, gpu): (usize, &super::gpu::Gpu)| {
@@ -59,7 +59,7 @@ pub(crate) fn admission(world: &World<'_>) -> Vec<Event> {
     world.gpus.iter().enumerate().filter_map(event).collect()
 }
 
-/// Takes new stages into force for claims that run.
+/// Applies new stages to running claims.
 pub(crate) fn follow(with: &mut Effects) -> Vec<Command> {
     let lowered = lowered(&with.world());
     for (id, stage) in &lowered {
@@ -75,7 +75,7 @@ pub(crate) fn follow(with: &mut Effects) -> Vec<Command> {
     out
 }
 
-/// Claims that run and have a lower stage now. None gets a higher one.
+/// Running claims whose stage is lower now. None gets a higher one.
 fn lowered(world: &World<'_>) -> Vec<(ClaimId, Stage)> {
     let lowered = |(id, live): (&ClaimId, &Live)| {
         let record = &live.record;
@@ -86,7 +86,7 @@ fn lowered(world: &World<'_>) -> Vec<(ClaimId, Stage)> {
     world.claims.iter().filter_map(lowered).collect()
 }
 
-/// What follows from new stages for claims that run.
+/// Commands after new stages for running claims.
 fn follows(lowered: &[(ClaimId, Stage)]) -> Vec<Command> {
     let limits = lowered
         .iter()
@@ -105,8 +105,8 @@ fn follows(lowered: &[(ClaimId, Stage)]) -> Vec<Command> {
     out
 }
 
-/// Reads in a thread what an order for a stage needs to know: the journal is long, and a directory of groups may be slow.
-/// What has ended is written down before.
+/// Reads the data for a stage's order in a thread: the journal is long, and a directory of groups may be slow. Ended
+/// claims are written first.
 pub(crate) fn look_back(world: &World<'_>, peer: Peer, call: AdminCall, out: &Sender) {
     if let Err(error) = may_administrate(world, &peer) {
         return out.error(error);
@@ -117,7 +117,7 @@ pub(crate) fn look_back(world: &World<'_>, peer: Peer, call: AdminCall, out: &Se
     let (events, reply) = (world.host.events.clone(), out.clone());
     let read = move || {
         let past = Past::read(&path, &call, grouped, machine);
-        // A service that ends answers nobody.
+        // The service is ending.
         let _ = events.send(Msg::Stage {
             peer,
             call,
@@ -131,7 +131,7 @@ pub(crate) fn look_back(world: &World<'_>, peer: Peer, call: AdminCall, out: &Se
     }
 }
 
-/// Sets a stage, for an administrator, or says what that would do.
+/// Sets a stage for an administrator, or reports what that would do.
 pub(crate) fn order(world: &World<'_>, call: AdminCall, past: &Past) -> Result<Order, WireError> {
     let AdminCall::Stage {
         stage,
@@ -270,7 +270,7 @@ pub(crate) fn due(world: &World<'_>) -> Vec<Command> {
         later.what
     );
     tracing::warn!("{text}");
-    // Where it cannot be written, a service that starts again finds the old line, and that this is due.
+    // If it cannot be written, a restarted service finds the old line, in which this is due.
     if let Err(error) = stage::write(&world.host.paths.state_dir, &later.stages) {
         tracing::error!(%error, "the stage is changed, but cannot be written to the state directory");
     }
@@ -281,21 +281,21 @@ pub(crate) fn due(world: &World<'_>) -> Vec<Command> {
     ]
 }
 
-/// Whether a claim of this user is only counted, wherever it would go.
+/// Whether a user's claims are only counted, on any GPU.
 pub(crate) fn observes(world: &World<'_>, uid: u32) -> bool {
     let gpu =
         |g: &super::gpu::Gpu| world.gpus.gpu_in(&world.config.stages, &g.uuid) == Stage::Observe;
     world.gpus.iter().all(gpu) || user_in(world, uid) == Stage::Observe
 }
 
-/// Part of the GPU hours that programs without a claim had.
+/// Fraction of the GPU hours used by programs without a claim.
 fn part_without_claims(world: &World<'_>, past: &Past) -> f64 {
     let hours = |uncapped: bool| -> f64 {
         let of = past
             .runs
             .iter()
             .filter(|r| !uncapped || r.record.origin.uncapped);
-        // Which GPUs a program without a claim had is not recorded: it counts as one.
+        // The GPUs of a program without a claim are not recorded: it counts as one.
         of.map(|r| match r.record.origin.uncapped {
             true => r.ms as f64,
             false => r.ms as f64 * reasons::gpus_of(world, &r.record),
@@ -306,7 +306,7 @@ fn part_without_claims(world: &World<'_>, past: &Past) -> f64 {
     if all > 0.0 { hours(true) / all } else { 0.0 }
 }
 
-/// The stages by the configuration and the line.
+/// The stages by the configuration and the line in the state directory.
 pub(crate) fn read_stages(world: &World<'_>) -> Stages {
     let line = stage::read(&world.host.paths.state_dir);
     let unset = line.is_none() && stage::pinned(world.config.configured()).is_none();
@@ -320,7 +320,7 @@ pub(crate) fn read_stages(world: &World<'_>) -> Stages {
     new
 }
 
-/// What an administrator asks for, if it is possible.
+/// The change that an administrator requests, if it is possible.
 pub(crate) fn stage_change(
     world: &World<'_>,
     stage: &str,
@@ -407,8 +407,8 @@ pub(crate) fn stage_view(world: &World<'_>) -> StageView {
     }
 }
 
-/// What is done about processes outside claims. A user's own service is nobody's accountant: others'
-/// claims look like use outside claims to it.
+/// The measure against processes without a claim. A user's own service does not account them, because it sees others'
+/// claims as use without a claim.
 pub(crate) fn unclaimed_policy(world: &World<'_>) -> Unclaimed {
     match world.host.mode {
         Mode::System => {
@@ -419,7 +419,7 @@ pub(crate) fn unclaimed_policy(world: &World<'_>) -> Unclaimed {
     }
 }
 
-/// What is done about processes outside claims, by the stage where the configuration does not say.
+/// The measure against processes without a claim, by the stage if the configuration does not set it.
 fn unclaimed_by_stage(world: &World<'_>) -> Unclaimed {
     match world.gpus.denied(&world.config.stages).is_empty() {
         true => Unclaimed::Adopt,
@@ -427,7 +427,7 @@ fn unclaimed_by_stage(world: &World<'_>) -> Unclaimed {
     }
 }
 
-/// The most that a user's groups allow.
+/// The highest stage that a user's groups allow.
 fn user_in(world: &World<'_>, uid: u32) -> Stage {
     let stages = &world.config.stages;
     if stages.groups.is_empty() {
@@ -437,27 +437,27 @@ fn user_in(world: &World<'_>, uid: u32) -> Stage {
     stages.of_groups(groups.iter().map(String::as_str))
 }
 
-/// A stage that an administrator asks for.
+/// A stage that an administrator requests.
 #[derive(Debug)]
 pub(crate) struct Change {
     stage: Stage,
     new: Stages,
-    /// For what, for people.
+    /// Its target, for display.
     target: String,
-    /// When it comes into force, Unix milliseconds; at once without.
+    /// When it applies, Unix milliseconds; at once without it.
     from_ms: Option<u64>,
     /// The command that undoes it.
     undo: String,
 }
 
-/// The same for the same, as long as this program is the same.
+/// A hash of the plan, the same for the same plan and program.
 fn plan_id(of: &impl Hash) -> String {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }
 
-/// What a stage does, for people.
+/// What a stage does, for display.
 fn meaning(stage: Stage) -> &'static str {
     match stage {
         Stage::Observe => {
@@ -472,7 +472,7 @@ fn meaning(stage: Stage) -> &'static str {
 }
 
 impl Claims {
-    /// Whether a claim above its size may be ended for it: in stages 1 and 2 nothing is.
+    /// Whether a claim above its size may be ended for it: not in stages 1 and 2.
     pub(crate) fn may_be_stopped(&self, id: ClaimId) -> bool {
         let live = self.get(&id);
         live.is_none_or(|l| l.record.runs.stage >= Stage::Reclaim)
@@ -480,7 +480,7 @@ impl Claims {
 }
 
 impl Gpus {
-    /// The GPUs that programs without a claim are not to open.
+    /// The GPUs that programs without a claim must not open.
     pub(crate) fn denied(&self, stages: &Stages) -> BTreeSet<usize> {
         let closed = |g: &usize| self.gpu_in(stages, &self[*g].uuid) == Stage::Require;
         (0..self.len()).filter(closed).collect()
@@ -494,7 +494,7 @@ impl Gpus {
     }
 }
 
-/// Whose runs would be treated differently with these stages, and how; with the number of runs and the longest wait in
+/// Runs that would be treated differently with these stages, and how; with the number of runs and the longest wait in
 /// seconds.
 fn affected(
     world: &World<'_>,
@@ -537,7 +537,7 @@ fn affected(
     found
 }
 
-/// The GPUs that programs without a claim could open with these stages, and cannot open now.
+/// The GPUs that programs without a claim can open with these stages only.
 fn opened(world: &World<'_>, new: &Stages) -> Vec<String> {
     let closed = world.gpus.denied(new);
     let now = world.gpus.denied(&world.config.stages);

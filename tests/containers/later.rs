@@ -1,4 +1,4 @@
-//! Containers in claims that get their GPU later: nothing can be added to a container that runs.
+//! Containers in claims that get their GPU later: a running container cannot get more devices.
 
 use super::support::{Raw, root, station_with, until};
 use super::{Image, SOON, Tidied, name, podman_run};
@@ -12,7 +12,7 @@ fn two_gpus(config: &str) -> Tidied {
     }))
 }
 
-/// The client in a container of a lazy claim on GPU 1, which somebody else has until the client waits for it.
+/// The client in a container of a lazy claim on GPU 1, which another claim holds until the client waits for it.
 fn got_its_gpu(station: &Station, image: &Image, name: &str) -> Raw {
     let hog = Raw::claim(station, &["-q", "-g", "1", "--gpu-ids", "1"]);
     let mut command = station.command();

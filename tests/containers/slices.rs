@@ -1,4 +1,5 @@
-//! Docker as it comes, in a machine with systemd: it puts containers into slices only, so a claim with one has a slice.
+//! Docker in its default configuration, on a machine with systemd: it puts containers only into slices, so a claim
+//! with one has a slice.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -112,7 +113,7 @@ fn docker_as_it_comes_is_counted_without_a_claim_and_held_in_one() {
     let inside = |pid: &u64| cgroup(*pid).contains(&format!("{slice}/docker-"));
     assert!(members.iter().any(inside), "{members:?}");
 
-    // A service that starts anew knows it, and another container joins.
+    // A restarted service knows it, and another container joins.
     machine.ok("systemctl restart gshared");
     assert_eq!(raw.ask("launch 1"), "ok 2");
     let join = format!(
@@ -129,7 +130,7 @@ fn docker_as_it_comes_is_counted_without_a_claim_and_held_in_one() {
     assert_eq!(names, ["second", "trainer"]);
     assert_eq!(second.finish(), Some(0));
 
-    // Ending the claim ends what is in it, and the slice.
+    // Ending the claim ends its programs, and the slice.
     machine.ok("gshare admin kill c1 --grace 0");
     assert_eq!(raw.ask("info"), "", "the container has ended");
     until("the slice is gone", SOON, || {

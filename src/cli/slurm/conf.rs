@@ -1,24 +1,24 @@
-//! Reads what slurm.conf and its like set.
+//! Parses slurm.conf and similar files.
 
 use std::fs;
 use std::path::Path;
 
-/// Files that include others do so this deep at most.
+/// Maximum depth of includes.
 const DEEPEST: usize = 8;
 
-/// Keys in small letters with their values, in the order of the file and of those that it includes.
+/// Keys in small letters with their values, in the order of the file and its includes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Conf(Vec<(String, String)>);
 
 impl Conf {
-    /// What a file says; `dir` is where it is.
+    /// Parses a file; `dir` is its directory.
     pub(super) fn of(text: &[u8], dir: &Path) -> Self {
         let mut conf = Self::default();
         conf.add(text, dir, DEEPEST);
         conf
     }
 
-    /// A file that cannot be read says nothing.
+    /// An unreadable file counts as empty.
     pub(super) fn read(file: &Path) -> Self {
         let dir = file.parent().unwrap_or(Path::new("/"));
         Self::of(&fs::read(file).unwrap_or_default(), dir)
@@ -45,7 +45,7 @@ impl Conf {
         own.map(|(_, value)| value.as_str())
     }
 
-    /// The value that counts of a key in small letters: the last.
+    /// The last value of a key in small letters, which applies.
     pub(super) fn last(&self, key: &str) -> &str {
         let own = self.0.iter().rfind(|(k, _)| k == key);
         own.map_or("", |(_, value)| value)
@@ -59,7 +59,7 @@ impl Conf {
             .any(|w| value.eq_ignore_ascii_case(w))
     }
 
-    /// Whether a list of words has this one.
+    /// Whether a list of words contains this one.
     pub(super) fn lists(&self, key: &str, word: &str) -> bool {
         let mut words = self.last(key).split(',');
         words.any(|w| w.trim().eq_ignore_ascii_case(word))

@@ -1,4 +1,4 @@
-//! What Slurm's configuration needs, and whether it is there.
+//! Files for Slurm's configuration, and checks whether they are in place.
 
 use std::fmt::Display;
 use std::fs;
@@ -12,7 +12,7 @@ use super::{Not, Outcome, Site, gres, slurm};
 use crate::command::failure::Failure;
 use crate::command::out;
 
-/// Where each file goes, in the order of [`FILES`].
+/// Destination of each file, in the order of [`FILES`].
 const WHERE: [&str; FILES.len()] = [
     "lines for DIR/slurm.conf; if Slurm already has an Epilog or HealthCheckProgram, call gshare's script from it",
     "a line for DIR/gres.conf, if it has no shards yet",
@@ -25,7 +25,7 @@ const WHERE: [&str; FILES.len()] = [
      /usr/local/lib/slurm/gshare_spank.so",
 ];
 
-/// What has to be started anew after a change.
+/// What to restart after a change.
 pub(super) const RESTART: &str = "After a change of slurm.conf or gres.conf, restart slurmctld and every slurmd. After a change of \
      plugstack.conf or the plugin on a node, restart slurmd there. Running jobs continue.";
 
@@ -93,7 +93,7 @@ pub(super) fn text(
         }
         "cli_filter.lua" => rules(include_str!("cli_filter.lua")),
         "gshare-epilog" => script("epilog"),
-        // slurmd starts it without PATH and SLURM_CONF, by which it finds scontrol and scontrol the cluster.
+        // slurmd starts it without PATH and SLURM_CONF, which it needs to find scontrol and the cluster.
         "gshare-health" => {
             let conf = args.dir.join("slurm.conf");
             let conf = conf
@@ -108,7 +108,7 @@ pub(super) fn text(
     })
 }
 
-/// Bytes of the largest GPU that Slurm gives out here; `None` if the service does not say.
+/// Bytes of the largest GPU that Slurm allocates here; `None` if the service does not report them.
 fn largest(site: &Site) -> Option<u64> {
     let Ok(Reply::Snapshot(snapshot)) = site.ask(Call::Snapshot) else {
         return None;
@@ -118,7 +118,7 @@ fn largest(site: &Site) -> Option<u64> {
     ours.filter_map(|(_, gpu)| gpu.mem_allocatable).max()
 }
 
-/// The value of a key in what `scontrol show config` prints.
+/// The value of a key in the output of `scontrol show config`.
 fn value<'t>(shown: &'t str, key: &str) -> &'t str {
     let pairs = shown.lines().filter_map(|line| line.split_once('='));
     let mut known = pairs.filter(|(name, _)| name.trim() == key);
@@ -129,7 +129,7 @@ fn lists(value: &str, word: &str) -> bool {
     value.split(',').any(|w| w.trim() == word)
 }
 
-/// What Slurm lacks, by what it says of its configuration and of this node.
+/// Missing parts of Slurm's configuration, by Slurm's own output.
 fn lacks(config: &str, node: &str) -> Vec<String> {
     let mut missing = Vec::new();
     for (key, what) in [("Epilog", "epilog"), ("HealthCheckProgram", "health")] {
@@ -200,7 +200,7 @@ pub(super) fn compile(plugin: impl Display) -> String {
     format!("gshare slurm config gshare_spank.c | cc -shared -fPIC -O2 -x c - -o {plugin}")
 }
 
-/// The release for which a plugin was compiled, `22.05`.
+/// The Slurm release of a compiled plugin, `22.05`.
 pub(super) fn built_for(plugin: &[u8]) -> Option<String> {
     const MARK: &[u8] = b"gshare-built-for";
     let at = plugin.windows(MARK.len()).position(|w| w == MARK)? + MARK.len();
@@ -210,12 +210,12 @@ pub(super) fn built_for(plugin: &[u8]) -> Option<String> {
     }
 }
 
-/// What the Lua files beside slurm.conf lack on a node whose GPUs have so many shards each.
+/// Missing parts of the Lua files beside slurm.conf on a node with this many shards per GPU.
 fn rules_lack(conf: &str, per_gpu: u64) -> Vec<String> {
     let mut missing = Vec::new();
     for name in ["job_submit.lua", "cli_filter.lua"] {
         let file = Path::new(conf).with_file_name(name);
-        // slurmctld's may be on another host only.
+        // slurmctld's files may only be on another host.
         let Ok(text) = fs::read_to_string(&file) else {
             if name == "cli_filter.lua" {
                 missing.push(format!("{} does not exist", file.display()));

@@ -1,15 +1,15 @@
-//! What Slurm writes about GPUs and their shards, without IO.
+//! Parses Slurm's notation for GPUs and shards, without IO.
 
-/// What a job was given on one node.
+/// A job's allocation on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Given {
-    /// Its GPUs as Slurm counts them: from 0 in the order of gres.conf.
+    /// Its GPUs in Slurm's numbering: from 0 in the order of gres.conf.
     pub(super) gpus: Vec<u32>,
-    /// Its shards of each, if it has not whole ones; one number without saying of which GPU if Slurm does not.
+    /// Its shards of each, if it has no whole GPUs; a single number if Slurm does not name the GPUs.
     pub(super) shards: Option<Vec<u64>>,
 }
 
-/// Reads what Slurm gave a job: `gpu:2(IDX:0-1)`, `shard:30(IDX:0)`, in later versions `shard:30(30/100,0/100)`.
+/// Parses a job's allocation: `gpu:2(IDX:0-1)`, `shard:30(IDX:0)`, in later versions `shard:30(30/100,0/100)`.
 pub(super) fn given(detail: &str) -> Option<Given> {
     let of = |wanted: &'static str| entries(detail).filter(move |(name, ..)| *name == wanted);
     let Some((_, count, inside)) = of("shard").next() else {
@@ -30,13 +30,13 @@ pub(super) fn given(detail: &str) -> Option<Given> {
     Some(Given { gpus, shards })
 }
 
-/// How much of a resource a node has: `gpu:a100:2(S:0),shard:200`.
+/// Amount of a resource on a node: `gpu:a100:2(S:0),shard:200`.
 pub(super) fn total(node: &str, name: &str) -> u64 {
     let of = entries(node).filter(|(n, ..)| *n == name);
     of.map(|(_, count, _)| count).sum()
 }
 
-/// Each entry's name, its count, and what stands in brackets behind it.
+/// Name, count, and bracketed part of each entry.
 fn entries(text: &str) -> impl Iterator<Item = (&str, u64, &str)> {
     let mut depth = 0i32;
     let comma = move |c: char| {
@@ -73,7 +73,7 @@ pub(super) fn numbers(text: &str) -> Option<Vec<u32>> {
     Some(all)
 }
 
-/// Thousandths of a GPU that a number of its shards stands for.
+/// Thousandths of a GPU for a number of its shards.
 pub(super) fn milli(shards: u64, per_gpu: u64) -> u32 {
     let milli = (shards.saturating_mul(1000)).checked_div(per_gpu);
     u32::try_from(milli.unwrap_or(1000).clamp(1, 1000)).unwrap_or(1000)

@@ -5,7 +5,7 @@ use gshare_proto::Call;
 
 use super::{Not, Outcome, Site, job, slurm};
 
-/// The reason for draining a node, by which gshare recognizes its own drains.
+/// Reason for draining a node, by which gshare recognises its own drains.
 const SILENT: &str = "gshare: service not answering";
 const NO_PLUGIN: &str = "gshare: plugin not loaded";
 
@@ -15,7 +15,7 @@ pub(super) fn run(site: &Site) -> Outcome {
     }
     let why = match site.ask(Call::Env { id: "c0".into() }) {
         Err(Not::Silent) => Some(SILENT),
-        // That there is no such claim is an answer.
+        // An answer about a missing claim is an answer.
         _ => (!job::is_loaded(&site.jobs)).then_some(NO_PLUGIN),
     };
     let node = node();
@@ -42,7 +42,7 @@ enum Next<'a> {
     Resume,
 }
 
-/// What to do about a node that Slurm shows as this. One that is drained for another reason is left alone.
+/// The action for a node in this state. A node drained for another reason is left alone.
 fn next<'a>(shown: &str, why: Option<&'a str>) -> Option<Next<'a>> {
     let after = |key: &str| shown.split_once(key).map_or("", |(_, rest)| rest);
     let state = after("State=").split_whitespace().next().unwrap_or("");
@@ -54,7 +54,7 @@ fn next<'a>(shown: &str, why: Option<&'a str>) -> Option<Next<'a>> {
     }
 }
 
-/// That gshare has drained a node that Slurm shows as this, and how to resume it.
+/// The note about a node that gshare has drained, and how to resume it.
 pub(super) fn drained(shown: &str) -> Option<String> {
     let after = |key: &str| shown.split_once(key).map_or("", |(_, rest)| rest);
     let state = after("State=").split_whitespace().next().unwrap_or("");

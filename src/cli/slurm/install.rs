@@ -1,5 +1,5 @@
-//! `gshare slurm install` and `uninstall`: gshare's lines in the files of a Slurm with one host, between marks. What a line
-//! was that a block replaces stands in the block, so that everything can be made as it was.
+//! `gshare slurm install` and `uninstall`: adds gshare's lines to the files of a Slurm with one host, between marks.
+//! A block contains the lines that it replaced, so that everything can be restored.
 
 use std::fs;
 use std::io::Write as _;
@@ -14,20 +14,20 @@ use super::{Outcome, Site, gres};
 use crate::command::failure::{self, Failure};
 use crate::command::out;
 
-/// Around a block, behind the sign of a comment.
+/// Marks of a block, after the sign of a comment.
 const BEGIN: &str = ">>> gshare slurm install";
 const END: &str = "<<< gshare slurm install";
-/// Behind [`BEGIN`]: there was no such file.
+/// After [`BEGIN`]: the file did not exist.
 const NEW: &str = ", new file";
-/// Behind [`BEGIN`]: the line before had no end.
+/// After [`BEGIN`]: the line before had no line end.
 const OPEN: &str = ", after an open line";
-/// In a block, before a line that it replaces; the second if that had no end.
+/// In a block, before a replaced line; the second if that had no line end.
 const WAS: &str = "was: ";
 const WAS_OPEN: &str = "was, open: ";
 
-/// The programs that slurmd starts.
+/// Programs that slurmd starts.
 const PROGRAMS: [&str; 2] = ["gshare-epilog", "gshare-health"];
-/// The files with a block, and how a comment begins there.
+/// The files with a block, and their sign of a comment.
 const EDITED: [(&str, &str); 5] = [
     ("slurm.conf", "#"),
     ("gres.conf", "#"),
@@ -36,7 +36,7 @@ const EDITED: [(&str, &str); 5] = [
     ("cli_filter.lua", "--"),
 ];
 
-/// What becomes of a file; `None` is that there is none.
+/// A change of a file; `None` means that it does not exist.
 #[derive(Debug)]
 struct Change {
     path: PathBuf,
@@ -94,8 +94,7 @@ pub(super) fn uninstall(args: &UninstallArgs) -> Outcome {
     Ok(0)
 }
 
-/// The files with a block, how a comment begins there, and where they are: the list of SPANK plugins is where slurm.conf
-/// says.
+/// The files with a block, their sign of a comment, and their paths; slurm.conf determines that of the SPANK plugins.
 fn edited(dir: &Path) -> [(&'static str, &'static str, PathBuf); EDITED.len()] {
     let conf = Conf::read(&dir.join("slurm.conf"));
     EDITED.map(|(name, sign)| {
@@ -120,13 +119,13 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
     }
 }
 
-/// Whether a program is one that install wrote.
+/// Whether a program was written by install.
 fn is_own(text: &[u8]) -> bool {
     let mark = format!("# {BEGIN}{NEW}\n");
     text.windows(mark.len()).any(|part| part == mark.as_bytes())
 }
 
-/// All files as they are to be; what a person has to do comes into `left`.
+/// The planned contents of all files; steps for a person are added to `left`.
 fn planned(
     site: &Site,
     config: Option<&Path>,
@@ -156,7 +155,7 @@ fn planned(
     for (name, sign, path) in edited(dir) {
         let before = read(&path)?;
         let (mut rest, new) = without_block(&path, before.as_deref().unwrap_or_default(), sign)?;
-        // Whether a file says something already, without gshare's block.
+        // Whether a file contains something already, outside gshare's block.
         let says = |what: &str| {
             let text = String::from_utf8_lossy(&rest);
             let mut lines = text.lines().filter(|l| !l.trim_start().starts_with(sign));
@@ -251,7 +250,7 @@ fn gres_of(word: &str) -> Option<&str> {
     key.eq_ignore_ascii_case("gres").then_some(value)
 }
 
-/// The lines for slurm.conf beside those that it has: a list gets another word, and a program of the site stays.
+/// Lines to add to slurm.conf: a list gets another word, and a program of the site stays.
 fn own_lines(conf: &Conf, dir: &Path, printed: &str, left: &mut Vec<String>) -> String {
     let mut block = String::new();
     for line in printed.lines() {
@@ -289,7 +288,8 @@ fn own_lines(conf: &Conf, dir: &Path, printed: &str, left: &mut Vec<String>) -> 
     block
 }
 
-/// A file whose line of the only node has so many shards, the line before in a block; `None` if it is not plainly there.
+/// A file whose line of the only node has this many shards, with the old line in a block; `None` if there is no such
+/// plain line.
 fn with_shards(text: &[u8], shards: u64) -> Option<Vec<u8>> {
     let mut after = Vec::new();
     let mut done = false;
@@ -318,7 +318,7 @@ fn with_shards(text: &[u8], shards: u64) -> Option<Vec<u8>> {
     done.then_some(after)
 }
 
-/// A file with these lines between marks: in Lua before the `return` at its end, else at the end.
+/// A file with these lines between marks: in Lua before the final `return`, otherwise at the end.
 fn with_block(text: &[u8], new: bool, sign: &str, lines: &str) -> Vec<u8> {
     let mut at = text.len();
     if sign == "--" {
@@ -348,7 +348,7 @@ fn with_block(text: &[u8], new: bool, sign: &str, lines: &str) -> Vec<u8> {
     [before, block.as_bytes(), behind].concat()
 }
 
-/// A file without its blocks, and whether install made it.
+/// A file without its blocks, and whether install created it.
 fn without_block(path: &Path, text: &[u8], sign: &str) -> Result<(Vec<u8>, bool), Failure> {
     let mark = |what: &str| format!("{sign} {what}").into_bytes();
     let (begin, end) = (mark(BEGIN), mark(END));
@@ -380,7 +380,7 @@ fn without_block(path: &Path, text: &[u8], sign: &str) -> Result<(Vec<u8>, bool)
                 return half(n + 1);
             }
         } else if inside.is_none() {
-            // Something was added behind.
+            // Lines were added behind it.
             if std::mem::take(&mut open) {
                 rest.push(b'\n');
             }
@@ -398,7 +398,7 @@ fn without_block(path: &Path, text: &[u8], sign: &str) -> Result<(Vec<u8>, bool)
     }
 }
 
-/// Makes the changes, or shows them.
+/// Applies the changes, or shows them.
 fn show_or_do(changes: &[Change], write: bool) -> Result<(), Failure> {
     let mut any = false;
     for change in changes.iter().filter(|c| c.before != c.after) {
@@ -421,9 +421,9 @@ fn show_or_do(changes: &[Change], write: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Replaces a file as a whole; it keeps its owner and mode.
+/// Replaces a file as a whole, with its owner and mode.
 fn put(change: &Change) -> std::io::Result<()> {
-    // A link stays one.
+    // A link stays a link.
     let path = fs::canonicalize(&change.path).unwrap_or_else(|_| change.path.clone());
     let Some(text) = &change.after else {
         return fs::remove_file(&path);
@@ -443,7 +443,7 @@ fn put(change: &Change) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What diff says of a change.
+/// The output of diff for a change.
 fn diff(change: &Change) -> Result<String, Failure> {
     let failed = |e: std::io::Error| Failure::new(failure::NOT_FOUND, format!("diff: {e}"));
     let name = change.path.display().to_string();
@@ -457,11 +457,11 @@ fn diff(change: &Change) -> Result<String, Failure> {
         .spawn()
         .map_err(failed)?;
     let mut stdin = diff.stdin.take().expect("piped");
-    // What diff prints may be more than a pipe takes.
+    // The output of diff may exceed a pipe's buffer.
     let text = change.after.clone().unwrap_or_default();
     let writer = std::thread::spawn(move || stdin.write_all(&text));
     let said = diff.wait_with_output().map_err(failed)?;
-    // A diff that ended early has said why.
+    // A diff that ended early has reported the reason.
     let _ = writer.join();
     Ok(String::from_utf8_lossy(&said.stdout).into_owned())
 }
@@ -479,7 +479,7 @@ mod tests {
         assert_eq!(rest(&more), Ok((b"c=d\n".to_vec(), true)));
     }
 
-    /// The text that is left when a block was added, and added again, and removed.
+    /// The text after a block was added, added again, and removed.
     fn there_and_back(text: &[u8], sign: &str) -> Vec<u8> {
         let path = Path::new("x");
         let plain = |text: &[u8]| without_block(path, text, sign).map_err(|f| f.message);

@@ -1,4 +1,4 @@
-//! Why a Slurm job waits: what squeue says, asked as the user, so that Slurm's own rules of privacy hold.
+//! Why a Slurm job waits: squeue, run as the user, so that Slurm's own privacy rules apply.
 
 use gshare_proto::printable;
 use serde::Serialize;
@@ -11,9 +11,9 @@ use crate::command::failure::Failure;
 pub(crate) struct SlurmJob {
     job: String,
     state: String,
-    /// Slurm's word for why it waits.
+    /// Slurm's reason for waiting.
     reason: String,
-    /// When Slurm expects it to start, by the clock of this machine; absent if Slurm does not say.
+    /// Slurm's expected start, by the clock of this machine; absent if Slurm has none.
     start: Option<String>,
     name: String,
 }
@@ -24,7 +24,7 @@ impl SlurmJob {
         squeue(&["--me", "--states=PENDING"])
     }
 
-    /// The job that a word means, `slurm-12`, `12` or `12_3`; `None` if Slurm has none.
+    /// The job named by a word, `slurm-12`, `12` or `12_3`; `None` if Slurm has none.
     pub(crate) fn of(word: &str) -> Result<Option<Self>, Failure> {
         let number = word.strip_prefix(gshare_proto::SLURM_JOB).unwrap_or(word);
         let plain = number.starts_with(|c: char| c.is_ascii_digit())
@@ -69,7 +69,7 @@ fn squeue(words: &[&str]) -> Result<Vec<SlurmJob>, Failure> {
     let asked = [&["--noheader", "--format=%i|%T|%r|%S|%j"], words].concat();
     match slurm("squeue", &asked) {
         Ok(text) => Ok(text.lines().filter_map(parsed).collect()),
-        // That it knows no such job is an answer.
+        // An answer about an unknown job is an answer.
         Err(failure) if failure.message.contains("Invalid job id") => Ok(Vec::new()),
         Err(failure) => Err(failure.with_hint("squeue --me --start")),
     }

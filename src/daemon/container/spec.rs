@@ -23,7 +23,7 @@ pub(super) struct Spec {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Node {
     path: String,
-    /// Where it lies here.
+    /// Its path here.
     here: PathBuf,
     major: u32,
     minor: u32,
@@ -39,7 +39,7 @@ pub(super) struct Mount {
 }
 
 impl Node {
-    /// `/dev/<name>` with these numbers, which is in `dir` here.
+    /// `/dev/<name>` with these numbers; `dir` is its directory here.
     pub(super) fn new(dir: &Path, name: &str, major: u32, minor: u32) -> Self {
         Self {
             path: format!("/dev/{name}"),
@@ -51,7 +51,7 @@ impl Node {
 }
 
 impl Mount {
-    /// Cannot be written inside.
+    /// Read-only inside.
     pub(super) fn read_only(from: &Path, to: &Path) -> Self {
         Self {
             from: from.to_owned(),
@@ -61,7 +61,7 @@ impl Mount {
         }
     }
 
-    /// Can be written inside.
+    /// Writable inside.
     pub(super) fn writable(from: &Path, to: &Path) -> Self {
         Self {
             writable: true,
@@ -79,8 +79,8 @@ impl Mount {
 }
 
 impl Spec {
-    /// The same as flags of `podman run` and `docker run`. Some of the files lie elsewhere for the program that
-    /// makes the mounts: `elsewhere` tells where.
+    /// The equivalent flags of `podman run` and `docker run`. `elsewhere` maps paths that differ for the program that
+    /// makes the mounts.
     pub(super) fn flags(&self, elsewhere: impl Fn(&Path) -> Option<PathBuf>) -> Vec<String> {
         let mut flags = Vec::new();
         for node in self.nodes.iter().filter(|n| n.here.exists()) {
@@ -135,9 +135,8 @@ impl Spec {
     }
 }
 
-/// The driver's other libraries (compilers, encoders), under the names by which they load each other: the
-/// links in the driver's directory that lead to a file of this version. libcuda and libnvidia-ml are left out:
-/// the proxies take their places.
+/// The driver's other libraries (compilers, encoders) under their sonames: links in the driver's directory to a file
+/// of this version. libcuda and libnvidia-ml are left out, because the proxies replace them.
 pub(super) fn companions(dir: &Path, version: &str) -> Vec<Mount> {
     let ending = format!(".so.{version}");
     let mut found: Vec<Mount> = std::fs::read_dir(dir)

@@ -1,4 +1,4 @@
-//! What ran in the last days, for the dry run of a stage.
+//! Runs of the last days, for the dry run of a stage.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,19 +15,19 @@ use gshare_config::Stage;
 /// How far back a dry run looks.
 pub(super) const WEEK_MS: u64 = 7 * 86_400_000;
 
-/// A claim, or a program without one, that has ended.
+/// An ended run of a claim, or of a program without one.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) record: ClaimRecord,
-    /// How long it ran in the last 7 days.
+    /// Its duration within the last 7 days.
     pub(super) ms: u64,
-    /// The most bytes that it had.
+    /// Its peak bytes.
     pub(super) peak: u64,
-    /// What came of it when it was played in the stage that is asked about; none where nothing was played.
+    /// Its result in a replay in the requested stage; none without a replay.
     pub(super) came: Option<Came>,
 }
 
-/// What ended in the last 7 days, and the groups of its users where these count.
+/// Runs that ended in the last 7 days, and the groups of their users if these count.
 #[derive(Debug, Default)]
 pub(crate) struct Past {
     pub(super) runs: Vec<Run>,
