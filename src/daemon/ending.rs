@@ -8,7 +8,7 @@ use gshare_core::machine::Event;
 use gshare_core::{ClaimId, Held};
 use gshare_enforcer::cgroup::{ClaimCgroup, ClaimPlace, ClaimTree};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
-use gshare_proto::{ErrorCode, Reply, WireError};
+use gshare_proto::{ErrorCode, Reply, WireError, messages};
 
 use super::claims;
 use super::claims::Claims;
@@ -557,7 +557,7 @@ pub(crate) fn may(
     );
     Err(WireError::new(
         ErrorCode::NotPermitted,
-        format!("{id} belongs to {whose}; only {whose} and root can {verb} it"),
+        messages::only_owner(id, &whose, verb),
     )
     .with_hint(format!("ask {whose}")))
 }

@@ -144,8 +144,7 @@ impl Strict {
         if field(&status, "NoNewPrivs:") == Some("1") && peer.uid != 0 {
             return Err(WireError::new(
                 ErrorCode::NotPermitted,
-                "this machine enforces strict limits: gshare-exec needs a privilege to set them, and cannot get it, \
-                 because no_new_privs is set for this process",
+                "this machine enforces strict limits, and gshare-exec cannot set them: no_new_privs is set for this process",
             )
             .with_hint(
                 "a sandbox, a container or a systemd unit with NoNewPrivileges= sets no_new_privs: run gshare claim \

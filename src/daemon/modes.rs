@@ -3,6 +3,7 @@
 
 use gshare_config::{Config, GpuMode};
 use gshare_core::Sharing;
+use gshare_proto::messages;
 
 use super::command::{Command, GpuCommand};
 use super::gpu::{Gpus, Modes};
@@ -66,7 +67,7 @@ pub(crate) fn change(world: &World<'_>) -> Vec<Command> {
         if !world.machine.ledger().holders(g).is_empty() {
             continue;
         }
-        let text = format!("GPU {g} is now in mode {}", now.name());
+        let text = messages::gpu_mode(g, now.name());
         commands.extend([
             Command::Store(Store::Meta(meta_key(&gpu.uuid), now.name().to_owned())),
             Command::Store(Store::Meta(next_key(&gpu.uuid), String::new())),

@@ -67,7 +67,7 @@ pub(super) fn order(
     let mut then = vec![Command::Gpus(GpuCommand::NextMode(g, Some(wanted)))];
     let text = if holders.is_empty() {
         then.push(Command::Gpus(GpuCommand::ChangeModes));
-        format!("GPU {g} is now in mode {mode}")
+        messages::gpu_mode(g, mode)
     } else {
         then.push(Command::Refresh);
         format!(

@@ -7,7 +7,7 @@ use gshare_core::ledger::{Admission, GRANULARITY};
 use gshare_core::machine::Event;
 use gshare_core::{Bytes, ClaimId, GpuFacts, Ledger, Request};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
-use gshare_proto::{ClaimSpec, ErrorCode, WireError};
+use gshare_proto::{ClaimSpec, ErrorCode, WireError, messages};
 
 use super::super::claims::{Adoption, Asked};
 use super::super::convert;
@@ -202,7 +202,7 @@ fn adoptable(
         let whose = world.host.names.user(uids.real);
         return Err(WireError::new(
             ErrorCode::NotPermitted,
-            format!("process {pid} belongs to {whose}; only {whose} and root can make it a claim"),
+            messages::only_owner(format!("process {pid}"), whose, "adopt"),
         ));
     }
     if let Some(id) = whose::claim_of(world, pid) {

@@ -41,6 +41,7 @@ catalogue! {
     claims_are_listed() "gshare ps lists the claims"
     claim_your_own() "claim your own: gshare claim -g 0.25 -- COMMAND"
     no_gpu_named() "no GPU is named"
+    only_owner(what = "c48", owner = "ada", verb = "release") "{what} belongs to {owner}; only {owner} and root can {verb} it"
     no_service_hint() "sudo gshare setup, or gshare daemon --user"
 
     // Claims that wait.
@@ -62,6 +63,7 @@ catalogue! {
     gpu_is_held(gpu = 0, holders = "c3 of ada, c5 of bob") "GPU {gpu} is held by {holders}"
     gpu_takes_claims(gpu = 0) "GPU {gpu} takes claims again"
     gpu_is_lost() "the driver has lost the GPU"
+    gpu_mode(gpu = 0, mode = "mps") "GPU {gpu} is now in mode {mode}"
     driver_is_silent(pid = 4242) "the driver does not answer for process {pid} while another process of the claim is paused"
     needs_mps(cause = "nvidia-cuda-mps-control is not installed") "MPS is needed to run claims side by side, but is missing: {cause}"
 

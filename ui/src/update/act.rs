@@ -5,7 +5,9 @@ mod go;
 pub(crate) mod levers;
 
 use gshare_proto::units::{Bytes, Share};
-use gshare_proto::{Call, ClaimGpu, ClaimView, HistoryBy, LeverWish, ReportSpec, ResizeSpec, Wait};
+use gshare_proto::{
+    Call, ClaimGpu, ClaimView, HistoryBy, LeverWish, ReportSpec, ResizeSpec, Wait, messages,
+};
 
 use super::{ask, try_claim};
 use crate::feed::{Request, Seek};
@@ -69,7 +71,7 @@ fn subject(model: &Model) -> Result<&ClaimView, String> {
 }
 
 fn may(model: &Model, id: &str, (uid, user): (u32, &str)) -> Result<(), String> {
-    let why = format!("{id} belongs to {user}: only {user} or root can change it");
+    let why = messages::only_owner(id, user, "change");
     need(model.may(uid), &why)
 }
 

@@ -295,7 +295,7 @@ fn releasing_asks_first_and_only_for_own_claims() {
     // c14 is another user's.
     assert!(press(&mut m, "jjx").is_empty());
     assert_eq!(m.dialog, None);
-    assert!(screen(&m).contains("c14 belongs to vis: only vis or root can change it"));
+    assert!(screen(&m).contains("c14 belongs to vis; only vis and root can change it"));
     // c12 is the viewer's.
     assert!(press(&mut m, "kx").is_empty());
     assert!(screen(&m).contains("Release c12 (vit.ipynb), 0.25 of GPU 0?"));

@@ -1,6 +1,6 @@
 //! Waiting claims: why each waits and when it starts; how long the GPUs are held; what could start when.
 
-use gshare_proto::{ClaimView, GpuView, Snapshot};
+use gshare_proto::{ClaimView, GpuView, Snapshot, messages};
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 use ratatui::widgets::Widget;
@@ -97,7 +97,7 @@ pub(super) fn detail(model: &Model, id: &str, look: &Look, cols: usize) -> Vec<L
         },
         None if waiting.plan.is_some() => "starts when the room is made".to_owned(),
         None if !waiting.alone.is_empty() => format!("start {dash}"),
-        None => format!("start {dash}: gshare cannot tell when room will be free"),
+        None => messages::start_unknown(),
     };
     let party = waiting.party.as_ref().unwrap_or(&waiting.user);
     let within = match waiting.entitled {

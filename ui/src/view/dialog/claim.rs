@@ -1,6 +1,6 @@
 //! What the typed claim would get: where, when, for how long, and how the GPU is used.
 
-use gshare_proto::{GpuView, Tried};
+use gshare_proto::{GpuView, Tried, messages};
 use ratatui::text::Line;
 
 use super::widget;
@@ -77,12 +77,7 @@ pub(super) fn lines(tried: &Tried, view: &View<'_>, cols: usize) -> Vec<Line<'st
     let style = if tried.starts { theme.good } else { theme.text };
     out.tell("starts", &start(tried, view.model), style, 3);
     if let Some(args) = &tried.would_start {
-        out.tell(
-            "or",
-            &format!("with {args} it would start now"),
-            theme.key,
-            2,
-        );
+        out.tell("or", &messages::starts_now(args), theme.key, 2);
     }
     let keeps = match tried.entitled {
         _ if off => "nothing: gshare is off, so any program may use any GPU",

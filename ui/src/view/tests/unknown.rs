@@ -126,7 +126,7 @@ fn an_old_service_leaves_dashes() {
     assert!(screen(&m).contains("┃no figure"), "{}", screen(&m));
     let claim = row(&m, "▌c1");
     assert!(claim.contains("—    50        —   1.0"), "{}", screen(&m));
-    assert!(row(&on(Page::Queue, &snapshot), "when ").contains('—'));
+    assert!(row(&on(Page::Queue, &snapshot), "when ").contains("unknown"));
     let text = screen(&on(Page::Claims, &snapshot));
     assert!(text.contains("compute —  claim 50, SM —"), "{text}");
     assert!(screen(&on(Page::Health, &snapshot)).contains("—/—"));
