@@ -46,6 +46,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+pub(crate) use container::hook as container_hook;
+
 use crate::command::args::{Cli, Command};
 use crate::command::failure::Failure;
 use crate::command::{Outcome, args, complete, failure, out};

@@ -105,6 +105,7 @@ use gshare_config::{Config, ConfigError, Mode, Paths};
 use gshare_enforcer::cgroup::Tree;
 use tokio::sync::mpsc;
 
+pub use container::HOOK_ARGUMENT;
 pub use cover::{COVER_ARGUMENT, cover};
 #[cfg(feature = "crash-points")]
 pub use die::{BEHALF_STEPS, LEVER_STEPS, MIG_STEPS, STEPS};

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::daemon::{COVER_ARGUMENT, ENGINE_ARGUMENT, PROBE_ARGUMENT, cover};
+use crate::daemon::{COVER_ARGUMENT, ENGINE_ARGUMENT, HOOK_ARGUMENT, PROBE_ARGUMENT, cover};
 use crate::kernel::helper::ARGUMENT as NOTEBOOKS_ARGUMENT;
 
 /// The list of checks of the driver.
@@ -32,6 +32,7 @@ pub fn run() -> Option<ExitCode> {
         PROBE_ARGUMENT => probe(&args),
         COVER_ARGUMENT => cover(&args).map_err(|e| format!("{e:#}")),
         ENGINE_ARGUMENT => engine(&args),
+        HOOK_ARGUMENT => crate::cli::container_hook(&args),
         NOTEBOOKS_ARGUMENT => crate::kernel::helper::run(&args).map_err(|e| e.to_string()),
         #[cfg(feature = "lab")]
         other => lab(other, &args)?,

@@ -127,7 +127,7 @@ pub(crate) fn podman(args: &[&str]) -> Output {
 }
 
 /// The shared objects of a program, its loader among them.
-fn libraries(program: &Path) -> Vec<PathBuf> {
+pub(crate) fn libraries(program: &Path) -> Vec<PathBuf> {
     let listed = Command::new("ldd").arg(program).output().expect("ldd runs");
     let text = String::from_utf8_lossy(&listed.stdout).into_owned();
     text.split_whitespace()
@@ -297,6 +297,10 @@ fn held(station: &Station, raw: &mut Raw, name: &str) {
         let claim = station.snapshot().ok()?.claims.into_iter().next()?;
         (claim.containers == [name]).then_some(claim)
     });
+    limited(station, raw, &claim);
+}
+
+fn limited(station: &Station, raw: &mut Raw, claim: &gshare_proto::ClaimView) {
     let (_, total) = raw.info();
     assert_eq!(total, claim.gpus[0].mem_limit);
     let refused = raw.ask(&format!("alloc {total}"));
@@ -391,12 +395,16 @@ fn a_user_runs_a_container_without_root() {
         println!("skipped: rootless podman does not work here: {why}");
         return;
     }
-    for n in 0..2 {
+    for n in 0..3 {
         let name = format!("{}-{n}", name("rootless"));
         let more = ["--pid=host"];
-        let words = podman_run(&name, &image, &more);
+        let mut words = podman_run(&name, &image, &more);
+        words.push("/raw_client");
+        if n == 2 {
+            words = made(&words, own);
+        }
         let mut command = in_claim(&station);
-        command.args(&words).arg("/raw_client");
+        command.args(&words);
         let mut raw = Raw::start(own(command));
         held(&station, &mut raw, &name);
         assert_eq!(raw.finish(), Some(0));
@@ -405,6 +413,150 @@ fn a_user_runs_a_container_without_root() {
     let mut migrate = Command::new("podman");
     migrate.args(["system", "migrate"]);
     own(migrate).output().expect("podman runs");
+}
+
+/// Makes the container of a `podman run` outside of all claims; the words that start it.
+fn made<'a>(run: &[&'a str], by: impl FnOnce(Command) -> Command) -> Vec<&'a str> {
+    let mut create = Command::new("podman");
+    create.args(["--cgroup-manager=cgroupfs", "create"]);
+    let created = by(create).args(&run[2..]).output().expect("podman runs");
+    assert!(created.status.success(), "{created:?}");
+    let name = run.iter().position(|w| *w == "--name").expect("named") + 1;
+    vec!["podman", "start", "--attach", "--interactive", run[name]]
+}
+
+/// `podman start` in a claim of root's; one made for systemd's slices is refused.
+#[test]
+fn a_container_that_was_made_before_is_held_where_a_claim_starts_it() {
+    let Some(image) = Image::make("made") else {
+        return;
+    };
+    for strict in [false, true] {
+        let station = Tidied(support::station_with(|o| o.strict = strict));
+        let name = format!("{}-{strict}", name("made"));
+        let mut words = podman_run(&name, &image, &["--pid=host"]);
+        words.push("/raw_client");
+        let mut command = in_claim(&station);
+        command.args(made(&words, |create| create));
+        let mut raw = Raw::start(command);
+        held(&station, &mut raw, &name);
+        let hooks = specs(&station);
+        assert_eq!(hooks.len(), 2, "the description and the hook: {hooks:?}");
+        assert_eq!(raw.finish(), Some(0));
+        all_ended(&station);
+        assert!(specs(&station).is_empty(), "both are gone");
+    }
+}
+
+/// With a file that asks for GPUs by itself. `up` and `run` make containers.
+#[test]
+fn a_project_of_docker_compose_is_held_in_a_claim() {
+    if !root("a_project_of_docker_compose_is_held_in_a_claim") {
+        return;
+    }
+    let Some(docker) = Docker::start("cgroupfs") else {
+        return;
+    };
+    let version = docker.command(&["compose", "version"]).output();
+    if !version.is_ok_and(|o| o.status.success()) {
+        println!("skipped: docker compose is not installed");
+        return;
+    }
+    let Some(image) = docker.image() else { return };
+    let file = docker.dir.path().join("compose.yml");
+    let text = format!(
+        "name: gshare-test\nservices:\n  one:\n    image: {image}\n    command: [\"/raw_client\"]\n    network_mode: none\n    \
+         pid: host\n    stdin_open: true\n    ulimits: {{nofile: 1024}}\n    deploy: {{resources: {{reservations: {{devices: \
+         [{{driver: nvidia, count: all, capabilities: [gpu]}}]}}}}}}\n"
+    );
+    std::fs::write(&file, text).expect("written");
+    let file = file.display().to_string();
+    let compose = |words: &[&str]| {
+        [&["compose", "-f", &file], words]
+            .concat()
+            .iter()
+            .map(|w| (*w).to_owned())
+            .collect::<Vec<_>>()
+    };
+    for strict in [false, true] {
+        let station = Tidied(support::station_with(|o| o.strict = strict));
+        let mut command = in_claim(&station);
+        command
+            .args(docker.words())
+            .args(compose(&["run", "--rm", "-T", "one"]));
+        let mut raw = Raw::start(command);
+        let claim = until("the container is seen", SOON, || {
+            let claim = station.snapshot().ok()?.claims.into_iter().next()?;
+            (claim.containers.len() == 1).then_some(claim)
+        });
+        limited(&station, &mut raw, &claim);
+        assert_eq!(raw.finish(), Some(0));
+        all_ended(&station);
+        let mut command = in_claim(&station);
+        command.args(docker.words()).args(compose(&["up", "-d"]));
+        let up = command.output().expect("runs");
+        assert!(up.status.success(), "{up:?}");
+        until("what runs on is in the claim", SOON, || {
+            let claim = station.snapshot().ok()?.claims.into_iter().next()?;
+            (claim.containers.len() == 1 && !claim.members.is_empty()).then_some(())
+        });
+        let down = docker
+            .command(&["compose", "-f", &file, "down", "-t", "0"])
+            .output();
+        assert!(down.expect("runs").status.success());
+        all_ended(&station);
+    }
+}
+
+/// Apptainer, as a user without rights, with the flag by which it would bring the machine's driver along. It opens no device
+/// nodes outside `/dev`, where the simulated driver's are: that gshare's library is in the driver's place is what can be seen.
+#[test]
+fn apptainer_has_gshares_library_in_the_drivers_place_in_a_claim() {
+    let version = Command::new("apptainer").arg("--version").output();
+    if !version.is_ok_and(|o| o.status.success()) {
+        println!("skipped: apptainer is not installed");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = dir.path().join("image");
+    let copy = |from: &Path| {
+        for part in ["dev", "proc", "sys", "tmp", "etc", "var/tmp"] {
+            std::fs::create_dir_all(from.join(part)).expect("made");
+        }
+        let copied = Command::new("cp").arg("-a").arg(from).arg(&at).status();
+        assert!(copied.expect("cp runs").success());
+    };
+    let Some(_image) = Image::make_with("apptainer", &[], copy) else {
+        return;
+    };
+    support::users::account("chmod", &["-R", "a+rX", &dir.path().display().to_string()]);
+    let users = Users::some(1);
+    let home = Home::new(&users);
+    for strict in [false, true] {
+        let station = Tidied(support::station_with(|o| o.strict = strict));
+        let shows = |more: &[&str], file: &str| {
+            let mut command = in_claim(&station);
+            command.args(["apptainer", "-s", "exec", "--nv"]).args(more);
+            command.arg(&at).args(["/cat", file]);
+            command
+                .env("HOME", home.0.path())
+                .current_dir(home.0.path());
+            let output = as_user(command, users.uid(0)).output().expect("runs");
+            assert!(output.status.success(), "{output:?}");
+            all_ended(&station);
+            output.stdout
+        };
+        for more in [&[][..], &["--contain", "--cleanenv"]] {
+            let cgroup = String::from_utf8(shows(more, "/proc/self/cgroup")).expect("UTF-8");
+            assert!(cgroup.contains("/claim-"), "{cgroup}");
+            let environment = shows(more, "/proc/self/environ");
+            let environment = String::from_utf8_lossy(&environment).into_owned();
+            assert!(environment.contains("GSHARE_CLAIM_ID="), "{environment}");
+            let library = shows(more, "/usr/lib/x86_64-linux-gnu/libcuda.so.1");
+            let own = station.dir().join("run/container/lib/libcuda.so.1");
+            assert!(library == std::fs::read(own).expect("staged"));
+        }
+    }
 }
 
 /// A home for a user, removed with all that podman keeps there.
@@ -762,6 +914,7 @@ fn a_users_claim_holds_a_container_that_root_starts() {
     let Ok(Reply::Container(place)) = client.call(&Call::Container {
         id: id.into(),
         slice: false,
+        hook: false,
     }) else {
         panic!("no place for containers");
     };

@@ -3,28 +3,51 @@
 //! They are a convenience, no enforcement: where a container belongs is decided by its cgroup, and one that is
 //! started without them is outside the claim and gets no device of it.
 
+mod inside;
+
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::{AsFd as _, IntoRawFd as _};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use gshare_proto::{Call, ContainerPlace, Granted, Reply};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use super::claim::unexpected;
 use super::env::quoted;
-use super::failure::Failure;
+use super::failure::{self, Failure};
 use super::{connect, out};
+pub(crate) use inside::hook;
+
+/// Which program starts the container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Podman,
+    /// `podman start`: a container that was made before.
+    Again,
+    /// It hands podman's flags on.
+    PodmanCompose,
+    Docker,
+    /// `docker compose`, or `docker-compose`.
+    Compose,
+    Apptainer,
+}
 
 /// Where the parts of a command are that starts a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Start {
-    /// Index of `podman`, `docker` or `podman-compose`.
+    /// Index of the program, or of `compose`: flags for all its verbs follow.
     program: usize,
-    /// Index of `run`, `create` or `up`.
+    /// Index of `run`, `create`, `start`, `up` or `exec`.
     verb: usize,
-    podman: bool,
-    /// By `podman-compose`, which hands flags on.
-    compose: bool,
+    kind: Kind,
+    sudo: bool,
     /// With the rights of root: by `sudo`, or as root.
     root: bool,
+    /// With little of `/dev` (apptainer).
+    contained: bool,
 }
 
 /// The command with the claim's flags, if it starts a container; else as it is.
@@ -41,9 +64,15 @@ pub(crate) fn placed(
     let Some(start) = find(command, root) else {
         return Ok(command.to_vec());
     };
+    let (before, after) = command.split_at(start.verb);
+    if start.kind == Kind::Again {
+        knows_no_slice(before, &after[1..])?;
+    }
+    let docker = [Kind::Docker, Kind::Compose].contains(&start.kind);
     let call = Call::Container {
         id: granted.id.clone().into(),
-        slice: !start.podman && knows_slices_only(&command[..start.verb]),
+        slice: docker && knows_slices_only(before),
+        hook: start.kind == Kind::Again,
     };
     let place = match connect::connect(socket)?.call(&call)? {
         Reply::Container(place) if place.device.is_empty() => return Ok(command.to_vec()),
@@ -52,7 +81,7 @@ pub(crate) fn placed(
     };
     let (global, own) = flags(start, &place);
     if !quiet {
-        let short = |f: &&String| !place.flags.contains(f);
+        let short = |f: &&String| !place.flags.contains(f) && !f.starts_with("--bind=");
         let mut added: Vec<&str> = global
             .iter()
             .chain(&own)
@@ -63,35 +92,120 @@ pub(crate) fn placed(
             "and {} flags for its devices, libraries and environment",
             place.flags.len()
         );
-        if own.iter().any(|f| !short(&f)) {
+        if place.flags.len() > 1 && start.kind != Kind::Podman || own.iter().any(|f| !short(&f)) {
             added.push(&many);
         }
         out::note(&format!("added for the container: {}", added.join(" ")));
     }
-    let (global, own) = match start.compose {
-        true => (handed_on(&global, &own), Vec::new()),
-        false => (global, own),
+    match start.kind {
+        Kind::Compose => composed(command, start, &place),
+        _ => Ok(with(command, start, global, own)),
+    }
+}
+
+/// The command with these flags of the program and of its verb, and without those that ask for GPUs besides.
+fn with(
+    command: &[OsString],
+    start: Start,
+    global: Vec<String>,
+    own: Vec<String>,
+) -> Vec<OsString> {
+    let (before, after) = command.split_at(start.verb + 1);
+    let mut whole = before.to_vec();
+    let at = start.program + 1;
+    whole.splice(at..at, global.into_iter().map(OsString::from));
+    whole.extend(own.into_iter().map(OsString::from));
+    whole.extend(without_gpus(start.kind, after));
+    whole
+}
+
+/// The same project as one file, with the claim's part in each service. The program reads it from this process, which becomes
+/// it; by `sudo`, which closes files, from its input.
+fn composed(
+    command: &[OsString],
+    start: Start,
+    place: &ContainerPlace,
+) -> Result<Vec<OsString>, Failure> {
+    let before = &command[..start.verb];
+    let shown = asked(before, &["config", "--format", "json"]);
+    let mut project = serde_json::from_slice(&shown.unwrap_or_default()).map_err(|_| {
+        let text = "docker compose does not print its configuration, which gshare needs to put the services into the claim";
+        Failure::new(failure::CANNOT_RUN, text)
+            .with_hint("see what it says: docker compose config --format json. It needs Compose 2")
+    })?;
+    inside::into_services(&mut project, &place.flags, &place.cgroup_parent);
+    let mut file = File::from(gshare_abi::memfd("gshare-compose")?);
+    file.write_all(project.to_string().as_bytes())?;
+    std::io::Seek::rewind(&mut file)?;
+    let path = if start.sudo {
+        nix::unistd::dup2_stdin(&file).map_err(std::io::Error::from)?;
+        "-".to_owned()
+    } else {
+        fcntl(file.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).map_err(std::io::Error::from)?;
+        format!("/proc/{}/fd/{}", std::process::id(), file.into_raw_fd())
     };
-    let mut whole = command.to_vec();
-    let after = start.verb + 1;
-    whole.splice(after..after, own.into_iter().map(OsString::from));
-    let after = start.program + 1;
-    whole.splice(after..after, global.into_iter().map(OsString::from));
+    let mut whole = command[..=start.program].to_vec();
+    whole.extend(["-f".into(), path.into()]);
+    let mut words = command[start.program + 1..start.verb].iter();
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("-f" | "--file") => {
+                let _ = words.next();
+            }
+            Some(one) if one.starts_with("--file=") => {}
+            _ => whole.push(word.clone()),
+        }
+    }
+    whole.extend_from_slice(&command[start.verb..]);
     Ok(whole)
+}
+
+/// What a program answers to other words than a command's.
+fn asked(program: &[OsString], words: &[&str]) -> Option<Vec<u8>> {
+    let (name, rest) = program.split_first()?;
+    let answer = Command::new(name)
+        .args(rest.iter().filter(|w| *w != "container"))
+        .args(words)
+        .stdin(Stdio::null())
+        .output();
+    answer.ok().map(|o| o.stdout)
 }
 
 /// Whether docker's daemon puts containers into slices of systemd only: by its driver. One that does not answer has words of
 /// its own.
-fn knows_slices_only(words: &[OsString]) -> bool {
-    let asked = words.split_first().and_then(|(program, rest)| {
-        std::process::Command::new(program)
-            .args(rest.iter().filter(|w| *w != "container"))
-            .args(["info", "--format", "{{.CgroupDriver}}"])
-            .stdin(std::process::Stdio::null())
-            .output()
-            .ok()
-    });
-    asked.is_some_and(|o| o.stdout.trim_ascii() == b"systemd")
+fn knows_slices_only(before: &[OsString]) -> bool {
+    let compose = before.iter().position(|w| w == "compose");
+    let docker = match before {
+        [one] if one == "docker-compose" => &["docker".into()],
+        _ => &before[..compose.unwrap_or(before.len())],
+    };
+    let answer = asked(docker, &["info", "--format", "{{.CgroupDriver}}"]);
+    answer.is_some_and(|o| o.trim_ascii() == b"systemd")
+}
+
+/// A container that podman made for systemd's slices cannot be put elsewhere.
+fn knows_no_slice(before: &[OsString], words: &[OsString]) -> Result<(), Failure> {
+    let mut ask = vec![
+        "container",
+        "inspect",
+        "--format",
+        "{{.HostConfig.CgroupManager}}",
+    ];
+    ask.extend(
+        words
+            .iter()
+            .filter_map(|w| w.to_str())
+            .filter(|w| !w.starts_with('-')),
+    );
+    let answer = asked(before, &ask).unwrap_or_default();
+    if String::from_utf8_lossy(&answer).contains("systemd") {
+        let text =
+            "podman made this container for a systemd slice, so it would be outside the claim";
+        return Err(Failure::new(failure::NOT_AVAILABLE, text).with_hint(
+            "make it in a claim: gshare claim -- podman create ..., or with podman --cgroup-manager=cgroupfs create ...",
+        ));
+    }
+    Ok(())
 }
 
 /// The flags of `podman-compose` for flags of podman and of its `run`.
@@ -106,30 +220,88 @@ fn handed_on(global: &[String], own: &[String]) -> Vec<String> {
     ]
 }
 
-/// Flags of the program, and flags of `run`.
+/// Flags of the program, and flags of its verb.
 fn flags(start: Start, place: &ContainerPlace) -> (Vec<String>, Vec<String>) {
     let parent = format!("--cgroup-parent={}", place.cgroup_parent);
-    let cgroupfs = || vec!["--cgroup-manager=cgroupfs".to_owned()];
+    let cgroupfs = "--cgroup-manager=cgroupfs".to_owned();
     // The claim's cgroup is a plain one. Limits of its own would need controllers below a cgroup that has
     // processes, so podman's default one is left out.
     let unlimited = "--pids-limit=-1".to_owned();
-    match (start.podman, start.root) {
-        (true, true) => {
+    let mut own = match (start.kind, start.root) {
+        (Kind::Podman | Kind::PodmanCompose, true) => {
             let device = format!("--device={}", place.device);
-            (cgroupfs(), vec![device, parent, unlimited])
+            vec![device, parent, unlimited]
         }
         // Without the right to make cgroups the container stays where podman is: in the claim.
-        (true, false) => {
-            let mut own = vec![unlimited];
-            own.extend(place.flags.iter().cloned());
-            (cgroupfs(), own)
-        }
-        (false, _) => {
-            let mut own = vec![parent];
-            own.extend(place.flags.iter().cloned());
-            (Vec::new(), own)
-        }
+        (Kind::Podman | Kind::PodmanCompose, false) => vec![unlimited],
+        (Kind::Docker | Kind::Compose, _) => vec![parent],
+        (Kind::Apptainer, _) => inside::for_apptainer(&place.flags, start.contained),
+        (Kind::Again, _) => Vec::new(),
+    };
+    if start.kind == Kind::Docker || own == ["--pids-limit=-1"] {
+        own.extend(place.flags.iter().cloned());
     }
+    match start.kind {
+        Kind::Podman => (vec![cgroupfs], own),
+        Kind::PodmanCompose => (handed_on(&[cgroupfs], &own), Vec::new()),
+        Kind::Again => (vec![cgroupfs, format!("--hooks-dir={}", place.hooks)], own),
+        Kind::Docker | Kind::Compose | Kind::Apptainer => (Vec::new(), own),
+    }
+}
+
+/// Flags of `run` without a value of their own, as far as words before the image have to be told from those behind it.
+const ALONE: [&str; 14] = [
+    "--rm",
+    "--detach",
+    "--interactive",
+    "--tty",
+    "--init",
+    "--privileged",
+    "--read-only",
+    "--publish-all",
+    "--quiet",
+    "--replace",
+    "--no-healthcheck",
+    "--oom-kill-disable",
+    "--sig-proxy",
+    "--rmi",
+];
+
+/// The words behind a verb without flags that ask for GPUs: the container has the claim's, and with the driver's own library
+/// beside gshare's it would not be held.
+fn without_gpus(kind: Kind, words: &[OsString]) -> Vec<OsString> {
+    let mut left = Vec::new();
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        let text = word.to_str().unwrap_or_default();
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        if !text.starts_with('-') || text == "--" {
+            break;
+        }
+        let letters = text.starts_with("--") || !text[1..].chars().all(|c| "ditPq".contains(c));
+        let alone = text.contains('=')
+            || ALONE.contains(&text)
+            || !letters
+            || kind == Kind::Apptainer && !VALUES.contains(&text);
+        let next = words
+            .get(at + 1)
+            .and_then(|w| w.to_str())
+            .filter(|_| !alone);
+        let value = next.unwrap_or(value);
+        let asks = match name {
+            "--gpus" | "--nv" | "--nvccli" => true,
+            "--device" => value.starts_with("nvidia.com/"),
+            "--runtime" => value == "nvidia",
+            _ => false,
+        };
+        let end = at + 1 + usize::from(next.is_some());
+        if !asks {
+            left.extend_from_slice(&words[at..end]);
+        }
+        at = end;
+    }
+    left.extend_from_slice(&words[at.min(words.len())..]);
+    left
 }
 
 /// Whether a command starts a container, and where its parts are. One that names a device of gshare already
@@ -148,11 +320,12 @@ fn find(command: &[OsString], root: bool) -> Option<Start> {
     if sudo {
         program = 1 + words[1..].iter().position(|w| !w.starts_with('-'))?;
     }
-    let name = base(words.get(program)?);
-    let compose = name == "podman-compose";
-    let verbs = match name.as_str() {
-        "podman" | "docker" => ["run", "create"],
-        "podman-compose" => ["run", "up"],
+    let (mut kind, mut verbs): (Kind, &[&str]) = match base(words.get(program)?).as_str() {
+        "podman" => (Kind::Podman, &["run", "create", "start"]),
+        "docker" => (Kind::Docker, &["run", "create"]),
+        "podman-compose" => (Kind::PodmanCompose, &["run", "up"]),
+        "docker-compose" => (Kind::Compose, COMPOSED),
+        "apptainer" | "singularity" => (Kind::Apptainer, &["run", "exec", "shell"]),
         _ => return None,
     };
     // Global flags may have values of their own.
@@ -160,13 +333,20 @@ fn find(command: &[OsString], root: bool) -> Option<Start> {
     for (at, word) in words.iter().enumerate().skip(program + 1) {
         match *word {
             verb if verbs.contains(&verb) => {
+                if kind == Kind::Podman && verb == "start" {
+                    kind = Kind::Again;
+                }
                 return Some(Start {
                     program,
                     verb: at,
-                    podman: name != "docker",
-                    compose,
+                    kind,
+                    sudo,
                     root: root || sudo,
+                    contained: words[at..].iter().any(|w| CONTAINED.contains(w)),
                 });
+            }
+            "compose" if kind == Kind::Docker => {
+                (program, kind, verbs) = (at, Kind::Compose, COMPOSED);
             }
             "container" => {}
             w if w.starts_with('-') => value = !w.contains('='),
@@ -176,6 +356,36 @@ fn find(command: &[OsString], root: bool) -> Option<Start> {
     }
     None
 }
+
+/// Flags of apptainer that show a container little of `/dev`.
+const CONTAINED: [&str; 5] = ["-c", "--contain", "-C", "--containall", "--compat"];
+
+/// Verbs of `docker compose` that make containers.
+const COMPOSED: &[&str] = &["up", "run", "create"];
+
+/// Flags of apptainer that have a value; it has more that have none.
+const VALUES: [&str; 20] = [
+    "-B",
+    "--bind",
+    "--mount",
+    "--env",
+    "--env-file",
+    "-H",
+    "--home",
+    "-W",
+    "--workdir",
+    "-S",
+    "--scratch",
+    "-o",
+    "--overlay",
+    "--pwd",
+    "--cwd",
+    "--app",
+    "--network",
+    "--security",
+    "--memory",
+    "--cpus",
+];
 
 #[cfg(test)]
 mod tests {
@@ -188,17 +398,43 @@ mod tests {
 
     #[test]
     fn commands_that_start_containers_are_known() {
-        let at = |line: &str| start(line, false).map(|s| (s.program, s.verb, s.podman, s.root));
-        assert_eq!(at("podman run -it img sh"), Some((0, 1, true, false)));
-        assert_eq!(
-            at("/usr/bin/podman --root /x --log-level=debug container run img"),
-            Some((0, 5, true, false))
-        );
-        assert_eq!(at("sudo -n docker create img"), Some((2, 3, false, true)));
-        assert_eq!(
-            at("sudo podman-compose -f a.yml up -d"),
-            Some((1, 4, true, true))
-        );
+        let at = |line: &str| start(line, false).map(|s| (s.program, s.verb, s.kind, s.root));
+        for (line, program, verb, kind, root) in [
+            ("podman run -it img sh", 0, 1, Kind::Podman, false),
+            (
+                "/usr/bin/podman --root /x --log-level=debug container run img",
+                0,
+                5,
+                Kind::Podman,
+                false,
+            ),
+            ("podman start -a trainer", 0, 1, Kind::Again, false),
+            ("sudo -n docker create img", 2, 3, Kind::Docker, true),
+            (
+                "docker -H unix:///s compose -f a.yml --profile p up -d",
+                3,
+                8,
+                Kind::Compose,
+                false,
+            ),
+            ("docker-compose run one", 0, 1, Kind::Compose, false),
+            (
+                "sudo podman-compose -f a.yml up -d",
+                1,
+                4,
+                Kind::PodmanCompose,
+                true,
+            ),
+            (
+                "apptainer -q exec --nv a.sif python3",
+                0,
+                2,
+                Kind::Apptainer,
+                false,
+            ),
+        ] {
+            assert_eq!(at(line), Some((program, verb, kind, root)), "{line}");
+        }
         assert_eq!(start("podman run img", true).map(|s| s.root), Some(true));
         for other in [
             "python run",
@@ -209,6 +445,9 @@ mod tests {
             "podman run --device gshare.dev/claim=c3 img",
             "podman-compose down",
             "podman up",
+            "docker start img",
+            "docker compose ps",
+            "apptainer build a.sif a.def",
             "sh -c podman",
         ] {
             assert_eq!(at(other), None, "{other}");
@@ -221,6 +460,7 @@ mod tests {
             device: "gshare.dev/claim=c3".into(),
             cgroup_parent: "/gshare/user-7/claim-3".into(),
             flags: vec!["--env=A=b".into()],
+            hooks: "/run/cdi/h".into(),
         };
         let start = |line| start(line, false).expect("a container");
         let (global, own) = flags(start("sudo podman run img"), &place);
@@ -250,5 +490,37 @@ mod tests {
             ]
         );
         assert_eq!(own, ["--cgroup-parent=/gshare/user-7/claim-3", "--env=A=b"]);
+        let again = flags(start("podman start trainer"), &place).0;
+        assert_eq!(
+            again,
+            ["--cgroup-manager=cgroupfs", "--hooks-dir=/run/cdi/h"]
+        );
+    }
+
+    #[test]
+    fn flags_that_ask_for_gpus_are_left_out_and_words_of_the_program_are_not() {
+        for (line, left) in [
+            (
+                "docker run --gpus all -it -v /a:/b img train --gpus 2",
+                "docker run -it -v /a:/b img train --gpus 2",
+            ),
+            (
+                "docker run --rm --gpus=all --runtime nvidia img --gpus 2",
+                "docker run --rm img --gpus 2",
+            ),
+            (
+                "podman run -d --device nvidia.com/gpu=all --device /dev/fuse img",
+                "podman run -d --device /dev/fuse img",
+            ),
+            (
+                "apptainer exec --nv -B /a:/b --contain img --nv",
+                "apptainer exec -B /a:/b --contain img --nv",
+            ),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let start = find(&words, false).expect("a container");
+            let whole = with(&words, start, Vec::new(), Vec::new());
+            assert_eq!(whole.join(" ".as_ref()).to_str(), Some(left), "{line}");
+        }
     }
 }

@@ -29,6 +29,8 @@ use super::world::World;
 use super::{gpus, grant, levers};
 use spec::{Mount, Node, Spec};
 
+/// What podman runs before it makes a container anew.
+pub const HOOK_ARGUMENT: &str = "__container-hook";
 /// Whose kind of device this is.
 const VENDOR: &str = "gshare.dev";
 /// Where images of the usual distributions look for the driver.
@@ -47,6 +49,7 @@ pub(crate) fn order(
     peer: &Peer,
     word: &str,
     slice: bool,
+    hook: bool,
 ) -> Result<Order, WireError> {
     let id = find(world, peer, word)?;
     let Some(live) = world.claims.get(&id) else {
@@ -85,7 +88,7 @@ pub(crate) fn order(
         then.push(Command::Limits(LimitCommand::LimitMemory(id)));
     }
     Ok(Order::then(then, move |world, _| {
-        place(world, &dir, id, slice)
+        place(world, &dir, id, slice, hook)
     }))
 }
 
@@ -136,7 +139,13 @@ pub(crate) fn into_slice(with: &mut Effects, id: ClaimId) -> anyhow::Result<()> 
     Ok(before.remove()?)
 }
 
-fn place(world: &World<'_>, dir: &Path, id: ClaimId, slice: bool) -> Result<Reply, WireError> {
+fn place(
+    world: &World<'_>,
+    dir: &Path,
+    id: ClaimId,
+    slice: bool,
+    hook: bool,
+) -> Result<Reply, WireError> {
     let cgroup = world.claims.get(&id).and_then(|live| live.cgroup.as_ref());
     let cgroup = cgroup.filter(|cgroup| !slice || cgroup.has_slice());
     let Some(cgroup) = cgroup else {
@@ -150,7 +159,13 @@ fn place(world: &World<'_>, dir: &Path, id: ClaimId, slice: bool) -> Result<Repl
         false => Some(cgroup.kernel_path()),
     };
     let cgroup_parent = parent.unwrap_or(cgroup.dir()).display().to_string();
-    let written = write_spec(world, dir, id);
+    let hooks = world.config.spec_path(dir, id).with_extension("hooks");
+    let written = write_spec(world, dir, id).and_then(|flags| {
+        if hook {
+            write_hook(&hooks, &cgroup_parent, &flags)?;
+        }
+        Ok(flags)
+    });
     let flags = written.map_err(|e| {
         WireError::new(
             ErrorCode::Internal,
@@ -161,7 +176,25 @@ fn place(world: &World<'_>, dir: &Path, id: ClaimId, slice: bool) -> Result<Repl
         device: format!("{VENDOR}/{}={id}", world.config.cdi_class()),
         cgroup_parent,
         flags,
+        hooks: hooks.display().to_string(),
     }))
+}
+
+/// The directory from which `podman start` takes what it runs before it makes a container of which it knows everything.
+fn write_hook(dir: &Path, cgroup_parent: &str, flags: &[String]) -> anyhow::Result<()> {
+    let own = std::env::current_exe()?.display().to_string();
+    // After an upgrade the program lies in the same place.
+    let own = own.trim_end_matches(" (deleted)");
+    let words = ["gshare", HOOK_ARGUMENT, cgroup_parent].into_iter();
+    let args: Vec<&str> = words.chain(flags.iter().map(String::as_str)).collect();
+    let hook = serde_json::json!({
+        "version": "1.0.0",
+        "hook": { "path": own, "args": args },
+        "when": { "always": true },
+        "stages": ["precreate"],
+    });
+    std::fs::create_dir_all(dir)?;
+    Ok(std::fs::write(dir.join("gshare.json"), hook.to_string())?)
 }
 
 /// Removes specs of claims that ended while no service ran.
@@ -174,8 +207,8 @@ pub(crate) fn drop_old_specs(world: &World<'_>) {
         let name = entry.file_name();
         let rest = name.to_str().and_then(|n| n.strip_prefix(&lead));
         let id = rest.and_then(|r| r.split('.').next()?.parse::<ClaimId>().ok());
-        if id.is_some_and(|id| !world.claims.contains_key(&id)) {
-            let _ = std::fs::remove_file(entry.path());
+        if let Some(id) = id.filter(|id| !world.claims.contains_key(id)) {
+            world.config.drop_spec(id);
         }
     }
 }
@@ -381,7 +414,9 @@ impl Settings {
     pub(crate) fn drop_spec(&self, id: ClaimId) {
         if let Some(dir) = &self.containers.cdi_dir {
             // Most claims never had one.
-            let _ = std::fs::remove_file(self.spec_path(dir, id));
+            let path = self.spec_path(dir, id);
+            let _ = std::fs::remove_dir_all(path.with_extension("hooks"));
+            let _ = std::fs::remove_file(path);
         }
     }
 

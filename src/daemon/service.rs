@@ -673,7 +673,7 @@ impl Service {
                 let order = admin::order(&self.world(), &self.features, &peer, call);
                 return self.ordered(&peer, order, out);
             }
-            Call::Container { id, slice } => {
+            Call::Container { id, slice, hook } => {
                 if self
                     .effects
                     .host
@@ -682,7 +682,7 @@ impl Service {
                 {
                     self.carry_out(Command::Limits(LimitCommand::FiltersAnew));
                 }
-                let order = container::order(&self.world(), &peer, &id, slice);
+                let order = container::order(&self.world(), &peer, &id, slice, hook);
                 return self.ordered(&peer, order, out);
             }
         };

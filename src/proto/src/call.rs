@@ -305,6 +305,9 @@ pub enum Call {
         /// The container program puts containers into slices of systemd only.
         #[serde(default)]
         slice: bool,
+        /// Containers that were made before are started: they need a hook.
+        #[serde(default)]
+        hook: bool,
     },
 }
 
@@ -348,6 +351,9 @@ pub struct Granted {
     /// Caps are strict: the command is started by this program, the launcher, and by nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launcher: Option<String>,
+    /// Caps are strict, and whoever starts the tasks of this job makes a mount namespace for each: what is laid over what in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub binds: Vec<(String, String)>,
 }
 
 /// A claim has another size.
@@ -585,6 +591,9 @@ pub struct ContainerPlace {
     /// without CDI, and for rootless ones, which cannot make device nodes.
     #[serde(default)]
     pub flags: Vec<String>,
+    /// Directory for `--hooks-dir` of `podman start`, if it was asked for.
+    #[serde(default)]
+    pub hooks: String,
 }
 
 /// Kinds of failure; the client turns them into exit codes.
