@@ -10,6 +10,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::containers::libraries;
+use crate::strict::bypass::{DOORS, compile};
 use gshare::station::Station;
 use gshare_enforcer::cgroup::{Mount, path_of_pid};
 use gshare_proto::ClaimView;
@@ -31,6 +33,8 @@ enum How {
     Devices,
     /// As `Cgroups`, without gshare.
     Plain,
+    /// As `Cgroups`, with strict limits.
+    Strict,
 }
 
 /// A Slurm of one node with GPUs 2 and 3 of a workstation of four.
@@ -70,8 +74,9 @@ fn free_port() -> u16 {
 
 static ONE: Mutex<()> = Mutex::new(());
 
-fn workstation() -> Station {
+fn workstation(strict: bool) -> Station {
     station_with(|o| {
+        o.strict = strict;
         o.config = "[claims]\nleftover-grace = \"1s\"\n\n[slurm]\ngpus = [2, 3]\n".to_owned();
         o.costs = "spin_1ms 1000000ns\n".to_owned();
     })
@@ -94,7 +99,7 @@ impl Slurm {
     fn two(test: &str) -> Option<(MutexGuard<'static, ()>, Self)> {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut slurm = Self::make(test, How::Cgroups)?;
-        let (station, node) = (workstation(), format!("{}b", slurm.node));
+        let (station, node) = (workstation(false), format!("{}b", slurm.node));
         let (first, dir) = (
             slurm.station.dir().display().to_string(),
             station.dir().join("slurm"),
@@ -140,7 +145,7 @@ impl Slurm {
             println!("skipped: {test} needs Slurm: {missing} is not installed");
             return None;
         }
-        let station = workstation();
+        let station = workstation(how == How::Strict);
         let dir = station.dir().join("slurm");
         for part in ["", "state", "spool", "munge"] {
             std::fs::create_dir(dir.join(part)).expect("made");
@@ -309,7 +314,7 @@ impl Slurm {
         write(&self.dir.join("parts.conf"), part);
         match self.how {
             How::Processes => self.install(),
-            How::Cgroups | How::Devices => self.configure_by_hand(),
+            How::Cgroups | How::Devices | How::Strict => self.configure_by_hand(),
             How::Plain => {
                 let file = self.dir.join("slurm.conf");
                 let conf = std::fs::read_to_string(&file).expect("UTF-8");
@@ -792,7 +797,12 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
         ("gshare:2x0.5", "Write gshare:0.5 or gpu:2"),
         ("shard:101", "is more than one GPU"),
     ] {
-        let mut refused = vec![slurm.output(ada, &["srun", &format!("--gres={size}"), "true"])];
+        let gres = format!("--gres={size}");
+        let mut refused = vec![
+            slurm.output(ada, &["srun", &gres, "true"]),
+            slurm.output(ada, &["salloc", &gres, "true"]),
+            slurm.output(ada, &["sbatch", &gres, "--wrap=true"]),
+        ];
         if size.starts_with("shard") {
             refused.push(plain(size, &["true"]));
         }
@@ -801,19 +811,19 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
             assert!(!refused.status.success() && said.contains(why), "{said}");
         }
     }
-    let one = slurm.says(
-        ada,
-        &[
-            "srun",
-            "--gres=gshare:0.004",
-            "printenv",
-            "SLURM_SHARDS_ON_NODE",
-        ],
-    );
-    assert_eq!(one, "1");
+    let shards = ["printenv", "SLURM_SHARDS_ON_NODE"];
+    for (size, count) in [("--gres=gshare:0.5", "50"), ("--gres=gshare:0.005", "1")] {
+        assert_eq!(
+            slurm.says(ada, &[&["srun", size], &shards[..]].concat()),
+            count
+        );
+        let allocated = [&["salloc", size, "srun"], &shards[..]].concat();
+        assert_eq!(slurm.says(ada, &allocated), count);
+    }
     neighbours(&slurm);
     options(&slurm);
     given_twice(&slurm);
+    image(&slurm);
     until("nothing is left", SOON, || {
         (slurm.claims().is_empty() && slurm.node().contains("State=IDLE ")).then_some(())
     });
@@ -851,6 +861,45 @@ fn given_twice(slurm: &Slurm) {
     until("both are over", SOON, || {
         slurm.claims().is_empty().then_some(())
     });
+}
+
+/// A job in an image that it enters itself, as enroot and pyxis do it.
+fn image(slurm: &Slurm) {
+    let (ada, _) = slurm.uids();
+    let (client, dir) = (slurm.client(), tempfile::tempdir().expect("a directory"));
+    let at = |path: &str| dir.path().join(path.trim_start_matches('/'));
+    let own = slurm.station.dir().display().to_string();
+    for part in ["proc", "dev", "sys", "tmp", "etc", &own] {
+        std::fs::create_dir_all(at(part)).expect("made");
+    }
+    let driver = slurm.station.sim_dir().join("lib/libcuda.so.1");
+    let files = [libraries(Path::new(&client)), libraries(&driver)].concat();
+    for file in files.iter().filter(|f| !f.starts_with(&own)) {
+        let file = file.display().to_string();
+        std::fs::create_dir_all(at(&file).parent().expect("a parent")).expect("made");
+        std::fs::copy(&file, at(&file)).expect("copied");
+    }
+    support::copy_program(client, at("raw_client"));
+    let image = dir.path().display().to_string();
+    support::users::account("chmod", &["-R", "a+rX", &image]);
+    let script = format!(
+        "mount --bind {own} {image}{own} && mount --rbind /proc {image}/proc && exec chroot {image} /raw_client"
+    );
+    let words = [
+        "srun",
+        "--gres=gshare:0.25",
+        "unshare",
+        "-rm",
+        "sh",
+        "-c",
+        &script,
+    ];
+    let mut job = Raw::start(slurm.command(ada, &words));
+    let limit = slurm.claims()[0].gpus[0].mem_limit;
+    assert_eq!(job.info().1, limit);
+    assert_eq!(job.ask(&format!("alloc {}", limit + 1)), FULL);
+    assert_eq!(job.finish(), Some(0));
+    slurm.is_over();
 }
 
 /// `--gshare-mem` and `--gshare-limit`; and whose account it is.
@@ -1276,6 +1325,47 @@ fn one_limit_for_all(slurm: &Slurm) {
         "{said:?}"
     );
     assert!(said[2].contains("error 2"), "{said:?}");
+}
+
+/// The driver by its path, without the environment, by another loader, and from a container's view of files.
+#[test]
+fn where_limits_are_strict_the_driver_cannot_be_had_beside_them() {
+    let Some((_one, slurm)) = Slurm::start("strict jobs of Slurm", How::Strict) else {
+        return;
+    };
+    let (ada, _) = slurm.uids();
+    let client = slurm.client();
+    let doors = compile(&slurm.station, "doors", DOORS, &[]).expect("compiled");
+    let doors = doors.display().to_string();
+    let driver = slurm.station.sim_dir().join("lib/libcuda.so.1");
+    let driver = driver.display().to_string();
+    let loader = "/lib64/ld-linux-x86-64.so.2";
+    for words in [
+        &["env", "-u", "LD_LIBRARY_PATH", &client, &driver][..],
+        &["env", "-i", &client, &driver],
+        &["setsid", "-w", "unshare", "-Urm", &client, &driver],
+    ] {
+        let run = [&["srun", "--gres=gshare:0.5"], words].concat();
+        let mut job = Raw::start(slurm.command(ada, &run));
+        let limit = slurm.claims()[0].gpus[0].mem_limit;
+        assert_eq!(job.info().1, limit, "{words:?}");
+        assert_eq!(job.ask(&format!("alloc {}", limit + 1)), FULL);
+        assert_eq!(job.finish(), Some(0));
+        slurm.is_over();
+    }
+    for words in [
+        &[&doors[..], "open", &driver][..],
+        &[&doors, "next", &driver],
+        &[loader, "--inhibit-cache", &doors, "open", &driver],
+    ] {
+        let run = [&["srun", "--gres=gshare:0.5"], words].concat();
+        let mut job = Raw::spawn(&mut slurm.command(ada, &run));
+        let line = job.line();
+        let limit = slurm.claims()[0].gpus[0].mem_limit;
+        assert_eq!(line, format!("0 0 0 {limit}"), "{words:?}");
+        job.finish();
+        slurm.is_over();
+    }
 }
 
 /// Two nodes with a service each, of which everything is lost once while a job runs on both.

@@ -10,7 +10,7 @@ use gshare_proto::Caps;
 use support::users::{Users, as_user, reachable};
 use support::{FULL, Raw, claim_of, station_with};
 
-mod bypass;
+pub(crate) mod bypass;
 mod detected;
 mod driver;
 mod environment;

@@ -651,7 +651,11 @@ pub(crate) fn granted(world: &World<'_>, id: ClaimId) -> Reply {
     let launcher = strict
         .then(|| world.host.driver.strict.launcher().ok())
         .flatten();
-    if world.host.driver.libcuda.is_ok() && !strict {
+    let strictly = &world.host.driver.strict;
+    let job = slurm::job_of(record).filter(|_| strictly.on);
+    let binds = strictly.binds().iter().filter(|_| job.is_some());
+    let binds: Vec<_> = binds.map(|b| (b.from.clone(), b.on.clone())).collect();
+    if world.host.driver.libcuda.is_ok() && !strict && binds.is_empty() {
         env_prepend.push(var(
             "LD_LIBRARY_PATH",
             world.host.driver.dirs.preload.display().to_string(),
@@ -665,6 +669,7 @@ pub(crate) fn granted(world: &World<'_>, id: ClaimId) -> Reply {
         env_remove,
         mps_dir: Some(world.host.mps_dir().display().to_string()),
         launcher: launcher.map(|path| path.display().to_string()),
+        binds,
         ..Granted::default()
     })
 }

@@ -29,7 +29,7 @@ pub(crate) fn compile(
 }
 
 /// Asks the driver for its memory through other doors than `dlopen` of the name.
-const DOORS: &str = r#"
+pub(crate) const DOORS: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

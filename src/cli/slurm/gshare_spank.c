@@ -12,11 +12,13 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <spawn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -354,6 +356,17 @@ static void join(const char *cgroup)
 	close(fd);
 }
 
+/* Lays one of gshare's libraries over the driver's, in a view of files of the task's own. */
+static void lay(const char *from, const char *on)
+{
+	static int own;
+	if (!own && (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL)))
+		refuse("gshare: strict limits need a mount namespace, which cannot be made; the job was not started");
+	own = 1;
+	if (mount(from, on, NULL, MS_BIND, NULL))
+		refuse("gshare: strict limits cannot be set, since a library cannot be mounted; the job was not started");
+}
+
 /* "2=GPU-..." for each of the job's GPUs, if Slurm counts all its GPUs of the node; ends with an empty one. */
 static char *uuids[65];
 
@@ -375,6 +388,8 @@ static void apply(spank_t sp, char *text)
 			uuids[gpus++] = strdup(value);
 		else if (second && (*second = 0, !strcmp(line, "set")))
 			spank_setenv(sp, value, second + 1, 1);
+		else if (second && !strcmp(line, "bind"))
+			lay(value, second + 1);
 		else if (second && !strcmp(line, "prepend"))
 			prepend(sp, value, second + 1);
 	}

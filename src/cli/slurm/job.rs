@@ -169,6 +169,9 @@ pub(super) fn lines(
             let _ = writeln!(text, "gpu 0={value}");
         }
     }
+    for (from, on) in &granted.binds {
+        let _ = writeln!(text, "bind {from}={on}");
+    }
     for (name, value) in &granted.env_prepend {
         let _ = writeln!(text, "prepend {name}={value}");
     }
