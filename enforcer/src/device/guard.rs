@@ -13,7 +13,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::insn::{Insn, Reg};
-use super::program::MINOR_CONTROL;
+use super::program::{MAKE, MINOR_CONTROL};
 use super::{DeviceError, sys};
 use crate::cgroup::{Mount, trees};
 use crate::nodes::Majors;
@@ -145,7 +145,8 @@ pub fn guard_program(rules: &GuardRules, ring: Option<BorrowedFd<'_>>) -> Vec<In
         Insn::load_word(Reg::R4, Reg::R1, 8),
         Insn::store_word(Reg::R4, -8),
         Insn::store_word(Reg::R3, -4),
-        // The context's first word is access << 16 | type.
+        // The context's first word is access << 16 | type. Who makes a node opens nothing: a driver's upgrade does.
+        Insn::skip_if_equal(Reg::R2, MAKE << 16 | CHARACTER, 1),
         Insn::and(Reg::R2, 0xffff),
     ];
     // What is to be judged: how long the blocks are, so that each jump knows how far it goes.

@@ -12,7 +12,7 @@ pub(crate) const MINORS_UVM: [u32; 2] = [0, 1];
 /// Type of a character device in the kernel's context (`BPF_DEVCG_DEV_CHAR`).
 const CHARACTER: u32 = 2;
 /// To make a node and no more (`BPF_DEVCG_ACC_MKNOD`).
-const MAKE: u32 = 1;
+pub(crate) const MAKE: u32 = 1;
 
 /// What the members of a claim may open. Devices that are not NVIDIA's are left as they were.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
