@@ -1037,6 +1037,35 @@ fn the_desktop_survives_deny_and_cron_at_and_ssh_are_stopped() {
     assert_eq!(managed[..2], [OPEN; 2], "{managed:?}");
     assert!(managed[2].contains("/user@1001.service/"), "{managed:?}");
 
+    // What keeps the driver loaded, DCGM, container tooling, and a driver that is upgraded by the system itself. An
+    // administrator's upgrade over ssh may make nodes, as nvidia-modprobe does.
+    for unit in [
+        "nvidia-persistenced -p User=daemon",
+        "nvidia-dcgm",
+        "containerd",
+        "docker",
+        "nvidia-cdi-refresh",
+        "unattended-upgrades",
+    ] {
+        let name = unit.split(' ').next().expect("a name");
+        machine.ok(&format!(
+            "systemd-run -q --wait --unit={unit} sh -c '/opt/opening > /run/told/{name}'"
+        ));
+        let opened = told(&machine, name, 3);
+        assert_eq!(opened[..2], [OPEN; 2], "{name}: {opened:?}");
+        assert_eq!(opened[2], format!("0::/system.slice/{name}.service"));
+    }
+    let script = "#!/bin/bash\n/opt/opening > /run/told/upgrade\ncd /opt/sim/dev\nrm nvidia0\n\
+         mknod -m 666 nvidia0 c $1 0 && echo made >> /run/told/upgrade\n";
+    std::fs::write(machine.path("/opt/upgrade"), script).expect("written");
+    let major = machine.ok("printf %d 0x$(stat -c %t /opt/sim/dev/nvidia0)");
+    machine.ok(&format!(
+        "chmod 755 /opt/upgrade && systemd-run -q --wait --unit=upgrade --slice=user-0.slice /opt/upgrade {major}"
+    ));
+    let upgrade = told(&machine, "upgrade", 4);
+    stopped(&upgrade, "/user.slice/user-0.slice/upgrade.service");
+    assert_eq!(upgrade[3], "made");
+
     // Over ssh, what runs keeps what it has open and nothing else.
     assert_eq!(ask("ssh", "launch 1", 2), "ok 1");
     session(
