@@ -145,7 +145,7 @@ pub fn guard_program(rules: &GuardRules, ring: Option<BorrowedFd<'_>>) -> Vec<In
         Insn::load_word(Reg::R4, Reg::R1, 8),
         Insn::store_word(Reg::R4, -8),
         Insn::store_word(Reg::R3, -4),
-        // The context's first word is access << 16 | type. Who makes a node opens nothing: a driver's upgrade does.
+        // The context's first word is access << 16 | type. Making a node opens nothing, and a driver's upgrade does it.
         Insn::skip_if_equal(Reg::R2, MAKE << 16 | CHARACTER, 1),
         Insn::and(Reg::R2, 0xffff),
     ];
