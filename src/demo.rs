@@ -61,6 +61,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<i32> {
         costs: COSTS.to_owned(),
         config: format!("{RULES}{}", projects()),
         names: USERS.iter().map(|u| (u.uid, u.name.to_owned())).collect(),
+        driver: args.driver.map(|of| format!("{}.{:02}", of.0, of.1)),
         ..Options::new(program)
     };
     let options = Options {

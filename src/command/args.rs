@@ -26,6 +26,8 @@ use gshare_config::{Wait, value};
 use gshare_core::{Class, ModeWish};
 use gshare_proto::SignalSpec;
 
+use crate::release::Release;
+
 pub use adopt::AdoptArgs;
 pub use bench::BenchArgs;
 use class::ClassParser;
@@ -562,6 +564,9 @@ pub struct DemoArgs {
     /// instances after a colon: a100-80gb:3g.40gb+2g.20gb
     #[arg(long, value_name = "MODELS", value_delimiter = ',', requires = "shell")]
     pub gpus: Vec<String>,
+    /// Driver release of the simulated GPUs, without what later ones can do: 550, 570.124
+    #[arg(long, value_name = "VERSION")]
+    pub driver: Option<Release>,
     /// How long it runs [default: until you quit; 30s without the screen]
     #[arg(long = "for", value_name = "TIME", value_parser = value::time)]
     pub duration: Option<Duration>,
