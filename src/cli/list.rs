@@ -254,7 +254,7 @@ fn status_text(snapshot: &Snapshot) -> String {
     text.push_str(&rows::gpus(snapshot).blocks(width, bold));
     if !snapshot.users.is_empty() {
         text.push('\n');
-        text.push_str(&rows::users(&snapshot.users).blocks(width, bold));
+        text.push_str(&rows::users(snapshot).blocks(width, bold));
     }
     if let Some(day) = rows::last_day(&snapshot.users) {
         text.push('\n');

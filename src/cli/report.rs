@@ -199,7 +199,7 @@ fn usage_table<'a>(title: &'static str, rows: impl Iterator<Item = (&'a str, &'a
         ("CLAIMED", Align::Right),
         ("USED", Align::Right),
         ("AVG USE", Align::Right),
-        ("BUSY", Align::Right),
+        ("TIME", Align::Right),
         ("BURST", Align::Right),
         ("THROTTLED", Align::Right),
         ("WAITED", Align::Right),
@@ -254,7 +254,7 @@ fn gpu_table(report: &ReportView) -> Table {
         ("GPU", Align::Left),
         ("CLAIMED", Align::Right),
         ("USED", Align::Right),
-        ("BUSY", Align::Right),
+        ("TIME", Align::Right),
         ("IDLE", Align::Right),
     ]);
     for gpu in &report.gpus {

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use gshare_core::units::show_duration;
-use gshare_proto::figures::{about, gib, hours, measured, percent as whole_percent, share};
+use gshare_proto::figures::{about, gib, hours, measured, parts, percent as whole_percent, share};
 use gshare_proto::{
     ClaimGpu, ClaimView, Figure, GpuState, GpuView, Grade, Identity, Named, Snapshot, Usage,
     UserView,
 };
 
 use gshare_proto::totals::{
-    claimed, compute_of, is_by_sms, mem_used, sm_active, sm_occupancy, sm_of_gpu,
+    AtLeast, claimed, compute_of, is_by_sms, mem_used, sm_active, sm_occupancy, sm_of_gpu, sums,
 };
 
 use super::report::average;
@@ -363,30 +363,35 @@ fn gpu_state(gpu: &GpuView) -> String {
     )
 }
 
-/// Users: claimed beside used.
-pub(crate) fn users(users: &[UserView]) -> Table {
+/// Users: claimed beside used, both in the unit of sizes.
+pub(crate) fn users(snapshot: &Snapshot) -> Table {
     let mut table = Table::new(&[
         ("USER", Align::Left),
         ("CLAIMS", Align::Right),
         ("GPUs claimed", Align::Right),
-        ("GPUs used (SMs)", Align::Right),
+        ("GPUs used", Align::Right),
         ("GiB used/claim", Align::Right),
         ("waiting", Align::Right),
     ]);
-    for user in users {
-        table.row(user_row(user));
+    for user in &snapshot.users {
+        table.row(user_row(user, snapshot));
     }
     table
 }
 
-pub(super) fn user_row(user: &UserView) -> Vec<String> {
+pub(super) fn user_row(user: &UserView, snapshot: &Snapshot) -> Vec<String> {
+    let own = snapshot.claims.iter().filter(|c| c.uid == user.uid);
+    let used = match sums(own, snapshot).compute {
+        AtLeast::Known(known) => {
+            known.map_or_else(unknown, |f| about(f.estimate, parts(f.value / 100.0)))
+        }
+        AtLeast::Some(least) => format!("≥{}", parts(least / 100.0)),
+    };
     vec![
         user.user.clone(),
         user.claims.to_string(),
         format!("{:.2}", user.claimed),
-        user.sm_used
-            .as_ref()
-            .map_or_else(unknown, |f| about(f.estimate, format!("{:.2}", f.value))),
+        used,
         format!(
             "{}/{}",
             user.mem_used.map_or_else(unknown, gib),

@@ -177,7 +177,7 @@ fn screens_tables_json_and_a_dry_run_say_the_same_in_any_state() {
             compared += 9;
         }
         for user in &snapshot.users {
-            let cells = rows::user_row(user);
+            let cells = rows::user_row(user, &snapshot);
             let Some(line) = tree
                 .lines()
                 .find(|l| l.starts_with(&format!("▾ {} ", user.user)))

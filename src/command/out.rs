@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::failure::Failure;
 
@@ -53,13 +54,41 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
 
 /// The JSON text of a value, with a line end.
 pub(crate) fn json_text(value: &impl Serialize, indented: bool) -> Result<String, Failure> {
-    let text = if indented {
-        serde_json::to_string_pretty(value)
-    } else {
-        serde_json::to_string(value)
-    };
+    let text = serde_json::to_value(value).and_then(|mut value| {
+        add_words(&mut value);
+        match indented {
+            true => serde_json::to_string_pretty(&value),
+            false => serde_json::to_string(&value),
+        }
+    });
     let text = text.map_err(|e| Failure::new(super::failure::INTERNAL, e.to_string()))?;
     Ok(text + "\n")
+}
+
+/// Keys of the wire with another word than users meet, and that word. Version 0.3 drops the former from the output.
+const WORDS: [(&str, &str); 6] = [
+    ("claimable", "free"),
+    ("claimable_now", "free_now"),
+    ("sm_request", "sm_size"),
+    ("mem_request", "mem_size"),
+    ("borrowed_gpu_s", "burst_gpu_s"),
+    ("entitled", "within_guarantee"),
+];
+
+/// Adds the values of these keys under the words of users.
+fn add_words(value: &mut Value) {
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(add_words),
+        Value::Object(map) => {
+            map.values_mut().for_each(add_words);
+            for (key, word) in WORDS {
+                if let Some(value) = map.get(key).cloned() {
+                    map.insert(word.to_owned(), value);
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 /// Columns of the terminal on stdout; `None` where stdout is not one, so that nothing is cut.

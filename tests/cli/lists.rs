@@ -130,12 +130,19 @@ u1   —           graphics  0         -     -       0.5         —    —    �
         // Its GPU has no counters: at least what its claims use is known.
         "99/50   ~61  ",
         "! GPU 0 is busy: gshare ps",
+        // Used in the unit of the claim, here time; not SMs.
+        "0.50       0.98",
     ] {
         assert!(text.contains(part), "{part:?} in\n{text}");
     }
     let (output, _) = run(&home, &["status", "--json"], vec![snapshot()]);
     let printed: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
     assert_eq!(printed["host"], "lab-ws1");
+    // Both words: those of version 0.1, and those of users.
+    for key in ["claimable", "free"] {
+        assert_eq!(printed["gpus"][0][key], 0.5);
+    }
+    assert_eq!(printed["claims"][0]["gpus"][0]["sm_size"], 0.5);
 }
 
 #[test]
