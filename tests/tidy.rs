@@ -308,6 +308,11 @@ fn the_faq_quotes_messages_that_the_program_prints() {
     let page = text(Path::new("docs/faq.md"));
     let headings = page.lines().filter(|l| l.starts_with("### "));
     let quotes = headings.flat_map(|l| l.split('`').skip(1).step_by(2));
+    // And the last quote in the first column of the table of the command line.
+    let rows = page.split("## Command line").nth(1).expect("the table");
+    let rows = rows.split("\n## ").next().into_iter().flat_map(str::lines);
+    let cells = rows.filter_map(|l| l.strip_prefix("| `")?.split('|').next());
+    let quotes = quotes.chain(cells.filter_map(|cell| cell.rsplit('`').nth(1)));
     let mut seen = 0;
     for quote in quotes {
         seen += 1;
